@@ -1,0 +1,44 @@
+"""What a reader hands on: a study with its geometry, or a rejection with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float32]
+Affine = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Volume:
+    """An image on a regular grid.
+
+    values: (I, J, K) float32, or an integer mask; K counts slices.
+    affine: (4, 4) float64, voxel index -> millimetres, axes to the patient's Right, Anterior, Superior (as in NIfTI).
+    """
+
+    values: NDArray[np.generic]
+    affine: Affine
+
+
+@dataclass(frozen=True)
+class Study:
+    """One readable image of one patient. `patient` is the identifier in the files: it stays inside ingest, unwritten."""
+
+    patient: str
+    study: str  # where it lies below the source folder; site-only
+    image: Volume
+    unit: str | None  # what the file says its values are; None = it does not say
+    facts: Mapping[str, str | float] = field(default_factory=dict)  # from the header allow-list
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A study that is not used. Stays at the site; only the count by `reason` leaves."""
+
+    study: str
+    reason: str  # a short code: gap, duplicate_slice, mixed_orientation, unit_unknown, no_label, unreadable, ...
+    detail: str  # a sentence: what was found, what is allowed, what to do

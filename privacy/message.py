@@ -1,0 +1,73 @@
+"""What can cross a wall: a message, and the name of the question that it answers.
+
+A message is also the form of everything that is kept between rounds (the coordinator's state, a site's memory), because
+only what is explicit and serializable can be resumed, replayed and audited.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+Params: TypeAlias = Mapping[str, Tensor]
+Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+
+FACTS = "facts"  # the one key of the safetensors metadata block
+
+
+@dataclass(frozen=True)
+class Message:
+    """Tensors by name, and facts: numbers, short lists and names; never a path, a patient's identifier or an image."""
+
+    tensors: Params = field(default_factory=dict)
+    facts: Mapping[str, Json] = field(default_factory=dict)
+
+
+class Call(NamedTuple):
+    """Which question is asked. (run, round, request) is its identity: asked twice, it is answered once.
+
+    `merged` maps each site to the last round of this run whose reply was merged (0 = none): a site whose reply was lost
+    goes back to the memory that belongs to that round.
+    """
+
+    run: str
+    round: int
+    request: str
+    merged: Mapping[str, int]
+
+
+class Malformed(ValueError):
+    """Bytes that are not a message of ours."""
+
+
+def to_bytes(message: Message) -> bytes:
+    """Serialize as safetensors, with the facts as JSON in its metadata. Equal messages give equal bytes.
+
+    Raises:
+        ValueError: a fact is not JSON, or is not finite.
+    """
+    facts = json.dumps(dict(message.facts), sort_keys=True, allow_nan=False)
+    tensors = {name: message.tensors[name].detach().cpu().contiguous() for name in sorted(message.tensors)}
+    return safetensors.torch.save(tensors, metadata={FACTS: facts})
+
+
+def from_bytes(data: bytes) -> Message:
+    """Read what `to_bytes` wrote.
+
+    Raises:
+        Malformed: the bytes are not safetensors, or carry no facts.
+    """
+    try:
+        tensors = safetensors.torch.load(data)
+        (length,) = struct.unpack("<Q", data[:8])
+        header = json.loads(data[8 : 8 + length])
+        return Message(tensors, json.loads(header["__metadata__"][FACTS]))
+    except (SafetensorError, struct.error, ValueError, KeyError, TypeError) as error:
+        raise Malformed(f"{len(data)} bytes are not a message: {type(error).__name__}: {error}") from error
