@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 Params: TypeAlias = Mapping[str, Tensor]
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 FACTS = "facts"  # the one key of the safetensors metadata block
 

@@ -1,0 +1,11 @@
+"""Sites' training, the conversation, engines, models, and methods that end with one model."""
+
+from typing import TypeAlias
+
+from federation.fedavg import FedAvg
+from federation.fedprox import FedProx
+from federation.local import Local
+from federation.scaffold import Scaffold
+
+Federated: TypeAlias = FedAvg | FedProx | Local | Scaffold
+"""The methods of this room that a YAML can name: a new one is its file, its place here, and its test."""

@@ -1,0 +1,70 @@
+"""Exactly once: a site commits its reply and its memory together before anything is sent.
+
+One file per answered call of a run holds both. A repeated call gets the stored bytes: nothing is trained or spent
+again. A call after a lost reply starts from the memory of the last round that was merged, so a site and the coordinator
+never drift apart.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from federation.algorithm import Memory
+from privacy.folder import Folder
+from privacy.message import Call, Malformed, Message, from_bytes, to_bytes
+
+Work: TypeAlias = Callable[[Memory], tuple[Message, Memory]]
+
+
+class Answer(NamedTuple):
+    """reply: the bytes that may leave. memory: what was committed with them. again: they were committed before."""
+
+    reply: bytes
+    memory: Memory
+    again: bool
+
+
+def once(folder: Folder, call: Call, site: str, work: Work) -> Answer:
+    """Answer a call from the folder of its run, or do the work and commit it first.
+
+    Raises:
+        Malformed: the committed file is corrupt.
+    """
+    name = f"{call.request}-{call.round}"
+    if folder.has(name):
+        reply, memory = _unpack(folder.read(name))
+        return Answer(reply, memory, True)
+    merged = call.merged.get(site, 0)
+    message, memory = work(remembered(folder, merged))
+    reply = to_bytes(message)
+    folder.write(name, _pack(reply, to_bytes(memory)))
+    for other in folder.names():
+        request, _, round_ = other.rpartition("-")
+        if request == "train" and int(round_) not in (merged, call.round):
+            folder.remove(other)
+    return Answer(reply, memory, False)
+
+
+def remembered(folder: Folder, merged: int) -> Memory:
+    """The memory after round `merged` (0: after the introduction; nothing before it)."""
+    name = f"train-{merged}" if merged else "introduce-0"
+    return _unpack(folder.read(name))[1] if folder.has(name) else Message()
+
+
+def newest(folder: Folder) -> Memory:
+    """The memory of the last thing that this site did in this run."""
+    names = sorted(folder.names(), key=lambda name: int(name.rpartition("-")[2]))
+    return _unpack(folder.read(names[-1]))[1] if names else Message()
+
+
+def _pack(reply: bytes, memory: bytes) -> bytes:
+    return struct.pack("<Q", len(reply)) + reply + memory
+
+
+def _unpack(data: bytes) -> tuple[bytes, Memory]:
+    if len(data) < 8:
+        raise Malformed(f"a committed answer of {len(data)} bytes is too short to be one")
+    (length,) = struct.unpack("<Q", data[:8])
+    return data[8 : 8 + length], from_bytes(data[8 + length :])

@@ -1,0 +1,181 @@
+"""What a site offers a method: draws, gradients, means and descent on its own patients.
+
+Whether a descent is plain or private is the site's affair (`Access` decides); a method only says what to minimize, what
+to train, and what to add to the gradient. `correction` is added after any noise, so it costs no privacy as long as it
+depends only on received messages and on privately trained values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from federation.task import Task
+from privacy.access import Access, Draw, Objective, Split, batches_per_epoch
+from privacy.message import Params
+
+Correction: TypeAlias = Callable[[Params], Params]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """The local work of one round, the same for every method unless a method or a site overrides a field.
+
+    epochs or steps: exactly one of them. keep_optimizer: whether a site's optimizer state lives on between rounds.
+    balance: draw the classes of the training split equally often. augment: flips, or flips with small affine maps.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    lr: float = 1e-3
+    batch: int = 24
+    epochs: int | None = 1
+    steps: int | None = None
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    keep_optimizer: bool = True
+    balance: bool = False
+    augment: Literal["none", "flip", "affine"] = "none"
+
+    def __post_init__(self) -> None:
+        found = [
+            f"{name} must be {rule}, found {value}"
+            for name, value, rule, good in (
+                ("lr", self.lr, "> 0", self.lr > 0),
+                ("batch", self.batch, ">= 1", self.batch >= 1),
+                ("weight_decay", self.weight_decay, ">= 0", self.weight_decay >= 0),
+                ("momentum", self.momentum, "in [0, 1)", 0 <= self.momentum < 1),
+                ("epochs", self.epochs, ">= 1", self.epochs is None or self.epochs >= 1),
+                ("steps", self.steps, ">= 1", self.steps is None or self.steps >= 1),
+            )
+            if not good
+        ]
+        if (self.epochs is None) == (self.steps is None):
+            found.append(f"give either epochs or steps (the other null), found {self.epochs} and {self.steps}")
+        if self.momentum and self.optimizer != "sgd":
+            found.append(f"momentum belongs to sgd, found {self.optimizer}")
+        if found:
+            raise ValueError("work: " + "; ".join(found))
+
+
+class Descent(NamedTuple):
+    """What a descent did. optimizer: its state as tensors `<parameter>/<slot>`, to be given to the next descent."""
+
+    steps: int
+    lr: float
+    loss: float
+    optimizer: Params
+
+
+@dataclass(frozen=True)
+class Site:
+    """One site during one request, as a method sees it. The site, never the method, picks patients."""
+
+    name: str
+    task: Task
+    work: Work
+    access: Access
+
+    def size(self, split: Split = "train") -> int:
+        """Number of examples in a split."""
+        return self.access.size(split)
+
+    def draw(self, *, full: bool = False) -> Draw:
+        """A mini-batch, or all training examples."""
+        return self.access.draw(full=full)
+
+    def gradient(self, module: nn.Module, objective: Objective, draw: Draw, aux: Tensor | None = None) -> Params:
+        """Gradient of the mean loss over the draw, by name, for parameters that require one."""
+        return self.access.gradient(module, objective, draw, aux).gradient
+
+    def measure(self, module: nn.Module, statistic: Objective, split: Split) -> float:
+        """Mean of a per-example statistic over a split."""
+        return self.access.measure(module, statistic, split)
+
+    def descend(
+        self,
+        module: nn.Module,
+        objective: Objective,
+        *,
+        steps: int | None = None,
+        epochs: int | None = None,
+        trainable: Callable[[str], bool] | None = None,
+        lr: float | None = None,
+        correction: Correction | None = None,
+        after: Callable[[nn.Module], None] | None = None,
+        optimizer: Params | None = None,
+    ) -> Descent:
+        """Train `module` in place on this site's patients; what is not given comes from the site's `Work`.
+
+        Args:
+            objective: (forward, batch) -> per-example losses (b,).
+            trainable: predicate on parameter names; the others stay as they are.
+            correction: (current parameters) -> tensors added to the gradient, after any noise.
+            after: called on the module after each step (clamps).
+            optimizer: state of an earlier descent over the same parameters; empty or None starts afresh.
+        """
+        lr = self.work.lr if lr is None else lr
+        total = self._steps(steps, epochs)
+        names = {n for n, p in module.named_parameters() if trainable is None or trainable(n)}
+        flags = {name: p.requires_grad for name, p in module.named_parameters()}
+        for name, p in module.named_parameters():
+            p.requires_grad_(name in names)
+        params = {name: p for name, p in module.named_parameters() if name in names}
+        rule = _optimizer(self.work, list(params.values()), lr)
+        if optimizer and self.work.keep_optimizer:
+            _restore(rule, params, optimizer)
+        module.train()
+        loss = 0.0
+        for _ in range(total):
+            gradient, value = self.access.gradient(module, objective, self.access.draw())
+            loss += value / total
+            _step(rule, params, gradient, correction)
+            if after is not None:
+                after(module)
+        for name, p in module.named_parameters():
+            p.requires_grad_(flags[name])
+        return Descent(total, lr, loss, _state(rule, params) if self.work.keep_optimizer else {})
+
+    def _steps(self, steps: int | None, epochs: int | None) -> int:
+        if steps is None and epochs is None:
+            steps, epochs = self.work.steps, self.work.epochs
+        if steps is not None:
+            return steps
+        return (epochs or 0) * batches_per_epoch(self.access.size("train"), self.access.batch)
+
+
+def _step(
+    rule: torch.optim.Optimizer, params: Mapping[str, nn.Parameter], gradient: Params, correction: Correction | None
+) -> None:
+    extra = {} if correction is None else correction({name: p.detach() for name, p in params.items()})
+    for name, p in params.items():
+        p.grad = gradient[name] + extra[name] if name in extra else gradient[name]
+    rule.step()
+
+
+def _optimizer(work: Work, params: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+    if work.optimizer == "sgd":
+        return torch.optim.SGD(params, lr=lr, momentum=work.momentum, weight_decay=work.weight_decay)
+    kind = torch.optim.AdamW if work.optimizer == "adamw" else torch.optim.Adam
+    return kind(params, lr=lr, weight_decay=work.weight_decay)
+
+
+def _state(rule: torch.optim.Optimizer, params: Mapping[str, nn.Parameter]) -> Params:
+    return {
+        f"{name}/{slot}": value.detach().clone()
+        for name, p in params.items()
+        for slot, value in rule.state.get(p, {}).items()
+        if isinstance(value, Tensor)
+    }
+
+
+def _restore(rule: torch.optim.Optimizer, params: Mapping[str, nn.Parameter], state: Params) -> None:
+    for key, value in state.items():
+        name, slot = key.rsplit("/", 1)
+        if name in params:
+            rule.state[params[name]][slot] = value.clone()

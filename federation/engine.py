@@ -1,0 +1,80 @@
+"""The engine: carries one question to each site and brings the answers back.
+
+A method, a stage or a site cannot tell which engine it is in. This one plays all sites on one machine, one after
+another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol, TypeAlias
+
+from privacy.gate import Refused
+from privacy.message import Call, Message
+
+Worker: TypeAlias = Callable[[Call, Message], Message]
+"""A site's side: answer(call, message) -> reply, or raise Refused with a code."""
+
+
+class Answers(NamedTuple):
+    """replies: by site; missing: site -> the code of the reason. Every asked site is in exactly one of them."""
+
+    replies: Mapping[str, Message]
+    missing: Mapping[str, str]
+
+
+class Engine(Protocol):
+    """What carries the conversation."""
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The names of the sites, sorted."""
+        ...
+
+    def ask(self, call: Call, messages: Mapping[str, Message], *, deadline_s: float | None = None) -> Answers:
+        """Ask each named site; a site that fails, refuses or is late is missing, with a code, and never an
+        exception.
+        """
+        ...
+
+
+class InProcess:
+    """All sites in this process. A late reply counts as lost, although the site has committed it."""
+
+    def __init__(self, workers: Mapping[str, Worker], *, progress: Callable[[str], None] | None = None) -> None:
+        self._workers = dict(sorted(workers.items()))
+        self._progress = progress
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The names of the sites, sorted."""
+        return tuple(self._workers)
+
+    def ask(self, call: Call, messages: Mapping[str, Message], *, deadline_s: float | None = None) -> Answers:
+        """See `Engine.ask`; `unknown_site` and `failed` are codes of this engine, the rest are the site's own."""
+        replies: dict[str, Message] = {}
+        missing: dict[str, str] = {}
+        for site in sorted(messages):
+            if self._progress is not None:
+                self._progress(site)
+            started = time.monotonic()
+            reply = _answer(self._workers.get(site), call, messages[site])
+            if isinstance(reply, str):
+                missing[site] = reply
+            elif deadline_s is not None and time.monotonic() - started > deadline_s:
+                missing[site] = "late"
+            else:
+                replies[site] = reply
+        return Answers(replies, missing)
+
+
+def _answer(worker: Worker | None, call: Call, message: Message) -> Message | str:
+    if worker is None:
+        return "unknown_site"
+    try:
+        return worker(call, message)
+    except Refused as refused:
+        return refused.code
+    except Exception:
+        return "failed"

@@ -1,0 +1,56 @@
+"""No federation: every site trains alone (siloed); and the same on pooled images (central), where pooling is allowed.
+
+`local` is one network per site, from the common start, with the same rounds of local work as the federated methods. For
+`central` the train stage pools the sites' images into one site first, which only a simulation may do and only where the
+YAML allows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import nn
+
+from federation.algorithm import Memory, State
+from federation.descent import Site, Work
+from federation.fedavg import descend_from
+from federation.parameters import loaded, prefixed, read, section
+from federation.task import Task
+from privacy.message import Call, Message, Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local:
+    """w_k <- descent on site k alone; nothing is sent after the common start, nothing is replied."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["local", "central"] = "local"
+
+    def network(self, task: Task) -> nn.Module:
+        return task.network()
+
+    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
+        return []
+
+    def introduce(self, site: Site) -> Message:
+        return Message()
+
+    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
+        return Message(prefixed("model", initial))
+
+    def send(self, state: State, site: str, call: Call) -> Message:
+        return state if call.merged.get(site, 0) == 0 else Message()
+
+    def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
+        module = loaded(self.network(site.task), self.model(site, received, memory))
+        descent = descend_from(site, module, memory)
+        return Message(), Message({**prefixed("model", read(module)), **prefixed("optimizer", descent.optimizer)})
+
+    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
+        return state
+
+    def model(self, site: Site, received: Message, memory: Memory) -> Params:
+        return section(memory.tensors, "model") or section(received.tensors, "model")

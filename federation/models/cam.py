@@ -1,0 +1,101 @@
+"""VAFL's classifier with class activation maps.
+
+Yan, Wicaksana, Wang, Yang, Cheng: Variation-Aware Federated Learning with Multi-Source Decentralized Medical Image
+Data, IEEE JBHI 2021, section III.B, equations 8 and 9. Its figure 6 (the network) is described in Wicaksana et al.
+(CusFL), section IV.C: four convolution-pooling blocks, two residual blocks, fully connected heads.
+
+What the papers leave open, and how it is read here. The two heads are 1x1 convolutions to one map per class: head 1
+takes the mean of its maps as logits, head 2 their maximum, so that what is drawn is what decides. CAM_c is the ReLU of
+the mean of both heads' maps of class c, divided by the larger of the two classes' maxima (dividing each map by its own
+maximum would make an empty map impossible). The union is the maximum, |.| the mean over pixels (a sum would weigh by
+image size).
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from math import log
+from typing import ClassVar, Literal
+
+import torch
+from monai.networks.blocks import ResidualUnit
+from torch import Tensor, nn
+from torch.nn import functional
+
+from federation.models.cnn import Norm, conv_pool
+from federation.task import Output, cross_entropy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cam:
+    """VAFL's CAM classifier. head_weight: 0.1 in eq. 8; map_weight: 1 in eq. 8."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["cam"] = "cam"
+    widths: tuple[int, int, int, int] = (16, 24, 32, 48)
+    norm: Norm = "batch"
+    head_weight: float = 0.1
+    map_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if any(width < 8 or width % 8 for width in self.widths):
+            raise ValueError(f"model.widths must be four multiples of 8, found {list(self.widths)}")
+        if min(self.head_weight, self.map_weight) < 0:
+            raise ValueError(f"loss weights must be >= 0, found {self.head_weight} and {self.map_weight}")
+
+    def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
+        """A network for images (C, H, W) whose sides are multiples of 16."""
+        return CamModule(inputs, classes, self.widths, self.norm)
+
+    def losses(self, output: Output, y: Tensor) -> Tensor:
+        """Equation 8, per example (b,)."""
+        if output.maps is None:
+            raise ValueError("the CAM loss needs the network's maps, found none: use the network that Cam builds")
+        one, two = head_logits(output.maps)
+        heads = functional.cross_entropy(one, y, reduction="none") + functional.cross_entropy(two, y, reduction="none")
+        return cross_entropy(output, y) + self.head_weight * heads + self.map_weight * map_loss(output.maps, y)
+
+
+class CamModule(nn.Module):
+    """See `Cam`. Input (b, C, H, W); maps (b, 2 heads, classes, H/16, W/16); logits are log((p1 + p2) / 2)."""
+
+    def __init__(self, inputs: tuple[int, ...], classes: int, widths: tuple[int, ...], norm: Norm) -> None:
+        super().__init__()
+        w = widths
+        kind = ("group", {"num_groups": 8}) if norm == "group" else "batch"
+        self.stem = conv_pool(inputs[0], w[0], norm)
+        pools = [conv_pool(a, b, norm) for a, b in itertools.pairwise(w)]
+        residuals = [ResidualUnit(2, w[-1], w[-1], norm=kind, act="relu", adn_ordering="NA") for _ in range(2)]
+        self.blocks = nn.ModuleList([*pools, *residuals])
+        self.head = nn.Conv2d(w[-1], 2 * classes, kernel_size=1)
+        self.classes = classes
+
+    def forward(self, x: Tensor) -> Output:
+        h = self.stem(x)
+        for block in self.blocks:
+            h = block(h)
+        maps = self.head(h).unflatten(1, (2, self.classes))
+        one, two = head_logits(maps)
+        logits = torch.logaddexp(one.log_softmax(dim=1), two.log_softmax(dim=1)) - log(2)
+        return Output(logits, h.mean(dim=(2, 3)), maps)
+
+
+def head_logits(maps: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits (b, classes) of head 1 (mean of its maps) and head 2 (their maximum), from maps (b, 2, classes, h, w)."""
+    return maps[:, 0].mean(dim=(2, 3)), maps[:, 1].amax(dim=(2, 3))
+
+
+def activation_maps(maps: Tensor) -> Tensor:
+    """CAM_c in [0, 1], (b, classes, h, w): the largest value over both classes is 1, unless all are zero."""
+    cams = functional.relu(maps.mean(dim=1))
+    return cams / cams.amax(dim=(1, 2, 3), keepdim=True).clamp(min=1e-6)
+
+
+def map_loss(maps: Tensor, y: Tensor) -> Tensor:
+    """Equation 9, per example: |CAM_0 u CAM_1| and the maps of the classes that are not y."""
+    cams = activation_maps(maps)
+    union = cams.amax(dim=1).mean(dim=(1, 2))
+    wrong = 1.0 - functional.one_hot(y, cams.shape[1]).to(cams.dtype)
+    return union + (wrong * cams.mean(dim=(2, 3))).sum(dim=1)

@@ -1,0 +1,90 @@
+"""Arithmetic on parameters by name, and sections of a message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from privacy.message import Params
+
+
+def read(module: nn.Module) -> Params:
+    """Parameters and buffers of a module, copied: later training does not change them."""
+    return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+
+
+def loaded(module: nn.Module, params: Params) -> nn.Module:
+    """The module with these parameters and buffers copied in.
+
+    Raises:
+        RuntimeError: a name or a shape does not fit (torch's own message names them all).
+    """
+    module.load_state_dict(dict(params))
+    return module
+
+
+def section(tensors: Params, name: str) -> Params:
+    """The tensors whose names begin with `name/`, without that beginning."""
+    return {key[len(name) + 1 :]: value for key, value in tensors.items() if key.startswith(f"{name}/")}
+
+
+def prefixed(name: str, tensors: Params) -> Params:
+    """The same tensors under `name/`."""
+    return {f"{name}/{key}": value for key, value in tensors.items()}
+
+
+def select(params: Params, predicate: Callable[[str], bool]) -> Params:
+    """The parameters whose names the predicate accepts."""
+    return {name: value for name, value in params.items() if predicate(name)}
+
+
+def mean(models: Sequence[Params], weights: Sequence[float]) -> Params:
+    """Weighted mean of models. Floats in float64, rounded once; integer buffers (counters) take the maximum.
+
+    Raises:
+        ValueError: no models, or weights that do not sum to a positive number.
+    """
+    total = float(sum(weights))
+    if not models or not total > 0:
+        raise ValueError(f"a mean needs models and positive weights, found {len(models)} models, weights {weights}")
+    return {name: _merge([model[name] for model in models], [w / total for w in weights]) for name in models[0]}
+
+
+def _merge(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
+    first = tensors[0]
+    if not first.is_floating_point():
+        return torch.stack(list(tensors)).amax(dim=0)
+    total = torch.zeros_like(first, dtype=torch.float64)
+    for tensor, share in zip(tensors, shares, strict=True):
+        total += share * tensor.double()
+    return total.to(first.dtype)
+
+
+def combined(params: Params, *, plus: Params, times: float = 1.0) -> Params:
+    """params + times * plus, for the floats that both have; everything else as it is in `params`."""
+    return {
+        name: value + times * plus[name] if name in plus and value.is_floating_point() else value
+        for name, value in params.items()
+    }
+
+
+def difference(left: Params, right: Params) -> Params:
+    """left - right, for the names that both have."""
+    return {name: left[name] - right[name] for name in left if name in right}
+
+
+def zeros(params: Params) -> Params:
+    """Zeros of the same names and shapes."""
+    return {name: torch.zeros_like(value) for name, value in params.items()}
+
+
+def trainable(module: nn.Module) -> Mapping[str, nn.Parameter]:
+    """Parameters (not buffers) by name."""
+    return dict(module.named_parameters())
+
+
+def count(params: Params) -> int:
+    """How many numbers these are."""
+    return sum(value.numel() for value in params.values())

@@ -1,0 +1,112 @@
+"""A site's side of federated training: `introduce`, `train` and `finish`, for any algorithm.
+
+Beside what the algorithm does, a site scores the merged model that it just received on its own validation patients,
+keeps the models that a checkpoint may still ask for, and remembers its losses. All of it is memory: a message that is
+committed together with the reply. Model files are written under their round's number first; written twice they are the
+same bytes.
+
+Federated checkpointing (FENDA-FL, section 3.4): `latest` is the model after the last merge, `local` the one with the
+lowest validation loss at this site, `global` the one of the round with the lowest example-weighted mean of all sites'
+losses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+from federation.algorithm import Algorithm, Memory
+from federation.descent import Site
+from federation.parameters import loaded
+from privacy.folder import Folder
+from privacy.message import Call, Json, Message, Params, from_bytes, to_bytes
+
+Checkpoint: TypeAlias = Literal["latest", "global", "local"]
+CHECKPOINTS: tuple[Checkpoint, ...] = ("latest", "global", "local")
+
+
+def participate(
+    algorithm: Algorithm, site: Site, call: Call, message: Message, memory: Memory, models: Folder
+) -> tuple[Message, Memory]:
+    """Answer one of the three requests of federated training.
+
+    Args:
+        message: tensors of the algorithm; facts `algorithm` (its own) and `best` (the globally best round so far, or
+        None). memory: what this site returned last time (empty at first).
+        models: where the models of single rounds lie.
+
+    Returns:
+        reply: tensors of the algorithm; facts `algorithm`, `loss` (validation loss of the model after round
+        `call.round - 1`, None without validation patients) and `n` (validation examples).
+        memory: to be committed with the reply.
+    """
+    if call.request == "introduce":
+        said = algorithm.introduce(site)
+        return Message(said.tensors, {"algorithm": dict(said.facts)}), memory
+    received = Message(message.tensors, _mapping(message.facts.get("algorithm")))
+    own = Message(memory.tensors, _mapping(memory.facts.get("algorithm")))
+    losses, validation = _validate(algorithm, site, call, received, own, memory, models)
+    if call.request == "finish":
+        return Message({}, {"algorithm": {}, **validation}), Message(
+            memory.tensors, {**memory.facts, "losses": dict(losses)}
+        )
+    sent, kept = algorithm.train(site, received, own, call)
+    reply = Message(sent.tensors, {"algorithm": dict(sent.facts), **validation})
+    return reply, Message(kept.tensors, {"algorithm": dict(kept.facts), "losses": dict(losses)})
+
+
+def _validate(
+    algorithm: Algorithm, site: Site, call: Call, received: Message, own: Message, memory: Memory, models: Folder
+) -> tuple[Mapping[str, Json], dict[str, Json]]:
+    """Score and keep the model after the previous merge. Round 0 is the common start, which nobody keeps."""
+    losses = _mapping(memory.facts.get("losses"))
+    if call.round <= 1:
+        return losses, {"loss": None, "n": 0}
+    params = algorithm.model(site, received, own)
+    module = loaded(algorithm.network(site.task), params)
+    n = site.size("validation")
+    loss = site.measure(module, site.task.validation, "validation") if n else math.nan
+    models.write(f"{call.round - 1}", to_bytes(Message(params)))
+    finite = loss if math.isfinite(loss) else None
+    return {**losses, str(call.round - 1): finite}, {"loss": finite, "n": n if finite is not None else 0}
+
+
+def prune(models: Folder, memory: Memory, *, best: int | None, newest: int) -> None:
+    """Remove the models that no checkpoint can ask for any more. Call it after the commit."""
+    losses = _mapping(memory.facts.get("losses"))
+    local = best_round(losses)
+    scored = sorted(int(name) for name in losses)
+    kept = {newest, newest - 1, local, best}
+    if best is not None:  # a site that was not asked in the best round answers with its last model before it
+        kept.add(max((r for r in scored if r <= best), default=None))
+    for name in models.names():
+        if int(name) not in kept:
+            models.remove(name)
+
+
+def checkpoint(models: Folder, memory: Memory, which: Checkpoint, *, best: int | None) -> tuple[int, Params]:
+    """The round and the parameters of a checkpoint at this site.
+
+    Raises:
+        KeyError: this site holds no such model (it never finished a round).
+    """
+    rounds = sorted(int(name) for name in models.names())
+    if not rounds:
+        raise KeyError(f"no model for checkpoint {which!r}: this site finished no round")
+    chosen = rounds[-1]
+    if which == "local":
+        chosen = best_round(_mapping(memory.facts.get("losses"))) or chosen
+    if which == "global" and best is not None:
+        chosen = max((r for r in rounds if r <= best), default=chosen)
+    return chosen, from_bytes(models.read(f"{chosen}")).tensors
+
+
+def best_round(losses: Mapping[str, Json]) -> int | None:
+    """The round with the lowest finite loss (the earlier of two equal ones), or None."""
+    finite = [(float(str(loss)), int(name)) for name, loss in losses.items() if loss is not None]
+    return min(finite)[1] if finite else None
+
+
+def _mapping(value: Json) -> dict[str, Json]:
+    return dict(value) if isinstance(value, dict) else {}

@@ -1,0 +1,25 @@
+"""One logged seed, and named numbers derived from it. Privacy noise never comes from here: it uses the system's
+entropy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+def derived(seed: int, *names: str | int) -> int:
+    """A 63-bit seed for (seed, names), the same on every machine: sha256 of the parts, which no part can imitate."""
+    text = "\x1f".join(str(part) for part in (seed, *names))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed torch's global generators (dropout, initialization) for a block, and put them back afterwards."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield

@@ -1,0 +1,248 @@
+"""The coordinator's side: ask, check, merge, save; round after round, from wherever the last run stopped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from federation.algorithm import Algorithm, State
+from federation.engine import Engine
+from federation.participant import best_round
+from federation.randomness import derived
+from privacy.folder import Folder
+from privacy.message import Call, Json, Message, Params, from_bytes, to_bytes
+
+STATE = "state"  # the one file that a run resumes from
+INTRODUCTION_TRIES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """How many rounds, and who takes part.
+
+    participation: share of the sites that is asked each round. quorum: share of the asked sites that must answer well.
+    deadline_s: a reply that takes longer is lost; None waits.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    rounds: int
+    participation: float = 1.0
+    quorum: float = 1.0
+    deadline_s: float | None = None
+
+    def __post_init__(self) -> None:
+        found = [] if self.rounds >= 1 else [f"rounds must be >= 1, found {self.rounds}"]
+        found += [
+            f"{name} must be in (0, 1], found {value}"
+            for name, value in (("participation", self.participation), ("quorum", self.quorum))
+            if not 0 < value <= 1
+        ]
+        if self.deadline_s is not None and not self.deadline_s > 0:
+            found.append(f"deadline_s must be > 0 or null, found {self.deadline_s}")
+        if found:
+            raise ValueError("schedule: " + "; ".join(found))
+
+
+class QuorumLost(RuntimeError):
+    """Too few sites answered well. The state of the last good round is saved; the same command goes on from there."""
+
+    def __init__(self, run: str, round_: int, missing: Mapping[str, str]) -> None:
+        reasons = ", ".join(f"{site}: {code}" for site, code in sorted(missing.items()))
+        super().__init__(f"{run}, round {round_}: too few sites answered ({reasons})")
+        self.missing = dict(missing)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run leaves at the coordinator.
+
+    losses: site -> round -> validation loss of the model after that round. missing: (round, site, code) of lost
+    replies. best: the round with the lowest example-weighted mean loss, None without validation patients.
+    """
+
+    state: State
+    merged: Mapping[str, int]
+    losses: Mapping[str, Mapping[str, Json]]
+    totals: Mapping[str, Json]
+    missing: tuple[tuple[int, str, str], ...] = ()
+    best: int | None = None
+    round: int = 0
+
+
+def conduct(
+    engine: Engine,
+    algorithm: Algorithm,
+    *,
+    run: str,
+    initial: Params,
+    opening: Mapping[str, Message],
+    template: Message,
+    schedule: Schedule,
+    seed: int,
+    folder: Folder,
+    between: Callable[[Outcome], None],
+) -> Outcome:
+    """Train: introduce, `schedule.rounds` rounds, finish. Goes on from `folder` if it holds this run's state.
+
+    Args:
+        opening: what each site gets with the introduction (settings of this run).
+        template: a reply of this algorithm, from a rehearsal; a reply with other names, shapes or types is malformed.
+        between: called after each round with the state saved; it may raise to stop the run (a safe point).
+
+    Raises:
+        QuorumLost: too few good replies; the last good round is saved.
+    """
+    outcome = restored(folder, run)
+    if outcome is None:
+        outcome = _introduce(engine, algorithm, run, initial, opening)
+        _save(folder, run, outcome)
+    while outcome.round < schedule.rounds:
+        between(outcome)
+        outcome = _round(engine, algorithm, run, outcome, template, schedule, seed)
+        _save(folder, run, outcome)
+    between(outcome)
+    if outcome.round == schedule.rounds:
+        outcome = _finish(engine, algorithm, run, outcome, schedule)
+        _save(folder, run, outcome)
+    return outcome
+
+
+def _introduce(
+    engine: Engine, algorithm: Algorithm, run: str, initial: Params, opening: Mapping[str, Message]
+) -> Outcome:
+    """Every site must introduce itself: the methods' first state depends on all of them."""
+    introductions: dict[str, Message] = {}
+    missing: Mapping[str, str] = {}
+    for _ in range(INTRODUCTION_TRIES):
+        wanted = {site: opening[site] for site in opening if site not in introductions}
+        replies, missing = engine.ask(Call(run, 0, "introduce", {}), wanted)
+        introductions |= {site: Message(r.tensors, _mapping(r.facts.get("algorithm"))) for site, r in replies.items()}
+        if not missing:
+            break
+    if missing:
+        raise QuorumLost(run, 0, missing)
+    state = algorithm.start(initial, dict(sorted(introductions.items())))
+    return Outcome(state, {}, {}, {}, (), None, 0)
+
+
+def _round(
+    engine: Engine, algorithm: Algorithm, run: str, last: Outcome, template: Message, schedule: Schedule, seed: int
+) -> Outcome:
+    number = last.round + 1
+    asked = sampled(engine.sites, schedule.participation, derived(seed, "participation", number))
+    call = Call(run, number, "train", last.merged)
+    messages = {site: _envelope(algorithm.send(last.state, site, call), last.best) for site in asked}
+    replies, missing = engine.ask(call, messages, deadline_s=schedule.deadline_s)
+    verdicts = {site: verdict(reply, template) for site, reply in replies.items()}
+    good = {site: reply for site, reply in sorted(replies.items()) if verdicts[site] is None}
+    lost = {**missing, **{site: why for site, why in verdicts.items() if why is not None}}
+    if len(good) < math.ceil(schedule.quorum * len(asked)):
+        raise QuorumLost(run, number, lost)
+    parts = {site: Message(r.tensors, _mapping(r.facts["algorithm"])) for site, r in good.items()}
+    state = algorithm.merge(last.state, parts)
+    seen = _scored(last, good, number - 1)
+    gone = tuple((number, site, code) for site, code in sorted(lost.items()))
+    merged = {**last.merged, **dict.fromkeys(good, number)}
+    return replace(seen, state=state, merged=merged, missing=last.missing + gone, round=number)
+
+
+def _finish(engine: Engine, algorithm: Algorithm, run: str, last: Outcome, schedule: Schedule) -> Outcome:
+    """Hand out the last merge. A site that misses it keeps its earlier models; it is named, and asked again on
+    resume.
+    """
+    number = last.round + 1
+    call = Call(run, number, "finish", last.merged)
+    messages = {site: _envelope(algorithm.send(last.state, site, call), last.best) for site in engine.sites}
+    replies, missing = engine.ask(call, messages, deadline_s=schedule.deadline_s)
+    if len(replies) < math.ceil(schedule.quorum * len(engine.sites)):
+        raise QuorumLost(run, number, missing)
+    gone = tuple((number, site, code) for site, code in sorted(missing.items()))
+    return replace(_scored(last, replies, number - 1), missing=last.missing + gone, round=number)
+
+
+def _envelope(message: Message, best: int | None) -> Message:
+    return Message(message.tensors, {"algorithm": dict(message.facts), "best": best})
+
+
+def sampled(sites: tuple[str, ...], share: float, seed: int) -> tuple[str, ...]:
+    """A random part of the sites, at least one, sorted."""
+    count = max(1, round(share * len(sites)))
+    order = torch.randperm(len(sites), generator=torch.Generator().manual_seed(seed)).tolist()
+    return tuple(sorted(sites[i] for i in order[:count]))
+
+
+def verdict(reply: Message, template: Message) -> str | None:
+    """The code of what is wrong with a reply, or None: `malformed` (names, shapes, types) or `non_finite`."""
+    expected = {name: (tensor.shape, tensor.dtype) for name, tensor in template.tensors.items()}
+    found = {name: (tensor.shape, tensor.dtype) for name, tensor in reply.tensors.items()}
+    said, rehearsed = _mapping(reply.facts.get("algorithm")), _mapping(template.facts.get("algorithm"))
+    if expected != found or set(said) != set(rehearsed) or "loss" not in reply.facts:
+        return "malformed"
+    if any(type(said[name]) is not type(rehearsed[name]) for name in said):
+        return "malformed"
+    finite = all(torch.isfinite(tensor).all() for tensor in reply.tensors.values() if tensor.is_floating_point())
+    numbers = [value for value in said.values() if isinstance(value, float)]
+    return None if finite and all(math.isfinite(value) for value in numbers) else "non_finite"
+
+
+def _scored(last: Outcome, replies: Mapping[str, Message], round_: int) -> Outcome:
+    """Book the validation losses of the model after `round_`."""
+    losses = {site: dict(series) for site, series in last.losses.items()}
+    weighted, examples = 0.0, 0
+    for site, reply in replies.items():
+        loss, n = reply.facts.get("loss"), reply.facts.get("n")
+        if isinstance(loss, (int, float)) and isinstance(n, int) and n > 0:
+            losses.setdefault(site, {})[str(round_)] = loss
+            weighted, examples = weighted + n * loss, examples + n
+    totals = {**last.totals, str(round_): weighted / examples} if examples else dict(last.totals)
+    return replace(last, losses=losses, totals=totals, best=best_round(totals))
+
+
+def _save(folder: Folder, run: str, outcome: Outcome) -> None:
+    facts: dict[str, Json] = {
+        "run": run,
+        "round": outcome.round,
+        "merged": dict(outcome.merged),
+        "losses": {site: dict(series) for site, series in outcome.losses.items()},
+        "totals": dict(outcome.totals),
+        "missing": [list(item) for item in outcome.missing],
+        "best": outcome.best,
+        "state": dict(outcome.state.facts),
+    }
+    folder.write(STATE, to_bytes(Message(outcome.state.tensors, facts)))
+
+
+def restored(folder: Folder, run: str) -> Outcome | None:
+    """The saved state of this run, or None where there is none (another run's state is not this run's).
+
+    Raises:
+        Malformed: the file is corrupt.
+    """
+    if not folder.has(STATE):
+        return None
+    saved = from_bytes(folder.read(STATE))
+    if saved.facts["run"] != run:
+        return None
+    facts = saved.facts
+    missing = facts["missing"]
+    best = facts["best"]
+    return Outcome(
+        state=Message(saved.tensors, _mapping(facts["state"])),
+        merged={site: int(str(r)) for site, r in _mapping(facts["merged"]).items()},
+        losses={site: _mapping(series) for site, series in _mapping(facts["losses"]).items()},
+        totals=_mapping(facts["totals"]),
+        missing=tuple((int(str(m[0])), str(m[1]), str(m[2])) for m in missing if isinstance(m, list))
+        if isinstance(missing, list)
+        else (),
+        best=best if isinstance(best, int) else None,
+        round=int(str(facts["round"])),
+    )
+
+
+def _mapping(value: Json) -> dict[str, Json]:
+    return dict(value) if isinstance(value, dict) else {}

@@ -1,0 +1,85 @@
+"""SCAFFOLD: control variates against client drift.
+
+Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML
+2020, algorithm 1, option II.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import nn
+
+from federation.algorithm import Memory, State
+from federation.descent import Site, Work
+from federation.fedavg import descend_from
+from federation.parameters import combined, difference, loaded, mean, prefixed, read, section, trainable, zeros
+from federation.task import Task
+from privacy.message import Call, Message, Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaffold:
+    """y_i <- y_i - eta_l (g_i(y_i) - c_i + c); x <- x + eta_g mean(y_i - x); c <- c + |S|/N mean(c_i+ - c_i).
+
+    global_lr: eta_g. Buffers (running statistics) have no control variate and are averaged. Wants plain SGD: option II
+    reads the mean gradient off the distance travelled, (x - y_i) / (K eta_l), which only plain SGD makes true.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["scaffold"] = "scaffold"
+    global_lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.global_lr > 0:
+            raise ValueError(f"global_lr must be > 0, found {self.global_lr}")
+
+    def network(self, task: Task) -> nn.Module:
+        return task.network()
+
+    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
+        if work.optimizer == "sgd" and not work.momentum and not work.weight_decay:
+            return []
+        return [
+            f"scaffold needs plain sgd without momentum and weight decay, found {work.optimizer}, "
+            f"momentum {work.momentum}, weight_decay {work.weight_decay}: give it work of its own, "
+            "as in method_work: {scaffold: {optimizer: sgd, lr: 0.05}}"
+        ]
+
+    def introduce(self, site: Site) -> Message:
+        return Message()
+
+    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
+        return Message(prefixed("model", initial), {"sites": len(introductions)})
+
+    def send(self, state: State, site: str, call: Call) -> Message:
+        return Message(state.tensors)
+
+    def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
+        x = section(received.tensors, "model")
+        module = loaded(self.network(site.task), x)
+        names = trainable(module)
+        c = section(received.tensors, "control") or zeros({n: x[n] for n in names})
+        c_i = section(memory.tensors, "control") or zeros(c)
+        drift = difference(c, c_i)
+        descent = descend_from(site, module, memory, correction=lambda _: drift)
+        y = read(module)
+        step = descent.steps * descent.lr
+        c_plus = {n: c_i[n] - c[n] + (x[n] - y[n]) / step for n in c}  # option II
+        sent = {**prefixed("model", y), **prefixed("control", difference(c_plus, c_i))}
+        return Message(sent), Message(prefixed("control", c_plus))
+
+    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
+        x, c = section(state.tensors, "model"), section(state.tensors, "control")
+        uniform = [1.0] * len(replies)
+        y = mean([section(r.tensors, "model") for r in replies.values()], uniform)
+        shift = mean([section(r.tensors, "control") for r in replies.values()], uniform)
+        c = combined(c or zeros(shift), plus=shift, times=len(replies) / int(str(state.facts["sites"])))
+        moved = combined({n: x[n] for n in c}, plus=difference(y, x), times=self.global_lr)
+        return Message({**prefixed("model", {**y, **moved}), **prefixed("control", c)}, state.facts)
+
+    def model(self, site: Site, received: Message, memory: Memory) -> Params:
+        return section(received.tensors, "model")

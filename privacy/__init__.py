@@ -1,0 +1,1 @@
+"""What may leave a hospital and what it costs: access to patients, events, gate, ledger, policy."""

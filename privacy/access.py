@@ -1,0 +1,168 @@
+"""The one door to patients: which of them are looked at, and what is computed on them.
+
+Everything that learns from patients - a site's descent, a GAN's critic - asks here and gets back gradients or means, so
+that one place decides who is drawn, how much of each patient may show, and which privacy event that was. The events
+gather in `Access.events`; the gate reads them when a reply wants to leave.
+
+This is the plain door: nothing is clipped, no noise is added, and every look at a patient is a non-private event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias
+
+import torch
+from dp_accounting import DpEvent
+from torch import Tensor, nn
+
+from privacy.events import NON_PRIVATE
+from privacy.message import Params
+
+Split: TypeAlias = Literal["train", "validation", "test"]
+Augment: TypeAlias = Callable[[Tensor, torch.Generator], Tensor]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One split of a site's patients. x: (n, ...); y: (n,) int64; patient: (n,) int64, equal for one patient's rows."""
+
+    x: Tensor
+    y: Tensor
+    patient: Tensor
+
+
+class Batch(NamedTuple):
+    """What an objective sees. x: (b, ...); y: (b,) or None; aux: (b, ...) extra input that is no patient's, or None."""
+
+    x: Tensor
+    y: Tensor | None
+    aux: Tensor | None = None
+
+
+class Draw(NamedTuple):
+    """Rows that the site drew from its training split. x: (b, ...); y, patient: (b,)."""
+
+    x: Tensor
+    y: Tensor
+    patient: Tensor
+
+
+Forward: TypeAlias = Callable[..., object]
+Objective: TypeAlias = Callable[..., Tensor]
+"""objective(forward, batch) -> per-example losses (b,), where forward is the module or a functional form of it."""
+
+
+class Gradient(NamedTuple):
+    """gradient: by parameter name; loss: mean over the draw, which stays at the site under differential privacy."""
+
+    gradient: Params
+    loss: float
+
+
+@dataclass(frozen=True)
+class Access:
+    """A site's patients for the length of one request. `stream` yields row indices of the training split, without
+    end.
+    """
+
+    splits: Mapping[Split, Rows]
+    batch: int
+    stream: Iterator[Tensor]
+    generator: torch.Generator
+    augment: Augment | None = None
+    events: list[DpEvent] = field(default_factory=list)
+
+    def size(self, split: Split) -> int:
+        """Number of rows of a split (a fact about patients, hence an event)."""
+        self.events.append(NON_PRIVATE)
+        return len(self.splits[split].y) if split in self.splits else 0
+
+    def rows(self, split: Split) -> Rows:
+        """All rows of a split, as they are: for scoring at the site, pictures, and pooling where policy allows it."""
+        self.events.append(NON_PRIVATE)
+        return self.splits[split]
+
+    def draw(self, *, full: bool = False) -> Draw:
+        """Draw a mini-batch of training rows (augmented), or with `full` every training row as it is."""
+        self.events.append(NON_PRIVATE)
+        rows = self.splits["train"]
+        if full:
+            return Draw(rows.x, rows.y, rows.patient)
+        index = next(self.stream)
+        x = rows.x[index]
+        return Draw(x if self.augment is None else self.augment(x, self.generator), rows.y[index], rows.patient[index])
+
+    def gradient(self, module: nn.Module, objective: Objective, draw: Draw, aux: Tensor | None = None) -> Gradient:
+        """Gradient of the mean loss over a draw, for every parameter of `module` that requires one.
+
+        A parameter that the loss does not reach gets zeros, so that every site answers with the same names.
+        """
+        self.events.append(NON_PRIVATE)
+        named = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        loss = objective(module, Batch(draw.x, draw.y, aux)).mean()
+        grads = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+        filled = {
+            name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(named.items(), grads, strict=True)
+        }
+        return Gradient(filled, float(loss.detach()))
+
+    def measure(self, module: nn.Module, statistic: Objective, split: Split, *, chunk: int = 256) -> float:
+        """Mean of a per-example statistic over a split, in evaluation mode; NaN for an empty split."""
+        self.events.append(NON_PRIVATE)
+        rows = self.splits.get(split)
+        if rows is None or len(rows.y) == 0:
+            return float("nan")
+        training = module.training
+        module.eval()
+        with torch.no_grad():
+            values = [
+                statistic(module, Batch(x, y))
+                for x, y in zip(torch.split(rows.x, chunk), torch.split(rows.y, chunk), strict=True)
+            ]
+        module.train(training)
+        return float(torch.cat(values).double().mean())
+
+
+def open_access(
+    splits: Mapping[Split, Rows], *, batch: int, seed: int, balance: bool = False, augment: Augment | None = None
+) -> Access:
+    """Open the door for one request. `seed` fixes which rows are drawn and how they are augmented.
+
+    Raises:
+        ValueError: the batch size is not positive.
+    """
+    if batch < 1:
+        raise ValueError(f"batch must be at least 1, found {batch}")
+    generator = torch.Generator().manual_seed(seed)
+    stream = minibatches(splits["train"].y, batch=batch, balance=balance, generator=generator)
+    return Access(splits, batch, stream, generator, augment)
+
+
+def minibatches(y: Tensor, *, batch: int, balance: bool, generator: torch.Generator) -> Iterator[Tensor]:
+    """Yield index tensors (b,) without end: epoch after epoch of a fresh shuffle, the last batch of an epoch partial.
+
+    A last batch of a single row joins the one before it, because batch norm has no variance of one value. With
+    `balance`, an epoch is n draws with replacement in which every class present is equally likely.
+    """
+    n = len(y)
+    if n == 0:
+        raise ValueError("the training split has no rows: check the split fractions and the number of patients")
+    weight = (1.0 / torch.bincount(y).clamp(min=1).double())[y] if balance else None
+    while True:
+        order = (
+            torch.randperm(n, generator=generator)
+            if weight is None
+            else torch.multinomial(weight, n, replacement=True, generator=generator)
+        )
+        parts = list(torch.split(order, batch))
+        if batch > 1 and len(parts) > 1 and len(parts[-1]) == 1:
+            parts[-2:] = [torch.cat(parts[-2:])]
+        yield from parts
+
+
+def batches_per_epoch(n: int, batch: int) -> int:
+    """How many mini-batches `minibatches` makes of n rows."""
+    whole, rest = divmod(n, batch)
+    return whole + int(rest > 1 or n == 1 < batch)

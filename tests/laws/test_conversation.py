@@ -1,0 +1,282 @@
+"""Exactly once, lost replies, resume, and messages that cross a wire: every algorithm, every engine."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import pytest
+import rig
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from federation.conversation import once
+from federation.descent import Work
+from federation.engine import InProcess
+from federation.fedavg import FedAvg
+from federation.fedprox import FedProx
+from federation.local import Local
+from federation.models.cam import Cam
+from federation.models.cnn import Cnn
+from federation.participant import CHECKPOINTS, checkpoint
+from federation.rehearsal import initial_parameters, rehearse
+from federation.rounds import Outcome, QuorumLost, Schedule, sampled, verdict
+from federation.scaffold import Scaffold
+from federation.task import Task
+from personalize.fedper import FedPer
+from privacy.access import Rows
+from privacy.message import Call, Message, from_bytes, to_bytes
+
+ADAM = Work(optimizer="adam", lr=0.02, batch=5)
+SGD = Work(optimizer="sgd", lr=0.05, batch=5)
+METHODS = [
+    pytest.param(FedAvg(), ADAM, id="fedavg"),
+    pytest.param(FedProx(mu=0.5), ADAM, id="fedprox"),
+    pytest.param(Scaffold(), SGD, id="scaffold"),
+    pytest.param(FedPer(), ADAM, id="fedper"),
+    pytest.param(Local(), ADAM, id="local"),
+]
+SITES = {"a": rig.table(1), "b": rig.table(2, shift=0.7), "c": rig.table(3, n=10, shift=-0.4)}
+SCHEDULE = Schedule(rounds=5, quorum=0.3)
+
+
+def hospitals(algorithm, work, sites=SITES, task=None):
+    return rig.federation(algorithm, sites, task=task or rig.task(), work=work)
+
+
+def go(algorithm, work, crew, **options):
+    options = {"schedule": SCHEDULE, "task": rig.task(), **options}
+    return rig.train(algorithm, crew, work=work, **options)
+
+
+def models(crew):
+    return {name: rig.final(hospital) for name, hospital in crew.items()}
+
+
+def same(left, right):
+    return left.keys() == right.keys() and all(rig.equal(left[site], right[site]) for site in left)
+
+
+@pytest.mark.parametrize(("algorithm", "work"), METHODS)
+def test_the_wire_changes_nothing(algorithm, work):
+    near, far = hospitals(algorithm, work), hospitals(algorithm, work)
+    one = go(algorithm, work, near)
+    two = go(algorithm, work, far, engine=rig.Wire(far))
+    assert rig.equal(one.state.tensors, two.state.tensors)
+    assert one.losses == two.losses
+    assert same(models(near), models(far))
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("stop_at", [0, 1, 3, 5])
+@pytest.mark.parametrize(("algorithm", "work"), METHODS)
+def test_a_resumed_run_is_the_uninterrupted_one(algorithm, work, stop_at):
+    whole, parts = hospitals(algorithm, work), hospitals(algorithm, work)
+    expected = go(algorithm, work, whole)
+
+    def interrupt(outcome: Outcome) -> None:
+        if outcome.round == stop_at:
+            raise Interrupted
+
+    folder = rig.MemoryFolder()
+    with pytest.raises(Interrupted):
+        go(algorithm, work, parts, folder=folder, between=interrupt)
+    found = go(algorithm, work, parts, folder=folder)
+    assert rig.equal(expected.state.tensors, found.state.tensors)
+    assert (expected.losses, expected.best) == (found.losses, found.best)
+    assert same(models(whole), models(parts))
+
+
+@pytest.mark.parametrize(("algorithm", "work"), METHODS)
+def test_a_coordinator_that_forgot_a_round_asks_again_and_nothing_trains_twice(algorithm, work):
+    """The coordinator dies after the sites committed and before it saved: the sites answer from their disks."""
+    crew = hospitals(algorithm, work)
+    folder = rig.MemoryFolder()
+    saved: list[bytes] = []
+
+    def remember(outcome: Outcome) -> None:
+        saved.append(folder.read("state"))
+
+    expected = go(algorithm, work, crew, folder=folder, between=remember)
+    trained = {name: h.trained for name, h in crew.items()}
+    folder.write("state", saved[4])
+    again = go(algorithm, work, crew, folder=folder)
+    assert rig.equal(expected.state.tensors, again.state.tensors)
+    assert {name: h.trained for name, h in crew.items()} == trained
+
+
+@pytest.mark.parametrize(("algorithm", "work"), METHODS)
+def test_a_lost_reply_leaves_site_and_coordinator_in_step(algorithm, work):
+    """A lost reply must equal a site that was not there: its memory goes back with `merged`."""
+    lossy, absent = hospitals(algorithm, work), hospitals(algorithm, work)
+    lost = frozenset({(2, "b"), (3, "b"), (4, "a")})
+    one = go(algorithm, work, lossy, engine=rig.Lossy(InProcess(lossy), lost))
+
+    @dataclass
+    class Away:
+        hospital: rig.Hospital
+
+        def __call__(self, call, message):
+            if call.request == "train" and (call.round, self.hospital.name) in lost:
+                raise RuntimeError("away")
+            return self.hospital(call, message)
+
+    two = go(algorithm, work, absent, engine=InProcess({name: Away(h) for name, h in absent.items()}))
+    assert rig.equal(one.state.tensors, two.state.tensors)
+    assert same(models(lossy), models(absent))
+    assert [m[:2] for m in one.missing] == [(2, "b"), (3, "b"), (4, "a")]
+
+
+@pytest.mark.parametrize(("algorithm", "work"), METHODS)
+def test_every_algorithm_keeps_the_contract(algorithm, work):
+    task = rig.task()
+    initial = initial_parameters(algorithm, task, seed=1)
+    template = rehearse(algorithm, task, work, initial)
+    names = set(initial)
+    assert all(name.split("/", 1)[1] in names for name in template.tensors)
+    crew = hospitals(algorithm, work)
+    outcome = go(algorithm, work, crew)
+    assert from_bytes(to_bytes(outcome.state)).facts == outcome.state.facts
+    for hospital in crew.values():
+        algorithm.network(task).load_state_dict(rig.final(hospital))
+        assert all(torch.isfinite(t).all() for t in rig.final(hospital).values())
+    before, after = outcome.totals["1"], outcome.totals["5"]
+    assert math.isfinite(before) and math.isfinite(after)
+
+
+@pytest.mark.parametrize(("algorithm", "work"), METHODS)
+def test_the_order_of_sites_does_not_matter(algorithm, work):
+    one = go(algorithm, work, hospitals(algorithm, work))
+    two = go(algorithm, work, hospitals(algorithm, work, dict(reversed(SITES.items()))))
+    assert rig.equal(one.state.tensors, two.state.tensors)
+
+
+@pytest.mark.parametrize(
+    "model", [Cnn(widths=(8, 16), norm="batch"), Cnn(widths=(8, 16), norm="group"), Cam(widths=(8, 8, 8, 8))]
+)
+@pytest.mark.parametrize(("algorithm", "work"), METHODS)
+def test_every_algorithm_trains_every_image_network(algorithm, work, model):
+    g = torch.Generator().manual_seed(0)
+    rows = Rows(torch.rand(6, 1, 16, 16, generator=g), torch.tensor([0, 1] * 3), torch.arange(6))
+    sites = {name: {"train": rows, "validation": rows} for name in "ab"}
+    task = Task(model, (1, 16, 16), 2)
+    crew = hospitals(algorithm, work, sites, task)
+    outcome = go(algorithm, work, crew, task=task, schedule=Schedule(rounds=2))
+    assert all(torch.isfinite(t).all() for t in outcome.state.tensors.values() if t.is_floating_point())
+
+
+def test_participation_asks_a_part_and_the_rest_keep_their_memory():
+    crew = hospitals(FedPer(), ADAM)
+    go(FedPer(), ADAM, crew, schedule=Schedule(rounds=6, participation=0.34))
+    assert sum(h.trained for h in crew.values()) == 6
+    assert {len(sampled(("a", "b", "c"), 0.5, seed)) for seed in range(20)} == {2}
+    assert len({sampled(("a", "b", "c"), 0.34, seed) for seed in range(40)}) == 3
+
+
+def test_too_few_answers_stop_the_run_by_name_and_the_state_is_kept():
+    crew = hospitals(FedAvg(), ADAM)
+    folder = rig.MemoryFolder()
+    engine = rig.Lossy(InProcess(crew), frozenset({(3, "a"), (3, "b")}))
+    with pytest.raises(QuorumLost, match=r"round 3: .*a: lost, b: lost"):
+        go(FedAvg(), ADAM, crew, engine=engine, folder=folder, schedule=Schedule(rounds=5, quorum=0.6))
+    expected = go(FedAvg(), ADAM, hospitals(FedAvg(), ADAM))
+    assert rig.equal(go(FedAvg(), ADAM, crew, folder=folder).state.tensors, expected.state.tensors)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code"),
+    [
+        (lambda t: {**t, "model/head.bias": t["model/head.bias"] * math.nan}, "non_finite"),
+        (lambda t: {n: v for n, v in t.items() if n != "model/head.bias"}, "malformed"),
+        (lambda t: {**t, "model/head.bias": t["model/head.bias"][:1]}, "malformed"),
+        (lambda t: {**t, "model/head.bias": t["model/head.bias"].double()}, "malformed"),
+        (lambda t: {**t, "patient": torch.zeros(1)}, "malformed"),
+    ],
+)
+def test_a_bad_reply_is_refused_by_name_and_the_round_goes_on(spoil, code):
+    crew = hospitals(FedAvg(), ADAM)
+
+    def spoiled(call, message):
+        reply = crew["b"](call, message)
+        return (
+            replace(reply, tensors=spoil(dict(reply.tensors))) if call.request == "train" and call.round == 2 else reply
+        )
+
+    outcome = go(FedAvg(), ADAM, crew, engine=InProcess({**crew, "b": spoiled}))
+    assert outcome.missing == ((2, "b", code),)
+    assert all(torch.isfinite(t).all() for t in outcome.state.tensors.values())
+
+
+def test_facts_of_the_wrong_kind_are_malformed():
+    template = Message({}, {"algorithm": {"n": 3}})
+    assert verdict(Message({}, {"algorithm": {"n": 3}, "loss": None}), template) is None
+    assert verdict(Message({}, {"algorithm": {"n": "3"}, "loss": None}), template) == "malformed"
+    assert verdict(Message({}, {"algorithm": {}, "loss": None}), template) == "malformed"
+    assert verdict(Message({}, {"algorithm": {"n": 3}}), template) == "malformed"
+
+
+def test_a_late_reply_is_lost_though_the_site_committed_it():
+    crew = hospitals(FedAvg(), ADAM)
+    outcome = go(FedAvg(), ADAM, crew, schedule=Schedule(rounds=1, deadline_s=60.0))
+    assert outcome.missing == ()
+    engine = InProcess({"a": crew["a"]})
+    answers = engine.ask(Call("late", 1, "train", {}), {"a": Message()}, deadline_s=1e-9)
+    assert answers.missing.keys() == {"a"} and not answers.replies
+
+
+def test_checkpoints_are_the_lowest_losses():
+    crew = hospitals(FedPer(), ADAM)
+    outcome = go(FedPer(), ADAM, crew, schedule=Schedule(rounds=9))
+    totals = {int(r): loss for r, loss in outcome.totals.items()}
+    assert sorted(totals) == list(range(1, 10))
+    assert outcome.best == min(totals, key=totals.get)
+    weights = {name: len(rows["validation"].y) for name, rows in SITES.items()}
+    for r, total in totals.items():
+        mean = sum(weights[s] * outcome.losses[s][str(r)] for s in weights) / sum(weights.values())
+        assert total == pytest.approx(mean)
+    for name, hospital in crew.items():
+        memory = once(hospital.disk, Call("law", 10, "finish", {}), name, lambda m: pytest.fail("stored")).memory
+        found = {c: checkpoint(hospital.models, memory, c, best=outcome.best) for c in CHECKPOINTS}
+        assert found["latest"][0] == 9
+        assert found["global"][0] == outcome.best
+        own = outcome.losses[name]
+        assert found["local"][0] == min(range(1, 10), key=lambda r: own[str(r)])
+        assert len(hospital.models.names()) <= 5
+
+
+names = st.text(st.characters(codec="ascii", min_codepoint=33, exclude_characters="/"), min_size=1, max_size=8)
+facts = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(names, st.lists(st.floats(width=32), max_size=5), max_size=4),
+    st.dictionaries(st.text(max_size=6), facts, max_size=4),
+)
+@settings(max_examples=80, deadline=None)
+def test_a_message_survives_the_wire_bit_for_bit(tensors, said):
+    message = Message({name: torch.tensor(v, dtype=torch.float32) for name, v in tensors.items()}, said)
+    data = to_bytes(message)
+    back = from_bytes(data)
+    assert back.facts == message.facts and to_bytes(back) == data
+    assert all(torch.equal(back.tensors[n].view(torch.int32), v.view(torch.int32)) for n, v in message.tensors.items())
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=150, deadline=None)
+def test_bytes_that_are_no_message_are_refused_as_such(data):
+    from privacy.message import Malformed
+
+    with pytest.raises(Malformed):
+        from_bytes(data)

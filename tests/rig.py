@@ -1,0 +1,197 @@
+"""A federation small enough for a law: tables, a linear model, sites in memory, engines that misbehave on request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from federation.algorithm import Algorithm
+from federation.conversation import once
+from federation.descent import Site, Work
+from federation.engine import Answers, InProcess, Worker
+from federation.models.mlp import Mlp, MlpModule
+from federation.participant import participate, prune
+from federation.randomness import derived, seeded
+from federation.rehearsal import initial_parameters, rehearse
+from federation.rounds import Outcome, Schedule, conduct
+from federation.task import Output, Task
+from privacy.access import Rows, open_access
+from privacy.folder import Folder
+from privacy.message import Call, Message, from_bytes, to_bytes
+
+
+@dataclass
+class MemoryFolder:
+    files: dict[str, bytes] = field(default_factory=dict)
+
+    def write(self, name: str, data: bytes) -> None:
+        self.files[name] = bytes(data)
+
+    def read(self, name: str) -> bytes:
+        if name not in self.files:
+            raise FileNotFoundError(name)
+        return self.files[name]
+
+    def has(self, name: str) -> bool:
+        return name in self.files
+
+    def names(self) -> list[str]:
+        return sorted(self.files)
+
+    def remove(self, name: str) -> None:
+        self.files.pop(name, None)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A linear model with half the squared error: a quadratic per site, whose optimum is known in closed form."""
+
+    name: str = "linear"
+
+    def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
+        return MlpModule(inputs[0], classes, (), 0.0)
+
+    def losses(self, output: Output, y: Tensor) -> Tensor:
+        return 0.5 * ((output.logits - y.to(output.logits.dtype)[:, None]) ** 2).sum(dim=1)
+
+
+def table(seed: int, n: int = 24, d: int = 4, *, shift: float = 0.0) -> dict[str, Rows]:
+    """Splits of a small binary table; `shift` makes sites differ."""
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(n + 8, d, generator=g) + shift
+    y = (x[:, 0] + 0.5 * torch.randn(n + 8, generator=g) > shift).long()
+    patient = torch.arange(n + 8) // 2
+    return {
+        "train": Rows(x[:n], y[:n], patient[:n]),
+        "validation": Rows(x[n:], y[n:], patient[n:]),
+    }
+
+
+def task(d: int = 4, hidden: tuple[int, ...] = (6,)) -> Task:
+    return Task(Mlp(hidden=hidden), (d,), 2)
+
+
+@dataclass
+class Hospital:
+    """A site's worker with its disk: the same calls as the real one, without files of patients."""
+
+    name: str
+    splits: Mapping[str, Rows]
+    algorithm: Algorithm
+    task: Task
+    work: Work
+    seed: int = 0
+    disk: Folder = field(default_factory=MemoryFolder)
+    models: Folder = field(default_factory=MemoryFolder)
+    trained: int = 0
+
+    def __call__(self, call: Call, message: Message) -> Message:
+        def work(memory: Message) -> tuple[Message, Message]:
+            self.trained += call.request == "train"
+            seed = derived(self.seed, self.stream, call.round, call.request)
+            access = open_access(self.splits, batch=self.work.batch, seed=seed, balance=self.work.balance)
+            site = Site(self.name, self.task, self.work, access)
+            with seeded(seed):
+                return participate(self.algorithm, site, call, message, memory, self.models)
+
+        answer = once(self.disk, call, self.name, work)
+        best = message.facts.get("best")
+        prune(self.models, answer.memory, best=best if isinstance(best, int) else None, newest=call.round - 1)
+        return from_bytes(answer.reply)
+
+    @property
+    def stream(self) -> str:
+        return self.name
+
+
+@dataclass
+class Wire:
+    """An engine that sends every message through its serialized form. What passes here passes over a network."""
+
+    workers: Mapping[str, Worker]
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        return tuple(sorted(self.workers))
+
+    def ask(self, call: Call, messages: Mapping[str, Message], *, deadline_s: float | None = None) -> Answers:
+        sent = {site: from_bytes(to_bytes(message)) for site, message in messages.items()}
+        answers = InProcess(self.workers).ask(call, sent, deadline_s=deadline_s)
+        return Answers({site: from_bytes(to_bytes(r)) for site, r in answers.replies.items()}, answers.missing)
+
+
+@dataclass
+class Lossy:
+    """An engine that loses the reply of `site` in the given rounds, after the site has committed it."""
+
+    inner: InProcess
+    lose: frozenset[tuple[int, str]]
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        return self.inner.sites
+
+    def ask(self, call: Call, messages: Mapping[str, Message], *, deadline_s: float | None = None) -> Answers:
+        answers = self.inner.ask(call, messages, deadline_s=deadline_s)
+        lost = {s for s in answers.replies if (call.round, s) in self.lose and call.request == "train"}
+        kept = {s: r for s, r in answers.replies.items() if s not in lost}
+        return Answers(kept, {**answers.missing, **dict.fromkeys(lost, "lost")})
+
+
+def federation(
+    algorithm: Algorithm,
+    splits: Mapping[str, Mapping[str, Rows]],
+    *,
+    task: Task,
+    work: Work,
+    per_site: Callable[[str], Algorithm] | None = None,
+) -> dict[str, Hospital]:
+    return {
+        name: Hospital(name, rows, per_site(name) if per_site else algorithm, task, work)
+        for name, rows in splits.items()
+    }
+
+
+def train(
+    algorithm: Algorithm,
+    hospitals: Mapping[str, Worker],
+    *,
+    task: Task,
+    work: Work,
+    schedule: Schedule,
+    engine: object | None = None,
+    folder: Folder | None = None,
+    between: Callable[[Outcome], None] = lambda outcome: None,
+    run: str = "law",
+) -> Outcome:
+    initial = initial_parameters(algorithm, task, seed=1)
+    return conduct(
+        engine or InProcess(hospitals),  # type: ignore[arg-type]
+        algorithm,
+        run=run,
+        initial=initial,
+        opening={name: Message() for name in hospitals},
+        template=rehearse(algorithm, task, work, initial),
+        schedule=schedule,
+        seed=0,
+        folder=folder or MemoryFolder(),
+        between=between,
+    )
+
+
+def final(hospital: Hospital) -> dict[str, Tensor]:
+    """The newest model that a site holds."""
+    name = max(hospital.models.names(), key=int)
+    return dict(from_bytes(hospital.models.read(name)).tensors)
+
+
+def equal(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
+    """Bit for bit."""
+    return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
+
+
+def close(left: Mapping[str, Tensor], right: Mapping[str, Tensor], tolerance: float) -> bool:
+    return left.keys() == right.keys() and all(torch.allclose(left[k], right[k], atol=tolerance) for k in left)
