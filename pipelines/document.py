@@ -1,0 +1,290 @@
+"""YAML text to plain data, with the line of every path and with all problems at once.
+
+How scalars are read (narrower than YAML 1.1, because a settings file must mean what its reader sees):
+
+* quoted text is text, and so is every key;
+* `null`, `~` and nothing at all are null; only `true` and `false` are truth values (`yes`, `NO`, `on` stay text);
+* whole numbers are decimal without a leading zero (`010`, `0x1f`, `1_000` stay text) and fit 64 bits;
+* `1e-4`, `1E5`, `.5`, `5.` are floats; `.inf` and `.nan` are refused, since null says "no limit";
+* `12:30` and `2026-01-01` stay text;
+* anchors and aliases work, merge keys (`<<`) and tags (`!!python/...`) are refused;
+* `${CONSILIUM_DATA}` in a value becomes the data folder; any other `${...}` is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import yaml
+
+if TYPE_CHECKING:
+    from privacy.message import Json
+
+Path: TypeAlias = tuple[str | int, ...]
+
+MAX_CHARACTERS = 200_000  # of the text, and of all keys and values after aliases are followed
+MAX_DEPTH = 40
+MAX_NODES = 20_000  # after aliases are followed
+MAX_SHOWN = 20
+DATA_ROOT = "CONSILIUM_DATA"
+
+WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+DECIMAL = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+NO_NUMBER = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
+SUBSTITUTION = re.compile(r"\$\{[^}]*\}?")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong: where (`train.methods[2].mu`; empty = the whole file), which line (from 1), and what."""
+
+    path: str
+    line: int | None
+    message: str
+
+
+class ConfigError(ValueError):
+    """All that is wrong with a settings file."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(sorted(set(problems), key=lambda p: (p.line or 0, p.path, p.message)))
+        super().__init__(render(self, "settings"))
+
+
+@dataclass(frozen=True)
+class Document:
+    """Plain data, and for each path in it the line (from 1) on which it stands."""
+
+    data: Json
+    lines: Mapping[Path, int]
+
+
+def render(error: ConfigError, path: str) -> str:
+    """One line a problem, as in `prostate.yaml:12: train.methods[2].mu: must be >= 0, found -1`; at most 20 of them."""
+    shown = []
+    for problem in error.problems[:MAX_SHOWN]:
+        place = path if problem.line is None else f"{path}:{problem.line}"
+        shown.append(": ".join(part for part in (place, problem.path, problem.message) if part))
+    more = len(error.problems) - MAX_SHOWN
+    return "\n".join(shown + ([f"{path}: and {more} more problems"] if more > 0 else []))
+
+
+def problem_at(document: Document, path: Sequence[str | int], message: str) -> Problem:
+    """A problem at a path, on its line or on that of the nearest group around it."""
+    key = tuple(path)
+    while key and key not in document.lines:
+        key = key[:-1]
+    return Problem(notation(path), document.lines.get(key), message)
+
+
+def notation(path: Sequence[str | int]) -> str:
+    """Path in YAML notation: `sites.north.methods[2].mu`. Keys that are not plain names are quoted and shortened."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif re.fullmatch(r"[A-Za-z0-9_-]{1,60}", part):
+            text += f".{part}" if text else part
+        else:
+            text += f"[{found(part)}]"
+    return text
+
+
+def found(value: object) -> str:
+    """A value as a message shows it: as JSON, at most 60 characters."""
+    text = json.dumps(value[:80] if isinstance(value, str) else value, ensure_ascii=True, default=repr)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def read_yaml(text: str, *, environment: Mapping[str, str]) -> Document:
+    """Plain data of one YAML document. Reads no file and runs nothing.
+
+    environment: where CONSILIUM_DATA is looked up.
+
+    Raises:
+        ConfigError: with every problem of the text; no text leads to another exception.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise ConfigError(
+            [Problem("", None, f"the file has {len(text)} characters; at most {MAX_CHARACTERS} are read")]
+        )
+    seen = _Seen(environment.get(DATA_ROOT) or None)
+    data = None
+    node = _composed(text, seen)
+    try:
+        data = None if node is None else _plain(node, (), seen)
+    except _TooLargeError as error:
+        seen.problems.append(Problem(notation(error.path), None, str(error)))
+    if seen.problems:
+        raise ConfigError(seen.problems)
+    return Document(data, seen.lines)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a reading gathers on its way."""
+
+    data_root: str | None
+    problems: list[Problem] = field(default_factory=list)
+    lines: dict[Path, int] = field(default_factory=dict)
+    sizes: list[int] = field(default_factory=lambda: [0, 0])  # nodes and characters so far
+
+    def grow(self, path: Path, characters: int) -> None:
+        self.sizes[0] += 1
+        self.sizes[1] += characters
+        if self.sizes[0] > MAX_NODES:
+            raise _TooLargeError(path, f"more than {MAX_NODES} values once aliases are followed; write fewer")
+        if self.sizes[1] > MAX_CHARACTERS:
+            raise _TooLargeError(path, f"more than {MAX_CHARACTERS} characters once aliases are followed; write fewer")
+        if len(path) >= MAX_DEPTH:
+            raise _TooLargeError(
+                path[:MAX_DEPTH], f"nested deeper than {MAX_DEPTH} levels; an alias may contain itself"
+            )
+
+
+class _TooLargeError(Exception):
+    def __init__(self, path: Path, message: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class _Composer(yaml.SafeLoader):
+    """PyYAML's parser up to the node tree, with a bound on depth (it recurses) and with tags refused."""
+
+    def __init__(self, text: str, problems: list[Problem]) -> None:
+        super().__init__(text)
+        self.level = 0
+        self.problems = problems
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if self.level >= MAX_DEPTH:
+            raise yaml.composer.ComposerError(None, None, f"nested deeper than {MAX_DEPTH} levels", event.start_mark)
+        if getattr(event, "tag", None) is not None:
+            told = f"tags are refused, found {found(event.tag)}; remove it"
+            self.problems.append(Problem("", event.start_mark.line + 1, told))
+            event.tag = None  # as if it were not there, so that the rest is looked at too
+            event.implicit = (True, False) if isinstance(event, yaml.ScalarEvent) else True
+        self.level += 1
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self.level -= 1
+        return node
+
+
+def _composed(text: str, seen: _Seen) -> yaml.Node | None:
+    try:
+        composer = _Composer(text, seen.problems)
+        node: yaml.Node | None = composer.get_single_node()
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        seen.problems.append(Problem("", line, f"a character that YAML does not allow: {found(chr(error.character))}"))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        told = ", ".join(part for part in (error.context, error.problem) if part)
+        if "'\\t'" in told:
+            told += "; indent with spaces, not with tabs"
+        seen.problems.append(Problem("", None if mark is None else mark.line + 1, f"not valid YAML: {told}"))
+    except Exception as error:  # PyYAML lets errors of chr() and int() through: '"\UFFFFFFFF"', '%YAML 1.<5000 digits>'
+        seen.problems.append(Problem("", None, f"not valid YAML: {str(error)[:200] or type(error).__name__}"))
+    else:
+        return node
+    raise ConfigError(seen.problems)
+
+
+def _plain(node: yaml.Node, path: Path, seen: _Seen) -> Json:
+    seen.lines.setdefault(path, node.start_mark.line + 1)
+    if isinstance(node, yaml.MappingNode):
+        seen.grow(path, 0)
+        return _mapping(node, path, seen)
+    if isinstance(node, yaml.SequenceNode):
+        seen.grow(path, 0)
+        return [_plain(item, (*path, index), seen) for index, item in enumerate(node.value)]
+    value, complaint = _scalar(node.value, getattr(node, "style", None), seen.data_root)
+    seen.grow(path, len(value) if isinstance(value, str) else 1)
+    if complaint is not None:
+        seen.problems.append(Problem(notation(path), node.start_mark.line + 1, complaint))
+    return value
+
+
+def _mapping(node: yaml.MappingNode, path: Path, seen: _Seen) -> Json:
+    data: dict[str, Json] = {}
+    for key_node, value_node in node.value:
+        line = key_node.start_mark.line + 1
+        complaint = _key_complaint(key_node)
+        if complaint is not None:
+            seen.problems.append(Problem(notation(path), line, complaint))
+            continue
+        key = key_node.value
+        inner = (*path, key)
+        seen.grow(path, len(key))
+        if key in data:
+            told = f"given twice, first on line {seen.lines[inner]}, again on line {line}; remove one"
+            seen.problems.append(Problem(notation(inner), line, told))
+            continue
+        seen.lines[inner] = line
+        data[key] = _plain(value_node, inner, seen)
+    return data
+
+
+def _key_complaint(node: yaml.Node) -> str | None:
+    if not isinstance(node, yaml.ScalarNode):
+        return "a key must be text, found a group or a list; write a name before the colon"
+    if node.style is None and node.value == "<<":
+        return "merge keys (<<) are refused; write the keys out, or use an alias for the whole group"
+    if not node.value:
+        return "a key must not be empty; write a name before the colon"
+    if not _encodable(node.value):
+        return f"the key {found(node.value)} is not valid Unicode"
+    if "${" in node.value:
+        return f"nothing is substituted in a key, found {found(node.value)}"
+    return None
+
+
+def _scalar(text: str, style: str | None, data_root: str | None) -> tuple[Json, str | None]:
+    """The value of a scalar, and a complaint about it or None."""
+    if style is None:  # plain; quoted and block scalars are text
+        if text in ("", "~", "null"):
+            return None, None
+        if text in ("true", "false"):
+            return text == "true", None
+        number = _number(text)
+        if number is not None:
+            return number
+    return _substituted(text, data_root)
+
+
+def _number(text: str) -> tuple[Json, str | None] | None:
+    if WHOLE.fullmatch(text):
+        fits = len(text) <= 20 and -(2**63) <= int(text) < 2**63
+        return (int(text), None) if fits else (0, f"whole numbers must fit 64 bits, found {found(text)}")
+    if DECIMAL.fullmatch(text) and not LEADING_ZERO.fullmatch(text):
+        value = float(text)
+        return (value, None) if math.isfinite(value) else (0.0, f"too large for a number, found {found(text)}")
+    if NO_NUMBER.fullmatch(text):
+        return None, f"numbers must be finite, found {text}; for 'no limit' use null"
+    return None
+
+
+def _substituted(text: str, data_root: str | None) -> tuple[str, str | None]:
+    asked = set(SUBSTITUTION.findall(text))
+    unknown = sorted(asked - {f"${{{DATA_ROOT}}}"})
+    if unknown:
+        return text, f"unknown substitution {found(unknown[0])}; the only one is ${{{DATA_ROOT}}}"
+    if asked and data_root is None:
+        return text, f"{DATA_ROOT} is not set; set it to the folder of the data: export {DATA_ROOT}=/path/to/data"
+    replaced = text.replace(f"${{{DATA_ROOT}}}", data_root) if asked and data_root else text
+    return replaced, None if _encodable(replaced) else f"not valid Unicode: {found(text)}"
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,167 @@
+"""How far the work is: a bar with the time left on a terminal, now and then a plain line elsewhere (a night batch)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+EVERY_S = 10.0  # at most so often a line, or
+EVERY_SHARE = 0.1  # as soon as this much more is done, though
+LEAST_S = 1.0  # never faster than this
+
+
+class Shown(Protocol):
+    """Tells how far the work is: `done` of `total` (None = unknown), and what is being done now."""
+
+    def __call__(self, done: float, total: float | None = None, text: str = "") -> None:
+        """Show it."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Display:
+    console: Console
+    clock: Callable[[], float]
+    bars: Progress | None
+    titles: tuple[str, ...] = ()
+
+
+@dataclass
+class _Line:
+    """What was last written about a piece of work."""
+
+    begun: float
+    written: float
+    share: float = 0.0
+    first: float | None = None
+    last: tuple[float, float | None, str] = field(default=(0.0, None, ""))
+
+
+_INSIDE: ContextVar[_Display | None] = ContextVar("progress", default=None)
+
+
+@contextmanager
+def shown(
+    title: str, *, console: Console | None = None, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Shown]:
+    """Show the progress of a piece of work: `with shown("train") as step: step(3, 10, "round 3")`.
+
+    A piece of work inside another one gets its own bar below, or its title after the outer one's. Writes to the
+    standard error stream, so that results on the standard output stay clean. console, clock: for tests.
+    """
+    outer = _INSIDE.get()
+    if outer is None:
+        display = _Display(console or Console(stderr=True), clock, None)
+        if display.console.is_terminal:
+            with _bars(display.console) as bars, _within(replace(display, bars=bars), title) as step:
+                yield step
+            return
+        outer = display
+    with _within(outer, title) as step:
+        yield step
+
+
+def left(elapsed: float, done: float, total: float | None) -> float | None:
+    """Seconds left at the pace so far; None while that cannot be known."""
+    if total is None or done <= 0 or elapsed <= 0:
+        return None
+    return max(0.0, elapsed / done * (total - done))
+
+
+def spoken(seconds: float) -> str:
+    """A duration in words: `8 s`, `2 min 05 s`, `3 h 20 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def _bars(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(elapsed_when_finished=False),
+        TextColumn("{task.fields[text]}"),
+        console=console,
+    )
+
+
+@contextmanager
+def _within(display: _Display, title: str) -> Iterator[Shown]:
+    inner = replace(display, titles=(*display.titles, title))
+    token = _INSIDE.set(inner)
+    try:
+        with _as_bar(inner, inner.bars) if inner.bars is not None else _as_lines(inner) as step:
+            yield step
+    finally:
+        _INSIDE.reset(token)
+
+
+@contextmanager
+def _as_bar(display: _Display, bars: Progress) -> Iterator[Shown]:
+    indent = "  " * (len(display.titles) - 1)
+    task = bars.add_task(f"{indent}{display.titles[-1]}", total=None, text="")
+
+    def step(done: float, total: float | None = None, text: str = "") -> None:
+        bars.update(task, completed=done, total=total, text=text)
+
+    try:
+        yield step
+    finally:
+        if len(display.titles) > 1:
+            bars.remove_task(task)
+        else:
+            bars.stop_task(task)
+
+
+@contextmanager
+def _as_lines(display: _Display) -> Iterator[Shown]:
+    now = display.clock()
+    line = _Line(begun=now, written=now)
+    _write(display, "begins")
+
+    def step(done: float, total: float | None = None, text: str = "") -> None:
+        if line.first is None:
+            line.first, line.begun = done, display.clock()  # work that goes on begins in the middle
+        line.last = (done, total, text)
+        since = display.clock() - line.written
+        share = done / total if total else 0.0
+        if since >= EVERY_S or (share - line.share >= EVERY_SHARE and since >= LEAST_S):
+            line.written, line.share = display.clock(), share
+            _write(display, _sentence(line, display.clock()))
+
+    try:
+        yield step
+    except BaseException:
+        _write(display, f"ended early, after {spoken(display.clock() - now)}")
+        raise
+    _write(display, f"done in {spoken(display.clock() - now)}")
+
+
+def _sentence(line: _Line, now: float) -> str:
+    done, total, text = line.last
+    first = line.first or 0.0
+    parts = [text] if text else []
+    if total:
+        parts.append(f"{done:g} of {total:g} ({100 * done / total:.0f} %)")
+    rest = left(now - line.begun, done - first, None if total is None else total - first)
+    if rest is not None:
+        parts.append(f"about {spoken(rest)} left")
+    return ", ".join(parts) or f"{done:g} done"
+
+
+def _write(display: _Display, sentence: str) -> None:
+    text = f"{time.strftime('%H:%M:%S')} {' > '.join(display.titles)}: {sentence}"
+    display.console.print(text, markup=False, highlight=False, soft_wrap=True)

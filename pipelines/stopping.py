@@ -1,0 +1,136 @@
+"""A run that stops politely, and that is alone in its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+LOCK = ".lock"
+HOLDER = ".lock.json"
+WORDS = "\nstopping at the next safe point; Ctrl-C again ends at once, and loses the work since the last one\n"
+
+
+class Stopped(Exception):
+    """The run stopped at a safe point because somebody asked. `command` goes on from there."""
+
+    def __init__(self, reason: str, command: str = "") -> None:
+        self.reason, self.command = reason, command
+        told = f"stopped at a safe point: {reason}"
+        super().__init__(f"{told}; to go on:\n{command}" if command else told)
+
+
+class LockedError(RuntimeError):
+    """Another run works in the same folder."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Whether somebody asked the run to stop. Long work calls `check` wherever all it did is saved."""
+
+    _asked: list[str] = field(default_factory=list)
+
+    @property
+    def requested(self) -> bool:
+        """Whether somebody asked."""
+        return bool(self._asked)
+
+    def request(self, reason: str) -> None:
+        """Ask."""
+        self._asked.append(reason)
+
+    def check(self) -> None:
+        """Go on, or stop here.
+
+        Raises:
+            Stopped: somebody asked.
+        """
+        if self._asked:
+            raise Stopped(self._asked[0])
+
+
+@contextmanager
+def safe_stop() -> Iterator[Stop]:
+    """SIGTERM and the first Ctrl-C ask the run to stop; the second Ctrl-C raises KeyboardInterrupt at once.
+
+    The handlers that stood before are put back at the end. A signal that the process was told to ignore (`nohup`, a
+    job in the background) stays ignored. Outside the main thread, where Python allows no handlers, only `request` asks.
+    """
+    stop = Stop()
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, _handler(stop))
+    try:
+        yield stop
+    finally:
+        for installed, handler in before.items():
+            signal.signal(installed, signal.SIG_DFL if handler is None else handler)
+
+
+def _handler(stop: Stop) -> Callable[[int, FrameType | None], None]:
+    pressed: list[int] = []
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGINT and pressed:
+            raise KeyboardInterrupt
+        if number == signal.SIGINT:
+            pressed.append(number)
+        stop.request(signal.Signals(number).name)
+        with suppress(OSError):  # os.write, because print may already be at work where the signal came
+            os.write(2, WORDS.encode())
+
+    return handle
+
+
+@dataclass(frozen=True)
+class RunLock:
+    """Only one run works in a folder: `with RunLock(root): ...`. A killed run holds nothing.
+
+    Raises (on entering):
+        LockedError: another one works there; says which process, where and since when.
+    """
+
+    root: Path
+    _held: list[FileLock] = field(default_factory=list, repr=False, compare=False)
+
+    def __enter__(self) -> RunLock:
+        self.root.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.root / LOCK, thread_local=False)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise LockedError(_held_by(self.root)) from None
+        self._held.append(lock)
+        holder = {"pid": os.getpid(), "host": platform.node(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
+        (self.root / HOLDER).write_text(json.dumps(holder), encoding="utf-8")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        (self.root / HOLDER).unlink(missing_ok=True)
+        self._held.pop().release()
+
+
+def _held_by(root: Path) -> str:
+    try:
+        holder = json.loads((root / HOLDER).read_text(encoding="utf-8"))
+        who = f"process {holder['pid']} on {holder['host']} since {holder['since']}"
+    except (OSError, ValueError, KeyError, TypeError):  # it has just begun, or just ended
+        who = "another process, which has not said its name"
+    return (
+        f"{root} is in use by {who}; wait for it, stop it (kill -TERM, it stops at a safe point), or use another folder"
+    )

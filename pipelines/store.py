@@ -1,0 +1,290 @@
+"""Artifact folders, written whole or not at all, and checked before they are trusted.
+
+    <root>/<stage>/<digest12>/manifest.json   settings, inputs, sha256 of every file, versions, summary
+                              ...             what the stage wrote
+
+An artifact is made in a hidden folder beside its place, flushed to the disk, and renamed. Whoever finds the folder
+under its name finds all of it; a killed process leaves only a hidden folder, which `clean` removes at the next start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from privacy.message import Json
+
+MANIFEST = "manifest.json"
+HIDDEN = ".part-"  # the name of everything that is not finished begins so
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@=-]{0,199}")
+
+
+class ArtifactError(ValueError):
+    """An artifact or a name in a folder that cannot be read or written as asked."""
+
+
+def digest(plain: Json) -> str:
+    """Sha256 of the canonical JSON form, 64 hexadecimal digits. Equal plain data have equal digests.
+
+    Raises:
+        ValueError: a number is not finite.
+        TypeError: something is not JSON.
+    """
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def short(full: str) -> str:
+    """The first 12 hexadecimal digits, as folders are named."""
+    return full[:12]
+
+
+def write_artifact(
+    root: Path,
+    name: str,
+    digest12: str,
+    write: Callable[[Path], Mapping[str, Json]],
+    *,
+    about: Mapping[str, Json],
+) -> Path:
+    """Let `write` fill an empty folder, seal it with a manifest and put it in its place. An older one is replaced.
+
+    write: gets the folder, returns the summary for the manifest. Its exception passes through, and leaves nothing.
+    about: further facts of the manifest (version, settings, inputs, ...).
+
+    Raises:
+        ArtifactError: a name that cannot be a folder, something in the folder that is no plain file, a summary or an
+            `about` that is not finite JSON.
+        OSError: the disk.
+    """
+    place = root / checked_name(name) / checked_name(digest12)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    part = _unfinished(place.parent)
+    part.mkdir()
+    begun = time.monotonic()
+    try:
+        summary = dict(write(part))
+        manifest = {
+            **about,
+            "stage": name,
+            "digest": digest12,
+            "files": _files(part),
+            "seconds": round(time.monotonic() - begun, 3),
+            "finished": time.time(),
+            "versions": versions(),
+            "summary": summary,
+        }
+        _write_whole(part / MANIFEST, _sealed(manifest))
+        _put(part, place)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)  # after the rename there is nothing of that name
+    return place
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of an artifact, its seal checked.
+
+    Raises:
+        ArtifactError: it is missing, is not JSON, or was changed after it was sealed.
+    """
+    try:
+        manifest = json.loads((path / MANIFEST).read_bytes())
+        seal = manifest.pop("seal")
+        intact = seal == digest(manifest)
+    except FileNotFoundError:
+        raise ArtifactError(f"missing: {MANIFEST}") from None
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise ArtifactError(f"corrupt: {MANIFEST}") from error
+    if not intact:
+        raise ArtifactError(f"corrupt: {MANIFEST}")
+    found: dict[str, Any] = manifest
+    return found
+
+
+def check_artifact(path: Path) -> str | None:
+    """None where the artifact is intact; otherwise why not: `missing`, `missing: a.json`, `corrupt: a.json`."""
+    if not path.is_dir():
+        return "missing"
+    try:
+        manifest = read_manifest(path)
+    except ArtifactError as error:
+        return str(error)
+    if (manifest.get("stage"), manifest.get("digest")) != (path.parent.name, path.name):
+        return f"corrupt: {MANIFEST} belongs to {manifest.get('stage')}/{manifest.get('digest')}"
+    for name, wanted in manifest["files"].items():
+        file = path / name
+        if not file.is_file():
+            return f"missing: {name}"
+        if file.stat().st_size != wanted["size"] or _sha256(file) != wanted["sha256"]:
+            return f"corrupt: {name}"
+    return None
+
+
+def content(manifest: Mapping[str, Any]) -> str:
+    """Digest of what an artifact holds, whenever and wherever it was made: its files and its summary."""
+    return digest({"files": manifest["files"], "summary": manifest["summary"]})
+
+
+def clean(root: Path) -> tuple[Path, ...]:
+    """Remove what killed processes left unfinished below a root. Only while nobody else works there (`RunLock`)."""
+    stale = [path for path in sorted(root.rglob(f"{HIDDEN}*")) if path.exists()]
+    for path in stale:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    return tuple(stale)
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, of this package and of the libraries on which a number may depend."""
+    found = {"python": platform.python_version()}
+    for package in ("consilium", "torch", "monai", "numpy"):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+def checked_name(name: str) -> str:
+    """The same name, where it can be one folder or file.
+
+    Raises:
+        ArtifactError: it cannot.
+    """
+    if not NAME.fullmatch(name):
+        raise ArtifactError(
+            f"names are made of A-Z a-z 0-9 _ . + @ = -, begin without a dot or dash, found {name[:80]!r}"
+        )
+    return name
+
+
+@dataclass(frozen=True)
+class DiskFolder:
+    """Named bytes below a folder: the `Folder` of `privacy.folder`, on disk. A name may have parts: `fedavg/state`."""
+
+    root: Path
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write or replace: whole or not at all, and on the disk when this returns.
+
+        Raises:
+            ArtifactError: a name that would leave the folder, or that is not one.
+            OSError: the disk.
+        """
+        path = self._path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write_whole(path, data)
+
+    def read(self, name: str) -> bytes:
+        """Read.
+
+        Raises:
+            FileNotFoundError: there is nothing of that name.
+        """
+        path = self._path(name)
+        if not path.is_file():
+            raise FileNotFoundError(f"nothing named {name!r} in {self.root}; there are {list(self.names())[:20]}")
+        return path.read_bytes()
+
+    def has(self, name: str) -> bool:
+        """Whether there is something of that name."""
+        return self._path(name).is_file()
+
+    def names(self) -> Sequence[str]:
+        """All names, sorted."""
+        files = (path.relative_to(self.root) for path in self.root.rglob("*") if path.is_file())
+        return sorted(path.as_posix() for path in files if not path.name.startswith(HIDDEN))
+
+    def remove(self, name: str) -> None:
+        """Remove; nothing happens where there is nothing of that name."""
+        path = self._path(name)
+        if path.is_file():
+            path.unlink()
+            _flush_folder(path.parent)
+
+    def _path(self, name: str) -> Path:
+        return self.root.joinpath(*(checked_name(part) for part in name.split("/")))
+
+
+def _sealed(manifest: dict[str, Any]) -> bytes:
+    try:
+        sealed = {**manifest, "seal": digest(manifest)}
+    except (TypeError, ValueError) as error:
+        raise ArtifactError(f"the manifest of {manifest['stage']} must be finite JSON: {error}; use null") from error
+    return (json.dumps(sealed, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def _files(folder: Path) -> dict[str, Json]:
+    """Size and sha256 of every file, which is on the disk when this returns."""
+    found: dict[str, Json] = {}
+    for path in sorted(folder.rglob("*")):
+        name = PurePosixPath(path.relative_to(folder)).as_posix()
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise ArtifactError(f"an artifact holds plain files only, found {name}; write a copy")
+        if name == MANIFEST:
+            raise ArtifactError(f"a stage must not write {MANIFEST}; return its summary instead")
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+            found[name] = {"size": path.stat().st_size, "sha256": _sha256(path)}
+        else:
+            _flush_folder(path)
+    return found
+
+
+def _put(part: Path, place: Path) -> None:
+    _flush_folder(part)
+    if place.exists():
+        aside = _unfinished(place.parent)
+        place.rename(aside)
+        part.rename(place)
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        part.rename(place)
+    _flush_folder(place.parent)
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    part = _unfinished(path.parent)
+    try:
+        with part.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    _flush_folder(path.parent)
+
+
+def _unfinished(folder: Path) -> Path:
+    """A new hidden name. Not from `tempfile`, whose files only their owner can read, whatever the umask says."""
+    return folder / f"{HIDDEN}{secrets.token_hex(8)}"
+
+
+def _flush_folder(path: Path) -> None:
+    """Make renames in a folder durable, where the system can (Windows cannot open folders)."""
+    if hasattr(os, "O_DIRECTORY"):
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pipelines.document import ConfigError, Problem
+from pipelines.exits import Exit, exit_code
+from pipelines.runner import SelectionError, StageFailed
+from pipelines.stopping import LockedError, Stopped
+from pipelines.store import ArtifactError
+
+PAGE = Path(__file__).parents[2] / "docs" / "exit-codes.md"
+
+
+def test_the_page_and_the_numbers_agree():
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \| ([^|]+) \| ([^|]+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [(int(code), name) for code, name, _, _ in rows] == [(int(each), each.name) for each in Exit]
+    assert all(len(meaning.strip()) > 10 and len(remedy.strip()) > 10 for _, _, meaning, remedy in rows)
+
+
+def test_a_shell_can_carry_them():
+    assert len({int(each) for each in Exit}) == len(Exit)
+    assert all(0 <= each < 256 and each != 1 for each in Exit)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError([Problem("a", 1, "no")]), Exit.CONFIG),
+        (SelectionError("--only x"), Exit.CONFIG),
+        (LockedError("held"), Exit.LOCKED),
+        (Stopped("SIGTERM"), Exit.STOPPED),
+        (KeyboardInterrupt(), Exit.INTERRUPTED),
+        (OSError(28, "No space left on device"), Exit.DISK),
+        (ArtifactError("corrupt"), Exit.DISK),
+        (RuntimeError("bug"), Exit.FAILED),
+        (KeyError("bug"), Exit.FAILED),
+        (StageFailed("train", OSError(28, "full"), "again"), Exit.DISK),
+        (StageFailed("train", RuntimeError("bug"), "again"), Exit.FAILED),
+    ],
+)
+def test_every_failure_has_its_number(error, code):
+    assert exit_code(error) is code
+
+
+def test_other_rooms_bring_their_own_failures():
+    class QuorumError(RuntimeError):
+        pass
+
+    also = {QuorumError: Exit.SITE, FileNotFoundError: Exit.DATA}
+    assert exit_code(StageFailed("train", QuorumError("1 of 3"), "again"), also=also) is Exit.SITE
+    assert exit_code(FileNotFoundError("x"), also=also) is Exit.DATA
+    assert exit_code(PermissionError("x"), also=also) is Exit.DISK

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pipelines.stopping import HOLDER, LockedError, RunLock, Stop, Stopped, safe_stop
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_nobody_asked():
+    stop = Stop()
+    stop.check()
+    assert not stop.requested
+
+
+def test_a_request_is_told_at_the_next_check():
+    stop = Stop()
+    stop.request("SIGTERM")
+    stop.request("SIGINT")
+    assert stop.requested
+    with pytest.raises(Stopped, match="safe point: SIGTERM"):
+        stop.check()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_asks_and_the_handlers_come_back(number, capfd):
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with safe_stop() as stop:
+        assert not stop.requested
+        signal.raise_signal(number)
+        assert stop.requested
+        with pytest.raises(Stopped, match=signal.Signals(number).name):
+            stop.check()
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+    assert "next safe point" in capfd.readouterr().err
+
+
+def test_only_the_second_ctrl_c_ends_at_once():
+    with safe_stop() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        assert stop.requested
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_handlers_nest():
+    with safe_stop() as outer:
+        with safe_stop() as inner:
+            signal.raise_signal(signal.SIGTERM)
+        assert inner.requested
+        assert not outer.requested
+        signal.raise_signal(signal.SIGTERM)
+        assert outer.requested
+
+
+def test_handlers_come_back_after_a_failure():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(ValueError, match="x"), safe_stop():
+        raise ValueError("x")
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_an_ignored_signal_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with safe_stop() as stop:
+            signal.raise_signal(signal.SIGINT)
+            assert not stop.requested
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_outside_the_main_thread_only_a_request_asks():
+    before, seen = signal.getsignal(signal.SIGTERM), []
+
+    def work():
+        with safe_stop() as stop:
+            seen.append(signal.getsignal(signal.SIGTERM) is before)
+            stop.request("somebody")
+            seen.append(stop.requested)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [True, True]
+
+
+def test_a_second_run_in_the_folder_is_refused_and_told_who_works_there(tmp_path):
+    with RunLock(tmp_path / "run"):
+        with pytest.raises(LockedError, match=f"process {os.getpid()} on .* since 20"), RunLock(tmp_path / "run"):
+            pytest.fail("two runs in one folder")
+        with RunLock(tmp_path / "other"):
+            pass
+    with RunLock(tmp_path / "run"):
+        pass
+    assert not (tmp_path / "run" / HOLDER).exists()
+
+
+def test_the_lock_is_let_go_after_a_failure(tmp_path):
+    with pytest.raises(ValueError, match="x"), RunLock(tmp_path):
+        raise ValueError("x")
+    with RunLock(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}'])
+def test_a_holder_that_said_nothing_is_still_a_holder(tmp_path, text):
+    with RunLock(tmp_path):
+        (tmp_path / HOLDER).write_text(text)
+        with pytest.raises(LockedError, match="not said its name"), RunLock(tmp_path):
+            pytest.fail("two runs in one folder")
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from pipelines.stopping import RunLock, Stopped, safe_stop
+with RunLock(Path(sys.argv[1])), safe_stop() as stop:
+    print("ready", flush=True)
+    try:
+        while True:
+            time.sleep(0.01)
+            stop.check()
+    except Stopped:
+        print("stopped", flush=True)
+        sys.exit(8)
+"""
+
+
+def holding(folder: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_another_process_holds_the_folder_until_it_stops(tmp_path):
+    with holding(tmp_path) as process:
+        assert json.loads((tmp_path / HOLDER).read_text())["pid"] == process.pid
+        with pytest.raises(LockedError, match=f"process {process.pid} "), RunLock(tmp_path):
+            pytest.fail("two runs in one folder")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 8
+    with RunLock(tmp_path):
+        pass
+
+
+def test_a_killed_process_holds_nothing(tmp_path):
+    with holding(tmp_path) as process:
+        process.kill()
+        process.wait(timeout=20)
+    assert (tmp_path / HOLDER).exists()
+    with RunLock(tmp_path):
+        assert json.loads((tmp_path / HOLDER).read_text())["pid"] == os.getpid()
+
+
+def test_work_stops_within_a_moment_of_the_signal(tmp_path):
+    with holding(tmp_path) as process:
+        begun = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=20)
+    assert process.returncode == 8
+    assert time.monotonic() - begun < 10
