@@ -1,0 +1,1 @@
+"""How good, for whom, how sure: counts, metrics, intervals, protocols, figures, report."""

@@ -1,0 +1,273 @@
+"""What a hospital tells about a model: how many images fell into each bin of predicted probability.
+
+A model's scores on a hospital's test patients become, per class, a histogram on [0, 1] of the images of that class and
+of all others, and a confusion matrix at threshold 0.5 (two classes) or at the largest probability. Beside the sample
+itself come B copies in which the hospital's *patients* were drawn again with replacement (Efron and Tibshirani, An
+Introduction to the Bootstrap, 1993, with the patient as the unit): every interval that the coordinator prints is
+computed from them.
+
+What the copies tell beyond the histogram: bins that change together across copies belong to the same patient. Who knows
+the seed, and has at least as many copies as there are patients, can solve for every patient's own histogram; so a
+hospital draws with a seed of its own, kept to itself and the same for all models, which keeps them paired. Even then
+the scores of one patient can be told to be one patient's, though not whose.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+from torch import Tensor
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+BINS = 1024
+TOLERANCE = 1e-3  # how far a row of probabilities may sum from 1: half precision is enough
+PACKED = ("class_patients", "columns", "confusion", "patients", "scores", "shape")
+LARGEST = 2**28  # elements of `scores` once unpacked: a shape that came over a wall must not fill the memory
+
+
+@dataclass(frozen=True)
+class Counts:
+    """One model on the test images of one or more sites.
+
+    scores: (1 + B, K, 2, bins) images per bin of predicted probability; index 0 is the sample, 1..B its
+        patient-bootstrap copies. K = 1 (class 1) for two classes, else K = C, each class against the rest. The axis of
+        2: (other, this class).
+    confusion: (1 + B, C, C) images by [true, predicted] class.
+    patients: patients in the sample.
+    class_patients: (C,) patients with at least one image of the class.
+    """
+
+    scores: Ints
+    confusion: Ints
+    patients: int
+    class_patients: tuple[int, ...]
+
+    @property
+    def copies(self) -> int:
+        """B, the number of bootstrap copies."""
+        return len(self.scores) - 1
+
+    @property
+    def classes(self) -> int:
+        """C, the number of classes."""
+        return int(self.confusion.shape[-1])
+
+
+@dataclass(frozen=True)
+class Support:
+    """On how many a score rests.
+
+    `positives` and `negatives` count images of the rarest score row (two classes: class 1 and class 0; more: the class
+    with fewest images, and the fewest images outside a class); `positive_patients` those of the rarest positive class.
+    """
+
+    patients: int
+    images: int
+    positives: int
+    negatives: int
+    positive_patients: int
+
+    def assessable(self, *, images: int = 20, patients: int = 5) -> bool:
+        """Whether there are at least so many images on either side and so many positive patients."""
+        return min(self.positives, self.negatives) >= images and self.positive_patients >= patients
+
+
+def count(
+    labels: ArrayLike,
+    probabilities: ArrayLike,
+    patients: ArrayLike,
+    *,
+    copies: int,
+    seed: int,
+    bins: int = BINS,
+    site: str = "",
+) -> Counts:
+    """Count the scores of one model on one site's test images, and of its bootstrap copies.
+
+    Args:
+        labels: (n,) int, the true class of each image.
+        probabilities: (n, C), rows sum to 1. Probability p falls into bin min(floor(p * bins), bins - 1), so that 0.5
+            is an edge for an even number of bins.
+        patients: (n,) int, whose image it is.
+        copies: B, how often the patients are drawn again.
+        seed: with `site` and the set of patients it fixes the draws, whatever the model: models are compared pair by
+            pair.
+        bins: bins on [0, 1].
+        site: the hospital; hospitals that number their patients alike must not draw alike.
+
+    Raises:
+        ValueError: naming everything that is wrong with the arguments.
+    """
+    y, p, who = np.asarray(labels), np.asarray(probabilities, dtype=np.float64), np.asarray(patients)
+    if wrong := _complaints(y, p, who, copies, bins):
+        raise ValueError("cannot count scores: " + "; ".join(wrong))
+    distinct, patient = np.unique(who.astype(np.int64), return_inverse=True)
+    weights = np.vstack([np.ones((1, len(distinct)), np.int64), _draws(distinct, copies, seed, site)])
+    classes = p.shape[1]
+    shown = [1] if classes == 2 else list(range(classes))
+    bin_ = np.minimum((p[:, shown] * bins).astype(np.int64), bins - 1)
+    this = (y[:, None] == np.array(shown)).astype(np.int64)
+    column = (np.arange(len(shown)) * 2 + this) * bins + bin_
+    scores = _tally(patient[:, None], column, weights, len(shown) * 2 * bins)
+    predicted = (p[:, 1] >= 0.5).astype(np.int64) if classes == 2 else p.argmax(axis=1)
+    confusion = _tally(patient, y * classes + predicted, weights, classes * classes)
+    return Counts(
+        scores.reshape(copies + 1, len(shown), 2, bins),
+        confusion.reshape(copies + 1, classes, classes),
+        len(distinct),
+        tuple(int(np.unique(who[y == c]).size) for c in range(classes)),
+    )
+
+
+def add(counts: Sequence[Counts]) -> Counts:
+    """Pool sites: samples and copies are summed pairwise, so a pooled copy draws patients within each site.
+
+    Raises:
+        ValueError: there is nothing to pool, or the counts differ in copies, classes or bins.
+    """
+    shapes = {(c.scores.shape, c.confusion.shape) for c in counts}
+    if len(shapes) != 1:
+        found = ", ".join(f"scores {a} with confusion {b}" for a, b in sorted(shapes)) or "none"
+        raise ValueError(f"counts to pool must agree in copies, classes and bins; found: {found}")
+    return Counts(
+        np.sum([c.scores for c in counts], axis=0),
+        np.sum([c.confusion for c in counts], axis=0),
+        sum(c.patients for c in counts),
+        tuple(sum(c.class_patients[k] for c in counts) for k in range(counts[0].classes)),
+    )
+
+
+def support(counts: Counts) -> Support:
+    """On how many images and patients a score of these counts rests."""
+    images = counts.scores[0].sum(axis=-1)
+    positive = counts.class_patients[1:] if counts.classes == 2 else counts.class_patients
+    return Support(
+        patients=counts.patients,
+        images=int(counts.confusion[0].sum()),
+        positives=int(images[:, 1].min()),
+        negatives=int(images[:, 0].min()),
+        positive_patients=min(positive),
+    )
+
+
+def to_tensors(counts: Counts) -> dict[str, Tensor]:
+    """Pack counts as int32 tensors, with only the bins that hold an image: one empty in the sample is so in every copy.
+
+    Returns:
+        scores (1 + B, m) over the m bins that hold an image, columns (m,) their place in K * 2 * bins, shape (4,),
+        confusion (1 + B, C, C), patients (1,), class_patients (C,).
+
+    Raises:
+        ValueError: a count does not fit in 32 bits.
+    """
+    flat = counts.scores.reshape(len(counts.scores), -1)
+    columns = np.flatnonzero(flat[0])
+    arrays = {
+        "scores": flat[:, columns],
+        "columns": columns,
+        "shape": np.array(counts.scores.shape),
+        "confusion": counts.confusion,
+        "patients": np.array([counts.patients]),
+        "class_patients": np.array(counts.class_patients),
+    }
+    largest = max((int(a.max()) for a in arrays.values() if a.size), default=0)
+    if largest > torch.iinfo(torch.int32).max:
+        raise ValueError(f"a count of {largest} does not fit in 32 bits; count fewer images at once")
+    return {name: torch.from_numpy(array.astype(np.int32)) for name, array in arrays.items()}
+
+
+def from_tensors(tensors: Mapping[str, Tensor]) -> Counts:
+    """Unpack what `to_tensors` packed.
+
+    Raises:
+        ValueError: naming everything that keeps the tensors from being counts.
+    """
+    if wrong := _malformed(tensors):
+        raise ValueError("these tensors are no counts: " + "; ".join(wrong))
+    arrays = {name: tensors[name].numpy().astype(np.int64) for name in PACKED}
+    shape = tuple(int(n) for n in arrays["shape"])
+    scores = np.zeros((shape[0], shape[1] * shape[2] * shape[3]), np.int64)
+    scores[:, arrays["columns"]] = arrays["scores"]
+    patients = tuple(int(n) for n in arrays["class_patients"])
+    counts = Counts(scores.reshape(shape), arrays["confusion"], int(arrays["patients"][0]), patients)
+    images = counts.confusion.sum(axis=(1, 2))
+    if not (counts.scores.sum(axis=(2, 3)) == images[:, None]).all():
+        raise ValueError("these tensors are no counts: scores and confusion do not count the same images")
+    return counts
+
+
+def _draws(patients: Ints, copies: int, seed: int, site: str) -> Ints:
+    """(copies, P): how often each patient is in each copy."""
+    name = hashlib.blake2b(patients.astype("<i8").tobytes() + site.encode(), digest_size=16).digest()
+    generator = np.random.default_rng([abs(seed), int(seed < 0), int.from_bytes(name, "little")])
+    number = len(patients)
+    drawn = generator.integers(number, size=(copies, number)) + number * np.arange(copies)[:, None]
+    return np.bincount(drawn.ravel(), minlength=copies * number).reshape(copies, number)
+
+
+def _tally(patient: Ints, column: Ints, weights: Ints, width: int) -> Ints:
+    """(1 + B, width): how often each column occurs, each patient counted as often as each copy holds them."""
+    rows, columns = (a.ravel() for a in np.broadcast_arrays(patient, column))
+    ones = np.ones(len(rows), np.int64)
+    per_patient = sparse.csr_array((ones, (rows, columns)), shape=(weights.shape[1], width))
+    return np.ascontiguousarray((per_patient.T @ weights.T).T)
+
+
+def _complaints(y: NDArray[np.generic], p: Floats, who: NDArray[np.generic], copies: int, bins: int) -> list[str]:
+    """Everything that is wrong with the arguments of `count`."""
+    wrong = []
+    if copies < 0:
+        wrong.append(f"copies is {copies}, allowed is 0 or more")
+    if bins < 2:
+        wrong.append(f"bins is {bins}, allowed is 2 or more")
+    if p.ndim != 2 or p.shape[0] == 0 or p.shape[1] < 2:
+        return [*wrong, f"probabilities have shape {p.shape}, needed is (n, C) with n >= 1 and C >= 2"]
+    for name, values in (("labels", y), ("patients", who)):
+        if values.shape != p.shape[:1] or not np.issubdtype(values.dtype, np.integer):
+            wrong.append(f"{name} have shape {values.shape} and type {values.dtype}, needed is ({len(p)},) of integers")
+        elif name == "labels" and (outside := [int(v) for v in np.unique(y) if not 0 <= v < p.shape[1]]):
+            wrong.append(f"labels hold {outside[:5]}, allowed is 0 to {p.shape[1] - 1}")
+    off = ~np.isfinite(p).all(axis=1) | (p.min(axis=1) < 0) | (np.abs(p.sum(axis=1) - 1) > TOLERANCE)
+    if off.any():
+        wrong.append(
+            f"{int(off.sum())} of {len(p)} rows of probabilities are not finite, negative or do not sum to 1; give the "
+            f"softmax or sigmoid of the model's logits, not the logits"
+        )
+    return wrong
+
+
+def _malformed(tensors: Mapping[str, Tensor]) -> list[str]:
+    """Everything that can be said before unpacking."""
+    if set(tensors) != set(PACKED):
+        return [f"found {sorted(tensors)}, needed is {list(PACKED)}"]
+    wrong = [f"{n} is {t.dtype}, needed is int32" for n, t in sorted(tensors.items()) if t.dtype != torch.int32]
+    wrong += [f"{n} holds negative numbers" for n, t in sorted(tensors.items()) if t.numel() and int(t.min()) < 0]
+    shape = tuple(tensors["shape"].tolist())
+    classes = tensors["class_patients"].numel()
+    if len(shape) != 4 or shape[1] != (1 if classes == 2 else classes) or shape[2] != 2 or min(shape) < 1:
+        return [*wrong, f"shape is {shape}, needed is (1 + copies, {1 if classes == 2 else classes}, 2, bins)"]
+    width = shape[1] * shape[2] * shape[3]
+    if shape[0] * width > LARGEST:
+        return [*wrong, f"shape is {shape}, allowed are {LARGEST} elements"]
+    columns = tensors["columns"]
+    needed = {
+        "scores": (shape[0], columns.numel()),
+        "columns": (columns.numel(),),
+        "confusion": (shape[0], classes, classes),
+        "patients": (1,),
+        "class_patients": (classes,),
+    }
+    for name, size in needed.items():
+        if tuple(tensors[name].shape) != size:
+            wrong.append(f"{name} has shape {tuple(tensors[name].shape)}, needed is {size}")
+    if len(set(columns.tolist())) != columns.numel() or (columns.numel() and int(columns.max()) >= width):
+        wrong.append(f"columns must be distinct and below {width}")
+    return wrong

@@ -1,0 +1,70 @@
+"""How sure: intervals from bootstrap copies and from repeated runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from evaluation.histograms import Floats
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its interval.
+
+    n: how many copies or runs the interval rests on. ignored: copies in which the value is not defined, for instance
+    because no patient with a lesion was drawn. low and high are NaN where no interval can be given.
+    """
+
+    value: float
+    low: float
+    high: float
+    n: int
+    ignored: int = 0
+
+
+def percentile_interval(copies: Floats, *, level: float = 0.95) -> Estimate:
+    """Percentile bootstrap interval (Efron and Tibshirani 1993, chapter 13).
+
+    Args:
+        copies: (1 + B,), first the sample's value, then the copies'. NaN copies are ignored, and counted.
+        level: coverage that is aimed at, between 0 and 1.
+
+    Raises:
+        ValueError: the level, or the shape of `copies`, is not allowed.
+    """
+    _check(level)
+    if copies.ndim != 1 or len(copies) < 1:
+        raise ValueError(f"copies have shape {copies.shape}, needed is (1 + B,)")
+    value, drawn = float(copies[0]), copies[1:]
+    usable = drawn[np.isfinite(drawn)]
+    ignored = len(drawn) - len(usable)
+    if len(usable) < 2 or not math.isfinite(value):
+        return Estimate(value, math.nan, math.nan, len(usable), ignored)
+    low, high = np.quantile(usable, [(1 - level) / 2, (1 + level) / 2])
+    return Estimate(value, float(low), float(high), len(usable), ignored)
+
+
+def t_interval(runs: Sequence[float], *, level: float = 0.95) -> Estimate:
+    """Mean of n runs with Student's t interval; with a single run there is no interval.
+
+    Raises:
+        ValueError: no runs, a run that is not finite, or a level outside (0, 1).
+    """
+    _check(level)
+    if not runs or not all(math.isfinite(run) for run in runs):
+        raise ValueError(f"runs are {list(runs)}, needed is at least one, all finite; leave failed runs out by name")
+    mean, n = float(np.mean(runs)), len(runs)
+    if n == 1:
+        return Estimate(mean, math.nan, math.nan, 1)
+    half = float(stats.t.ppf((1 + level) / 2, n - 1) * np.std(runs, ddof=1) / math.sqrt(n))
+    return Estimate(mean, mean - half, mean + half, n)
+
+
+def _check(level: float) -> None:
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level}, allowed is above 0 and below 1, for instance 0.95")

@@ -1,0 +1,155 @@
+"""How good: metrics from histograms of scores and from confusion counts, over any leading axes.
+
+Array functions first; at the end the measures that the report knows, each a number per copy of `Counts`. A ratio whose
+denominator counts no image is NaN: a score that cannot be computed is not zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluation.histograms import Counts, Floats, Ints
+
+
+def auc(scores: Ints) -> Floats:
+    """Area under the ROC curve as the Mann-Whitney statistic, ties counting half (Hanley and McNeil 1982).
+
+    Images of one bin are tied: the value lies within half the share of pairs that meet in a bin of the unbinned one.
+
+    Args:
+        scores: (..., 2, bins), images of (other, this) class.
+
+    Returns:
+        (...,), NaN where one of the two is absent.
+    """
+    other, this = scores[..., 0, :], scores[..., 1, :]
+    twice_below = 2 * np.cumsum(other, axis=-1) - other  # 2 * those in lower bins + those in the same bin
+    wins = (this * twice_below).sum(axis=-1)
+    return ratio(wins, 2 * this.sum(axis=-1) * other.sum(axis=-1))
+
+
+def roc(scores: Ints) -> tuple[Floats, Floats]:
+    """False and true positive rate, each (..., bins + 1), for thresholds from above the last bin down to 0."""
+    reached = np.cumsum(scores[..., ::-1], axis=-1)
+    rates = ratio(reached, scores.sum(axis=-1, keepdims=True))
+    rates = np.concatenate([np.zeros_like(rates[..., :1]), rates], axis=-1)
+    return rates[..., 0, :], rates[..., 1, :]
+
+
+def recalls(confusion: Ints) -> Floats:
+    """(..., C): of the images of each true class, the share that was recognised; NaN for an absent class."""
+    return ratio(np.diagonal(confusion, axis1=-2, axis2=-1), confusion.sum(axis=-1))
+
+
+def balanced_accuracy(confusion: Ints) -> Floats:
+    """Mean of the recalls of all classes (Brodersen et al. 2010), NaN where a class is absent.
+
+    Args:
+        confusion: (..., C, C) images by [true, predicted].
+    """
+    return np.asarray(recalls(confusion).mean(axis=-1))
+
+
+def accuracy(confusion: Ints) -> Floats:
+    """Share of images that were recognised, (...,)."""
+    return ratio(np.trace(confusion, axis1=-2, axis2=-1), confusion.sum(axis=(-2, -1)))
+
+
+def sensitivity(confusion: Ints, *, positive: int = 1) -> Floats:
+    """Recall of the positive class, (...,)."""
+    return np.asarray(recalls(confusion)[..., positive])
+
+
+def specificity(confusion: Ints, *, positive: int = 1) -> Floats:
+    """Of the images of all other classes, the share that was not called positive, (...,)."""
+    others = np.delete(confusion, positive, axis=-2)
+    total = others.sum(axis=(-2, -1))
+    return ratio(total - others[..., positive].sum(axis=-1), total)
+
+
+def brier(scores: Ints) -> Floats:
+    """Mean squared difference of probability and truth (Brier 1950), (...,).
+
+    Every probability is taken at its bin's centre, which moves the value by less than 1 / bins.
+    """
+    centre = _centres(scores.shape[-1])
+    squares = scores[..., 1, :] * (1 - centre) ** 2 + scores[..., 0, :] * centre**2
+    return ratio(squares.sum(axis=-1), scores.sum(axis=(-2, -1)))
+
+
+def calibration_error(scores: Ints, *, groups: int = 16) -> Floats:
+    """Expected calibration error over equally wide groups of bins (Naeini et al. 2015), (...,).
+
+    The mean over images of |share of this class in the image's group - mean probability there|.
+
+    Raises:
+        ValueError: the bins cannot be grouped evenly.
+    """
+    bins = scores.shape[-1]
+    if groups < 1 or bins % groups:
+        raise ValueError(f"{bins} bins cannot form {groups} equal groups; give a divisor of {bins}")
+    grouped = (*scores.shape[:-2], groups, bins // groups)
+    this, images = scores[..., 1, :], scores.sum(axis=-2)
+    gap = this.reshape(grouped).sum(axis=-1) - (images * _centres(bins)).reshape(grouped).sum(axis=-1)
+    return ratio(np.abs(gap).sum(axis=-1), images.sum(axis=-1))
+
+
+def ratio(numerator: NDArray[np.generic], denominator: NDArray[np.generic]) -> Floats:
+    """Quotient, NaN where the denominator is 0."""
+    top, bottom = np.broadcast_arrays(np.asarray(numerator, np.float64), np.asarray(denominator, np.float64))
+    result: Floats = np.full(top.shape, np.nan)
+    np.divide(top, bottom, out=result, where=bottom != 0)
+    return result
+
+
+def _centres(bins: int) -> Floats:
+    return (np.arange(bins) + 0.5) / bins
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A metric with its name: `of` gives (1 + B,), the sample's value and its copies'."""
+
+    name: str
+    of: Callable[[Counts], Floats]
+    higher_is_better: bool = True
+
+
+def _present(counts: Counts) -> NDArray[np.bool_]:
+    """Which classes a mean runs over: all of two, otherwise those that the sample holds.
+
+    A hospital may never see a class of eight; the mean is then over the others, in the sample and in every copy.
+    """
+    held = np.asarray(counts.confusion[0].sum(axis=-1) > 0, dtype=np.bool_)
+    return held if counts.classes > 2 else np.ones(2, dtype=np.bool_)
+
+
+def _balanced_accuracy(counts: Counts) -> Floats:
+    return np.asarray(recalls(counts.confusion)[:, _present(counts)].mean(axis=-1))
+
+
+def _auc(counts: Counts) -> Floats:
+    each = auc(counts.scores)
+    return np.asarray((each if counts.classes == 2 else each[:, _present(counts)]).mean(axis=-1))
+
+
+BALANCED_ACCURACY = Measure("balanced accuracy", _balanced_accuracy)
+AUC = Measure("AUC", _auc)
+BRIER = Measure("Brier score", lambda counts: np.asarray(brier(counts.scores).sum(axis=-1)), higher_is_better=False)
+CALIBRATION = Measure(
+    "calibration error",
+    lambda counts: np.asarray(calibration_error(counts.scores, groups=_groups(counts)).mean(axis=-1)),
+    higher_is_better=False,
+)
+SENSITIVITY = Measure("sensitivity", lambda counts: sensitivity(counts.confusion))
+SPECIFICITY = Measure("specificity", lambda counts: specificity(counts.confusion))
+
+
+def _groups(counts: Counts) -> int:
+    """16 groups where the bins allow it, else as many as there are bins."""
+    bins = counts.scores.shape[-1]
+    return 16 if bins % 16 == 0 else bins

@@ -1,0 +1,172 @@
+"""For whom: which model is tested on whose patients.
+
+All protocols read one table of counts by (model site, test site). The words, and what the papers call the same thing:
+
+private: each site's model on its own test patients (VAFL and CusFL: private testing; FENDA for local models: siloed).
+public: each site's model on the union of all test sets, then the mean over models (CusFL V).
+overall: each site tested with its own model, then all sites' scores pooled into one sample (VAFL III.D). This mixes the
+    offset between hospitals' scores into the result: it can lie below, or above, every single site.
+matrix: every site's model on every site's patients (FENDA, figure 4: cross-site generalization). The mean of a row is
+    what FENDA calls the score of a local model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from evaluation.histograms import Counts, Floats, Support, add, support
+from evaluation.intervals import Estimate, percentile_interval
+from evaluation.metrics import Measure
+
+Table: TypeAlias = Mapping[tuple[str, str], Counts]
+"""Counts by (model site, test site)."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a score needs to be called assessable: images on either side, positive patients. level: of its interval."""
+
+    images: int = 20
+    patients: int = 5
+    level: float = 0.95
+
+
+STANDARD = Limits()
+
+
+@dataclass(frozen=True)
+class Score:
+    """A value for a set of sites, with what it rests on.
+
+    copies: (1 + B,), the sample's value and its copies', by which scores are compared pair by pair. assessable: False =
+    too few images or patients to judge by. mixes_sites: scores of different models were pooled, so the offset between
+    hospitals is in the value.
+    """
+
+    estimate: Estimate
+    support: Support
+    sites: tuple[str, ...]
+    assessable: bool
+    copies: Floats
+    mixes_sites: bool = False
+
+
+def score(counts: Counts, measure: Measure, *, sites: tuple[str, ...], limits: Limits = STANDARD) -> Score:
+    """One sample's score."""
+    held = support(counts)
+    enough = held.assessable(images=limits.images, patients=limits.patients)
+    return summarised(measure.of(counts), held, sites=sites, assessable=enough, limits=limits)
+
+
+def summarised(copies: Floats, held: Support, *, sites: tuple[str, ...], assessable: bool, limits: Limits) -> Score:
+    """A score from its copies. A value that is not defined is not assessable."""
+    estimate = percentile_interval(copies, level=limits.level)
+    return Score(estimate, held, sites, assessable and bool(np.isfinite(estimate.value)), copies)
+
+
+def private(table: Table, measure: Measure, *, limits: Limits = STANDARD) -> dict[str, Score]:
+    """Each site's model on its own test patients, by site.
+
+    Raises:
+        ValueError: no site has its own model's counts.
+    """
+    return {site: score(counts, measure, sites=(site,), limits=limits) for site, counts in _own(table).items()}
+
+
+def mean_score(scores: Mapping[str, Score], *, limits: Limits = STANDARD) -> Score:
+    """Mean over sites, each weighing the same. Its copies are means over sites of independent draws.
+
+    Sites that are not assessable are left out, since one of them could swing the mean; when none is assessable all
+    sites with a defined value enter, and the mean is not assessable either. `sites` names those that entered.
+
+    Raises:
+        ValueError: there are no scores.
+    """
+    if not scores:
+        raise ValueError("there is no score to take the mean of; give at least one site's")
+    kept = {site: s for site, s in sorted(scores.items()) if s.assessable}
+    defined = {site: s for site, s in sorted(scores.items()) if np.isfinite(s.estimate.value)}
+    chosen = kept or defined or dict(scores)
+    copies = np.mean([s.copies for s in chosen.values()], axis=0)
+    held = _summed([s.support for s in chosen.values()])
+    return summarised(copies, held, sites=tuple(chosen), assessable=bool(kept), limits=limits)
+
+
+def overall(table: Table, measure: Measure, *, limits: Limits = STANDARD) -> Score:
+    """Each site's own model on its own patients, all pooled into one sample.
+
+    Raises:
+        ValueError: no site has its own model's counts.
+    """
+    own = _own(table)
+    pooled = score(add(list(own.values())), measure, sites=tuple(own), limits=limits)
+    return replace(pooled, mixes_sites=len(own) > 1)
+
+
+def public_by_model(table: Table, measure: Measure, *, limits: Limits = STANDARD) -> dict[str, Score]:
+    """Each model on the union of all test sets, by the model's site.
+
+    Raises:
+        ValueError: naming every (model, test site) that is missing.
+    """
+    models, tests = _axes(table)
+    if missing := [(m, t) for m in models for t in tests if (m, t) not in table]:
+        named = ", ".join(f"{m} on {t}" for m, t in missing)
+        raise ValueError(f"public testing needs every model on every site; missing: {named}")
+    return {m: score(add([table[m, t] for t in tests]), measure, sites=tests, limits=limits) for m in models}
+
+
+def public(table: Table, measure: Measure, *, limits: Limits = STANDARD) -> Score:
+    """Mean over models of each one's score on the union of all test sets.
+
+    Raises:
+        ValueError: naming every (model, test site) that is missing.
+    """
+    by_model = public_by_model(table, measure, limits=limits)
+    copies = np.mean([s.copies for s in by_model.values()], axis=0)
+    first = next(iter(by_model.values()))
+    return summarised(copies, first.support, sites=first.sites, assessable=first.assessable, limits=limits)
+
+
+def matrix(table: Table, measure: Measure) -> tuple[tuple[str, ...], tuple[str, ...], Floats]:
+    """Model sites (M), test sites (T) and the score of each model on each site, (M, T); NaN where it was not tested."""
+    models, tests = _axes(table)
+    values = [[measure.of(table[m, t])[0] if (m, t) in table else np.nan for t in tests] for m in models]
+    return models, tests, np.asarray(values, dtype=np.float64)
+
+
+def as_own(table: Table, model: str) -> dict[tuple[str, str], Counts]:
+    """Let one model, for instance the central one, stand as each test site's own.
+
+    Raises:
+        ValueError: the model was not tested anywhere.
+    """
+    own = {(test, test): counts for (site, test), counts in table.items() if site == model}
+    if not own:
+        raise ValueError(f"no counts of model {model!r}; there are {sorted({m for m, _ in table})}")
+    return own
+
+
+def _own(table: Table) -> dict[str, Counts]:
+    own = {test: counts for (model, test), counts in sorted(table.items(), key=lambda item: item[0]) if model == test}
+    if not own:
+        raise ValueError(f"no site's own model was tested at home; there are {sorted(table)}")
+    return own
+
+
+def _axes(table: Table) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return tuple(sorted({m for m, _ in table})), tuple(sorted({t for _, t in table}))
+
+
+def _summed(held: list[Support]) -> Support:
+    return Support(
+        patients=sum(s.patients for s in held),
+        images=sum(s.images for s in held),
+        positives=sum(s.positives for s in held),
+        negatives=sum(s.negatives for s in held),
+        positive_patients=sum(s.positive_patients for s in held),
+    )

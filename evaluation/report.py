@@ -1,0 +1,262 @@
+"""The pages: the coordinator's, made from messages only, and each hospital's own, which stays there.
+
+Everything arrives in the frozen records below; a page is one self-contained HTML text without script, and without any
+reference to another document.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from evaluation.drawing import Picture
+from evaluation.rows import OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, GainRow, ScoreRow
+
+NO_GUARANTEE = "∞: no formal guarantee"
+
+
+@dataclass(frozen=True)
+class SplitCount:
+    """How many of what a split holds; `positives` are images."""
+
+    split: str
+    patients: int
+    images: int
+    positives: int
+
+
+@dataclass(frozen=True)
+class SiteCounts:
+    """A site as the coordinator knows it. rejected: reason code -> studies."""
+
+    site: str
+    splits: tuple[SplitCount, ...]
+    rejected: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class MethodCost:
+    """What a method's model holds and what one site sent and received for it, in bytes over all rounds."""
+
+    method: str
+    parameters: int
+    sent: int
+    received: int
+    rounds: int
+
+
+@dataclass(frozen=True)
+class StageState:
+    """What a stage did: state is "run", "kept" or "failed"; why names the reason."""
+
+    stage: str
+    state: str
+    seconds: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Left:
+    """What left a hospital in answer to one request. epsilon: a text, since ∞ needs its words."""
+
+    site: str
+    request: str
+    messages: int
+    bytes: int
+    epsilon: str = NO_GUARANTEE
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Replies that did not come, by the code that the site or the engine gave."""
+
+    site: str
+    request: str
+    code: str
+    times: int
+
+
+@dataclass(frozen=True)
+class Command:
+    """How to go on."""
+
+    what: str
+    line: str
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """The coordinator's page.
+
+    what: a line on what was run. date: as it shall be printed. reference: the method over which gains are taken.
+    settings: the YAML. pooled: a central baseline read all hospitals' patients, in one process.
+    """
+
+    title: str
+    run: str
+    date: str
+    what: str
+    simulation: bool
+    reference: str
+    sites: tuple[SiteCounts, ...]
+    scores: tuple[ScoreRow, ...]
+    gains: tuple[GainRow, ...]
+    methods: tuple[MethodCost, ...]
+    left: tuple[Left, ...]
+    missing: tuple[Missing, ...]
+    stages: tuple[StageState, ...]
+    settings: str
+    commands: tuple[Command, ...]
+    pictures: tuple[Picture, ...] = ()
+    pooled: bool = False
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """A study that was not used. study: as the hospital can find it again."""
+
+    study: str
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class SitePage:
+    """A hospital's own page. images: contact sheets, a split or a method each."""
+
+    title: str
+    site: str
+    run: str
+    date: str
+    simulation: bool
+    reference: str
+    splits: tuple[SplitCount, ...]
+    scores: tuple[ScoreRow, ...]
+    left: tuple[Left, ...]
+    quarantine: tuple[Quarantined, ...]
+    images: tuple[Picture, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+
+
+def coordinator_page(page: RunPage) -> str:
+    """The run in one page: how good, for whom, what left."""
+    sites = sorted({site for row in page.scores if row.protocol == PRIVATE for site in row.sites})
+    return _render(
+        "coordinator.html",
+        page=page,
+        measures=_ordered(row.measure for row in page.scores),
+        tested=sites,
+        grid=_grid(page.scores),
+        spread={(row.method, row.measure): row for row in page.gains},
+        tables=_ordered(row.method for row in page.scores),
+        weak=_weak(page.scores),
+        over_sites=[p for p in (PRIVATE_MEAN, OVERALL, PUBLIC) if any(row.protocol == p for row in page.scores)],
+        totals=_totals(page.left),
+        held={(site.site, s.split): s for site in page.sites for s in site.splits},
+        splits=_ordered(s.split for site in page.sites for s in site.splits),
+    )
+
+
+def site_page(page: SitePage) -> str:
+    """One hospital's page, with pictures of its patients: it is written for that hospital's disk only."""
+    return _render(
+        "site.html",
+        page=page,
+        measures=_ordered(row.measure for row in page.scores),
+        grid=_grid(page.scores),
+        tables=_ordered(row.method for row in page.scores),
+        tested=[page.site],
+        weak=_weak(page.scores),
+        totals=_totals(page.left),
+    )
+
+
+@dataclass(frozen=True)
+class Total:
+    """What left one hospital over all requests; epsilons are listed: adding them up is the accountant's work."""
+
+    site: str
+    messages: int
+    bytes: int
+    epsilons: tuple[str, ...]
+
+
+def _totals(left: Sequence[Left]) -> list[Total]:
+    return [
+        Total(site, sum(e.messages for e in own), sum(e.bytes for e in own), tuple(_ordered(e.epsilon for e in own)))
+        for site in _ordered(e.site for e in left)
+        for own in [[e for e in left if e.site == site]]
+    ]
+
+
+def _ordered(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))
+
+
+def _grid(rows: Sequence[ScoreRow]) -> dict[tuple[str, str, str], ScoreRow]:
+    """(measure, method, column) -> row; a column is a test site, or "/" and a protocol over sites."""
+    return {(r.measure, r.method, r.sites[0] if r.protocol == PRIVATE else f"/{r.protocol}"): r for r in rows}
+
+
+def _weak(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
+    """One row of each site whose scores are not assessable."""
+    weak = {row.sites[0]: row for row in rows if row.protocol == PRIVATE and not row.assessable}
+    return [weak[site] for site in sorted(weak)]
+
+
+@functools.cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("evaluation"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=number, signed=signed, size=size, duration=duration, whole=whole)
+    environment.filters["drawn"] = lambda picture: Markup(picture.html)  # noqa: S704
+    return environment
+
+
+def _render(template: str, **values: object) -> str:
+    environment = _environment()
+    style = environment.get_template("style.css").render()
+    return environment.get_template(template).render(style=Markup(style), **values)  # noqa: S704
+
+
+def number(value: float) -> str:
+    """Three decimals; an en dash where there is no value."""
+    return f"{value:.3f}" if math.isfinite(value) else "–"
+
+
+def signed(value: float) -> str:
+    """Three decimals with a sign, a true minus; an en dash where there is no value."""
+    return f"{value:+.3f}".replace("-", "−") if math.isfinite(value) else "–"
+
+
+def whole(value: int) -> str:
+    """An integer, thousands set apart by a thin space."""
+    return f"{value:,}".replace(",", "\u202f")
+
+
+def size(value: int) -> str:
+    """Bytes in decimal units (IEC 80000-13: 1 kB = 1000 B)."""
+    power = min(3, max(0, (len(str(value)) - 1) // 3))
+    amount = value / 1000**power
+    digits = 0 if power == 0 or amount >= 100 else 1
+    return f"{amount:.{digits}f}\u202f{('B', 'kB', 'MB', 'GB')[power]}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as "4.2 s", "3 min 05 s" or "2 h 10 min"."""
+    if not math.isfinite(seconds):
+        return "–"
+    if round(seconds, 1) < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,0 +1,206 @@
+"""Every score of a run as one flat row, for tables, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from evaluation.gains import gain, gains, mean_individual_gain
+from evaluation.metrics import AUC, BALANCED_ACCURACY, Measure
+from evaluation.protocols import (
+    STANDARD,
+    Limits,
+    Score,
+    Table,
+    as_own,
+    mean_score,
+    overall,
+    private,
+    public,
+)
+
+PRIVATE, PRIVATE_MEAN, OVERALL, PUBLIC = "private", "private mean", "overall", "public"
+MEASURES = (BALANCED_ACCURACY, AUC)
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """One number of the report.
+
+    protocol: private (one test site), private mean, overall or public (several sites). sites: the test sites that
+        entered.
+    low, high: 95 % interval over `copies` bootstrap copies; `ignored` more had no value. gain: over the reference
+    method, on the same patients, positive = better; NaN where there is none. Supports as in `histograms.Support`.
+    """
+
+    method: str
+    protocol: str
+    sites: tuple[str, ...]
+    measure: str
+    value: float
+    low: float
+    high: float
+    copies: int
+    ignored: int
+    patients: int
+    images: int
+    positives: int
+    negatives: int
+    positive_patients: int
+    assessable: bool
+    mixes_sites: bool
+    gain: float = math.nan
+    gain_low: float = math.nan
+    gain_high: float = math.nan
+
+
+@dataclass(frozen=True)
+class GainRow:
+    """How a method's gain over the reference spreads over n sites: mean ± population standard deviation (ddof = 0)."""
+
+    method: str
+    measure: str
+    mean: float
+    std: float
+    n: int
+    improved: int
+
+
+def score_rows(
+    tables: Mapping[str, Table],
+    *,
+    reference: str | None = None,
+    measures: Sequence[Measure] = MEASURES,
+    limits: Limits = STANDARD,
+) -> tuple[ScoreRow, ...]:
+    """All methods' scores by all protocols that their tables allow.
+
+    A table with one model that is no test site's own (a central baseline) is read as that model being every site's own.
+    Public testing needs every model on every site, and is left out where that was not asked for.
+
+    Args:
+        tables: method -> counts by (model site, test site).
+        reference: the method over which gains are taken, or None.
+        measures: which metrics.
+        limits: what makes a score assessable, and the intervals' level.
+
+    Raises:
+        ValueError: the reference is no method, or was scored on other patients.
+    """
+    if reference is not None and reference not in tables:
+        raise ValueError(f"the reference method {reference!r} was not scored; there are {sorted(tables)}")
+    return tuple(
+        _row(method, protocol, measure, ours, theirs.get((protocol, ours.sites)), limits)
+        for measure in measures
+        for theirs in [_by_key(tables[reference], measure, limits) if reference is not None else {}]
+        for method, table in tables.items()
+        for protocol, ours in scores(table, measure, limits=limits)
+    )
+
+
+def scores(table: Table, measure: Measure, *, limits: Limits = STANDARD) -> Iterator[tuple[str, Score]]:
+    """(protocol, score) of one method: each site's private one, their mean, overall, and public if it was asked for."""
+    models, tests, own = {m for m, _ in table}, {t for _, t in table}, home(table)
+    by_site = private(own, measure, limits=limits)
+    yield from ((PRIVATE, score) for score in by_site.values())
+    if len(by_site) > 1:
+        yield PRIVATE_MEAN, mean_score(by_site, limits=limits)
+        pooled = overall(own, measure, limits=limits)
+        yield OVERALL, replace(pooled, mixes_sites=own is table)
+    if len(tests) > 1 and len(table) == len(models) * len(tests):
+        yield PUBLIC, public(table, measure, limits=limits)
+
+
+def home(table: Table) -> Table:
+    """The table itself, or, where its one model is no test site's own, that model as every site's own."""
+    models, tests = {m for m, _ in table}, {t for _, t in table}
+    return as_own(table, next(iter(models))) if len(models) == 1 and not models & tests else table
+
+
+def gain_rows(
+    tables: Mapping[str, Table],
+    *,
+    reference: str,
+    measures: Sequence[Measure] = MEASURES,
+    limits: Limits = STANDARD,
+) -> tuple[GainRow, ...]:
+    """Mean individual gain ± std of every other method over the reference, in private testing.
+
+    Raises:
+        ValueError: a method was not tested at the same sites, on the same patients, as the reference.
+    """
+    result = []
+    for measure in measures:
+        for method in [m for m in tables if m != reference]:
+            each = gains(home(tables[method]), home(tables[reference]), measure, limits=limits)
+            spread = mean_individual_gain(each)
+            result.append(GainRow(method, measure.name, spread.mean, spread.std, spread.n, spread.improved))
+    return tuple(result)
+
+
+def scores_csv(rows: Sequence[ScoreRow]) -> str:
+    """One line per row, a header, comma-separated (RFC 4180); what is not defined is empty."""
+    text = io.StringIO()
+    names = [field.name for field in dataclasses.fields(ScoreRow)]
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    for row in rows:
+        writer.writerow([_cell(getattr(row, name)) for name in names])
+    return text.getvalue()
+
+
+def to_json(value: Any) -> str:
+    """Strict JSON of any nesting of dataclasses, mappings and sequences; a number that is not finite is null."""
+    return json.dumps(_plain(value), indent=1, allow_nan=False, ensure_ascii=False)
+
+
+def _by_key(table: Table, measure: Measure, limits: Limits) -> dict[tuple[str, tuple[str, ...]], Score]:
+    return {(protocol, score.sites): score for protocol, score in scores(table, measure, limits=limits)}
+
+
+def _row(method: str, protocol: str, measure: Measure, ours: Score, theirs: Score | None, limits: Limits) -> ScoreRow:
+    over = gain(ours, theirs, measure, limits=limits).estimate if theirs is not None else None
+    held, estimate = ours.support, ours.estimate
+    return ScoreRow(
+        method=method,
+        protocol=protocol,
+        sites=ours.sites,
+        measure=measure.name,
+        value=estimate.value,
+        low=estimate.low,
+        high=estimate.high,
+        copies=estimate.n,
+        ignored=estimate.ignored,
+        patients=held.patients,
+        images=held.images,
+        positives=held.positives,
+        negatives=held.negatives,
+        positive_patients=held.positive_patients,
+        assessable=ours.assessable,
+        mixes_sites=ours.mixes_sites,
+        gain=over.value if over else math.nan,
+        gain_low=over.low if over else math.nan,
+        gain_high=over.high if over else math.nan,
+    )
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return ""
+    return " ".join(value) if isinstance(value, tuple) else value
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _plain(dataclasses.asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
