@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from federation.algorithm import Memory
 from privacy.folder import Folder
+from privacy.gate import Refused
 from privacy.message import Call, Malformed, Message, from_bytes, to_bytes
 
 Work: TypeAlias = Callable[[Memory], tuple[Message, Memory]]
@@ -31,19 +32,21 @@ def once(folder: Folder, call: Call, site: str, work: Work) -> Answer:
 
     Raises:
         Malformed: the committed file is corrupt.
+        Refused: `stale_round`: a later round of this run was answered, so this one must not be trained again.
     """
     name = f"{call.request}-{call.round}"
     if folder.has(name):
         reply, memory = _unpack(folder.read(name))
         return Answer(reply, memory, True)
+    if call.request == "train" and any(round_ > call.round for round_ in _trained(folder)):
+        raise Refused("stale_round")
     merged = call.merged.get(site, 0)
     message, memory = work(remembered(folder, merged))
     reply = to_bytes(message)
     folder.write(name, _pack(reply, to_bytes(memory)))
-    for other in folder.names():
-        request, _, round_ = other.rpartition("-")
-        if request == "train" and int(round_) not in (merged, call.round):
-            folder.remove(other)
+    for round_ in _trained(folder):
+        if round_ not in (merged, call.round):
+            folder.remove(f"train-{round_}")
     return Answer(reply, memory, False)
 
 
@@ -57,6 +60,16 @@ def newest(folder: Folder) -> Memory:
     """The memory of the last thing that this site did in this run."""
     names = sorted(folder.names(), key=lambda name: int(name.rpartition("-")[2]))
     return _unpack(folder.read(names[-1]))[1] if names else Message()
+
+
+def stored_reply(folder: Folder, name: str) -> bytes:
+    """The reply that was committed under a name."""
+    return _unpack(folder.read(name))[0]
+
+
+def _trained(folder: Folder) -> list[int]:
+    found = (name.rpartition("-") for name in folder.names())
+    return [int(round_) for request, _, round_ in found if request == "train"]
 
 
 def _pack(reply: bytes, memory: bytes) -> bytes:

@@ -93,6 +93,15 @@ def activation_maps(maps: Tensor) -> Tensor:
     return cams / cams.amax(dim=(1, 2, 3), keepdim=True).clamp(min=1e-6)
 
 
+def local_probabilities(maps: Tensor) -> Tensor:
+    """What the maps say at each place: softmax over classes of the mean of both heads' maps, (b, classes, h, w).
+
+    For pictures. Equation 9 rewards empty CAMs, and a network that decides by negative evidence alone reaches them, so
+    the normalized CAMs of a trained network are often blank; the difference between its classes' maps is not.
+    """
+    return maps.mean(dim=1).softmax(dim=1)
+
+
 def map_loss(maps: Tensor, y: Tensor) -> Tensor:
     """Equation 9, per example: |CAM_0 u CAM_1| and the maps of the classes that are not y."""
     cams = activation_maps(maps)

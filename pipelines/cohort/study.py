@@ -26,7 +26,9 @@ class Volume:
 
 @dataclass(frozen=True)
 class Study:
-    """One readable image of one patient. `patient` is the identifier in the files: it stays inside ingest, unwritten."""
+    """One readable image of one patient. `patient` is the identifier in the files: it stays inside ingest,
+    unwritten.
+    """
 
     patient: str
     study: str  # where it lies below the source folder; site-only

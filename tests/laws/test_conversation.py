@@ -109,6 +109,15 @@ def test_a_coordinator_that_forgot_a_round_asks_again_and_nothing_trains_twice(a
     assert {name: h.trained for name, h in crew.items()} == trained
 
 
+def test_a_coordinator_that_forgot_more_is_refused_and_nothing_trains_twice():
+    crew = hospitals(FedAvg(), ADAM)
+    go(FedAvg(), ADAM, crew)
+    trained = {name: h.trained for name, h in crew.items()}
+    with pytest.raises(QuorumLost, match="stale_round"):
+        go(FedAvg(), ADAM, crew)
+    assert {name: h.trained for name, h in crew.items()} == trained
+
+
 @pytest.mark.parametrize(("algorithm", "work"), METHODS)
 def test_a_lost_reply_leaves_site_and_coordinator_in_step(algorithm, work):
     """A lost reply must equal a site that was not there: its memory goes back with `merged`."""

@@ -1,0 +1,36 @@
+# make run   install if need be, then the default run          make test      the whole default test suite
+# make run CONFIG=prostatex.yaml   another configuration        make test-all  the slow tests too
+PYTHON ?= python3
+CONFIG ?= prostate_adc.yaml
+BIN := .venv/bin
+
+.PHONY: run test test-all check clean
+
+run: .venv/installed
+	$(BIN)/python -m pipelines.run $(CONFIG)
+
+test: .venv/installed-test check
+	$(BIN)/python -m pytest -n 2
+
+test-all: .venv/installed-test check
+	$(BIN)/python -m pytest -n 2 -m "slow or not slow"
+
+check: .venv/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# torch first and by its pin: the same version then serves everything that asks for torch.
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v < (3, 14) else "Consilium needs Python 3.11 to 3.13, found %d.%d: give another one, as in make run PYTHON=python3.12" % v)'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+.venv/installed-test: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
+	touch $@
+
+clean:
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

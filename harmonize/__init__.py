@@ -1,0 +1,1 @@
+"""Images of many sites become comparable: complexity, synthesis, sampling, translation."""

@@ -1,0 +1,259 @@
+"""What is known about a patient: lesion and gland masks in NIfTI files, or a table of labels.
+
+Settings are checked and small files (name mappings, tables) are read once, by `open_masks` and `open_table`; what is
+missing or contradictory for one patient later rejects that study only.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from pipelines.cohort.index import folder_problems
+from pipelines.cohort.unusable import Unusable
+
+PATIENT = "{patient}"
+DELIMITERS = ",;\t"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskLabels:
+    """One lesion mask per patient, inside wherever it is above 0: a slice with enough pixels inside is positive.
+
+    pattern: file name below `folder`, with {patient}. names: a JSON object, or a CSV file with a header line, that maps
+    the patient's identifier in the images to what stands for {patient}; a key may also be the identifier, an
+    underscore and a date or visit. minimum_pixels: how many mask pixels make a slice positive, counted on the prepared
+    slices, so that it is the same area at every hospital.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    kind: Literal["mask"] = "mask"
+    folder: str
+    pattern: str = "{patient}.nii.gz"
+    names: str | None = None
+    minimum_pixels: int = 3
+
+    def __post_init__(self) -> None:
+        problems = _pattern_problems(self.pattern)
+        if self.minimum_pixels < 1:
+            problems.append(f"minimum_pixels must be at least 1, found {self.minimum_pixels}")
+        if problems:
+            raise ValueError("; ".join(problems))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlandMask:
+    """One prostate mask per patient, inside wherever it is above 0. Fields as in `MaskLabels`."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    folder: str
+    pattern: str = "{patient}.nii.gz"
+    names: str | None = None
+
+    def __post_init__(self) -> None:
+        if problems := _pattern_problems(self.pattern):
+            raise ValueError("; ".join(problems))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableLabels:
+    """A CSV file (comma, semicolon or tab) with a header line and labels 0 or 1.
+
+    patient, label: columns. study: column with the study's folder, file name or DICOM instance UID, if labels are per
+    study. slice: column with the slice's number, 0 = most inferior, if labels are per slice.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    kind: Literal["table"] = "table"
+    file: str
+    patient: str = "patient"
+    label: str = "label"
+    study: str | None = None
+    slice: str | None = None
+
+
+@dataclass(frozen=True)
+class Masks:
+    """A checked folder of masks. names: identifier in the images -> name in the mask's file, None = the same."""
+
+    folder: Path
+    pattern: str
+    names: Mapping[str, str] | None
+
+
+class Row(NamedTuple):
+    """One line of a label table, as text; study, slice: None where the table has no such column."""
+
+    label: str
+    study: str | None
+    slice: str | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of labels. rows: patient -> lines."""
+
+    rows: Mapping[str, tuple[Row, ...]]
+    by_study: bool
+    by_slice: bool
+
+
+def open_masks(settings: MaskLabels | GlandMask, where: str) -> Masks:
+    """Check a folder of masks and read its mapping of names.
+
+    where: how messages call the settings, as in "labels".
+
+    Raises:
+        ValueError: the folder is missing, or the mapping cannot be read; all problems at once.
+    """
+    problems, names = folder_problems(f"{where}.folder", settings.folder), None
+    if settings.names is not None:
+        try:
+            names = _read_names(Path(settings.names))
+        except (OSError, ValueError) as error:
+            problems.append(f"{where}.names: {settings.names!r} is not a mapping of names ({error})")
+    if problems:
+        raise ValueError("; ".join(problems))
+    return Masks(Path(settings.folder).resolve(), settings.pattern, names)
+
+
+def find_mask(masks: Masks, patient: str, *, missing: str) -> Path:
+    """The file of a patient's mask.
+
+    missing: the reason's code when there is none.
+
+    Raises:
+        Unusable: `missing`, or `ambiguous_name` when several names fit the patient.
+    """
+    name = patient if masks.names is None else _mapped(masks.names, patient, missing)
+    path = (masks.folder / masks.pattern.replace(PATIENT, name)).resolve()
+    if not path.is_relative_to(masks.folder) or not path.is_file():
+        raise Unusable(missing, f"there is no mask {masks.pattern.replace(PATIENT, name)!r} for this patient. Add it.")
+    return path
+
+
+def open_table(settings: TableLabels) -> Table:
+    """Read a table of labels.
+
+    Raises:
+        ValueError: the file cannot be read, or lacks a column.
+    """
+    columns = [column for column in (settings.patient, settings.label, settings.study, settings.slice) if column]
+    try:
+        header, lines = _read_csv(Path(settings.file))
+    except (OSError, ValueError, csv.Error) as error:
+        raise ValueError(f"labels.file: {settings.file!r} cannot be read ({error})") from error
+    missing = [column for column in columns if column not in header]
+    if missing:
+        raise ValueError(
+            f"labels.file: {settings.file!r} has no column {', '.join(missing)}; it has {', '.join(header)}"
+        )
+    rows: dict[str, list[Row]] = {}
+    for line in lines:
+        study, number = (line[name].strip() if name else None for name in (settings.study, settings.slice))
+        rows.setdefault(line[settings.patient].strip(), []).append(Row(line[settings.label].strip(), study, number))
+    whole = {patient: tuple(found) for patient, found in rows.items()}
+    return Table(whole, settings.study is not None, settings.slice is not None)
+
+
+def table_labels(table: Table, patient: str, study: str, slices: Sequence[int], *, alone: bool) -> list[int]:
+    """The label, 0 or 1, of each of a study's `slices`; a label per patient or study holds for all of them.
+
+    alone: whether the patient has one study only.
+
+    Raises:
+        Unusable: `no_label`, `bad_label` (not 0 or 1, or contradictory), or `ambiguous_label` (labels per slice,
+            several studies, and no column that says which).
+    """
+    rows = [row for row in table.rows.get(patient, ()) if row.study is None or row.study in _names_of(study)]
+    if not rows:
+        raise Unusable(
+            "no_label", f"the table has no line for this {'study' if table.by_study else 'patient'}. Add it."
+        )
+    if not table.by_slice:
+        return [_label(rows, "the table")] * len(slices)
+    if not alone and not table.by_study:
+        raise Unusable(
+            "ambiguous_label", "labels are per slice and the patient has several studies. Add a study column."
+        )
+    by_slice: dict[str, list[Row]] = {}
+    for row in rows:
+        by_slice.setdefault(_number(row.slice), []).append(row)
+    return [_label(by_slice.get(str(number), ()), f"slice {number}") for number in slices]
+
+
+def _pattern_problems(pattern: str) -> list[str]:
+    good = PATIENT in pattern
+    return [] if good else [f"pattern: {pattern!r} has no {PATIENT}; it must say where the patient's name stands"]
+
+
+def _read_names(path: Path) -> dict[str, str]:
+    if path.suffix.lower() == ".json":
+        pairs = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=list)
+    else:
+        header, lines = _read_csv(path)
+        pairs = [[line[column] for column in header[:2]] for line in lines]
+    return _distinct(pairs)
+
+
+def _distinct(pairs: object) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for pair in pairs if isinstance(pairs, list) else [None]:
+        if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+            raise ValueError(f"pairs of two names are needed, found {pair!r}")
+        key, value = pair[0].strip(), pair[1].strip()
+        if names.setdefault(key, value) != value:
+            raise ValueError(f"{key!r} has two names, {names[key]!r} and {value!r}")
+    return names
+
+
+def _read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    text = path.read_text(encoding="utf-8-sig")
+    first = text.split("\n", 1)[0]
+    reader = csv.DictReader(text.splitlines(), delimiter=max(DELIMITERS, key=first.count), restval="", strict=True)
+    header = [name.strip() for name in reader.fieldnames or []]
+    if not header:
+        raise ValueError("it is empty; a header line is needed")
+    reader.fieldnames = header
+    return header, list(reader)
+
+
+def _mapped(names: Mapping[str, str], patient: str, missing: str) -> str:
+    if patient in names:
+        return names[patient]
+    found = sorted({value for key, value in names.items() if key.startswith(f"{patient}_")})
+    if len(found) > 1:
+        raise Unusable("ambiguous_name", f"{len(found)} names fit this patient: {', '.join(found[:4])}. Leave one.")
+    if not found:
+        raise Unusable(missing, "the mapping of names does not have this patient. Add it.")
+    return found[0]
+
+
+def _names_of(study: str) -> set[str]:
+    """By what a table may call a study: its whole name, a leading part of it, or any single part."""
+    parts = study.split("/")
+    leading = {"/".join(parts[: count + 1]) for count in range(len(parts))}
+    return leading | set(parts) | {parts[-1].removesuffix(".gz").removesuffix(".nii")}
+
+
+def _number(text: str | None) -> str:
+    try:
+        return str(int(text or ""))
+    except ValueError as error:
+        raise Unusable("bad_label", f"the slice {text!r} is not a whole number. Correct the table.") from error
+
+
+def _label(rows: Iterable[Row], what: str) -> int:
+    found = sorted({row.label for row in rows})
+    if not [text for text in found if text]:
+        raise Unusable("no_label", f"{what} has no label. Every label must be 0 or 1; fill it in.")
+    if len(found) > 1 or found[0] not in ("0", "1"):
+        raise Unusable("bad_label", f"{what} has the label {' and '.join(map(repr, found))}; it must be 0 or 1.")
+    return int(found[0])

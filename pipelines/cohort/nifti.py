@@ -1,0 +1,216 @@
+"""NIfTI files become studies: one three-dimensional image with one unambiguous affine per file.
+
+The format is NIfTI-1 (Cox et al. 2004, https://nifti.nimh.nih.gov) or NIfTI-2, plain or gzipped. A file is read once
+and whole, so that the checksum of its compression is checked too.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import gzip
+import io
+import logging
+import re
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import nibabel
+import numpy as np
+from nibabel.arrayproxy import ArrayProxy
+
+from pipelines.cohort.adc import Unit, factor
+from pipelines.cohort.geometry import corner_distance, invertible, spacing_of
+from pipelines.cohort.index import Candidate, Index, folder_problems, load_all, readable, walk, without_ambiguous
+from pipelines.cohort.pseudonym import normalized
+from pipelines.cohort.study import Affine, Array, Rejected, Study, Volume
+from pipelines.cohort.unusable import Unusable
+
+FORM_TOLERANCE = 0.5  # of the smallest voxel edge, at the corners of the grid
+SUFFIXES = (".nii.gz", ".nii")
+KINDS = {348: nibabel.Nifti1Header, 540: nibabel.Nifti2Header}  # by the header's first number, its own size
+LONGEST_HEADER = 540  # bytes
+MILLIMETRES = ("mm", "unknown")
+SILENT = logging.Logger(__name__)
+SILENT.addHandler(logging.NullHandler())
+
+
+@dataclass(frozen=True, kw_only=True)
+class NiftiSource:
+    """A folder of NIfTI files, one image per file.
+
+    pattern: shell pattern of the file names, in all folders below. patient: regular expression with one group that
+    finds the patient's identifier in the file name without .nii.gz. unit: as in `DicomSource`.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    kind: Literal["nifti"] = "nifti"
+    folder: str
+    pattern: str = "*.nii.gz"
+    patient: str = r"^(.+)$"
+    unit: Unit = "auto"
+
+    def __post_init__(self) -> None:
+        try:
+            groups = re.compile(self.patient).groups
+        except re.error as error:
+            raise ValueError(f"patient: {self.patient!r} is no regular expression: {error}") from error
+        if groups != 1:
+            raise ValueError(f"patient: {self.patient!r} has {groups} groups; exactly one must hold the identifier")
+
+
+def nifti_problems(source: NiftiSource) -> list[str]:
+    """What is wrong with the settings: the folder is missing, or no file's name matches."""
+    problems = folder_problems("source.folder", source.folder)
+    if not problems and not _matching(source, walk(Path(source.folder))):
+        problems.append(
+            f"source.pattern: no file below {source.folder!r} matches {source.pattern!r}; change the pattern"
+        )
+    return problems
+
+
+def read_nifti(source: NiftiSource) -> tuple[list[Study], list[Rejected]]:
+    """Read every matching file below the folder.
+
+    Returns:
+        Studies, with values in the unit that `Study.unit` names; and what was not usable, with the reason.
+
+    Raises:
+        ValueError: the folder does not exist, or no file matches.
+    """
+    return load_all(index_nifti(source))
+
+
+def index_nifti(source: NiftiSource) -> Index:
+    """Find the matching files below the folder and place them, reading headers only.
+
+    Raises:
+        ValueError: the folder does not exist, or no file matches.
+    """
+    if problems := nifti_problems(source):
+        raise ValueError("; ".join(problems))
+    root = Path(source.folder).resolve()
+    paths = walk(root)
+    matching = _matching(source, paths)
+    results = [_candidate(source, root, path) for path in matching]
+    candidates, ambiguous = without_ambiguous([result for result in results if isinstance(result, Candidate)])
+    rejected = [result for result in results if isinstance(result, Rejected)]
+    return Index(candidates, (*rejected, *ambiguous), len(paths), len(paths) - len(matching), 0)
+
+
+def read_volume(path: Path) -> Volume:
+    """Read one NIfTI file whole: an image, or a mask.
+
+    Returns:
+        (I, J, K) float32 values after the file's own scaling, and its affine.
+
+    Raises:
+        Unusable: `unreadable`, `four_d`, `single_slice`, `value_type`, `length_unit`, `no_geometry`, `bad_affine` or
+            `form_disagreement`.
+    """
+    return _read(path)[0]
+
+
+def placed(header: nibabel.Nifti1Header) -> tuple[Affine, tuple[int, ...]]:
+    """The affine and the three-dimensional shape that a header gives. Raises: as `read_volume`."""
+    _check_values(header)
+    _check_shape(header.get_data_shape())
+    return _affine(header), tuple(header.get_data_shape()[:3])
+
+
+def _stem(path: Path) -> str:
+    return next((path.name[: -len(end)] for end in SUFFIXES if path.name.lower().endswith(end)), path.stem)
+
+
+def _matching(source: NiftiSource, paths: list[Path]) -> list[Path]:
+    return [path for path in paths if fnmatch.fnmatchcase(path.name, source.pattern)]
+
+
+def _candidate(source: NiftiSource, root: Path, path: Path) -> Candidate | Rejected:
+    study = path.relative_to(root).as_posix()
+    try:
+        found = re.search(source.patient, _stem(path))
+        if found is None or not normalized(found[1] or ""):
+            raise Unusable("no_patient", f"{path.name} has no patient by the expression {source.patient!r}. Rename it.")
+        with readable(path.name):
+            affine, shape = placed(_header(_unpacked(path, LONGEST_HEADER)))
+        patient = normalized(found[1])
+        return Candidate(patient, study, "", affine, shape, partial(_load, path, patient, study))
+    except Unusable as error:
+        return Rejected(study, error.reason, error.detail)
+
+
+def _load(path: Path, patient: str, study: str) -> Study:
+    volume, text = _read(path)
+    return Study(patient, study, volume, text if factor(text) is not None else None)
+
+
+def _read(path: Path) -> tuple[Volume, str]:
+    """A file's volume, and its description."""
+    with readable(path.name):
+        data = _unpacked(path, None)
+        header = _header(data)
+        affine, shape = placed(header)
+        values: Array = np.asarray(ArrayProxy(io.BytesIO(data), header)).astype(np.float32).reshape(shape)
+        return Volume(values, affine), bytes(header["descrip"]).rstrip(b"\0").decode("latin-1")
+
+
+def _unpacked(path: Path, size: int | None) -> bytes:
+    """The first `size` bytes after decompression, or all."""
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        if not packed:
+            return file.read(-1 if size is None else size)
+        with gzip.GzipFile(fileobj=file) as stream:
+            return stream.read(-1 if size is None else size)
+
+
+def _header(data: bytes) -> nibabel.Nifti1Header:
+    """The header alone, without its extensions."""
+    for size, kind in KINDS.items():
+        if size in (int.from_bytes(data[:4], "little"), int.from_bytes(data[:4], "big")) and len(data) >= size:
+            header = kind(data[:size], check=False)
+            header.check_fix(SILENT)  # raises for what cannot be mended, and would else print what it mends
+            return header
+    raise Unusable("unreadable", f"{len(data)} bytes that do not begin with a NIfTI header. Convert the image again.")
+
+
+def _check_values(header: nibabel.Nifti1Header) -> None:
+    kind = header.get_data_dtype()
+    if kind.fields is not None or kind.kind not in "iufb":
+        raise Unusable("value_type", f"values are of type {kind}; real numbers are needed, one per voxel.")
+    space = header.get_xyzt_units()[0]
+    if space not in MILLIMETRES:
+        raise Unusable("length_unit", f"the header measures space in {space}; mm is needed. Convert the image again.")
+
+
+def _check_shape(shape: tuple[int, ...]) -> None:
+    if len(shape) < 3 or any(size > 1 for size in shape[3:]):
+        raise Unusable("four_d", f"the image has the shape {shape}; three dimensions are needed. Give one volume.")
+    if min(shape[:3]) < 2:
+        raise Unusable("single_slice", f"the image has the shape {shape}; a volume needs at least 2 slices.")
+
+
+def _affine(header: nibabel.Nifti1Header) -> Affine:
+    """The sform, or else the qform; refused where there is neither, or where both are there and differ."""
+    try:
+        sform, scanner = (header.get_sform(coded=True)[0], header.get_qform(coded=True)[0])
+    except Exception as error:
+        raise Unusable("bad_affine", f"the header's rotation cannot be computed ({error}). Convert again.") from error
+    forms = [np.asarray(form, float) for form in (sform, scanner) if form is not None]
+    if not forms:
+        raise Unusable("no_geometry", "neither sform nor qform is set, so the orientation is unknown. Convert again.")
+    if not all(invertible(form) for form in forms):
+        bad = next(form for form in forms if not invertible(form))
+        raise Unusable("bad_affine", f"the affine {np.round(bad[:3], 3).tolist()} cannot be inverted. Convert again.")
+    apart = corner_distance(forms[0], forms[-1], header.get_data_shape())
+    allowed = FORM_TOLERANCE * float(spacing_of(forms[0]).min())
+    if apart > allowed:
+        raise Unusable(
+            "form_disagreement",
+            f"sform and qform place a corner {apart:.2f} mm apart; {allowed:.2f} mm is allowed. Make them equal.",
+        )
+    return forms[0]

@@ -1,0 +1,59 @@
+"""What of a patient's and a study's identity may pass the hospital's door: a keyed pseudonym, and a few headers.
+
+Pseudonyms are HMAC-SHA256 (RFC 2104): without the key nobody can test whether a known identifier is in a cohort, which
+a plain hash would allow. Headers pass by an allow-list; whatever is not on it is not read into a study's facts.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import unicodedata
+from collections.abc import Mapping
+
+SHORTEST_KEY = 16  # bytes
+PSEUDONYM_BYTES = 10  # 80 bits: a collision among a million patients has probability 4e-13
+LONGEST_TEXT = 64  # as DICOM's LO allows
+
+TEXT_HEADERS = ("Modality", "Manufacturer", "ManufacturerModelName", "SoftwareVersions")
+NUMBER_HEADERS = ("MagneticFieldStrength", "SliceThickness", "SpacingBetweenSlices", "EchoTime", "RepetitionTime")
+ALLOWED_HEADERS = TEXT_HEADERS + NUMBER_HEADERS
+
+
+def normalized(patient: str) -> str:
+    """An identifier without blanks around it, in Unicode's composed form (NFC): two spellings are one patient."""
+    return unicodedata.normalize("NFC", patient).strip()
+
+
+def pseudonym(key: bytes, patient: str) -> str:
+    """A stable name for a patient: 16 characters of base32 in lower case, the first 80 bits of HMAC-SHA256.
+
+    key: the hospital's secret. patient: the identifier in the files; blanks around it do not matter.
+
+    Raises:
+        ValueError: the key is shorter than 16 bytes, or the identifier is empty.
+    """
+    name = normalized(patient)
+    if len(key) < SHORTEST_KEY or not name:
+        raise ValueError(
+            f"a pseudonym needs a key of at least {SHORTEST_KEY} bytes, found {len(key)}, and an identifier that is "
+            "not empty; make the key with secrets.token_bytes(32)"
+        )
+    digest = hmac.new(key, name.encode(), hashlib.sha256).digest()
+    return base64.b32encode(digest[:PSEUDONYM_BYTES]).decode().lower()
+
+
+def allowed_facts(headers: Mapping[str, object]) -> dict[str, str | float]:
+    """Those DICOM headers (keyword -> value) that may be kept; nothing in them tells a patient, a time or a place."""
+    facts: dict[str, str | float] = {}
+    for keyword in TEXT_HEADERS:
+        text = " ".join(str(headers.get(keyword) or "").split())[:LONGEST_TEXT]
+        if text:
+            facts[keyword] = text
+    for keyword in NUMBER_HEADERS:
+        try:
+            facts[keyword] = float(str(headers[keyword]))
+        except (KeyError, ValueError):
+            continue
+    return facts

@@ -1,0 +1,86 @@
+"""Which patient belongs to training, validation and test: by patient, stratified, the same wherever it is computed."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+
+SPLITS = ("train", "validation", "test")
+
+
+def split_patients(labels: Mapping[str, int], *, fractions: Mapping[str, float], seed: int) -> dict[str, str]:
+    """Assign each patient to a split so that each split has its share of the patients, and of each class.
+
+    labels: patient -> class (1 = any positive slice). fractions: shares of "train", "validation" and "test", which sum
+    to 1, train > 0. Patients are ordered by a hash of seed and identifier, never by the order in which they come, so a
+    new patient moves few others.
+
+    Sizes are the shares rounded by the largest remainder; counts within a class are rounded up or down towards these
+    sizes where that is possible, a tiny class first. How it degrades: training always gets a patient; of two patients
+    (shares 0.5, 0.15, 0.35) one is for training and one for test, so each split then lacks a class, and what needs
+    both classes, such as an AUC, is undefined there.
+
+    Returns:
+        patient -> split, sorted by patient.
+
+    Raises:
+        ValueError: the fractions are not as above.
+    """
+    _check(fractions)
+    shares = [fractions[name] for name in SPLITS]
+    groups: dict[int, list[str]] = {}
+    for patient in sorted(labels, key=lambda name: (_rank(seed, name), name)):
+        groups.setdefault(labels[patient], []).append(patient)
+    rarest_first = sorted(groups, key=lambda label: (len(groups[label]), -label))
+    counts = _counts([len(groups[label]) for label in rarest_first], shares)
+    assigned = {
+        patient: name
+        for label, row in zip(rarest_first, counts, strict=True)
+        for patient, name in zip(groups[label], _names(row), strict=True)
+    }
+    return {patient: assigned[patient] for patient in sorted(assigned)}
+
+
+def _check(fractions: Mapping[str, float]) -> None:
+    values = [fractions.get(name, math.nan) for name in SPLITS]
+    good = set(fractions) == set(SPLITS) and min(values) >= 0 and values[0] > 0 and math.isclose(sum(values), 1)
+    if not good:
+        raise ValueError(
+            f"fractions must be shares of {', '.join(SPLITS)} that are not negative and sum to 1, with train > 0; "
+            f"found {dict(fractions)}"
+        )
+
+
+def _rank(seed: int, patient: str) -> bytes:
+    return hashlib.sha256(f"{seed}\x00{patient}".encode()).digest()
+
+
+def _names(row: Sequence[int]) -> list[str]:
+    return [name for name, count in zip(SPLITS, row, strict=True) for _ in range(count)]
+
+
+def _counts(sizes: Sequence[int], shares: Sequence[float]) -> list[list[int]]:
+    """(classes, splits) whole numbers with row sums `sizes`, and column sums `_totals` if training gets a patient."""
+    totals = _totals(sum(sizes), shares)
+    table = [[math.floor(size * share + 1e-9) for share in shares] for size in sizes]
+    for row, size in zip(table, sizes, strict=True):
+        wanting = [total - sum(column) for total, column in zip(totals, zip(*table, strict=True), strict=True)]
+        while sum(row) < size:
+            best = max(range(len(row)), key=lambda s: (wanting[s], size * shares[s] - row[s], -s))
+            row[best] += 1
+            wanting[best] -= 1
+    if table and not any(row[0] for row in table):
+        fullest = max(table, key=max)
+        fullest[fullest.index(max(fullest))] -= 1
+        fullest[0] += 1
+    return table
+
+
+def _totals(count: int, shares: Sequence[float]) -> list[int]:
+    """Largest-remainder (Hamilton) rounding of count * shares."""
+    totals = [math.floor(count * share + 1e-9) for share in shares]
+    rest = sorted(range(len(shares)), key=lambda s: (totals[s] - count * shares[s], s))
+    for position in rest[: count - sum(totals)]:
+        totals[position] += 1
+    return totals

@@ -1,0 +1,53 @@
+"""Has anything changed in a hospital's folders? Told from names, sizes and times, without opening an image."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipelines.cohort.dicom import DicomSource
+from pipelines.cohort.index import walk
+from pipelines.cohort.labels import GlandMask, MaskLabels, TableLabels
+from pipelines.cohort.nifti import NiftiSource
+from privacy.message import Json
+
+
+def survey(
+    source: DicomSource | NiftiSource, labels: MaskLabels | TableLabels, gland: GlandMask | None = None
+) -> dict[str, Json]:
+    """Count the files that a cohort is made of, and digest what would change if one of them did.
+
+    Returns:
+        `files`, `bytes`, and `digest`: SHA-256 over each file's role, path below its folder, size and modification time
+        in ns. A missing folder counts as empty.
+    """
+    digest, files, size = hashlib.sha256(), 0, 0
+    for role, name, path in _inputs(source, labels, gland):
+        found = path.stat()
+        digest.update(f"{role}\0{name}\0{found.st_size}\0{found.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+        files, size = files + 1, size + found.st_size
+    return {"files": files, "bytes": size, "digest": digest.hexdigest()}
+
+
+def _inputs(
+    source: DicomSource | NiftiSource, labels: MaskLabels | TableLabels, gland: GlandMask | None
+) -> Iterator[tuple[str, str, Path]]:
+    yield from _folder("source", source.folder)
+    if isinstance(labels, TableLabels):
+        yield from _file("labels", labels.file)
+    for role, masks in (("labels", labels), ("gland", gland)):
+        if isinstance(masks, MaskLabels | GlandMask):
+            yield from _folder(role, masks.folder)
+            yield from _file(f"{role} names", masks.names)
+
+
+def _folder(role: str, folder: str) -> Iterator[tuple[str, str, Path]]:
+    root = Path(folder).resolve()
+    for path in walk(root):
+        yield role, path.relative_to(root).as_posix(), path
+
+
+def _file(role: str, name: str | None) -> Iterator[tuple[str, str, Path]]:
+    if name is not None and Path(name).is_file():
+        yield role, Path(name).name, Path(name)

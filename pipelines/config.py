@@ -1,0 +1,233 @@
+"""The settings of a run: strict at the door (pydantic, in `door.py`), plain frozen dataclasses inside."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from federation.descent import Work
+from federation.models import AnyModel
+from federation.participant import Checkpoint
+from federation.rounds import Schedule
+from federation.task import Task
+from personalize import AnyAlgorithm
+from pipelines.cohort.cohort import Preparation
+from pipelines.cohort.dicom import DicomSource
+from pipelines.cohort.labels import GlandMask, MaskLabels, TableLabels
+from pipelines.cohort.nifti import NiftiSource
+from pipelines.cohort.phantom import PhantomSource
+from pipelines.door import to_plain
+from privacy.policy import Policy
+
+T = TypeVar("T")
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
+AnySource: TypeAlias = Annotated[PhantomSource | DicomSource | NiftiSource, Field(discriminator="kind")]
+AnyLabels: TypeAlias = Annotated[MaskLabels | TableLabels, Field(discriminator="kind")]
+FORBID: dict[str, Any] = {"extra": "forbid"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteSettings:
+    """One hospital: its files, its policy, and what it sets for itself.
+
+    labels, gland: not given for a phantom, which writes its own. methods: label of a method -> fields that this site
+    overrides for its own part. work: fields of the local work that it overrides.
+    """
+
+    __pydantic_config__: ClassVar = FORBID
+
+    source: AnySource
+    labels: AnyLabels | None = None
+    gland: GlandMask | None = None
+    policy: Policy = Policy()
+    methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    work: Mapping[str, Any] = field(default_factory=dict)
+    max_rejected: float = 0.2
+    exclude: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.labels is None and not isinstance(self.source, PhantomSource):
+            raise ValueError("labels: missing; say where the labels are, as in labels: {kind: table, file: labels.csv}")
+        if not 0 <= self.max_rejected <= 1:
+            raise ValueError(f"max_rejected must be a share in [0, 1], found {self.max_rejected}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Shares of each site's patients."""
+
+    __pydantic_config__: ClassVar = FORBID
+
+    train: float = 0.5
+    validation: float = 0.15
+    test: float = 0.35
+
+    def __post_init__(self) -> None:
+        parts = (self.train, self.validation, self.test)
+        if min(parts) < 0 or self.train == 0 or abs(sum(parts) - 1) > 1e-9:
+            raise ValueError(f"split: shares must be >= 0, train > 0, and sum to 1, found {list(parts)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """methods: label -> method. work: the local work of all; method_work: label -> fields that differ for one
+    method.
+    """
+
+    __pydantic_config__: ClassVar = FORBID
+
+    methods: Mapping[str, Annotated[AnyAlgorithm, Field(discriminator="name")]]
+    schedule: Schedule
+    work: Work = Work()
+    method_work: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"methods: the label {label!r} is not made of a-z 0-9 _ -" for label in self.methods if not named(label)
+        ]
+        if not self.methods:
+            problems.append("methods: empty; name at least one, as in methods: {fedavg: {name: fedavg}}")
+        unknown = sorted(set(self.method_work) - set(self.methods))
+        problems += [f"method_work.{label}: no such method; methods are {', '.join(self.methods)}" for label in unknown]
+        for label in set(self.method_work) & set(self.methods):
+            try:
+                overridden(self.work, self.method_work[label])
+            except ValueError as error:
+                problems.append(f"method_work.{label}: {error}")
+        if problems:
+            raise ValueError("; ".join(problems))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """checkpoint: which model of a site is scored. copies: patient bootstrap copies. reference: method of the gains."""
+
+    __pydantic_config__: ClassVar = FORBID
+
+    checkpoint: Checkpoint = "global"
+    copies: int = 200
+    public: bool = True
+    reference: str | None = "local"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.copies <= 2000:
+            raise ValueError(f"evaluate.copies must be in [0, 2000], found {self.copies}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A whole run. `pooling: allowed` lets the simulation pool images for the central baseline, and only that."""
+
+    __pydantic_config__: ClassVar = FORBID
+
+    name: str
+    title: str = ""
+    privacy: Literal["none"]
+    seed: int = 0
+    threads: int = 2
+    runs: str = "runs"
+    pooling: Literal["allowed", "refused"] = "refused"
+    sites: Mapping[str, SiteSettings]
+    images: Preparation = Preparation()
+    split: Split = Split()
+    model: Annotated[AnyModel, Field(discriminator="name")]
+    train: Training
+    evaluate: Evaluation = Evaluation()
+
+    def __post_init__(self) -> None:
+        problems = self._site_problems()
+        if not named(self.name):
+            problems.append(f"name: made of a-z 0-9 _ -, at most 80, found {self.name!r}")
+        if not 1 <= self.threads <= 256:
+            problems.append(f"threads must be in [1, 256], found {self.threads}")
+        central = [label for label, method in self.train.methods.items() if method.name == "central"]
+        if central and self.pooling == "refused":
+            problems.append(
+                f"train.methods.{central[0]}: central training pools images; say pooling: allowed, or remove it"
+            )
+        if self.evaluate.reference is not None and self.evaluate.reference not in self.train.methods:
+            problems.append(f"evaluate.reference: {self.evaluate.reference!r} is no method; name one, or null")
+        if self.images.gland is not None:
+            problems.append("images.gland: a gland mask belongs to a site: sites.<name>.gland")
+        problems += self._complaints()
+        if problems:
+            raise ValueError("; ".join(problems))
+
+    def _site_problems(self) -> list[str]:
+        problems = [] if self.sites else ["sites: empty; name at least one hospital"]
+        for name, site in self.sites.items():
+            if not named(name) or name == "central":
+                problems.append(f"sites: the name {name!r} is not made of a-z 0-9 _ - (or is the reserved 'central')")
+            for label in sorted(set(site.methods) - set(self.train.methods)):
+                problems.append(
+                    f"sites.{name}.methods.{label}: no such method; methods are {', '.join(self.train.methods)}"
+                )
+            for label in set(site.methods) & set(self.train.methods):
+                try:
+                    self.method(label, name)
+                except ValueError as error:
+                    problems.append(f"sites.{name}.methods.{label}: {error}")
+            try:
+                overridden(self.train.work, site.work)
+            except ValueError as error:
+                problems.append(f"sites.{name}.work: {error}")
+        return problems
+
+    def _complaints(self) -> list[str]:
+        problems = []
+        for label, algorithm in self.train.methods.items():
+            module = algorithm.network(self.task())
+            for site in self.sites:
+                try:
+                    said = algorithm.complaints(module, self.work(label, site), False)
+                except ValueError:
+                    continue  # already told as a problem of this site's work
+                problems += [f"train.methods.{label}: {text}" for text in said]
+        return list(dict.fromkeys(problems))
+
+    def task(self) -> Task:
+        """What all sites learn: a binary label of one-channel slices."""
+        return Task(self.model, (1, self.images.size, self.images.size), 2)
+
+    def method(self, label: str, site: str) -> AnyAlgorithm:
+        """A method as one site runs it."""
+        return overridden(self.train.methods[label], self.sites[site].methods.get(label, {}))
+
+    def work(self, label: str, site: str) -> Work:
+        """The local work of a method at a site: the common one, the method's changes, the site's own changes."""
+        changes = {**self.train.method_work.get(label, {}), **self.sites[site].work}
+        return overridden(self.train.work, changes)
+
+
+def named(text: str) -> bool:
+    """Whether a name can stand in a path, a message and a table."""
+    return NAME.fullmatch(text) is not None
+
+
+def overridden(settings: T, changes: Mapping[str, Any]) -> T:
+    """The same settings with some fields changed, checked as strictly as if they had been written so.
+
+    Raises:
+        ValueError: an unknown field, a wrong type, or a value out of range; all of them in one sentence.
+    """
+    changed = {**_plain(settings), **changes}
+    for one, other in (("epochs", "steps"), ("steps", "epochs")):  # naming one of the two means it
+        if one in changes and other not in changes and other in changed:
+            changed[other] = None
+    try:
+        return TypeAdapter(type(settings)).validate_json(json.dumps(changed), strict=True)
+    except ValidationError as error:
+        found = [f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors()]
+        raise ValueError("; ".join(found)) from error
+
+
+def _plain(settings: object) -> dict[str, Any]:
+    plain = to_plain(settings)
+    if not isinstance(plain, dict):
+        raise TypeError(f"only a group of settings can be overridden, found {type(settings).__name__}")
+    return plain

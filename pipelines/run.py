@@ -1,0 +1,154 @@
+"""python -m pipelines.run CONFIG: everything that the configuration says, from files to the report.
+
+CONFIG is looked up in the current folder, then among the configurations that come with the package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from federation.engine import InProcess
+from federation.rounds import QuorumLost
+from pipelines.check import check
+from pipelines.config import Config
+from pipelines.document import ConfigError, Problem
+from pipelines.door import read_yaml, render, validate
+from pipelines.exits import Exit, exit_code
+from pipelines.progress import Shown, shown
+from pipelines.runner import Event, SelectionError, Stage, execute, explain, explained, plan
+from pipelines.site.hospital import Hospital
+from pipelines.site.worker import worker
+from pipelines.stages import evaluate, ingest, report, train
+from pipelines.stages.ingest import TooManyRejected
+from pipelines.stages.world import SitesMissing, World
+from pipelines.stopping import RunLock, Stop, safe_stop
+from pipelines.summary import as_json, results_table
+
+STAGES: tuple[Stage[World], ...] = (ingest.STAGE, train.STAGE, evaluate.STAGE, report.STAGE)
+CONFIGS = Path(__file__).parent / "configs"
+CODES: Mapping[type[BaseException], Exit] = {
+    TooManyRejected: Exit.DATA,
+    SelectionError: Exit.CONFIG,
+    SitesMissing: Exit.SITE,
+    QuorumLost: Exit.SITE,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, and return the exit code (see docs/exit-codes.md)."""
+    options = parser().parse_args(arguments)
+    os.umask(0o077)  # everything below the runs folder is for its owner alone
+    console = Console(stderr=True)
+    config: Config | None = None
+    try:
+        config = load(options.config)
+        return _run(config, options, console)
+    except (Exception, KeyboardInterrupt) as error:
+        code = exit_code(error, also=CODES)
+        said = render(error, options.config) if isinstance(error, ConfigError) else str(error) or type(error).__name__
+        if code is Exit.FAILED and config is not None:
+            said = f"trace: {_trace(config, error)}\n{said}"
+        console.print(said, markup=False, highlight=False, soft_wrap=True)
+        if options.json:
+            print(json.dumps({"exit": int(code), "error": said}))  # noqa: T201 - the machine's answer
+        return int(code)
+
+
+def _trace(config: Config, error: BaseException) -> Path:
+    """Write the traceback where it can be found again."""
+    path = Path(config.runs) / config.name / "trace.txt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(traceback.format_exception(error)))
+    return path
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    names = [stage.name for stage in STAGES]
+    made = argparse.ArgumentParser(prog="python -m pipelines.run", description=__doc__.splitlines()[0])
+    made.add_argument("config", help="a YAML file, or the name of one that comes with the package")
+    part = made.add_mutually_exclusive_group()
+    part.add_argument("--only", metavar="STAGE", help=f"run this stage alone; stages are {', '.join(names)}")
+    part.add_argument("--from", dest="first", metavar="STAGE", help="begin at this stage (with --fresh: run it again)")
+    part.add_argument("--until", metavar="STAGE", help="stop after this stage")
+    made.add_argument("--fresh", action="store_true", help="run again what is chosen, whatever is there")
+    made.add_argument("--check", action="store_true", help="look at settings, files and methods; compute nothing")
+    made.add_argument("--explain", action="store_true", help="say what would run and why; run nothing")
+    made.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    return made
+
+
+def load(name: str) -> Config:
+    """Read and check a configuration.
+
+    Raises:
+        ConfigError: everything that is wrong with it, or that it does not exist.
+    """
+    path = next((place for place in (Path(name), CONFIGS / name) if place.is_file()), None)
+    if path is None:
+        known = ", ".join(sorted(p.name for p in CONFIGS.glob("*.yaml")))
+        raise ConfigError((Problem("", None, f"no such file here, nor among those of the package ({known})"),))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        text = f"not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
+        raise ConfigError((Problem("", None, text),)) from error
+    return validate(read_yaml(text, environment=os.environ), Config)
+
+
+def _run(config: Config, options: argparse.Namespace, console: Console) -> int:
+    torch.set_num_threads(config.threads)
+    root = Path(config.runs) / config.name
+    with RunLock(root), safe_stop() as stop:
+        world = make_world(config, root, stop, fresh=options.fresh)
+        if options.check:
+            return check(world, console, as_json=options.json)
+        chosen = {"only": options.only, "first": options.first, "until": options.until, "fresh": options.fresh}
+        steps = plan(STAGES, world, root, **chosen, command=_command(options))
+        if options.explain:
+            print(json.dumps(explained(steps)) if options.json else explain(steps))  # noqa: T201 - the answer
+            return int(Exit.OK)
+        with shown(config.title or config.name, console=console) as step:
+            results = execute(steps, world, root, stop=stop, on_step=_told_to(step), command=_command(options))
+    if options.json:
+        print(json.dumps(as_json(results, root)))  # noqa: T201 - the machine's answer
+    else:
+        results_table(results, root, Console(width=None if sys.stdout.isatty() else 160))
+    return int(Exit.OK)
+
+
+def _told_to(step: Shown) -> Callable[[Event], None]:
+    def told(event: Event) -> None:
+        finished = event.index + (event.kind != "begun")
+        step(finished, event.total, f"{event.step.stage.name}: {event.kind}, {event.step.reason}")
+
+    return told
+
+
+def _command(options: argparse.Namespace) -> str:
+    return f"python -m pipelines.run {options.config}"
+
+
+def make_world(config: Config, root: Path, stop: Stop, *, fresh: bool = False) -> World:
+    """A simulation: every hospital of the configuration in this process, each with a folder of its own."""
+    sites = root / "sites"
+    workers = {name: worker(Hospital(name, sites / name, settings, _now)) for name, settings in config.sites.items()}
+    return World(config, InProcess(workers), root, stop, _now, fresh)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""A hospital's name, settings and folder, and where things lie in it.
+
+Below its folder: `cohorts/` (its de-identified images), `conversations/` (committed answers and memories, by run),
+`models/` (models of single rounds, by run), `scores/` (its patients' scores), `ledger.jsonl`, `log.txt`,
+`pseudonym.key` and `report.html`. The coordinator reads none of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from pipelines.cohort.cohort import Cohort, from_message
+from pipelines.cohort.phantom import PhantomSource
+from pipelines.config import SiteSettings, named
+from pipelines.store import DiskFolder
+from privacy.access import Rows, Split
+from privacy.gate import Refused
+from privacy.message import Json, Message, from_bytes
+from privacy.policy import Policy
+
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+COHORT = "cohort.safetensors"
+
+
+class Done(NamedTuple):
+    """What a handler made: the reply, its privacy event (as JSON), and the memory to commit with it."""
+
+    reply: Message
+    event: Json
+    memory: Message = Message()
+
+
+@dataclass(frozen=True)
+class Hospital:
+    """settings: None for the pooled site of a simulation, which has no files of its own. now: ISO time for the
+    ledger.
+    """
+
+    name: str
+    root: Path
+    settings: SiteSettings | None
+    now: Callable[[], str]
+    policy: Policy = Policy()
+
+    @property
+    def ledger(self) -> Path:
+        """What left this hospital."""
+        return self.root / "ledger.jsonl"
+
+    def conversation(self, run: str) -> DiskFolder:
+        """Committed answers of a run. Raises: Refused: the run's name is not one that may become a path."""
+        return DiskFolder(self.root.joinpath("conversations", *_parts(run)))
+
+    def models(self, run: str) -> DiskFolder:
+        """Models of single rounds of a run."""
+        return DiskFolder(self.root.joinpath("models", *_parts(run)))
+
+    def cohort_folder(self, name: str) -> Path:
+        """Where a cohort lies. Raises: Refused: its name is not one of ours."""
+        if not named(name):
+            raise Refused("malformed_cohort")
+        return self.root / "cohorts" / name
+
+    def key(self) -> bytes:
+        """The secret of this hospital's pseudonyms, made on first use; with it they can be linked to patients.
+
+        Phantoms are nobody: their key follows from the hospital's name, so that a simulation repeats on any machine.
+        """
+        if self.settings is not None and isinstance(self.settings.source, PhantomSource):
+            return hashlib.sha256(f"phantom {self.name}".encode()).digest()
+        path = self.root / "pseudonym.key"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(secrets.token_bytes(32))
+        return path.read_bytes()
+
+    def bootstrap_seed(self) -> int:
+        """The seed of patient bootstraps: the same for every model, so that models are compared on the same draws.
+
+        A secret of the hospital: whoever knew it could solve the copies for each patient's scores.
+        """
+        return int.from_bytes(hashlib.sha256(b"bootstrap" + self.key()).digest()[:7], "big")
+
+
+def _parts(run: str) -> list[str]:
+    parts = run.split("/")
+    if not all(named(part) for part in parts):
+        raise Refused("malformed_run")
+    return parts
+
+
+def read_cohort_file(path: Path) -> Cohort:
+    """Read a cohort from disk. Raises: Refused: it is gone or corrupt (`no_cohort`, `corrupt_cohort`)."""
+    if not path.exists():
+        raise Refused("no_cohort")
+    try:
+        return from_message(from_bytes(path.read_bytes()))
+    except (ValueError, KeyError) as error:
+        raise Refused("corrupt_cohort") from error
+
+
+def rows_of(cohort: Cohort) -> dict[Split, Rows]:
+    """The cohort's images by split."""
+    found: dict[Split, Rows] = {}
+    for number, split in enumerate(SPLITS):
+        index = (cohort.split == number).nonzero()[:, 0]
+        found[split] = Rows(cohort.images[index], cohort.labels[index], cohort.patient[index])
+    return found

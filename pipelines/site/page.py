@@ -1,0 +1,185 @@
+"""The hospital's own page: pictures of its patients, its quarantine, its scores, what left it. It stays there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from evaluation.drawing import Picture
+from evaluation.figures import Curve, intensities, learning_curves
+from evaluation.histograms import count
+from evaluation.pictures import Tile, contact_sheet
+from evaluation.report import Left, Quarantined, SitePage, SplitCount, site_page
+from evaluation.rows import ScoreRow, score_rows
+from federation.conversation import newest
+from federation.models.cam import local_probabilities
+from federation.parameters import loaded
+from pipelines.cohort.cohort import Cohort
+from pipelines.site.admit import cohort_of, rejected_studies
+from pipelines.site.hospital import SPLITS, Done, Hospital
+from pipelines.site.learn import opened, own_model
+from pipelines.store import DiskFolder
+from privacy import ledger as book
+from privacy.events import NON_PRIVATE, describe
+from privacy.gate import Refused
+from privacy.message import Call, Json, Message, from_bytes
+
+PAGE = "report.html"
+TILES = 12
+
+
+def report(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+    """Write the page; say how many messages and bytes left, by request and by run (this one not yet counted).
+
+    Facts: `title`, `run`, `date`, `cohort`, `reference`, `copies`, and `methods`, each with `label`,
+    `train_run`, `checkpoint` and `best`.
+    """
+    facts = message.facts
+    cohort = cohort_of(hospital, str(facts["cohort"]))
+    methods = [m for m in _list(facts["methods"]) if isinstance(m, dict)]
+    lines = [line for line in book.lines(hospital.ledger) if not line.get("torn")]
+    page = SitePage(
+        title=str(facts["title"]),
+        site=hospital.name,
+        run=str(facts["run"]),
+        date=str(facts["date"]),
+        simulation=True,
+        reference=str(facts["reference"] or ""),
+        splits=tuple(split_counts(cohort)),
+        scores=_own_scores(hospital, methods, facts),
+        left=tuple(_left(hospital.name, lines)),
+        quarantine=tuple(
+            Quarantined(r.study, r.reason, r.detail) for r in rejected_studies(hospital, str(facts["cohort"]))
+        ),
+        images=tuple(_images(cohort)) + tuple(_cams(hospital, cohort, methods)),
+        pictures=tuple(_pictures(hospital, cohort, methods)),
+    )
+    DiskFolder(hospital.root).write(PAGE, site_page(page).encode())
+    left: list[Json] = [{"request": e.request, "messages": e.messages, "bytes": e.bytes} for e in page.left]
+    sent: dict[str, Json] = {}
+    for line in lines:
+        run = str(line["run"])
+        sent[run] = int(str(sent.get(run, 0))) + int(str(line["bytes"]))
+    return Done(Message({}, {"left": left, "sent": sent}), describe(NON_PRIVATE))
+
+
+def split_counts(cohort: Cohort) -> list[SplitCount]:
+    """Patients, images and positive images of each split."""
+    found = []
+    for number, split in enumerate(SPLITS):
+        chosen = cohort.split == number
+        patients = len(torch.unique(cohort.patient[chosen]))
+        found.append(SplitCount(split, patients, int(chosen.sum()), int(cohort.labels[chosen].sum())))
+    return found
+
+
+def _left(site: str, lines: Sequence[Mapping[str, Json]]) -> list[Left]:
+    """The ledger, summed by request in the order in which requests first came."""
+    sums: dict[str, tuple[int, int]] = {}
+    for line in lines:
+        messages, size = sums.get(str(line["request"]), (0, 0))
+        sums[str(line["request"])] = (messages + (line["refused"] is None), size + int(str(line["bytes"])))
+    return [Left(site, request, messages, size) for request, (messages, size) in sums.items()]
+
+
+def _own_scores(
+    hospital: Hospital, methods: Sequence[Mapping[str, Json]], facts: Mapping[str, Json]
+) -> tuple[ScoreRow, ...]:
+    """Rows of this hospital's own models on its own test patients, from the scores that it kept."""
+    folder = DiskFolder(hospital.root / "scores")
+    tables = {}
+    for method in methods:
+        name = f"{str(method['train_run']).rpartition('/')[2]}.safetensors"
+        if not folder.has(name):
+            continue  # the central baseline: no model of this hospital's own
+        kept = from_bytes(folder.read(name)).tensors
+        y, patient = kept["y"].numpy(), kept["patient"].numpy()
+        counts = count(
+            y,
+            kept["probabilities"].numpy(),
+            patient,
+            copies=int(str(facts["copies"])),
+            seed=hospital.bootstrap_seed(),
+            site=hospital.name,
+        )
+        tables[str(method["label"])] = {(hospital.name, hospital.name): counts}
+    reference = facts["reference"]
+    return score_rows(tables, reference=str(reference) if reference in tables else None)
+
+
+def _images(cohort: Cohort) -> list[Picture]:
+    """A contact sheet per split: slices with a lesion first, a patient each."""
+    sheets = []
+    for number, split in enumerate(SPLITS):
+        index = _examples(cohort, number)
+        if index:
+            tiles = [_tile(cohort, i) for i in index]
+            sheets.append(contact_sheet(tiles, title=f"{split}: lesion outlined in amber, gland in blue"))
+    return sheets
+
+
+def _examples(cohort: Cohort, split: int) -> list[int]:
+    """Row numbers: half positive, half negative where there are as many, no patient twice in either half."""
+    chosen: list[int] = []
+    for label in (1, 0):
+        rows = ((cohort.split == split) & (cohort.labels == label)).nonzero()[:, 0].tolist()
+        first = {int(cohort.patient[row]): row for row in reversed(rows)}
+        chosen += sorted(first.values())[: TILES // 2]
+    return chosen
+
+
+def _tile(cohort: Cohort, row: int, cam: torch.Tensor | None = None, text: str = "") -> Tile:
+    label = "positive" if int(cohort.labels[row]) else "negative"
+    return Tile(
+        image=cohort.images[row, 0].numpy(),
+        caption=f"{cohort.patients[int(cohort.patient[row])][:8]}, slice {int(cohort.position[row])}, {label}{text}",
+        lesion=cohort.lesion[row].numpy(),
+        organ=None if cam is not None else cohort.gland[row].numpy(),
+        cam=None if cam is None else cam.numpy(),
+    )
+
+
+def _cams(hospital: Hospital, cohort: Cohort, methods: Sequence[Mapping[str, Json]]) -> list[Picture]:
+    """Class activation maps on test images, a sheet per method whose network has maps; lesions are outlined."""
+    index = _examples(cohort, SPLITS.index("test"))
+    sheets = []
+    for method in methods:
+        try:
+            start, (_, params) = opened(hospital, str(method["train_run"])), own_model(hospital, method)
+        except Refused:  # the central baseline: no model of this hospital's own
+            continue
+        module = loaded(start.algorithm.network(start.task), params).eval()
+        with torch.no_grad():
+            output = module(cohort.images[index])
+        if output.maps is None or not index:
+            continue
+        cams = local_probabilities(output.maps)[:, 1:2]
+        cams = functional.interpolate(cams, cohort.images.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
+        scores = output.logits.softmax(dim=1)[:, 1]
+        tiles = [_tile(cohort, row, cams[i], f", score {scores[i]:.2f}") for i, row in enumerate(index)]
+        sheets.append(contact_sheet(tiles, title=f"{method['label']}: where its maps speak for the positive class"))
+    return sheets
+
+
+def _pictures(hospital: Hospital, cohort: Cohort, methods: Sequence[Mapping[str, Json]]) -> list[Picture]:
+    curves: dict[str, Curve] = {}
+    for method in methods:
+        losses = newest(hospital.conversation(str(method["train_run"]))).facts.get("losses")
+        finite = {int(r): float(str(v)) for r, v in losses.items() if v is not None} if isinstance(losses, dict) else {}
+        if finite:
+            curves[str(method["label"])] = Curve(tuple(sorted(finite)), tuple(finite[r] for r in sorted(finite)))
+    values: dict[str, NDArray[np.generic]] = {}
+    for number, split in enumerate(SPLITS):
+        images = cohort.images[cohort.split == number]
+        if len(images):
+            values[split] = images[images > 0].numpy()
+    drawn = [intensities(values, unit="1e-3 mm²/s")]
+    return [learning_curves({hospital.name: curves}), *drawn] if curves else drawn
+
+
+def _list(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,42 @@
+"""The pooled site of a simulation: images of all sites in one place, for the central baseline and for nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from pipelines.cohort.cohort import Cohort, to_message
+from pipelines.site.hospital import COHORT, SPLITS, Hospital
+from pipelines.store import DiskFolder
+from privacy.message import Message, to_bytes
+
+
+def adopt(hospital: Hospital, name: str, pooled: Mapping[str, Message]) -> None:
+    """Write the pooled training and validation images as a cohort of `hospital`. pooled: replies to `pool`, by site."""
+    offset = 0
+    parts: dict[str, list[torch.Tensor]] = {"x": [], "y": [], "patient": [], "split": []}
+    for site in sorted(pooled):
+        tensors = pooled[site].tensors
+        last = offset
+        for split in ("train", "validation"):
+            patient = tensors[f"{split}/patient"] + offset
+            last = max(last, int(patient.max()) + 1) if len(patient) else last
+            parts["x"].append(tensors[f"{split}/x"])
+            parts["y"].append(tensors[f"{split}/y"])
+            parts["patient"].append(patient)
+            parts["split"].append(torch.full((len(patient),), SPLITS.index(split), dtype=torch.int8))
+        offset = last
+    images = torch.cat(parts["x"])
+    empty = torch.zeros(len(images), *images.shape[-2:], dtype=torch.uint8)
+    cohort = Cohort(
+        images=images,
+        labels=torch.cat(parts["y"]),
+        patient=torch.cat(parts["patient"]),
+        position=torch.zeros(len(images)),
+        lesion=empty,
+        gland=empty.clone(),
+        split=torch.cat(parts["split"]),
+        patients=tuple(f"pooled-{number}" for number in range(offset)),
+    )
+    DiskFolder(hospital.cohort_folder(name)).write(COHORT, to_bytes(to_message(cohort)))

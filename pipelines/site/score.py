@@ -1,0 +1,55 @@
+"""A model scored on the hospital's test patients: counts leave, scores of single patients stay."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from evaluation.histograms import count, to_tensors
+from federation.parameters import loaded
+from pipelines.site.hospital import Done, Hospital
+from pipelines.site.learn import opened, opening, own_model, patients
+from pipelines.store import DiskFolder
+from privacy.events import composed, describe
+from privacy.message import Call, Message, to_bytes
+
+
+def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+    """Score a model on the test split.
+
+    The message's facts: `train_run`, `checkpoint`, `best` choose this hospital's own model; with tensors, those are the
+    model (of another site, or of the central baseline, whose `opening` comes along). `copies`: how many bootstrap
+    copies; their seed never leaves this hospital.
+
+    Returns:
+        Histograms and confusion counts with their bootstrap copies (see `evaluation.histograms`), and the model's
+        round.
+    """
+    facts = message.facts
+    said = facts.get("opening")
+    start = (
+        opening(hospital, {**said, "cohort": facts["cohort"]})
+        if isinstance(said, dict)
+        else opened(hospital, str(facts["train_run"]))
+    )
+    round_, params = (None, message.tensors) if message.tensors else own_model(hospital, facts)
+    module = loaded(start.algorithm.network(start.task), params)
+    access = patients(hospital, str(facts["cohort"]), start.work, 0)
+    rows = access.rows("test")
+    probabilities = start.task.probabilities(module, rows.x)
+    counts = count(
+        rows.y.numpy(),
+        probabilities.numpy(),
+        rows.patient.numpy(),
+        copies=int(str(facts["copies"])),
+        seed=hospital.bootstrap_seed(),
+        site=hospital.name,
+    )
+    if not message.tensors:
+        _keep(hospital, str(facts["train_run"]), rows.y, probabilities, rows.patient)
+    return Done(Message(to_tensors(counts), {"round": round_}), describe(composed(access.events)))
+
+
+def _keep(hospital: Hospital, run: str, y: Tensor, probabilities: Tensor, patient: Tensor) -> None:
+    """The hospital's own copy, for its page."""
+    scores = Message({"y": y, "probabilities": probabilities, "patient": patient})
+    DiskFolder(hospital.root / "scores").write(f"{run.rpartition('/')[2]}.safetensors", to_bytes(scores))

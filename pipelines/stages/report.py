@@ -1,0 +1,205 @@
+"""The coordinator's page, from messages only; every site writes its own page, which stays there."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evaluation.drawing import Picture
+from evaluation.figures import Curve, cross_site, dots, gain_bars, learning_curves, roc_curves
+from evaluation.histograms import Counts, from_tensors
+from evaluation.metrics import AUC
+from evaluation.protocols import matrix
+from evaluation.report import (
+    Command,
+    Left,
+    MethodCost,
+    Missing,
+    RunPage,
+    SiteCounts,
+    SplitCount,
+    StageState,
+    coordinator_page,
+)
+from evaluation.rows import gain_rows, home, score_rows, scores_csv, to_json
+from pipelines.door import to_plain
+from pipelines.runner import Stage
+from pipelines.site.hospital import SPLITS
+from pipelines.stages.train import CENTRAL
+from pipelines.stages.world import World
+from pipelines.store import DiskFolder, digest, read_manifest, short
+from privacy.message import Json, Message, from_bytes
+
+VERSION = 1
+PAGE = "report.html"
+Tables = Mapping[str, Mapping[tuple[str, str], Counts]]
+
+
+def settings(world: World) -> Json:
+    """What the page depends on beside what it reports."""
+    return {"title": world.config.title, "reference": world.config.evaluate.reference, "name": world.config.name}
+
+
+def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
+    """Compute every score, ask every site for its page and for what left it, write the coordinator's page."""
+    cohorts = json.loads((inputs["ingest"] / "sites.json").read_text())
+    trained = [json.loads((inputs["train"] / f"{label}.json").read_text()) for label in world.config.train.methods]
+    tables = read_tables(inputs["evaluate"])
+    said = _ask_sites(world, cohorts, trained)
+    rows = score_rows(tables, reference=world.config.evaluate.reference)
+    (out / "scores.json").write_text(to_json(rows))
+    (out / "scores.csv").write_text(scores_csv(rows))
+    reference = world.config.evaluate.reference
+    page = RunPage(
+        title=world.config.title or world.config.name,
+        run=world.config.name,
+        date=world.now(),
+        what=_what(world),
+        simulation=True,
+        reference=reference or "",
+        sites=tuple(_counts(site, facts) for site, facts in sorted(cohorts.items())),
+        scores=rows,
+        gains=gain_rows(tables, reference=reference) if reference else (),
+        methods=tuple(_cost(result, said) for result in trained),
+        left=tuple(_left(site, entry) for site, facts in sorted(said.items()) for entry in _list(facts["left"])),
+        missing=tuple(_missing(trained)),
+        stages=tuple(_state(name, folder) for name, folder in inputs.items()),
+        settings=json.dumps(to_plain(world.config), indent=1),
+        commands=_commands(world),
+        pooled=any(result["name"] == CENTRAL for result in trained),
+        pictures=tuple(_pictures(tables, rows, trained, reference)),
+    )
+    text = coordinator_page(page)
+    (out / PAGE).write_text(text)
+    (out / "report.json").write_text(to_json(replace(page, pictures=())))
+    DiskFolder(world.root).write(PAGE, text.encode())  # the same page where a person looks first
+    return {"report": PAGE, "scores": len(rows)}
+
+
+def read_tables(folder: Path) -> Tables:
+    """Counts by method and (model site, test site), as the evaluate stage wrote them."""
+    tables: dict[str, dict[tuple[str, str], Counts]] = {}
+    for entry in json.loads((folder / "index.json").read_text()):
+        counts = from_tensors(from_bytes((folder / entry["file"]).read_bytes()).tensors)
+        tables.setdefault(entry["label"], {})[entry["model_site"], entry["test_site"]] = counts
+    return tables
+
+
+def _ask_sites(world: World, cohorts: Mapping[str, Any], trained: list[Any]) -> dict[str, Mapping[str, Json]]:
+    config = world.config
+    methods: list[Json] = [
+        {
+            "label": result["label"],
+            "train_run": result["train_run"],
+            "checkpoint": config.evaluate.checkpoint,
+            "best": result["best"],
+        }
+        for result in trained
+    ]
+    facts: dict[str, Json] = {
+        "title": config.title or config.name,
+        "run": config.name,
+        "reference": config.evaluate.reference,
+        "copies": config.evaluate.copies,
+        "methods": methods,
+    }
+    asked = {
+        site: Message({}, {**facts, "cohort": cohorts[site]["cohort"], "date": world.now()})
+        for site in world.engine.sites
+    }
+    known = {**facts, "cohorts": {site: cohorts[site]["cohort"] for site in sorted(cohorts)}, "version": VERSION}
+    replies = world.ask_all(world.run(f"report-{short(digest(known))}"), "report", asked)
+    return {site: reply.facts for site, reply in replies.items()}
+
+
+def _what(world: World) -> str:
+    config = world.config
+    names = ", ".join(config.train.methods)
+    return (
+        f"{len(config.sites)} hospitals, {len(config.train.methods)} methods ({names}), {config.train.schedule.rounds} "
+        f"rounds, checkpoint {config.evaluate.checkpoint}. Privacy: {config.privacy}; no formal guarantee is given."
+    )
+
+
+def _counts(site: str, facts: Mapping[str, Any]) -> SiteCounts:
+    splits = tuple(SplitCount(split, **facts["splits"][split]) for split in SPLITS)
+    return SiteCounts(site, splits, dict(facts["rejected_by_reason"]))
+
+
+def _cost(result: Mapping[str, Any], said: Mapping[str, Mapping[str, Json]]) -> MethodCost:
+    """Bytes of one site: the largest, from the sites' ledgers."""
+    sent = [_number(_mapping(facts["sent"]).get(result["train_run"], 0)) for facts in said.values()]
+    return MethodCost(result["label"], result["parameters"], max(sent, default=0), result["received"], result["rounds"])
+
+
+def _left(site: str, entry: Json) -> Left:
+    facts = _mapping(entry)
+    return Left(site, str(facts["request"]), _number(facts["messages"]), _number(facts["bytes"]))
+
+
+def _missing(trained: list[Any]) -> list[Missing]:
+    lost = Counter(
+        (site, f"train {result['label']}", code) for result in trained for _, site, code in result["missing"]
+    )
+    return [Missing(site, request, code, times) for (site, request, code), times in sorted(lost.items())]
+
+
+def _state(name: str, folder: Path) -> StageState:
+    manifest = read_manifest(folder)
+    return StageState(name, "run", float(manifest["seconds"]), f"artifact {folder.name}")
+
+
+def _commands(world: World) -> tuple[Command, ...]:
+    name = f"{world.config.name}.yaml"
+    return (
+        Command("Why each stage ran or was kept", f"python -m pipelines.run {name} --explain"),
+        Command("Train again, and everything after it", f"python -m pipelines.run {name} --from train --fresh"),
+        Command("All of it again", f"python -m pipelines.run {name} --fresh"),
+    )
+
+
+def _pictures(tables: Tables, rows: Any, trained: list[Any], reference: str | None) -> list[Picture]:
+    """Scores and gains as dots and bars, ROC and learning curves, and each method's generalization across sites."""
+    sites = sorted({test for table in tables.values() for _, test in table})
+    rocs = {
+        site: {m: home(t)[site, site].scores[0, 0] for m, t in tables.items() if (site, site) in home(t)}
+        for site in sites
+    }
+    curves: dict[str, dict[str, Curve]] = {}
+    for result in trained:
+        for site, series in result["losses"].items():
+            finite = sorted((int(r), float(v)) for r, v in series.items() if v is not None)
+            if finite and result["name"] != CENTRAL:
+                curves.setdefault(site, {})[result["label"]] = Curve(
+                    tuple(r for r, _ in finite), tuple(v for _, v in finite)
+                )
+    drawn = [dots(rows, AUC.name)]
+    drawn += [gain_bars(rows, AUC.name, reference)] if reference else []
+    drawn += [roc_curves(rocs)]
+    drawn += [learning_curves(dict(sorted(curves.items())))] if curves else []
+    for method, table in tables.items():
+        models, tests, values = matrix(table, AUC)
+        if len(models) > 1 and len(table) == len(models) * len(tests) and np.ptp(values, axis=0).any():
+            drawn.append(cross_site(models, tests, values, AUC.name, method))
+    return drawn
+
+
+def _mapping(value: Json) -> Mapping[str, Json]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else []
+
+
+def _number(value: Json) -> int:
+    return value if isinstance(value, int) else 0
+
+
+STAGE = Stage("report", VERSION, ("ingest", "train", "evaluate"), settings, run)

@@ -1,0 +1,198 @@
+"""Train every method of the YAML, each as a conversation of its own, so that adding one trains only that one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from itertools import count as count_up
+from pathlib import Path
+from typing import Any
+
+from federation.algorithm import Algorithm
+from federation.engine import Engine, InProcess
+from federation.parameters import count
+from federation.rehearsal import initial_parameters, rehearse
+from federation.rounds import Outcome, conduct, restored
+from pipelines.config import overridden
+from pipelines.door import to_plain
+from pipelines.progress import shown
+from pipelines.runner import Stage
+from pipelines.site.hospital import Hospital
+from pipelines.site.pooled import adopt
+from pipelines.site.worker import worker
+from pipelines.stages.world import World
+from pipelines.store import DiskFolder, digest, short
+from privacy.message import Call, Json, Malformed, Message, to_bytes
+
+VERSION = 1
+CENTRAL = "central"
+BEGUN = "begun"
+Cohorts = Mapping[str, Mapping[str, Any]]
+
+
+def settings(world: World) -> Json:
+    """What the result depends on: everything about learning, and each site's own part of it."""
+    config = world.config
+    sites: dict[str, Json] = {
+        name: {"methods": to_plain(dict(site.methods)), "work": to_plain(dict(site.work))}
+        for name, site in config.sites.items()
+    }
+    return {"train": to_plain(config.train), "model": to_plain(config.model), "seed": config.seed, "sites": sites}
+
+
+def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
+    """Train all methods; one JSON file a method."""
+    cohorts: Cohorts = json.loads((inputs["ingest"] / "sites.json").read_text())
+    labels, rounds = list(world.config.train.methods), world.config.train.schedule.rounds
+    with shown("train") as step:
+        for position, label in enumerate(labels):
+
+            def told(done: int, label: str = label, before: int = position * rounds) -> None:
+                step(before + done, len(labels) * rounds, f"{label}, round {done} of {rounds}")
+
+            result = train_one(world, label, cohorts, told)
+            (out / f"{label}.json").write_text(json.dumps(result, indent=1))
+    return {"methods": list(labels)}
+
+
+def train_one(world: World, label: str, cohorts: Cohorts, told: Callable[[int], None]) -> dict[str, Json]:
+    """Train one method, from wherever an earlier run of the same settings stopped."""
+    config, algorithm = world.config, world.config.train.methods[label]
+    engine, homes = world.engine, cohorts
+    if algorithm.name == CENTRAL:
+        engine, homes = pooled_engine(world, cohorts)
+    work = overridden(config.train.work, config.train.method_work.get(label, {}))
+    name = _conversation(world, engine, f"{label}-{short(digest(_identity(world, label, homes)))}")
+    folder = _folder(world, name)
+    folder.write(BEGUN, b"")  # from here on the conversation is known to be this coordinator's
+    task = config.task()
+    initial = initial_parameters(algorithm, task, seed=config.seed)
+
+    def between(outcome: Outcome) -> None:
+        world.stop.check()
+        told(min(outcome.round, config.train.schedule.rounds))
+
+    outcome = conduct(
+        engine,
+        algorithm,
+        run=name,
+        initial=initial,
+        opening={site: Message({}, opening(world, label, str(homes[site]["cohort"]))) for site in engine.sites},
+        template=rehearse(algorithm, task, work, initial),
+        schedule=config.train.schedule,
+        seed=config.seed,
+        folder=folder,
+        between=between,
+    )
+    return {
+        "label": label,
+        "name": algorithm.name,
+        "train_run": name,
+        "rounds": config.train.schedule.rounds,
+        "best": outcome.best,
+        "losses": {site: dict(series) for site, series in outcome.losses.items()},
+        "totals": dict(outcome.totals),
+        "missing": [list(item) for item in outcome.missing],
+        "parameters": count(initial),
+        "received": _received(algorithm, outcome, name, engine.sites[0], config.train.schedule.rounds),
+    }
+
+
+def _conversation(world: World, engine: Engine, base: str) -> str:
+    """The name of the conversation to go on with, or of a new one.
+
+    A new one is begun when `--fresh` asks for it, when the coordinator's state is corrupt, when a site lost its models
+    of a finished one, and when sites know a conversation that the coordinator has forgotten: a round is never asked
+    twice.
+    """
+    for attempt in count_up():
+        name = world.run(f"{base}-{attempt}" if attempt else base)
+        folder = _folder(world, name)
+        mine = folder.has(BEGUN)
+        replies = engine.ask(Call(world.run("holds"), 0, "holds", {}), _everyone(engine, {"runs": [name]})).replies
+        if not mine and not any(reply.facts["known"] for reply in replies.values()):
+            return name
+        later = _folder(world, world.run(f"{base}-{attempt + 1}")).has(BEGUN)
+        if mine and not later and not world.fresh and _usable(folder, name, world, replies):
+            return name
+    raise RuntimeError("unreachable")
+
+
+def _usable(folder: DiskFolder, name: str, world: World, replies: Mapping[str, Message]) -> bool:
+    try:
+        outcome = restored(folder, name)
+    except Malformed:
+        return False
+    finished = outcome is not None and outcome.round > world.config.train.schedule.rounds
+    return not finished or not any(reply.facts["complaint"] for reply in replies.values())
+
+
+def _folder(world: World, name: str) -> DiskFolder:
+    return DiskFolder(world.root / "federation" / name.rpartition("/")[2])
+
+
+def _everyone(engine: Engine, facts: Mapping[str, Json]) -> dict[str, Message]:
+    return {site: Message({}, facts) for site in engine.sites}
+
+
+def _received(algorithm: Algorithm, outcome: Outcome, run: str, site: str, rounds: int) -> int:
+    """Bytes that a site which missed no round received: sizes do not change after its first merge."""
+    first = len(to_bytes(algorithm.send(outcome.state, site, Call(run, 1, "train", {}))))
+    later = len(to_bytes(algorithm.send(outcome.state, site, Call(run, 2, "train", {site: 1}))))
+    return first + rounds * later
+
+
+def opening(world: World, label: str, cohort: str) -> dict[str, Json]:
+    """What a site must know of a run: see `pipelines.site.learn.opening`."""
+    config = world.config
+    task = config.task()
+    return {
+        "label": label,
+        "algorithm": to_plain(config.train.methods[label]),
+        "model": to_plain(config.model),
+        "inputs": list(task.inputs),
+        "classes": task.classes,
+        "work": to_plain(overridden(config.train.work, config.train.method_work.get(label, {}))),
+        "seed": config.seed,
+        "cohort": cohort,
+    }
+
+
+def pooled_engine(world: World, cohorts: Cohorts) -> tuple[Engine, Cohorts]:
+    """A site that holds everybody's images, in this process. `Config` lets nobody get here without `pooling:
+    allowed`.
+    """
+    name = short(digest({site: [cohorts[site]["cohort"], cohorts[site]["sha256"]] for site in sorted(cohorts)}))
+    hospital = Hospital(CENTRAL, world.root / "pooled", None, world.now)
+    if not (hospital.cohort_folder(name)).exists():
+        asked = {site: Message({}, {"cohort": str(cohorts[site]["cohort"])}) for site in world.engine.sites}
+        adopt(hospital, name, world.ask_all(world.run(f"pool-{name}"), "pool", asked))
+    return InProcess({CENTRAL: worker(hospital)}), {CENTRAL: {"cohort": name, "sha256": name}}
+
+
+def _identity(world: World, label: str, homes: Cohorts) -> Json:
+    """Everything that this method's result depends on: the same digest means the same conversation."""
+    config = world.config
+    sites = [site for site in homes if site != CENTRAL]
+    return {
+        "version": VERSION,
+        "method": to_plain(config.train.methods[label]),
+        "sites": {site: [to_plain(config.method(label, site)), to_plain(config.work(label, site))] for site in sites},
+        "work": to_plain(overridden(config.train.work, config.train.method_work.get(label, {}))),
+        "schedule": to_plain(config.train.schedule),
+        "model": to_plain(config.model),
+        "seed": config.seed,
+        "cohorts": {site: [str(home["cohort"]), str(home["sha256"])] for site, home in homes.items()},
+    }
+
+
+def intact(world: World, artifact: Path) -> str | None:
+    """Whether every site still holds the models that this artifact speaks of."""
+    results = [json.loads(path.read_text()) for path in sorted(artifact.glob("*.json")) if path.name != "manifest.json"]
+    runs: list[Json] = [result["train_run"] for result in results if result["name"] != CENTRAL]
+    replies = world.ask_all(world.run("holds"), "holds", world.everyone({"runs": runs}))
+    said = {site: reply.facts.get("complaint") for site, reply in replies.items()}
+    return next((f"{site}: {complaint}" for site, complaint in sorted(said.items()) if complaint), None)
+
+
+STAGE = Stage("train", VERSION, ("ingest",), settings, run, intact=intact)

@@ -1,0 +1,59 @@
+"""What every stage works in: the settings, the engine, and where things lie. Stages ask sites; they never touch
+patients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from federation.engine import Engine
+from pipelines.config import Config
+from pipelines.stopping import Stop
+from privacy.message import Call, Json, Message
+
+
+class SitesMissing(RuntimeError):
+    """A stage that needs every site did not get every answer."""
+
+    def __init__(self, request: str, missing: Mapping[str, str]) -> None:
+        reasons = ", ".join(f"{site}: {code}" for site, code in sorted(missing.items()))
+        super().__init__(f"{request}: no answer from {reasons}; what happened stands in each site's own log.txt")
+        self.missing = dict(missing)
+
+
+@dataclass(frozen=True)
+class World:
+    """root: the run's folder at the coordinator. fresh: finished conversations are begun anew."""
+
+    config: Config
+    engine: Engine
+    root: Path
+    stop: Stop
+    now: Callable[[], str]
+    fresh: bool = False
+
+    def run(self, name: str) -> str:
+        """The name of a conversation of this run."""
+        return f"{self.config.name}/{name}"
+
+    def ask_all(self, run: str, request: str, messages: Mapping[str, Message]) -> Mapping[str, Message]:
+        """Ask once, and need every answer.
+
+        Raises:
+            SitesMissing: with the code of each site that did not answer.
+        """
+        self.stop.check()
+        answers = self.engine.ask(Call(run, 0, request, {}), messages)
+        if answers.missing:
+            raise SitesMissing(request, answers.missing)
+        return answers.replies
+
+    def ask_one(self, run: str, request: str, site: str, facts: Mapping[str, Json]) -> Message:
+        """Ask one site, and need its answer. Raises: SitesMissing."""
+        return self.ask_all(run, request, {site: Message({}, facts)})[site]
+
+    def everyone(self, facts: Mapping[str, Json]) -> dict[str, Message]:
+        """The same facts for every site."""
+        return {site: Message({}, facts) for site in self.engine.sites}

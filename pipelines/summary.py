@@ -1,0 +1,70 @@
+"""The end of a run on the terminal: a table that lines up, and where to look next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from pipelines.runner import Results
+from pipelines.site.page import PAGE as SITE_PAGE
+from pipelines.stages.report import PAGE
+from privacy.message import Json
+
+
+def results_table(results: Results, root: Path, console: Console) -> None:
+    """Scores of every method at its own sites, and the paths of the pages. Before the report stage: what is there."""
+    folder = results.artifacts.get("report")
+    if folder is None:
+        console.print(f"done: {', '.join(results.artifacts)}; artifacts in {root}", highlight=False, soft_wrap=True)
+        return
+    rows = json.loads((folder / "scores.json").read_text())
+    for measure in dict.fromkeys(row["measure"] for row in rows):
+        console.print(_table(rows, measure))
+    if any(not row["assessable"] for row in rows):
+        console.print("* not assessable: fewer than 20 positive or negative images, or fewer than 5 positive patients")
+    console.print(f"report: {root / PAGE}", highlight=False, soft_wrap=True)
+    for page in sorted(root.glob(f"sites/*/{SITE_PAGE}")):
+        console.print(f"  {page.parent.name}'s own page: {page}", highlight=False, soft_wrap=True)
+
+
+def as_json(results: Results, root: Path) -> Mapping[str, Json]:
+    """The same for a machine."""
+    folder = results.artifacts.get("report")
+    return {
+        "exit": 0,
+        "ran": list(results.ran),
+        "kept": list(results.kept),
+        "seconds": dict(results.seconds),
+        "report": None if folder is None else str(root / PAGE),
+        "scores": [] if folder is None else json.loads((folder / "scores.json").read_text()),
+    }
+
+
+def _table(rows: list[dict[str, Any]], measure: str) -> Table:
+    """A line a method, a column a site; the interval behind the value, the gain over the reference below."""
+    chosen = [row for row in rows if row["measure"] == measure]
+    columns = list(dict.fromkeys(_column(row) for row in chosen))
+    table = Table("method", title=f"{measure} (95 % interval over patients)", title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    for method in dict.fromkeys(row["method"] for row in chosen):
+        cells = {_column(row): _cell(row) for row in chosen if row["method"] == method}
+        table.add_row(method, *(cells.get(column, "") for column in columns))
+    return table
+
+
+def _column(row: Mapping[str, Any]) -> str:
+    return str(row["sites"][0]) if row["protocol"] == "private" else str(row["protocol"])
+
+
+def _cell(row: Mapping[str, Any]) -> str:
+    if row["value"] is None:
+        return "–"
+    mark = "" if row["assessable"] else "*"
+    between = "" if row["low"] is None else f" [dim]{row['low']:.2f}-{row['high']:.2f}[/dim]"
+    return f"{row['value']:.3f}{mark}{between}"

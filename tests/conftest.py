@@ -1,0 +1,24 @@
+"""Deterministic and quiet: one thread, and hypothesis without a clock."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+settings.register_profile("house", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("house")
+
+DATA = Path(os.environ.get("CONSILIUM_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of real data, or a skip with the reason."""
+    if not DATA.is_dir():
+        pytest.skip(f"no real data at {DATA}: set CONSILIUM_DATA to run this test")
+    return DATA

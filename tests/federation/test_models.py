@@ -1,0 +1,110 @@
+"""Networks: shapes, names of parts, and VAFL's loss against a loop."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from federation.models.cam import Cam, activation_maps, map_loss
+from federation.models.cnn import Cnn
+from federation.models.mlp import Mlp
+from federation.task import Output, Task
+from privacy.access import Batch
+
+NETWORKS = [
+    pytest.param(Cnn(norm="batch"), (1, 48, 48), id="cnn-batch"),
+    pytest.param(Cnn(norm="group"), (3, 32, 32), id="cnn-group"),
+    pytest.param(Cam(norm="batch"), (1, 48, 48), id="cam-batch"),
+    pytest.param(Cam(norm="group"), (1, 64, 64), id="cam-group"),
+    pytest.param(Mlp(hidden=(10, 5), dropout=0.3), (13,), id="mlp"),
+    pytest.param(Mlp(hidden=()), (13,), id="logistic"),
+]
+
+
+@pytest.mark.parametrize(("model", "inputs"), NETWORKS)
+@pytest.mark.parametrize("classes", [2, 5])
+def test_every_network_keeps_the_contract(model, inputs, classes):
+    task = Task(model, inputs, classes)
+    network = task.network()
+    x, y = torch.rand(4, *inputs), torch.tensor([0, 1, 1, 0])
+    output = network(x)
+    assert isinstance(output, Output)
+    assert output.logits.shape == (4, classes)
+    assert output.features.shape[0] == 4 and output.features.ndim == 2
+    assert {name.split(".")[0] for name, _ in network.named_parameters()} <= {"stem", "blocks", "head"}
+    losses = task.objective(network, Batch(x, y))
+    assert losses.shape == (4,)
+    assert all(
+        g is not None and torch.isfinite(g).all() for g in torch.autograd.grad(losses.sum(), list(network.parameters()))
+    )
+    probabilities = task.probabilities(network, x)
+    assert torch.allclose(probabilities.sum(dim=1), torch.ones(4), atol=1e-5)
+    assert torch.allclose(probabilities, task.probabilities(network, x, chunk=1), atol=1e-5)
+
+
+def test_group_norm_has_no_buffers_so_it_can_be_private():
+    assert not list(Task(Cam(norm="group"), (1, 48, 48), 2).network().buffers())
+
+
+def test_logistic_regression_of_heart_disease_has_fourteen_parameters():
+    network = Mlp(hidden=()).build(inputs=(13,), classes=1)
+    assert sum(p.numel() for p in network.parameters()) == 14
+
+
+@given(st.integers(0, 10**6))
+def test_equations_8_and_9_against_a_loop(seed):
+    """The paper's formulas, example by example, in plain Python."""
+    g = torch.Generator().manual_seed(seed)
+    maps = torch.randn(3, 2, 2, 3, 3, generator=g, dtype=torch.float64)
+    y = torch.randint(0, 2, (3,), generator=g)
+    one, two = maps[:, 0].mean(dim=(2, 3)), maps[:, 1].amax(dim=(2, 3))
+    p1, p2 = one.softmax(dim=1), two.softmax(dim=1)
+    losses = Cam().losses(Output(((p1 + p2) / 2).log(), maps.flatten(1), maps), y)
+    for i in range(3):
+        label = int(y[i])
+        cams = [[max(0.0, float(v)) for v in maps[i, :, c].mean(dim=0).flatten()] for c in (0, 1)]
+        top = max(max(cams[0]), max(cams[1]), 1e-6)
+        cams = [[v / top for v in cam] for cam in cams]
+        union = sum(max(a, b) for a, b in zip(*cams, strict=True)) / 9
+        area = [sum(cam) / 9 for cam in cams]
+        equation_9 = union + label * area[0] + (1 - label) * area[1]
+        cross = -math.log((p1[i, label] + p2[i, label]) / 2)
+        heads = -math.log(p1[i, label]) - math.log(p2[i, label])
+        assert float(losses[i]) == pytest.approx(cross + 0.1 * heads + equation_9, abs=1e-9)
+
+
+def test_the_network_averages_the_heads_probabilities():
+    network = Task(Cam(), (1, 48, 48), 2).network().eval()
+    output = network(torch.rand(2, 1, 48, 48))
+    one, two = output.maps[:, 0].mean(dim=(2, 3)), output.maps[:, 1].amax(dim=(2, 3))
+    expected = (one.softmax(dim=1) + two.softmax(dim=1)) / 2
+    assert torch.allclose(output.logits.softmax(dim=1), expected, atol=1e-6)
+
+
+def test_maps_are_normalized_jointly_so_the_wrong_one_can_vanish():
+    maps = torch.zeros(1, 2, 2, 2, 2)
+    maps[:, :, 1] = 3.0
+    cams = activation_maps(maps)
+    assert float(cams[0, 0].max()) == 0.0 and float(cams[0, 1].max()) == 1.0
+    assert float(map_loss(maps, torch.tensor([1]))) == 1.0  # only the union
+    assert float(map_loss(maps, torch.tensor([0]))) == 2.0  # the wrong class's map too
+    assert float(map_loss(torch.zeros(1, 2, 2, 2, 2), torch.tensor([0]))) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Cnn(widths=(7, 9)), "multiples of 8"),
+        (lambda: Cnn(widths=(8,)), "at least two"),
+        (lambda: Cam(head_weight=-1.0), ">= 0"),
+        (lambda: Mlp(dropout=1.0), r"\[0, 1\)"),
+        (lambda: Mlp(hidden=(0,)), "positive"),
+    ],
+)
+def test_a_network_that_cannot_be_is_refused_by_its_setting(make, text):
+    with pytest.raises(ValueError, match=text):
+        make()

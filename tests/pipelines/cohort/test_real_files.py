@@ -1,0 +1,108 @@
+"""Real files: known figures of ProstateX, and a zoo of odd DICOM in which everything is read or has a reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipelines.cohort.cohort import Preparation, read_cohort
+from pipelines.cohort.dicom import DicomSource, index_dicom, read_dicom
+from pipelines.cohort.geometry import resample
+from pipelines.cohort.index import load_all
+from pipelines.cohort.labels import GlandMask, MaskLabels, find_mask, open_masks
+from pipelines.cohort.nifti import read_volume
+from pipelines.cohort.study import Study
+
+DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
+PROSTATEX, ZOO, PHI = DATA / "prostatex", DATA / "dicom_zoo", DATA / "phi"
+NAMES = str(PROSTATEX / "labels" / "ProstateX-mapping.json")
+SOURCE = DicomSource(folder=str(PROSTATEX / "dicom"), select={"ImageType": "ADC"})
+LESION = MaskLabels(folder=str(PROSTATEX / "labels" / "lesion_expert"), names=NAMES)
+GLAND = GlandMask(folder=str(PROSTATEX / "labels" / "whole_gland_Bosma22b"), names=NAMES)
+
+needs_prostatex = pytest.mark.skipif(not PROSTATEX.is_dir(), reason="shared/data/prostatex is not here")
+needs_zoo = pytest.mark.skipif(not ZOO.is_dir(), reason="shared/data/dicom_zoo is not here")
+needs_phi = pytest.mark.skipif(not PHI.is_dir(), reason="shared/data/phi is not here")
+
+
+def mean_adc(study: Study, settings: MaskLabels | GlandMask) -> float:
+    path = find_mask(open_masks(settings, "masks"), study.patient, missing="no_mask")
+    columns, rows, slices = study.image.values.shape
+    inside = resample(read_volume(path), study.image.affine, (columns, rows, slices), 0)
+    return float(np.mean(study.image.values[np.asarray(inside) > 0]))
+
+
+@needs_prostatex
+def test_prostatex_means_come_out() -> None:
+    studies, rejected = read_dicom(SOURCE)
+    assert not rejected
+    first, second = sorted(studies, key=lambda study: study.patient)
+    assert mean_adc(first, GLAND) == pytest.approx(1454, rel=0.01)
+    assert mean_adc(second, GLAND) == pytest.approx(1290, rel=0.01)
+    assert mean_adc(first, LESION) == pytest.approx(1131, rel=0.01)
+    assert first.image.values.shape == (84, 128, 19)
+
+
+@needs_prostatex
+def test_prostatex_becomes_a_cohort() -> None:
+    cohort, rejected, facts = read_cohort(
+        SOURCE,
+        LESION,
+        Preparation(gland=GLAND, slices="gland"),
+        fractions={"train": 0.5, "validation": 0.15, "test": 0.35},
+        seed=0,
+        key=b"a secret of 16 b",
+    )
+    assert not rejected
+    assert facts["scanners"] == {"SIEMENS Skyra": 2}
+    assert (facts["studies"], facts["patients"], facts["unselected_series"]) == (2, 2, 4)
+    assert facts["positives"] == 2
+    gland = [
+        float(cohort.images[:, 0][(cohort.gland == 1) & (cohort.patient == p)[:, None, None]].mean()) for p in (0, 1)
+    ]
+    assert sorted(gland) == pytest.approx([1.290, 1.454], rel=0.02)
+    assert float(cohort.images[:, 0][cohort.lesion == 1].mean()) == pytest.approx(1.131, rel=0.03)
+    assert cohort.lesion[cohort.gland == 0].sum() <= 0.2 * cohort.lesion.sum()
+
+
+@needs_prostatex
+def test_prostatex_diffusion_series_are_refused_as_several_volumes() -> None:
+    index = index_dicom(DicomSource(folder=str(PROSTATEX / "dicom")))
+    assert Counter(found.reason for found in index.rejected) == {"several_volumes": 2}
+    assert len(index.candidates) == 4
+
+
+@needs_zoo
+def test_everything_in_the_zoo_is_read_or_has_a_reason() -> None:
+    index = index_dicom(DicomSource(folder=str(ZOO)))
+    studies, rejected = load_all(index)
+    reasons = Counter(found.reason for found in rejected)
+    assert not studies
+    assert reasons["mosaic"] == 3
+    assert reasons["multi_frame"] >= 6
+    assert reasons["several_volumes"] == 1
+    assert set(reasons) <= {
+        "mosaic", "multi_frame", "several_volumes", "colour", "transfer_syntax", "single_slice", "missing_tag",
+    }  # fmt: skip
+    assert (index.files, index.ignored) == (50, 1)
+    told = {found.study.split("/")[0] for found in rejected}
+    assert told == {path.name for path in ZOO.iterdir()}
+
+
+@needs_zoo
+@pytest.mark.parametrize("folder", sorted(path.name for path in ZOO.iterdir()) if ZOO.is_dir() else [])
+def test_each_corner_of_the_zoo_alone(folder: str) -> None:
+    studies, rejected = read_dicom(DicomSource(folder=str(ZOO / folder)))
+    assert rejected
+    assert not studies
+    assert all(found.detail.endswith(".") for found in rejected)
+
+
+@needs_phi
+def test_secondary_captures_are_refused() -> None:
+    studies, rejected = read_dicom(DicomSource(folder=str(PHI)))
+    assert not studies
+    assert {found.reason for found in rejected} <= {"colour", "missing_tag"}

@@ -1,0 +1,301 @@
+"""The whole way as a user goes it: from a YAML to a report, again, with a change, with damage, and against a policy."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipelines.exits import Exit
+from pipelines.run import CONFIGS, load, main
+from privacy import ledger as book
+from privacy.message import from_bytes
+
+BASE = {
+    "name": "tiny",
+    "privacy": "none",
+    "pooling": "allowed",
+    "threads": 1,
+    "sites": {
+        "a": {
+            "source": {"kind": "phantom", "scanner": "P", "patients": 10, "seed": 1, "slices": 4, "damaged": 1},
+            "policy": {"pooling": True},
+        },
+        "b": {
+            "source": {"kind": "phantom", "scanner": "L", "patients": 10, "seed": 2, "slices": 4, "format": "nifti"},
+            "policy": {"pooling": True},
+            "work": {"batch": 8},
+        },
+    },
+    "images": {"size": 32, "spacing_mm": 2.0},
+    "split": {"train": 0.5, "validation": 0.2, "test": 0.3},
+    "model": {"name": "cam", "widths": [8, 8, 8, 8]},
+    "train": {
+        "schedule": {"rounds": 3},
+        "work": {"lr": 0.01, "batch": 16, "augment": "affine"},
+        "methods": {"local": {"name": "local"}, "fedavg": {"name": "fedavg"}, "fedper": {"name": "fedper"}},
+    },
+    "evaluate": {"copies": 20},
+}
+
+
+def changed(path: Path, **changes) -> Path:
+    settings = {**BASE, **changes}
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+def state(root: Path) -> dict[str, bytes]:
+    """Everything that training left: states at the coordinator, models at the sites."""
+    found = {}
+    for pattern in ("federation/**/state", "sites/*/models/**/*", "sites/*/cohorts/**/*"):
+        found |= {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.glob(pattern)) if p.is_file()}
+    return found
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """One finished run, not to be changed."""
+    folder = tmp_path_factory.mktemp("run")
+    os.chdir(folder)
+    assert main([str(changed(folder / "tiny.yaml"))]) == Exit.OK
+    return folder / "runs" / "tiny"
+
+
+@pytest.fixture
+def copy(run, tmp_path, monkeypatch) -> Path:
+    """A copy of the finished run, with its YAML, to change."""
+    import shutil
+
+    shutil.copytree(run.parent, tmp_path / "runs")
+    changed(tmp_path / "tiny.yaml")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "runs" / "tiny"
+
+
+def explained(capsys, config: Path | str = "tiny.yaml") -> dict[str, tuple[str, str]]:
+    capsys.readouterr()
+    assert main([str(config), "--explain", "--json"]) == Exit.OK
+    return {row["stage"]: (row["state"], row["reason"]) for row in json.loads(capsys.readouterr().out)}
+
+
+def test_a_run_ends_with_pages_scores_and_a_ledger_of_every_byte(run):
+    assert (run / "report.html").read_text().lower().count("<html") == 1
+    (scores,) = run.glob("report/*/scores.json")
+    rows = json.loads(scores.read_text())
+    assert {row["method"] for row in rows} == {"local", "fedavg", "fedper"}
+    assert {row["protocol"] for row in rows} >= {"private", "overall", "public"}
+    for site in "ab":
+        page = (run / "sites" / site / "report.html").read_text()
+        assert "stays at" in page.lower()
+        lines = list(book.lines(run / "sites" / site / "ledger.jsonl"))
+        assert {"survey", "ingest", "introduce", "train", "finish", "evaluate", "export", "report"} <= {
+            line["request"] for line in lines
+        }
+        assert all(line["event"]["kind"] in {"non_private", "nothing"} for line in lines)
+        rejected = json.loads(next((run / "sites" / site).glob("cohorts/*/rejected.json")).read_text())
+        assert len(rejected) == (1 if site == "a" else 0)
+
+
+def test_patients_are_in_one_split_and_the_split_is_written_down(run):
+    for site in "ab":
+        (split,) = (run / "sites" / site).glob("cohorts/*/split.json")
+        parts = json.loads(split.read_text())
+        names = [name for part in parts.values() for name in part]
+        assert len(names) == len(set(names)) == 10
+        assert {part: len(found) for part, found in parts.items()} == {"train": 5, "validation": 2, "test": 3}
+
+
+def test_the_coordinator_holds_no_image_and_no_pseudonym(run):
+    pseudonyms = {
+        name.encode()
+        for path in run.glob("sites/*/cohorts/*/split.json")
+        for part in json.loads(path.read_text()).values()
+        for name in part
+    }
+    files = [p for p in run.rglob("*") if p.is_file() and "sites" not in p.relative_to(run).parts]
+    assert len(pseudonyms) == 20 and len(files) > 10
+    for path in files:
+        data = path.read_bytes()
+        assert not [name for name in pseudonyms if name in data], path
+        if path.suffix == ".safetensors":
+            assert all(t.ndim < 3 or t.shape[-1] != 32 for t in from_bytes(data).tensors.values())
+
+
+def test_a_second_run_does_nothing_and_says_so_quickly(copy, capsys):
+    started = time.monotonic()
+    before = state(copy)
+    assert main(["tiny.yaml"]) == Exit.OK
+    assert time.monotonic() - started < 5
+    assert state(copy) == before
+    assert {why for _, why in explained(capsys).values()} == {"kept: nothing changed"}
+
+
+def test_a_changed_setting_repeats_what_depends_on_it_and_only_that(copy, capsys):
+    changed(Path("tiny.yaml"), evaluate={"copies": 30})
+    found = explained(capsys)
+    assert (found["ingest"][0], found["train"][0], found["evaluate"][0]) == ("keep", "keep", "run")
+    assert "evaluate.copies 20 -> 30" in found["evaluate"][1]
+    changed(Path("tiny.yaml"), sites={**BASE["sites"], "a": {**BASE["sites"]["a"], "exclude": ["nobody"]}})
+    found = explained(capsys)
+    assert found["ingest"][0] == "run" and "a" in found["ingest"][1]
+
+
+def test_another_method_trains_that_one_and_keeps_the_others(copy):
+    before = state(copy)
+    methods = {**BASE["train"]["methods"], "prox": {"name": "fedprox", "mu": 0.1}, "pooled": {"name": "central"}}
+    changed(Path("tiny.yaml"), train={**BASE["train"], "methods": methods})
+    assert main(["tiny.yaml"]) == Exit.OK
+    after = state(copy)
+    assert before.items() <= after.items()
+    lines = list(book.lines(copy / "sites" / "a" / "ledger.jsonl"))
+    assert len([line for line in lines if line["request"] == "train"]) == 3 * 4  # local, fedavg, fedper, prox
+    assert len([line for line in lines if line["request"] == "pool"]) == 1
+    (scores,) = [p for p in copy.glob("report/*/scores.json") if "pooled" in p.read_text()]
+    assert {row["method"] for row in json.loads(scores.read_text())} == set(methods)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "stage", "reason"),
+    [
+        ("train/*/fedavg.json", "train", "corrupt: fedavg.json"),
+        ("evaluate/*/index.json", "evaluate", "corrupt: index.json"),
+        ("sites/a/cohorts/*/cohort.safetensors", "ingest", "a: the cohort is corrupt"),
+        ("sites/b/models/tiny/fedavg-*/*", "train", "b: a model"),
+    ],
+)
+def test_corrupt_files_are_named_and_made_again(copy, capsys, pattern, stage, reason):
+    for path in copy.glob(pattern):
+        data = path.read_bytes()
+        path.write_bytes(data[: len(data) // 2])
+    found = explained(capsys)
+    assert found[stage][0] == "run" and reason in found[stage][1]
+    assert main(["tiny.yaml"]) == Exit.OK
+    assert {state for state, _ in explained(capsys).values()} == {"keep"}
+
+
+def test_a_policy_outranks_the_yaml_of_the_coordinator(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    stubborn = {**BASE["sites"]["a"], "policy": {"requests": ["survey", "ingest", "holds"]}}
+    changed(tmp_path / "tiny.yaml", sites={**BASE["sites"], "a": stubborn})
+    assert main(["tiny.yaml"]) == Exit.SITE
+    said = capsys.readouterr().err
+    assert "a: policy_request" in said
+    assert said.strip().splitlines()[-1].startswith("python -m pipelines.run")
+    refusals = [line for line in book.lines(tmp_path / "runs/tiny/sites/a/ledger.jsonl") if line["refused"]]
+    assert refusals and all(line["bytes"] == 0 for line in refusals)
+
+
+def test_pooling_needs_the_sites_consent_too(copy, capsys):
+    methods = {**BASE["train"]["methods"], "pooled": {"name": "central"}}
+    sites = {name: {k: v for k, v in site.items() if k != "policy"} for name, site in BASE["sites"].items()}
+    changed(Path("tiny.yaml"), name="other", sites=sites, train={**BASE["train"], "methods": methods})
+    assert main(["tiny.yaml"]) == Exit.SITE
+    assert "pool: no answer from a: policy_request, b: policy_request" in capsys.readouterr().err
+
+
+def test_too_many_rejected_studies_end_the_run_with_their_number(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    source = {**BASE["sites"]["a"]["source"], "patients": 4, "damaged": 3}
+    changed(tmp_path / "tiny.yaml", sites={**BASE["sites"], "a": {"source": source}})
+    assert main(["tiny.yaml", "--until", "ingest"]) == Exit.DATA
+    assert "a: 3 rejected, 4 used, max_rejected 0.2" in capsys.readouterr().err
+
+
+def test_check_looks_and_computes_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    changed(tmp_path / "tiny.yaml")
+    assert main(["tiny.yaml", "--check", "--json"]) == Exit.OK
+    found = json.loads(capsys.readouterr().out)
+    assert found["sites"]["a"]["files"] > 20
+    assert found["methods"]["fedavg"]["bytes"] > found["methods"]["local"]["bytes"]
+    assert not list((tmp_path / "runs" / "tiny").glob("ingest/*"))
+
+
+def test_a_file_that_is_not_there_and_a_flag_that_is_not_known(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["nowhere.yaml"]) == Exit.CONFIG
+    assert "prostate_adc.yaml" in capsys.readouterr().err
+    changed(tmp_path / "tiny.yaml")
+    assert main(["tiny.yaml", "--only", "teleport"]) == Exit.CONFIG
+    assert "the stages are ingest, train, evaluate, report" in capsys.readouterr().err
+    (tmp_path / "bad.yaml").write_bytes(b"\xff\xfe\x00")
+    assert main(["bad.yaml"]) == Exit.CONFIG
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda p: p.name)
+def test_every_shipped_configuration_is_in_order(path, monkeypatch):
+    monkeypatch.setenv("CONSILIUM_DATA", "/data")
+    config = load(str(path))
+    assert config.privacy == "none"
+    for label, method in config.train.methods.items():
+        for site in config.sites:
+            assert method.complaints(method.network(config.task()), config.work(label, site), False) == []
+
+
+def test_configurations_are_found_at_all():
+    assert len(list(CONFIGS.rglob("*.yaml"))) == len(list(CONFIGS.glob("*.yaml"))) >= 2
+
+
+def child(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "pipelines.run", "tiny.yaml", *arguments],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def killed_often(folder: Path, *, times: int, seed: int) -> None:
+    """Start, kill -9 after a random while of training, start again; then let it finish."""
+    chance = random.Random(seed)
+    for _ in range(times):
+        process = child(folder)
+        federation = folder / "runs" / "tiny" / "federation"
+        deadline = time.monotonic() + 60
+        while process.poll() is None and not federation.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(chance.uniform(0, 1.5))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    process = child(folder)
+    _, error = process.communicate(timeout=300)
+    assert process.returncode == 0, error.decode()
+
+
+def test_kill_9_in_training_and_a_second_run_is_the_uninterrupted_one(run, tmp_path):
+    changed(tmp_path / "tiny.yaml")
+    killed_often(tmp_path, times=2, seed=0)
+    assert state(tmp_path / "runs" / "tiny") == state(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_kill_9_many_times(run, tmp_path, seed):
+    changed(tmp_path / "tiny.yaml")
+    killed_often(tmp_path, times=4, seed=seed)
+    assert state(tmp_path / "runs" / "tiny") == state(run)
+
+
+def test_ctrl_c_stops_at_a_safe_point_and_the_last_line_goes_on(run, tmp_path):
+    changed(tmp_path / "tiny.yaml")
+    process = child(tmp_path)
+    while process.poll() is None and not list((tmp_path / "runs").glob("tiny/federation/*/state")):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == Exit.STOPPED
+    assert error.decode().strip().splitlines()[-1] == "python -m pipelines.run tiny.yaml --from train"
+    again = child(tmp_path, "--from", "train")
+    assert again.wait(timeout=300) == 0
+    assert state(tmp_path / "runs" / "tiny") == state(run)

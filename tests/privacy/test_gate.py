@@ -1,0 +1,84 @@
+"""Every byte that leaves stands in the ledger; what may not leave does not."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from privacy import ledger as book
+from privacy.events import NON_PRIVATE, NOTHING, composed, describe
+from privacy.gate import Refused, release
+from privacy.message import Call
+from privacy.policy import REQUESTS, Policy
+
+CALL = Call("run", 3, "train", {})
+
+
+def let(tmp_path, reply=b"abc", call=CALL, policy=None, again=False):
+    release(
+        reply,
+        describe(NON_PRIVATE),
+        call=call,
+        policy=policy or Policy(),
+        ledger=tmp_path / "ledger.jsonl",
+        recipient="coordinator",
+        now="2026-01-01T00:00:00Z",
+        again=again,
+    )
+
+
+def test_what_leaves_is_written_down_first(tmp_path):
+    let(tmp_path)
+    let(tmp_path, again=True)
+    one, two = book.lines(tmp_path / "ledger.jsonl")
+    assert (one["bytes"], one["round"], one["request"], one["again"]) == (3, 3, "train", False)
+    assert one["sha256"] == hashlib.sha256(b"abc").hexdigest() and one["event"] == {"kind": "non_private"}
+    assert two["again"] is True
+
+
+@pytest.mark.parametrize(
+    ("policy", "call", "code"),
+    [
+        (Policy(requests=("survey",)), CALL, "policy_request"),
+        (Policy(max_bytes=2), CALL, "policy_bytes"),
+        (Policy(), Call("run", 0, "pool", {}), "policy_request"),
+    ],
+)
+def test_a_refusal_names_its_code_and_is_written_down_with_no_bytes(tmp_path, policy, call, code):
+    with pytest.raises(Refused, match=code):
+        let(tmp_path, call=call, policy=policy)
+    (line,) = book.lines(tmp_path / "ledger.jsonl")
+    assert (line["refused"], line["bytes"]) == (code, 0)
+
+
+def test_pooling_needs_its_own_word():
+    assert not Policy(requests=REQUESTS).allows("pool")
+    assert Policy(pooling=True).allows("pool")
+    with pytest.raises(ValueError, match="unknown teleport"):
+        Policy(requests=("teleport",))
+    with pytest.raises(ValueError, match="max_bytes"):
+        Policy(max_bytes=0)
+
+
+@given(st.lists(st.sampled_from([NON_PRIVATE, NOTHING]), max_size=5))
+def test_one_non_private_part_makes_the_whole_non_private(events):
+    whole = describe(composed(events))
+    assert (whole == {"kind": "non_private"}) == (NON_PRIVATE in events)
+
+
+def test_an_event_that_nobody_knows_is_not_booked_as_nothing():
+    with pytest.raises(ValueError, match="does not know"):
+        describe(object())  # type: ignore[arg-type]
+
+
+def test_a_torn_line_is_closed_and_reported_and_nothing_is_lost(tmp_path):
+    ledger = tmp_path / "ledger.jsonl"
+    let(tmp_path)
+    ledger.write_bytes(ledger.read_bytes() + b'{"bytes": 12')
+    let(tmp_path)
+    first, torn, last = book.lines(ledger)
+    assert torn == {"torn": True, "line": 2}
+    assert first["bytes"] == last["bytes"] == 3
