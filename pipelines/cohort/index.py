@@ -46,15 +46,18 @@ class Index:
 
 
 def walk(folder: Path) -> list[Path]:
-    """All regular files below `folder`, sorted by name, each once; a link is followed only to a file inside it."""
+    """All regular files below `folder`, sorted by name, each once; a link is followed only to a file inside it.
+
+    Hidden files and folders (names that begin with a dot) are not data: they are version control's and file managers'.
+    """
     root = folder.resolve()
     found: dict[Path, Path] = {}
     for parent, folders, names in os.walk(root, followlinks=False):
-        folders.sort()
-        for name in sorted(names):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(name for name in names if not name.startswith(".")):
             path = Path(parent, name)
             real = path.resolve() if path.is_symlink() else path
-            if real.is_relative_to(root) and _regular(real) and (real not in found or not path.is_symlink()):
+            if real.is_relative_to(root) and _regular(real) and (real not in found or real == path):
                 found[real] = path
     return sorted(found.values())
 

@@ -67,7 +67,7 @@ def _counts(sizes: Sequence[int], shares: Sequence[float]) -> list[list[int]]:
     for row, size in zip(table, sizes, strict=True):
         wanting = [total - sum(column) for total, column in zip(totals, zip(*table, strict=True), strict=True)]
         while sum(row) < size:
-            best = max(range(len(row)), key=lambda s: (wanting[s], size * shares[s] - row[s], -s))
+            best = max(range(len(row)), key=lambda s: (wanting[s], -s))
             row[best] += 1
             wanting[best] -= 1
     if table and not any(row[0] for row in table):

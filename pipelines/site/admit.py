@@ -42,7 +42,7 @@ def survey_files(hospital: Hospital, call: Call, message: Message, memory: Messa
     """How many files there are, and a digest of their names, sizes and times and of the settings that concern them."""
     settings = _settings(hospital)
     files = files_of(hospital)
-    found = survey(files.source, files.labels)
+    found = survey(files.source, files.labels, files.gland)
     own = {"files": found["digest"], "settings": to_plain(replace(settings, methods={}, work={}))}
     # A digest says nothing; the number of files is a count of what the hospital has.
     return Done(

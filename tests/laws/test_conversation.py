@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass, replace
 
 import pytest
-import rig
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import rig
 from federation.conversation import once
 from federation.descent import Work
 from federation.engine import InProcess

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import rig
 import torch
 from torch import nn
 
+import rig
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.fedprox import FedProx

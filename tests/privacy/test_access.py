@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import rig
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rig
 from privacy.access import batches_per_epoch, minibatches, open_access
 from privacy.events import NON_PRIVATE, composed
 

@@ -111,8 +111,9 @@ def test_counts_agree_with_the_cohort(hospital: Path) -> None:
     assert not any(f"P{number}" in json.dumps(facts) for number in range(10))
 
 
-def test_a_patient_is_in_one_split_and_each_class_in_training(hospital: Path) -> None:
-    cohort, _, _ = read(hospital)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_patient_is_in_one_split_and_each_class_in_training(hospital: Path, seed: int) -> None:
+    cohort, _, _ = read(hospital, seed=seed)
     for number in range(len(cohort.patients)):
         assert len(set(cohort.split[cohort.patient == number].tolist())) == 1
     train = cohort.split == 0

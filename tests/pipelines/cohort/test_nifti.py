@@ -175,6 +175,33 @@ def test_a_wrong_checksum_is_unreadable(tmp_path: Path) -> None:
     assert reason(tmp_path) == "unreadable"
 
 
+def test_what_nibabel_mends_is_not_printed(tmp_path: Path) -> None:
+    made = edited(set_forms(np.diag([2.0, 2, 3, 1]), None), pixdim=[1, -2, 2, 3, 0, 0, 0, 0])
+    printed = logging.handlers.BufferingHandler(100)
+    logging.getLogger("nibabel.global").addHandler(printed)
+    volume = read_volume(saved(tmp_path, made))
+    logging.getLogger("nibabel.global").removeHandler(printed)
+    assert np.array_equal(volume.values, VALUES)
+    assert not printed.buffer  # a message about a damaged header may quote it
+
+
+def test_a_link_gives_its_name_to_content_kept_in_a_hidden_folder(tmp_path: Path) -> None:
+    kept = saved(tmp_path / ".annex", image(), "hash.nii.gz")
+    saved(tmp_path, image(), "._Miller.nii.gz")
+    (tmp_path / "Miller.nii.gz").symlink_to(kept)
+    (tmp_path / "a").symlink_to(tmp_path / ".annex")
+    studies, rejected = read_nifti(NiftiSource(folder=str(tmp_path)))
+    assert [study.patient for study in studies] == ["Miller"]
+    assert not rejected
+
+
+def test_an_alias_does_not_rename_a_file(tmp_path: Path) -> None:
+    path = saved(tmp_path, image())
+    for name in ("Alias.nii.gz", "Zalias.nii.gz"):
+        (tmp_path / name).symlink_to(path)
+    assert [study.patient for study in read_nifti(NiftiSource(folder=str(tmp_path)))[0]] == ["Miller"]
+
+
 def test_the_patient_stands_in_the_file_name(tmp_path: Path) -> None:
     saved(tmp_path, image(), "sub-07_adc.nii.gz")
     (study,), _ = read_nifti(NiftiSource(folder=str(tmp_path), patient=r"^sub-(\d+)_"))
@@ -212,11 +239,5 @@ def test_no_damage_to_the_bytes_escapes(tmp_path: Path, edits: list[tuple[int, i
     for where, value in edits:
         data[min(where, len(data) - 1)] = value
     (tmp_path / "Miller.nii.gz").write_bytes(gzip.compress(bytes(data)) if packed else bytes(data))
-    printed = logging.handlers.BufferingHandler(100)
-    logging.getLogger("nibabel.global").addHandler(printed)
-    try:
-        studies, rejected = read_nifti(NiftiSource(folder=str(tmp_path)))
-    finally:
-        logging.getLogger("nibabel.global").removeHandler(printed)
+    studies, rejected = read_nifti(NiftiSource(folder=str(tmp_path)))
     assert len(studies) + len(rejected) == 1
-    assert not printed.buffer  # a damaged header may hold a patient's name

@@ -1,0 +1,58 @@
+"""Run the golden configuration and write down what came out, and the digest of each stage's source."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+
+def result(folder: Path) -> dict[str, object]:
+    """What the golden run must give: counts exactly, losses and scores to a tolerance."""
+    root = folder / "runs" / "golden"
+    (ingest,) = root.glob("ingest/*/sites.json")
+    (scores,) = root.glob("report/*/scores.json")
+    sites = {
+        site: {k: facts[k] for k in ("splits", "rejected_by_reason", "scanners")}
+        for site, facts in json.loads(ingest.read_text()).items()
+    }
+    losses = {
+        p.stem: json.loads(p.read_text())["totals"]
+        for p in sorted(root.glob("train/*/*.json"))
+        if p.name != "manifest.json"
+    }
+    auc = {
+        f"{r['method']} {r['protocol']} {' '.join(r['sites'])}": r["value"]
+        for r in json.loads(scores.read_text())
+        if r["measure"] == "AUC"
+    }
+    return {"sites": sites, "losses": losses, "auc": auc}
+
+
+def stages() -> dict[str, dict[str, object]]:
+    """Version and source digest of every stage."""
+    from pipelines.run import STAGES
+
+    found = {}
+    for stage in STAGES:
+        source = ROOT / "pipelines" / "stages" / f"{stage.name}.py"
+        found[stage.name] = {"version": stage.version, "source": hashlib.sha256(source.read_bytes()).hexdigest()[:16]}
+    return found
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    from pipelines.run import main
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        if main([str(HERE / "tiny" / "tiny.yaml")]):
+            sys.exit("the golden run failed")
+        (HERE / "tiny" / "expected.json").write_text(json.dumps(result(Path(folder)), indent=1, sort_keys=True) + "\n")
+    (HERE / "stages.json").write_text(json.dumps(stages(), indent=1, sort_keys=True) + "\n")
