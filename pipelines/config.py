@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
+import torch
 from pydantic import Field, TypeAdapter, ValidationError
 
 from federation.descent import Work
@@ -179,9 +180,15 @@ class Config:
         return problems
 
     def _complaints(self) -> list[str]:
+        task = self.task()
+        try:
+            with torch.no_grad():
+                task.network().eval()(torch.zeros(2, *task.inputs))
+        except RuntimeError as error:
+            return [f"images.size: {self.images.size} is too small for the network of model ({error})"]
         problems = []
         for label, algorithm in self.train.methods.items():
-            module = algorithm.network(self.task())
+            module = algorithm.network(task)
             for site in self.sites:
                 try:
                     said = algorithm.complaints(module, self.work(label, site), False)

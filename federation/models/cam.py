@@ -46,7 +46,7 @@ class Cam:
             raise ValueError(f"loss weights must be >= 0, found {self.head_weight} and {self.map_weight}")
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
-        """A network for images (C, H, W) whose sides are multiples of 16."""
+        """A network for images (C, H, W) whose sides are at least 16."""
         return CamModule(inputs, classes, self.widths, self.norm)
 
     def losses(self, output: Output, y: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ class Cnn:
             raise ValueError(f"model.widths must be at least two multiples of 8, found {list(self.widths)}")
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
-        """A network for images (C, H, W) whose sides are multiples of 2^len(widths)."""
+        """A network for images (C, H, W) whose sides are at least 2^len(widths)."""
         return CnnModule(inputs, classes, self.widths, self.norm)
 
     def losses(self, output: Output, y: Tensor) -> Tensor:

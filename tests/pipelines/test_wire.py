@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import ClassVar
 
 import pipelines.run
 import rig
 from pipelines.run import main
+from privacy import ledger as book
+from privacy.message import to_bytes
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "tiny" / "tiny.yaml"
 
 
 class Wire(rig.Wire):
-    """Takes the place of the in-process engine."""
+    """Takes the place of the in-process engine, and weighs every reply."""
+
+    weighed: ClassVar[dict[str, list[int]]] = {}
+
+    def ask(self, call, messages, *, deadline_s=None):
+        answers = super().ask(call, messages, deadline_s=deadline_s)
+        for site, reply in answers.replies.items():
+            self.weighed.setdefault(site, []).append(len(to_bytes(reply)))
+        return answers
 
 
 def results(folder: Path) -> tuple[dict[str, bytes], object]:
@@ -35,3 +46,6 @@ def test_what_passes_in_process_passes_over_a_wire(tmp_path, monkeypatch):
     assert main([str(GOLDEN)]) == 0
     assert results(near) == results(far)
     assert len(results(near)[0]) > 10
+    for site in "ab":
+        lines = list(book.lines(far / "runs" / "golden" / "sites" / site / "ledger.jsonl"))
+        assert [line["bytes"] for line in lines] == Wire.weighed[site], "a byte left that is not in the ledger"

@@ -1,0 +1,147 @@
+"""The door of the real configuration: every mistake told, with its place, and never a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import random
+import typing
+
+import pytest
+import yaml
+
+from pipelines.config import Config, overridden
+from pipelines.document import ConfigError
+from pipelines.door import read_yaml, render, to_plain, validate
+from pipelines.run import CONFIGS
+
+TEXT = (CONFIGS / "prostate_adc.yaml").read_text()
+PLAIN = yaml.safe_load(TEXT)
+
+
+def problems(change) -> str:
+    settings = yaml.safe_load(TEXT)
+    change(settings)
+    with pytest.raises(ConfigError) as caught:
+        validate(read_yaml(yaml.safe_dump(settings), environment={}), Config)
+    return render(caught.value, "my.yaml")
+
+
+def put(*path_and_value):
+    *path, last, value = path_and_value
+
+    def change(settings):
+        for part in path:
+            settings = settings[part]
+        settings[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (put("train", "methods", "fedprox", "mu", -1.0), "fedprox.mu: must be >= 0, found -1.0"),
+        (put("train", "methods", "fedavg", "name", "fedporx"), "fedprox"),
+        (put("train", "methods", "Fed Avg", {"name": "fedavg"}), "'Fed Avg' is not made of"),
+        (put("train", "methods", {}), "methods: empty"),
+        (put("train", "method_work", {}), "scaffold needs plain sgd"),
+        (put("train", "method_work", {"nobody": {"lr": 0.1}}), "nobody"),
+        (put("train", "method_work", {"fedavg": {"learning_rate": 0.1}}), "learning_rate"),
+        (put("train", "method_work", {"fedavg": {"lr": "0.1"}}), "lr"),
+        (put("train", "schedule", "rounds", 0), "rounds must be >= 1, found 0"),
+        (put("train", "work", "steps", 5), "either epochs or steps"),
+        (put("pooling", "refused"), "central training pools images"),
+        (put("privacy", None), "privacy"),
+        (lambda s: s.pop("privacy"), "privacy"),
+        (put("sites", {}), "name at least one hospital"),
+        (put("sites", "central", PLAIN["sites"]["north"]), "reserved 'central'"),
+        (put("sites", "north", "methods", {"fedprox": {"nu": 1}}), "nu"),
+        (put("sites", "north", "work", {"lr": -1.0}), "lr must be > 0"),
+        (put("sites", "north", "source", {"kind": "dicom", "folder": "x"}), "labels: missing"),
+        (put("sites", "north", "source", "scanner", "Z"), "scanner"),
+        (put("sites", "north", "policy", "requests", ["teleport"]), "teleport"),
+        (put("split", "train", 0.9), "sum to 1"),
+        (put("evaluate", "reference", "nobody"), "'nobody' is no method"),
+        (put("evaluate", "copis", 3), "copies"),
+        (put("model", "widths", [7, 7, 7, 7]), "multiples of 8"),
+        (put("model", "name", "resnet"), "cam"),
+        (put("images", "size", "48"), "size"),
+        (put("images", "size", 8), "images.size: 8 is too small"),
+        (put("threads", 0), "threads"),
+        (put("name", "../up"), "name"),
+    ],
+)
+def test_each_mistake_is_named_with_its_place(change, said):
+    text = problems(change)
+    assert said in text
+    assert text.startswith("my.yaml:")
+
+
+def test_several_mistakes_come_at_once():
+    def change(settings):
+        settings["train"]["methods"]["fedprox"]["mu"] = "high"
+        settings["split"]["train"] = -1.0
+        settings["evaluate"]["copis"] = 3
+        settings["model"]["norm"] = "layer"
+
+    assert len(problems(change).splitlines()) >= 4
+
+
+def walk(kind, seen: set[type]) -> set[type]:
+    """Every dataclass that can be reached from a type."""
+    for part in typing.get_args(kind):
+        walk(part, seen)
+    if dataclasses.is_dataclass(kind) and kind not in seen:
+        seen.add(kind)
+        for hint in typing.get_type_hints(kind, include_extras=True).values():
+            walk(hint, seen)
+    return seen
+
+
+def test_every_settings_class_is_frozen_and_strict():
+    found = walk(Config, set())
+    assert len(found) > 15
+    for kind in found:
+        assert kind.__dataclass_params__.frozen, kind
+        assert kind.__pydantic_config__["extra"] == "forbid", kind
+
+
+def test_an_override_is_checked_like_the_setting_itself():
+    config = validate(read_yaml(TEXT, environment={}), Config)
+    assert config.work("scaffold", "north").optimizer == "sgd"
+    assert overridden(config.train.work, {"steps": 7}).epochs is None
+    with pytest.raises(ValueError, match="lr must be > 0, found -1"):
+        overridden(config.train.work, {"lr": -1.0})
+    with pytest.raises(ValueError, match="speed"):
+        overridden(config.train.work, {"speed": 1})
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda p: p.name)
+def test_settings_survive_their_plain_form(path):
+    config = validate(read_yaml(path.read_text(), environment={"CONSILIUM_DATA": "/data"}), Config)
+    again = validate(read_yaml(yaml.safe_dump(to_plain(config)), environment={}), Config)
+    assert again == config
+
+
+def test_mutated_configurations_end_in_settings_or_in_named_problems():
+    chance = random.Random(0)
+    environment = {**os.environ, "CONSILIUM_DATA": "/data"}
+    good = 0
+    for _ in range(400):
+        text = list(TEXT)
+        for _ in range(chance.randint(1, 4)):
+            at = chance.randrange(len(text))
+            kind = chance.randrange(3)
+            if kind == 0:
+                del text[at]
+            elif kind == 1:
+                text[at] = chance.choice("{}[]:,#&*!|>'\"%@`-0a \n\t\x00é")
+            else:
+                other = chance.randrange(len(text))
+                text[at:at] = text[other : other + chance.randint(1, 30)]
+        with contextlib.suppress(ConfigError):
+            validate(read_yaml("".join(text), environment=environment), Config)
+            good += 1
+    assert 0 < good < 400
