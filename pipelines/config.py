@@ -130,7 +130,7 @@ class Config:
     title: str = ""
     privacy: Literal["none"]
     seed: int = 0
-    threads: int = 2
+    threads: int = 1
     runs: str = "runs"
     pooling: Literal["allowed", "refused"] = "refused"
     sites: Mapping[str, SiteSettings]

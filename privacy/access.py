@@ -26,7 +26,10 @@ Augment: TypeAlias = Callable[[Tensor, torch.Generator], Tensor]
 
 @dataclass(frozen=True)
 class Rows:
-    """One split of a site's patients. x: (n, ...); y: (n,) int64; patient: (n,) int64, equal for one patient's rows."""
+    """One split of a site's patients.
+
+    x: (n, ...). y: (n,) int64 classes, or (n, H, W) masks. patient: (n,) int64, equal for one patient's rows.
+    """
 
     x: Tensor
     y: Tensor

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from evaluation.drawing import Picture
-from evaluation.figures import Curve, intensities, learning_curves
-from evaluation.histograms import count
+from evaluation.figures import Curve, intensities, learning_curves, roc_curves
+from evaluation.histograms import Counts, count
 from evaluation.pictures import Tile, contact_sheet
 from evaluation.report import Left, Quarantined, SitePage, SplitCount, site_page
-from evaluation.rows import ScoreRow, score_rows
+from evaluation.rows import score_rows
 from federation.conversation import newest
 from federation.models.cam import local_probabilities
 from federation.parameters import loaded
@@ -41,6 +41,7 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     facts = message.facts
     cohort = cohort_of(hospital, str(facts["cohort"]))
     methods = [m for m in _list(facts["methods"]) if isinstance(m, dict)]
+    tables = _own_tables(hospital, methods, facts)
     lines = [line for line in book.lines(hospital.ledger) if not line.get("torn")]
     page = SitePage(
         title=str(facts["title"]),
@@ -50,13 +51,13 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
         simulation=True,
         reference=str(facts["reference"] or ""),
         splits=tuple(split_counts(cohort)),
-        scores=_own_scores(hospital, methods, facts),
+        scores=score_rows(tables, reference=str(facts["reference"]) if facts["reference"] in tables else None),
         left=tuple(_left(hospital.name, lines)),
         quarantine=tuple(
             Quarantined(r.study, r.reason, r.detail) for r in rejected_studies(hospital, str(facts["cohort"]))
         ),
         images=tuple(_images(cohort)) + tuple(_cams(hospital, cohort, methods)),
-        pictures=tuple(_pictures(hospital, cohort, methods)),
+        pictures=(*_rocs(hospital.name, tables), *_pictures(hospital, cohort, methods)),
     )
     DiskFolder(hospital.root).write(PAGE, site_page(page).encode())
     left: list[Json] = [{"request": e.request, "messages": e.messages, "bytes": e.bytes} for e in page.left]
@@ -86,12 +87,12 @@ def _left(site: str, lines: Sequence[Mapping[str, Json]]) -> list[Left]:
     return [Left(site, request, messages, size) for request, (messages, size) in sums.items()]
 
 
-def _own_scores(
+def _own_tables(
     hospital: Hospital, methods: Sequence[Mapping[str, Json]], facts: Mapping[str, Json]
-) -> tuple[ScoreRow, ...]:
-    """Rows of this hospital's own models on its own test patients, from the scores that it kept."""
+) -> dict[str, dict[tuple[str, str], Counts]]:
+    """Counts of this hospital's own models on its own test patients, from the scores that it kept."""
     folder = DiskFolder(hospital.root / "scores")
-    tables = {}
+    tables: dict[str, dict[tuple[str, str], Counts]] = {}
     for method in methods:
         name = f"{str(method['train_run']).rpartition('/')[2]}.safetensors"
         if not folder.has(name):
@@ -107,8 +108,12 @@ def _own_scores(
             site=hospital.name,
         )
         tables[str(method["label"])] = {(hospital.name, hospital.name): counts}
-    reference = facts["reference"]
-    return score_rows(tables, reference=str(reference) if reference in tables else None)
+    return tables
+
+
+def _rocs(site: str, tables: Mapping[str, Mapping[tuple[str, str], Counts]]) -> list[Picture]:
+    lines = {method: table[site, site].scores[0, 0] for method, table in tables.items()}
+    return [roc_curves({site: lines})] if lines else []
 
 
 def _images(cohort: Cohort) -> list[Picture]:

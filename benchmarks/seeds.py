@@ -1,0 +1,58 @@
+"""Run a configuration with several seeds and print a table: python benchmarks/seeds.py prostate_adc.yaml 0 1 2
+
+A seed changes the split of the patients, the common start and the order of the images; the patients stay the same.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import yaml
+
+from evaluation.intervals import t_interval
+from pipelines.run import load, main
+
+
+def rows_of(name: str, seed: int, folder: Path) -> list[dict[str, object]]:
+    """Scores of one run."""
+    from pipelines.door import to_plain
+
+    config = replace(load(name), seed=seed, name=f"seed-{seed}", runs=str(folder))
+    path = folder / f"seed-{seed}.yaml"
+    path.write_text(yaml.safe_dump(to_plain(config)))
+    if main([str(path)]):
+        sys.exit(f"seed {seed} failed")
+    (scores,) = (folder / f"seed-{seed}").glob("report/*/scores.json")
+    found: list[dict[str, object]] = json.loads(scores.read_text())
+    return found
+
+
+def table(runs: Sequence[Sequence[dict[str, object]]], measure: str) -> str:
+    """Markdown: a line a method, mean over runs with the 95 % t interval."""
+    values: dict[tuple[str, str], list[float]] = {}
+    for rows in runs:
+        for row in rows:
+            if row["measure"] == measure and row["value"] is not None:
+                column = row["sites"][0] if row["protocol"] == "private" else row["protocol"]
+                values.setdefault((str(row["method"]), str(column)), []).append(float(str(row["value"])))
+    columns = list(dict.fromkeys(column for _, column in values))
+    lines = [f"| {measure} | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for method in dict.fromkeys(method for method, _ in values):
+        cells = []
+        for column in columns:
+            estimate = t_interval(values.get((method, column), []))
+            cells.append(f"{estimate.value:.3f} ± {(estimate.high - estimate.low) / 2:.3f}")
+        lines.append(f"| {method} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as place:
+        runs = [rows_of(sys.argv[1], int(seed), Path(place)) for seed in sys.argv[2:]]
+    for measure in ("AUC", "balanced accuracy"):
+        print(f"\n{table(runs, measure)}")

@@ -1,0 +1,72 @@
+"""The contract of every engine: each asked site is answered for, by a reply or by a code, and nothing is raised."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+import rig
+from federation.engine import InProcess
+from privacy.gate import Refused
+from privacy.message import Call, Message
+
+CALL = Call("run", 1, "train", {"a": 0})
+
+
+def echo(call, message):
+    return Message(message.tensors, {**message.facts, "round": call.round})
+
+
+def refuse(call, message):
+    raise Refused("policy_request")
+
+
+def fail(call, message):
+    raise RuntimeError("Mr Smith, born 1950, has a file that cannot be read")
+
+
+def slow(call, message):
+    time.sleep(0.2)
+    return Message()
+
+
+WORKERS = {"c": echo, "a": echo, "refusing": refuse, "failing": fail, "slow": slow}
+
+
+@pytest.fixture(params=[InProcess, rig.Wire], ids=["in process", "wire"])
+def engine(request):
+    return request.param(WORKERS)
+
+
+def test_sites_are_sorted(engine):
+    assert engine.sites == ("a", "c", "failing", "refusing", "slow")
+
+
+def test_every_asked_site_is_in_exactly_one_place(engine):
+    asked = [*WORKERS, "nobody"]
+    answers = engine.ask(CALL, {site: Message() for site in asked}, deadline_s=0.1)
+    assert sorted([*answers.replies, *answers.missing]) == sorted(asked)
+    assert answers.missing == {
+        "failing": "failed",
+        "refusing": "policy_request",
+        "slow": "late",
+        "nobody": "unknown_site",
+    }
+    assert list(answers.replies) == ["a", "c"]
+
+
+def test_each_site_gets_its_own_message_and_only_who_is_asked_answers(engine):
+    messages = {site: Message({"x": torch.full((2,), float(i))}, {"who": site}) for i, site in enumerate("ca")}
+    answers = engine.ask(CALL, messages)
+    for site, message in messages.items():
+        assert torch.equal(answers.replies[site].tensors["x"], message.tensors["x"])
+        assert answers.replies[site].facts == {"who": site, "round": 1}
+    assert not answers.missing
+    assert engine.ask(CALL, {}).replies == {}
+
+
+def test_no_text_of_a_failure_crosses_the_wall(engine):
+    answers = engine.ask(CALL, {"failing": Message()})
+    assert "Smith" not in repr(answers)
