@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 from federation.algorithm import Memory
 from privacy.folder import Folder
 from privacy.gate import Refused
-from privacy.message import Call, Malformed, Message, from_bytes, to_bytes
+from privacy.message import Call, Message, from_bytes, sealed, to_bytes, unsealed
 
 Work: TypeAlias = Callable[[Memory], tuple[Message, Memory]]
 
@@ -38,7 +38,7 @@ def once(folder: Folder, call: Call, site: str, work: Work) -> Answer:
     if folder.has(name):
         reply, memory = _unpack(folder.read(name))
         return Answer(reply, memory, True)
-    if call.request == "train" and any(round_ > call.round for round_ in _trained(folder)):
+    if call.request in ("train", "finish") and any(round_ >= call.round for round_ in _trained(folder)):
         raise Refused("stale_round")
     merged = call.merged.get(site, 0)
     message, memory = work(remembered(folder, merged))
@@ -51,8 +51,14 @@ def once(folder: Folder, call: Call, site: str, work: Work) -> Answer:
 
 
 def remembered(folder: Folder, merged: int) -> Memory:
-    """The memory after round `merged` (0: after the introduction; nothing before it)."""
+    """The memory after round `merged` (0: after the introduction; nothing before it).
+
+    Raises:
+        Refused: `no_memory`: a round of this site was merged, and what it remembered of it is gone.
+    """
     name = f"train-{merged}" if merged else "introduce-0"
+    if merged and not folder.has(name):
+        raise Refused("no_memory")
     return _unpack(folder.read(name))[1] if folder.has(name) else Message()
 
 
@@ -73,11 +79,10 @@ def _trained(folder: Folder) -> list[int]:
 
 
 def _pack(reply: bytes, memory: bytes) -> bytes:
-    return struct.pack("<Q", len(reply)) + reply + memory
+    return sealed(struct.pack("<Q", len(reply)) + reply + memory)
 
 
 def _unpack(data: bytes) -> tuple[bytes, Memory]:
-    if len(data) < 8:
-        raise Malformed(f"a committed answer of {len(data)} bytes is too short to be one")
-    (length,) = struct.unpack("<Q", data[:8])
-    return data[8 : 8 + length], from_bytes(data[8 + length :])
+    body = unsealed(data)
+    (length,) = struct.unpack("<Q", body[:8])
+    return body[8 : 8 + length], from_bytes(body[8 + length :])

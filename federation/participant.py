@@ -7,20 +7,20 @@ same bytes.
 
 Federated checkpointing (FENDA-FL, section 3.4): `latest` is the model after the last merge, `local` the one with the
 lowest validation loss at this site, `global` the one of the round with the lowest example-weighted mean of all sites'
-losses.
+losses; only rounds that every site with validation patients scored are compared.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from federation.algorithm import Algorithm, Memory
 from federation.descent import Site
 from federation.parameters import loaded
 from privacy.folder import Folder
-from privacy.message import Call, Json, Message, Params, from_bytes, to_bytes
+from privacy.message import Call, Json, Message, Params, from_bytes, sealed, to_bytes, unsealed
 
 Checkpoint: TypeAlias = Literal["latest", "global", "local"]
 CHECKPOINTS: tuple[Checkpoint, ...] = ("latest", "global", "local")
@@ -67,21 +67,24 @@ def _validate(
     module = loaded(algorithm.network(site.task), params)
     n = site.size("validation")
     loss = site.measure(module, site.task.validation, "validation") if n else math.nan
-    models.write(f"{call.round - 1}", to_bytes(Message(params)))
+    models.write(f"{call.round - 1}", sealed(to_bytes(Message(params))))
     finite = loss if math.isfinite(loss) else None
     return {**losses, str(call.round - 1): finite}, {"loss": finite, "n": n if finite is not None else 0}
 
 
-def prune(models: Folder, memory: Memory, *, best: int | None, newest: int) -> None:
-    """Remove the models that no checkpoint can ask for any more. Call it after the commit."""
-    losses = _mapping(memory.facts.get("losses"))
-    local = best_round(losses)
-    scored = sorted(int(name) for name in losses)
-    kept = {newest, newest - 1, local, best}
-    if best is not None:  # a site that was not asked in the best round answers with its last model before it
-        kept.add(max((r for r in scored if r <= best), default=None))
+def prune(models: Folder, memories: Sequence[Memory], *, best: int | None, newest: int) -> None:
+    """Remove the models that no checkpoint can ask for any more. Call it after the commit, and not for a replay.
+
+    memories: the one just committed, and the merged one to which a lost reply would lead back.
+    """
+    kept: set[int | None] = {newest, newest - 1, best}
+    for memory in memories:
+        losses = _mapping(memory.facts.get("losses"))
+        kept.add(best_round(losses))
+        if best is not None:  # a site that was not asked in the best round answers with its last model before it
+            kept.add(max((int(name) for name in losses if int(name) <= best), default=None))
     for name in models.names():
-        if int(name) not in kept:
+        if int(name) < newest and int(name) not in kept:
             models.remove(name)
 
 
@@ -99,7 +102,7 @@ def checkpoint(models: Folder, memory: Memory, which: Checkpoint, *, best: int |
         chosen = best_round(_mapping(memory.facts.get("losses"))) or chosen
     if which == "global" and best is not None:
         chosen = max((r for r in rounds if r <= best), default=chosen)
-    return chosen, from_bytes(models.read(f"{chosen}")).tensors
+    return chosen, from_bytes(unsealed(models.read(f"{chosen}"))).tensors
 
 
 def best_round(losses: Mapping[str, Json]) -> int | None:

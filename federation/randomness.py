@@ -5,6 +5,7 @@ entropy.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,8 +13,8 @@ import torch
 
 
 def derived(seed: int, *names: str | int) -> int:
-    """A 63-bit seed for (seed, names), the same on every machine: sha256 of the parts, which no part can imitate."""
-    text = "\x1f".join(str(part) for part in (seed, *names))
+    """A 63-bit seed for (seed, names), the same on every machine: sha256 of the parts as JSON."""
+    text = json.dumps([seed, *names])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 

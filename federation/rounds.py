@@ -8,16 +8,18 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from federation.algorithm import Algorithm, State
 from federation.engine import Engine
 from federation.participant import best_round
 from federation.randomness import derived
 from privacy.folder import Folder
-from privacy.message import Call, Json, Message, Params, from_bytes, to_bytes
+from privacy.message import Call, Json, Message, Params, from_bytes, sealed, to_bytes, unsealed
 
 STATE = "state"  # the one file that a run resumes from
-INTRODUCTION_TRIES = 3
+TRIES = 3  # of the introduction and the finish, which every site must answer
+LARGEST_COUNT = 2**31
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +64,8 @@ class Outcome:
     """What a run leaves at the coordinator.
 
     losses: site -> round -> validation loss of the model after that round. missing: (round, site, code) of lost
-    replies. best: the round with the lowest example-weighted mean loss, None without validation patients.
+    replies. best: the round with the lowest example-weighted mean loss among those that every scoring site scored, or
+    None.
     """
 
     state: State
@@ -107,7 +110,7 @@ def conduct(
         _save(folder, run, outcome)
     between(outcome)
     if outcome.round == schedule.rounds:
-        outcome = _finish(engine, algorithm, run, outcome, schedule)
+        outcome = _finish(engine, algorithm, run, outcome)
         _save(folder, run, outcome)
     return outcome
 
@@ -116,17 +119,11 @@ def _introduce(
     engine: Engine, algorithm: Algorithm, run: str, initial: Params, opening: Mapping[str, Message]
 ) -> Outcome:
     """Every site must introduce itself: the methods' first state depends on all of them."""
-    introductions: dict[str, Message] = {}
-    missing: Mapping[str, str] = {}
-    for _ in range(INTRODUCTION_TRIES):
-        wanted = {site: opening[site] for site in opening if site not in introductions}
-        replies, missing = engine.ask(Call(run, 0, "introduce", {}), wanted)
-        introductions |= {site: Message(r.tensors, _mapping(r.facts.get("algorithm"))) for site, r in replies.items()}
-        if not missing:
-            break
+    replies, missing = _insistent(engine, Call(run, 0, "introduce", {}), opening, None)
     if missing:
         raise QuorumLost(run, 0, missing)
-    state = algorithm.start(initial, dict(sorted(introductions.items())))
+    introductions = {site: Message(r.tensors, _mapping(r.facts.get("algorithm"))) for site, r in replies.items()}
+    state = algorithm.start(initial, introductions)
     return Outcome(state, {}, {}, {}, (), None, 0)
 
 
@@ -141,7 +138,7 @@ def _round(
     verdicts = {site: verdict(reply, template) for site, reply in replies.items()}
     good = {site: reply for site, reply in sorted(replies.items()) if verdicts[site] is None}
     lost = {**missing, **{site: why for site, why in verdicts.items() if why is not None}}
-    if len(good) < math.ceil(schedule.quorum * len(asked)):
+    if len(good) < math.ceil(schedule.quorum * len(asked) - 1e-9):
         raise QuorumLost(run, number, lost)
     parts = {site: Message(r.tensors, _mapping(r.facts["algorithm"])) for site, r in good.items()}
     state = algorithm.merge(last.state, parts)
@@ -151,18 +148,35 @@ def _round(
     return replace(seen, state=state, merged=merged, missing=last.missing + gone, round=number)
 
 
-def _finish(engine: Engine, algorithm: Algorithm, run: str, last: Outcome, schedule: Schedule) -> Outcome:
-    """Hand out the last merge. A site that misses it keeps its earlier models; it is named, and asked again on
-    resume.
-    """
+def _finish(engine: Engine, algorithm: Algorithm, run: str, last: Outcome) -> Outcome:
+    """Hand out the last merge. Every site must get its model; those that answered before are not made to work again."""
     number = last.round + 1
     call = Call(run, number, "finish", last.merged)
     messages = {site: _envelope(algorithm.send(last.state, site, call), last.best) for site in engine.sites}
-    replies, missing = engine.ask(call, messages, deadline_s=schedule.deadline_s)
-    if len(replies) < math.ceil(schedule.quorum * len(engine.sites)):
+    replies, missing = _insistent(engine, call, messages, Message({}, {"algorithm": {}}))
+    if missing:
         raise QuorumLost(run, number, missing)
-    gone = tuple((number, site, code) for site, code in sorted(missing.items()))
-    return replace(_scored(last, replies, number - 1), missing=last.missing + gone, round=number)
+    return replace(_scored(last, replies, number - 1), round=number)
+
+
+def _insistent(
+    engine: Engine, call: Call, messages: Mapping[str, Message], template: Message | None
+) -> tuple[dict[str, Message], dict[str, str]]:
+    """Ask up to TRIES times, each time whoever has not answered well. template: None takes any reply."""
+    replies: dict[str, Message] = {}
+    missing: dict[str, str] = {}
+    for _ in range(TRIES):
+        answers = engine.ask(call, {site: m for site, m in messages.items() if site not in replies})
+        missing = dict(answers.missing)
+        for site, reply in answers.replies.items():
+            code = None if template is None else verdict(reply, template)
+            if code is None:
+                replies[site] = reply
+            else:
+                missing[site] = code
+        if not missing:
+            break
+    return dict(sorted(replies.items())), missing
 
 
 def _envelope(message: Message, best: int | None) -> Message:
@@ -178,29 +192,42 @@ def sampled(sites: tuple[str, ...], share: float, seed: int) -> tuple[str, ...]:
 
 def verdict(reply: Message, template: Message) -> str | None:
     """The code of what is wrong with a reply, or None: `malformed` (names, shapes, types) or `non_finite`."""
+    said, rehearsed = reply.facts.get("algorithm"), _mapping(template.facts.get("algorithm"))
     expected = {name: (tensor.shape, tensor.dtype) for name, tensor in template.tensors.items()}
     found = {name: (tensor.shape, tensor.dtype) for name, tensor in reply.tensors.items()}
-    said, rehearsed = _mapping(reply.facts.get("algorithm")), _mapping(template.facts.get("algorithm"))
-    if expected != found or set(said) != set(rehearsed) or "loss" not in reply.facts:
+    if expected != found or not isinstance(said, dict) or set(said) != set(rehearsed):
         return "malformed"
     if any(type(said[name]) is not type(rehearsed[name]) for name in said):
         return "malformed"
-    finite = all(torch.isfinite(tensor).all() for tensor in reply.tensors.values() if tensor.is_floating_point())
-    numbers = [value for value in said.values() if isinstance(value, float)]
-    return None if finite and all(math.isfinite(value) for value in numbers) else "non_finite"
+    if "loss" not in reply.facts:
+        return "malformed"
+    loss, n = reply.facts["loss"], reply.facts.get("n")
+    counts = [value for value in [*said.values(), n] if isinstance(value, int)]
+    if not (type(n) is int and all(0 <= value < LARGEST_COUNT for value in counts)):
+        return "malformed"
+    if not (loss is None or (isinstance(loss, float) and loss >= 0)):  # NaN is not >= 0
+        return "malformed"
+    numbers = [value for value in [*said.values(), loss] if isinstance(value, float)]
+    finite = all(_sane(tensor) for tensor in reply.tensors.values()) and all(map(math.isfinite, numbers))
+    return None if finite else "non_finite"
+
+
+def _sane(tensor: Tensor) -> bool:
+    """Finite, and not so large that a mean of such tensors is not."""
+    return not tensor.is_floating_point() or bool((tensor.abs() < torch.finfo(tensor.dtype).max / 2**16).all())
 
 
 def _scored(last: Outcome, replies: Mapping[str, Message], round_: int) -> Outcome:
     """Book the validation losses of the model after `round_`."""
     losses = {site: dict(series) for site, series in last.losses.items()}
-    weighted, examples = 0.0, 0
-    for site, reply in replies.items():
-        loss, n = reply.facts.get("loss"), reply.facts.get("n")
-        if isinstance(loss, (int, float)) and isinstance(n, int) and n > 0:
-            losses.setdefault(site, {})[str(round_)] = loss
-            weighted, examples = weighted + n * loss, examples + n
-    totals = {**last.totals, str(round_): weighted / examples} if examples else dict(last.totals)
-    return replace(last, losses=losses, totals=totals, best=best_round(totals))
+    sizes = {site: n for site, r in replies.items() if isinstance(n := r.facts.get("n"), int) and n > 0}
+    for site in sizes:
+        losses.setdefault(site, {})[str(round_)] = replies[site].facts["loss"]
+    weighted = sum(n * float(str(replies[site].facts["loss"])) for site, n in sizes.items())
+    totals = {**last.totals, str(round_): weighted / sum(sizes.values())} if sizes else dict(last.totals)
+    # Rounds that other sites scored are not comparable: an easy site alone would make any round look best.
+    whole = {name: loss for name, loss in totals.items() if all(name in series for series in losses.values())}
+    return replace(last, losses=losses, totals=totals, best=best_round(whole))
 
 
 def _save(folder: Folder, run: str, outcome: Outcome) -> None:
@@ -214,7 +241,7 @@ def _save(folder: Folder, run: str, outcome: Outcome) -> None:
         "best": outcome.best,
         "state": dict(outcome.state.facts),
     }
-    folder.write(STATE, to_bytes(Message(outcome.state.tensors, facts)))
+    folder.write(STATE, sealed(to_bytes(Message(outcome.state.tensors, facts))))
 
 
 def restored(folder: Folder, run: str) -> Outcome | None:
@@ -225,7 +252,7 @@ def restored(folder: Folder, run: str) -> Outcome | None:
     """
     if not folder.has(STATE):
         return None
-    saved = from_bytes(folder.read(STATE))
+    saved = from_bytes(unsealed(folder.read(STATE)))
     if saved.facts["run"] != run:
         return None
     facts = saved.facts

@@ -173,10 +173,11 @@ class Config:
                     self.method(label, name)
                 except ValueError as error:
                     problems.append(f"sites.{name}.methods.{label}: {error}")
-            try:
-                overridden(self.train.work, site.work)
-            except ValueError as error:
-                problems.append(f"sites.{name}.work: {error}")
+            for label in self.train.methods:
+                try:
+                    self.work(label, name)
+                except ValueError as error:
+                    problems.append(f"sites.{name}.work: {error} (method {label})")
         return problems
 
     def _complaints(self) -> list[str]:
@@ -207,8 +208,7 @@ class Config:
 
     def work(self, label: str, site: str) -> Work:
         """The local work of a method at a site: the common one, the method's changes, the site's own changes."""
-        changes = {**self.train.method_work.get(label, {}), **self.sites[site].work}
-        return overridden(self.train.work, changes)
+        return overridden(overridden(self.train.work, self.train.method_work.get(label, {})), self.sites[site].work)
 
 
 def named(text: str) -> bool:

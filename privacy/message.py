@@ -6,6 +6,7 @@ only what is explicit and serializable can be resumed, replayed and audited.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from collections.abc import Mapping
@@ -62,12 +63,35 @@ def from_bytes(data: bytes) -> Message:
     """Read what `to_bytes` wrote.
 
     Raises:
-        Malformed: the bytes are not safetensors, or carry no facts.
+        Malformed: the bytes are not safetensors, or carry no facts, or facts that are not finite.
     """
     try:
         tensors = safetensors.torch.load(data)
         (length,) = struct.unpack("<Q", data[:8])
         header = json.loads(data[8 : 8 + length])
-        return Message(tensors, json.loads(header["__metadata__"][FACTS]))
-    except (SafetensorError, struct.error, ValueError, KeyError, TypeError) as error:
+        facts = json.loads(header["__metadata__"][FACTS], parse_constant=_refused)
+        if not isinstance(facts, dict):
+            raise TypeError(f"facts are a {type(facts).__name__}, not a mapping")
+        return Message(tensors, facts)
+    except (SafetensorError, struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
         raise Malformed(f"{len(data)} bytes are not a message: {type(error).__name__}: {error}") from error
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is not a number that a message may carry")
+
+
+def sealed(data: bytes) -> bytes:
+    """The bytes behind their sha256, for what is kept on a disk and must be noticed when a bit of it flips."""
+    return hashlib.sha256(data).digest() + data
+
+
+def unsealed(data: bytes) -> bytes:
+    """Undo `sealed`.
+
+    Raises:
+        Malformed: the bytes are not what was sealed.
+    """
+    if hashlib.sha256(data[32:]).digest() != data[:32]:
+        raise Malformed(f"{len(data)} bytes do not match their checksum: the file is damaged")
+    return data[32:]

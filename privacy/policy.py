@@ -13,14 +13,13 @@ class Policy:
     """What a site answers, and how large an answer may be.
 
     requests: the requests that it answers at all. pooling: whether its images may leave for the central baseline.
-    per_patient_scores: whether scores of single patients may leave. max_bytes: the largest reply.
+    max_bytes: the largest reply.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     requests: tuple[str, ...] = tuple(name for name in REQUESTS if name != "pool")
     pooling: bool = False
-    per_patient_scores: bool = False
     max_bytes: int = 2**30
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from federation.algorithm import Algorithm
-from federation.conversation import once
+from federation.conversation import once, remembered
 from federation.descent import Site, Work
 from federation.engine import Answers, InProcess, Worker
 from federation.models.mlp import Mlp, MlpModule
@@ -20,7 +20,7 @@ from federation.rounds import Outcome, Schedule, conduct
 from federation.task import Output, Task
 from privacy.access import Rows, open_access
 from privacy.folder import Folder
-from privacy.message import Call, Message, from_bytes, to_bytes
+from privacy.message import Call, Message, from_bytes, to_bytes, unsealed
 
 
 @dataclass
@@ -99,7 +99,9 @@ class Hospital:
 
         answer = once(self.disk, call, self.name, work)
         best = message.facts.get("best")
-        prune(self.models, answer.memory, best=best if isinstance(best, int) else None, newest=call.round - 1)
+        if not answer.again and call.request != "introduce":
+            memories = (answer.memory, remembered(self.disk, call.merged.get(self.name, 0)))
+            prune(self.models, memories, best=best if isinstance(best, int) else None, newest=call.round - 1)
         return from_bytes(answer.reply)
 
     @property
@@ -185,7 +187,7 @@ def train(
 def final(hospital: Hospital) -> dict[str, Tensor]:
     """The newest model that a site holds."""
     name = max(hospital.models.names(), key=int)
-    return dict(from_bytes(hospital.models.read(name)).tensors)
+    return dict(from_bytes(unsealed(hospital.models.read(name))).tensors)
 
 
 def equal(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -25,7 +26,7 @@ from pipelines.site.hospital import COHORT, SPLITS, Done, Hospital, read_cohort_
 from pipelines.store import DiskFolder, digest, short
 from privacy.events import NON_PRIVATE, NOTHING, describe
 from privacy.gate import Refused
-from privacy.message import Call, Json, Malformed, Message, from_bytes, to_bytes
+from privacy.message import Call, Json, Malformed, Message, from_bytes, to_bytes, unsealed
 
 REJECTED, SPLIT = "rejected.json", "split.json"
 
@@ -44,10 +45,9 @@ def survey_files(hospital: Hospital, call: Call, message: Message, memory: Messa
     files = files_of(hospital)
     found = survey(files.source, files.labels, files.gland)
     own = {"files": found["digest"], "settings": to_plain(replace(settings, methods={}, work={}))}
-    # A digest says nothing; the number of files is a count of what the hospital has.
-    return Done(
-        Message({}, {"digest": digest(own), "files": found["files"], "bytes": found["bytes"]}), describe(NON_PRIVATE)
-    )
+    # Keyed, because file names could be guessed from a plain digest.
+    keyed = hmac.new(hospital.key(), digest(own).encode(), "sha256").hexdigest()
+    return Done(Message({}, {"digest": keyed, "files": found["files"], "bytes": found["bytes"]}), describe(NON_PRIVATE))
 
 
 def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
@@ -94,15 +94,23 @@ def holds(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
     `known` (which of the runs this hospital has taken part in).
     """
     runs = message.facts.get("runs")
+    event = NON_PRIVATE if "cohort" in message.facts else NOTHING  # it tells whether the cohort is a certain one
     known = [run for run in (runs if isinstance(runs, list) else []) if hospital.conversation(str(run)).names()]
-    return Done(Message({}, {"complaint": _complaint(hospital, message.facts), "known": known}), describe(NOTHING))
+    return Done(Message({}, {"complaint": _complaint(hospital, message.facts), "known": known}), describe(event))
 
 
 def forget_damaged(hospital: Hospital, call: Call) -> None:
-    """Drop the committed answer of an ingest whose cohort is gone or corrupt, so that it is done again."""
+    """Drop a committed answer that is corrupt, or whose cohort is gone or corrupt, so that it is made again."""
     folder = hospital.conversation(call.run)
     name = f"{call.request}-{call.round}"
-    if folder.has(name) and _complaint(hospital, from_bytes(stored_reply(folder, name)).facts):
+    if not folder.has(name):
+        return
+    try:
+        facts = from_bytes(stored_reply(folder, name)).facts
+    except Malformed:
+        folder.remove(name)
+        return
+    if call.request == "ingest" and _complaint(hospital, facts):
         folder.remove(name)
 
 
@@ -120,7 +128,7 @@ def _complaint(hospital: Hospital, facts: Mapping[str, Json]) -> str | None:
             return f"the models of {run} are gone"
         try:
             for name in models.names():
-                from_bytes(models.read(name))
+                from_bytes(unsealed(models.read(name)))
         except Malformed:
             return f"a model of {run} is corrupt"
     return None

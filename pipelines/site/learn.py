@@ -4,6 +4,7 @@ baseline.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -51,13 +52,13 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
     """
     try:
         own = hospital.settings
-        algorithm = ALGORITHM.validate_python(said["algorithm"])
+        algorithm = ALGORITHM.validate_json(json.dumps(said["algorithm"]), strict=True)
         work = overridden(Work(), _mapping(said["work"]))
         if own is not None:
             algorithm = overridden(algorithm, own.methods.get(str(said["label"]), {}))
             work = overridden(work, own.work)
         inputs = tuple(int(str(side)) for side in _list(said["inputs"]))
-        task = Task(MODEL.validate_python(said["model"]), inputs, int(str(said["classes"])))
+        task = Task(MODEL.validate_json(json.dumps(said["model"]), strict=True), inputs, int(str(said["classes"])))
         seed, cohort = int(str(said["seed"])), str(said["cohort"])
     except (KeyError, TypeError, ValueError) as error:
         raise Refused("malformed_opening") from error
@@ -71,7 +72,8 @@ def introduce(hospital: Hospital, call: Call, message: Message, memory: Message)
     site = _site(hospital, start, call)
     with seeded(derived(start.seed, hospital.name, call.round, call.request)):
         reply, kept = participate(start.algorithm, site, call, message, memory, hospital.models(call.run))
-    event = describe(composed(site.access.events))
+    said_something = bool(reply.tensors or reply.facts["algorithm"])
+    event = describe(composed(site.access.events or ([NON_PRIVATE] if said_something else [])))
     return Done(reply, event, Message(kept.tensors, {**kept.facts, "opening": dict(said)}))
 
 
@@ -128,7 +130,9 @@ def own_model(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[int, Param
 def tidy(hospital: Hospital, call: Call, message: Message, memory: Message) -> None:
     """After the commit: drop models that no checkpoint can ask for."""
     best = message.facts.get("best")
-    prune(hospital.models(call.run), memory, best=best if isinstance(best, int) else None, newest=call.round - 1)
+    merged = remembered(hospital.conversation(call.run), call.merged.get(hospital.name, 0))
+    best = best if isinstance(best, int) else None
+    prune(hospital.models(call.run), (memory, merged), best=best, newest=call.round - 1)
 
 
 def patients(hospital: Hospital, cohort: str, work: Work, seed: int) -> Access:

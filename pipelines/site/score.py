@@ -36,6 +36,8 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
     access = patients(hospital, str(facts["cohort"]), start.work, 0)
     rows = access.rows("test")
     probabilities = start.task.probabilities(module, rows.x)
+    # A network that gives no number decides nothing; failing here instead would tell one bit about a patient.
+    probabilities = probabilities.nan_to_num(nan=1.0 / start.task.classes)
     counts = count(
         rows.y.numpy(),
         probabilities.numpy(),

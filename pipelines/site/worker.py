@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from pathlib import Path
+from typing import TypeAlias, TypedDict
 
 from federation.conversation import once
 from federation.engine import Worker
 from pipelines.site import admit, learn, page, score
 from pipelines.site.hospital import Done, Hospital
-from privacy.events import NOTHING, describe
-from privacy.gate import Refused, release
+from privacy.events import NON_PRIVATE, NOTHING, describe
+from privacy.gate import Refused, book_refusal, release
 from privacy.message import Call, Json, Message, from_bytes, to_bytes
-from privacy.policy import Policy
 
 RECIPIENT = "coordinator"
 Handler: TypeAlias = Callable[[Hospital, Call, Message, Message], Done]
 """handler(hospital, call, message, memory) -> Done"""
 
-FRESH: Mapping[str, Handler] = {"survey": admit.survey_files, "holds": admit.holds}
+FRESH: Mapping[str, Handler] = {"survey": admit.survey_files, "holds": admit.holds, "report": page.report}
 """Questions about the disk as it is now: answered anew each time."""
 
 ONCE: Mapping[str, Handler] = {
@@ -34,41 +34,60 @@ ONCE: Mapping[str, Handler] = {
     "export": learn.export,
     "pool": learn.pool,
     "evaluate": score.evaluate,
-    "report": page.report,
 }
 """Work: done once per (run, round, request), committed before anything leaves."""
+
+REPEATABLE = ("ingest", "export", "pool", "evaluate")
+"""Work that trains nothing: a committed answer that is damaged may be made again, and comes out the same."""
 
 
 def worker(hospital: Hospital) -> Worker:
     """The function that an engine calls for this hospital."""
 
     def answer(call: Call, message: Message) -> Message:
+        place: Place = {"call": call, "ledger": hospital.ledger, "recipient": RECIPIENT, "now": hospital.now()}
+        policy = hospital.settings.policy if hospital.settings is not None else hospital.policy
+        if policy.allows(call.request):  # what the policy forbids is not even worked on; the gate refuses it
+            reply, event, replay = _tried(hospital, call, message, place)
+        else:
+            reply, event, replay = b"", describe(NOTHING), False
         try:
-            allowed = _policy(hospital).allows(call.request)
-            # What the policy forbids is not even worked on; the gate then refuses, and writes it down.
-            reply, event, again = _work(hospital, call, message) if allowed else (b"", describe(NOTHING), False)
-            release(
-                reply,
-                event,
-                call=call,
-                policy=_policy(hospital),
-                ledger=hospital.ledger,
-                recipient=RECIPIENT,
-                now=hospital.now(),
-                again=again,
-            )
-            return from_bytes(reply)
+            release(reply, event, policy=policy, replay=replay, **place)
         except Refused as refused:
             _log(hospital, f"{call.run} round {call.round} {call.request}: refused with code {refused.code}")
             raise
-        except Exception as error:
-            _log(hospital, f"{call.run} round {call.round} {call.request}:\n{traceback.format_exc()}")
-            raise Refused("failed") from error
+        return from_bytes(reply)
 
     return answer
 
 
+class Place(TypedDict):
+    """What every line of the ledger says."""
+
+    call: Call
+    ledger: Path
+    recipient: str
+    now: str
+
+
+def _tried(hospital: Hospital, call: Call, message: Message, place: Place) -> tuple[bytes, Json, bool]:
+    """Do the work; what goes wrong leaves as a code, with its line in the ledger and its story in the log.
+
+    Raises:
+        Refused: with the code. It is booked as non-private, because whether a request fails can depend on patients.
+    """
+    try:
+        return _work(hospital, call, message)
+    except Exception as error:
+        code = error.code if isinstance(error, Refused) else "failed"
+        told = f"refused with code {code}" if isinstance(error, Refused) else traceback.format_exc()
+        _log(hospital, f"{call.run} round {call.round} {call.request}: {told}")
+        book_refusal(code, describe(NON_PRIVATE), **place)
+        raise Refused(code) from error
+
+
 def _work(hospital: Hospital, call: Call, message: Message) -> tuple[bytes, Json, bool]:
+    """The serialized reply, its event, and whether it was committed before."""
     if call.request in FRESH:
         done = FRESH[call.request](hospital, call, message, Message())
         return to_bytes(done.reply), done.event, False
@@ -80,16 +99,12 @@ def _work(hospital: Hospital, call: Call, message: Message) -> tuple[bytes, Json
         done = handler(hospital, call, message, memory)
         return done.reply, Message(done.memory.tensors, {**done.memory.facts, "event": done.event})
 
-    if call.request == "ingest":
+    if call.request in REPEATABLE:
         admit.forget_damaged(hospital, call)
     answer = once(hospital.conversation(call.run), call, hospital.name, work)
-    if call.request in ("train", "finish"):
+    if call.request in ("train", "finish") and not answer.again:
         learn.tidy(hospital, call, message, answer.memory)
     return answer.reply, answer.memory.facts["event"], answer.again
-
-
-def _policy(hospital: Hospital) -> Policy:
-    return hospital.settings.policy if hospital.settings is not None else hospital.policy
 
 
 def _log(hospital: Hospital, text: str) -> None:

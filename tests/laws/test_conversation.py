@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rig
-from federation.conversation import once
+from federation.conversation import newest, once
 from federation.descent import Work
 from federation.engine import InProcess
 from federation.fedavg import FedAvg
@@ -21,12 +21,13 @@ from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.participant import CHECKPOINTS, checkpoint
 from federation.rehearsal import initial_parameters, rehearse
-from federation.rounds import Outcome, QuorumLost, Schedule, sampled, verdict
+from federation.rounds import Outcome, QuorumLost, Schedule, restored, sampled, verdict
 from federation.scaffold import Scaffold
 from federation.task import Task
 from personalize.fedper import FedPer
 from privacy.access import Rows
-from privacy.message import Call, Message, from_bytes, to_bytes
+from privacy.gate import Refused
+from privacy.message import Call, Malformed, Message, from_bytes, to_bytes
 
 ADAM = Work(optimizer="adam", lr=0.02, batch=5)
 SGD = Work(optimizer="sgd", lr=0.05, batch=5)
@@ -107,6 +108,9 @@ def test_a_coordinator_that_forgot_a_round_asks_again_and_nothing_trains_twice(a
     again = go(algorithm, work, crew, folder=folder)
     assert rig.equal(expected.state.tensors, again.state.tensors)
     assert {name: h.trained for name, h in crew.items()} == trained
+    whole = hospitals(algorithm, work)
+    go(algorithm, work, whole)
+    assert same(models(crew), models(whole))
 
 
 def test_a_coordinator_that_forgot_more_is_refused_and_nothing_trains_twice():
@@ -220,21 +224,157 @@ def test_a_bad_reply_is_refused_by_name_and_the_round_goes_on(spoil, code):
     assert all(torch.isfinite(t).all() for t in outcome.state.tensors.values())
 
 
-def test_facts_of_the_wrong_kind_are_malformed():
+GOOD = {"algorithm": {"n": 3}, "loss": 0.5, "n": 4}
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({}, None),
+        ({"loss": None, "n": 0}, None),
+        ({"algorithm": {"n": "3"}}, "malformed"),
+        ({"algorithm": {"n": True}}, "malformed"),
+        ({"algorithm": {"n": -33}}, "malformed"),
+        ({"algorithm": {"n": 10**400}}, "malformed"),
+        ({"algorithm": {}}, "malformed"),
+        ({"algorithm": [3]}, "malformed"),
+        ({"algorithm": None}, "malformed"),
+        ({"loss": math.nan}, "malformed"),
+        ({"loss": -1e9}, "malformed"),
+        ({"loss": 10**400}, "malformed"),
+        ({"loss": math.inf}, "non_finite"),
+        ({"n": 10**400}, "malformed"),
+        ({"n": -1}, "malformed"),
+        ({"n": True}, "malformed"),
+        ({"n": None}, "malformed"),
+    ],
+)
+def test_facts_that_would_poison_a_run_are_refused(change, code):
     template = Message({}, {"algorithm": {"n": 3}})
-    assert verdict(Message({}, {"algorithm": {"n": 3}, "loss": None}), template) is None
-    assert verdict(Message({}, {"algorithm": {"n": "3"}, "loss": None}), template) == "malformed"
-    assert verdict(Message({}, {"algorithm": {}, "loss": None}), template) == "malformed"
-    assert verdict(Message({}, {"algorithm": {"n": 3}}), template) == "malformed"
+    assert verdict(Message({}, {**GOOD, **change}), template) == code
+    without = {name: value for name, value in GOOD.items() if name != "loss"}
+    assert verdict(Message({}, without), template) == "malformed"
+
+
+def test_numbers_so_large_that_their_mean_is_infinite_are_refused():
+    template = Message({"model/w": torch.zeros(2)}, {"algorithm": {}})
+    reply = Message({"model/w": torch.full((2,), 3e38)}, {"algorithm": {}, "loss": None, "n": 0})
+    assert verdict(reply, template) == "non_finite"
+
+
+@pytest.mark.parametrize("request_", ["introduce", "finish"])
+def test_a_site_that_fails_once_at_the_beginning_or_the_end_is_asked_again(request_):
+    crew = hospitals(FedAvg(), ADAM)
+    failed = []
+
+    def moody(call, message):
+        if call.request == request_ and not failed:
+            failed.append(call)
+            raise RuntimeError
+        return crew["b"](call, message)
+
+    outcome = go(FedAvg(), ADAM, crew, engine=InProcess({**crew, "b": moody}))
+    assert failed
+    assert outcome.round == SCHEDULE.rounds + 1
+    expected = hospitals(FedAvg(), ADAM)
+    go(FedAvg(), ADAM, expected)
+    assert same(models(crew), models(expected))
+
+
+def test_a_finish_that_a_site_never_answers_stops_the_run_by_name_and_resumes():
+    crew = hospitals(FedAvg(), ADAM)
+    folder = rig.MemoryFolder()
+
+    def gone(call, message):
+        if call.request == "finish":
+            raise RuntimeError
+        return crew["b"](call, message)
+
+    with pytest.raises(QuorumLost, match=r"round 6: .*b: failed"):
+        go(FedAvg(), ADAM, crew, engine=InProcess({**crew, "b": gone}), folder=folder)
+    trained = {name: h.trained for name, h in crew.items()}
+    assert go(FedAvg(), ADAM, crew, folder=folder).round == 6
+    assert {name: h.trained for name, h in crew.items()} == trained
+
+
+@pytest.mark.parametrize(("algorithm", "work"), METHODS)
+@pytest.mark.parametrize("seed", range(3))
+def test_every_checkpoint_is_there_whatever_was_lost(algorithm, work, seed):
+    """Replies lost at random: what a checkpoint names is on the disk, and `local` is the lowest remembered loss."""
+    chance = torch.Generator().manual_seed(seed)
+    lost = frozenset((r, s) for r in range(1, 9) for s in "abc" if float(torch.rand(1, generator=chance)) < 0.35)
+    crew = hospitals(algorithm, work)
+    schedule = Schedule(rounds=8, quorum=0.01)
+    folder = rig.MemoryFolder()
+    engine = rig.Lossy(InProcess(crew), lost)
+    try:
+        outcome = go(algorithm, work, crew, engine=engine, folder=folder, schedule=schedule)
+    except QuorumLost:  # all three lost at once
+        outcome = go(algorithm, work, crew, folder=folder, schedule=schedule)
+    for name, hospital in crew.items():
+        memory = newest(hospital.disk)
+        found = {c: checkpoint(hospital.models, memory, c, best=outcome.best)[0] for c in CHECKPOINTS}
+        losses = {int(r): v for r, v in memory.facts["losses"].items()}
+        assert found["latest"] == 8
+        assert found["local"] == min(losses, key=lambda r: (losses[r], r))
+        assert outcome.best is None or found["global"] == max(r for r in losses if r <= outcome.best)
+        assert name in outcome.losses
+
+
+def test_a_replay_of_an_old_call_changes_nothing_at_the_site():
+    crew = hospitals(FedAvg(), ADAM)
+    go(FedAvg(), ADAM, crew)
+    before = {name: (dict(h.disk.files), dict(h.models.files)) for name, h in crew.items()}
+    for name, hospital in crew.items():
+        hospital(Call("law", 5, "train", dict.fromkeys(crew, 4)), Message({}, {"best": 1}))
+        hospital(Call("law", 6, "finish", dict.fromkeys(crew, 5)), Message({}, {"best": 1}))
+        assert (dict(hospital.disk.files), dict(hospital.models.files)) == before[name]
+
+
+def test_calls_out_of_order_and_lost_memories_are_refused_by_code():
+    crew = hospitals(FedAvg(), ADAM)
+    go(FedAvg(), ADAM, crew)
+    with pytest.raises(Refused, match="stale_round"):
+        crew["a"](Call("law", 3, "finish", {"a": 2}), Message())
+    crew["a"].disk.remove("train-5")
+    with pytest.raises(Refused, match="no_memory"):
+        crew["a"](Call("law", 6, "train", {"a": 5}), Message())
+
+
+def test_a_flipped_bit_in_what_is_kept_is_noticed():
+    crew = hospitals(FedAvg(), ADAM)
+    folder = rig.MemoryFolder()
+    go(FedAvg(), ADAM, crew, folder=folder)
+    for disk, name in ((folder, "state"), (crew["a"].disk, "train-5"), (crew["a"].models, "5")):
+        data = bytearray(disk.read(name))
+        data[-3] ^= 1
+        disk.write(name, bytes(data))
+    with pytest.raises(Malformed, match="checksum"):
+        restored(folder, "law")
+    with pytest.raises(Malformed, match="checksum"):
+        crew["a"](Call("law", 5, "train", {"a": 4}), Message())
+    with pytest.raises(Malformed, match="checksum"):
+        checkpoint(crew["a"].models, Message(), "latest", best=None)
+
+
+def test_only_rounds_that_every_site_scored_can_be_globally_best():
+    crew = hospitals(FedAvg(), ADAM)
+    outcome = go(FedAvg(), ADAM, crew, schedule=Schedule(rounds=9, participation=0.34))
+    full = [r for r in outcome.totals if all(r in series for series in outcome.losses.values())]
+    assert 0 < len(full) < len(outcome.totals)
+    assert outcome.best == min((outcome.totals[r], int(r)) for r in full)[1]
 
 
 def test_a_late_reply_is_lost_though_the_site_committed_it():
     crew = hospitals(FedAvg(), ADAM)
     outcome = go(FedAvg(), ADAM, crew, schedule=Schedule(rounds=1, deadline_s=60.0))
     assert outcome.missing == ()
-    engine = InProcess({"a": crew["a"]})
-    answers = engine.ask(Call("late", 1, "train", {}), {"a": Message()}, deadline_s=1e-9)
-    assert answers.missing.keys() == {"a"} and not answers.replies
+    fresh = hospitals(FedAvg(), ADAM)["a"]
+    start = Message({f"model/{n}": v for n, v in initial_parameters(FedAvg(), rig.task(), seed=1).items()})
+    answers = InProcess({"a": fresh}).ask(Call("law", 1, "train", {}), {"a": start}, deadline_s=1e-9)
+    assert answers.missing == {"a": "late"}
+    assert fresh.trained == 1
+    assert fresh.disk.has("train-1")
 
 
 def test_checkpoints_are_the_lowest_losses():
@@ -285,7 +425,5 @@ def test_a_message_survives_the_wire_bit_for_bit(tensors, said):
 @given(st.binary(max_size=200))
 @settings(max_examples=150, deadline=None)
 def test_bytes_that_are_no_message_are_refused_as_such(data):
-    from privacy.message import Malformed
-
     with pytest.raises(Malformed):
         from_bytes(data)

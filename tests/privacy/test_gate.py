@@ -17,7 +17,7 @@ from privacy.policy import REQUESTS, Policy
 CALL = Call("run", 3, "train", {})
 
 
-def let(tmp_path, reply=b"abc", call=CALL, policy=None, again=False):
+def let(tmp_path, reply=b"abc", call=CALL, policy=None, replay=False):
     release(
         reply,
         describe(NON_PRIVATE),
@@ -26,17 +26,26 @@ def let(tmp_path, reply=b"abc", call=CALL, policy=None, again=False):
         ledger=tmp_path / "ledger.jsonl",
         recipient="coordinator",
         now="2026-01-01T00:00:00Z",
-        again=again,
+        replay=replay,
     )
 
 
 def test_what_leaves_is_written_down_first(tmp_path):
     let(tmp_path)
-    let(tmp_path, again=True)
+    let(tmp_path, replay=True)
     one, two = book.lines(tmp_path / "ledger.jsonl")
     assert (one["bytes"], one["round"], one["request"], one["again"]) == (3, 3, "train", False)
     assert one["sha256"] == hashlib.sha256(b"abc").hexdigest() and one["event"] == {"kind": "non_private"}
     assert two["again"] is True
+
+
+def test_a_replay_of_what_never_left_is_no_repetition(tmp_path):
+    """The site died between commit and ledger, or its policy refused the first time: the cost must be booked now."""
+    with pytest.raises(Refused):
+        let(tmp_path, policy=Policy(max_bytes=2))
+    let(tmp_path, replay=True)
+    let(tmp_path, replay=True)
+    assert [line["again"] for line in book.lines(tmp_path / "ledger.jsonl")] == [False, False, True]
 
 
 @pytest.mark.parametrize(
