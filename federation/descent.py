@@ -60,7 +60,7 @@ class Work:
         if self.momentum and self.optimizer != "sgd":
             found.append(f"momentum belongs to sgd, found {self.optimizer}")
         if found:
-            raise ValueError("work: " + "; ".join(found))
+            raise ValueError("; ".join(found))
 
 
 class Descent(NamedTuple):

@@ -91,17 +91,24 @@ def prune(models: Folder, memories: Sequence[Memory], *, best: int | None, newes
 def checkpoint(models: Folder, memory: Memory, which: Checkpoint, *, best: int | None) -> tuple[int, Params]:
     """The round and the parameters of a checkpoint at this site.
 
+    A site without validation patients has no `local` best, and a run without any has no `global` one: that is the
+    latest.
+
     Raises:
-        KeyError: this site holds no such model (it never finished a round).
+        KeyError: this site does not hold the model that it should (it never finished a round, or a file is gone).
+        Malformed: the model's file is damaged.
     """
-    rounds = sorted(int(name) for name in models.names())
+    losses = _mapping(memory.facts.get("losses"))
+    rounds = sorted(int(name) for name in losses)
     if not rounds:
         raise KeyError(f"no model for checkpoint {which!r}: this site finished no round")
     chosen = rounds[-1]
     if which == "local":
-        chosen = best_round(_mapping(memory.facts.get("losses"))) or chosen
+        chosen = best_round(losses) or chosen
     if which == "global" and best is not None:
         chosen = max((r for r in rounds if r <= best), default=chosen)
+    if not models.has(f"{chosen}"):
+        raise KeyError(f"the model of round {chosen}, checkpoint {which!r}, is gone")
     return chosen, from_bytes(unsealed(models.read(f"{chosen}"))).tensors
 
 

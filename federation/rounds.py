@@ -47,7 +47,7 @@ class Schedule:
         if self.deadline_s is not None and not self.deadline_s > 0:
             found.append(f"deadline_s must be > 0 or null, found {self.deadline_s}")
         if found:
-            raise ValueError("schedule: " + "; ".join(found))
+            raise ValueError("; ".join(found))
 
 
 class QuorumLost(RuntimeError):

@@ -54,6 +54,8 @@ class SiteSettings:
     def __post_init__(self) -> None:
         if self.labels is None and not isinstance(self.source, PhantomSource):
             raise ValueError("labels: missing; say where the labels are, as in labels: {kind: table, file: labels.csv}")
+        if isinstance(self.source, PhantomSource) and (self.labels is not None or self.gland is not None):
+            raise ValueError("labels: a phantom writes its own labels and gland masks; remove labels and gland")
         if not 0 <= self.max_rejected <= 1:
             raise ValueError(f"max_rejected must be a share in [0, 1], found {self.max_rejected}")
 
@@ -70,8 +72,8 @@ class Split:
 
     def __post_init__(self) -> None:
         parts = (self.train, self.validation, self.test)
-        if min(parts) < 0 or self.train == 0 or abs(sum(parts) - 1) > 1e-9:
-            raise ValueError(f"split: shares must be >= 0, train > 0, and sum to 1, found {list(parts)}")
+        if min(parts) < 0 or self.train * self.test == 0 or abs(sum(parts) - 1) > 1e-9:
+            raise ValueError(f"split: shares must be >= 0, train and test > 0, and sum to 1, found {list(parts)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +91,9 @@ class Training:
 
     def __post_init__(self) -> None:
         problems = [
-            f"methods: the label {label!r} is not made of a-z 0-9 _ -" for label in self.methods if not named(label)
+            f"methods: the label {label!r} is not made of a-z 0-9 _ - (at most 60), or is the reserved 'manifest'"
+            for label in self.methods
+            if not named(label) or len(label) > 60 or label == "manifest"
         ]
         if not self.methods:
             problems.append("methods: empty; name at least one, as in methods: {fedavg: {name: fedavg}}")
@@ -151,6 +155,12 @@ class Config:
             problems.append(
                 f"train.methods.{central[0]}: central training pools images; say pooling: allowed, or remove it"
             )
+        problems += [
+            f"sites.{name}.policy.pooling: train.methods.{label} pools images, and this site's policy does not allow it"
+            for name, site in self.sites.items()
+            for label in central
+            if not site.policy.pooling
+        ]
         if self.evaluate.reference is not None and self.evaluate.reference not in self.train.methods:
             problems.append(f"evaluate.reference: {self.evaluate.reference!r} is no method; name one, or null")
         if self.images.gland is not None:
@@ -185,8 +195,10 @@ class Config:
         try:
             with torch.no_grad():
                 task.network().eval()(torch.zeros(2, *task.inputs))
-        except RuntimeError as error:
-            return [f"images.size: {self.images.size} is too small for the network of model ({error})"]
+        except (RuntimeError, MemoryError) as error:
+            return [
+                f"images.size: {self.images.size} is too small for the network, or model.widths too large ({error})"
+            ]
         problems = []
         for label, algorithm in self.train.methods.items():
             module = algorithm.network(task)

@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,28 +27,26 @@ from pipelines.document import ConfigError, Problem
 from pipelines.door import read_yaml, render, validate
 from pipelines.exits import Exit, exit_code
 from pipelines.progress import Shown, shown
-from pipelines.runner import Event, SelectionError, Stage, execute, explain, explained, plan
+from pipelines.runner import Event, SelectionError, Stage, StageFailed, execute, explain, explained, plan
 from pipelines.site.hospital import Hospital
 from pipelines.site.worker import worker
 from pipelines.stages import evaluate, ingest, report, train
-from pipelines.stages.ingest import TooManyRejected
-from pipelines.stages.world import SitesMissing, World
+from pipelines.stages.ingest import UnusableCohort
+from pipelines.stages.world import DATA_CODES, SitesMissing, World
 from pipelines.stopping import RunLock, Stop, safe_stop
-from pipelines.summary import as_json, results_table
+from pipelines.summary import as_json, publish, results_table
 
 STAGES: tuple[Stage[World], ...] = (ingest.STAGE, train.STAGE, evaluate.STAGE, report.STAGE)
 CONFIGS = Path(__file__).parent / "configs"
-CODES: Mapping[type[BaseException], Exit] = {
-    TooManyRejected: Exit.DATA,
-    SelectionError: Exit.CONFIG,
-    SitesMissing: Exit.SITE,
-    QuorumLost: Exit.SITE,
-}
+CODES: Mapping[type[BaseException], Exit] = {UnusableCohort: Exit.DATA, SelectionError: Exit.CONFIG}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, and return the exit code (see docs/exit-codes.md)."""
-    options = parser().parse_args(arguments)
+    line = parser()
+    options = line.parse_args(arguments)
+    if options.only and (options.first or options.until):
+        line.error("--only goes alone; --from and --until go together")
     os.umask(0o077)  # everything below the runs folder is for its owner alone
     console = Console(stderr=True)
     config: Config | None = None
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = load(options.config)
         return _run(config, options, console)
     except (Exception, KeyboardInterrupt) as error:
-        code = exit_code(error, also=CODES)
+        code = code_of(error)
         said = render(error, options.config) if isinstance(error, ConfigError) else str(error) or type(error).__name__
         if code is Exit.FAILED and config is not None:
             said = f"trace: {_trace(config, error)}\n{said}"
@@ -64,11 +64,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(code)
 
 
+def code_of(error: BaseException) -> Exit:
+    """The exit code; of sites that did not answer, by the codes that they gave."""
+    cause = error.cause if isinstance(error, StageFailed) else error
+    if isinstance(cause, SitesMissing | QuorumLost):
+        codes = set(cause.missing.values())
+        return Exit.DATA if codes <= DATA_CODES else Exit.DISK if codes <= {"disk"} else Exit.SITE
+    return exit_code(error, also=CODES)
+
+
 def _trace(config: Config, error: BaseException) -> Path:
     """Write the traceback where it can be found again."""
     path = Path(config.runs) / config.name / "trace.txt"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(traceback.format_exception(error)))
+    with suppress(OSError, ValueError):  # a failure of this one would hide the real one
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(traceback.format_exception(error)))
     return path
 
 
@@ -77,10 +87,9 @@ def parser() -> argparse.ArgumentParser:
     names = [stage.name for stage in STAGES]
     made = argparse.ArgumentParser(prog="python -m pipelines.run", description=__doc__.splitlines()[0])
     made.add_argument("config", help="a YAML file, or the name of one that comes with the package")
-    part = made.add_mutually_exclusive_group()
-    part.add_argument("--only", metavar="STAGE", help=f"run this stage alone; stages are {', '.join(names)}")
-    part.add_argument("--from", dest="first", metavar="STAGE", help="begin at this stage (with --fresh: run it again)")
-    part.add_argument("--until", metavar="STAGE", help="stop after this stage")
+    made.add_argument("--only", metavar="STAGE", help=f"run this stage alone; stages are {', '.join(names)}")
+    made.add_argument("--from", dest="first", metavar="STAGE", help="begin at this stage (with --fresh: run it again)")
+    made.add_argument("--until", metavar="STAGE", help="stop after this stage")
     made.add_argument("--fresh", action="store_true", help="run again what is chosen, whatever is there")
     made.add_argument("--check", action="store_true", help="look at settings, files and methods; compute nothing")
     made.add_argument("--explain", action="store_true", help="say what would run and why; run nothing")
@@ -110,7 +119,7 @@ def _run(config: Config, options: argparse.Namespace, console: Console) -> int:
     torch.set_num_threads(config.threads)
     root = Path(config.runs) / config.name
     with RunLock(root), safe_stop() as stop:
-        world = make_world(config, root, stop, fresh=options.fresh)
+        world = make_world(config, root, stop, fresh=options.fresh, command=_command(options))
         if options.check:
             return check(world, console, as_json=options.json)
         chosen = {"only": options.only, "first": options.first, "until": options.until, "fresh": options.fresh}
@@ -119,7 +128,8 @@ def _run(config: Config, options: argparse.Namespace, console: Console) -> int:
             print(json.dumps(explained(steps)) if options.json else explain(steps))  # noqa: T201 - the answer
             return int(Exit.OK)
         with shown(config.title or config.name, console=console) as step:
-            results = execute(steps, world, root, stop=stop, on_step=_told_to(step), command=_command(options))
+            results = execute(steps, world, root, stop=stop, on_step=_told_to(step, console), command=_command(options))
+    publish(results, root)
     if options.json:
         print(json.dumps(as_json(results, root)))  # noqa: T201 - the machine's answer
     else:
@@ -127,23 +137,27 @@ def _run(config: Config, options: argparse.Namespace, console: Console) -> int:
     return int(Exit.OK)
 
 
-def _told_to(step: Shown) -> Callable[[Event], None]:
+def _told_to(step: Shown, console: Console) -> Callable[[Event], None]:
+    """A line for each stage, with its reason, and the bar."""
+
     def told(event: Event) -> None:
-        finished = event.index + (event.kind != "begun")
-        step(finished, event.total, f"{event.step.stage.name}: {event.kind}, {event.step.reason}")
+        if event.kind != "begun":
+            text = f"{event.step.stage.name:<9} {event.kind:<8} {event.step.reason}"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+        step(event.index + (event.kind != "begun"), event.total, event.step.stage.name)
 
     return told
 
 
 def _command(options: argparse.Namespace) -> str:
-    return f"python -m pipelines.run {options.config}"
+    return f"python -m pipelines.run {shlex.quote(options.config)}"
 
 
-def make_world(config: Config, root: Path, stop: Stop, *, fresh: bool = False) -> World:
+def make_world(config: Config, root: Path, stop: Stop, *, fresh: bool = False, command: str = "") -> World:
     """A simulation: every hospital of the configuration in this process, each with a folder of its own."""
     sites = root / "sites"
     workers = {name: worker(Hospital(name, sites / name, settings, _now)) for name, settings in config.sites.items()}
-    return World(config, InProcess(workers), root, stop, _now, fresh)
+    return World(config, InProcess(workers), root, stop, _now, fresh, command)
 
 
 def _now() -> str:

@@ -13,6 +13,7 @@ from rich.table import Table
 from pipelines.runner import Results
 from pipelines.site.page import PAGE as SITE_PAGE
 from pipelines.stages.report import PAGE
+from pipelines.store import DiskFolder
 from privacy.message import Json
 
 
@@ -28,8 +29,15 @@ def results_table(results: Results, root: Path, console: Console) -> None:
     if any(not row["assessable"] for row in rows):
         console.print("* not assessable: fewer than 20 positive or negative images, or fewer than 5 positive patients")
     console.print(f"report: {root / PAGE}", highlight=False, soft_wrap=True)
-    for page in sorted(root.glob(f"sites/*/{SITE_PAGE}")):
-        console.print(f"  {page.parent.name}'s own page: {page}", highlight=False, soft_wrap=True)
+    for site in dict.fromkeys(site for row in rows for site in row["sites"]):
+        console.print(f"  {site}'s own page: {root / 'sites' / site / SITE_PAGE}", highlight=False, soft_wrap=True)
+
+
+def publish(results: Results, root: Path) -> None:
+    """Put the page of this run where a person looks first: an earlier one may lie there, of other settings."""
+    folder = results.artifacts.get("report")
+    if folder is not None:
+        DiskFolder(root).write(PAGE, (folder / PAGE).read_bytes())
 
 
 def as_json(results: Results, root: Path) -> Mapping[str, Json]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from pydantic import TypeAdapter
 
-from federation.conversation import stored_reply
+from federation.conversation import newest, remembered, stored_reply
+from federation.participant import CHECKPOINTS, checkpoint
 from pipelines.cohort.cohort import Cohort, Preparation, read_cohort, survey, to_message
 from pipelines.cohort.dicom import DicomSource
 from pipelines.cohort.labels import GlandMask, MaskLabels, TableLabels
@@ -43,7 +46,10 @@ def survey_files(hospital: Hospital, call: Call, message: Message, memory: Messa
     """How many files there are, and a digest of their names, sizes and times and of the settings that concern them."""
     settings = _settings(hospital)
     files = files_of(hospital)
-    found = survey(files.source, files.labels, files.gland)
+    _look(files)
+    found = survey(*files)
+    if not found["files"]:
+        raise Refused("no_files")
     own = {"files": found["digest"], "settings": to_plain(replace(settings, methods={}, work={}))}
     # Keyed, because file names could be guessed from a plain digest.
     keyed = hmac.new(hospital.key(), digest(own).encode(), "sha256").hexdigest()
@@ -60,15 +66,18 @@ def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     settings, files = _settings(hospital), files_of(hospital)
     asked = TypeAdapter(Preparation).validate_json(json.dumps(message.facts["images"]), strict=True)
     shares = TypeAdapter(Split).validate_json(json.dumps(message.facts["split"]), strict=True)
-    cohort, rejected, facts = read_cohort(
-        files.source,
-        files.labels,
-        replace(asked, gland=files.gland),
-        fractions={"train": shares.train, "validation": shares.validation, "test": shares.test},
-        seed=int(str(message.facts["seed"])),
-        key=hospital.key(),
-        exclude=settings.exclude,
-    )
+    try:
+        cohort, rejected, facts = read_cohort(
+            files.source,
+            files.labels,
+            replace(asked, gland=files.gland),
+            fractions={"train": shares.train, "validation": shares.validation, "test": shares.test},
+            seed=int(str(message.facts["seed"])),
+            key=hospital.key(),
+            exclude=settings.exclude,
+        )
+    except ValueError as error:  # a study's trouble is quarantined; this is the source as a whole
+        raise Refused("bad_source") from error
     data = to_bytes(to_message(cohort))
     sha = hashlib.sha256(data).hexdigest()
     folder = DiskFolder(hospital.cohort_folder(short(sha)))
@@ -90,12 +99,12 @@ def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) ->
 def holds(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
     """Whether this hospital still has what an artifact of the coordinator speaks of: a cohort, models of runs.
 
-    Facts: `cohort` with `sha256`, or `runs`. Returns: facts `complaint` (a sentence of fixed words, or None) and
+    Facts: `cohort` with `sha256`; `runs`, each with its globally best round (or None) if it is finished, else "begun";
+    `page` with the sha256 of the report page. Returns: facts `complaint` (a sentence of fixed words, or None) and
     `known` (which of the runs this hospital has taken part in).
     """
-    runs = message.facts.get("runs")
+    known: list[Json] = [run for run in _runs(message.facts) if _trained(hospital, run)]
     event = NON_PRIVATE if "cohort" in message.facts else NOTHING  # it tells whether the cohort is a certain one
-    known = [run for run in (runs if isinstance(runs, list) else []) if hospital.conversation(str(run)).names()]
     return Done(Message({}, {"complaint": _complaint(hospital, message.facts), "known": known}), describe(event))
 
 
@@ -115,23 +124,60 @@ def forget_damaged(hospital: Hospital, call: Call) -> None:
 
 
 def _complaint(hospital: Hospital, facts: Mapping[str, Json]) -> str | None:
-    cohort, runs = facts.get("cohort"), facts.get("runs")
-    if isinstance(cohort, str):
-        path = hospital.cohort_folder(cohort) / COHORT
-        if not path.exists():
-            return "the cohort is gone"
-        if hashlib.sha256(path.read_bytes()).hexdigest() != facts["sha256"]:
-            return "the cohort is corrupt"
-    for run in runs if isinstance(runs, list) else []:
-        models = hospital.models(str(run))
-        if not models.names():
-            return f"the models of {run} are gone"
+    cohort, page = facts.get("cohort"), facts.get("page")
+    if isinstance(cohort, str) and (complaint := _cohort_complaint(hospital.cohort_folder(cohort), facts)):
+        return complaint
+    if isinstance(page, str) and _digest(hospital.root / "report.html") != page:
+        return "its own page is gone, or of another run"
+    found = (_run_complaint(hospital, run, state) for run, state in _runs(facts).items())
+    return next((complaint for complaint in found if complaint), None)
+
+
+def _cohort_complaint(folder: Path, facts: Mapping[str, Json]) -> str | None:
+    if not (folder / COHORT).exists():
+        return "the cohort is gone"
+    if _digest(folder / COHORT) != facts["sha256"]:
+        return "the cohort is corrupt"
+    for name in (REJECTED, SPLIT):
         try:
-            for name in models.names():
-                from_bytes(unsealed(models.read(name)))
-        except Malformed:
-            return f"a model of {run} is corrupt"
+            json.loads((folder / name).read_bytes())
+        except (OSError, ValueError):
+            return f"{name} is gone or corrupt"
     return None
+
+
+def _run_complaint(hospital: Hospital, run: str, state: Json) -> str | None:
+    """What is wrong with what this hospital remembers of a run, and, if it is finished, with its models."""
+    folder, models = hospital.conversation(run), hospital.models(run)
+    try:
+        remembered(folder, 0)
+        memory = newest(folder)
+        for name in models.names():
+            unsealed(models.read(name))
+    except Malformed:
+        return f"a model or a memory of {run} is corrupt"
+    if state == "begun":
+        return None
+    try:
+        for which in CHECKPOINTS:
+            checkpoint(models, memory, which, best=state if isinstance(state, int) else None)
+    except KeyError:
+        return f"models of {run} are gone"
+    return None
+
+
+def _runs(facts: Mapping[str, Json]) -> dict[str, Json]:
+    runs = facts.get("runs")
+    return dict(runs) if isinstance(runs, dict) else {}
+
+
+def _trained(hospital: Hospital, run: str) -> bool:
+    """Whether this hospital has answered more of a run than its introduction."""
+    return any(not name.startswith("introduce") for name in hospital.conversation(run).names())
+
+
+def _digest(path: Path) -> str | None:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
 
 
 def files_of(hospital: Hospital) -> Files:
@@ -141,10 +187,8 @@ def files_of(hospital: Hospital) -> Files:
         if settings.labels is None:
             raise Refused("no_labels")
         return Files(settings.source, settings.labels, settings.gland)
-    plain = to_plain(settings.source)
-    folder = hospital.root / "phantom" / short(digest(plain))
-    if not folder.exists():  # it appears whole or not at all
-        write(settings.source, folder)
+    name = short(digest(to_plain(settings.source)))
+    folder = hospital.root / "phantom" / name
     images = str(folder / "images")
     source = (
         DicomSource(kind="dicom", folder=images, select={"ImageType": "ADC"})
@@ -152,7 +196,26 @@ def files_of(hospital: Hospital) -> Files:
         else NiftiSource(kind="nifti", folder=images)
     )
     masks = folder / "masks"
-    return Files(source, MaskLabels(kind="mask", folder=str(masks / "lesion")), GlandMask(folder=str(masks / "gland")))
+    files = Files(source, MaskLabels(folder=str(masks / "lesion")), GlandMask(folder=str(masks / "gland")))
+    written = DiskFolder(hospital.root / "phantom")
+    known = written.read(f"{name}.txt").decode() if written.has(f"{name}.txt") else None
+    if known is None or known != survey(*files)["digest"]:  # never written, or changed since
+        shutil.rmtree(folder, ignore_errors=True)
+        write(settings.source, folder)
+        written.write(f"{name}.txt", str(survey(*files)["digest"]).encode())
+    return files
+
+
+def _look(files: Files) -> None:
+    """What can be seen without opening a file. Raises: Refused: `no_folder`, `no_labels`, `no_gland`."""
+    labels = files.labels.file if isinstance(files.labels, TableLabels) else files.labels.folder
+    places = {"no_folder": files.source.folder, "no_labels": labels}
+    if files.gland is not None:
+        places["no_gland"] = files.gland.folder
+    for code, place in places.items():
+        path = Path(place)
+        if not (path.is_file() if place == labels and isinstance(files.labels, TableLabels) else path.is_dir()):
+            raise Refused(code) from FileNotFoundError(f"{place}: no such file or folder")
 
 
 def rejected_studies(hospital: Hospital, cohort: str) -> list[Rejected]:

@@ -8,7 +8,6 @@ Below its folder: `cohorts/` (its de-identified images), `conversations/` (commi
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from privacy.message import Json, Message, from_bytes
 from privacy.policy import Policy
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-COHORT = "cohort.safetensors"
+COHORT, KEY = "cohort.safetensors", "pseudonym.key"
 
 
 class Done(NamedTuple):
@@ -74,13 +73,14 @@ class Hospital:
         """
         if self.settings is not None and isinstance(self.settings.source, PhantomSource):
             return hashlib.sha256(f"phantom {self.name}".encode()).digest()
-        path = self.root / "pseudonym.key"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(secrets.token_bytes(32))
-        return path.read_bytes()
+        folder = DiskFolder(self.root)
+        if not folder.has(KEY):
+            self.root.mkdir(parents=True, exist_ok=True)
+            folder.write(KEY, secrets.token_bytes(32))
+        key = folder.read(KEY)
+        if len(key) != 32:
+            raise Refused("damaged_key")
+        return key
 
     def bootstrap_seed(self) -> int:
         """The seed of patient bootstraps: the same for every model, so that models are compared on the same draws.

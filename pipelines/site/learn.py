@@ -24,7 +24,7 @@ from pipelines.site.hospital import COHORT, Done, Hospital, read_cohort_file, ro
 from privacy.access import Access, Rows, Split, open_access
 from privacy.events import NON_PRIVATE, composed, describe
 from privacy.gate import Refused
-from privacy.message import Call, Json, Message, Params
+from privacy.message import Call, Json, Malformed, Message, Params
 
 ALGORITHM: TypeAdapter[AnyAlgorithm] = TypeAdapter(AnyAlgorithm)
 MODEL: TypeAdapter[AnyModel] = TypeAdapter(AnyModel)
@@ -123,7 +123,7 @@ def own_model(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[int, Param
     memory = newest(hospital.conversation(run))
     try:
         return checkpoint(hospital.models(run), memory, which, best=best if isinstance(best, int) else None)
-    except KeyError as error:
+    except (KeyError, Malformed) as error:
         raise Refused("no_model") from error
 
 

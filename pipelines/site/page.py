@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -22,6 +23,7 @@ from pipelines.cohort.cohort import Cohort
 from pipelines.site.admit import cohort_of, rejected_studies
 from pipelines.site.hospital import SPLITS, Done, Hospital
 from pipelines.site.learn import opened, own_model
+from pipelines.site.score import scores_name
 from pipelines.store import DiskFolder
 from privacy import ledger as book
 from privacy.events import NON_PRIVATE, describe
@@ -59,13 +61,16 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
         images=tuple(_images(cohort)) + tuple(_cams(hospital, cohort, methods)),
         pictures=(*_rocs(hospital.name, tables), *_pictures(hospital, cohort, methods)),
     )
-    DiskFolder(hospital.root).write(PAGE, site_page(page).encode())
+    text = site_page(page).encode()
+    DiskFolder(hospital.root).write(PAGE, text)
     left: list[Json] = [{"request": e.request, "messages": e.messages, "bytes": e.bytes} for e in page.left]
     sent: dict[str, Json] = {}
     for line in lines:
         run = str(line["run"])
         sent[run] = int(str(sent.get(run, 0))) + int(str(line["bytes"]))
-    return Done(Message({}, {"left": left, "sent": sent}), describe(NON_PRIVATE))
+    return Done(
+        Message({}, {"left": left, "sent": sent, "page": hashlib.sha256(text).hexdigest()}), describe(NON_PRIVATE)
+    )
 
 
 def split_counts(cohort: Cohort) -> list[SplitCount]:
@@ -94,7 +99,7 @@ def _own_tables(
     folder = DiskFolder(hospital.root / "scores")
     tables: dict[str, dict[tuple[str, str], Counts]] = {}
     for method in methods:
-        name = f"{str(method['train_run']).rpartition('/')[2]}.safetensors"
+        name = scores_name(method)
         if not folder.has(name):
             continue  # the central baseline: no model of this hospital's own
         kept = from_bytes(folder.read(name)).tensors

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import Tensor
 
 from evaluation.histograms import count, to_tensors
@@ -10,7 +12,7 @@ from pipelines.site.hospital import Done, Hospital
 from pipelines.site.learn import opened, opening, own_model, patients
 from pipelines.store import DiskFolder
 from privacy.events import composed, describe
-from privacy.message import Call, Message, to_bytes
+from privacy.message import Call, Json, Message, to_bytes
 
 
 def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
@@ -47,11 +49,16 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
         site=hospital.name,
     )
     if not message.tensors:
-        _keep(hospital, str(facts["train_run"]), rows.y, probabilities, rows.patient)
+        _keep(hospital, scores_name(facts), rows.y, probabilities, rows.patient)
     return Done(Message(to_tensors(counts), {"round": round_}), describe(composed(access.events)))
 
 
-def _keep(hospital: Hospital, run: str, y: Tensor, probabilities: Tensor, patient: Tensor) -> None:
+def scores_name(facts: Mapping[str, Json]) -> str:
+    """The file of a model's scores at home: of a run, a checkpoint and the globally best round."""
+    return f"{str(facts['train_run']).rpartition('/')[2]}.{facts['checkpoint']}.{facts['best']}.safetensors"
+
+
+def _keep(hospital: Hospital, name: str, y: Tensor, probabilities: Tensor, patient: Tensor) -> None:
     """The hospital's own copy, for its page."""
     scores = Message({"y": y, "probabilities": probabilities, "patient": patient})
-    DiskFolder(hospital.root / "scores").write(f"{run.rpartition('/')[2]}.safetensors", to_bytes(scores))
+    DiskFolder(hospital.root / "scores").write(name, to_bytes(scores))

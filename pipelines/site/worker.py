@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias, TypedDict
 
@@ -56,6 +57,8 @@ def worker(hospital: Hospital) -> Worker:
         except Refused as refused:
             _log(hospital, f"{call.run} round {call.round} {call.request}: refused with code {refused.code}")
             raise
+        except OSError as error:  # what cannot be written down does not leave
+            raise Refused("disk") from error
         return from_bytes(reply)
 
     return answer
@@ -79,10 +82,12 @@ def _tried(hospital: Hospital, call: Call, message: Message, place: Place) -> tu
     try:
         return _work(hospital, call, message)
     except Exception as error:
-        code = error.code if isinstance(error, Refused) else "failed"
-        told = f"refused with code {code}" if isinstance(error, Refused) else traceback.format_exc()
-        _log(hospital, f"{call.run} round {call.round} {call.request}: {told}")
-        book_refusal(code, describe(NON_PRIVATE), **place)
+        code = error.code if isinstance(error, Refused) else "disk" if isinstance(error, OSError) else "failed"
+        told = f"refused with code {code}: {error.__cause__ or ''}"
+        told = told if isinstance(error, Refused) else traceback.format_exc()
+        with suppress(OSError):  # a full disk: the code must still leave, and the coordinator must still stop
+            _log(hospital, f"{call.run} round {call.round} {call.request}: {told}")
+            book_refusal(code, describe(NON_PRIVATE), **place)
         raise Refused(code) from error
 
 

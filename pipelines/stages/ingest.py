@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pipelines.door import to_plain
 from pipelines.progress import shown
@@ -16,15 +17,8 @@ from privacy.message import Json
 VERSION = 1
 
 
-class TooManyRejected(RuntimeError):
-    """A site rejected more studies than its `max_rejected` allows."""
-
-    def __init__(self, sites: Mapping[str, Mapping[str, Json]]) -> None:
-        said = "; ".join(
-            f"{site}: {facts['rejected']} rejected, {facts['studies']} used, max_rejected {facts['max_rejected']}"
-            for site, facts in sorted(sites.items())
-        )
-        super().__init__(f"too many studies rejected ({said}); each site's rejected.json says why, study by study")
+class UnusableCohort(RuntimeError):
+    """A site rejected more studies than its `max_rejected` allows, or has nobody to train on or to test on."""
 
 
 def settings(world: World) -> Json:
@@ -49,11 +43,24 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
             step(position, len(world.engine.sites), site)
             facts = asked if isinstance(asked, dict) else {}
             found[site] = world.ask_one(name, "ingest", site, facts).facts
-    bad = {site: facts for site, facts in found.items() if facts["too_many_rejected"]}
     (out / "sites.json").write_text(json.dumps(found, indent=1, sort_keys=True))
-    if bad:
-        raise TooManyRejected(bad)
+    if problems := [text for site, facts in sorted(found.items()) for text in _unusable(world, site, facts)]:
+        raise UnusableCohort("; ".join(problems))
     return {"sites": {site: dict(facts) for site, facts in found.items()}}
+
+
+def _unusable(world: World, site: str, facts: Mapping[str, Any]) -> list[str]:
+    where = world.root / "sites" / site / "cohorts" / facts["cohort"] / "rejected.json"
+    if facts["too_many_rejected"]:
+        counts = f"{facts['rejected']} rejected, {facts['studies']} used, max_rejected {facts['max_rejected']}"
+        return [f"{site}: {counts}; why, study by study: {where}"]
+    patients = {split: facts["splits"][split]["patients"] for split in ("train", "test")}
+    return [
+        f"{site}: no patient in the {split} split, of {facts['patients']} in all ({facts['rejected']} studies "
+        f"rejected, see {where}); give it more patients, another split, or leave the site out"
+        for split, number in patients.items()
+        if number == 0
+    ]
 
 
 def intact(world: World, artifact: Path) -> str | None:

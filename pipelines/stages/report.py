@@ -33,7 +33,7 @@ from pipelines.runner import Stage
 from pipelines.site.hospital import SPLITS
 from pipelines.stages.train import CENTRAL
 from pipelines.stages.world import World
-from pipelines.store import DiskFolder, digest, read_manifest, short
+from pipelines.store import digest, read_manifest, short
 from privacy.message import Json, Message, from_bytes
 
 VERSION = 1
@@ -52,6 +52,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     trained = [json.loads((inputs["train"] / f"{label}.json").read_text()) for label in world.config.train.methods]
     tables = read_tables(inputs["evaluate"])
     said = _ask_sites(world, cohorts, trained)
+    (out / "sites.json").write_text(json.dumps({site: facts["page"] for site, facts in said.items()}))
     rows = score_rows(tables, reference=world.config.evaluate.reference)
     (out / "scores.json").write_text(to_json(rows))
     (out / "scores.csv").write_text(scores_csv(rows))
@@ -78,7 +79,6 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     text = coordinator_page(page)
     (out / PAGE).write_text(text)
     (out / "report.json").write_text(to_json(replace(page, pictures=())))
-    DiskFolder(world.root).write(PAGE, text.encode())  # the same page where a person looks first
     return {"report": PAGE, "scores": len(rows)}
 
 
@@ -156,11 +156,10 @@ def _state(name: str, folder: Path) -> StageState:
 
 
 def _commands(world: World) -> tuple[Command, ...]:
-    name = f"{world.config.name}.yaml"
     return (
-        Command("Why each stage ran or was kept", f"python -m pipelines.run {name} --explain"),
-        Command("Train again, and everything after it", f"python -m pipelines.run {name} --from train --fresh"),
-        Command("All of it again", f"python -m pipelines.run {name} --fresh"),
+        Command("Why each stage ran or was kept", f"{world.command} --explain"),
+        Command("Train again, and everything after it", f"{world.command} --from train --fresh"),
+        Command("All of it again", f"{world.command} --fresh"),
     )
 
 
@@ -202,4 +201,13 @@ def _number(value: Json) -> int:
     return value if isinstance(value, int) else 0
 
 
-STAGE = Stage("report", VERSION, ("ingest", "train", "evaluate"), settings, run)
+def intact(world: World, artifact: Path) -> str | None:
+    """Whether every site's own page is the one of this report: settings may have gone and come back."""
+    for site, page in json.loads((artifact / "sites.json").read_text()).items():
+        reply = world.ask_one(world.run("holds"), "holds", site, {"page": page})
+        if reply.facts["complaint"]:
+            return f"{site}: {reply.facts['complaint']}"
+    return None
+
+
+STAGE = Stage("report", VERSION, ("ingest", "train", "evaluate"), settings, run, intact=intact)

@@ -17,11 +17,12 @@ from pipelines.config import overridden
 from pipelines.door import to_plain
 from pipelines.progress import shown
 from pipelines.runner import Stage
-from pipelines.site.hospital import Hospital
+from pipelines.site.hospital import COHORT, Hospital, read_cohort_file
 from pipelines.site.pooled import adopt
 from pipelines.site.worker import worker
 from pipelines.stages.world import World
 from pipelines.store import DiskFolder, digest, short
+from privacy.gate import Refused
 from privacy.message import Call, Json, Malformed, Message, to_bytes
 
 VERSION = 1
@@ -109,22 +110,35 @@ def _conversation(world: World, engine: Engine, base: str) -> str:
         name = world.run(f"{base}-{attempt}" if attempt else base)
         folder = _folder(world, name)
         mine = folder.has(BEGUN)
-        replies = engine.ask(Call(world.run("holds"), 0, "holds", {}), _everyone(engine, {"runs": [name]})).replies
+        replies = engine.ask(
+            Call(world.run("holds"), 0, "holds", {}), _everyone(engine, {"runs": {name: _state(folder, name, world)}})
+        ).replies
         if not mine and not any(reply.facts["known"] for reply in replies.values()):
             return name
         later = _folder(world, world.run(f"{base}-{attempt + 1}")).has(BEGUN)
-        if mine and not later and not world.fresh and _usable(folder, name, world, replies):
+        if mine and not later and not world.fresh and _usable(folder, name, replies):
             return name
     raise RuntimeError("unreachable")
 
 
-def _usable(folder: DiskFolder, name: str, world: World, replies: Mapping[str, Message]) -> bool:
+def _state(folder: DiskFolder, name: str, world: World) -> Json:
+    """What sites are told of a conversation, to check what they hold of it: "begun", or its best round if finished."""
+    try:
+        outcome = restored(folder, name)
+    except Malformed:
+        return "begun"
+    return outcome.best if outcome is not None and outcome.round > world.config.train.schedule.rounds else "begun"
+
+
+def _usable(folder: DiskFolder, name: str, replies: Mapping[str, Message]) -> bool:
+    """Whether the coordinator's state is there or was never needed, and no site has lost what it must remember."""
     try:
         outcome = restored(folder, name)
     except Malformed:
         return False
-    finished = outcome is not None and outcome.round > world.config.train.schedule.rounds
-    return not finished or not any(reply.facts["complaint"] for reply in replies.values())
+    if outcome is None and any(reply.facts["known"] for reply in replies.values()):
+        return False
+    return not any(reply.facts["complaint"] for reply in replies.values())
 
 
 def _folder(world: World, name: str) -> DiskFolder:
@@ -164,7 +178,9 @@ def pooled_engine(world: World, cohorts: Cohorts) -> tuple[Engine, Cohorts]:
     """
     name = short(digest({site: [cohorts[site]["cohort"], cohorts[site]["sha256"]] for site in sorted(cohorts)}))
     hospital = Hospital(CENTRAL, world.root / "pooled", None, world.now)
-    if not (hospital.cohort_folder(name)).exists():
+    try:
+        read_cohort_file(hospital.cohort_folder(name) / COHORT)
+    except Refused:  # not pooled yet, or damaged
         asked = {site: Message({}, {"cohort": str(cohorts[site]["cohort"])}) for site in world.engine.sites}
         adopt(hospital, name, world.ask_all(world.run(f"pool-{name}"), "pool", asked))
     return InProcess({CENTRAL: worker(hospital)}), {CENTRAL: {"cohort": name, "sha256": name}}
@@ -189,7 +205,7 @@ def _identity(world: World, label: str, homes: Cohorts) -> Json:
 def intact(world: World, artifact: Path) -> str | None:
     """Whether every site still holds the models that this artifact speaks of."""
     results = [json.loads(path.read_text()) for path in sorted(artifact.glob("*.json")) if path.name != "manifest.json"]
-    runs: list[Json] = [result["train_run"] for result in results if result["name"] != CENTRAL]
+    runs: dict[str, Json] = {r["train_run"]: r["best"] for r in results if r["name"] != CENTRAL}
     replies = world.ask_all(world.run("holds"), "holds", world.everyone({"runs": runs}))
     said = {site: reply.facts.get("complaint") for site, reply in replies.items()}
     return next((f"{site}: {complaint}" for site, complaint in sorted(said.items()) if complaint), None)

@@ -13,19 +13,23 @@ from pipelines.config import Config
 from pipelines.stopping import Stop
 from privacy.message import Call, Json, Message
 
+DATA_CODES = frozenset({"no_folder", "no_files", "no_labels", "no_gland", "bad_source"})
+"""Codes by which a site says that its files, not its machine, are the trouble."""
+
 
 class SitesMissing(RuntimeError):
     """A stage that needs every site did not get every answer."""
 
-    def __init__(self, request: str, missing: Mapping[str, str]) -> None:
+    def __init__(self, request: str, missing: Mapping[str, str], *, where: str) -> None:
         reasons = ", ".join(f"{site}: {code}" for site, code in sorted(missing.items()))
-        super().__init__(f"{request}: no answer from {reasons}; what happened stands in each site's own log.txt")
+        super().__init__(f"{request}: no answer from {reasons}; what happened stands in {where}")
         self.missing = dict(missing)
 
 
 @dataclass(frozen=True)
 class World:
-    """root: the run's folder at the coordinator. fresh: finished conversations are begun anew."""
+    """root: the run's folder at the coordinator. fresh: finished conversations are begun anew. command: how the
+    run was called."""
 
     config: Config
     engine: Engine
@@ -33,6 +37,7 @@ class World:
     stop: Stop
     now: Callable[[], str]
     fresh: bool = False
+    command: str = "python -m pipelines.run CONFIG"
 
     def run(self, name: str) -> str:
         """The name of a conversation of this run."""
@@ -47,7 +52,8 @@ class World:
         self.stop.check()
         answers = self.engine.ask(Call(run, 0, request, {}), messages)
         if answers.missing:
-            raise SitesMissing(request, answers.missing)
+            logs = ", ".join(str(self.root / "sites" / site / "log.txt") for site in sorted(answers.missing))
+            raise SitesMissing(request, answers.missing, where=logs)
         return answers.replies
 
     def ask_one(self, run: str, request: str, site: str, facts: Mapping[str, Json]) -> Message:

@@ -345,6 +345,7 @@ def test_a_flipped_bit_in_what_is_kept_is_noticed():
     crew = hospitals(FedAvg(), ADAM)
     folder = rig.MemoryFolder()
     go(FedAvg(), ADAM, crew, folder=folder)
+    memory = newest(crew["a"].disk)
     for disk, name in ((folder, "state"), (crew["a"].disk, "train-5"), (crew["a"].models, "5")):
         data = bytearray(disk.read(name))
         data[-3] ^= 1
@@ -354,7 +355,7 @@ def test_a_flipped_bit_in_what_is_kept_is_noticed():
     with pytest.raises(Malformed, match="checksum"):
         crew["a"](Call("law", 5, "train", {"a": 4}), Message())
     with pytest.raises(Malformed, match="checksum"):
-        checkpoint(crew["a"].models, Message(), "latest", best=None)
+        checkpoint(crew["a"].models, memory, "latest", best=None)
 
 
 def test_only_rounds_that_every_site_scored_can_be_globally_best():

@@ -50,7 +50,7 @@ def put(*path_and_value):
         (put("train", "method_work", {"nobody": {"lr": 0.1}}), "nobody"),
         (put("train", "method_work", {"fedavg": {"learning_rate": 0.1}}), "learning_rate"),
         (put("train", "method_work", {"fedavg": {"lr": "0.1"}}), "lr"),
-        (put("train", "schedule", "rounds", 0), "rounds must be >= 1, found 0"),
+        (put("train", "schedule", "rounds", 0), "train.schedule.rounds: must be >= 1, found 0"),
         (put("train", "work", "steps", 5), "either epochs or steps"),
         (put("pooling", "refused"), "central training pools images"),
         (put("privacy", None), "privacy"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,10 +16,11 @@ import pytest
 import yaml
 
 from pipelines.exits import Exit
-from pipelines.run import CONFIGS, load, main
+from pipelines.run import CONFIGS, load, main, parser
 from privacy import ledger as book
 from privacy.message import from_bytes
 
+ROOT = Path(__file__).parents[2]
 BASE = {
     "name": "tiny",
     "privacy": "none",
@@ -73,8 +75,6 @@ def run(tmp_path_factory) -> Path:
 @pytest.fixture
 def copy(run, tmp_path, monkeypatch) -> Path:
     """A copy of the finished run, with its YAML, to change."""
-    import shutil
-
     shutil.copytree(run.parent, tmp_path / "runs")
     changed(tmp_path / "tiny.yaml")
     monkeypatch.chdir(tmp_path)
@@ -170,6 +170,9 @@ def test_another_method_trains_that_one_and_keeps_the_others(copy):
         ("evaluate/*/index.json", "evaluate", "corrupt: index.json"),
         ("sites/a/cohorts/*/cohort.safetensors", "ingest", "a: the cohort is corrupt"),
         ("sites/b/models/tiny/fedavg-*/*", "train", "b: a model"),
+        ("sites/b/conversations/tiny/fedavg-*/finish-4", "train", "b: a model or a memory"),
+        ("sites/a/cohorts/*/rejected.json", "ingest", "a: rejected.json"),
+        ("sites/a/report.html", "report", "a: its own page"),
     ],
 )
 def test_corrupt_files_are_named_and_made_again(copy, capsys, pattern, stage, reason):
@@ -198,8 +201,9 @@ def test_pooling_needs_the_sites_consent_too(copy, capsys):
     methods = {**BASE["train"]["methods"], "pooled": {"name": "central"}}
     sites = {name: {k: v for k, v in site.items() if k != "policy"} for name, site in BASE["sites"].items()}
     changed(Path("tiny.yaml"), name="other", sites=sites, train={**BASE["train"], "methods": methods})
-    assert main(["tiny.yaml"]) == Exit.SITE
-    assert "pool: no answer from a: policy_request, b: policy_request" in capsys.readouterr().err
+    assert main(["tiny.yaml"]) == Exit.CONFIG
+    said = capsys.readouterr().err
+    assert all(f"sites.{site}.policy.pooling: train.methods.pooled pools images" in said for site in "ab")
 
 
 def test_too_many_rejected_studies_end_the_run_with_their_number(tmp_path, monkeypatch, capsys):
@@ -208,6 +212,89 @@ def test_too_many_rejected_studies_end_the_run_with_their_number(tmp_path, monke
     changed(tmp_path / "tiny.yaml", sites={**BASE["sites"], "a": {"source": source}})
     assert main(["tiny.yaml", "--until", "ingest"]) == Exit.DATA
     assert "a: 3 rejected, 4 used, max_rejected 0.2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("site", "code", "said"),
+    [
+        ({"source": {"kind": "dicom", "folder": "nowhere"}}, "survey", "a: no_folder"),
+        ({"source": {"kind": "dicom", "folder": "empty"}}, "survey", "a: no_files"),
+        ({"source": {"kind": "nifti", "folder": "junk"}}, "ingest", "a: bad_source"),
+        (
+            {"source": {"kind": "nifti", "folder": "junk"}, "labels": {"kind": "table", "file": "no"}},
+            "survey",
+            "no_labels",
+        ),
+    ],
+)
+def test_files_that_are_not_there_end_with_the_code_for_data_and_a_log(tmp_path, monkeypatch, capsys, site, code, said):
+    monkeypatch.chdir(tmp_path)
+    for name in ("empty", "junk", "masks"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "junk" / "a.txt").write_text("hello")
+    labels = {"labels": {"kind": "mask", "folder": "masks"}}
+    changed(tmp_path / "tiny.yaml", sites={"a": {**labels, **site}, "b": BASE["sites"]["b"]})
+    assert main(["tiny.yaml"]) == Exit.DATA
+    err = capsys.readouterr().err
+    assert code in err
+    assert said in err
+    assert (tmp_path / "runs/tiny/sites/a/log.txt").read_text()
+    assert "runs/tiny/sites/a/log.txt" in err
+    if code == "survey":
+        assert main(["tiny.yaml", "--check"]) == Exit.DATA
+
+
+def test_a_site_with_nobody_to_test_on_is_told_before_training(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    one = {"source": {**BASE["sites"]["b"]["source"], "patients": 1}}
+    changed(tmp_path / "tiny.yaml", sites={**BASE["sites"], "b": one})
+    assert main(["tiny.yaml"]) == Exit.DATA
+    assert "b: no patient in the test split, of 1 in all" in capsys.readouterr().err
+
+
+def test_settings_that_go_and_come_back_find_their_own_pages(copy, capsys):
+    pages = {path: path.read_bytes() for path in (copy / "report.html", copy / "sites/a/report.html")}
+    changed(Path("tiny.yaml"), title="another title", evaluate={"copies": 20, "checkpoint": "latest"})
+    assert main(["tiny.yaml"]) == Exit.OK
+    assert all(path.read_bytes() != data for path, data in pages.items())
+    changed(Path("tiny.yaml"))
+    assert main(["tiny.yaml"]) == Exit.OK
+    assert "another title" not in (copy / "report.html").read_text()
+    assert "another title" not in (copy / "sites/a/report.html").read_text()
+
+
+def test_what_left_is_what_the_ledger_says_also_when_more_left_later(copy):
+    changed(Path("tiny.yaml"), evaluate={"copies": 30})
+    assert main(["tiny.yaml"]) == Exit.OK
+    newest = max(copy.glob("report/*/report.json"), key=lambda p: p.stat().st_mtime_ns)
+    left = {(e["site"], e["request"]): e["bytes"] for e in json.loads(newest.read_text())["left"]}
+    for site in "ab":
+        lines = list(book.lines(copy / "sites" / site / "ledger.jsonl"))
+        for request in ("train", "evaluate", "export", "ingest"):
+            assert left[site, request] == sum(line["bytes"] for line in lines if line["request"] == request)
+
+
+def test_a_missing_model_is_noticed_and_trained_again_never_replaced_in_silence(copy, capsys):
+    for path in copy.glob("sites/a/models/tiny/fedper-*/*"):
+        path.unlink()
+    found = explained(capsys)
+    assert found["train"][0] == "run"
+    assert "a: models of tiny/fedper" in found["train"][1]
+    assert main(["tiny.yaml"]) == Exit.OK
+    assert {state for state, _ in explained(capsys).values()} == {"keep"}
+
+
+def test_fresh_is_always_a_way_out(copy, capsys):
+    for path in [*copy.glob("federation/*/state"), *copy.glob("sites/*/phantom/*/images"), *copy.glob("pooled/*")]:
+        path.unlink() if path.is_file() else shutil.rmtree(path)
+    assert main(["tiny.yaml", "--fresh"]) == Exit.OK
+    assert {state for state, _ in explained(capsys).values()} == {"keep"}
+
+
+def test_every_command_that_a_failure_prints_is_one_that_can_be_typed():
+    line = parser()
+    for text in ("--from train --until train", "--from ingest", "--only train", "--until report --fresh"):
+        line.parse_args(["my study.yaml", *text.split()])
 
 
 def test_check_looks_and_computes_nothing(tmp_path, monkeypatch, capsys):
@@ -252,20 +339,26 @@ def child(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
     )
+
+
+def progress(folder: Path) -> list[tuple[str, int]]:
+    """What training has committed so far; it changes as soon as a new process trains."""
+    files = (folder / "runs").glob("tiny/sites/*/conversations/**/train-*")
+    return sorted((str(p), p.stat().st_mtime_ns) for p in files)
 
 
 def killed_often(folder: Path, *, times: int, seed: int) -> None:
     """Start, kill -9 after a random while of training, start again; then let it finish."""
     chance = random.Random(seed)
     for _ in range(times):
+        before = progress(folder)
         process = child(folder)
-        federation = folder / "runs" / "tiny" / "federation"
         deadline = time.monotonic() + 60
-        while process.poll() is None and not federation.exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        time.sleep(chance.uniform(0, 1.5))
+        while process.poll() is None and progress(folder) == before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.6))
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     process = child(folder)
