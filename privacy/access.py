@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 import torch
-from dp_accounting import DpEvent
 from torch import Tensor, nn
 
-from privacy.events import NON_PRIVATE
+from privacy.events import NON_PRIVATE, Event
 from privacy.message import Params
 
 Split: TypeAlias = Literal["train", "validation", "test"]
@@ -75,7 +74,7 @@ class Access:
     stream: Iterator[Tensor]
     generator: torch.Generator
     augment: Augment | None = None
-    events: list[DpEvent] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
 
     def size(self, split: Split) -> int:
         """Number of rows of a split (a fact about patients, hence an event)."""

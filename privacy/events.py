@@ -1,37 +1,48 @@
-"""What was done to patients, in dp-accounting's terms; what it costs is computed elsewhere, from these.
+"""What was done to patients: frozen records, as the ledger writes them. What it costs is computed elsewhere, from
+these.
 
-A reply that carries no event is a non-private one: epsilon is infinite, never zero.
+Kinds so far: `NonPrivate` and `Nothing`. Mechanisms join them with their parameters, under the names that accountants
+use (dp-accounting's events), so that a ledger line can be accounted for without knowing this code.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from dp_accounting import ComposedDpEvent, DpEvent, NonPrivateDpEvent, NoOpDpEvent
+from dataclasses import asdict, dataclass
+from typing import Literal, TypeAlias
 
 from privacy.message import Json
 
-NON_PRIVATE: DpEvent = NonPrivateDpEvent()
-NOTHING: DpEvent = NoOpDpEvent()  # declared: no patient had any influence
+
+@dataclass(frozen=True)
+class NonPrivate:
+    """No bound on what a patient contributed: epsilon is infinite, never zero."""
+
+    kind: Literal["non_private"] = "non_private"
 
 
-def composed(events: Sequence[DpEvent]) -> DpEvent:
-    """All events together. One non-private part makes the whole non-private; no event at all is NOTHING."""
-    if any(isinstance(event, NonPrivateDpEvent) for event in events):
-        return NON_PRIVATE
-    return ComposedDpEvent(list(events)) if events else NOTHING
+@dataclass(frozen=True)
+class Nothing:
+    """Declared: no patient had any influence."""
+
+    kind: Literal["nothing"] = "nothing"
 
 
-def describe(event: DpEvent) -> Json:
-    """A JSON form of the event for the ledger.
+Event: TypeAlias = NonPrivate | Nothing
+NON_PRIVATE, NOTHING = NonPrivate(), Nothing()
+
+
+def composed(events: Sequence[Event]) -> Event:
+    """All events together: one non-private part makes the whole non-private; no event at all is NOTHING."""
+    return NON_PRIVATE if any(isinstance(event, NonPrivate) for event in events) else NOTHING
+
+
+def describe(event: Event) -> Json:
+    """The event as the ledger writes it.
 
     Raises:
-        ValueError: the event is of a kind that this project does not book (it would be booked wrongly).
+        ValueError: it is of a kind that the ledger does not know, and would be booked wrongly.
     """
-    if isinstance(event, NonPrivateDpEvent):
-        return {"kind": "non_private"}
-    if isinstance(event, NoOpDpEvent):
-        return {"kind": "nothing"}
-    if isinstance(event, ComposedDpEvent):
-        return {"kind": "composed", "events": [describe(part) for part in event.events]}
-    raise ValueError(f"the event {event!r} is of a kind that the ledger does not know")
+    if not isinstance(event, NonPrivate | Nothing):
+        raise ValueError(f"the event {event!r} is of a kind that the ledger does not know")
+    return dict(asdict(event))
