@@ -351,7 +351,7 @@ def progress(folder: Path) -> list[tuple[str, int]]:
 
 def killed_often(folder: Path, *, times: int, seed: int) -> None:
     """Start, kill -9 after a random while of training, start again; then let it finish."""
-    chance = random.Random(seed)
+    chance, killed = random.Random(seed), 0
     for _ in range(times):
         before = progress(folder)
         process = child(folder)
@@ -359,8 +359,12 @@ def killed_often(folder: Path, *, times: int, seed: int) -> None:
         while process.poll() is None and progress(folder) == before and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(chance.uniform(0, 0.6))
+        if process.poll() is not None:
+            break  # it was done before the blow fell
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        killed += 1
+    assert killed
     process = child(folder)
     _, error = process.communicate(timeout=300)
     assert process.returncode == 0, error.decode()
