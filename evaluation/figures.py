@@ -100,14 +100,15 @@ def roc_curves(scores: Mapping[str, Mapping[str, Ints]]) -> Picture:
             axes.plot([0, 1], [0, 1], color=INK, linewidth=0.7, alpha=0.4, linestyle=(0, (2, 2)))
             for method, counts in lines.items():
                 axes.plot(*_corners(*roc(counts)), **_line(methods.index(method)))
-            axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1), aspect="equal")
+            axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
+            axes.set_box_aspect(1)
             axes.set_title(site)
             axes.set_xlabel("false positive rate")
         figure.axes[0].set_ylabel("true positive rate")
         _legend(figure, {method: _line(methods.index(method)) for method in methods})
 
     caption = "Each hospital's own model on its own test patients, from histograms of predicted probability."
-    return Picture("ROC curves", caption, svg(_wide(len(scores)), alt, draw))
+    return Picture("ROC curves", caption, svg(_wide(len(scores), len(methods)), alt, draw))
 
 
 def learning_curves(curves: Mapping[str, Mapping[str, Curve]], *, value: str = "validation loss") -> Picture:
@@ -133,7 +134,7 @@ def learning_curves(curves: Mapping[str, Mapping[str, Curve]], *, value: str = "
         _legend(figure, {method: _line(methods.index(method)) for method in methods})
 
     caption = f"{value.capitalize()} on each hospital's validation patients, of the model that it would use."
-    return Picture("Learning curves", caption, svg(_wide(len(curves)), alt, draw))
+    return Picture("Learning curves", caption, svg(_wide(len(curves), len(methods)), alt, draw))
 
 
 def cross_site(models: Sequence[str], tests: Sequence[str], values: Floats, measure: str, method: str) -> Picture:
@@ -273,12 +274,12 @@ def _columns(panels: int) -> int:
     return max(1, min(4, panels))
 
 
-def _wide(panels: int) -> tuple[float, float]:
-    if panels == 1:
-        return 5.4, 3.1
-    return min(WIDTH, 0.5 + PANEL * _columns(panels)), 0.55 + (PANEL + 0.25) * math.ceil(
-        max(1, panels) / _columns(panels)
-    )
+def _wide(panels: int, methods: int) -> tuple[float, float]:
+    """Width and height in inches: square panels with title and axis label, and the rows of the key below."""
+    columns = _columns(panels)
+    width = 5.4 if panels == 1 else min(WIDTH, 0.5 + PANEL * columns)
+    keys = math.ceil(max(1, methods) / max(1, int(width / ROOM)))
+    return width, (PANEL + 0.45) * math.ceil(max(1, panels) / columns) + 0.22 * keys
 
 
 def _panels(figure: Figure, panels: Mapping[str, Lines], *, share_y: bool) -> list[tuple[Axes, tuple[str, Lines]]]:
