@@ -163,6 +163,11 @@ class Config:
         ]
         if self.evaluate.reference is not None and self.evaluate.reference not in self.train.methods:
             problems.append(f"evaluate.reference: {self.evaluate.reference!r} is no method; name one, or null")
+        if self.split.validation == 0 and self.evaluate.checkpoint != "latest":
+            problems.append(
+                f"evaluate.checkpoint: {self.evaluate.checkpoint} is chosen by validation loss, and split.validation is 0; "
+                "give validation patients, or say latest"
+            )
         if self.images.gland is not None:
             problems.append("images.gland: a gland mask belongs to a site: sites.<name>.gland")
         problems += self._complaints()

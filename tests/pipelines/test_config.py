@@ -65,6 +65,7 @@ def put(*path_and_value):
         (put("split", "train", 0.9), "sum to 1"),
         (put("evaluate", "reference", "nobody"), "'nobody' is no method"),
         (put("evaluate", "copis", 3), "copies"),
+        (put("split", {"train": 0.5, "validation": 0.0, "test": 0.5}), "evaluate.checkpoint: global is chosen by"),
         (put("model", "widths", [7, 7, 7, 7]), "multiples of 8"),
         (put("model", "name", "resnet"), "cam"),
         (put("images", "size", "48"), "size"),
