@@ -165,8 +165,8 @@ class Config:
             problems.append(f"evaluate.reference: {self.evaluate.reference!r} is no method; name one, or null")
         if self.split.validation == 0 and self.evaluate.checkpoint != "latest":
             problems.append(
-                f"evaluate.checkpoint: {self.evaluate.checkpoint} is chosen by validation loss, and split.validation is 0; "
-                "give validation patients, or say latest"
+                f"evaluate.checkpoint: {self.evaluate.checkpoint} is chosen by validation loss, and split.validation "
+                "is 0; give validation patients, or say latest"
             )
         if self.images.gland is not None:
             problems.append("images.gland: a gland mask belongs to a site: sites.<name>.gland")
