@@ -94,7 +94,7 @@ class RunPage:
     """The coordinator's page.
 
     what: a line on what was run. date: as it shall be printed. reference: the method over which gains are taken.
-    settings: the YAML. pooled: a central baseline read all hospitals' patients, in one process.
+    settings: the YAML. pooled: training and validation images left for a central baseline.
     """
 
     title: str

@@ -1,9 +1,10 @@
 """What a method is: a frozen record of hyper-parameters and eight short functions. Read this first.
 
-A method never sees a file, a clock, an engine or a privacy setting. Its state (at the coordinator) and its memory (at a
-site) are messages, so that a run can be stopped, resumed, replayed and audited without the method knowing. The name of
-a tensor in a message ends in the name of a parameter or buffer of the network; its first part says what it is, as in
-`model/head.weight` or `control/head.weight`.
+A method never sees a file, a clock or an engine, and only `complaints` is told whether training is private. Its state
+(at the coordinator) and its memory (at a site) are messages, so that a run can be stopped, resumed, replayed and
+audited without the method knowing. The name of a tensor in a message ends in the name of a parameter or buffer of the
+network; its first part says what it is, as in `model/head.weight` or `control/head.weight`; what only the site
+remembers may add to it (`optimizer/head.weight/exp_avg`).
 """
 
 from __future__ import annotations

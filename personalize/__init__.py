@@ -1,4 +1,4 @@
-"""Methods that end with one model per site, and test-time routing."""
+"""Methods that end with one model per site."""
 
 from typing import TypeAlias
 

@@ -1,6 +1,4 @@
-"""--check: settings, files and methods are looked at; nothing is read but names and sizes, nothing is trained or sent
-on.
-"""
+"""--check: settings, files and methods are looked at; of files only names and sizes; training is rehearsed on zeros."""
 
 from __future__ import annotations
 
@@ -24,7 +22,8 @@ def check(world: World, console: Console, *, as_json: bool) -> int:
         SitesMissing: a site cannot find its files.
         ValueError: a method fails its rehearsal.
     """
-    sites = {site: dict(world.ask_one(world.run("survey"), "survey", site, {}).facts) for site in world.engine.sites}
+    replies = world.ask_all(world.run("survey"), "survey", world.everyone({}))
+    sites = {site: dict(reply.facts) for site, reply in replies.items()}
     methods = {label: _rehearsed(world, label) for label in world.config.train.methods}
     if as_json:
         print(json.dumps({"sites": sites, "methods": methods}, indent=1))  # noqa: T201 - the machine's answer

@@ -110,14 +110,14 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """checkpoint: which model of a site is scored. copies: patient bootstrap copies. reference: method of the gains."""
+    """checkpoint: which model of a site is scored. copies: patient bootstrap copies. reference: of the gains, or null."""
 
     __pydantic_config__: ClassVar = FORBID
 
     checkpoint: Checkpoint = "global"
     copies: int = 200
     public: bool = True
-    reference: str | None = "local"
+    reference: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.copies <= 2000:

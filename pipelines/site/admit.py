@@ -212,6 +212,10 @@ def _look(files: Files) -> None:
     places = {"no_folder": files.source.folder, "no_labels": labels}
     if files.gland is not None:
         places["no_gland"] = files.gland.folder
+    named = [("no_labels", files.labels), ("no_gland", files.gland)]
+    for code, masks in named:
+        if isinstance(masks, MaskLabels | GlandMask) and masks.names is not None and not Path(masks.names).is_file():
+            raise Refused(code) from FileNotFoundError(f"{masks.names}: no such file")
     for code, place in places.items():
         path = Path(place)
         if not (path.is_file() if place == labels and isinstance(files.labels, TableLabels) else path.is_dir()):

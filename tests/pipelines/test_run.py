@@ -45,7 +45,7 @@ BASE = {
         "work": {"lr": 0.01, "batch": 16, "augment": "affine"},
         "methods": {"local": {"name": "local"}, "fedavg": {"name": "fedavg"}, "fedper": {"name": "fedper"}},
     },
-    "evaluate": {"copies": 20},
+    "evaluate": {"copies": 20, "reference": "local"},
 }
 
 
