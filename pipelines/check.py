@@ -1,4 +1,4 @@
-"""--check: settings, files and methods are looked at; of files only names and sizes; training is rehearsed on zeros."""
+"""--check: settings, files and methods are looked at; of files names and sizes only; training is rehearsed on zeros."""
 
 from __future__ import annotations
 
