@@ -110,7 +110,7 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """checkpoint: which model of a site is scored. copies: of the patient bootstrap. reference: of the gains, or null."""
+    """checkpoint: which model of a site is scored. copies: of the bootstrap. reference: of the gains, or null."""
 
     __pydantic_config__: ClassVar = FORBID
 
