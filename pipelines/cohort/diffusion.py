@@ -40,6 +40,7 @@ MAPS = frozenset({"ADC", "EADC", "ADC_UNSPECIFIED", "EXP", "FA", "RA", "TENSOR",
 GE_OFFSET = 1e9  # GE marks some images by adding it to b
 HIGHEST_B = 20_000.0  # s/mm²; beyond it a number is no b-value of a human scanner
 SMALLEST_SPREAD = 200.0  # s/mm²
+SAME_B = 20.0  # s/mm²; scanners that count imaging gradients give every direction a b-value a little different
 
 
 def b_value(dataset: Dataset) -> float | None:
@@ -115,16 +116,17 @@ def fit_adc(
     signals: Array,
     b_values: Sequence[float] | NDArray[np.floating],
     *,
-    lowest: float = 50.0,
-    highest: float = 1000.0,
+    lowest: float = 45.0,
+    highest: float = 1050.0,
     weighted: bool = False,
 ) -> Array:
     """Fit log S = log S0 - b ADC by least squares in every voxel: the monoexponential model, in closed form.
 
     Vendors differ in what they fit: some take b = 0, where flowing blood adds signal, some b > 1000, where tissue is
     no longer monoexponential. Here images from `lowest` to `highest` enter, as PI-RADS v2.1 advises (50-100 up to
-    800-1000). If they do not span 200 s/mm², those below `lowest` enter too; those above `highest` never do.
-    Several images of one b-value (directions) become their geometric mean first.
+    800-1000; scanners that count imaging gradients say a little less or more). If they do not span 200 s/mm², those
+    below `lowest` enter too; those above `highest` never do. Several images of one b-value (directions; at most
+    20 s/mm² apart) become their geometric mean first.
 
     weighted: each image weighs S², which undoes to first order that the logarithm enlarges noise where signal is small
     (Salvador et al., Hum Brain Mapp 2005;24:144). It is not the default: tissue is not quite monoexponential, so the
@@ -141,12 +143,13 @@ def fit_adc(
         Unusable: `b_values` when fewer than two b-values that span at least 200 s/mm² are left.
         ValueError: not one b-value per image.
     """
-    b = np.rint(np.asarray(b_values, np.float64))
+    b = np.asarray(b_values, np.float64)
     if b.shape != signals.shape[:1]:
         raise ValueError(f"b_values must be one per image, {signals.shape[:1]}, found {b.shape}")
-    used = _used(b, lowest, highest)
+    shells = _shells(b, lowest, highest)
+    used = np.array([b[shell].mean() for shell in shells])
     with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.stack([np.log(signals[b == value], dtype=np.float64).mean(axis=0) for value in used])
+        logs = np.stack([np.log(signals[shell], dtype=np.float64).mean(axis=0) for shell in shells])
     valid = np.isfinite(logs).all(axis=0)
     logs = np.where(valid, logs, 0.0)
     logs -= logs.max(axis=0)
@@ -158,14 +161,22 @@ def fit_adc(
     return adc
 
 
-def _used(b_values: Floats, lowest: float, highest: float) -> Floats:
-    """The distinct b-values that enter the fit, ascending."""
-    below: Floats = np.unique(b_values[(b_values >= 0) & (b_values <= highest)])
-    for chosen in (below[below >= lowest], below):
-        if len(chosen) > 1 and chosen[-1] - chosen[0] >= SMALLEST_SPREAD:
-            return chosen
-    raise Unusable(
-        "b_values",
-        f"the images have b-values {np.unique(b_values).tolist()[:9]}; at least two from 0 to {highest:g} s/mm2 that "
-        f"are {SMALLEST_SPREAD:g} s/mm2 apart are needed. Send the whole diffusion series, or the scanner's ADC map.",
-    )
+def _shells(b_values: Floats, lowest: float, highest: float) -> list[list[int]]:
+    """The images that enter the fit: their positions, one list a b-value, ascending."""
+    for low in (lowest, 0.0):
+        kept = [int(k) for k in np.argsort(b_values, kind="stable") if low <= b_values[k] <= highest]
+        if kept and b_values[kept[-1]] - b_values[kept[0]] >= SMALLEST_SPREAD:
+            break
+    else:
+        raise Unusable(
+            "b_values",
+            f"the images have b-values {np.unique(b_values).tolist()[:9]}; at least two from 0 to {highest:g} s/mm2 "
+            f"that are {SMALLEST_SPREAD:g} s/mm2 apart are needed. Send the whole diffusion series, or an ADC map.",
+        )
+    shells = [[kept[0]]]
+    for k in kept[1:]:
+        if b_values[k] - b_values[shells[-1][0]] <= SAME_B:
+            shells[-1].append(k)
+        else:
+            shells.append([k])
+    return shells
