@@ -1,7 +1,8 @@
-"""Classic single-frame DICOM series become studies; every other kind of DICOM is refused with its reason.
+"""DICOM series, classic or enhanced, become studies; every other kind of DICOM is refused with its reason.
 
 Headers are read once, without pixels, and grouped by SeriesInstanceUID; positions decide the order of slices, never
-file names or instance numbers. Then each series' files are read once more, whole, one at a time.
+file names or instance numbers. Then each series' files are read once more, whole, one at a time. docs/formats.md lists
+what is read, and every reason.
 """
 
 from __future__ import annotations
@@ -16,27 +17,19 @@ import numpy as np
 import pydicom
 from pydicom.datadict import tag_for_keyword
 from pydicom.errors import InvalidDicomError
-from pydicom.uid import MediaStorageDirectoryStorage
 
 from pipelines.cohort.adc import Unit
-from pipelines.cohort.geometry import spacing_of, stack
+from pipelines.cohort.diffusion import fit_adc
+from pipelines.cohort.frames import Frame, read_frames, text_of
 from pipelines.cohort.index import Candidate, Index, folder_problems, load_all, readable, walk, without_ambiguous
-from pipelines.cohort.pixels import real_values
+from pipelines.cohort.pixels import Rectangle, real_values
 from pipelines.cohort.pseudonym import ALLOWED_HEADERS, allowed_facts, normalized
-from pipelines.cohort.series import (
-    ENHANCED,
-    IDENTITY,
-    PLACE,
-    SHAPE,
-    Header,
-    check_series,
-    check_thinning,
-    selected,
-    text_of,
-)
+from pipelines.cohort.series import IDENTITY, PLACE, SHAPE, check_series, selected
+from pipelines.cohort.stacks import Stack, diffusion_stack, plain_stack, separated
 from pipelines.cohort.study import Array, Rejected, Study, Volume
 from pipelines.cohort.unusable import Unusable
 
+FITTED_UNIT: Unit = "1e-6 mm2/s"
 SUFFIXES = (".dcm", ".dicom", ".ima")
 
 
@@ -47,6 +40,11 @@ class DicomSource:
     select: DICOM keyword -> text that the header's value must contain, in upper or lower case, for a file to be used;
     {"ImageType": "ADC"} picks the ADC maps. unit: of the values after rescaling; auto = what the header says, or else
     the one plausible unit.
+
+    derive: none takes values as they are; adc takes diffusion-weighted images of two or more b-values, and fits ADC.
+    lossy: whether images that were compressed with loss are used. It moves values by an amount that no header tells,
+    so they are refused unless a hospital has nothing else. blank: rectangles (column0, row0, column1, row1) of stored
+    pixels, the ends not included, where text is burned in; they are blanked in every image of this source.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -55,6 +53,9 @@ class DicomSource:
     folder: str
     select: Mapping[str, str] = field(default_factory=dict)
     unit: Unit = "auto"
+    derive: Literal["none", "adc"] = "none"
+    lossy: Literal["refuse", "allow"] = "refuse"
+    blank: tuple[Rectangle, ...] = ()
 
     def __post_init__(self) -> None:
         problems = [
@@ -67,6 +68,14 @@ class DicomSource:
             for keyword, text in self.select.items()
             if not text.strip()
         ]
+        problems += [
+            f"blank: {list(rectangle)} is no rectangle; give column0, row0, column1, row1 with 0 <= column0 < column1 "
+            "and 0 <= row0 < row1"
+            for rectangle in self.blank
+            if not (0 <= rectangle[0] < rectangle[2] and 0 <= rectangle[1] < rectangle[3])
+        ]
+        if self.derive == "adc" and self.unit not in ("auto", FITTED_UNIT):
+            problems.append(f"unit: a fitted ADC is in {FITTED_UNIT}, found {self.unit!r}; remove unit")
         if problems:
             raise ValueError("; ".join(problems))
 
@@ -98,56 +107,46 @@ def index_dicom(source: DicomSource) -> Index:
         raise ValueError("; ".join(problems))
     root = Path(source.folder).resolve()
     paths = walk(root)
-    keywords = [*IDENTITY, *PLACE, *SHAPE, ENHANCED, *ALLOWED_HEADERS, *source.select]
-    read = [_header(path, keywords) for path in paths]
+    read = [_frames(path, source) for path in paths]
     damaged = {path: found for path, found in zip(paths, read, strict=True) if isinstance(found, Unusable)}
-    headers = [found for found in read if isinstance(found, Header)]
-    asked = {_series(header) for header in headers if selected(header, source.select)}
-    chosen = [header for header in headers if _series(header) in asked and _wanted(header, source.select)]
+    frames = [frame for found in read if not isinstance(found, Unusable) for frame in found]
+    asked = {_series(frame) for frame in frames if selected(frame, source.select)}
+    chosen = [frame for frame in frames if _series(frame) in asked and _wanted(frame, source.select)]
     if not chosen and not damaged:
-        raise ValueError(_nothing(source, len(headers)))
-    series: dict[str, list[Header]] = {}
-    for header in chosen:
-        series.setdefault(_series(header), []).append(header)
-    results = [_candidate(root, group, _damage(group, headers, damaged)) for group in series.values()]
+        raise ValueError(_nothing(source, len(frames)))
+    series: dict[str, list[Frame]] = {}
+    for frame in chosen:
+        series.setdefault(_series(frame), []).append(frame)
+    homes = _homes(frames)
+    results = [
+        found for group in series.values() for found in _candidates(root, group, _damage(group, homes, damaged), source)
+    ]
     candidates, ambiguous = without_ambiguous([result for result in results if isinstance(result, Candidate)])
     rejected = [result for result in results if isinstance(result, Rejected)] + ambiguous
     rejected += [Rejected(_below(root, path), error.reason, error.detail) for path, error in damaged.items()]
-    unselected = {_series(header) for header in headers} - set(series)
-    return Index(candidates, tuple(rejected), len(paths), read.count(None), len(unselected))
+    unselected = {_series(frame) for frame in frames} - set(series)
+    ignored = sum(found == [] for found in read)
+    return Index(candidates, tuple(rejected), len(paths), ignored, len(unselected))
 
 
-def _header(path: Path, keywords: Sequence[str]) -> Header | Unusable | None:
-    """A file's header; None if it is not a DICOM image and does not claim to be one."""
+def _frames(path: Path, source: DicomSource) -> list[Frame] | Unusable:
+    """A file's images; none if it is not a DICOM image and does not claim to be one."""
     try:
         with readable(path.name):
-            dataset = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=list(keywords))
-            syntax = dataset.file_meta.get("TransferSyntaxUID", "")
-            if dataset.file_meta.get("MediaStorageSOPClassUID") == MediaStorageDirectoryStorage:
-                return None
-            found = {keyword: dataset.get(keyword) for keyword in keywords}
-            values = {key: value for key, value in found.items() if not _empty(value)}
-            if "SeriesInstanceUID" not in values:
-                raise Unusable(
-                    "missing_tag", "there is no SeriesInstanceUID; the file may be cut short. Export it again."
-                )
-            return Header(path, str(syntax), values)
+            keywords = (*IDENTITY, *PLACE, *SHAPE, *ALLOWED_HEADERS, *source.select)
+            return read_frames(path, keywords, diffusion=source.derive == "adc")
     except Unusable as error:
         foreign = isinstance(error.__cause__, InvalidDicomError) and path.suffix.lower() not in SUFFIXES
-        return None if foreign else error
+        return [] if foreign else error
 
 
-def _empty(value: object) -> bool:
-    return value is None or str(value).strip() == ""
+def _series(frame: Frame) -> str:
+    return str(frame.values["SeriesInstanceUID"])
 
 
-def _series(header: Header) -> str:
-    return str(header.values["SeriesInstanceUID"])
-
-
-def _wanted(header: Header, select: Mapping[str, str]) -> bool:
+def _wanted(frame: Frame, select: Mapping[str, str]) -> bool:
     """A header that ends before Rows is one cut short, so what it does not say does not count against it."""
-    return selected(header, select) or "Rows" not in header.values
+    return selected(frame, select) or "Rows" not in frame.values
 
 
 def _nothing(source: DicomSource, count: int) -> str:
@@ -160,58 +159,83 @@ def _below(root: Path, path: Path) -> str:
     return path.relative_to(root).as_posix()
 
 
-def _damage(group: Sequence[Header], headers: Sequence[Header], damaged: Mapping[Path, Unusable]) -> str | None:
+def _homes(frames: Sequence[Frame]) -> dict[Path, set[str]]:
+    """Folder -> the series that lie there."""
+    homes: dict[Path, set[str]] = {}
+    for frame in frames:
+        homes.setdefault(frame.path.parent, set()).add(_series(frame))
+    return homes
+
+
+def _damage(group: Sequence[Frame], homes: Mapping[Path, set[str]], damaged: Mapping[Path, Unusable]) -> str | None:
     """A file without a readable header belongs to the series of its folder, if only one series lies there."""
-    homes = {header.path.parent for header in group}
-    near = [path.name for path in damaged if path.parent in homes]
-    uid = group[0].values.get("SeriesInstanceUID")
-    alone = all(header.values.get("SeriesInstanceUID") == uid for header in headers if header.path.parent in homes)
+    own = {frame.path.parent for frame in group}
+    near = [path.name for path in damaged if path.parent in own]
+    alone = all(len(homes[home]) == 1 for home in own)
     return near[0] if near and alone else None
 
 
-def _candidate(root: Path, group: Sequence[Header], damage: str | None) -> Candidate | Rejected:
+def _candidates(
+    root: Path, group: Sequence[Frame], damage: str | None, source: DicomSource
+) -> list[Candidate | Rejected]:
+    """One for each stack of a series."""
     first = group[0]
     uids = [str(first.values[key]) for key in ("StudyInstanceUID", "SeriesInstanceUID") if key in first.values]
     home = _below(root, first.path.parent)
     study = "/".join([*([] if home == "." else [home]), *uids]) or first.path.name
+    if damage is not None:
+        detail = f"{damage} beside it cannot be read, and is likely one of its slices."
+        return [Rejected(study, "unreadable", detail)]
+    stacks = separated(group)
+    return [
+        _candidate(f"{study}/{name}" if name else study, frames, source, alone=len(stacks) == 1)
+        for name, frames in stacks.items()
+    ]
+
+
+def _candidate(study: str, group: Sequence[Frame], source: DicomSource, *, alone: bool) -> Candidate | Rejected:
     try:
-        if damage is not None:
-            raise Unusable("unreadable", f"{damage} beside it cannot be read, and is likely one of its slices.")
         with readable(study):
-            check_series(group)
-            return _placed(study, group)
+            check_series(group, allow_lossy=source.lossy == "allow", blank=source.blank)
+            placed = (diffusion_stack if source.derive == "adc" else plain_stack)(group, whole=alone)
+            values = group[0].values
+            patient = normalized(str(values["PatientID"]))
+            whole = partial(_load, study, patient, placed, source.blank)
+            return Candidate(patient, study, str(values["StudyInstanceUID"]), placed.affine, placed.shape, whole)
     except Unusable as error:
         return Rejected(study, error.reason, error.detail)
 
 
-def _placed(study: str, group: Sequence[Header]) -> Candidate:
-    values = group[0].values
-    positions = np.array([header.values["ImagePositionPatient"] for header in group], float)
-    orientation = np.array(values["ImageOrientationPatient"], float)
-    rows_mm, columns_mm = (float(number) for number in values["PixelSpacing"])
-    order, affine = stack(orientation, positions, (rows_mm, columns_mm))
-    check_thinning(values, float(spacing_of(affine)[2]))
-    ordered = [group[position] for position in order]
-    shape = (int(values["Columns"]), int(values["Rows"]), len(group))
-    patient = normalized(str(values["PatientID"]))
-    whole = partial(_load, study, patient, ordered, affine, shape)
-    return Candidate(patient, study, str(values["StudyInstanceUID"]), affine, shape, whole)
-
-
-def _load(study: str, patient: str, ordered: Sequence[Header], affine: Any, shape: tuple[int, int, int]) -> Study:
-    values: Array = np.empty(shape, np.float32)
-    units: set[str | None] = set()
-    for position, header in enumerate(ordered):
-        with readable(header.path.name):
-            plane, unit = real_values(pydicom.dcmread(header.path))
-        if plane.shape != (shape[1], shape[0]):
-            raise Unusable("mixed_size", f"{header.path.name} holds pixels of shape {plane.shape}, unlike its header.")
-        values[:, :, position] = plane.T
-        units.add(unit)
+def _load(study: str, patient: str, placed: Stack, blank: Sequence[Rectangle]) -> Study:
+    values, units = _volumes(placed, blank)
+    facts = allowed_facts(_plain(placed.volumes[0][0]))
+    if placed.b_values is not None:
+        adc = fit_adc(values, placed.b_values)
+        return Study(patient, study, Volume(adc, placed.affine), FITTED_UNIT, facts)
     if len(units) > 1:
         raise Unusable("mixed_unit", f"slices say different units: {sorted(map(str, units))}. Export the series again.")
-    return Study(patient, study, Volume(values, affine), units.pop(), allowed_facts(_plain(ordered[0])))
+    return Study(patient, study, Volume(values[0], placed.affine), units.pop(), facts)
 
 
-def _plain(header: Header) -> Mapping[str, object]:
-    return {key: text_of(value) for key, value in header.values.items() if key in ALLOWED_HEADERS}
+def _volumes(placed: Stack, blank: Sequence[Rectangle]) -> tuple[Array, set[str | None]]:
+    """The values (V, I, J, K) of a stack, each file read once; and the units that its images name."""
+    columns, rows, _ = placed.shape
+    values: Array = np.empty((len(placed.volumes), *placed.shape), np.float32)
+    units: set[str | None] = set()
+    places: dict[Path, dict[int, tuple[int, int]]] = {}
+    for volume, frames in enumerate(placed.volumes):
+        for position, frame in enumerate(frames):
+            places.setdefault(frame.path, {})[frame.index] = (volume, position)
+    for path, wanted in places.items():
+        with readable(path.name):
+            planes = real_values(pydicom.dcmread(path), list(wanted), blank)
+            for (volume, position), (plane, unit) in zip(wanted.values(), planes, strict=True):
+                if plane.shape != (rows, columns):
+                    raise Unusable("mixed_size", f"{path.name} holds pixels of shape {plane.shape}, unlike its header.")
+                values[volume, :, :, position] = plane.T
+                units.add(unit)
+    return values, units
+
+
+def _plain(frame: Frame) -> Mapping[str, object]:
+    return {key: text_of(frame.values[key]) for key in ALLOWED_HEADERS if key in frame.values}

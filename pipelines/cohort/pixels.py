@@ -1,32 +1,95 @@
 """Stored DICOM pixels become real values: through the real-world value map if it gives a diffusivity, or else through
-the modality LUT (DICOM PS3.3 C.7.6.16.2.11 and C.11.1).
+the modality LUT (DICOM PS3.3 C.7.6.16.2.11 and C.11.1), or an enhanced file's transformation of each frame.
+
+Each compressed syntax has one decoder, so that a study is the same on every machine: OpenJPEG for JPEG 2000, CharLS for
+JPEG-LS, GDCM for the other JPEGs, pydicom's own for run lengths.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
 import numpy as np
 from numpy.typing import NDArray
 from pydicom.dataset import Dataset
-from pydicom.pixels import apply_modality_lut
+from pydicom.pixels import apply_modality_lut, iter_pixels
+from pydicom.uid import (
+    UID,
+    JPEG2000TransferSyntaxes,
+    JPEGLSTransferSyntaxes,
+    JPEGTransferSyntaxes,
+    RLETransferSyntaxes,
+)
 
 from pipelines.cohort.adc import UNSAID, factor
+from pipelines.cohort.codestream import check_codestream
+from pipelines.cohort.frames import OWN, functional_group, functional_groups
 from pipelines.cohort.study import Array
 
+Rectangle: TypeAlias = tuple[int, int, int, int]
 
-def real_values(dataset: Dataset) -> tuple[Array, str | None]:
-    """Decode one image.
+DECODERS: dict[UID, str] = {
+    **dict.fromkeys(JPEG2000TransferSyntaxes, "pylibjpeg"),  # with the high-throughput kinds
+    **dict.fromkeys(JPEGLSTransferSyntaxes, "pyjpegls"),
+    **dict.fromkeys(JPEGTransferSyntaxes, "gdcm"),
+    **dict.fromkeys(RLETransferSyntaxes, "pydicom"),
+}
+RANGE_KEYWORDS = ("RealWorldValue{}ValueMapped", "DoubleFloatRealWorldValue{}ValueMapped")
 
-    Returns:
+
+def real_values(
+    dataset: Dataset, indices: Sequence[int] = (0,), blank: Sequence[Rectangle] = ()
+) -> Iterator[tuple[Array, str | None]]:
+    """Decode images of one file, one after the other.
+
+    indices: of the frames, from 0. blank: rectangles (column0, row0, column1, row1), the ends not included, whose
+    stored values become the image's smallest before anything else is done.
+
+    Yields:
         (rows, columns) float32 values, and the unit that the header gives them, None if it gives none.
 
     Raises:
         Exception: whatever the decoder raises for damaged pixels; the caller turns it into `Unusable`.
     """
-    stored = dataset.pixel_array
-    item = _diffusivity_map(dataset)
+    check_codestream(dataset)
+    plugin = DECODERS.get(dataset.file_meta.TransferSyntaxUID, "")
+    decoded = iter_pixels(dataset, indices=list(indices), raw=True, decoding_plugin=plugin)
+    for index, stored in zip(indices, decoded, strict=True):
+        yield _real(_blanked(stored, blank), _transform(dataset, index))
+
+
+def _blanked(stored: NDArray[np.generic], blank: Sequence[Rectangle]) -> NDArray[np.generic]:
+    if not blank:
+        return stored
+    result = stored.copy()
+    for column0, row0, column1, row1 in blank:
+        result[row0:row1, column0:column1] = np.min(stored)
+    return result
+
+
+def _transform(dataset: Dataset, index: int) -> Dataset:
+    """What the header says of the meaning of a frame's stored values, where classic files say it."""
+    if not dataset.get(OWN):
+        return dataset
+    found = Dataset()
+    for keyword in ("PixelRepresentation", "ModalityLUTSequence", "RealWorldValueMappingSequence"):
+        if keyword in dataset:
+            found[keyword] = dataset[keyword]
+    rescale = functional_group(dataset, index, "PixelValueTransformationSequence") or Dataset()
+    for keyword in ("RescaleSlope", "RescaleIntercept", "RescaleType"):
+        if keyword in rescale:
+            found[keyword] = rescale[keyword]
+    if maps := functional_groups(dataset, index, "RealWorldValueMappingSequence"):
+        found.RealWorldValueMappingSequence = list(maps)
+    return found
+
+
+def _real(stored: NDArray[np.generic], transform: Dataset) -> tuple[Array, str | None]:
+    item = _diffusivity_map(transform)
     if item is not None and factor(_code(item)) is not None and _covers(item, stored):
         return _mapped(stored, item), _code(item)
-    return np.asarray(apply_modality_lut(stored, dataset), np.float32), _modality_unit(dataset, item)
+    return np.asarray(apply_modality_lut(stored, transform), np.float32), _modality_unit(transform, item)
 
 
 def _diffusivity_map(dataset: Dataset) -> Dataset | None:
@@ -44,7 +107,8 @@ def _code(item: Dataset) -> str:
 def _covers(item: Dataset, stored: NDArray[np.generic]) -> bool:
     if "RealWorldValueSlope" not in item:
         return False
-    first, last = (item.get(f"RealWorldValue{end}ValueMapped") for end in ("First", "Last"))
+    ends = [[item.get(keyword.format(end)) for keyword in RANGE_KEYWORDS] for end in ("First", "Last")]
+    first, last = (next((value for value in values if value is not None), None) for values in ends)
     whole = first is None or last is None
     return whole or (float(first) <= float(np.min(stored)) and float(np.max(stored)) <= float(last))
 

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
 from pydicom.uid import (
+    MPEG4HP41,
     EnhancedMRImageStorage,
     ExplicitVRLittleEndian,
-    JPEGLSLossless,
     MediaStorageDirectoryStorage,
     MRImageStorage,
     RLELossless,
@@ -219,7 +219,7 @@ def without(index: int, keyword: str) -> Change:
 
 
 def syntax(position: int, dataset: Dataset) -> None:
-    dataset.file_meta.TransferSyntaxUID = JPEGLSLossless
+    dataset.file_meta.TransferSyntaxUID = MPEG4HP41
     dataset["PixelData"].is_undefined_length = True
     dataset.PixelData = b"\xfe\xff\x00\xe0\0\0\0\0\xfe\xff\xdd\xe0\0\0\0\0"
 
