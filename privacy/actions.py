@@ -1,0 +1,96 @@
+"""What is to be done with each attribute: PS3.15 table E.1-1 (2026c) as dicom-anonymizer holds it, and our own lists.
+
+The table names what is known to identify. What it does not name is kept only if it cannot hold free text, or if it is
+on a list here of technical attributes that images need; this is stricter than the Basic Profile asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dicomanonymizer.dicom_anonymization_databases import dicomfields_2026c as edition
+from pydicom.datadict import tag_for_keyword
+
+EDITION = "2026c"
+COLUMNS: Mapping[str, tuple[tuple[int, ...], ...]] = {
+    "D": edition.D_TAGS,
+    "Z": edition.Z_TAGS,
+    "X": edition.X_TAGS,
+    "U": edition.U_TAGS,
+    "Z/D": edition.Z_D_TAGS,
+    "X/Z": edition.X_Z_TAGS,
+    "X/D": edition.X_D_TAGS,
+    "X/Z/D": edition.X_Z_D_TAGS,
+    "X/Z/U*": edition.X_Z_U_STAR_TAGS,
+}
+# Repeating groups (50xx curves, 60xx overlays) are removed as a whole and need no lines here.
+TABLE: Mapping[int, str] = {
+    tag[0] << 16 | tag[1]: action for action, tags in COLUMNS.items() for tag in tags if len(tag) == 2
+}
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text."""
+    return frozenset(text.split())
+
+
+def tags(keywords: str) -> frozenset[int]:
+    """The tags of DICOM keywords that are written one after another.
+
+    Raises:
+        ValueError: one of them is no keyword of PS3.6.
+    """
+    found = {keyword: tag_for_keyword(keyword) for keyword in keywords.split()}
+    wrong = sorted(keyword for keyword, tag in found.items() if tag is None)
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)}: not keywords of PS3.6; correct them, or install a newer pydicom")
+    return frozenset(tag for tag in found.values() if tag is not None)
+
+
+PIXELS = tags("PixelData FloatPixelData DoubleFloatPixelData")
+BIRTH = tags("PatientBirthDate")
+
+# Free text that the table leaves and an image needs; it is still searched for identifiers.
+KEPT_TEXT = tags(
+    "Manufacturer ManufacturerModelName SoftwareVersions CodeValue LongCodeValue CodingSchemeDesignator "
+    "CodingSchemeVersion CodeMeaning SequenceName PulseSequenceName ImagedNucleus FilterType ConvolutionKernel "
+    "ReceiveCoilName TransmitCoilName ReceiveCoilManufacturerName MultiCoilElementName MultiCoilConfiguration "
+    "PositionReferenceIndicator DimensionIndexPrivateCreator FunctionalGroupPrivateCreator DimensionDescriptionLabel "
+    "FrameLabel StackID RescaleType WindowCenterWidthExplanation LUTExplanation LUTLabel ModalityLUTType "
+    "SegmentLabel SegmentAlgorithmName AlgorithmName AlgorithmVersion OpticalPathIdentifier "
+    "ReferencedOpticalPathIdentifier AttenuationCorrectionMethod ReconstructionMethod ScatterCorrectionMethod "
+    "Radiopharmaceutical RadiopharmaceuticalRoute ContrastBolusRoute TriggerSourceOrType CardiacFramingType "
+    "TypeOfFilters TransducerData ProcessingFunction AcquisitionMode DoseModeName "
+    "SecondaryCaptureDeviceManufacturer SecondaryCaptureDeviceManufacturerModelName"
+)
+KEPT_BINARY = tags(
+    "RedPaletteColorLookupTableData GreenPaletteColorLookupTableData BluePaletteColorLookupTableData "
+    "AlphaPaletteColorLookupTableData SegmentedRedPaletteColorLookupTableData "
+    "SegmentedGreenPaletteColorLookupTableData SegmentedBluePaletteColorLookupTableData LUTData ICCProfile "
+    "ExtendedOffsetTable ExtendedOffsetTableLengths"
+)
+# The options of PS3.15 E.3.5 and E.3.4, as far as images carry them.
+DEVICE = tags(
+    "DeviceSerialNumber StationName DeviceUID GantryID DetectorID PlateID CassetteID GeneratorID DeviceDescription "
+    "XRayDetectorID XRaySourceID"
+)
+CHARACTERISTICS = tags("PatientSex PatientAge PatientSize PatientWeight PregnancyStatus SmokingStatus")
+
+# Without these nobody can read the pixels: a file that would lose one is refused.
+NEEDED = tags("SOPClassUID SOPInstanceUID Rows Columns BitsAllocated SamplesPerPixel PhotometricInterpretation")
+
+# Codes of other schemes are a hospital's own and may say anything.
+PUBLIC_SCHEMES = words(
+    "ACR ASTM-sigpurpose C4 CD10 CPT4 CVX DC DCM DOI FDATRIAL FMA HPC I10 I10P I11 I9 I9C IBSI ICDO3 IMAGENCI "
+    "ISO3166_1 ISO639_1 ITIS_TSN LN MA MDNS MGI MDC MSH NCIt NDC NEU NICIP NYUMCCG POS RADELEMENT RADLEX RFC3066 "
+    "RXNORM SCT SNM3 SRT UBERON UCUM UMLS UNS UPC X12DE"
+)
+
+# b-values and gradients of the vendors: PS3.15 table E.3.10-1 (safe private attributes), as (creator, group, element).
+B_VALUES = frozenset(
+    {("SIEMENS MR HEADER", 0x0019, element) for element in (0x0C, 0x0D, 0x0E, 0x27)}
+    | {("GEMS_PARM_01", 0x0043, 0x39)}
+    | {("GEMS_ACQU_01", 0x0019, element) for element in (0xBB, 0xBC, 0xBD)}
+    | {("Philips Imaging DD 001", 0x2001, element) for element in (0x03, 0x04)}
+    | {("Philips MR Imaging DD 001", 0x2005, element) for element in (0x0D, 0x0E, 0xB0, 0xB1, 0xB2)}
+)

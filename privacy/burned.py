@@ -1,0 +1,155 @@
+"""Text in the pixels: which images may show some, and blanking it. Pixels cannot be searched here; flags and kinds are.
+
+An image is refused if its header says that text is burned in, or if it is of a kind that usually has some (ultrasound,
+secondary capture, video, screenshots) and does not say NO. Blanking decodes every frame and writes it uncompressed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from pydicom.dataset import Dataset
+from pydicom.pixels import pack_bits, pixel_array
+from pydicom.uid import ExplicitVRLittleEndian
+
+from privacy.identifiers import present
+from privacy.profile import NotDeidentifiable, Rectangle
+
+RISKY_CLASSES = (
+    "1.2.840.10008.5.1.4.1.1.7",  # secondary capture, also multi-frame
+    "1.2.840.10008.5.1.4.1.1.3",  # ultrasound multi-frame
+    "1.2.840.10008.5.1.4.1.1.6",  # ultrasound
+    "1.2.840.10008.5.1.4.1.1.77.1.1.1",  # video
+    "1.2.840.10008.5.1.4.1.1.77.1.2.1",
+    "1.2.840.10008.5.1.4.1.1.77.1.4.1",
+)
+RISKY_MODALITIES = {"US", "IVUS", "OT", "SC", "XC", "ES", "DOC", "SR", "HC", "DG"}
+RISKY_CONVERSIONS = {"DV", "DI", "DF", "WSD", "SD", "SI", "DRW"}
+RISKY_TYPES = ("SCREEN", "REPORT", "DOSE", "SUMMARY", "CAPTURE")
+
+
+def may_show_text(dataset: Dataset) -> bool:
+    """Whether the pixels may hold text: flagged, or of a risky kind and not flagged NO."""
+    flag = _words(dataset, "BurnedInAnnotation")
+    if flag:
+        return flag != ["NO"]
+    kind = str(dataset.get("SOPClassUID", ""))
+    return (
+        any(kind == risky or kind.startswith(risky + ".") for risky in RISKY_CLASSES)
+        or bool(RISKY_MODALITIES & set(_words(dataset, "Modality")))
+        or bool(RISKY_CONVERSIONS & set(_words(dataset, "ConversionType")))
+        or any(term in word for word in _words(dataset, "ImageType") for term in RISKY_TYPES)
+    )
+
+
+def refused(dataset: Dataset, blank: Sequence[Rectangle]) -> bool:
+    """Whether nothing may be done with the pixels. True = they must be blanked.
+
+    Raises:
+        NotDeidentifiable: `burned_in` (may show text, and no rectangle covers it), or `recognizable` (a face).
+    """
+    if "YES" in _words(dataset, "RecognizableVisualFeatures"):
+        raise NotDeidentifiable("recognizable", "RecognizableVisualFeatures is YES. Deface it, and set the flag to NO.")
+    if any(tag >> 16 & 0xFF00 == 0x6000 and tag & 0xFFFF == 0x0102 and _set(dataset, tag) for tag in present(dataset)):
+        raise NotDeidentifiable("overlay_in_pixels", "An overlay lies in the pixels' unused bits. Export it without.")
+    if not may_show_text(dataset):
+        return False
+    if not blank:
+        raise NotDeidentifiable(
+            "burned_in",
+            "BurnedInAnnotation is not NO, and the image is flagged or of a kind that usually shows text. Give "
+            "rectangles to blank.",
+        )
+    return True
+
+
+def blanked(dataset: Dataset, rectangles: Sequence[Rectangle]) -> Dataset:
+    """The elements that hold the pixels, decoded, with the rectangles constant in every frame and sample.
+
+    Raises:
+        NotDeidentifiable: `undecodable`, or `burned_in` if a rectangle does not touch the image.
+    """
+    values = decoded(dataset)
+    rows, columns = values.shape[1:3]
+    for top, left, bottom, right in rectangles:
+        if top >= rows or left >= columns:
+            raise NotDeidentifiable("burned_in", "A rectangle to blank lies outside the image. Correct it.")
+        values[:, top:bottom, left:right] = 0
+    return stored(dataset, values)
+
+
+def decoded(dataset: Dataset) -> NDArray[np.generic]:
+    """All frames: (frames, rows, columns, samples), YBR as RGB.
+
+    Raises:
+        NotDeidentifiable: `undecodable`.
+    """
+    try:
+        syntax = dataset.file_meta.TransferSyntaxUID
+        if not syntax.is_little_endian:
+            raise ValueError("big endian")
+        values = np.array(pixel_array(dataset))
+        samples = int(dataset.SamplesPerPixel)
+        return values.reshape(-1, int(dataset.Rows), int(dataset.Columns), samples)
+    except Exception as error:
+        raise NotDeidentifiable(
+            "undecodable", f"The pixels cannot be decoded to be blanked ({type(error).__name__}). Export it again."
+        ) from error
+
+
+def stored(dataset: Dataset, values: NDArray[np.generic]) -> Dataset:
+    """Decoded frames as elements of Explicit VR Little Endian."""
+    found = Dataset()
+    bits = int(dataset.BitsAllocated)
+    if bits == 1:
+        found.add_new("PixelData", "OB", pack_bits(values.ravel().astype(np.uint8), pad=True))
+    elif values.dtype.kind == "f":
+        double = values.dtype.itemsize == 8
+        found.add_new(
+            "DoubleFloatPixelData" if double else "FloatPixelData", "OD" if double else "OF", values.tobytes()
+        )
+    else:
+        data = values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
+        found.add_new("PixelData", "OB" if bits <= 8 else "OW", data + b"\0" * (len(data) % 2))
+    if values.shape[3] > 1:
+        found.PlanarConfiguration = 0
+        photometric = str(dataset.PhotometricInterpretation)
+        found.PhotometricInterpretation = "RGB" if photometric.startswith("YBR") else photometric
+    return found
+
+
+def cut(dataset: Dataset, data: bytes) -> bytes:
+    """Uncompressed pixel data without what lies behind the last pixel."""
+    frames = int(dataset.get("NumberOfFrames") or 1)
+    bits = math.prod(
+        (frames, *(int(dataset[k].value) for k in ("Rows", "Columns", "SamplesPerPixel", "BitsAllocated")))
+    )
+    if str(dataset.PhotometricInterpretation) == "YBR_FULL_422":
+        bits = bits * 2 // 3
+    length = (bits + 7) // 8
+    return data[:length] + b"\0" * (length % 2) if len(data) > length else data
+
+
+def uncompressed(dataset: Dataset) -> bool:
+    """Whether the file's transfer syntax keeps pixels as they are; without one they are taken to be."""
+    syntax = getattr(dataset, "file_meta", Dataset()).get("TransferSyntaxUID", ExplicitVRLittleEndian)
+    return not syntax.is_encapsulated
+
+
+def _words(dataset: Dataset, keyword: str) -> list[str]:
+    try:
+        value = dataset.get(keyword) or ""
+    except Exception:  # what cannot be read is no NO
+        return ["?"]
+    parts = [value] if isinstance(value, str) else list(value)
+    return [str(part).strip().upper() for part in parts if str(part).strip()]
+
+
+def _set(dataset: Dataset, tag: int) -> bool:
+    try:
+        return bool(dataset[tag].value)
+    except Exception:  # an overlay that cannot be read may be anywhere
+        return True

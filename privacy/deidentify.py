@@ -1,0 +1,269 @@
+"""One DICOM image without what identifies: PS3.15's Basic Application Confidentiality Profile, with moved dates.
+
+The action for each attribute is that of table E.1-1, at any depth; of two allowed actions the one that keeps the file
+valid in every IOD is taken (X/Z empties, X/D and Z/D replace). Decisions beyond the table, each on the safe side:
+
+* Private attributes, curves, overlays, group lengths, unknown attributes, UN and padding are removed; a few private
+  ones that hold b-values are kept, if they are numbers.
+* UIDs are replaced by keyed ones, unless PS3.6 registers them. Dates move by a number of days that follows from key and
+  patient; birth dates and times of day are removed. Patient ID and name become the pseudonym of a cohort of that key.
+* Attributes that the table does not name are kept if they are numbers or coded words, or on a list of technical text;
+  codes of a hospital's own scheme are removed. All of it is searched for the file's own names, numbers, places, dates
+  and UIDs, and removed where one is found.
+* What has no pixels (structured reports, encapsulated documents, presentation states, DICOMDIR) is refused, as are
+  images that may show text, unless rectangles to blank are given.
+* A compressed stream that holds an identifier (a JPEG comment) is written uncompressed; bytes behind the last pixel of
+  an uncompressed one are cut. The preamble is zeros, and file meta information is written anew.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from dataclasses import dataclass
+from functools import partial
+
+from pydicom.datadict import dictionary_has_tag
+from pydicom.dataelem import DataElement
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.sequence import Sequence
+from pydicom.uid import (
+    UID,
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRLittleEndian,
+    ImplicitVRLittleEndian,
+    UID_dictionary,
+)
+
+from privacy import burned, element
+from privacy.actions import B_VALUES, CHARACTERISTICS, DEVICE, NEEDED, PIXELS, PUBLIC_SCHEMES, TABLE
+from privacy.identifiers import DEEPEST, Identifiers, fold, identifiers, present
+from privacy.keyed import checked_key, days, new_uid, normalized, pseudonym
+from privacy.profile import NotDeidentifiable, Profile, Rectangle
+
+__all__ = ["B_VALUES", "NotDeidentifiable", "Profile", "Rectangle", "as_bytes", "deidentify"]
+
+METHOD = "PS3.15 2026c Basic Profile, retain modified dates; Consilium"
+REWRITTEN = (ImplicitVRLittleEndian, DeflatedExplicitVRLittleEndian)  # written as Explicit VR Little Endian
+CODES = {
+    "113100": "Basic Application Confidentiality Profile",
+    "113101": "Clean Pixel Data Option",
+    "113107": "Retain Longitudinal Temporal Information Modified Dates Option",
+    "113108": "Retain Patient Characteristics Option",
+    "113109": "Retain Device Identity Option",
+    "113111": "Retain Safe Private Option",
+}
+
+
+def deidentify(dataset: Dataset, *, key: bytes, profile: Profile | None = None) -> Dataset:
+    """A new dataset with file meta information and nothing that identifies; `dataset` is not changed.
+
+    key: the hospital's secret, at least 16 bytes; the same key gives the same pseudonyms, UIDs and shifts.
+
+    Raises:
+        NotDeidentifiable: `no_patient`, `not_image`, `burned_in`, `recognizable`, `overlay_in_pixels`, `undecodable`
+            or `unparsable`.
+        ValueError: the key is too short.
+    """
+    checked_key(key)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # pydicom's warnings quote values
+            return _deidentified(dataset, key, profile or Profile())
+    except NotDeidentifiable:
+        raise
+    except RecursionError:
+        raise NotDeidentifiable("unparsable", f"Sequences lie deeper than {DEEPEST} levels.") from None
+    except Exception as error:  # damage fails in every way there is, and messages may quote values
+        raise NotDeidentifiable(
+            "unparsable", f"The headers cannot be read ({type(error).__name__}). Export the image again."
+        ) from None
+
+
+def as_bytes(cleaned: Dataset) -> bytes:
+    """The DICOM file of what `deidentify` gave: a preamble of zeros, file meta information, the dataset.
+
+    Raises:
+        NotDeidentifiable: `unparsable`, if it cannot be written.
+    """
+    stream = io.BytesIO()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            cleaned.save_as(stream, enforce_file_format=True)
+    except Exception as error:
+        raise NotDeidentifiable("unparsable", f"The result cannot be written ({type(error).__name__}).") from None
+    return stream.getvalue()
+
+
+def _deidentified(dataset: Dataset, key: bytes, profile: Profile) -> Dataset:
+    patient = _patient(dataset)
+    blank = _admitted(dataset, profile)
+    rules = _rules(dataset, key, patient, profile)
+    cleaned = _cleaned(dataset, rules, 0)
+    syntax = _pixels(dataset, cleaned, rules.known, profile.blank if blank else None)
+    missing = sorted(tag for tag in NEEDED if not _filled(cleaned, tag))
+    if missing:
+        told = ", ".join(f"({tag >> 16:04X},{tag & 0xFFFF:04X})" for tag in missing)
+        raise NotDeidentifiable("unparsable", f"{told} missing or not readable. Export the image again.")
+    cleaned.PatientID = cleaned.PatientName = pseudonym(key, patient)
+    _declare(cleaned, profile, blank, kept_private=any(tag.is_private for tag in present(cleaned)))
+    _meta(cleaned, syntax)
+    return cleaned
+
+
+@dataclass(frozen=True)
+class _Context:
+    rules: element.Rules
+    known: Identifiers
+    keep: frozenset[tuple[str, int, int]]
+
+
+def _patient(dataset: Dataset) -> str:
+    try:
+        patient = normalized(str(dataset.get("PatientID") or ""))
+    except Exception:
+        patient = ""
+    if not patient:
+        raise NotDeidentifiable("no_patient", "PatientID is missing or empty: dates and names need one. Fill it in.")
+    return patient
+
+
+def _admitted(dataset: Dataset, profile: Profile) -> bool:
+    """Whether the pixels must be blanked."""
+    if not any(tag in dataset for tag in PIXELS):
+        raise NotDeidentifiable("not_image", "There are no pixels: reports and documents are not de-identified here.")
+    if str(dataset.get("SOPClassUID", "")) not in UID_dictionary:
+        raise NotDeidentifiable("not_image", "The SOP class is missing or private: nobody can say what it holds.")
+    return burned.refused(dataset, profile.blank)
+
+
+def _rules(dataset: Dataset, key: bytes, patient: str, profile: Profile) -> _Context:
+    known = identifiers(dataset)
+    kept = (DEVICE if profile.keep_device else frozenset()) | (
+        CHARACTERISTICS if profile.keep_characteristics else frozenset()
+    )
+    rules = element.Rules(
+        known, partial(new_uid, key), days(key, patient, *profile.shift_days), profile.keep_times, kept
+    )
+    return _Context(rules, known, profile.keep_private)
+
+
+def _cleaned(dataset: Dataset, context: _Context, depth: int) -> Dataset:
+    if depth > DEEPEST:
+        raise RecursionError
+    made = Dataset()
+    for tag in present(dataset):
+        if tag in PIXELS or tag.group < 8 or tag.is_private:
+            continue
+        try:
+            found = dataset[tag]
+            kept = _sequence(found, context, depth) if found.VR == "SQ" else element.cleaned(found, context.rules)
+        except RecursionError:
+            raise
+        except Exception:  # a value that cannot be parsed may be anything
+            kept = element.lost(tag)
+        if kept is not None:
+            made.add(kept)
+    _private(dataset, made, context)
+    if depth:
+        _public_code(made)
+        made.pop("SpecificCharacterSet", None)
+    return made
+
+
+def _sequence(found: DataElement, context: _Context, depth: int) -> DataElement | None:
+    action = TABLE.get(int(found.tag), "")
+    if not dictionary_has_tag(found.tag) or action in {"X", "X/D"}:
+        return None
+    if action == "D":
+        return DataElement(found.tag, "SQ", Sequence([Dataset()]))
+    if action and "U" not in action:
+        return DataElement(found.tag, "SQ", Sequence([]))
+    return DataElement(found.tag, "SQ", Sequence([_cleaned(item, context, depth + 1) for item in found.value or ()]))
+
+
+def _private(dataset: Dataset, made: Dataset, context: _Context) -> None:
+    """Copy the allowed private elements, each with its creator, into the block where they were."""
+    for tag in [tag for tag in present(dataset) if tag.is_private and tag.element >= 0x1000]:
+        try:
+            creator = str(dataset[tag.group, tag.element >> 8].value).strip()
+            if (creator, tag.group, tag.element & 0xFF) not in context.keep or context.known.within(creator):
+                continue
+            found = dataset[tag]
+            if element.plain(found, context.known):
+                made.add_new((tag.group, tag.element >> 8), "LO", creator)
+                made.add_new(tag, found.VR, found.value)
+        except Exception:  # noqa: S112 - without a creator, or damaged: not kept
+            continue
+
+
+def _public_code(item: Dataset) -> None:
+    """Remove a code whose scheme is not public: it may say anything."""
+    if "CodingSchemeDesignator" in item and str(item.CodingSchemeDesignator) not in PUBLIC_SCHEMES:
+        for keyword in ("CodeValue", "LongCodeValue", "CodeMeaning", "CodingSchemeDesignator", "CodingSchemeVersion"):
+            item.pop(keyword, None)
+
+
+def _pixels(dataset: Dataset, cleaned: Dataset, known: Identifiers, blank: tuple[Rectangle, ...] | None) -> UID:
+    """Put the pixels into `cleaned`, and return the transfer syntax that fits them."""
+    syntax = UID(getattr(dataset, "file_meta", Dataset()).get("TransferSyntaxUID") or ExplicitVRLittleEndian)
+    if syntax.is_private or syntax not in UID_dictionary:
+        raise NotDeidentifiable("undecodable", "The transfer syntax is not a standard one. Export the image again.")
+    if blank is None and not (syntax.is_encapsulated and _in_stream(dataset, known)):
+        for tag in PIXELS & set(map(int, present(dataset))):
+            found = dataset[tag]
+            value = found.value if syntax.is_encapsulated or tag != 0x7FE00010 else burned.cut(dataset, found.value)
+            kept = DataElement(found.tag, found.VR, value)
+            kept.is_undefined_length = found.is_undefined_length
+            cleaned.add(kept)
+        return ExplicitVRLittleEndian if syntax in REWRITTEN else syntax
+    frames = burned.blanked(dataset, blank or ())
+    cleaned.update(dict(frames.items()))
+    for keyword in ("ExtendedOffsetTable", "ExtendedOffsetTableLengths"):
+        cleaned.pop(keyword, None)
+    return ExplicitVRLittleEndian
+
+
+def _in_stream(dataset: Dataset, known: Identifiers) -> bool:
+    """Whether a compressed stream holds an identifier, as a JPEG comment may."""
+    text = fold(bytes(dataset.PixelData).decode("latin-1"))
+    return any(word in text for word in known.words | known.joined if len(word) >= 6)
+
+
+def _filled(dataset: Dataset, tag: int) -> bool:
+    return tag in dataset and dataset[tag].value not in (None, "", [])
+
+
+def _declare(cleaned: Dataset, profile: Profile, blank: bool, *, kept_private: bool) -> None:
+    """Say in the file what was done (PS3.15 E.1.1)."""
+    chosen = {
+        "113101": blank,
+        "113108": profile.keep_characteristics,
+        "113109": profile.keep_device,
+        "113111": kept_private,
+    }
+    items = []
+    for value, meaning in CODES.items():
+        if chosen.get(value, True):
+            item = Dataset()
+            item.CodeValue, item.CodingSchemeDesignator, item.CodeMeaning = value, "DCM", meaning
+            items.append(item)
+    cleaned.SpecificCharacterSet = "ISO_IR 192"
+    cleaned.PatientIdentityRemoved = "YES"
+    cleaned.DeidentificationMethod = METHOD
+    cleaned.DeidentificationMethodCodeSequence = items
+    cleaned.LongitudinalTemporalInformationModified = "MODIFIED"
+    if blank:
+        cleaned.BurnedInAnnotation = "NO"
+
+
+def _meta(cleaned: Dataset, syntax: UID) -> None:
+    meta = FileMetaDataset()
+    meta.MediaStorageSOPClassUID = cleaned.SOPClassUID
+    meta.MediaStorageSOPInstanceUID = cleaned.SOPInstanceUID
+    meta.TransferSyntaxUID = syntax
+    meta.ImplementationClassUID = "2.25.142365870316412570391284712895327601945"
+    meta.ImplementationVersionName = "CONSILIUM"
+    cleaned.file_meta = meta
+    cleaned.preamble = b"\0" * 128

@@ -1,0 +1,60 @@
+"""Replacements that follow from the hospital's key: a patient's pseudonym, a UID's new UID, a patient's shift in days.
+
+All are HMAC-SHA256 (RFC 2104). The same key gives the same replacement in every run and on every machine, so files that
+are de-identified one by one still fit together; without the key nobody can test a guess.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import unicodedata
+import uuid
+
+from pydicom.uid import UID_dictionary
+
+SHORTEST_KEY = 16  # bytes
+PSEUDONYM_BYTES = 10
+
+
+def checked_key(key: bytes) -> bytes:
+    """The key itself.
+
+    Raises:
+        ValueError: it is shorter than 16 bytes.
+    """
+    if len(key) < SHORTEST_KEY:
+        raise ValueError(
+            f"key: at least {SHORTEST_KEY} bytes are needed, found {len(key)}; make one with secrets.token_bytes(32)"
+        )
+    return key
+
+
+def normalized(patient: str) -> str:
+    """An identifier without blanks around it, in Unicode's composed form (NFC): two spellings are one patient."""
+    return unicodedata.normalize("NFC", patient).strip()
+
+
+def pseudonym(key: bytes, patient: str) -> str:
+    """The patient's name in a cohort of the same key: 16 characters of base32 in lower case."""
+    digest = hmac.new(key, normalized(patient).encode(), hashlib.sha256).digest()
+    return base64.b32encode(digest[:PSEUDONYM_BYTES]).decode().lower()
+
+
+def new_uid(key: bytes, uid: str) -> str:
+    """The UID that stands for `uid`: 2.25 and a UUID as a number (PS3.5 B.2). Registered UIDs stay as they are.
+
+    A UID is registered if it is in PS3.6 annex A: SOP classes, transfer syntaxes, coding schemes, well-known frames.
+    """
+    plain = uid.strip().rstrip("\0").strip()
+    if not plain or plain in UID_dictionary:
+        return plain
+    digest = hmac.new(key, b"uid\0" + plain.encode(), hashlib.sha256).digest()
+    return f"2.25.{uuid.UUID(bytes=digest[:16], version=4).int}"
+
+
+def days(key: bytes, patient: str, least: int, most: int) -> int:
+    """By how many days all dates of a patient are moved: from `least` to `most`, both included."""
+    digest = hmac.new(key, b"days\0" + normalized(patient).encode(), hashlib.sha256).digest()
+    return least + int.from_bytes(digest[:8], "big") % (most - least + 1)
