@@ -1,0 +1,249 @@
+"""python -m pipelines.clean [RUNS]: what a runs folder holds; and, by kind and age, the removal of what is not needed.
+
+    python -m pipelines.clean                                   sizes and ages of everything below ./runs
+    python -m pipelines.clean --older-than 30d                  what would go; nothing is changed
+    python -m pipelines.clean --older-than 30d --yes            it goes
+
+Never removed: ledgers, keys of pseudonyms, linkage files, logs, and whatever a run did not write. The same run command
+works afterwards, and makes again what is gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from pipelines.exits import Exit
+from pipelines.holdings import KINDS, Item, Kind, is_file, is_folder, items_of, runs_below, size_of
+from pipelines.retention import Rule, Verdict, verdicts
+from pipelines.stopping import HOLDER, LOCK, LockedError, RunLock
+from pipelines.store import HIDDEN
+from privacy.message import Json
+
+AGE = re.compile(r"(\d{1,6})([hdw])")
+SECONDS = {"h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What happened to a run, or would. trouble: why it, or the rest of it, was left as it was."""
+
+    run: str
+    verdicts: tuple[Verdict, ...] = ()
+    trouble: str = ""
+    exit: Exit = Exit.OK
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Look or clean, and return the exit code (see docs/exit-codes.md)."""
+    line = parser()
+    options = line.parse_args(arguments)
+    os.umask(0o077)
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    if problem := _problem(options):
+        line.error(problem)
+    runs = [run for run in runs_below(Path(options.runs)) if not options.run or run.name in options.run]
+    if options.older_than is None:
+        _overview(runs, console, as_json=options.json)
+        return int(Exit.OK)
+    rule = Rule(tuple(options.kind or KINDS), options.older_than, options.needed)
+    outcomes = [cleaned(run, rule, time.time(), really=options.yes) for run in runs]
+    _told(outcomes, console, really=options.yes, as_json=options.json)
+    return max((int(outcome.exit) for outcome in outcomes), default=0)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(prog="python -m pipelines.clean", description=(__doc__ or "").splitlines()[0])
+    made.add_argument("runs", nargs="?", default="runs", help="the folder of runs (default: ./runs)")
+    made.add_argument("--older-than", type=age, metavar="AGE", help="what has not changed for so long: 12h, 30d, 8w")
+    made.add_argument("--kind", type=kinds, metavar="A,B", help=f"only these: {', '.join(KINDS)} (default: all)")
+    made.add_argument("--run", action="append", metavar="NAME", help="only this run; may be given several times")
+    made.add_argument("--needed", action="store_true", help="also what the finished results of --run NAME rest on")
+    made.add_argument("--yes", action="store_true", help="do it; otherwise it is only said what would go")
+    made.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    return made
+
+
+def age(text: str) -> float:
+    """Seconds of an age such as 12h, 30d or 8w. Raises: argparse.ArgumentTypeError."""
+    found = AGE.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"an age is a whole number with h, d or w, as in 30d, found {text!r}")
+    return float(int(found[1]) * SECONDS[found[2]])
+
+
+def kinds(text: str) -> tuple[Kind, ...]:
+    """Kinds from a list with commas. Raises: argparse.ArgumentTypeError."""
+    wrong = sorted(set(text.split(",")) - set(KINDS))
+    if wrong:
+        raise argparse.ArgumentTypeError(f"no such kind: {', '.join(wrong)}; there are {', '.join(KINDS)}")
+    return tuple(kind for kind in KINDS if kind in text.split(","))
+
+
+def cleaned(run: Path, rule: Rule, now: float, *, really: bool) -> Outcome:
+    """Remove of one run what the rule lets go, alone in its folder; or say only what would go.
+
+    now: seconds since 1970. Never raises for one run's trouble, so that the others are still cleaned.
+    """
+    if not really:
+        return Outcome(run.name, tuple(verdicts(items_of(run), rule, now)))
+    if any((run / name).is_symlink() for name in (LOCK, HOLDER)):
+        return Outcome(run.name, (), f"{run / LOCK} is a link; a run makes a file. Look who made it.", Exit.DISK)
+    decided: list[Verdict] = []
+    try:
+        with RunLock(run):
+            decided = verdicts(items_of(run), rule, now)
+            for verdict in decided:
+                if not verdict.kept:
+                    remove(verdict.item)
+    except LockedError as error:
+        return Outcome(run.name, (), str(error), Exit.LOCKED)
+    except OSError as error:
+        gone = tuple(each for each in decided if each.kept or not any(map(os.path.lexists, each.item.parts)))
+        return Outcome(run.name, gone, f"{error}; correct it and clean again", Exit.DISK)
+    return Outcome(run.name, tuple(decided))
+
+
+def remove(item: Item) -> None:
+    """Remove every part of an item: renamed out of sight first, then deleted, so that no half is ever found whole.
+
+    What a kill leaves under the hidden name is removed by the next run, and by the next cleaning.
+
+    Raises:
+        OSError: the disk.
+    """
+    for part in item.parts:
+        if is_folder(part) or is_file(part):
+            hidden = part if part.name.startswith(HIDDEN) else part.with_name(f"{HIDDEN}{secrets.token_hex(8)}")
+            part.rename(hidden)
+            _delete(hidden)
+
+
+def _delete(path: Path) -> None:
+    if is_folder(path):
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _problem(options: argparse.Namespace) -> str:
+    folder = Path(options.runs)
+    if folder.is_symlink():
+        return f"{folder} is a link; links are not followed. Give the folder itself: {folder.resolve()}"
+    if not folder.is_dir():
+        found = "is a file" if folder.exists() else "does not exist"
+        return f"{folder} {found}; give the folder that `runs:` of the configuration names"
+    if is_file(folder / LOCK):
+        return f"{folder} is one run; give the folder around it, as in {folder.parent} --run {folder.resolve().name}"
+    known = [run.name for run in runs_below(folder)]
+    wrong = sorted(set(options.run or ()) - set(known))
+    if wrong:
+        return f"--run {', '.join(wrong)}: no such run below {folder}; there are {', '.join(known) or 'none'}"
+    if options.yes and options.older_than is None:
+        return "--yes needs --older-than; say for how long what goes must not have changed, as in --older-than 30d"
+    if options.needed and not options.run:
+        return "--needed needs --run NAME; what finished results rest on goes only where the run is named"
+    return ""
+
+
+def _overview(runs: Sequence[Path], console: Console, *, as_json: bool) -> None:
+    """Every run's kinds with numbers, sizes and ages. What stands in no kind is never removed."""
+    now, found = time.time(), {run: items_of(run) for run in runs}
+    if as_json:
+        whole: list[Json] = [_run_as_json(run, items, now) for run, items in found.items()]
+        print(json.dumps({"exit": 0, "runs": whole}, indent=1))  # noqa: T201 - the machine's answer
+        return
+    table = Table("run", "kind", "items", "files", "MB", "newest", "oldest", title="Runs", title_justify="left")
+    for run, items in found.items():
+        for row in _rows(items, now):
+            table.add_row(run.name, *row)
+        table.add_row(run.name, "[dim]never removed[/dim]", "", *_numbers(_rest(run, items)), "", "", end_section=True)
+    for column in table.columns[2:]:
+        column.justify = "right"
+    console.print(table if runs else "no run lies here")
+
+
+def _rows(items: Sequence[Item], now: float) -> list[list[str]]:
+    rows = []
+    for kind in KINDS:
+        group = [item for item in items if item.kind == kind]
+        for stage in dict.fromkeys(item.where if kind == "artifacts" else "" for item in group):
+            chosen = [item for item in group if kind != "artifacts" or item.where == stage]
+            ages = [now - item.newest for item in chosen]
+            numbers = _numbers((sum(item.files for item in chosen), sum(item.bytes for item in chosen)))
+            name = f"{kind}: {stage}" if stage else kind
+            rows.append([name, f"{len(chosen):,}", *numbers, _days(min(ages)), _days(max(ages))])
+    return rows
+
+
+def _rest(run: Path, items: Sequence[Item]) -> tuple[int, int]:
+    """Files and bytes that belong to no item: ledgers, keys, logs, locks, and what others put there."""
+    files, size, _ = size_of(run)
+    return files - sum(item.files for item in items), size - sum(item.bytes for item in items)
+
+
+def _numbers(counts: tuple[int, int]) -> list[str]:
+    return [f"{counts[0]:,}", f"{counts[1] / 1e6:,.1f}"]
+
+
+def _days(seconds: float) -> str:
+    return f"{seconds / 86400:.0f} d" if seconds >= 2 * 86400 else f"{max(0.0, seconds) / 3600:.0f} h"
+
+
+def _run_as_json(run: Path, items: Sequence[Item], now: float) -> Json:
+    files, size = _rest(run, items)
+    listed: list[Json] = [_as_json(item, now) for item in items]
+    return {"run": run.name, "items": listed, "never_removed": {"files": files, "bytes": size}}
+
+
+def _as_json(item: Item, now: float) -> dict[str, Json]:
+    days = round((now - item.newest) / 86400, 3)
+    place: dict[str, Json] = {"run": item.run, "kind": item.kind, "where": item.where, "name": item.name}
+    return {**place, "files": item.files, "bytes": item.bytes, "days": days, "parts": [str(p) for p in item.parts]}
+
+
+def _told(outcomes: Sequence[Outcome], console: Console, *, really: bool, as_json: bool) -> None:
+    """What went or would go, what was kept and why, and whatever went wrong."""
+    now = time.time()
+    every = [verdict for outcome in outcomes for verdict in outcome.verdicts]
+    going = [verdict.item for verdict in every if not verdict.kept]
+    if as_json:
+        code = max((int(outcome.exit) for outcome in outcomes), default=0)
+        gone: list[Json] = [_as_json(item, now) for item in going]
+        kept: list[Json] = [{**_as_json(v.item, now), "why": v.kept} for v in every if v.kept]
+        trouble: list[Json] = [{"run": o.run, "trouble": o.trouble} for o in outcomes if o.trouble]
+        said = {"exit": code, "really": really, "removed": gone, "kept": kept, "trouble": trouble}
+        print(json.dumps(said, indent=1))  # noqa: T201 - the machine's answer
+        return
+    say: Callable[[str], None] = lambda text: console.print(text, markup=False, soft_wrap=True)  # noqa: E731
+    for item in going:
+        said_size = f"{item.bytes / 1e6:10,.1f} MB {_days(now - item.newest):>6}"
+        say(f"{'removed' if really else 'would go'} {item.run:<16} {item.kind:<13} {said_size}  {item.label}")
+    for why in dict.fromkeys(verdict.kept for verdict in every if verdict.kept):
+        items = [verdict.item for verdict in every if verdict.kept == why]
+        told = sorted({f"{item.kind} of {item.run}" for item in items})
+        say(f"kept: {len(items)} items ({', '.join(told)}): {why}")
+    for outcome in outcomes:
+        if outcome.trouble:
+            say(f"{outcome.run}: {outcome.trouble}")
+    total = sum(item.bytes for item in going) / 1e6
+    say(f"{'removed' if really else 'would remove'} {len(going)} items, {total:,.1f} MB")
+    if going and not really:
+        say("nothing was changed; the same command with --yes removes them")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""What may be removed of a run: by kind and age, but not what its finished results rest on, nor half of a whole.
+
+Three rules. What the published report rests on is kept, unless that run is asked for by name. What a training in the
+middle still needs is kept. And what an artifact speaks of goes only together with that artifact, wherever the next run
+would not notice by itself that it is gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.holdings import PAGE, POOLED, Item, Kind
+from pipelines.store import ArtifactError, read_manifest, short
+
+NEEDED = "its finished run rests on it"
+ORDER: tuple[Kind, ...] = (
+    "artifacts",
+    "reports",
+    "scores",
+    "conversations",
+    "models",
+    "cohorts",
+    "phantoms",
+    "leftovers",
+)
+"""Artifacts first: what they speak of goes after them."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What is asked for. seconds: the age. needed: also what finished runs rest on."""
+
+    kinds: tuple[Kind, ...]
+    seconds: float
+    needed: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """kept: why it stays although kind and age would let it go; empty: it goes."""
+
+    item: Item
+    kept: str = ""
+
+
+def verdicts(items: Sequence[Item], rule: Rule, now: float) -> list[Verdict]:
+    """What happens to every item of one run that the rule speaks of, in the order of removal.
+
+    now: seconds since 1970.
+    """
+    asked = [item for item in items if item.kind in rule.kinds and now - item.newest >= rule.seconds]
+    needed = set() if rule.needed else _needed(items)
+    going = {item for item in asked if item not in needed}
+    kept = {item: NEEDED for item in asked if item in needed}
+    while stuck := {item: why for item in going if (why := _held_back(item, items, going))}:
+        going -= set(stuck)
+        kept |= stuck
+    going |= _along(going, items)
+    ordered = sorted({*going, *kept}, key=lambda item: (ORDER.index(item.kind), item.where, item.name))
+    return [Verdict(item, kept.get(item, "")) for item in ordered]
+
+
+def _needed(items: Sequence[Item]) -> set[Item]:
+    """Artifacts of the published report and the newest of every stage, and what they speak of at the sites."""
+    artifacts = _closure(items, [*_published(items), *_newest(items, "artifacts")])
+    cohorts, runs = set(), set()
+    for item in artifacts:
+        cohorts |= set(_cohorts_of(item))
+        runs |= set(_runs_of(item))
+    needed = set(artifacts)
+    for item in items:
+        spoken = {
+            "cohorts": (item.where, item.name) in cohorts,
+            "conversations": item.name in runs,
+            "models": item.name in runs,
+            "scores": item.name.partition(".")[0] in runs,
+            "reports": bool(artifacts),
+        }
+        needed |= {item} if spoken.get(item.kind, False) else set()
+    return needed | set(_newest(items, "phantoms"))
+
+
+def _held_back(item: Item, items: Sequence[Item], going: set[Item]) -> str:
+    """Why an item cannot go without others that stay; empty where it can."""
+    if item.kind == "models":
+        halves = [each for each in items if each.kind == "conversations" and each.name == item.name]
+        if any(each not in going and not _finished(each) for each in halves):
+            return "its training is in the middle; add the kind conversations"
+    pooled = any(POOLED in part.parts[-5:] for part in item.parts)
+    if item.kind == "scores" or (item.kind in ("models", "conversations") and pooled):
+        name = item.name.partition(".")[0]
+        spoken = [each for each in items if each.kind == "artifacts" and _speaks(each, name, items)]
+        if any(each not in going for each in spoken):
+            return "an artifact that stays speaks of it; add the kind artifacts"
+    return ""
+
+
+def _along(going: set[Item], items: Sequence[Item]) -> set[Item]:
+    """Committed answers that would hide that scores are gone: asked again, a site would only repeat itself."""
+    if not any(item.kind == "scores" for item in going):
+        return set()
+    return {item for item in items if item.kind == "conversations" and item.name.startswith("score-")}
+
+
+def _finished(conversation: Item) -> bool:
+    """Whether every site has finished a training, or the conversation is no training."""
+    sites = [part for part in conversation.parts if part.parent.name != "federation"]
+    trained = [part for part in sites if any(part.glob("introduce-*"))]
+    return all(any(part.glob("finish-*")) for part in trained)
+
+
+def _speaks(artifact: Item, run: str, items: Sequence[Item]) -> bool:
+    """Whether an artifact of training, or one made from it, speaks of a conversation; also where that is unknown."""
+    if artifact.where == "train":
+        return run in _runs_of(artifact)
+    if artifact.where != "evaluate":
+        return False
+    trained = [each for each in _closure(items, [artifact]) if each.where == "train"]
+    return not trained or any(run in _runs_of(each) for each in trained)
+
+
+def _published(items: Iterable[Item]) -> list[Item]:
+    """The artifact of the page that lies on top of the run's folder."""
+    pages = [item for item in items if item.kind == "reports" and not item.where]
+    shas = {hashlib.sha256(page.parts[0].read_bytes()).hexdigest() for page in pages}
+    reports = [item for item in items if item.kind == "artifacts" and item.where == "report"]
+    return [item for item in reports if _manifest(item).get("files", {}).get(PAGE, {}).get("sha256") in shas]
+
+
+def _newest(items: Iterable[Item], kind: Kind) -> list[Item]:
+    """The newest item of every place: stage or site."""
+    newest: dict[str, Item] = {}
+    for item in sorted((item for item in items if item.kind == kind), key=lambda item: item.newest):
+        newest[item.where] = item
+    return list(newest.values())
+
+
+def _closure(items: Iterable[Item], first: Iterable[Item]) -> list[Item]:
+    """Artifacts, and all that they were made from."""
+    known = {(item.where, item.name): item for item in items if item.kind == "artifacts"}
+    found: list[Item] = []
+    waiting = list(first)
+    while waiting:
+        item = waiting.pop()
+        if item not in found:
+            found.append(item)
+            inputs = _manifest(item).get("inputs", {})
+            places = [(stage, short(str(digest))) for stage, digest in inputs.items()]
+            waiting += [known[place] for place in places if place in known]
+    return found
+
+
+def _manifest(item: Item) -> dict[str, Any]:
+    try:
+        return read_manifest(item.parts[0])
+    except ArtifactError:  # a damaged one holds nothing back: the next run makes it again
+        return {}
+
+
+def _cohorts_of(artifact: Item) -> list[tuple[str, str]]:
+    """(site, cohort) of which an artifact of ingest speaks."""
+    if artifact.where != "ingest":
+        return []
+    facts = _json(artifact.parts[0] / "sites.json")
+    return [(site, str(said.get("cohort"))) for site, said in facts.items() if isinstance(said, dict)]
+
+
+def _runs_of(artifact: Item) -> list[str]:
+    """Conversations of which an artifact of training speaks."""
+    if artifact.where != "train":
+        return []
+    said = [_json(path) for path in sorted(artifact.parts[0].glob("*.json"))]
+    return [str(facts["train_run"]).rpartition("/")[2] for facts in said if "train_run" in facts]
+
+
+def _json(path: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        found = json.loads(path.read_bytes())
+        return found if isinstance(found, dict) else {}
+    return {}
