@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import ndimage
 from scipy.spatial.transform import Rotation
 
 from pipelines.cohort.geometry import (
@@ -152,9 +153,27 @@ def random_small_tilt(rng: np.random.Generator) -> np.ndarray:
     return tilt
 
 
+def slow_smooth(volume: Volume, affine: np.ndarray) -> np.ndarray:
+    """Along each axis, a weighted sum of shifted copies whose weights fall off with the distance."""
+    out = np.asarray(volume.values, float)
+    steps = np.linalg.solve(volume.affine, affine)[:3, :3]
+    for axis in range(3):
+        sigma = max(0.0, (np.sqrt((steps[axis] ** 2).sum()) - 1) / 2)
+        reach = int(4 * sigma + 0.5)
+        last = out.shape[axis] - 1
+        total, weights = np.zeros_like(out), 0.0
+        for shift in range(-reach, reach + 1):
+            weight = np.exp(-0.5 * (shift / sigma) ** 2) if shift else 1.0
+            total += weight * np.take(out, np.clip(np.arange(last + 1) + shift, 0, last), axis)
+            weights += weight
+        out = total / weights
+    return out
+
+
 def slow_resample(volume: Volume, affine: np.ndarray, shape: tuple[int, int, int], order: int) -> np.ndarray:
     """One voxel at a time: world point, index in the source, weighted neighbours, zero outside."""
     out = np.zeros(shape)
+    source = volume.values if order == 0 else slow_smooth(volume, affine)
     for target in indices(shape):
         point = np.linalg.solve(volume.affine, np.append(world(affine, target), 1))[:3]
         if order == 0:
@@ -167,7 +186,7 @@ def slow_resample(volume: Volume, affine: np.ndarray, shape: tuple[int, int, int
             ]
         for index, weight in neighbours:
             if (index >= 0).all() and (index < volume.values.shape).all():
-                out[tuple(target.astype(int))] += weight * volume.values[tuple(index.astype(int))]
+                out[tuple(target.astype(int))] += weight * source[tuple(index.astype(int))]
     return out
 
 
@@ -201,6 +220,66 @@ def test_linear_resampling_is_exact_for_a_linear_image(seed: int) -> None:
     grid = affine @ np.array([[0.5, 0, 0, 2], [0, 0.5, 0, 2], [0, 0, 0.5, 2], [0, 0, 0, 1]])
     expected = (world(grid, indices((5, 5, 5))) @ slope).reshape(5, 5, 5)
     assert np.allclose(resample(Volume(values, affine), grid, (5, 5, 5), 1), expected, atol=1e-2)
+
+
+@settings(deadline=None, max_examples=30)
+@given(seeds, st.integers(1, 4))
+def test_a_constant_stays_constant_inside_however_coarse_the_grid(seed: int, factor: int) -> None:
+    affine = random_affine(np.random.default_rng(seed))
+    volume = Volume(np.full((12, 12, 12), 7.0, np.float32), affine)
+    found = resample(volume, affine @ np.diag([factor, factor, factor, 1.0]), (3, 3, 3), 1)
+    assert np.allclose(found, 7, rtol=1e-5)
+
+
+def wave(period: float, factor: float) -> tuple[np.ndarray, np.ndarray]:
+    """A sinusoid along the first axis, read at every `factor`-th voxel; and those voxels as they were."""
+    line = np.cos(2 * np.pi * np.arange(120) / period).astype(np.float32)
+    volume = Volume(np.broadcast_to(line[:, None, None], (120, 3, 3)), np.eye(4))
+    found = resample(volume, np.diag([factor, 1, 1, 1]), (int(120 / factor), 3, 3), 1)
+    inside = slice(3, -3)
+    return np.asarray(found)[inside, 1, 1], line[:: int(factor)][inside]
+
+
+@pytest.mark.parametrize(("factor", "period", "left"), [(2, 2.5, 0.65), (3, 2.5, 0.1), (3, 4, 0.35), (4, 5, 0.2)])
+def test_what_the_coarser_grid_cannot_show_is_damped(factor: int, period: float, left: float) -> None:
+    found, before = wave(period, factor)
+    assert period < 2 * factor
+    assert np.ptp(found) < left * np.ptp(before)
+
+
+def test_what_the_coarser_grid_can_show_is_kept() -> None:
+    found, before = wave(40, 3)
+    assert np.allclose(found, before, atol=0.02)
+
+
+@settings(deadline=None, max_examples=30)
+@given(seeds, st.floats(0.3, 1.0))
+def test_an_equal_or_finer_grid_is_read_without_smoothing(seed: int, factor: float) -> None:
+    rng = np.random.default_rng(seed)
+    values, affine = rng.uniform(1, 9, (9, 9, 9)).astype(np.float32), random_affine(rng)
+    index = np.diag([factor, factor, factor, 1.0])
+    index[:3, 3] = rng.uniform(0, 1, 3)
+    target = affine @ index
+    index = np.linalg.inv(affine) @ target
+    plain = ndimage.affine_transform(
+        values, index[:3, :3], index[:3, 3], (8, 8, 8), order=1, mode="grid-constant", prefilter=False
+    )
+    assert np.array_equal(resample(Volume(values, affine), target, (8, 8, 8), 1), plain)
+
+
+@given(seeds)
+def test_masks_are_never_smoothed(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    mask = Volume(rng.integers(0, 2, (12, 12, 12)).astype(np.uint8), np.eye(4))
+    assert np.array_equal(resample(mask, np.diag([3.0, 3, 3, 1]), (4, 4, 4), 0), mask.values[::3, ::3, ::3])
+
+
+def test_only_the_coarser_axis_is_smoothed() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.uniform(1, 9, (12, 12, 12)).astype(np.float32)
+    found = resample(Volume(values, np.eye(4)), np.diag([1.0, 3, 1, 1]), (12, 4, 12), 1)
+    expected = ndimage.gaussian_filter1d(values, 1.0, axis=1, mode="nearest")[:, ::3]
+    assert np.allclose(found, expected, atol=1e-5)
 
 
 def test_nearest_keeps_the_type_and_other_orders_are_refused() -> None:
