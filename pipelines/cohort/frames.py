@@ -93,20 +93,10 @@ def text_of(value: object) -> str:
     return "\\".join(map(str, value)) if isinstance(value, MultiValue) else str(value or "")
 
 
-def functional_group(dataset: Dataset, index: int, name: str) -> Dataset | None:
-    """The first item of a functional group macro such as PixelValueTransformationSequence: a frame's own, or shared."""
-    items = functional_groups(dataset, index, name)
-    return items[0] if items else None
-
-
-def functional_groups(dataset: Dataset, index: int, name: str) -> Sequence[Dataset]:
-    """All items of a functional group macro: a frame's own, or else the shared ones; empty if there are none."""
-    own, shared = dataset.get(OWN) or [], dataset.get(SHARED) or []
-    for group in (*own[index : index + 1], *shared[:1]):
-        if group.get(name):
-            items: Sequence[Dataset] = group[name].value
-            return items
-    return ()
+def functional_groups(dataset: Dataset, index: int, name: str) -> list[Dataset]:
+    """All items of a functional group macro such as PixelValueTransformationSequence: shared ones, then the frame's."""
+    shared, own = dataset.get(SHARED) or [], dataset.get(OWN) or []
+    return [item for group in (*shared[:1], *own[index : index + 1]) for item in group.get(name) or []]
 
 
 def _empty(value: object) -> bool:

@@ -24,7 +24,7 @@ from pydicom.uid import (
 
 from pipelines.cohort.adc import UNSAID, factor
 from pipelines.cohort.codestream import check_codestream
-from pipelines.cohort.frames import OWN, functional_group, functional_groups
+from pipelines.cohort.frames import OWN, functional_groups
 from pipelines.cohort.study import Array
 
 Rectangle: TypeAlias = tuple[int, int, int, int]
@@ -73,15 +73,16 @@ def _transform(dataset: Dataset, index: int) -> Dataset:
     if not dataset.get(OWN):
         return dataset
     found = Dataset()
+    found.set_original_encoding(*dataset.original_encoding)
     for keyword in ("PixelRepresentation", "ModalityLUTSequence", "RealWorldValueMappingSequence"):
         if keyword in dataset:
             found[keyword] = dataset[keyword]
-    rescale = functional_group(dataset, index, "PixelValueTransformationSequence") or Dataset()
-    for keyword in ("RescaleSlope", "RescaleIntercept", "RescaleType"):
-        if keyword in rescale:
-            found[keyword] = rescale[keyword]
+    for item in functional_groups(dataset, index, "PixelValueTransformationSequence"):
+        for keyword in ("RescaleSlope", "RescaleIntercept", "RescaleType"):
+            if keyword in item:
+                found[keyword] = item[keyword]
     if maps := functional_groups(dataset, index, "RealWorldValueMappingSequence"):
-        found.RealWorldValueMappingSequence = list(maps)
+        found.RealWorldValueMappingSequence = maps
     return found
 
 
@@ -107,10 +108,13 @@ def _code(item: Dataset) -> str:
 def _covers(item: Dataset, stored: NDArray[np.generic]) -> bool:
     if "RealWorldValueSlope" not in item:
         return False
-    ends = [[item.get(keyword.format(end)) for keyword in RANGE_KEYWORDS] for end in ("First", "Last")]
-    first, last = (next((value for value in values if value is not None), None) for values in ends)
-    whole = first is None or last is None
-    return whole or (float(first) <= float(np.min(stored)) and float(np.max(stored)) <= float(last))
+    first, last = (_said(item, end) for end in ("First", "Last"))
+    return first is None or last is None or (first <= float(np.min(stored)) and float(np.max(stored)) <= last)
+
+
+def _said(item: Dataset, end: str) -> float | None:
+    found = (item.get(keyword.format(end)) for keyword in RANGE_KEYWORDS)
+    return next((float(value) for value in found if value is not None), None)
 
 
 def _mapped(stored: NDArray[np.generic], item: Dataset) -> Array:
