@@ -18,8 +18,8 @@ SIDE = 168  # pixels of a tile's longer side
 
 @dataclass(frozen=True)
 class Tile:
-    """One image. image: (H, W). lesion, organ: (H, W), outlined where > 0. cam: (H, W) in [0, 1], laid over the
-    image."""
+    """One image. image: (H, W), or (H, W, 3) in [0, 1], which no window changes. lesion, organ: (H, W), outlined
+    where > 0. cam: (H, W) in [0, 1], laid over the image."""
 
     image: NDArray[np.generic]
     caption: str
@@ -52,13 +52,14 @@ def contact_sheet(tiles: Sequence[Tile], *, title: str, window: tuple[float, flo
         if there
     ]
     key = f'<p class="keys">{" &nbsp; ".join(keys)}</p>' if keys else ""
-    caption = f"Grey window {low:.4g} to {high:.4g}." if tiles else "No images."
+    grey = any(tile.image.ndim == 2 for tile in tiles)
+    caption = f"Grey window {low:.4g} to {high:.4g}." if grey else "" if tiles else "No images."
     return Picture(title, caption, f'<ul class="sheet">{items}</ul>{key}')
 
 
 def _item(tile: Tile, low: float, high: float) -> str:
-    scale = SIDE / max(tile.image.shape)
-    height, width = (max(1, round(side * scale)) for side in tile.image.shape)
+    scale = SIDE / max(tile.image.shape[:2])
+    height, width = (max(1, round(side * scale)) for side in tile.image.shape[:2])
     source = png((width / 100, height / 100), 100, lambda figure: _draw(figure, tile, low, high))
     name, alt = html.escape(tile.caption), html.escape(_alt(tile), quote=True)
     image = f'<img src="{source}" alt="{alt}" width="{width}" height="{height}">'
@@ -69,6 +70,7 @@ def _draw(figure: Figure, tile: Tile, low: float, high: float) -> None:
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     image = np.asarray(tile.image, dtype=np.float64)
+    image = np.clip(image, 0, 1) if image.ndim == 3 else image
     axes.imshow(image, cmap="gray", vmin=low, vmax=high, interpolation="bilinear", aspect="auto")
     if tile.cam is not None:
         cam = np.clip(np.asarray(tile.cam, dtype=np.float64), 0, 1)
@@ -96,9 +98,9 @@ def _window(tiles: Sequence[Tile]) -> tuple[float, float]:
 
 
 def _faults(place: int, tile: Tile) -> list[str]:
-    shape = tile.image.shape
-    if len(shape) != 2 or min(shape) < 1:
-        return [f"image {place} has shape {shape}, needed is (H, W)"]
+    shape = tile.image.shape[:2]
+    if tile.image.ndim not in (2, 3) or min(shape) < 1 or tile.image.shape[2:] not in ((), (3,)):
+        return [f"image {place} has shape {tile.image.shape}, needed is (H, W) or (H, W, 3)"]
     others = (("lesion", tile.lesion), ("organ", tile.organ), ("cam", tile.cam))
     return [
         f"{name} {place} has shape {mask.shape}, needed is its image's {shape}"

@@ -16,13 +16,19 @@ SHIFT = 0.1  # of half the image
 
 
 def flip(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Mirror left and right with probability 1/2 each. x: (b, C, H, W); the last axis is left-right."""
+    """Mirror left and right with probability 1/2 each. x: (b, C, [D,] H, W); the last axis is left-right."""
     mirrored = torch.rand(len(x), generator=generator) < 0.5
-    return torch.where(mirrored[:, None, None, None].to(x.device), x.flip(-1), x)
+    return torch.where(mirrored.view(-1, *[1] * (x.dim() - 1)).to(x.device), x.flip(-1), x)
 
 
 def affine(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Flip, then a small rotation, scaling and shift, linear interpolation, border values repeated. x: (b, C, H, W)."""
+    """Flip, then a small rotation, scaling and shift in the axial plane. x: (b, C, [D,] H, W).
+
+    Linear interpolation, border values repeated; every slice of a volume moves alike.
+    """
+    if x.dim() == 5:
+        planes = affine(x.flatten(1, 2), generator)
+        return planes.unflatten(1, x.shape[1:3])
     drawn = 2 * torch.rand(len(x), 4, generator=generator) - 1
     angle, scale = ROTATION * drawn[:, 0], 1 + SCALE * drawn[:, 1]
     theta = torch.zeros(len(x), 2, 3)

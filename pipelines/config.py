@@ -17,17 +17,22 @@ from federation.participant import Checkpoint
 from federation.rounds import Schedule
 from federation.task import Task
 from personalize import AnyAlgorithm
-from pipelines.cohort.cohort import Preparation
 from pipelines.cohort.dicom import DicomSource
+from pipelines.cohort.examples import AnyImages, misfit
+from pipelines.cohort.features import TableSource
 from pipelines.cohort.labels import GlandMask, MaskLabels, TableLabels
 from pipelines.cohort.nifti import NiftiSource
 from pipelines.cohort.phantom import PhantomSource
+from pipelines.cohort.picture import PictureSource
+from pipelines.cohort.prepare import Slices
 from pipelines.door import to_plain
 from privacy.policy import Policy
 
 T = TypeVar("T")
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
-AnySource: TypeAlias = Annotated[PhantomSource | DicomSource | NiftiSource, Field(discriminator="kind")]
+AnySource: TypeAlias = Annotated[
+    PhantomSource | DicomSource | NiftiSource | PictureSource | TableSource, Field(discriminator="kind")
+]
 AnyLabels: TypeAlias = Annotated[MaskLabels | TableLabels, Field(discriminator="kind")]
 FORBID: dict[str, Any] = {"extra": "forbid"}
 
@@ -36,8 +41,11 @@ FORBID: dict[str, Any] = {"extra": "forbid"}
 class SiteSettings:
     """One hospital: its files, its policy, and what it sets for itself.
 
-    labels, gland: not given for a phantom, which writes its own. methods: label of a method -> fields that this site
-    overrides for its own part. work: fields of the local work that it overrides.
+    labels, gland: of volumes; a phantom writes its own, and tables hold theirs. methods: label of a method -> fields
+    that this site overrides for its own part. work: fields of the local work that it overrides. max_rejected: share of
+    studies that may be unusable. exclude, test: patients, by identifier or pseudonym, who must not be used (withdrawn
+    consent, for instance), and who alone are this site's test split. readers: studies read at a time, 0 = one for each
+    processor, at most 8.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -50,12 +58,20 @@ class SiteSettings:
     work: Mapping[str, Any] = field(default_factory=dict)
     max_rejected: float = 0.2
     exclude: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    readers: int = 0
 
     def __post_init__(self) -> None:
-        if self.labels is None and not isinstance(self.source, PhantomSource):
+        if self.labels is None and isinstance(self.source, DicomSource | NiftiSource):
             raise ValueError("labels: missing; say where the labels are, as in labels: {kind: table, file: labels.csv}")
         if isinstance(self.source, PhantomSource) and (self.labels is not None or self.gland is not None):
             raise ValueError("labels: a phantom writes its own labels and gland masks; remove labels and gland")
+        if isinstance(self.source, PictureSource | TableSource) and (self.labels is not None or self.gland is not None):
+            raise ValueError("labels: a table holds its labels (source.label); remove labels and gland")
+        if both := sorted(set(self.exclude) & set(self.test)):
+            raise ValueError(f"test: {len(both)} patients are excluded as well; name each in one of the two")
+        if not 0 <= self.readers <= 64:
+            raise ValueError(f"readers must be in [0, 64], found {self.readers}")
         if not 0 <= self.max_rejected <= 1:
             raise ValueError(f"max_rejected must be a share in [0, 1], found {self.max_rejected}")
 
@@ -138,7 +154,7 @@ class Config:
     runs: str = "runs"
     pooling: Literal["allowed", "refused"] = "refused"
     sites: Mapping[str, SiteSettings]
-    images: Preparation = Preparation()
+    images: AnyImages = Slices()
     split: Split = Split()
     model: Annotated[AnyModel, Field(discriminator="name")]
     train: Training
@@ -168,8 +184,7 @@ class Config:
                 f"evaluate.checkpoint: {self.evaluate.checkpoint} is chosen by validation loss, and split.validation "
                 "is 0; give validation patients, or say latest"
             )
-        if self.images.gland is not None:
-            problems.append("images.gland: a gland mask belongs to a site: sites.<name>.gland")
+        problems += self._misfits()
         problems += self._complaints()
         if problems:
             raise ValueError("; ".join(problems))
@@ -195,6 +210,21 @@ class Config:
                     problems.append(f"sites.{name}.work: {error} (method {label})")
         return problems
 
+    def _misfits(self) -> list[str]:
+        """Sources that cannot give such examples, and augmentations that make no sense of them."""
+        problems = []
+        for name, site in self.sites.items():
+            if said := misfit(site.source.kind, self.images):
+                problems.append(f"sites.{name}.{said}")
+            for label in self.train.methods:
+                try:
+                    work = self.work(label, name)
+                except ValueError:
+                    continue  # told as a problem of this site's work
+                if work.augment != "none" and self.images.kind == "features":
+                    problems.append(f"train.work.augment: {work.augment} is for images, not for features; say none")
+        return list(dict.fromkeys(problems))
+
     def _complaints(self) -> list[str]:
         task = self.task()
         try:
@@ -202,7 +232,8 @@ class Config:
                 task.network().eval()(torch.zeros(2, *task.inputs))
         except (RuntimeError, MemoryError) as error:
             return [
-                f"images.size: {self.images.size} is too small for the network, or model.widths too large ({error})"
+                f"images: the network cannot take examples of shape {list(task.inputs)}; give larger ones (size), "
+                f"a smaller network, or one for such examples: mlp for features, cnn or cam for images ({error})"
             ]
         problems = []
         for label, algorithm in self.train.methods.items():
@@ -216,8 +247,8 @@ class Config:
         return list(dict.fromkeys(problems))
 
     def task(self) -> Task:
-        """What all sites learn: a binary label of one-channel slices."""
-        return Task(self.model, (1, self.images.size, self.images.size), 2)
+        """What all sites learn: a binary label of one kind of example."""
+        return Task(self.model, self.images.inputs, 2)
 
     def method(self, label: str, site: str) -> AnyAlgorithm:
         """A method as one site runs it."""

@@ -5,7 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-REQUESTS = ("survey", "ingest", "introduce", "train", "finish", "export", "evaluate", "pool", "report", "holds")
+REQUESTS = (
+    "survey",
+    "moments",
+    "ingest",
+    "introduce",
+    "train",
+    "finish",
+    "export",
+    "evaluate",
+    "pool",
+    "report",
+    "holds",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

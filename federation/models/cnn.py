@@ -17,7 +17,7 @@ Norm: TypeAlias = Literal["batch", "group"]
 
 @dataclass(frozen=True, kw_only=True)
 class Cnn:
-    """Convolution, norm, ReLU and 2x2 pooling per width; then average and maximum over the image, and a linear head.
+    """Convolution, norm, ReLU and 2x2 pooling per width; then average and maximum over all places, and a linear head.
 
     norm: `group` has no running statistics, so it can be trained privately and averages cleanly; `batch` learns faster
     on few images.
@@ -34,7 +34,7 @@ class Cnn:
             raise ValueError(f"model.widths must be at least two multiples of 8, found {list(self.widths)}")
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
-        """A network for images (C, H, W) whose sides are at least 2^len(widths)."""
+        """A network for images (C, H, W) or volumes (C, D, H, W) whose sides are at least 2^len(widths)."""
         return CnnModule(inputs, classes, self.widths, self.norm)
 
     def losses(self, output: Output, y: Tensor) -> Tensor:
@@ -43,26 +43,29 @@ class Cnn:
 
 
 class CnnModule(nn.Module):
-    """See `Cnn`. Input (b, C, H, W), Output features (b, 2 * widths[-1])."""
+    """See `Cnn`. Input (b, C, H, W) or (b, C, D, H, W), Output features (b, 2 * widths[-1])."""
 
     def __init__(self, inputs: tuple[int, ...], classes: int, widths: tuple[int, ...], norm: Norm) -> None:
         super().__init__()
-        self.stem = conv_pool(inputs[0], widths[0], norm)
-        self.blocks = nn.ModuleList(conv_pool(a, b, norm) for a, b in itertools.pairwise(widths))
+        spatial = len(inputs) - 1
+        self.stem = conv_pool(inputs[0], widths[0], norm, spatial)
+        self.blocks = nn.ModuleList(conv_pool(a, b, norm, spatial) for a, b in itertools.pairwise(widths))
         self.head = nn.Linear(2 * widths[-1], classes)
 
     def forward(self, x: Tensor) -> Output:
         h = self.stem(x)
         for block in self.blocks:
             h = block(h)
-        features = torch.cat([h.mean(dim=(2, 3)), h.amax(dim=(2, 3))], dim=1)
+        features = torch.cat([h.flatten(2).mean(dim=2), h.flatten(2).amax(dim=2)], dim=1)
         return Output(self.head(features), features)
 
 
-def conv_pool(inputs: int, outputs: int, norm: Norm) -> nn.Sequential:
-    """3x3 convolution, norm, ReLU, 2x2 maximum: (b, inputs, h, w) -> (b, outputs, h/2, w/2)."""
+def conv_pool(inputs: int, outputs: int, norm: Norm, spatial: int = 2) -> nn.Sequential:
+    """3x3 convolution, norm, ReLU, 2x2 maximum: (b, inputs, h, w) -> (b, outputs, h/2, w/2); likewise for volumes."""
     kind = ("group", {"num_groups": 8}) if norm == "group" else "batch"
     return nn.Sequential(
-        Convolution(2, inputs, outputs, kernel_size=3, norm=kind, act="relu", adn_ordering="NA", bias=norm == "group"),
-        nn.MaxPool2d(2),
+        Convolution(
+            spatial, inputs, outputs, kernel_size=3, norm=kind, act="relu", adn_ordering="NA", bias=norm == "group"
+        ),
+        nn.MaxPool3d(2) if spatial == 3 else nn.MaxPool2d(2),
     )

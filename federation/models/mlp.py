@@ -7,19 +7,25 @@ from math import prod
 from typing import ClassVar, Literal
 
 from torch import Tensor, nn
+from torch.nn import functional
 
 from federation.task import Output, cross_entropy
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mlp:
-    """Linear layers with ReLU and dropout between; `hidden: []` is logistic regression."""
+    """Linear layers with ReLU and dropout between; `hidden: []` is logistic regression.
+
+    logits: `all` = one for each class; `one` = a single one, against 0 for class 0, as binary models are often written:
+    the same family of functions with half the parameters in the head, and other steps of any optimizer.
+    """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     name: Literal["mlp"] = "mlp"
     hidden: tuple[int, ...] = (10,)
     dropout: float = 0.0
+    logits: Literal["all", "one"] = "all"
 
     def __post_init__(self) -> None:
         if any(width < 1 for width in self.hidden):
@@ -29,7 +35,9 @@ class Mlp:
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
         """A network for examples of any shape; they are flattened."""
-        return MlpModule(prod(inputs), classes, self.hidden, self.dropout)
+        if self.logits == "one" and classes != 2:
+            raise ValueError(f"model.logits: one needs two classes, found {classes}; say all")
+        return MlpModule(prod(inputs), 1 if self.logits == "one" else classes, self.hidden, self.dropout)
 
     def losses(self, output: Output, y: Tensor) -> Tensor:
         """Cross-entropy, per example."""
@@ -39,7 +47,7 @@ class Mlp:
 class MlpModule(nn.Module):
     """See `Mlp`. Features are the last hidden layer (b, hidden[-1]), or the input where there is none."""
 
-    def __init__(self, inputs: int, classes: int, hidden: tuple[int, ...], dropout: float) -> None:
+    def __init__(self, inputs: int, outputs: int, hidden: tuple[int, ...], dropout: float) -> None:
         super().__init__()
         widths = (inputs, *hidden)
         layers = [
@@ -47,10 +55,11 @@ class MlpModule(nn.Module):
         ]
         self.stem = layers[0] if layers else nn.Identity()
         self.blocks = nn.ModuleList(layers[1:])
-        self.head = nn.Linear(widths[-1], classes)
+        self.head = nn.Linear(widths[-1], outputs)
 
     def forward(self, x: Tensor) -> Output:
         h = self.stem(x.flatten(1))
         for block in self.blocks:
             h = block(h)
-        return Output(self.head(h), h)
+        logits = self.head(h)
+        return Output(functional.pad(logits, (1, 0)) if self.head.out_features == 1 else logits, h)

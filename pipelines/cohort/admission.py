@@ -1,122 +1,109 @@
-"""One study at a time: loaded, brought into one unit and onto square pixels, labelled; or rejected with its reason."""
+"""What waits at a hospital's door, and what came through it: one study at a time, or rejected with its reason.
+
+Every kind of source - volumes, pictures, tables - opens into the same list of what waits. Admitting reads one study and
+looks at no other, so studies are read in parallel, and only prepared examples stay in memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias, TypeVar
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pipelines.cohort.adc import to_adc
-from pipelines.cohort.dicom import DicomSource, index_dicom
-from pipelines.cohort.index import Candidate, Index, load
-from pipelines.cohort.labels import (
-    MaskLabels,
-    Masks,
-    Table,
-    TableLabels,
-    find_mask,
-    open_masks,
-    open_table,
-    table_labels,
-)
-from pipelines.cohort.nifti import NiftiSource, index_nifti, read_volume
-from pipelines.cohort.prepare import Preparation, Prepared, prepare
-from pipelines.cohort.study import Rejected, Study, Volume
+from pipelines.cohort.index import readable
+from pipelines.cohort.study import Array, Rejected
 from pipelines.cohort.unusable import Unusable
 
-Source: TypeAlias = DicomSource | NiftiSource
-Labels: TypeAlias = MaskLabels | TableLabels
 T = TypeVar("T")
+AHEAD = 2  # studies that are read, per reader, before the first of them is taken
 
 
-class Opened(NamedTuple):
-    """A hospital's files, whose settings are in order."""
+@dataclass(frozen=True)
+class Examples:
+    """What a network sees of one study.
 
-    source: Source
-    labels: Labels
-    preparation: Preparation
-    found: Index
-    known: Masks | Table
-    gland: Masks | None
+    images: (K, *inputs) float32. lesion, gland: (K, *spatial) uint8, 0 or 1, or (K, 0) where such masks make no sense.
+    position: (K,) float32, slice index from inferior to superior; 0 for a whole volume, a picture or a line of a table.
+    """
+
+    images: Array
+    lesion: NDArray[np.uint8]
+    gland: NDArray[np.uint8]
+    position: NDArray[np.float32]
 
 
-class Admitted(NamedTuple):
-    """A study that can be used: its slices, and the label of each. scanner: manufacturer and model."""
+@dataclass(frozen=True)
+class Admitted:
+    """A study that can be used: its examples, and the label of each. scanner: vendor and field strength."""
 
     patient: str
     study: str
-    prepared: Prepared
+    examples: Examples
     labels: Sequence[int]
     scanner: str
 
 
-def open_files(source: Source, labels: Labels, preparation: Preparation) -> Opened:
-    """Index the images and read tables and name mappings.
+@dataclass(frozen=True)
+class Waiting:
+    """A study that is not read yet. admit: reads it, or raises `Unusable`."""
 
-    Raises:
-        ValueError: settings are wrong (a folder is missing, nothing matches, ...); all problems at once.
+    patient: str
+    study: str
+    admit: Callable[[], Admitted]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A hospital's files, whose settings are in order. files: how many there are. ignored: of another format.
+    unselected: series, or lines of a table, that the settings did not ask for. unit: of the examples' values.
     """
-    problems: list[str] = []
-    if preparation.slices == "gland" and preparation.gland is None:
-        problems.append("slices: gland needs a gland mask; give gland: {folder: ...}, or slices: all")
-    index = _tried(problems, lambda: index_dicom(source) if isinstance(source, DicomSource) else index_nifti(source))
-    known = _tried(problems, lambda: _known(labels))
-    mask = preparation.gland
-    gland = None if mask is None else _tried(problems, lambda: open_masks(mask, "gland"))
-    if index is None or known is None or problems:
-        raise ValueError("; ".join(problems))
-    return Opened(source, labels, preparation, index, known, gland)
+
+    waiting: tuple[Waiting, ...]
+    rejected: tuple[Rejected, ...]
+    files: int
+    ignored: int
+    unselected: int
+    unit: str
 
 
-def admit(candidate: Candidate, opened: Opened, *, alone: bool) -> Admitted | Rejected:
-    """Do all that concerns one study, and no other.
+def admitted(waiting: Sequence[Waiting], *, readers: int) -> Iterator[Admitted | Rejected]:
+    """Read what waits, in its order, `readers` studies at a time and a few ahead."""
+    if readers <= 1:
+        yield from map(admit, waiting)
+        return
+    # Filters of warnings belong to the process: set once here, or readers would restore each other's.
+    with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(readers) as pool:
+        ahead: deque[Future[Admitted | Rejected]] = deque()
+        for one in waiting:
+            ahead.append(pool.submit(admit, one))
+            if len(ahead) >= AHEAD * readers:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
 
-    alone: whether its patient has no other study.
-    """
-    study = load(candidate)
-    if isinstance(study, Rejected):
-        return study
+
+def admit(waiting: Waiting) -> Admitted | Rejected:
+    """Read one study. Whatever is wrong with its bytes ends as a rejection, never as an exception."""
     try:
-        return _admitted(study, opened, alone)
+        with readable(waiting.study):
+            return waiting.admit()
     except Unusable as error:
-        return Rejected(study.study, error.reason, error.detail)
+        return Rejected(waiting.study, error.reason, error.detail)
 
 
-def _admitted(study: Study, opened: Opened, alone: bool) -> Admitted:
-    values = np.asarray(study.image.values, np.float32)
-    adc = Volume(to_adc(values, declared=opened.source.unit, header_unit=study.unit), study.image.affine)
-    lesion = _mask(opened.known, study.patient, "no_label") if isinstance(opened.known, Masks) else None
-    gland = None if opened.gland is None else _mask(opened.gland, study.patient, "no_gland")
-    prepared = prepare(adc, lesion=lesion, gland=gland, preparation=opened.preparation)
-    labels = _slice_labels(study, prepared, opened, alone)
-    scanner = " ".join(str(study.facts.get(key, "")) for key in ("Manufacturer", "ManufacturerModelName")).strip()
-    return Admitted(study.patient, study.study, prepared, labels, scanner or "unknown")
+def no_masks(count: int) -> NDArray[np.uint8]:
+    """The masks of examples that have none (count, 0)."""
+    return np.zeros((count, 0), np.uint8)
 
 
-def _slice_labels(study: Study, prepared: Prepared, opened: Opened, alone: bool) -> list[int]:
-    if isinstance(opened.labels, MaskLabels):
-        pixels = prepared.lesion.sum(axis=(1, 2), dtype=np.int64)
-        return [int(count >= opened.labels.minimum_pixels) for count in pixels]
-    slices = [int(position) for position in prepared.position]
-    if not isinstance(opened.known, Table):
-        raise TypeError(f"a table of labels is needed, found {type(opened.known).__name__}")
-    return table_labels(opened.known, study.patient, study.study, slices, alone=alone)
-
-
-def _mask(masks: Masks, patient: str, missing: str) -> Volume:
-    path = find_mask(masks, patient, missing=missing)
-    try:
-        return read_volume(path)
-    except Unusable as error:
-        raise Unusable("bad_mask", f"the mask {path.name}: {error.detail} ({error.reason})") from error
-
-
-def _known(labels: Labels) -> Masks | Table:
-    return open_masks(labels, "labels") if isinstance(labels, MaskLabels) else open_table(labels)
-
-
-def _tried(problems: list[str], do: Callable[[], T]) -> T | None:
+def tried(problems: list[str], do: Callable[[], T]) -> T | None:
+    """The result, or None and one problem more: settings' errors are told all at once."""
     try:
         return do()
     except ValueError as error:

@@ -6,34 +6,36 @@ Rejections quote file names and headers, so they stay at the site; their counts 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipelines.cohort.admission import Admitted, Labels, Source, admit, open_files
-from pipelines.cohort.prepare import Preparation as Preparation
-from pipelines.cohort.pseudonym import pseudonym
+from pipelines.cohort.admission import Admitted, admitted
+from pipelines.cohort.examples import AnyImages, Files, Labels, open_source
+from pipelines.cohort.features import Moments, moments, normalized_by
+from pipelines.cohort.labels import GlandMask
+from pipelines.cohort.pseudonym import normalized, pseudonym
 from pipelines.cohort.split import SPLITS, split_patients
 from pipelines.cohort.study import Rejected
 from pipelines.cohort.survey import survey as survey
 from privacy.message import Json, Message
 
-MM2_PER_S_1E_3 = 1e-3  # from 1e-6 mm²/s into 1e-3 mm²/s, in which tissue is about 1
-
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """The slices of one hospital, sorted by pseudonym, study and position.
+    """The examples of one hospital, sorted by pseudonym, study and position.
 
-    images: (n, 1, H, W) float32, ADC in 1e-3 mm²/s. labels: (n,) int64, 0 or 1. patient: (n,) int64, index into
-    `patients`. position: (n,) float32, slice index within the study, 0 = most inferior. lesion, gland: (n, H, W) uint8,
-    0 where unknown. split: (n,) int8, 0 = train, 1 = validation, 2 = test. patients: pseudonyms, sorted.
+    images: (n, *inputs) float32: slices (1, H, W), volumes (1, D, H, W), pictures (C, H, W) or features (F,). labels:
+    (n,) int64, 0 or 1. patient: (n,) int64, index into `patients`. position: (n,) float32, slice index in its study,
+    0 = most inferior. lesion, gland: (n, *spatial) uint8, 0 where unknown, or (n, 0) where such masks make no sense.
+    split: (n,) int8, 0 = train, 1 = validation, 2 = test. patients: pseudonyms, sorted. unit: of the images' values.
     """
 
     images: Tensor
@@ -44,61 +46,103 @@ class Cohort:
     gland: Tensor
     split: Tensor
     patients: tuple[str, ...]
+    unit: str = ""
+
+
+class Reading(NamedTuple):
+    """What `read_cohort` found. names: pseudonym -> identifier of each patient; it never leaves the hospital."""
+
+    cohort: Cohort
+    rejected: tuple[Rejected, ...]
+    facts: dict[str, Json]
+    names: Mapping[str, str]
 
 
 def read_cohort(
-    source: Source,
-    labels: Labels,
-    preparation: Preparation,
+    source: Files,
+    labels: Labels | None,
+    images: AnyImages,
     *,
+    gland: GlandMask | None = None,
     fractions: Mapping[str, float],
     seed: int,
     key: bytes,
     exclude: tuple[str, ...] = (),
-) -> tuple[Cohort, tuple[Rejected, ...], dict[str, Json]]:
+    test: tuple[str, ...] = (),
+    readers: int = 1,
+    scale: Moments | None = None,
+) -> Reading:
     """Read, check, prepare, label, de-identify and split all studies of a hospital.
 
     fractions, seed: see `split_patients`; the split follows the identifiers in the files, not the key. key: of the
     pseudonyms. exclude: identifiers or pseudonyms of patients that must not be used, for instance after withdrawal.
+    test: those who alone are the test split. readers: studies read at a time; it does not change the result. scale:
+    moments of all sites' training patients, where features are normalized by them; without it such features stay raw.
 
     Returns:
-        The cohort; the studies that were not used, with reasons; and counts: `files`, `ignored_files`,
+        The cohort; the studies that were not used, with reasons; names; and counts: `files`, `ignored_files`,
         `unselected_series`, `studies`, `patients`, `images`, `positives`, `splits` (each with `patients`, `images`,
-        `positives`), `rejected_by_reason`, `excluded` studies, `unmatched_exclusions`, and `scanners` by model.
+        `positives`), `rejected_by_reason`, `excluded` studies, `unmatched_exclusions`, `unmatched_tests`, and
+        `scanners` by vendor and field strength.
 
     Raises:
         ValueError: settings are wrong (a folder is missing, nothing matches, ...); all problems at once.
     """
-    opened = open_files(source, labels, preparation)
-    names = {found.patient: pseudonym(key, found.patient) for found in opened.found.candidates}
-    out = {patient for patient, name in names.items() if patient in exclude or name in exclude}
-    candidates = [found for found in opened.found.candidates if found.patient not in out]
-    visits = Counter(found.patient for found in candidates)
-    results = [admit(found, opened, alone=visits[found.patient] == 1) for found in candidates]
-    admitted = [result for result in results if isinstance(result, Admitted)]
-    rejected = (*opened.found.rejected, *(result for result in results if isinstance(result, Rejected)))
-    positive = {study.patient: 0 for study in admitted}
-    for study in admitted:
+    opened = open_source(source, labels, images, gland)
+    names = {found.patient: pseudonym(key, found.patient) for found in opened.waiting if found.patient}
+    out, held = _named_by(exclude, names), _named_by(test, names)
+    waiting = [found for found in opened.waiting if found.patient not in out]
+    results = list(admitted(waiting, readers=readers))
+    taken = [result for result in results if isinstance(result, Admitted)]
+    rejected = (*opened.rejected, *(result for result in results if isinstance(result, Rejected)))
+    positive = {study.patient: 0 for study in taken}
+    for study in taken:
         positive[study.patient] |= int(any(study.labels))
-    splits = split_patients(positive, fractions=fractions, seed=seed)
-    cohort = _assembled(admitted, names, splits, preparation.size)
+    splits = split_patients(positive, fractions=fractions, seed=seed, test=held)
+    cohort = _assembled(taken, names, splits, images.inputs, opened.unit)
     facts: dict[str, Json] = {
-        "files": opened.found.files,
-        "ignored_files": opened.found.ignored,
-        "unselected_series": opened.found.unselected,
-        "studies": len(admitted),
-        "excluded": len(opened.found.candidates) - len(candidates),
-        "unmatched_exclusions": len(set(exclude) - out - {names[patient] for patient in out}),
+        "files": opened.files,
+        "ignored_files": opened.ignored,
+        "unselected_series": opened.unselected,
+        "studies": len(taken),
+        "excluded": len(opened.waiting) - len(waiting),
+        "unmatched_exclusions": len(exclude) - _matched(exclude, names),
+        "unmatched_tests": len(test) - _matched(test, names),
         "rejected_by_reason": dict(sorted(Counter(study.reason for study in rejected).items())),
-        "scanners": dict(sorted(Counter(study.scanner for study in admitted).items())),
+        "scanners": dict(sorted(Counter(study.scanner for study in taken).items())),
         **_counts(cohort),
     }
-    return cohort, rejected, facts
+    identifiers = {names[study.patient]: study.patient for study in taken}
+    return Reading(_scaled(cohort, images, scale), rejected, facts, identifiers)
+
+
+def _named_by(wanted: tuple[str, ...], names: Mapping[str, str]) -> frozenset[str]:
+    """Identifiers of the patients that are named by identifier or pseudonym."""
+    asked = {normalized(name) for name in wanted}
+    return frozenset(patient for patient, name in names.items() if patient in asked or name in asked)
+
+
+def _matched(wanted: tuple[str, ...], names: Mapping[str, str]) -> int:
+    known = {*names, *names.values()}
+    return sum(normalized(name) in known for name in wanted)
+
+
+def _scaled(cohort: Cohort, images: AnyImages, scale: Moments | None) -> Cohort:
+    if images.kind != "features" or images.normalize == "none" or (images.normalize == "pooled" and scale is None):
+        return cohort
+    known = scale if images.normalize == "pooled" else training_moments(cohort)
+    return cohort if known is None else replace(cohort, images=normalized_by(cohort.images, known))
+
+
+def training_moments(cohort: Cohort) -> Moments:
+    """Moments of the training patients' features."""
+    return moments(cohort.images[cohort.split == SPLITS.index("train")])
 
 
 def to_message(cohort: Cohort) -> Message:
     """A cohort in the form in which it is stored at the site."""
-    return Message({name: getattr(cohort, name) for name in _tensor_names()}, {"patients": list(cohort.patients)})
+    facts: dict[str, Json] = {"patients": list(cohort.patients), "unit": cohort.unit}
+    return Message({name: getattr(cohort, name) for name in _tensor_names()}, facts)
 
 
 def from_message(message: Message) -> Cohort:
@@ -113,21 +157,23 @@ def from_message(message: Message) -> Cohort:
         absent = ", ".join([*missing, *([] if isinstance(patients, list) else ["patients"])])
         raise ValueError(f"this message is not a cohort: without {absent}; ingest again")
     parts: dict[str, Any] = {name: message.tensors[name] for name in _tensor_names()}
-    cohort = Cohort(**parts, patients=tuple(map(str, patients)))
+    cohort = Cohort(**parts, patients=tuple(map(str, patients)), unit=str(message.facts.get("unit", "")))
     if problems := _problems(cohort):
         raise ValueError(f"this message is not a cohort: {'; '.join(problems)}; ingest again")
     return cohort
 
 
 def _tensor_names() -> list[str]:
-    return [part.name for part in fields(Cohort) if part.name != "patients"]
+    return [part.name for part in fields(Cohort) if part.name not in ("patients", "unit")]
 
 
 def _problems(cohort: Cohort) -> list[str]:
-    count, (height, width) = len(cohort.labels), cohort.lesion.shape[-2:] if cohort.lesion.dim() == 3 else (0, 0)
-    line, picture = (count,), (count, height, width)
+    count = len(cohort.labels)
+    line, example = (count,), tuple(cohort.images.shape[1:])
+    none, spatial = (count, 0), (count, *example[1:])
+    picture = none if tuple(cohort.lesion.shape) == none else spatial
     expected = {
-        "images": (torch.float32, (count, 1, height, width)),
+        "images": (torch.float32, (count, *example)),
         "labels": (torch.int64, line),
         "patient": (torch.int64, line),
         "position": (torch.float32, line),
@@ -155,23 +201,35 @@ def _content_problems(cohort: Cohort) -> list[str]:
     return problems
 
 
-def _assembled(admitted: Sequence[Admitted], names: Mapping[str, str], splits: Mapping[str, str], size: int) -> Cohort:
-    """All slices in one place, in an order that does not depend on the files' order."""
-    studies = sorted(admitted, key=lambda study: (names[study.patient], study.study))
+def _assembled(
+    taken: Sequence[Admitted],
+    names: Mapping[str, str],
+    splits: Mapping[str, str],
+    inputs: tuple[int, ...],
+    unit: str,
+) -> Cohort:
+    """All examples in one place, in an order that does not depend on the files' order."""
+    studies = sorted(taken, key=lambda study: (names[study.patient], _natural(study.study)))
     patients = tuple(sorted({names[study.patient] for study in studies}))
     numbers = {name: number for number, name in enumerate(patients)}
-    images = _joined([study.prepared.images for study in studies], (0, size, size), np.float32)
+    mask = taken[0].examples.lesion.shape[1:] if taken else inputs[1:] or (0,)
     lengths = [len(study.labels) for study in studies]
     return Cohort(
-        images=(images * MM2_PER_S_1E_3)[:, None],
+        images=_joined([study.examples.images for study in studies], (0, *inputs), np.float32),
         labels=torch.tensor([label for study in studies for label in study.labels], dtype=torch.int64),
         patient=_repeated([numbers[names[study.patient]] for study in studies], lengths, torch.int64),
-        position=_joined([study.prepared.position for study in studies], (0,), np.float32),
-        lesion=_joined([study.prepared.lesion for study in studies], (0, size, size), np.uint8),
-        gland=_joined([study.prepared.gland for study in studies], (0, size, size), np.uint8),
+        position=_joined([study.examples.position for study in studies], (0,), np.float32),
+        lesion=_joined([study.examples.lesion for study in studies], (0, *mask), np.uint8),
+        gland=_joined([study.examples.gland for study in studies], (0, *mask), np.uint8),
         split=_repeated([SPLITS.index(splits[study.patient]) for study in studies], lengths, torch.int8),
         patients=patients,
+        unit=unit,
     )
+
+
+def _natural(study: str) -> tuple[object, ...]:
+    """Line 10 comes after line 9."""
+    return tuple((part.isdigit(), int(part) if part.isdigit() else part) for part in re.split(r"(\d+)", study))
 
 
 def _joined(parts: Sequence[NDArray[Any]], empty: tuple[int, ...], dtype: type[np.generic]) -> Tensor:

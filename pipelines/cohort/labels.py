@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from pipelines.cohort.csvfile import read_csv
 from pipelines.cohort.index import folder_problems
 from pipelines.cohort.unusable import Unusable
 
 PATIENT = "{patient}"
-DELIMITERS = ",;\t"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +147,7 @@ def open_table(settings: TableLabels) -> Table:
     """
     columns = [column for column in (settings.patient, settings.label, settings.study, settings.slice) if column]
     try:
-        header, lines = _read_csv(Path(settings.file))
+        header, lines = read_csv(Path(settings.file))
     except (OSError, ValueError, csv.Error) as error:
         raise ValueError(f"labels.file: {settings.file!r} cannot be read ({error})") from error
     missing = [column for column in columns if column not in header]
@@ -157,8 +157,8 @@ def open_table(settings: TableLabels) -> Table:
         )
     rows: dict[str, list[Row]] = {}
     for line in lines:
-        study, number = (line[name].strip() if name else None for name in (settings.study, settings.slice))
-        rows.setdefault(line[settings.patient].strip(), []).append(Row(line[settings.label].strip(), study, number))
+        study, number = (line[name] if name else None for name in (settings.study, settings.slice))
+        rows.setdefault(line[settings.patient], []).append(Row(line[settings.label], study, number))
     whole = {patient: tuple(found) for patient, found in rows.items()}
     return Table(whole, settings.study is not None, settings.slice is not None)
 
@@ -198,31 +198,20 @@ def _read_names(path: Path) -> dict[str, str]:
     if path.suffix.lower() == ".json":
         pairs = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=list)
     else:
-        header, lines = _read_csv(path)
+        header, lines = read_csv(path)
         pairs = [[line[column] for column in header[:2]] for line in lines]
     return _distinct(pairs)
 
 
 def _distinct(pairs: object) -> dict[str, str]:
     names: dict[str, str] = {}
-    for pair in pairs if isinstance(pairs, list) else [None]:
+    for place, pair in enumerate(pairs if isinstance(pairs, list) else [None], start=1):
         if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
-            raise ValueError(f"pairs of two names are needed, found {pair!r}")
+            raise ValueError(f"pair {place} is not two names")
         key, value = pair[0].strip(), pair[1].strip()
         if names.setdefault(key, value) != value:
-            raise ValueError(f"{key!r} has two names, {names[key]!r} and {value!r}")
+            raise ValueError(f"pair {place} gives a second name to a patient who has one already")
     return names
-
-
-def _read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    text = path.read_text(encoding="utf-8-sig")
-    first = text.split("\n", 1)[0]
-    reader = csv.DictReader(text.splitlines(), delimiter=max(DELIMITERS, key=first.count), restval="", strict=True)
-    header = [name.strip() for name in reader.fieldnames or []]
-    if not header:
-        raise ValueError("it is empty; a header line is needed")
-    reader.fieldnames = header
-    return header, list(reader)
 
 
 def _mapped(names: Mapping[str, str], patient: str, missing: str) -> str:

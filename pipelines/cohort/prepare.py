@@ -1,70 +1,127 @@
-"""One study becomes slices that can be compared among hospitals: same axes, same spacing, same size. No files here."""
+"""One study becomes slices, or a volume, that can be compared among hospitals: same axes, same spacing, same size.
+
+No files here.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.cohort.admission import Examples
 from pipelines.cohort.geometry import Floats, reading_order, resample, slice_grid, spacing_of
-from pipelines.cohort.labels import GlandMask
-from pipelines.cohort.study import Affine, Array, Volume
+from pipelines.cohort.study import Affine, Volume
 from pipelines.cohort.unusable import Unusable
 
+Values: TypeAlias = Literal["adc", "standardized"]
 THICKEST_PIXEL = 1.5  # of the distance between slices: beyond it, the stack was not acquired in axial slices
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preparation:
-    """What a prepared slice is.
+class Slices:
+    """Axial slices of volumes, each an example (1, size, size).
 
-    spacing_mm: edge of its square pixels. size: pixels along each side; the slice is cut or filled with 0 about the
-    gland's centroid, or about the image's centre where no gland mask is given. slices: all, or those that show the
-    gland. gland: where gland masks lie.
+    values: ADC in 1e-3 mm²/s (a study in no known unit is refused), or standardized per study where the unit means
+    nothing. spacing_mm: edge of the square pixels. size: pixels along each side; a slice is cut or filled with 0 about
+    the gland's centroid, or about the image's centre where no gland mask is given. slices: all, or those that show the
+    gland.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
+    kind: Literal["slices"] = "slices"
+    values: Values = "adc"
     spacing_mm: float = 1.5
     size: int = 48
     slices: Literal["all", "gland"] = "all"
-    gland: GlandMask | None = None
 
     def __post_init__(self) -> None:
-        problems = []
-        if not 0.1 <= self.spacing_mm <= 10:
-            problems.append(f"spacing_mm must be in [0.1, 10] mm, found {self.spacing_mm}")
-        if not 8 <= self.size <= 1024:
-            problems.append(f"size must be in [8, 1024] pixels, found {self.size}")
+        if problems := [*_outside("spacing_mm", self.spacing_mm, 0.1, 10), *_outside("size", self.size, 8, 1024)]:
+            raise ValueError("; ".join(problems))
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """Shape of one example."""
+        return (1, self.size, self.size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Volumes:
+    """Whole volumes, each an example (1, depth, size, size), centred as slices are.
+
+    spacing_mm, size: in the plane, as in `Slices`. depth_mm, depth: between slices, and how many.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    kind: Literal["volumes"] = "volumes"
+    values: Values = "adc"
+    spacing_mm: float = 1.5
+    size: int = 48
+    depth_mm: float = 3.0
+    depth: int = 16
+
+    def __post_init__(self) -> None:
+        problems = [
+            *_outside("spacing_mm", self.spacing_mm, 0.1, 10),
+            *_outside("size", self.size, 8, 1024),
+            *_outside("depth_mm", self.depth_mm, 0.1, 20),
+            *_outside("depth", self.depth, 4, 1024),
+        ]
         if problems:
             raise ValueError("; ".join(problems))
 
-
-@dataclass(frozen=True)
-class Prepared:
-    """Slices of one study, inferior to superior; rows run anterior to posterior, columns right to left.
-
-    images: (K, size, size) float32. lesion, gland: (K, size, size) uint8, 0 or 1. position: (K,) slice index, 0 = the
-    most inferior one of the study.
-    """
-
-    images: Array
-    lesion: NDArray[np.uint8]
-    gland: NDArray[np.uint8]
-    position: NDArray[np.float32]
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """Shape of one example."""
+        return (1, self.depth, self.size, self.size)
 
 
-def prepare(image: Volume, *, lesion: Volume | None, gland: Volume | None, preparation: Preparation) -> Prepared:
+def _outside(name: str, value: float, low: float, high: float) -> list[str]:
+    return [] if low <= value <= high else [f"{name} must be in [{low:g}, {high:g}], found {value}"]
+
+
+def prepare_slices(image: Volume, *, lesion: Volume | None, gland: Volume | None, images: Slices) -> Examples:
     """Bring a study's slices, and masks that lie on any grid, onto square pixels.
 
-    Only in-plane positions are interpolated (linear; masks nearest): slices stay as acquired.
+    Only in-plane positions are interpolated (linear; masks nearest): slices stay as acquired. They come inferior to
+    superior; rows run anterior to posterior, columns right to left.
 
     Raises:
         Unusable: `not_axial`, `no_gland` (the gland mask is empty), or `mask_outside` (the middle of a mask lies
             outside the image: they belong to different studies, or were converted differently).
     """
+    stack = _axial(image)
+    centre = _middle(stack, lesion, gland)
+    grid = slice_grid(stack.affine, (float(centre[0]), float(centre[1])), images.spacing_mm, images.size)
+    shape = (images.size, images.size, stack.values.shape[2])
+    lesions, glands = (_on_grid(mask, grid, shape) for mask in (lesion, gland))
+    kept = np.flatnonzero(glands.any(axis=(1, 2))) if images.slices == "gland" else np.arange(shape[2])
+    values = resample(stack, grid, shape, 1).astype(np.float32, copy=False).transpose(2, 1, 0)
+    return Examples(values[kept][:, None], lesions[kept], glands[kept], kept.astype(np.float32))
+
+
+def prepare_volume(image: Volume, *, lesion: Volume | None, gland: Volume | None, images: Volumes) -> Examples:
+    """Bring a study, and masks that lie on any grid, onto one grid of `depth` slices about the middle of the gland.
+
+    Axes and errors as in `prepare_slices`.
+    """
+    stack = _axial(image)
+    centre = _middle(stack, lesion, gland)
+    flat = slice_grid(stack.affine, (float(centre[0]), float(centre[1])), images.spacing_mm, images.size)
+    change = np.diag([1.0, 1.0, images.depth_mm / float(spacing_of(stack.affine)[2]), 1.0])
+    change[2, 3] = centre[2] - change[2, 2] * (images.depth - 1) / 2
+    grid = flat @ change
+    shape = (images.size, images.size, images.depth)
+    lesions, glands = (_on_grid(mask, grid, shape)[None] for mask in (lesion, gland))
+    values = resample(stack, grid, shape, 1).astype(np.float32, copy=False).transpose(2, 1, 0)
+    return Examples(values[None, None], lesions, glands, np.zeros(1, np.float32))
+
+
+def _axial(image: Volume) -> Volume:
     stack = reading_order(image)
     spacing = spacing_of(stack.affine)
     if spacing[:2].max() > THICKEST_PIXEL * spacing[2]:
@@ -73,17 +130,17 @@ def prepare(image: Volume, *, lesion: Volume | None, gland: Volume | None, prepa
             f"axial pixels would be {spacing[0]:.2f} x {spacing[1]:.2f} mm, with {spacing[2]:.2f} mm between slices; "
             "this is not an axial series. Send the axial one.",
         )
+    return stack
+
+
+def _middle(stack: Volume, lesion: Volume | None, gland: Volume | None) -> Floats:
+    """About which voxel index (3,) examples are cut; masks must lie inside the image."""
     if gland is not None and not _inside(gland).any():
         raise Unusable("no_gland", "the gland mask is empty. Draw it, or remove the mask's settings.")
     centre = (np.asarray(stack.values.shape) - 1) / 2 if gland is None else _centre(gland, stack, "gland")
     if lesion is not None and _inside(lesion).any():
         _centre(lesion, stack, "lesion")
-    grid = slice_grid(stack.affine, (float(centre[0]), float(centre[1])), preparation.spacing_mm, preparation.size)
-    shape = (preparation.size, preparation.size, stack.values.shape[2])
-    lesions, glands = (_on_grid(mask, grid, shape) for mask in (lesion, gland))
-    kept = np.flatnonzero(glands.any(axis=(1, 2))) if preparation.slices == "gland" else np.arange(shape[2])
-    images = resample(stack, grid, shape, 1).astype(np.float32, copy=False).transpose(2, 1, 0)
-    return Prepared(images[kept], lesions[kept], glands[kept], kept.astype(np.float32))
+    return centre
 
 
 def _inside(mask: Volume) -> NDArray[np.bool_]:

@@ -19,6 +19,23 @@ LONGEST_TEXT = 64  # as DICOM's LO allows
 TEXT_HEADERS = ("Modality", "Manufacturer", "ManufacturerModelName", "SoftwareVersions")
 NUMBER_HEADERS = ("MagneticFieldStrength", "SliceThickness", "SpacingBetweenSlices", "EchoTime", "RepetitionTime")
 ALLOWED_HEADERS = TEXT_HEADERS + NUMBER_HEADERS
+VENDORS = (
+    *(
+        "Siemens",
+        "GE",
+        "Philips",
+        "Canon",
+        "Toshiba",
+        "Hitachi",
+        "Fujifilm",
+        "United Imaging",
+        "UIH",
+        "Bruker",
+        "Esaote",
+    ),
+    *("Hologic", "Agfa", "Carestream", "Samsung", "Mindray", "Neusoft", "Varian", "Elekta", "Hyperfine"),
+    *("Nordlicht Medical", "Meridian Imaging", "Solstice Systems"),  # the phantom's
+)
 
 
 def normalized(patient: str) -> str:
@@ -57,3 +74,15 @@ def allowed_facts(headers: Mapping[str, object]) -> dict[str, str | float]:
         except (KeyError, ValueError):
             continue
     return facts
+
+
+def scanner(facts: Mapping[str, str | float]) -> str:
+    """Vendor and field strength, "Siemens 3 T": what may be counted and told of a scanner.
+
+    Vendors come from a list and all else is a number: a header field is free text, and a name that someone typed into
+    it must not leave the hospital by way of a scanner's model.
+    """
+    words = f" {facts.get('Manufacturer', '')} ".lower().replace(",", " ").replace(".", " ").replace("_", " ")
+    vendor = next((vendor for vendor in VENDORS if f" {vendor.lower()} " in words), "unknown")
+    tesla = facts.get("MagneticFieldStrength")
+    return f"{vendor} {round(tesla, 1):g} T" if isinstance(tesla, float) and 0 < tesla < 30 else vendor

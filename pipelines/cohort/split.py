@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 SPLITS = ("train", "validation", "test")
 
 
-def split_patients(labels: Mapping[str, int], *, fractions: Mapping[str, float], seed: int) -> dict[str, str]:
+def split_patients(
+    labels: Mapping[str, int], *, fractions: Mapping[str, float], seed: int, test: Collection[str] = ()
+) -> dict[str, str]:
     """Assign each patient to a split so that each split has its share of the patients, and of each class.
 
     labels: patient -> class (1 = any positive slice). fractions: shares of "train", "validation" and "test", which sum
     to 1, train > 0. Patients are ordered by a hash of seed and identifier, never by the order in which they come, so a
-    new patient moves few others.
+    new patient moves few others. test: patients who are the test split, and nobody else is; the others are divided by
+    the shares of training and validation.
 
     Sizes are the shares rounded by the largest remainder; counts within a class are rounded up or down towards these
     sizes where that is possible, a tiny class first. How it degrades: training always gets a patient; of two patients
@@ -28,6 +31,12 @@ def split_patients(labels: Mapping[str, int], *, fractions: Mapping[str, float],
         ValueError: the fractions are not as above.
     """
     _check(fractions)
+    held = set(labels) & set(test)
+    if held:
+        free = {patient: label for patient, label in labels.items() if patient not in held}
+        share = fractions["train"] / (fractions["train"] + fractions["validation"])
+        rest = split_patients(free, fractions={"train": share, "validation": 1 - share, "test": 0.0}, seed=seed)
+        return {patient: rest.get(patient, "test") for patient in sorted(labels)}
     shares = [fractions[name] for name in SPLITS]
     groups: dict[int, list[str]] = {}
     for patient in sorted(labels, key=lambda name: (_rank(seed, name), name)):

@@ -6,16 +6,15 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipelines.cohort.dicom import DicomSource
+from pipelines.cohort.examples import Files, Labels
+from pipelines.cohort.features import TableSource
 from pipelines.cohort.index import walk
 from pipelines.cohort.labels import GlandMask, MaskLabels, TableLabels
-from pipelines.cohort.nifti import NiftiSource
+from pipelines.cohort.picture import PictureSource
 from privacy.message import Json
 
 
-def survey(
-    source: DicomSource | NiftiSource, labels: MaskLabels | TableLabels, gland: GlandMask | None = None
-) -> dict[str, Json]:
+def survey(source: Files, labels: Labels | None, gland: GlandMask | None = None) -> dict[str, Json]:
     """Count the files that a cohort is made of, and digest what would change if one of them did.
 
     Returns:
@@ -30,10 +29,13 @@ def survey(
     return {"files": files, "bytes": size, "digest": digest.hexdigest()}
 
 
-def _inputs(
-    source: DicomSource | NiftiSource, labels: MaskLabels | TableLabels, gland: GlandMask | None
-) -> Iterator[tuple[str, str, Path]]:
-    yield from _folder("source", source.folder)
+def _inputs(source: Files, labels: Labels | None, gland: GlandMask | None) -> Iterator[tuple[str, str, Path]]:
+    if isinstance(source, TableSource):
+        yield from _file("source", source.file)
+    else:
+        yield from _folder("source", source.folder)
+    if isinstance(source, PictureSource):
+        yield from _file("source table", source.table)
     if isinstance(labels, TableLabels):
         yield from _file("labels", labels.file)
     for role, masks in (("labels", labels), ("gland", gland)):

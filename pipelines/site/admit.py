@@ -1,32 +1,26 @@
-"""Files of patients become a cohort at the hospital: `survey`, `ingest`, `holds`."""
+"""Files of patients become a cohort at the hospital: `moments`, `ingest`, `holds`."""
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
-import shutil
+import os
 from collections.abc import Mapping
-from dataclasses import asdict, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from pydantic import TypeAdapter
 
 from federation.conversation import newest, remembered, stored_reply
 from federation.participant import CHECKPOINTS, checkpoint
-from pipelines.cohort.cohort import Cohort, Preparation, read_cohort, survey, to_message
-from pipelines.cohort.dicom import DicomSource
-from pipelines.cohort.labels import GlandMask, MaskLabels, TableLabels
-from pipelines.cohort.nifti import NiftiSource
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.cohort.phantom_files import write
-from pipelines.cohort.study import Rejected
-from pipelines.config import SiteSettings, Split
-from pipelines.door import to_plain
+from pipelines.cohort.cohort import Cohort, Reading, read_cohort, to_message, training_moments
+from pipelines.cohort.examples import IMAGES
+from pipelines.cohort.features import Moments
+from pipelines.config import Split
+from pipelines.site.files import files_of, settings_of
 from pipelines.site.hospital import COHORT, SPLITS, Done, Hospital, read_cohort_file
-from pipelines.store import DiskFolder, digest, short
+from pipelines.site.quarantine import Quarantine, quarantined, remember
+from pipelines.store import DiskFolder, short
 from privacy.events import NON_PRIVATE, NOTHING, describe
 from privacy.gate import Refused
 from privacy.message import Call, Json, Malformed, Message, from_bytes, to_bytes, unsealed
@@ -34,66 +28,65 @@ from privacy.message import Call, Json, Malformed, Message, from_bytes, to_bytes
 REJECTED, SPLIT = "rejected.json", "split.json"
 
 
-class Files(NamedTuple):
-    """Where a hospital's images, labels and gland masks lie."""
-
-    source: DicomSource | NiftiSource
-    labels: MaskLabels | TableLabels
-    gland: GlandMask | None
-
-
-def survey_files(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """How many files there are, and a digest of their names, sizes and times and of the settings that concern them."""
-    settings = _settings(hospital)
-    files = files_of(hospital)
-    _look(files)
-    found = survey(*files)
-    if not found["files"]:
-        raise Refused("no_files")
-    own = {"files": found["digest"], "settings": to_plain(replace(settings, methods={}, work={}))}
-    # Keyed, because file names could be guessed from a plain digest.
-    keyed = hmac.new(hospital.key(), digest(own).encode(), "sha256").hexdigest()
-    return Done(Message({}, {"digest": keyed, "files": found["files"], "bytes": found["bytes"]}), describe(NON_PRIVATE))
-
-
 def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """Read, check, de-identify and split; facts `images`, `split`, `seed` say how.
+    """Read, check, de-identify and split; facts `images`, `split`, `seed` say how; tensors, how features are scaled.
 
     Returns:
         Counts by split and by reason of rejection, and the name and digest of the cohort. The studies that were
         rejected, with the reason of each, are written to `rejected.json` beside it and stay here.
     """
-    settings, files = _settings(hospital), files_of(hospital)
-    asked = TypeAdapter(Preparation).validate_json(json.dumps(message.facts["images"]), strict=True)
-    shares = TypeAdapter(Split).validate_json(json.dumps(message.facts["split"]), strict=True)
-    try:
-        cohort, rejected, facts = read_cohort(
-            files.source,
-            files.labels,
-            replace(asked, gland=files.gland),
-            fractions={"train": shares.train, "validation": shares.validation, "test": shares.test},
-            seed=int(str(message.facts["seed"])),
-            key=hospital.key(),
-            exclude=settings.exclude,
-        )
-    except ValueError as error:  # a study's trouble is quarantined; this is the source as a whole
-        raise Refused("bad_source") from error
+    settings = settings_of(hospital)
+    read = _read(hospital, message)
+    cohort, facts = read.cohort, read.facts
+    remember(hospital, read.rejected, read.names)
     data = to_bytes(to_message(cohort))
     sha = hashlib.sha256(data).hexdigest()
     folder = DiskFolder(hospital.cohort_folder(short(sha)))
-    folder.write(REJECTED, json.dumps([asdict(study) for study in rejected], indent=1).encode())
+    folder.write(REJECTED, json.dumps([q._asdict() for q in quarantined(hospital, read.rejected)], indent=1).encode())
     folder.write(SPLIT, json.dumps(_split(cohort), indent=1).encode())
     folder.write(COHORT, data)
-    share = len(rejected) / max(1, len(rejected) + int(str(facts["studies"])))
+    share = len(read.rejected) / max(1, len(read.rejected) + int(str(facts["studies"])))
     reply: dict[str, Json] = {
         **facts,
         "cohort": short(sha),
         "sha256": sha,
-        "rejected": len(rejected),
+        "rejected": len(read.rejected),
         "max_rejected": settings.max_rejected,
         "too_many_rejected": share > settings.max_rejected,
     }
     return Done(Message({}, reply), describe(NON_PRIVATE))
+
+
+def pooled_moments(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+    """Number, sums and sums of squares of this hospital's training features, for normalization by all sites' together.
+
+    Facts as for `ingest`. Returns: tensors `count`, `total`, `squares`.
+    """
+    own = training_moments(_read(hospital, message).cohort)
+    tensors = {"count": torch.tensor([own.count], dtype=torch.float64), "total": own.total, "squares": own.squares}
+    return Done(Message(tensors), describe(NON_PRIVATE))
+
+
+def _read(hospital: Hospital, message: Message) -> Reading:
+    """The cohort as the coordinator asked for it. Raises: Refused: `bad_source`."""
+    settings, files, sums = settings_of(hospital), files_of(hospital), message.tensors
+    shares = TypeAdapter(Split).validate_json(json.dumps(message.facts["split"]), strict=True)
+    try:
+        return read_cohort(
+            files.source,
+            files.labels,
+            IMAGES.validate_json(json.dumps(message.facts["images"]), strict=True),
+            gland=files.gland,
+            fractions={"train": shares.train, "validation": shares.validation, "test": shares.test},
+            seed=int(str(message.facts["seed"])),
+            key=hospital.key(),
+            exclude=settings.exclude,
+            test=settings.test,
+            readers=settings.readers or min(8, os.cpu_count() or 1),
+            scale=Moments(float(sums["count"]), sums["total"], sums["squares"]) if sums else None,
+        )
+    except ValueError as error:  # a study's trouble is quarantined; this is the source as a whole
+        raise Refused("bad_source") from error
 
 
 def holds(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
@@ -180,52 +173,10 @@ def _digest(path: Path) -> str | None:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
 
 
-def files_of(hospital: Hospital) -> Files:
-    """The hospital's files. A phantom's are written first, once."""
-    settings = _settings(hospital)
-    if not isinstance(settings.source, PhantomSource):
-        if settings.labels is None:
-            raise Refused("no_labels")
-        return Files(settings.source, settings.labels, settings.gland)
-    name = short(digest(to_plain(settings.source)))
-    folder = hospital.root / "phantom" / name
-    images = str(folder / "images")
-    source = (
-        DicomSource(kind="dicom", folder=images, select={"ImageType": "ADC"})
-        if settings.source.format == "dicom"
-        else NiftiSource(kind="nifti", folder=images)
-    )
-    masks = folder / "masks"
-    files = Files(source, MaskLabels(folder=str(masks / "lesion")), GlandMask(folder=str(masks / "gland")))
-    written = DiskFolder(hospital.root / "phantom")
-    known = written.read(f"{name}.txt").decode() if written.has(f"{name}.txt") else None
-    if known is None or known != survey(*files)["digest"]:  # never written, or changed since
-        shutil.rmtree(folder, ignore_errors=True)
-        write(settings.source, folder)
-        written.write(f"{name}.txt", str(survey(*files)["digest"]).encode())
-    return files
-
-
-def _look(files: Files) -> None:
-    """What can be seen without opening a file. Raises: Refused: `no_folder`, `no_labels`, `no_gland`."""
-    labels = files.labels.file if isinstance(files.labels, TableLabels) else files.labels.folder
-    places = {"no_folder": files.source.folder, "no_labels": labels}
-    if files.gland is not None:
-        places["no_gland"] = files.gland.folder
-    named = [("no_labels", files.labels), ("no_gland", files.gland)]
-    for code, masks in named:
-        if isinstance(masks, MaskLabels | GlandMask) and masks.names is not None and not Path(masks.names).is_file():
-            raise Refused(code) from FileNotFoundError(f"{masks.names}: no such file")
-    for code, place in places.items():
-        path = Path(place)
-        if not (path.is_file() if place == labels and isinstance(files.labels, TableLabels) else path.is_dir()):
-            raise Refused(code) from FileNotFoundError(f"{place}: no such file or folder")
-
-
-def rejected_studies(hospital: Hospital, cohort: str) -> list[Rejected]:
+def rejected_studies(hospital: Hospital, cohort: str) -> list[Quarantine]:
     """The hospital's quarantine, for its own page."""
     data = json.loads((hospital.cohort_folder(cohort) / REJECTED).read_text())
-    return [Rejected(**study) for study in data]
+    return [Quarantine(**study) for study in data]
 
 
 def cohort_of(hospital: Hospital, cohort: str) -> Cohort:
@@ -240,9 +191,3 @@ def _split(cohort: Cohort) -> dict[str, list[str]]:
         patients = torch.unique(cohort.patient[cohort.split == number]).tolist()
         found[split] = [cohort.patients[patient] for patient in patients]
     return found
-
-
-def _settings(hospital: Hospital) -> SiteSettings:
-    if hospital.settings is None:
-        raise Refused("no_files")
-    return hospital.settings

@@ -56,7 +56,7 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
         scores=score_rows(tables, reference=str(facts["reference"]) if facts["reference"] in tables else None),
         left=tuple(_left(hospital.name, lines)),
         quarantine=tuple(
-            Quarantined(r.study, r.reason, r.detail) for r in rejected_studies(hospital, str(facts["cohort"]))
+            Quarantined(r.study, r.reason, r.meaning) for r in rejected_studies(hospital, str(facts["cohort"]))
         ),
         images=tuple(_images(cohort)) + tuple(_cams(hospital, cohort, methods)),
         pictures=(*_rocs(hospital.name, tables), *_pictures(hospital, cohort, methods)),
@@ -123,12 +123,17 @@ def _rocs(site: str, tables: Mapping[str, Mapping[tuple[str, str], Counts]]) -> 
 
 def _images(cohort: Cohort) -> list[Picture]:
     """A contact sheet per split: slices with a lesion first, a patient each."""
-    sheets = []
+    sheets: list[Picture] = []
+    if cohort.images.dim() < 4:  # lines of a table
+        return sheets
     for number, split in enumerate(SPLITS):
         index = _examples(cohort, number)
         if index:
             tiles = [_tile(cohort, i) for i in index]
-            sheets.append(contact_sheet(tiles, title=f"{split}: lesion outlined in amber, gland in blue"))
+            masked = any(tile.lesion is not None for tile in tiles)
+            sheets.append(
+                contact_sheet(tiles, title=f"{split}: lesion outlined in amber, gland in blue" if masked else split)
+            )
     return sheets
 
 
@@ -144,19 +149,38 @@ def _examples(cohort: Cohort, split: int) -> list[int]:
 
 def _tile(cohort: Cohort, row: int, cam: torch.Tensor | None = None, text: str = "") -> Tile:
     label = "positive" if int(cohort.labels[row]) else "negative"
+    plane = _plane(cohort, row)
+    place = f", slice {int(cohort.position[row]) if plane is None else plane}" if cohort.lesion.dim() > 2 else ""
+    image = cohort.images[row] if plane is None else cohort.images[row][:, plane]
+    masks = (mask[row] if plane is None else mask[row][plane] for mask in (cohort.lesion, cohort.gland))
+    lesion, gland = masks if cohort.lesion.dim() > 2 else (None, None)
+    colour = len(image) == 3
     return Tile(
-        image=cohort.images[row, 0].numpy(),
-        caption=f"{cohort.patients[int(cohort.patient[row])][:8]}, slice {int(cohort.position[row])}, {label}{text}",
-        lesion=cohort.lesion[row].numpy(),
-        organ=None if cam is not None else cohort.gland[row].numpy(),
+        image=((image.permute(1, 2, 0) + 1) / 2).numpy() if colour else image[0].numpy(),
+        caption=f"{cohort.patients[int(cohort.patient[row])][:8]}{place}, {label}{text}",
+        lesion=None if lesion is None else lesion.numpy(),
+        organ=None if gland is None or cam is not None else gland.numpy(),
         cam=None if cam is None else cam.numpy(),
     )
+
+
+def _plane(cohort: Cohort, row: int) -> int | None:
+    """Of a volume, the slice that shows most of the lesion, or else of the gland, or else the middle one."""
+    if cohort.images.dim() != 5:
+        return None
+    for mask in (cohort.lesion, cohort.gland):
+        area = mask[row].sum(dim=(1, 2))
+        if area.any():
+            return int(area.argmax())
+    return int(cohort.images.shape[2]) // 2
 
 
 def _cams(hospital: Hospital, cohort: Cohort, methods: Sequence[Mapping[str, Json]]) -> list[Picture]:
     """Class activation maps on test images, a sheet per method whose network has maps; lesions are outlined."""
     index = _examples(cohort, SPLITS.index("test"))
-    sheets = []
+    sheets: list[Picture] = []
+    if cohort.images.dim() != 4:
+        return sheets
     for method in methods:
         try:
             start, (_, params) = opened(hospital, str(method["train_run"])), own_model(hospital, method)
@@ -185,9 +209,9 @@ def _pictures(hospital: Hospital, cohort: Cohort, methods: Sequence[Mapping[str,
     values: dict[str, NDArray[np.generic]] = {}
     for number, split in enumerate(SPLITS):
         images = cohort.images[cohort.split == number]
-        if len(images):
-            values[split] = images[images > 0].numpy()
-    drawn = [intensities(values, unit="1e-3 mm²/s")]
+        if len(images) and cohort.images.dim() > 2:
+            values[split] = images[images != 0].numpy()
+    drawn = [intensities(values, unit=cohort.unit)] if values else []
     return [learning_curves({hospital.name: curves}), *drawn] if curves else drawn
 
 

@@ -28,7 +28,7 @@ def adopt(hospital: Hospital, name: str, pooled: Mapping[str, Message]) -> None:
             parts["split"].append(torch.full((len(patient),), SPLITS.index(split), dtype=torch.int8))
         offset = last
     images = torch.cat(parts["x"])
-    empty = torch.zeros(len(images), *images.shape[-2:], dtype=torch.uint8)
+    empty = torch.zeros(len(images), 0, dtype=torch.uint8)
     cohort = Cohort(
         images=images,
         labels=torch.cat(parts["y"]),

@@ -14,7 +14,7 @@ from typing import TypeAlias, TypedDict
 
 from federation.conversation import once
 from federation.engine import Worker
-from pipelines.site import admit, learn, page, score
+from pipelines.site import admit, files, learn, page, score
 from pipelines.site.hospital import Done, Hospital
 from privacy.events import NON_PRIVATE, NOTHING, describe
 from privacy.gate import Refused, book_refusal, release
@@ -24,10 +24,11 @@ RECIPIENT = "coordinator"
 Handler: TypeAlias = Callable[[Hospital, Call, Message, Message], Done]
 """handler(hospital, call, message, memory) -> Done"""
 
-FRESH: Mapping[str, Handler] = {"survey": admit.survey_files, "holds": admit.holds, "report": page.report}
+FRESH: Mapping[str, Handler] = {"survey": files.survey_files, "holds": admit.holds, "report": page.report}
 """Questions about the disk as it is now: answered anew each time."""
 
 ONCE: Mapping[str, Handler] = {
+    "moments": admit.pooled_moments,
     "ingest": admit.ingest,
     "introduce": learn.introduce,
     "train": learn.train,
@@ -38,7 +39,7 @@ ONCE: Mapping[str, Handler] = {
 }
 """Work: done once per (run, round, request), committed before anything leaves."""
 
-REPEATABLE = ("ingest", "export", "pool", "evaluate")
+REPEATABLE = ("moments", "ingest", "export", "pool", "evaluate")
 """Work that trains nothing: a committed answer that is damaged may be made again, and comes out the same."""
 
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from pipelines.cohort.features import Features
 from pipelines.door import to_plain
 from pipelines.progress import shown
 from pipelines.runner import Stage
 from pipelines.stages.world import World
 from pipelines.store import digest, short
-from privacy.message import Json
+from privacy.message import Json, Message
 
-VERSION = 1
+VERSION = 2
+MOMENTS = ("count", "total", "squares")
 
 
 class UnusableCohort(RuntimeError):
@@ -37,23 +42,39 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     """Ask every site to ingest; write what they answer (counts by split and by reason of rejection)."""
     asked = settings(world)
     name = world.run(f"ingest-{short(digest({'asked': asked, 'outside': dict(outside(world)), 'version': VERSION}))}")
+    facts = asked if isinstance(asked, dict) else {}
     found: dict[str, Mapping[str, Json]] = {}
     with shown("ingest") as step:
+        scale = _scale(world, name, facts, lambda site, done: step(done, 2 * len(world.engine.sites), site))
         for position, site in enumerate(world.engine.sites):
-            step(position, len(world.engine.sites), site)
-            facts = asked if isinstance(asked, dict) else {}
-            found[site] = world.ask_one(name, "ingest", site, facts).facts
+            step(len(world.engine.sites) + position, 2 * len(world.engine.sites), site)
+            message = Message(scale, facts)
+            found[site] = world.ask_all(name, "ingest", {site: message})[site].facts
     (out / "sites.json").write_text(json.dumps(found, indent=1, sort_keys=True))
     if problems := [text for site, facts in sorted(found.items()) for text in _unusable(world, site, facts)]:
         raise UnusableCohort("; ".join(problems))
     return {"sites": {site: dict(facts) for site, facts in found.items()}}
 
 
+def _scale(
+    world: World, name: str, facts: Mapping[str, Json], told: Callable[[str, int], None]
+) -> Mapping[str, Tensor]:
+    """Where features are normalized by all sites' training patients: their moments, summed. Otherwise nothing."""
+    images = world.config.images
+    if not (isinstance(images, Features) and images.normalize == "pooled"):
+        return {}
+    parts = []
+    for position, site in enumerate(world.engine.sites):
+        told(site, position)
+        parts.append(world.ask_all(name, "moments", {site: Message({}, facts)})[site].tensors)
+    return {moment: torch.stack([tensors[moment] for tensors in parts]).sum(dim=0) for moment in MOMENTS}
+
+
 def _unusable(world: World, site: str, facts: Mapping[str, Any]) -> list[str]:
     where = world.root / "sites" / site / "cohorts" / facts["cohort"] / "rejected.json"
     if facts["too_many_rejected"]:
         counts = f"{facts['rejected']} rejected, {facts['studies']} used, max_rejected {facts['max_rejected']}"
-        return [f"{site}: {counts}; why, study by study: {where}"]
+        return [f"{site}: {counts}; why, study by study: {where}, and in full in linkage.json of that site"]
     patients = {split: facts["splits"][split]["patients"] for split in ("train", "test")}
     return [
         f"{site}: no patient in the {split} split, of {facts['patients']} in all ({facts['rejected']} studies "

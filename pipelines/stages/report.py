@@ -36,7 +36,7 @@ from pipelines.stages.world import World
 from pipelines.store import digest, read_manifest, short
 from privacy.message import Json, Message, from_bytes
 
-VERSION = 1
+VERSION = 2
 PAGE = "report.html"
 Tables = Mapping[str, Mapping[tuple[str, str], Counts]]
 

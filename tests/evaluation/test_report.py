@@ -271,7 +271,7 @@ def _pixels(tile):
 
 def test_tiles_that_do_not_fit_are_all_named():
     image = np.zeros((4, 4))
-    bad = [pictures.Tile(np.zeros((4, 4, 3)), ""), pictures.Tile(image, "", lesion=np.zeros((2, 4)), cam=np.zeros(4))]
+    bad = [pictures.Tile(np.zeros((4, 4, 2)), ""), pictures.Tile(image, "", lesion=np.zeros((2, 4)), cam=np.zeros(4))]
     with pytest.raises(ValueError, match=r"image 0 .*lesion 1 .*cam 1 "):
         pictures.contact_sheet(bad, title="t")
     assert "No images." in pictures.contact_sheet([], title="t").caption

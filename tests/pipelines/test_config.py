@@ -69,7 +69,7 @@ def put(*path_and_value):
         (put("model", "widths", [7, 7, 7, 7]), "multiples of 8"),
         (put("model", "name", "resnet"), "cam"),
         (put("images", "size", "48"), "size"),
-        (put("images", "size", 8), "images.size: 8 is too small"),
+        (put("images", "size", 8), "the network cannot take examples of shape"),
         (put("threads", 0), "threads"),
         (put("name", "../up"), "name"),
     ],

@@ -37,7 +37,7 @@ BASE = {
             "work": {"batch": 8},
         },
     },
-    "images": {"size": 32, "spacing_mm": 2.0},
+    "images": {"kind": "slices", "size": 32, "spacing_mm": 2.0},
     "split": {"train": 0.5, "validation": 0.2, "test": 0.3},
     "model": {"name": "cam", "widths": [8, 8, 8, 8]},
     "train": {

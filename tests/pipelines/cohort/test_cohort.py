@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from scipy.spatial.transform import Rotation
 
-from pipelines.cohort.cohort import Cohort, Preparation, from_message, read_cohort, survey, to_message
+from pipelines.cohort.cohort import Cohort, from_message, read_cohort, survey, to_message
 from pipelines.cohort.dicom import DicomSource
 from pipelines.cohort.labels import GlandMask, MaskLabels, TableLabels
 from pipelines.cohort.nifti import NiftiSource
-from pipelines.cohort.prepare import prepare
+from pipelines.cohort.prepare import Slices, prepare_slices
 from pipelines.cohort.pseudonym import pseudonym
 from pipelines.cohort.study import Volume
 from privacy.message import Message, from_bytes, to_bytes
@@ -61,15 +61,12 @@ def hospital(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def read(hospital: Path, preparation: Preparation | None = None, **options: Any) -> Any:
+def read(hospital: Path, images: Slices | None = None, **options: Any) -> Any:
     arguments: dict[str, Any] = {"fractions": SHARES, "seed": 0, "key": KEY, **options}
     source = arguments.pop("source", NiftiSource(folder=str(hospital / "images")))
     labels = arguments.pop("labels", MaskLabels(folder=str(hospital / "lesion")))
-    return read_cohort(source, labels, preparation or glands(hospital), **arguments)
-
-
-def glands(hospital: Path, **options: Any) -> Preparation:
-    return Preparation(gland=GlandMask(folder=str(hospital / "gland")), **options)
+    gland = arguments.pop("gland", GlandMask(folder=str(hospital / "gland")))
+    return read_cohort(source, labels, images or Slices(), gland=gland, **arguments)[:3]
 
 
 def equal(one: Cohort, two: Cohort) -> bool:
@@ -77,7 +74,7 @@ def equal(one: Cohort, two: Cohort) -> bool:
 
 
 def test_shapes_units_labels_and_names(hospital: Path) -> None:
-    cohort, rejected, facts = read(hospital, glands(hospital, size=20))
+    cohort, rejected, facts = read(hospital, Slices(size=20))
     assert not rejected
     assert (cohort.images.shape, cohort.images.dtype) == ((48, 1, 20, 20), torch.float32)
     assert (cohort.lesion.shape, cohort.lesion.dtype) == ((48, 20, 20), torch.uint8)
@@ -154,7 +151,7 @@ def test_storage_order_does_not_change_a_prepared_slice(seed: int) -> None:
             image = image.as_reoriented(flips) if reorient else image
             volumes.append(Volume(np.asarray(image.dataobj), image.affine))
         image, lesion, gland = volumes
-        pictures.append(prepare(image, lesion=lesion, gland=gland, preparation=Preparation(size=24)))
+        pictures.append(prepare_slices(image, lesion=lesion, gland=gland, images=Slices(size=24)))
     one, two = pictures
     assert np.allclose(one.images, two.images, atol=0.1)
     assert np.array_equal(one.lesion, two.lesion)
@@ -170,8 +167,8 @@ def test_a_radiologist_sees_right_on_the_left_and_anterior_on_top() -> None:
         centre = world.reshape(-1, 3).mean(0)
         right_anterior_low = (world > centre) == [True, True, False]
         volume.values[right_anterior_low.all(axis=-1)] = 100
-        slices = prepare(volume, lesion=None, gland=None, preparation=Preparation(size=16)).images
-        low = slices[0]
+        slices = prepare_slices(volume, lesion=None, gland=None, images=Slices(size=16)).images
+        low = slices[0, 0]
         assert low[:7, :7].min() == 100
         assert max(low[9:].max(), low[:, 9:].max(), slices[-1].max()) == 1
 
@@ -191,15 +188,15 @@ def test_masks_on_another_grid_land_where_they_belong(hospital: Path) -> None:
 def test_a_slice_is_centred_on_the_gland_and_filled_with_zeros() -> None:
     volume = Volume(np.ones(SHAPE, np.float32), AFFINE)
     gland = Volume(boxed((2, 5), (20, 23), (2, 4)), AFFINE)
-    found = prepare(volume, lesion=None, gland=gland, preparation=Preparation(size=21, spacing_mm=2))
+    found = prepare_slices(volume, lesion=None, gland=gland, images=Slices(size=21, spacing_mm=2))
     rows, columns = np.nonzero(found.gland[2])
     assert (rows.mean(), columns.mean()) == (10, 10)
-    assert found.images[0, 10, :7].max() == 0  # three columns lie to the left of the gland's middle column
-    assert found.images[0, 10, 7:].min() == 1
+    assert found.images[0, 0, 10, :7].max() == 0  # three columns lie to the left of the gland's middle column
+    assert found.images[0, 0, 10, 7:].min() == 1
 
 
 def test_only_slices_with_gland_if_asked_for(hospital: Path) -> None:
-    cohort = read(hospital, glands(hospital, slices="gland"))[0]
+    cohort = read(hospital, Slices(slices="gland"))[0]
     assert cohort.position[cohort.patient == 0].tolist() == [1, 2, 3, 4]
     assert len(cohort.labels) == 8 * 4
 
@@ -207,8 +204,8 @@ def test_only_slices_with_gland_if_asked_for(hospital: Path) -> None:
 @pytest.mark.parametrize(("minimum", "positives"), [(9, 8), (10, 0)])
 def test_minimum_pixels_counts_prepared_pixels(hospital: Path, minimum: int, positives: int) -> None:
     labels = MaskLabels(folder=str(hospital / "lesion"), minimum_pixels=minimum)  # the lesion has 6 x 6 mm
-    assert read(hospital, glands(hospital, spacing_mm=2), labels=labels)[2]["positives"] == positives
-    assert read(hospital, glands(hospital, spacing_mm=1), labels=labels)[2]["positives"] == 8
+    assert read(hospital, Slices(spacing_mm=2), labels=labels)[2]["positives"] == positives
+    assert read(hospital, Slices(spacing_mm=1), labels=labels)[2]["positives"] == 8
 
 
 def test_table_labels(hospital: Path) -> None:
@@ -287,24 +284,23 @@ def test_nothing_usable_is_an_empty_cohort_not_an_error(hospital: Path) -> None:
 
 
 def test_wrong_settings_are_told_all_at_once(hospital: Path) -> None:
-    preparation = Preparation(gland=GlandMask(folder=str(hospital / "no gland")))
     with pytest.raises(ValueError, match=r"source\.folder.*labels\.file.*gland\.folder"):
         read(
             hospital,
-            preparation,
+            gland=GlandMask(folder=str(hospital / "no gland")),
             source=DicomSource(folder=str(hospital / "no images")),
             labels=TableLabels(file=str(hospital / "no table.csv")),
         )
     with pytest.raises(ValueError, match="slices: gland needs a gland mask"):
-        read(hospital, Preparation(slices="gland"))
+        read(hospital, Slices(slices="gland"), gland=None)
     with pytest.raises(ValueError, match=r"spacing_mm must be in.*size must be in"):
-        Preparation(spacing_mm=0, size=4)
+        Slices(spacing_mm=0, size=4)
 
 
-@pytest.mark.parametrize("kind", [DicomSource, NiftiSource, MaskLabels, TableLabels, GlandMask, Preparation])
+@pytest.mark.parametrize("kind", [DicomSource, NiftiSource, MaskLabels, TableLabels, GlandMask, Slices])
 def test_settings_forbid_what_they_do_not_know(kind: type) -> None:
     required = {"folder": "x"} if "folder" in {field.name for field in dataclasses.fields(kind)} else {"file": "x"}
-    plain = {} if kind is Preparation else required
+    plain = {} if kind is Slices else required
     assert isinstance(TypeAdapter(kind).validate_python(plain), kind)
     with pytest.raises(ValidationError, match="surprise"):
         TypeAdapter(kind).validate_python({**plain, "surprise": 1})
@@ -320,7 +316,7 @@ def test_a_cohort_survives_storage_and_a_broken_one_is_refused(hospital: Path) -
         "labels": cohort.labels.float(),
         "images": cohort.images[:, :, 1:],
     }
-    with pytest.raises(ValueError, match=r"images is .*labels is "):
+    with pytest.raises(ValueError, match=r"labels is .*lesion is "):
         from_message(Message({**message.tensors, **wrong}, message.facts))
     for name, value in (("split", 3), ("labels", 2), ("patient", 8)):
         changed = message.tensors[name].clone()

@@ -74,9 +74,9 @@ def test_a_patient_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("{", "not a mapping"),
-        ("[1, 2]", "pairs of two names"),
-        ('{"a": 1}', "pairs of two names"),
-        ('{"a": "b", "a": "c"}', "two names"),
+        ("[1, 2]", "pair 1 is not two names"),
+        ('{"a": 1}', "pair 1 is not two names"),
+        ('{"a": "b", "a": "c"}', "pair 2 gives a second name"),
     ],
 )
 def test_a_broken_mapping_is_told_together_with_the_folder(tmp_path: Path, text: str, problem: str) -> None:

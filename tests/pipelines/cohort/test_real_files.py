@@ -1,4 +1,4 @@
-"""Real files: known figures of ProstateX, and a zoo of odd DICOM in which everything is read or has a reason."""
+"""Real files: known figures of ProstateX."""
 
 from __future__ import annotations
 
@@ -8,24 +8,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.cohort.cohort import Preparation, read_cohort
+from pipelines.cohort.cohort import read_cohort
 from pipelines.cohort.dicom import DicomSource, index_dicom, read_dicom
 from pipelines.cohort.geometry import resample
-from pipelines.cohort.index import load_all
 from pipelines.cohort.labels import GlandMask, MaskLabels, find_mask, open_masks
 from pipelines.cohort.nifti import read_volume
+from pipelines.cohort.prepare import Slices
 from pipelines.cohort.study import Study
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
-PROSTATEX, ZOO, PHI = DATA / "prostatex", DATA / "dicom_zoo", DATA / "phi"
+PROSTATEX = DATA / "prostatex"
 NAMES = str(PROSTATEX / "labels" / "ProstateX-mapping.json")
 SOURCE = DicomSource(folder=str(PROSTATEX / "dicom"), select={"ImageType": "ADC"})
 LESION = MaskLabels(folder=str(PROSTATEX / "labels" / "lesion_expert"), names=NAMES)
 GLAND = GlandMask(folder=str(PROSTATEX / "labels" / "whole_gland_Bosma22b"), names=NAMES)
 
 needs_prostatex = pytest.mark.skipif(not PROSTATEX.is_dir(), reason="shared/data/prostatex is not here")
-needs_zoo = pytest.mark.skipif(not ZOO.is_dir(), reason="shared/data/dicom_zoo is not here")
-needs_phi = pytest.mark.skipif(not PHI.is_dir(), reason="shared/data/phi is not here")
 
 
 def mean_adc(study: Study, settings: MaskLabels | GlandMask) -> float:
@@ -48,16 +46,17 @@ def test_prostatex_means_come_out() -> None:
 
 @needs_prostatex
 def test_prostatex_becomes_a_cohort() -> None:
-    cohort, rejected, facts = read_cohort(
+    cohort, rejected, facts, _ = read_cohort(
         SOURCE,
         LESION,
-        Preparation(gland=GLAND, slices="gland"),
+        Slices(slices="gland"),
+        gland=GLAND,
         fractions={"train": 0.5, "validation": 0.15, "test": 0.35},
         seed=0,
         key=b"a secret of 16 b",
     )
     assert not rejected
-    assert facts["scanners"] == {"SIEMENS Skyra": 2}
+    assert facts["scanners"] == {"Siemens 3 T": 2}
     assert (facts["studies"], facts["patients"], facts["unselected_series"]) == (2, 2, 4)
     assert facts["positives"] == 2
     gland = [
@@ -73,36 +72,3 @@ def test_prostatex_diffusion_series_are_refused_as_several_volumes() -> None:
     index = index_dicom(DicomSource(folder=str(PROSTATEX / "dicom")))
     assert Counter(found.reason for found in index.rejected) == {"several_volumes": 2}
     assert len(index.candidates) == 4
-
-
-@needs_zoo
-def test_everything_in_the_zoo_is_read_or_has_a_reason() -> None:
-    index = index_dicom(DicomSource(folder=str(ZOO)))
-    studies, rejected = load_all(index)
-    reasons = Counter(found.reason for found in rejected)
-    assert not studies
-    assert reasons["mosaic"] == 3
-    assert reasons["multi_frame"] >= 6
-    assert reasons["several_volumes"] == 1
-    assert set(reasons) <= {
-        "mosaic", "multi_frame", "several_volumes", "colour", "transfer_syntax", "single_slice", "missing_tag",
-    }  # fmt: skip
-    assert (index.files, index.ignored) == (50, 1)
-    told = {found.study.split("/")[0] for found in rejected}
-    assert told == {path.name for path in ZOO.iterdir()}
-
-
-@needs_zoo
-@pytest.mark.parametrize("folder", sorted(path.name for path in ZOO.iterdir()) if ZOO.is_dir() else [])
-def test_each_corner_of_the_zoo_alone(folder: str) -> None:
-    studies, rejected = read_dicom(DicomSource(folder=str(ZOO / folder)))
-    assert rejected
-    assert not studies
-    assert all(found.detail.endswith(".") for found in rejected)
-
-
-@needs_phi
-def test_secondary_captures_are_refused() -> None:
-    studies, rejected = read_dicom(DicomSource(folder=str(PHI)))
-    assert not studies
-    assert {found.reason for found in rejected} <= {"colour", "missing_tag"}

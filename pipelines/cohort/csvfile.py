@@ -1,0 +1,50 @@
+"""Tables in text files: comma, semicolon or tab, with a header line or with names from the settings."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+DELIMITERS = ",;\t"
+
+
+def read_csv(path: Path, names: Sequence[str] = ()) -> tuple[list[str], list[dict[str, str]]]:
+    """Column names and lines of a table. names: of the columns, where the file has no header line.
+
+    Raises:
+        OSError, ValueError, csv.Error: the file cannot be read, is empty, or a line has more fields than the header.
+    """
+    text = path.read_text(encoding="utf-8-sig")
+    first = text.split("\n", 1)[0]
+    delimiter = max(DELIMITERS, key=first.count)
+    reader = csv.DictReader(
+        text.splitlines(), fieldnames=list(names) or None, delimiter=delimiter, restval="", strict=True
+    )
+    header = [name.strip() for name in reader.fieldnames or []]
+    if not header:
+        raise ValueError("it is empty; a header line is needed")
+    reader.fieldnames = header
+    lines = list(reader)
+    long = [number for number, line in enumerate(lines, start=1) if None in line]
+    if long:
+        raise ValueError(f"line {long[0]} after the header has more than {len(header)} fields; quote commas in texts")
+    return header, [{key: value.strip() for key, value in line.items()} for line in lines]
+
+
+def chosen(lines: Sequence[Mapping[str, str]], where: Mapping[str, Sequence[str]]) -> list[tuple[int, dict[str, str]]]:
+    """Lines whose columns hold one of the values that `where` names, each with its number, 1 = first after the header.
+
+    Raises:
+        ValueError: a column is missing, or no line is left.
+    """
+    if missing := sorted(set(where) - set(lines[0] if lines else where)):
+        raise ValueError(f"where: no column {', '.join(missing)}; there are {', '.join(lines[0])}")
+    found = [
+        (number, dict(line))
+        for number, line in enumerate(lines, start=1)
+        if all(line[column] in values for column, values in where.items())
+    ]
+    if not found:
+        raise ValueError(f"none of {len(lines)} lines fits where: {dict(where)}; change or remove it")
+    return found

@@ -1,0 +1,49 @@
+"""What an example is, and which sources can give it: the one place that knows every kind."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+from pydantic import Field, TypeAdapter
+
+from pipelines.cohort.admission import Opened
+from pipelines.cohort.dicom import DicomSource
+from pipelines.cohort.features import Features, TableSource, open_lines
+from pipelines.cohort.labels import GlandMask, MaskLabels, TableLabels
+from pipelines.cohort.nifti import NiftiSource
+from pipelines.cohort.picture import Pictures, PictureSource, open_pictures
+from pipelines.cohort.prepare import Slices, Volumes
+from pipelines.cohort.studies import open_studies
+
+Files: TypeAlias = DicomSource | NiftiSource | PictureSource | TableSource
+Labels: TypeAlias = MaskLabels | TableLabels
+AnyImages: TypeAlias = Annotated[Slices | Volumes | Pictures | Features, Field(discriminator="kind")]
+IMAGES: TypeAdapter[Slices | Volumes | Pictures | Features] = TypeAdapter(AnyImages)
+
+VOLUMETRIC = "dicom, nifti or phantom"
+NEEDS = {"slices": VOLUMETRIC, "volumes": VOLUMETRIC, "pictures": "picture", "features": "table"}
+
+
+def misfit(source_kind: str, images: AnyImages) -> str | None:
+    """Why a kind of source cannot give such examples, or None."""
+    needs = NEEDS[images.kind]
+    if source_kind in needs.replace(",", " ").split():
+        return None
+    return f"source.kind: images of kind {images.kind} need {needs}, found {source_kind}"
+
+
+def open_source(source: Files, labels: Labels | None, images: AnyImages, gland: GlandMask | None) -> Opened:
+    """Everything that waits in a hospital's files.
+
+    Raises:
+        ValueError: settings are wrong; all problems at once.
+    """
+    if isinstance(source, PictureSource) and isinstance(images, Pictures):
+        return open_pictures(source, images)
+    if isinstance(source, TableSource) and isinstance(images, Features):
+        return open_lines(source, images)
+    if isinstance(source, DicomSource | NiftiSource) and isinstance(images, Slices | Volumes):
+        if labels is None:
+            raise ValueError("labels: missing; say where the labels are")
+        return open_studies(source, labels, images, gland)
+    raise ValueError(misfit(source.kind, images))

@@ -1,0 +1,175 @@
+"""Lines of a table as examples: numbers, and categories whose vocabulary the settings state.
+
+Vocabularies come from the YAML and never from the data: pooled silently, they would tell every site what the others'
+patients have. How features are scaled is a choice that changes results (docs/results.md): by each site's own training
+patients, or by all sites' together, which is a release of its own (`moments`).
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from torch import Tensor
+
+from pipelines.cohort.admission import Admitted, Examples, Opened, Waiting, no_masks
+from pipelines.cohort.csvfile import chosen, read_csv
+from pipelines.cohort.pseudonym import normalized
+from pipelines.cohort.unusable import Unusable
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSource:
+    """A CSV file, one line an example.
+
+    columns: names of the columns, where the file has no header line. patient: the column that names the patient; null =
+    each line is a patient, called by its number (1 = first). label: the column of the label; it is positive above
+    `positive_above`. missing: texts that stand for a missing value; a line that misses a feature is not used.
+    where: column -> values; only lines with one of them are used.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    kind: Literal["table"] = "table"
+    file: str
+    columns: tuple[str, ...] = ()
+    patient: str | None = None
+    label: str
+    positive_above: float = 0.0
+    missing: tuple[str, ...] = ("", "?", "NA")
+    where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(set(self.columns)) < len(self.columns):
+            raise ValueError(f"columns must differ from each other, found {list(self.columns)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """What a network sees of a line: (numbers, then one column for each value of a category but its first).
+
+    numbers: columns. categories: column -> all values that it may have; the first is the reference, coded by zeros.
+    normalize: subtract the mean and divide by the standard deviation of training patients of each site (`site`) or of
+    all sites (`pooled`), or leave the numbers (`none`). A column that is constant there is only centred.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    kind: Literal["features"] = "features"
+    numbers: tuple[str, ...] = ()
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    normalize: Literal["site", "pooled", "none"] = "site"
+
+    def __post_init__(self) -> None:
+        names = [*self.numbers, *self.categories]
+        problems = [] if names else ["numbers: empty, and categories too; name at least one column"]
+        if len(set(names)) < len(names):
+            problems.append(f"columns must be named once, found {names}")
+        problems += [
+            f"categories.{name} must name at least two different values, found {list(values)}"
+            for name, values in self.categories.items()
+            if len(set(values)) < 2 or len(set(values)) < len(values)
+        ]
+        if problems:
+            raise ValueError("; ".join(problems))
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """Shape of one example."""
+        return (len(self.numbers) + sum(len(values) - 1 for values in self.categories.values()),)
+
+
+def open_lines(source: TableSource, images: Features) -> Opened:
+    """Read the table; each of its lines becomes a study that waits.
+
+    Raises:
+        ValueError: settings are wrong (no such file or column, no line fits, ...); all problems at once.
+    """
+    try:
+        header, everything = read_csv(Path(source.file), source.columns)
+        lines = chosen(everything, source.where)
+    except (OSError, ValueError, csv.Error) as error:
+        raise ValueError(f"source.file: {source.file!r} cannot be read ({error})") from error
+    needed = [*images.numbers, *images.categories, source.label, *([source.patient] if source.patient else [])]
+    if missing := [name for name in needed if name not in header]:
+        raise ValueError(f"source.file: no column {', '.join(missing)}; it has {', '.join(header)}")
+    waiting = [
+        Waiting(_patient(source, number, line), f"line {number}", partial(_admit, number, line, source, images))
+        for number, line in lines
+    ]
+    scaled = {"site": "site's standard deviations", "pooled": "pooled standard deviations", "none": "as in the table"}
+    return Opened(tuple(waiting), (), 1, 0, len(everything) - len(lines), scaled[images.normalize])
+
+
+def _patient(source: TableSource, number: int, line: Mapping[str, str]) -> str:
+    return str(number) if source.patient is None else normalized(line[source.patient])
+
+
+def _admit(number: int, line: Mapping[str, str], source: TableSource, images: Features) -> Admitted:
+    patient = _patient(source, number, line)
+    if not patient:
+        raise Unusable("no_patient", f"the column {source.patient} is empty. Every line must name its patient.")
+    needed = [*images.numbers, *images.categories, source.label]
+    if absent := [name for name in needed if line[name] in source.missing]:
+        raise Unusable("missing_value", f"no value in {', '.join(absent)}. Fill them in; lines are not imputed.")
+    numbers = {name: _number(name, line[name]) for name in (*images.numbers, source.label)}
+    columns = [numbers[name] for name in images.numbers]
+    for name, values in images.categories.items():
+        columns += _coded(name, line[name], values)
+    row = np.array(columns, np.float32)
+    examples = Examples(row[None], no_masks(1), no_masks(1), np.zeros(1, np.float32))
+    return Admitted(
+        patient, f"line {number}", examples, [int(numbers[source.label] > source.positive_above)], "unknown"
+    )
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise Unusable("not_a_number", f"{name} holds {text!r}; a number is needed. Correct the table.") from error
+    if not np.isfinite(value):
+        raise Unusable("not_a_number", f"{name} holds {text!r}; a finite number is needed. Correct the table.")
+    return value
+
+
+def _coded(name: str, text: str, values: tuple[str, ...]) -> list[float]:
+    """One-hot without the first value; "3.0" is the same category as "3"."""
+    short = f"{float(text):g}" if text.replace(".", "", 1).isdigit() else text
+    found = next((place for place, value in enumerate(values) if value in (text, short)), None)
+    if found is None:
+        raise Unusable(
+            "unknown_category",
+            f"{name} holds {text!r}; its vocabulary is {', '.join(values)}. Correct the table, or add it everywhere.",
+        )
+    return [float(place == found) for place in range(1, len(values))]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Number, sums and sums of squares of training examples: what pooled standardization is made of. (F,) float64."""
+
+    count: float
+    total: Tensor
+    squares: Tensor
+
+
+def moments(x: Tensor) -> Moments:
+    """Moments of examples (n, F)."""
+    wide = x.double()
+    return Moments(float(len(x)), wide.sum(dim=0), (wide**2).sum(dim=0))
+
+
+def normalized_by(x: Tensor, known: Moments) -> Tensor:
+    """Examples (n, F) minus the mean, divided by the (n-1) standard deviation where that is not 0."""
+    mean = known.total / max(known.count, 1.0)
+    variance = (known.squares - known.count * mean**2) / max(known.count - 1, 1.0)
+    spread = variance.clamp(min=0).sqrt()
+    # Squares of large numbers cancel: below this share of the mean, what is left is rounding.
+    constant = spread <= 1e-6 * mean.abs().clamp(min=1e-6)
+    return ((x.double() - mean) / spread.masked_fill(constant, 1.0)).float()

@@ -1,0 +1,135 @@
+"""DICOM and NIfTI studies: brought into one unit, onto one grid, and labelled."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from pipelines.cohort.adc import to_adc
+from pipelines.cohort.admission import Admitted, Examples, Opened, Waiting, tried
+from pipelines.cohort.dicom import DicomSource, index_dicom
+from pipelines.cohort.index import Candidate
+from pipelines.cohort.labels import (
+    GlandMask,
+    MaskLabels,
+    Masks,
+    Table,
+    TableLabels,
+    find_mask,
+    open_masks,
+    open_table,
+    table_labels,
+)
+from pipelines.cohort.nifti import NiftiSource, index_nifti, read_volume
+from pipelines.cohort.prepare import Slices, Volumes, prepare_slices, prepare_volume
+from pipelines.cohort.pseudonym import scanner
+from pipelines.cohort.study import Array, Study, Volume
+from pipelines.cohort.unusable import Unusable
+
+Source: TypeAlias = DicomSource | NiftiSource
+Labels: TypeAlias = MaskLabels | TableLabels
+MM2_PER_S_1E_3 = np.float32(1e-3)  # from 1e-6 mm²/s into 1e-3 mm²/s, in which tissue is about 1
+UNITS = {"adc": "1e-3 mm²/s", "standardized": "standard deviations"}
+
+
+class Desk(NamedTuple):
+    """What admitting a study needs beside the study."""
+
+    source: Source
+    labels: Labels
+    images: Slices | Volumes
+    known: Masks | Table
+    gland: Masks | None
+    visits: Counter[str]
+
+
+def open_studies(source: Source, labels: Labels, images: Slices | Volumes, gland: GlandMask | None) -> Opened:
+    """Index the images and read tables and name mappings.
+
+    Raises:
+        ValueError: settings are wrong (a folder is missing, nothing matches, ...); all problems at once.
+    """
+    problems: list[str] = []
+    if isinstance(images, Slices) and images.slices == "gland" and gland is None:
+        problems.append("slices: gland needs a gland mask; give gland: {folder: ...}, or slices: all")
+    index = tried(problems, lambda: index_dicom(source) if isinstance(source, DicomSource) else index_nifti(source))
+    known = tried(
+        problems, lambda: open_masks(labels, "labels") if isinstance(labels, MaskLabels) else open_table(labels)
+    )
+    glands = None if gland is None else tried(problems, lambda: open_masks(gland, "gland"))
+    if index is None or known is None or problems:
+        raise ValueError("; ".join(problems))
+    visits = Counter(found.patient for found in index.candidates)
+    desk = Desk(source, labels, images, known, glands, visits)
+    waiting = tuple(Waiting(one.patient, one.study, partial(_admit, one, desk)) for one in index.candidates)
+    return Opened(waiting, index.rejected, index.files, index.ignored, index.unselected, UNITS[images.values])
+
+
+def _admit(candidate: Candidate, desk: Desk) -> Admitted:
+    study = candidate.load()
+    image = Volume(_values(study, desk), study.image.affine)
+    lesion = _mask(desk.known, study.patient, "no_label") if isinstance(desk.known, Masks) else None
+    gland = None if desk.gland is None else _mask(desk.gland, study.patient, "no_gland")
+    if isinstance(desk.images, Slices):
+        examples = prepare_slices(image, lesion=lesion, gland=gland, images=desk.images)
+        labels = _slice_labels(study, examples, desk)
+    else:
+        examples = prepare_volume(image, lesion=lesion, gland=gland, images=desk.images)
+        labels = [_volume_label(study, examples, image.values.shape[2], desk)]
+    return Admitted(study.patient, study.study, examples, labels, scanner(study.facts))
+
+
+def _values(study: Study, desk: Desk) -> Array:
+    values = np.asarray(study.image.values, np.float32)
+    if desk.images.values == "adc":
+        return to_adc(values, declared=desk.source.unit, header_unit=study.unit) * MM2_PER_S_1E_3
+    return standardized(values)
+
+
+def standardized(values: Array) -> Array:
+    """Values of a study whose unit means nothing (T2, for instance): 0 mean and unit variance over what is not 0.
+
+    What is 0 stays 0: it is background, or lies outside the field of view.
+
+    Raises:
+        Unusable: `not_finite` or `no_signal`.
+    """
+    if not np.isfinite(values).all():
+        raise Unusable("not_finite", "some values are NaN or infinite; none may be. Set them to 0 in the export.")
+    inside = values != 0
+    spread = float(values[inside].std()) if inside.any() else 0.0
+    if spread == 0:
+        raise Unusable("no_signal", "all values are equal. Check that the export is whole.")
+    return np.where(inside, (values - values[inside].mean()) / spread, 0).astype(np.float32)
+
+
+def _slice_labels(study: Study, examples: Examples, desk: Desk) -> list[int]:
+    if isinstance(desk.labels, MaskLabels):
+        pixels = examples.lesion.sum(axis=(1, 2), dtype=np.int64)
+        return [int(count >= desk.labels.minimum_pixels) for count in pixels]
+    return _from_table(study, [int(position) for position in examples.position], desk)
+
+
+def _volume_label(study: Study, examples: Examples, slices: int, desk: Desk) -> int:
+    """A volume is positive if its lesion has enough voxels, or if any of its slices is positive."""
+    if isinstance(desk.labels, MaskLabels):
+        return int(examples.lesion.sum(dtype=np.int64) >= desk.labels.minimum_pixels)
+    return max(_from_table(study, range(slices), desk))
+
+
+def _from_table(study: Study, slices: Sequence[int], desk: Desk) -> list[int]:
+    if not isinstance(desk.known, Table):
+        raise TypeError(f"a table of labels is needed, found {type(desk.known).__name__}")
+    return table_labels(desk.known, study.patient, study.study, slices, alone=desk.visits[study.patient] == 1)
+
+
+def _mask(masks: Masks, patient: str, missing: str) -> Volume:
+    path = find_mask(masks, patient, missing=missing)
+    try:
+        return read_volume(path)
+    except Unusable as error:
+        raise Unusable("bad_mask", f"the mask {path.name}: {error.detail} ({error.reason})") from error

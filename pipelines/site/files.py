@@ -1,0 +1,99 @@
+"""A hospital's files: where they lie, and whether they changed (`survey`). A phantom's are written first."""
+
+from __future__ import annotations
+
+import hmac
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from pipelines.cohort.cohort import survey
+from pipelines.cohort.dicom import DicomSource
+from pipelines.cohort.examples import Files as Source
+from pipelines.cohort.features import TableSource
+from pipelines.cohort.labels import GlandMask, MaskLabels, TableLabels
+from pipelines.cohort.nifti import NiftiSource
+from pipelines.cohort.phantom import PhantomSource
+from pipelines.cohort.phantom_files import write
+from pipelines.cohort.picture import PictureSource
+from pipelines.config import SiteSettings
+from pipelines.door import to_plain
+from pipelines.site.hospital import Done, Hospital
+from pipelines.store import DiskFolder, digest, short
+from privacy.events import NON_PRIVATE, describe
+from privacy.gate import Refused
+from privacy.message import Call, Message
+
+
+class Files(NamedTuple):
+    """Where a hospital's images, labels and gland masks lie."""
+
+    source: Source
+    labels: MaskLabels | TableLabels | None
+    gland: GlandMask | None
+
+
+def survey_files(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+    """How many files there are, and a digest of their names, sizes and times and of the settings that concern them."""
+    settings = settings_of(hospital)
+    files = files_of(hospital)
+    _look(files)
+    found = survey(*files)
+    if not found["files"]:
+        raise Refused("no_files")
+    own = {"files": found["digest"], "settings": to_plain(replace(settings, methods={}, work={}, readers=0))}
+    # Keyed, because file names could be guessed from a plain digest.
+    keyed = hmac.new(hospital.key(), digest(own).encode(), "sha256").hexdigest()
+    return Done(Message({}, {"digest": keyed, "files": found["files"], "bytes": found["bytes"]}), describe(NON_PRIVATE))
+
+
+def files_of(hospital: Hospital) -> Files:
+    """The hospital's files. A phantom's are written first, once."""
+    settings = settings_of(hospital)
+    if not isinstance(settings.source, PhantomSource):
+        return Files(settings.source, settings.labels, settings.gland)
+    name = short(digest(to_plain(settings.source)))
+    folder = hospital.root / "phantom" / name
+    images = str(folder / "images")
+    source = (
+        DicomSource(kind="dicom", folder=images, select={"ImageType": "ADC"})
+        if settings.source.format == "dicom"
+        else NiftiSource(kind="nifti", folder=images)
+    )
+    masks = folder / "masks"
+    files = Files(source, MaskLabels(folder=str(masks / "lesion")), GlandMask(folder=str(masks / "gland")))
+    written = DiskFolder(hospital.root / "phantom")
+    known = written.read(f"{name}.txt").decode() if written.has(f"{name}.txt") else None
+    if known is None or known != survey(*files)["digest"]:  # never written, or changed since
+        shutil.rmtree(folder, ignore_errors=True)
+        write(settings.source, folder)
+        written.write(f"{name}.txt", str(survey(*files)["digest"]).encode())
+    return files
+
+
+def _look(files: Files) -> None:
+    """What can be seen without opening a file. Raises: Refused: `no_folder`, `no_labels`, `no_gland`."""
+    source, needed = files.source, []
+    if isinstance(source, TableSource):
+        needed += [("no_folder", source.file, False)]
+    else:
+        needed += [("no_folder", source.folder, True)]
+    if isinstance(source, PictureSource):
+        needed += [("no_labels", source.table, False)]
+    if isinstance(files.labels, TableLabels):
+        needed += [("no_labels", files.labels.file, False)]
+    for code, masks in (("no_labels", files.labels), ("no_gland", files.gland)):
+        if isinstance(masks, MaskLabels | GlandMask):
+            needed += [(code, masks.folder, True)]
+            needed += [(code, masks.names, False)] if masks.names is not None else []
+    for code, place, folder in needed:
+        if not (Path(place).is_dir() if folder else Path(place).is_file()):
+            raise Refused(code) from FileNotFoundError(f"{place}: no such {'folder' if folder else 'file'}")
+
+
+def settings_of(hospital: Hospital) -> SiteSettings:
+    """The settings of a hospital that has files. Raises: Refused: `no_files`."""
+    if hospital.settings is None:
+        raise Refused("no_files")
+    return hospital.settings
