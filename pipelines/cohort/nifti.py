@@ -1,7 +1,8 @@
 """NIfTI files become studies: one three-dimensional image with one unambiguous affine per file.
 
 The format is NIfTI-1 (Cox et al. 2004, https://nifti.nimh.nih.gov) or NIfTI-2, plain or gzipped. A file is read once
-and whole, so that the checksum of its compression is checked too.
+and whole, so that the checksum of its compression is checked too; but no more of it is kept than its header promises,
+and no header may promise more than a study can need.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import fnmatch
 import gzip
 import io
 import logging
+import math
 import re
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +33,9 @@ FORM_TOLERANCE = 0.5  # of the smallest voxel edge, at the corners of the grid
 SUFFIXES = (".nii.gz", ".nii")
 KINDS = {348: nibabel.Nifti1Header, 540: nibabel.Nifti2Header}  # by the header's first number, its own size
 LONGEST_HEADER = 540  # bytes
+LARGEST = 2**28  # voxels, as in DICOM: 512 x 512 x 1024, 1 GiB as float32
+LONGEST_EXTENSION = 2**24  # bytes before the first voxel
+CHUNK = 2**20  # bytes
 MILLIMETRES = ("mm", "unknown")
 SILENT = logging.Logger(__name__)
 SILENT.addHandler(logging.NullHandler())
@@ -107,8 +112,8 @@ def read_volume(path: Path) -> Volume:
         (I, J, K) float32 values after the file's own scaling, and its affine.
 
     Raises:
-        Unusable: `unreadable`, `four_d`, `single_slice`, `value_type`, `length_unit`, `no_geometry`, `bad_affine` or
-            `form_disagreement`.
+        Unusable: `unreadable`, `too_large`, `four_d`, `single_slice`, `value_type`, `length_unit`, `no_geometry`,
+            `bad_affine` or `form_disagreement`.
     """
     return _read(path)[0]
 
@@ -150,22 +155,42 @@ def _load(path: Path, patient: str, study: str) -> Study:
 def _read(path: Path) -> tuple[Volume, str]:
     """A file's volume, and its description."""
     with readable(path.name):
-        data = _unpacked(path, None)
-        header = _header(data)
+        header = _header(_unpacked(path, LONGEST_HEADER))
         affine, shape = placed(header)
+        data = _unpacked(path, _promised(header))
         values: Array = np.asarray(ArrayProxy(io.BytesIO(data), header)).astype(np.float32).reshape(shape)
         return Volume(values, affine), bytes(header["descrip"]).rstrip(b"\0").decode("latin-1")
 
 
-def _unpacked(path: Path, size: int | None) -> bytes:
-    """The first `size` bytes after decompression, or all."""
+def _promised(header: nibabel.Nifti1Header) -> int:
+    """How many bytes the header says there are, up to the last voxel."""
+    offset = float(header["vox_offset"])
+    if not 0 <= offset <= LONGEST_EXTENSION:
+        raise Unusable("unreadable", f"the first voxel would be at byte {offset:g}. Convert the image again.")
+    return int(offset) + math.prod(header.get_data_shape()) * int(header.get_data_dtype().itemsize)
+
+
+def _unpacked(path: Path, size: int) -> bytes:
+    """The first `size` bytes after decompression. Where they are more than a header, the rest is read and dropped."""
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
         if not packed:
-            return file.read(-1 if size is None else size)
+            return file.read(min(size, path.stat().st_size))
         with gzip.GzipFile(fileobj=file) as stream:
-            return stream.read(-1 if size is None else size)
+            data = stream.read(size)
+            if size > LONGEST_HEADER:
+                _drain(stream, size)
+            return data
+
+
+def _drain(stream: gzip.GzipFile, size: int) -> None:
+    """Read to the end, where the checksum is; a file that goes on for much longer than it should is no image."""
+    left = size + LONGEST_EXTENSION
+    while found := len(stream.read(CHUNK)):
+        left -= found
+        if left < 0:
+            raise Unusable("unreadable", f"there is far more than the {size} bytes promised. Convert the image again.")
 
 
 def _header(data: bytes) -> nibabel.Nifti1Header:
@@ -190,6 +215,10 @@ def _check_values(header: nibabel.Nifti1Header) -> None:
 def _check_shape(shape: tuple[int, ...]) -> None:
     if len(shape) < 3 or any(size > 1 for size in shape[3:]):
         raise Unusable("four_d", f"the image has the shape {shape}; three dimensions are needed. Give one volume.")
+    if math.prod(shape) > LARGEST:
+        raise Unusable(
+            "too_large", f"the image has the shape {shape}; {LARGEST} voxels are allowed. Convert the image again."
+        )
     if min(shape[:3]) < 2:
         raise Unusable("single_slice", f"the image has the shape {shape}; a volume needs at least 2 slices.")
 

@@ -21,13 +21,7 @@ from pipelines.cohort.phantom_files import write
 from pipelines.cohort.pixels import DECODERS, real_values
 from pipelines.cohort.study import Rejected, Study
 
-SMALL = [
-    "MR_small_RLE",
-    "MR_small_jp2klossless",
-    "MR_small_jpeg_ls_lossless",
-    "MR_small_bigendian",
-    "MR_small_implicit",
-]
+SIBLINGS = ["RLE", "jp2klossless", "jpeg_ls_lossless", "bigendian", "implicit"]
 
 
 def bundled(name: str) -> FileDataset:
