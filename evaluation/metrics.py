@@ -138,6 +138,7 @@ def _auc(counts: Counts) -> Floats:
 
 
 BALANCED_ACCURACY = Measure("balanced accuracy", _balanced_accuracy)
+ACCURACY = Measure("accuracy", lambda counts: accuracy(counts.confusion))
 AUC = Measure("AUC", _auc)
 BRIER = Measure("Brier score", lambda counts: np.asarray(brier(counts.scores).sum(axis=-1)), higher_is_better=False)
 CALIBRATION = Measure(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from evaluation.gains import gain, gains, mean_individual_gain
-from evaluation.metrics import AUC, BALANCED_ACCURACY, Measure
+from evaluation.metrics import ACCURACY, AUC, BALANCED_ACCURACY, Measure
 from evaluation.protocols import (
     STANDARD,
     Limits,
@@ -26,7 +26,7 @@ from evaluation.protocols import (
 )
 
 PRIVATE, PRIVATE_MEAN, OVERALL, PUBLIC = "private", "private mean", "overall", "public"
-MEASURES = (BALANCED_ACCURACY, AUC)
+MEASURES = (BALANCED_ACCURACY, AUC, ACCURACY)
 
 
 @dataclass(frozen=True)

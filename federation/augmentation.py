@@ -27,8 +27,7 @@ def affine(x: Tensor, generator: torch.Generator) -> Tensor:
     Linear interpolation, border values repeated; every slice of a volume moves alike.
     """
     if x.dim() == 5:
-        planes = affine(x.flatten(1, 2), generator)
-        return planes.unflatten(1, x.shape[1:3])
+        return affine(x.flatten(1, 2), generator).reshape(x.shape)
     drawn = 2 * torch.rand(len(x), 4, generator=generator) - 1
     angle, scale = ROTATION * drawn[:, 0], 1 + SCALE * drawn[:, 1]
     theta = torch.zeros(len(x), 2, 3)

@@ -46,7 +46,7 @@ def check(world: World, console: Console, *, as_json: bool) -> int:
 
 def _rehearsed(world: World, label: str) -> dict[str, Json]:
     config = world.config
-    algorithm, task = config.train.methods[label], config.task()
+    algorithm, task = config.train.methods[label], config.task(label)
     work = overridden(config.train.work, config.train.method_work.get(label, {}))
     initial = initial_parameters(algorithm, task, seed=config.seed)
     reply = rehearse(algorithm, task, work, initial)

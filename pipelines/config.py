@@ -78,7 +78,7 @@ class SiteSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Shares of each site's patients."""
+    """Shares of each site's patients. test: 0 where every site names its own `test` patients."""
 
     __pydantic_config__: ClassVar = FORBID
 
@@ -88,14 +88,14 @@ class Split:
 
     def __post_init__(self) -> None:
         parts = (self.train, self.validation, self.test)
-        if min(parts) < 0 or self.train * self.test == 0 or abs(sum(parts) - 1) > 1e-9:
-            raise ValueError(f"split: shares must be >= 0, train and test > 0, and sum to 1, found {list(parts)}")
+        if min(parts) < 0 or self.train == 0 or abs(sum(parts) - 1) > 1e-9:
+            raise ValueError(f"split: shares must be >= 0, train > 0, and sum to 1, found {list(parts)}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """methods: label -> method. work: the local work of all; method_work: label -> fields that differ for one
-    method.
+    method. method_model: label -> the network of one method, where it is not the run's `model`.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -104,6 +104,7 @@ class Training:
     schedule: Schedule
     work: Work = Work()
     method_work: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    method_model: Mapping[str, Annotated[AnyModel, Field(discriminator="name")]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         problems = [
@@ -113,8 +114,11 @@ class Training:
         ]
         if not self.methods:
             problems.append("methods: empty; name at least one, as in methods: {fedavg: {name: fedavg}}")
-        unknown = sorted(set(self.method_work) - set(self.methods))
-        problems += [f"method_work.{label}: no such method; methods are {', '.join(self.methods)}" for label in unknown]
+        problems += [
+            f"{group}.{label}: no such method; methods are {', '.join(self.methods)}"
+            for group, named_there in (("method_work", self.method_work), ("method_model", self.method_model))
+            for label in sorted(set(named_there) - set(self.methods))
+        ]
         for label in set(self.method_work) & set(self.methods):
             try:
                 overridden(self.work, self.method_work[label])
@@ -191,6 +195,11 @@ class Config:
 
     def _site_problems(self) -> list[str]:
         problems = [] if self.sites else ["sites: empty; name at least one hospital"]
+        problems += [
+            f"sites.{name}.test: split.test is 0; name this site's test patients, or give split.test a share"
+            for name, site in self.sites.items()
+            if self.split.test == 0 and not site.test
+        ]
         for name, site in self.sites.items():
             if not named(name) or name == "central":
                 problems.append(f"sites: the name {name!r} is not made of a-z 0-9 _ - (or is the reserved 'central')")
@@ -226,17 +235,18 @@ class Config:
         return list(dict.fromkeys(problems))
 
     def _complaints(self) -> list[str]:
-        task = self.task()
-        try:
-            with torch.no_grad():
-                task.network().eval()(torch.zeros(2, *task.inputs))
-        except (RuntimeError, MemoryError) as error:
-            return [
-                f"images: the network cannot take examples of shape {list(task.inputs)}; give larger ones (size), "
-                f"a smaller network, or one for such examples: mlp for features, cnn or cam for images ({error})"
-            ]
         problems = []
         for label, algorithm in self.train.methods.items():
+            task = self.task(label)
+            try:
+                with torch.no_grad():
+                    task.network().eval()(torch.zeros(2, *task.inputs))
+            except (RuntimeError, ValueError, MemoryError) as error:
+                problems.append(
+                    f"images: the network cannot take examples of shape {list(task.inputs)}; give larger ones, a "
+                    f"smaller network, or one for such examples: mlp for features, cnn or cam for images ({error})"
+                )
+                continue
             module = algorithm.network(task)
             for site in self.sites:
                 try:
@@ -246,9 +256,9 @@ class Config:
                 problems += [f"train.methods.{label}: {text}" for text in said]
         return list(dict.fromkeys(problems))
 
-    def task(self) -> Task:
-        """What all sites learn: a binary label of one kind of example."""
-        return Task(self.model, self.images.inputs, 2)
+    def task(self, label: str) -> Task:
+        """What all sites learn by one method: a binary label of one kind of example."""
+        return Task(self.train.method_model.get(label, self.model), self.images.inputs, 2)
 
     def method(self, label: str, site: str) -> AnyAlgorithm:
         """A method as one site runs it."""

@@ -74,6 +74,18 @@ class Pictures:
         return (self.channels, self.size, self.size)
 
 
+def picture_names(source: PictureSource) -> list[str]:
+    """What the table's chosen lines call their pictures.
+
+    Raises:
+        OSError, ValueError, csv.Error: the table cannot be read, or lacks the column.
+    """
+    header, lines = read_csv(Path(source.table))
+    if source.image not in header:
+        raise ValueError(f"no column {source.image}; there are {', '.join(header)}")
+    return [line[source.image] for _, line in chosen(lines, source.where)]
+
+
 def open_pictures(source: PictureSource, images: Pictures) -> Opened:
     """Read the table; each of its lines becomes a study that waits.
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from pipelines.cohort.examples import Files, Labels
 from pipelines.cohort.features import TableSource
 from pipelines.cohort.index import walk
 from pipelines.cohort.labels import GlandMask, MaskLabels, TableLabels
-from pipelines.cohort.picture import PictureSource
+from pipelines.cohort.picture import PictureSource, picture_names
 from privacy.message import Json
 
 
@@ -32,10 +34,11 @@ def survey(source: Files, labels: Labels | None, gland: GlandMask | None = None)
 def _inputs(source: Files, labels: Labels | None, gland: GlandMask | None) -> Iterator[tuple[str, str, Path]]:
     if isinstance(source, TableSource):
         yield from _file("source", source.file)
+    elif isinstance(source, PictureSource):
+        yield from _file("source table", source.table)
+        yield from _pictures(source)
     else:
         yield from _folder("source", source.folder)
-    if isinstance(source, PictureSource):
-        yield from _file("source table", source.table)
     if isinstance(labels, TableLabels):
         yield from _file("labels", labels.file)
     for role, masks in (("labels", labels), ("gland", gland)):
@@ -48,6 +51,15 @@ def _folder(role: str, folder: str) -> Iterator[tuple[str, str, Path]]:
     root = Path(folder).resolve()
     for path in walk(root):
         yield role, path.relative_to(root).as_posix(), path
+
+
+def _pictures(source: PictureSource) -> Iterator[tuple[str, str, Path]]:
+    """The pictures that the table names; the folder may hold those of other hospitals."""
+    with suppress(OSError, ValueError, csv.Error):  # a bad table is told when it is opened
+        for name in picture_names(source):
+            path = Path(source.folder, source.pattern.replace("{image}", name))
+            if path.is_file():
+                yield "source", name, path
 
 
 def _file(role: str, name: str | None) -> Iterator[tuple[str, str, Path]]:

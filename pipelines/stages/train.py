@@ -66,7 +66,7 @@ def train_one(world: World, label: str, cohorts: Cohorts, told: Callable[[int], 
     name = _conversation(world, engine, f"{label}-{short(digest(_identity(world, label, homes)))}")
     folder = _folder(world, name)
     folder.write(BEGUN, b"")  # from here on the conversation is known to be this coordinator's
-    task = config.task()
+    task = config.task(label)
     initial = initial_parameters(algorithm, task, seed=config.seed)
 
     def between(outcome: Outcome) -> None:
@@ -159,11 +159,11 @@ def _received(algorithm: Algorithm, outcome: Outcome, run: str, site: str, round
 def opening(world: World, label: str, cohort: str) -> dict[str, Json]:
     """What a site must know of a run: see `pipelines.site.learn.opening`."""
     config = world.config
-    task = config.task()
+    task = config.task(label)
     return {
         "label": label,
         "algorithm": to_plain(config.train.methods[label]),
-        "model": to_plain(config.model),
+        "model": to_plain(task.model),
         "inputs": list(task.inputs),
         "classes": task.classes,
         "work": to_plain(overridden(config.train.work, config.train.method_work.get(label, {}))),
@@ -196,7 +196,7 @@ def _identity(world: World, label: str, homes: Cohorts) -> Json:
         "sites": {site: [to_plain(config.method(label, site)), to_plain(config.work(label, site))] for site in sites},
         "work": to_plain(overridden(config.train.work, config.train.method_work.get(label, {}))),
         "schedule": to_plain(config.train.schedule),
-        "model": to_plain(config.model),
+        "model": to_plain(config.task(label).model),
         "seed": config.seed,
         "cohorts": {site: [str(home["cohort"]), str(home["sha256"])] for site, home in homes.items()},
     }

@@ -325,7 +325,7 @@ def test_every_shipped_configuration_is_in_order(path, monkeypatch):
     assert config.privacy == "none"
     for label, method in config.train.methods.items():
         for site in config.sites:
-            assert method.complaints(method.network(config.task()), config.work(label, site), False) == []
+            assert method.complaints(method.network(config.task(label)), config.work(label, site), False) == []
 
 
 def test_configurations_are_found_at_all():
