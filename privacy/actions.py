@@ -77,7 +77,10 @@ DEVICE = tags(
 CHARACTERISTICS = tags("PatientSex PatientAge PatientSize PatientWeight PregnancyStatus SmokingStatus")
 
 # Without these nobody can read the pixels: a file that would lose one is refused.
-NEEDED = tags("SOPClassUID SOPInstanceUID Rows Columns BitsAllocated SamplesPerPixel PhotometricInterpretation")
+NEEDED = tags(
+    "SOPClassUID SOPInstanceUID StudyInstanceUID SeriesInstanceUID Rows Columns BitsAllocated SamplesPerPixel "
+    "PhotometricInterpretation"
+)
 
 # Codes of other schemes are a hospital's own and may say anything.
 PUBLIC_SCHEMES = words(

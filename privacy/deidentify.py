@@ -19,7 +19,6 @@ valid in every IOD is taken (X/Z empties, X/D and Z/D replace). Decisions beyond
 from __future__ import annotations
 
 import io
-import warnings
 from dataclasses import dataclass
 from functools import partial
 
@@ -40,6 +39,7 @@ from privacy.actions import B_VALUES, CHARACTERISTICS, DEVICE, NEEDED, PIXELS, P
 from privacy.identifiers import DEEPEST, Identifiers, fold, identifiers, present
 from privacy.keyed import checked_key, days, new_uid, normalized, pseudonym
 from privacy.profile import NotDeidentifiable, Profile, Rectangle
+from privacy.quiet import quiet
 
 __all__ = ["B_VALUES", "NotDeidentifiable", "Profile", "Rectangle", "as_bytes", "deidentify"]
 
@@ -67,8 +67,7 @@ def deidentify(dataset: Dataset, *, key: bytes, profile: Profile | None = None) 
     """
     checked_key(key)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # pydicom's warnings quote values
+        with quiet():
             return _deidentified(dataset, key, profile or Profile())
     except NotDeidentifiable:
         raise
@@ -88,8 +87,7 @@ def as_bytes(cleaned: Dataset) -> bytes:
     """
     stream = io.BytesIO()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             cleaned.save_as(stream, enforce_file_format=True)
     except Exception as error:
         raise NotDeidentifiable("unparsable", f"The result cannot be written ({type(error).__name__}).") from None

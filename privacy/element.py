@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,7 +18,8 @@ from privacy.identifiers import Identifiers, texts
 from privacy.shift import shifted_date, shifted_datetime, time_of_day, told_age
 
 FREE = frozenset({"AE", "LO", "LT", "PN", "SH", "ST", "UC", "UR", "UT"})
-NUMERIC = frozenset({"FL", "FD", "SL", "SS", "UL", "US", "SV", "UV", "US or SS"})
+CODES = {"FL": "f", "FD": "d", "SL": "i", "SS": "h", "UL": "I", "US": "H", "SV": "q", "UV": "Q", "AT": "I"}
+NUMERIC = frozenset(CODES) - {"AT"} | {"US or SS"}
 BINARY = frozenset({"OB", "OW", "OB or OW", "OF", "OD", "OL", "OV", "US or OW", "US or SS or OW"})
 CODED = re.compile(r"[A-Z0-9 _]{0,16}")
 LONGEST = 64
@@ -94,14 +96,26 @@ def unnamed(found: DataElement, known: Identifiers, *, free: bool = False) -> bo
         return numbers(found, known)
     if vr in BINARY and tag in KEPT_BINARY:
         return not isinstance(found.value, bytes) or not known.within(found.value.decode("latin-1"), shortest=5)
-    return vr == "AT"
+    return vr == "AT" and unspoken(found, known)
 
 
 def numbers(found: DataElement, known: Identifiers) -> bool:
     """Whether a value is made of numbers, none of which is an identifier."""
     if isinstance(found.value, bytes):
         return len(found.value) <= 8  # "US or SS", not yet told apart
-    return all(text == "" or _number(text, known) for text in texts(found.value))
+    return all(text == "" or _number(text, known) for text in texts(found.value)) and unspoken(found, known)
+
+
+def unspoken(found: DataElement, known: Identifiers) -> bool:
+    """Whether the bytes of binary numbers are no text that names somebody."""
+    code = CODES.get(found.VR)
+    if code is None or found.value is None:
+        return True
+    values = [found.value] if not isinstance(found.value, MultiValue | list) else list(found.value)
+    if found.VR == "AT":
+        values = [int(value) >> 16 | (int(value) & 0xFFFF) << 16 for value in values]  # group first, each its own bytes
+    packed = (struct.pack(f"{order}{len(values)}{code}", *values) for order in "<>")
+    return not any(known.within(data.decode("latin-1"), shortest=4) for data in packed)
 
 
 def plain(found: DataElement, known: Identifiers) -> bool:

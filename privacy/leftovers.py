@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import re
 import unicodedata
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -21,6 +20,7 @@ from pydicom.uid import UID_dictionary
 
 from privacy.actions import B_VALUES, TABLE
 from privacy.identifiers import COMMON
+from privacy.quiet import quiet
 
 LONG = 6  # characters; shorter secrets are looked for as words of text, not in the bytes
 TEXT = {"AE", "AS", "CS", "DS", "IS", "LO", "LT", "PN", "SH", "ST", "UC", "UR", "UT", "UN", "OB", "TM"}
@@ -44,8 +44,7 @@ def leftovers(
     private: private attributes that may be there. kept: options retain devices or characteristics, so that the table's
     attributes are not compared one by one.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quiet():
         secrets = dict(_secrets(original))
         cleaned = pydicom.dcmread(io.BytesIO(written), force=True)
         found = [*_in_text(secrets, cleaned), *_private(cleaned, private), *_dates(original, cleaned)]

@@ -1,0 +1,261 @@
+"""python -m pipelines.deidentify FOLDER OUT --key FILE: every DICOM image below FOLDER without what identifies.
+
+Writes OUT/<pseudonym>/<study>/<series>/<number>-<8 letters>.dcm, where study and series are the new UIDs, the number is
+the instance number, and the letters follow from the new SOP instance UID. The same key gives the same files again: a
+second run writes nothing new. Files that must not leave are listed, with reasons, in a table beside the key. Like the
+key, that table stays in the hospital: it names the input's files. What is printed names no file, no patient, no value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import os
+import secrets
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pydicom
+from rich.console import Console
+
+from pipelines.cohort.index import folder_problems, walk
+from pipelines.exits import Exit
+from pipelines.progress import shown
+from privacy.deidentify import NotDeidentifiable, Profile, Rectangle, as_bytes, deidentify
+from privacy.keyed import SHORTEST_KEY
+from privacy.leftovers import leftovers
+from privacy.quiet import quiet
+
+KEY_BYTES = 32
+LONGEST_NUMBER = 99999
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a file. kind: `written`, `there` (the same bytes were there), `other` (no DICOM), or a reason."""
+
+    kind: str
+    detail: str = ""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, and return the exit code: 0 all images are there, 2 command line, 3 some were refused, 7 disk."""
+    line = parser()
+    options = line.parse_args(arguments)
+    os.umask(0o077)
+    console = Console(stderr=True)
+    try:
+        profile = _profile(options)
+        problems = [*folder_problems("FOLDER", options.folder), *_places(options)]
+        if problems:
+            raise ValueError("; ".join(problems))
+        key = read_key(Path(options.key), console)
+    except ValueError as error:
+        console.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        return int(Exit.CONFIG)
+    except OSError as error:
+        console.print(f"the key cannot be read or made ({_said(error)})", markup=False, highlight=False)
+        return int(Exit.DISK)
+    return _run(options, key, profile, console)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(prog="python -m pipelines.deidentify", description=__doc__.splitlines()[0])
+    made.add_argument("folder", help="where the hospital's files are; nothing in it is changed")
+    made.add_argument("out", help="where to write; it must not lie in FOLDER, nor FOLDER in it")
+    made.add_argument("--key", required=True, metavar="FILE", help="the hospital's secret; made if there is none")
+    made.add_argument("--quarantine", metavar="FILE", help="the table of refused files (default: KEY.quarantine.csv)")
+    made.add_argument(
+        "--blank",
+        action="append",
+        default=[],
+        metavar="TOP,LEFT,BOTTOM,RIGHT",
+        help="blank these pixels in images that may show text; may be given more than once",
+    )
+    made.add_argument("--keep-device", action="store_true", help="keep serial numbers and names of devices")
+    made.add_argument("--keep-characteristics", action="store_true", help="keep sex, age (at most 90), size, weight")
+    made.add_argument("--keep-times", action="store_true", help="keep times of day; dates are moved in any case")
+    return made
+
+
+def read_key(path: Path, console: Console) -> bytes:
+    """The secret in a file; if there is no file, a new secret, readable for its owner alone.
+
+    Raises:
+        ValueError: it is too short, or others may read it.
+        OSError: it cannot be read or made.
+    """
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        key = path.read_bytes()
+        if len(key) < SHORTEST_KEY:
+            raise ValueError(
+                f"--key: at least {SHORTEST_KEY} bytes are needed, found {len(key)}; give the right file, or a new name"
+            ) from None
+        if path.stat().st_mode & 0o077:
+            raise ValueError("--key: others may read the file; run chmod 600 on it first") from None
+        return key
+    key = secrets.token_bytes(KEY_BYTES)
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(key)
+    console.print(
+        "A new key was made. Back it up where only the hospital can read it: without it new files cannot be joined to "
+        "these, and with it every pseudonym can be traced.",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    return key
+
+
+def _profile(options: argparse.Namespace) -> Profile:
+    return Profile(
+        blank=tuple(map(rectangle, options.blank)),
+        keep_device=options.keep_device,
+        keep_characteristics=options.keep_characteristics,
+        keep_times=options.keep_times,
+    )
+
+
+def rectangle(text: str) -> Rectangle:
+    """Four whole numbers with commas between them.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    parts = text.split(",")
+    if len(parts) != 4 or not all(part.strip().isdecimal() for part in parts):
+        raise ValueError(f"--blank: must be TOP,LEFT,BOTTOM,RIGHT in pixels, found {text!r}")
+    top, left, bottom, right = map(int, parts)
+    return top, left, bottom, right
+
+
+def _places(options: argparse.Namespace) -> list[str]:
+    folder, out = Path(options.folder).resolve(), Path(options.out).resolve()
+    wrong = []
+    if out.is_relative_to(folder) or folder.is_relative_to(out):
+        wrong.append("OUT must not lie in FOLDER, nor FOLDER in OUT; give another OUT")
+    if out.exists() and not out.is_dir():
+        wrong.append("OUT is a file; give a folder")
+    for name, place in (("--key", options.key), ("--quarantine", _table(options))):
+        if Path(place).resolve().is_relative_to(out):
+            wrong.append(f"{name} must not lie in OUT: it stays in the hospital; give another place")
+    return wrong
+
+
+def _table(options: argparse.Namespace) -> Path:
+    return Path(options.quarantine or f"{options.key}.quarantine.csv")
+
+
+def _run(options: argparse.Namespace, key: bytes, profile: Profile, console: Console) -> int:
+    folder, out = Path(options.folder), Path(options.out)
+    counts: Counter[str] = Counter()
+    refused: list[tuple[str, str, str]] = []
+    try:
+        paths = walk(folder)
+        with shown("de-identify", console=console) as step:
+            for done, path in enumerate(paths):
+                step(done, len(paths))
+                outcome = one(path, out, key, profile)
+                counts[outcome.kind] += 1
+                if outcome.detail:
+                    refused.append((str(path.relative_to(folder.resolve())), outcome.kind, outcome.detail))
+            step(len(paths), len(paths))
+        _quarantine(_table(options), refused)
+    except OSError as error:
+        console.print(f"cannot go on ({_said(error)}); the same command goes on from here", markup=False)
+        return int(Exit.DISK)
+    told = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
+    console.print(f"{len(paths)} files: {told or 'nothing'}", markup=False, highlight=False, soft_wrap=True)
+    if refused:
+        console.print(
+            f"{len(refused)} files were refused; the table of them is beside the key or where you named it. It names "
+            "the input's files and stays in the hospital.",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+    return int(Exit.DATA if refused or not counts["written"] + counts["there"] else Exit.OK)
+
+
+def one(path: Path, out: Path, key: bytes, profile: Profile) -> Outcome:
+    """De-identify one file and write it, if nothing of its identity is left.
+
+    Raises:
+        OSError: the result cannot be written.
+    """
+    try:
+        original = _read(path)
+        if original is None:
+            return Outcome("other")
+        cleaned = deidentify(original, key=key, profile=profile)
+        data = as_bytes(cleaned)
+        kept = profile.keep_device or profile.keep_characteristics or profile.keep_times
+        left = leftovers(original, data, private=profile.keep_private, kept=kept)
+        if left:
+            raise NotDeidentifiable("leftover", "; ".join(left[:5]))
+    except NotDeidentifiable as error:
+        return Outcome(error.reason, error.detail)
+    target = out / str(cleaned.PatientID) / str(cleaned.StudyInstanceUID) / str(cleaned.SeriesInstanceUID)
+    return _written(target / _name(cleaned), data)
+
+
+def _read(path: Path) -> pydicom.Dataset | None:
+    """The dataset; None if the file is no DICOM."""
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(132)
+    except OSError as error:
+        raise NotDeidentifiable("unreadable", f"The file cannot be opened ({_said(error)}).") from None
+    dicom = head[128:] == b"DICM"
+    try:
+        with quiet():
+            found = pydicom.dcmread(path, force=True)
+            if dicom or "SOPClassUID" in found:
+                return found
+    except Exception as error:
+        if dicom:
+            raise NotDeidentifiable(
+                "unparsable", f"The file cannot be read ({type(error).__name__}). Export the image again."
+            ) from None
+    return None
+
+
+def _name(cleaned: pydicom.Dataset) -> str:
+    number = str(cleaned.get("InstanceNumber") or 0)
+    plain = min(int(number), LONGEST_NUMBER) if number.isdecimal() else 0
+    return f"{plain:05d}-{hashlib.sha256(str(cleaned.SOPInstanceUID).encode()).hexdigest()[:8]}.dcm"
+
+
+def _written(path: Path, data: bytes) -> Outcome:
+    """Write the file whole or not at all, and never over another one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        if path.read_bytes() == data:
+            return Outcome("there")
+        return Outcome("duplicate", f"{path.name} is there with other content: the same SOP instance UID, or settings.")
+    part = path.with_name(f".{path.name}.part")
+    part.write_bytes(data)
+    os.replace(part, path)
+    return Outcome("written")
+
+
+def _quarantine(path: Path, refused: Sequence[tuple[str, str, str]]) -> None:
+    part = path.with_name(f"{path.name}.part")
+    with part.open("w", newline="", encoding="utf-8", errors="surrogateescape") as stream:
+        csv.writer(stream, lineterminator="\n").writerows([("file", "reason", "detail"), *refused])
+    os.replace(part, path)
+
+
+def _said(error: OSError) -> str:
+    return error.strerror or type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main())
