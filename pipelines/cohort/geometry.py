@@ -6,6 +6,8 @@ coordinates point to the Left, Posterior, Superior; PS3.3 C.7.6.2.1.1 says how a
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 from nibabel.orientations import apply_orientation, axcodes2ornt, inv_ornt_aff, io_orientation, ornt_transform
 from numpy.typing import NDArray
@@ -139,9 +141,8 @@ def same_grid(one: tuple[Affine, tuple[int, ...]], other: tuple[Affine, tuple[in
 
 def corner_distance(one: Affine, other: Affine, shape: tuple[int, ...]) -> float:
     """The largest distance, mm, between what two affines make of the same corner voxel of a grid of `shape`."""
-    ends = [(0, size - 1) for size in shape[:3]]
-    corners = np.stack([*(grid.ravel() for grid in np.meshgrid(*ends)), np.ones(8)])
-    return float(np.linalg.norm(((one - other) @ corners)[:3], axis=0).max())
+    corners = np.array([(*corner, 1.0) for corner in product(*((0, size - 1) for size in shape[:3]))])
+    return float(np.linalg.norm(corners @ (one - other)[:3].T, axis=1).max())
 
 
 def reading_order(volume: Volume) -> Volume:
