@@ -1,4 +1,6 @@
-"""How large a compressed image says it is, read from its first bytes: a decoder would believe it, and reserve memory.
+"""What a compressed image says of itself, before a decoder believes it: its size, and whether its end is there.
+
+Decoders reserve memory for any size, and fill what is cut off with grey.
 
 JPEG 2000 says it in the SIZ marker (ISO/IEC 15444-1 A.5.1), the other JPEGs in a start-of-frame marker (ISO/IEC 10918-1
 B.2.2; ISO/IEC 14495-1 C.2.2 for JPEG-LS).
@@ -17,13 +19,15 @@ J2K_START = b"\xff\x4f\xff\x51"
 JPEG_START = b"\xff\xd8"
 FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC} | {0xF7}
 ALONE = frozenset(range(0xD0, 0xD8)) | {0x01}  # markers without a length
+END = b"\xff\xd9"  # of all of these codes
+PADDING = b"\0\xff "
 
 
 def check_codestream(dataset: Dataset) -> None:
-    """Refuse pixels whose own size is not the header's, before anything is decoded.
+    """Refuse pixels whose own size is not the header's, or whose end is missing, before anything is decoded.
 
     Raises:
-        Unusable: `unreadable` where one of the compressed frames is of another size, or says none.
+        Unusable: `unreadable` where one of the compressed frames is of another size, says none, or has no end.
     """
     uid = dataset.file_meta.TransferSyntaxUID
     if not uid.is_encapsulated or "RLE" in uid.name:
@@ -36,6 +40,8 @@ def check_codestream(dataset: Dataset) -> None:
             raise Unusable(
                 "unreadable", f"compressed pixels are of size {found}, but the header says {wanted}. Export it again."
             )
+        if not frame.rstrip(PADDING).endswith(END):
+            raise Unusable("unreadable", "compressed pixels have no end: they are cut short. Export it again.")
 
 
 def image_size(data: bytes) -> tuple[int, int] | None:

@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import IO, Any, ClassVar, Literal
 
 import nibabel
 import numpy as np
@@ -140,7 +140,7 @@ def _candidate(source: NiftiSource, root: Path, path: Path) -> Candidate | Rejec
         if found is None or not normalized(found[1] or ""):
             raise Unusable("no_patient", f"{path.name} has no patient by the expression {source.patient!r}. Rename it.")
         with readable(path.name):
-            affine, shape = placed(_header(_unpacked(path, LONGEST_HEADER)))
+            affine, shape = placed(_header(_unpacked(path, LONGEST_HEADER, whole=False)))
         patient = normalized(found[1])
         return Candidate(patient, study, "", affine, shape, partial(_load, path, patient, study))
     except Unusable as error:
@@ -155,9 +155,12 @@ def _load(path: Path, patient: str, study: str) -> Study:
 def _read(path: Path) -> tuple[Volume, str]:
     """A file's volume, and its description."""
     with readable(path.name):
-        header = _header(_unpacked(path, LONGEST_HEADER))
+        header = _header(_unpacked(path, LONGEST_HEADER, whole=False))
         affine, shape = placed(header)
-        data = _unpacked(path, _promised(header))
+        promised = _promised(header)
+        data = _unpacked(path, promised, whole=True)
+        if len(data) < promised:
+            raise Unusable("unreadable", f"{path.name} has {len(data)} of {promised} bytes: it is cut short. Copy it.")
         values: Array = np.asarray(ArrayProxy(io.BytesIO(data), header)).astype(np.float32).reshape(shape)
         return Volume(values, affine), bytes(header["descrip"]).rstrip(b"\0").decode("latin-1")
 
@@ -167,30 +170,30 @@ def _promised(header: nibabel.Nifti1Header) -> int:
     offset = float(header["vox_offset"])
     if not 0 <= offset <= LONGEST_EXTENSION:
         raise Unusable("unreadable", f"the first voxel would be at byte {offset:g}. Convert the image again.")
-    return int(offset) + math.prod(header.get_data_shape()) * int(header.get_data_dtype().itemsize)
+    size: int = math.prod(header.get_data_shape()) * header.get_data_dtype().itemsize
+    return int(offset) + size
 
 
-def _unpacked(path: Path, size: int) -> bytes:
-    """The first `size` bytes after decompression. Where they are more than a header, the rest is read and dropped."""
+def _unpacked(path: Path, size: int, *, whole: bool) -> bytes:
+    """The first `size` bytes after decompression. whole: read on to the end, where the checksum is."""
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
         if not packed:
-            return file.read(min(size, path.stat().st_size))
+            return _first(file, size)
         with gzip.GzipFile(fileobj=file) as stream:
-            data = stream.read(size)
-            if size > LONGEST_HEADER:
-                _drain(stream, size)
+            data = _first(stream, size)
+            if whole and len(_first(stream, LONGEST_EXTENSION)) == LONGEST_EXTENSION:
+                raise Unusable("unreadable", f"far more than the {size} bytes promised. Convert the image again.")
             return data
 
 
-def _drain(stream: gzip.GzipFile, size: int) -> None:
-    """Read to the end, where the checksum is; a file that goes on for much longer than it should is no image."""
-    left = size + LONGEST_EXTENSION
-    while found := len(stream.read(CHUNK)):
-        left -= found
-        if left < 0:
-            raise Unusable("unreadable", f"there is far more than the {size} bytes promised. Convert the image again.")
+def _first(stream: IO[bytes] | gzip.GzipFile, size: int) -> bytes:
+    """Up to `size` bytes, in pieces: asked for all at once, memory would be reserved for what may not be there."""
+    data = bytearray()
+    while len(data) < size and (piece := stream.read(min(CHUNK, size - len(data)))):
+        data += piece
+    return bytes(data)
 
 
 def _header(data: bytes) -> nibabel.Nifti1Header:

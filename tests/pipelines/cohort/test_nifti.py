@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import logging.handlers
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -241,3 +242,37 @@ def test_no_damage_to_the_bytes_escapes(tmp_path: Path, edits: list[tuple[int, i
     (tmp_path / "Miller.nii.gz").write_bytes(gzip.compress(bytes(data)) if packed else bytes(data))
     studies, rejected = read_nifti(NiftiSource(folder=str(tmp_path)))
     assert len(studies) + len(rejected) == 1
+
+
+def promising(shape: tuple[int, ...]) -> bytes:
+    """A small file whose header promises more voxels than it has."""
+    raw = bytearray(image().to_bytes())
+    raw[40 : 40 + 2 * (1 + len(shape))] = np.array([len(shape), *shape], "<i2").tobytes()
+    return bytes(raw)
+
+
+@pytest.mark.parametrize("name", ["Miller.nii.gz", "Miller.nii"])
+@pytest.mark.parametrize(("expected", "shape"), [("too_large", (30000, 30000, 30000)), ("unreadable", (600, 600, 600))])
+def test_a_header_that_promises_too_much_takes_no_memory(
+    tmp_path: Path, name: str, expected: str, shape: tuple[int, int, int]
+) -> None:
+    saved(tmp_path, promising(shape), name)
+    tracemalloc.start()
+    assert reason(tmp_path, pattern="*") == expected
+    assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
+    tracemalloc.stop()
+
+
+def test_a_file_that_unpacks_to_far_more_than_an_image_is_refused_in_little_memory(tmp_path: Path) -> None:
+    tmp_path.joinpath("Miller.nii.gz").write_bytes(gzip.compress(image().to_bytes() + bytes(200 * 2**20), 1))
+    tracemalloc.start()
+    assert reason(tmp_path) == "unreadable"
+    assert tracemalloc.get_traced_memory()[1] < 50 * 2**20
+    tracemalloc.stop()
+
+
+def test_a_voxel_offset_outside_the_file_is_refused(tmp_path: Path) -> None:
+    raw = bytearray(image().to_bytes())
+    raw[108:112] = np.array([np.nan], "<f4").tobytes()
+    saved(tmp_path, bytes(raw))
+    assert reason(tmp_path) == "unreadable"
