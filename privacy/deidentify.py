@@ -137,10 +137,10 @@ def _admitted(dataset: Dataset, profile: Profile) -> bool:
 
 
 def _rules(dataset: Dataset, key: bytes, patient: str, profile: Profile) -> _Context:
-    known = identifiers(dataset)
     kept = (DEVICE if profile.keep_device else frozenset()) | (
         CHARACTERISTICS if profile.keep_characteristics else frozenset()
     )
+    known = identifiers(dataset, but=kept)
     rules = element.Rules(
         known, partial(new_uid, key), days(key, patient, *profile.shift_days), profile.keep_times, kept
     )
@@ -197,8 +197,8 @@ def _private(dataset: Dataset, made: Dataset, context: _Context) -> None:
 
 
 def _public_code(item: Dataset) -> None:
-    """Remove a code whose scheme is not public: it may say anything."""
-    if "CodingSchemeDesignator" in item and str(item.CodingSchemeDesignator) not in PUBLIC_SCHEMES:
+    """Remove a code whose scheme is not public, or was removed: it may say anything."""
+    if str(item.get("CodingSchemeDesignator")) not in PUBLIC_SCHEMES:
         for keyword in ("CodeValue", "LongCodeValue", "CodeMeaning", "CodingSchemeDesignator", "CodingSchemeVersion"):
             item.pop(keyword, None)
 

@@ -102,7 +102,8 @@ def unnamed(found: DataElement, known: Identifiers, *, free: bool = False) -> bo
 def numbers(found: DataElement, known: Identifiers) -> bool:
     """Whether a value is made of numbers, none of which is an identifier."""
     if isinstance(found.value, bytes):
-        return len(found.value) <= 8  # "US or SS", not yet told apart
+        short = len(found.value) <= 8  # "US or SS", not yet told apart
+        return short and not known.within(found.value.decode("latin-1"), shortest=4)
     return all(text == "" or _number(text, known) for text in texts(found.value)) and unspoken(found, known)
 
 

@@ -137,13 +137,15 @@ class Identifiers:
         return number in self.numbers
 
 
-def identifiers(dataset: Dataset) -> Identifiers:
-    """All that names somebody in a dataset, at any depth."""
+def identifiers(dataset: Dataset, *, but: frozenset[int] = frozenset()) -> Identifiers:
+    """All that names somebody in a dataset, at any depth, `but` those attributes that are meant to stay."""
     names: set[str] = set()
     joined: set[str] = set()
     uids: set[str] = set()
     for tag, vr, values in walk(dataset):
         for value in values:
+            if tag in but:
+                continue
             if vr == "PN" or tag in PATIENT_NAMES:
                 names |= _parts(value, 2 if tag in PATIENT_NAMES else 3)
             elif tag in PLACES:

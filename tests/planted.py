@@ -1,32 +1,33 @@
-"""Small DICOM images with identifiers planted in chosen attributes, as raw bytes, so that nothing is checked on the way."""
+"""Small DICOM images with identifiers planted as raw bytes, so that nothing is checked on the way."""
 
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import dataclass
 
 import numpy as np
 import pydicom
 from hypothesis import strategies as st
-from pydicom.datadict import DicomDictionary, tag_for_keyword
+from pydicom.datadict import DicomDictionary
 from pydicom.dataelem import DataElement, RawDataElement
 from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
 from pydicom.sequence import Sequence
 from pydicom.tag import Tag
 from pydicom.uid import ExplicitVRLittleEndian, MRImageStorage
 
+from privacy.actions import tags
+
 KEY = bytes(range(32))
-TEXT_VRS = "AE AS CS DA DS DT IS LO LT PN SH ST TM UC UI UR UT UN OB".split()
-STRUCTURE = {
-    tag_for_keyword(keyword)
-    for keyword in (
-        "SpecificCharacterSet SOPClassUID SOPInstanceUID PatientID PatientName Rows Columns BitsAllocated BitsStored "
-        "HighBit PixelRepresentation SamplesPerPixel PhotometricInterpretation PixelData NumberOfFrames PixelSpacing "
-        "ImagePositionPatient ImageOrientationPatient PlanarConfiguration RescaleSlope RescaleIntercept "
-        "BurnedInAnnotation RecognizableVisualFeatures Modality ImageType ConversionType FloatPixelData StudyDate "
-        "DoubleFloatPixelData DiffusionBValue StudyInstanceUID AccessionNumber ReferringPhysicianName InstitutionName"
-    ).split()
-}
+TEXT_VRS = re.split(r"\s", "AE AS CS DA DS DT IS LO LT PN SH ST TM UC UI UR UT UN OB")
+STRUCTURE = tags(
+    "SpecificCharacterSet SOPClassUID SOPInstanceUID PatientID PatientName Rows Columns BitsAllocated "
+    "BitsStored HighBit PixelRepresentation SamplesPerPixel PhotometricInterpretation PixelData "
+    "NumberOfFrames PixelSpacing ImagePositionPatient ImageOrientationPatient PlanarConfiguration "
+    "RescaleSlope RescaleIntercept BurnedInAnnotation RecognizableVisualFeatures Modality ImageType "
+    "ConversionType FloatPixelData StudyDate DoubleFloatPixelData DiffusionBValue StudyInstanceUID "
+    "AccessionNumber ReferringPhysicianName InstitutionName"
+)
 BY_VR = {
     vr: sorted(
         tag
@@ -107,9 +108,11 @@ def plant(dataset: Dataset, tag: int, vr: str, text: str | bytes) -> None:
 
 
 def payloads(person: Person) -> st.SearchStrategy[str]:
-    """An identifier, alone or in a text, in any case, with and without accents, as number or date in another spelling."""
+    """An identifier, alone or in a text, in any case, with and without accents, or spelled otherwise."""
     plain = st.sampled_from(person.secrets)
-    turned = st.sampled_from([str, str.upper, str.lower, lambda text: text.replace("ü", "ue"), lambda t: t.replace("ü", "u")])
+    turned = st.sampled_from(
+        [str, str.upper, str.lower, lambda text: text.replace("ü", "ue"), lambda t: t.replace("ü", "u")]
+    )
     spelled = st.builds(lambda text, turn: turn(text), plain, turned)
     around = st.sampled_from(["{}", " {} ", "seen by {} today", "{}^X", "A\\{}", "_{}_", "({})", "x{}y"])
     day, number = person.day, person.number
@@ -136,7 +139,9 @@ def planted(draw: st.DrawFn, person: Person = HOMER) -> Dataset:
         )
     ):
         _private(draw, made, creator, group, person)
-    plant(made, draw(st.sampled_from([0x00080FF1, 0x30150001, 0x60001500, 0x50000020, 0xFFFCFFFC])), "LO", person.surname)
+    plant(
+        made, draw(st.sampled_from([0x00080FF1, 0x30150001, 0x60001500, 0x50000020, 0xFFFCFFFC])), "LO", person.surname
+    )
     return made
 
 
