@@ -1,28 +1,33 @@
-"""Run a configuration with several seeds and print a table: python benchmarks/seeds.py prostate_adc.yaml 0 1 2
+"""Run a configuration with several seeds and print tables: python benchmarks/seeds.py prostate_adc.yaml 0 1 2
 
-A seed changes the split of the patients, the common start and the order of the images; the patients stay the same.
+A seed changes the split of the patients (but not named test patients), the common start and the order of the images;
+the patients stay the same. `--images '{"normalize": "pooled"}'` changes settings of the images. "all sites" is the mean
+over every hospital, those that cannot be assessed included, as benchmarks of the field average.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import yaml
 
 from evaluation.intervals import t_interval
+from pipelines.config import overridden
 from pipelines.run import load, main
 
 
-def rows_of(name: str, seed: int, folder: Path) -> list[dict[str, object]]:
+def rows_of(name: str, seed: int, folder: Path, images: Mapping[str, object]) -> list[dict[str, object]]:
     """Scores of one run."""
     from pipelines.door import to_plain
 
-    config = replace(load(name), seed=seed, name=f"seed-{seed}", runs=str(folder))
+    config = load(name)
+    config = replace(config, seed=seed, name=f"seed-{seed}", runs=str(folder), images=overridden(config.images, images))
     path = folder / f"seed-{seed}.yaml"
     path.write_text(yaml.safe_dump(to_plain(config)))
     if main([str(path)]):
@@ -36,10 +41,15 @@ def table(runs: Sequence[Sequence[dict[str, object]]], measure: str) -> str:
     """Markdown: a line a method, mean over runs with the 95 % t interval."""
     values: dict[tuple[str, str], list[float]] = {}
     for rows in runs:
+        own: dict[str, list[float]] = {}
         for row in rows:
             if row["measure"] == measure and row["value"] is not None:
                 column = row["sites"][0] if row["protocol"] == "private" else row["protocol"]
                 values.setdefault((str(row["method"]), str(column)), []).append(float(str(row["value"])))
+                if row["protocol"] == "private":
+                    own.setdefault(str(row["method"]), []).append(float(str(row["value"])))
+        for method, each in own.items():
+            values.setdefault((method, "all sites"), []).append(sum(each) / len(each))
     columns = list(dict.fromkeys(column for _, column in values))
     lines = [f"| {measure} | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     for method in dict.fromkeys(method for method, _ in values):
@@ -52,7 +62,12 @@ def table(runs: Sequence[Sequence[dict[str, object]]], measure: str) -> str:
 
 
 if __name__ == "__main__":
+    line = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    line.add_argument("config")
+    line.add_argument("seeds", type=int, nargs="+")
+    line.add_argument("--images", type=json.loads, default={}, help="JSON: settings of the images that differ")
+    asked = line.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        runs = [rows_of(sys.argv[1], int(seed), Path(place)) for seed in sys.argv[2:]]
-    for measure in ("AUC", "balanced accuracy"):
+        runs = [rows_of(asked.config, seed, Path(place), asked.images) for seed in asked.seeds]
+    for measure in ("AUC", "balanced accuracy", "accuracy"):
         print(f"\n{table(runs, measure)}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipelines.cohort.admission import Admitted, admitted
-from pipelines.cohort.examples import AnyImages, Files, Labels, open_source
+from pipelines.cohort.examples import IMAGES, AnyImages, Files, Labels, open_source
 from pipelines.cohort.features import Moments, moments, normalized_by
 from pipelines.cohort.labels import GlandMask
 from pipelines.cohort.pseudonym import normalized, pseudonym
@@ -36,6 +36,7 @@ class Cohort:
     (n,) int64, 0 or 1. patient: (n,) int64, index into `patients`. position: (n,) float32, slice index in its study,
     0 = most inferior. lesion, gland: (n, *spatial) uint8, 0 where unknown, or (n, 0) where such masks make no sense.
     split: (n,) int8, 0 = train, 1 = validation, 2 = test. patients: pseudonyms, sorted. unit: of the images' values.
+    recipe: `images`, the settings by which examples were made, and `scale`, the moments that normalized features.
     """
 
     images: Tensor
@@ -47,6 +48,7 @@ class Cohort:
     split: Tensor
     patients: tuple[str, ...]
     unit: str = ""
+    recipe: Mapping[str, Json] = field(default_factory=dict)
 
 
 class Reading(NamedTuple):
@@ -128,10 +130,12 @@ def _matched(wanted: tuple[str, ...], names: Mapping[str, str]) -> int:
 
 
 def _scaled(cohort: Cohort, images: AnyImages, scale: Moments | None) -> Cohort:
+    recipe: dict[str, Json] = {"images": IMAGES.dump_python(images, mode="json"), "scale": None}
     if images.kind != "features" or images.normalize == "none" or (images.normalize == "pooled" and scale is None):
-        return cohort
-    known = scale if images.normalize == "pooled" else training_moments(cohort)
-    return cohort if known is None else replace(cohort, images=normalized_by(cohort.images, known))
+        return replace(cohort, recipe=recipe)
+    known = scale if images.normalize == "pooled" and scale is not None else training_moments(cohort)
+    recipe["scale"] = {"count": known.count, "total": known.total.tolist(), "squares": known.squares.tolist()}
+    return replace(cohort, images=normalized_by(cohort.images, known), recipe=recipe)
 
 
 def training_moments(cohort: Cohort) -> Moments:
@@ -141,7 +145,7 @@ def training_moments(cohort: Cohort) -> Moments:
 
 def to_message(cohort: Cohort) -> Message:
     """A cohort in the form in which it is stored at the site."""
-    facts: dict[str, Json] = {"patients": list(cohort.patients), "unit": cohort.unit}
+    facts: dict[str, Json] = {"patients": list(cohort.patients), "unit": cohort.unit, "recipe": dict(cohort.recipe)}
     return Message({name: getattr(cohort, name) for name in _tensor_names()}, facts)
 
 
@@ -158,13 +162,15 @@ def from_message(message: Message) -> Cohort:
         raise ValueError(f"this message is not a cohort: without {absent}; ingest again")
     parts: dict[str, Any] = {name: message.tensors[name] for name in _tensor_names()}
     cohort = Cohort(**parts, patients=tuple(map(str, patients)), unit=str(message.facts.get("unit", "")))
+    recipe = message.facts.get("recipe")
+    cohort = replace(cohort, recipe=recipe if isinstance(recipe, dict) else {})
     if problems := _problems(cohort):
         raise ValueError(f"this message is not a cohort: {'; '.join(problems)}; ingest again")
     return cohort
 
 
 def _tensor_names() -> list[str]:
-    return [part.name for part in fields(Cohort) if part.name not in ("patients", "unit")]
+    return [part.name for part in fields(Cohort) if part.name not in ("patients", "unit", "recipe")]
 
 
 def _problems(cohort: Cohort) -> list[str]:

@@ -18,6 +18,7 @@ from pipelines.cohort.studies import open_studies
 Files: TypeAlias = DicomSource | NiftiSource | PictureSource | TableSource
 Labels: TypeAlias = MaskLabels | TableLabels
 AnyImages: TypeAlias = Annotated[Slices | Volumes | Pictures | Features, Field(discriminator="kind")]
+SOURCE: TypeAdapter[Files] = TypeAdapter(Annotated[Files, Field(discriminator="kind")])
 IMAGES: TypeAdapter[Slices | Volumes | Pictures | Features] = TypeAdapter(AnyImages)
 
 VOLUMETRIC = "dicom, nifti or phantom"
@@ -33,7 +34,7 @@ def misfit(source_kind: str, images: AnyImages) -> str | None:
 
 
 def open_source(source: Files, labels: Labels | None, images: AnyImages, gland: GlandMask | None) -> Opened:
-    """Everything that waits in a hospital's files.
+    """Everything that waits in a hospital's files. labels: None = nothing is known of studies; every label is then 0.
 
     Raises:
         ValueError: settings are wrong; all problems at once.
@@ -43,7 +44,5 @@ def open_source(source: Files, labels: Labels | None, images: AnyImages, gland: 
     if isinstance(source, TableSource) and isinstance(images, Features):
         return open_lines(source, images)
     if isinstance(source, DicomSource | NiftiSource) and isinstance(images, Slices | Volumes):
-        if labels is None:
-            raise ValueError("labels: missing; say where the labels are")
         return open_studies(source, labels, images, gland)
     raise ValueError(misfit(source.kind, images))

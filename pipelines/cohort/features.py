@@ -84,8 +84,8 @@ class Features:
         return (len(self.numbers) + sum(len(values) - 1 for values in self.categories.values()),)
 
 
-def open_lines(source: TableSource, images: Features) -> Opened:
-    """Read the table; each of its lines becomes a study that waits.
+def open_lines(source: TableSource, images: Features, *, labelled: bool = True) -> Opened:
+    """Read the table; each of its lines becomes a study that waits. labelled: otherwise every label is 0.
 
     Raises:
         ValueError: settings are wrong (no such file or column, no line fits, ...); all problems at once.
@@ -95,11 +95,12 @@ def open_lines(source: TableSource, images: Features) -> Opened:
         lines = chosen(everything, source.where)
     except (OSError, ValueError, csv.Error) as error:
         raise ValueError(f"source.file: {source.file!r} cannot be read ({error})") from error
-    needed = [*images.numbers, *images.categories, source.label, *([source.patient] if source.patient else [])]
+    wanted = (*images.numbers, *images.categories, *([source.label] if labelled else []))
+    needed = [*wanted, *([source.patient] if source.patient else [])]
     if missing := [name for name in needed if name not in header]:
         raise ValueError(f"source.file: no column {', '.join(missing)}; it has {', '.join(header)}")
     waiting = [
-        Waiting(_patient(source, number, line), f"line {number}", partial(_admit, number, line, source, images))
+        Waiting(_patient(source, number, line), f"line {number}", partial(_admit, number, line, source, images, wanted))
         for number, line in lines
     ]
     scaled = {"site": "site's standard deviations", "pooled": "pooled standard deviations", "none": "as in the table"}
@@ -110,21 +111,26 @@ def _patient(source: TableSource, number: int, line: Mapping[str, str]) -> str:
     return str(number) if source.patient is None else normalized(line[source.patient])
 
 
-def _admit(number: int, line: Mapping[str, str], source: TableSource, images: Features) -> Admitted:
+def _admit(
+    number: int, line: Mapping[str, str], source: TableSource, images: Features, wanted: tuple[str, ...]
+) -> Admitted:
     patient = _patient(source, number, line)
     if not patient:
         raise Unusable("no_patient", f"the column {source.patient} is empty. Every line must name its patient.")
-    needed = [*images.numbers, *images.categories, source.label]
-    if absent := [name for name in needed if line[name] in source.missing]:
+    if absent := [name for name in wanted if line[name] in source.missing]:
         raise Unusable("missing_value", f"no value in {', '.join(absent)}. Fill them in; lines are not imputed.")
-    numbers = {name: _number(name, line[name]) for name in (*images.numbers, source.label)}
+    numbers = {name: _number(name, line[name]) for name in wanted if name not in images.categories}
     columns = [numbers[name] for name in images.numbers]
     for name, values in images.categories.items():
         columns += _coded(name, line[name], values)
     row = np.array(columns, np.float32)
     examples = Examples(row[None], no_masks(1), no_masks(1), np.zeros(1, np.float32))
     return Admitted(
-        patient, f"line {number}", examples, [int(numbers[source.label] > source.positive_above)], "unknown"
+        patient,
+        f"line {number}",
+        examples,
+        [int(numbers.get(source.label, source.positive_above) > source.positive_above)],
+        "unknown",
     )
 
 

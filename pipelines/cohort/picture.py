@@ -15,13 +15,15 @@ from PIL import Image, ImageOps
 
 from pipelines.cohort.admission import Admitted, Examples, Opened, Waiting, no_masks
 from pipelines.cohort.csvfile import chosen, read_csv
-from pipelines.cohort.index import folder_problems
+from pipelines.cohort.index import folder_problems, walk
 from pipelines.cohort.pseudonym import normalized
 from pipelines.cohort.study import Array, Rejected
 from pipelines.cohort.unusable import Unusable
 
 LARGEST = 200_000_000  # pixels; more is a slide scan, or a file made to fill the memory
 FORMATS = ("JPEG", "PNG", "TIFF", "BMP", "WEBP")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp")
+UNIT = "intensity, -1 to 1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +117,28 @@ def open_pictures(source: PictureSource, images: Pictures) -> Opened:
             continue
         path = root / source.pattern.replace("{image}", line[source.image])
         waiting.append(Waiting(patient, study, partial(_admit, study, patient, label, path, root, images)))
-    return Opened(tuple(waiting), tuple(rejected), len(lines), 0, unselected, "intensity, -1 to 1")
+    return Opened(tuple(waiting), tuple(rejected), len(lines), 0, unselected, UNIT)
+
+
+def loose_pictures(folder: str, images: Pictures) -> Opened:
+    """Every picture file below a folder, without a table: its path stands for the patient, and every label is 0.
+
+    Raises:
+        ValueError: there is no such folder, or no picture in it.
+    """
+    if problems := folder_problems("folder", folder):
+        raise ValueError(problems[0])
+    root = Path(folder).resolve()
+    paths = walk(root)
+    found = [path for path in paths if path.suffix.lower() in SUFFIXES]
+    if not found:
+        raise ValueError(f"folder: no picture ({', '.join(SUFFIXES)}) below {folder!r}; give another folder")
+    names = [path.relative_to(root).as_posix() for path in found]
+    waiting = [
+        Waiting(name, name, partial(_admit, name, name, 0, path, root, images))
+        for name, path in zip(names, found, strict=True)
+    ]
+    return Opened(tuple(waiting), (), len(paths), len(paths) - len(found), 0, UNIT)
 
 
 def _checked(source: PictureSource, line: Mapping[str, str], named: Mapping[str, int]) -> tuple[str, int]:

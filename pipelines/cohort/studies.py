@@ -40,15 +40,15 @@ class Desk(NamedTuple):
     """What admitting a study needs beside the study."""
 
     source: Source
-    labels: Labels
+    labels: Labels | None
     images: Slices | Volumes
-    known: Masks | Table
+    known: Masks | Table | None
     gland: Masks | None
     visits: Counter[str]
 
 
-def open_studies(source: Source, labels: Labels, images: Slices | Volumes, gland: GlandMask | None) -> Opened:
-    """Index the images and read tables and name mappings.
+def open_studies(source: Source, labels: Labels | None, images: Slices | Volumes, gland: GlandMask | None) -> Opened:
+    """Index the images and read tables and name mappings. labels: None = nothing is known; every label is then 0.
 
     Raises:
         ValueError: settings are wrong (a folder is missing, nothing matches, ...); all problems at once.
@@ -57,16 +57,18 @@ def open_studies(source: Source, labels: Labels, images: Slices | Volumes, gland
     if isinstance(images, Slices) and images.slices == "gland" and gland is None:
         problems.append("slices: gland needs a gland mask; give gland: {folder: ...}, or slices: all")
     index = tried(problems, lambda: index_dicom(source) if isinstance(source, DicomSource) else index_nifti(source))
-    known = tried(
-        problems, lambda: open_masks(labels, "labels") if isinstance(labels, MaskLabels) else open_table(labels)
-    )
+    known = None if labels is None else tried(problems, lambda: _known(labels))
     glands = None if gland is None else tried(problems, lambda: open_masks(gland, "gland"))
-    if index is None or known is None or problems:
+    if index is None or problems:
         raise ValueError("; ".join(problems))
     visits = Counter(found.patient for found in index.candidates)
     desk = Desk(source, labels, images, known, glands, visits)
     waiting = tuple(Waiting(one.patient, one.study, partial(_admit, one, desk)) for one in index.candidates)
     return Opened(waiting, index.rejected, index.files, index.ignored, index.unselected, UNITS[images.values])
+
+
+def _known(labels: Labels) -> Masks | Table:
+    return open_masks(labels, "labels") if isinstance(labels, MaskLabels) else open_table(labels)
 
 
 def _admit(candidate: Candidate, desk: Desk) -> Admitted:
@@ -108,6 +110,8 @@ def standardized(values: Array) -> Array:
 
 
 def _slice_labels(study: Study, examples: Examples, desk: Desk) -> list[int]:
+    if desk.labels is None:
+        return [0] * len(examples.position)
     if isinstance(desk.labels, MaskLabels):
         pixels = examples.lesion.sum(axis=(1, 2), dtype=np.int64)
         return [int(count >= desk.labels.minimum_pixels) for count in pixels]
@@ -116,6 +120,8 @@ def _slice_labels(study: Study, examples: Examples, desk: Desk) -> list[int]:
 
 def _volume_label(study: Study, examples: Examples, slices: int, desk: Desk) -> int:
     """A volume is positive if its lesion has enough voxels, or if any of its slices is positive."""
+    if desk.labels is None:
+        return 0
     if isinstance(desk.labels, MaskLabels):
         return int(examples.lesion.sum(dtype=np.int64) >= desk.labels.minimum_pixels)
     return max(_from_table(study, range(slices), desk))

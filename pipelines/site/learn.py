@@ -19,6 +19,7 @@ from federation.participant import Checkpoint, checkpoint, participate, prune
 from federation.randomness import derived, seeded
 from federation.task import Task
 from personalize import AnyAlgorithm
+from pipelines.cohort.cohort import Cohort
 from pipelines.config import overridden
 from pipelines.site.hospital import COHORT, Done, Hospital, read_cohort_file, rows_of
 from privacy.access import Access, Rows, Split, open_access
@@ -137,7 +138,12 @@ def tidy(hospital: Hospital, call: Call, message: Message, memory: Message) -> N
 
 def patients(hospital: Hospital, cohort: str, work: Work, seed: int) -> Access:
     """Open the door to this hospital's patients for one request."""
-    rows: dict[Split, Rows] = rows_of(read_cohort_file(hospital.cohort_folder(cohort) / COHORT))
+    return door(read_cohort_file(hospital.cohort_folder(cohort) / COHORT), work, seed)
+
+
+def door(cohort: Cohort, work: Work, seed: int) -> Access:
+    """The door to a cohort that has been read."""
+    rows: dict[Split, Rows] = rows_of(cohort)
     augment = AUGMENTATIONS[work.augment]
     return open_access(rows, batch=work.batch, seed=seed, balance=work.balance, augment=augment)
 

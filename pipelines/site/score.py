@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from torch import Tensor
 
 from evaluation.histograms import count, to_tensors
 from federation.parameters import loaded
-from pipelines.site.hospital import Done, Hospital
-from pipelines.site.learn import opened, opening, own_model, patients
+from pipelines.site.hospital import COHORT, Done, Hospital, read_cohort_file
+from pipelines.site.learn import door, opened, opening, own_model
+from pipelines.site.ready import make_ready
 from pipelines.store import DiskFolder
 from privacy.events import composed, describe
 from privacy.message import Call, Json, Message, to_bytes
+
+CONVERSATION = re.compile(r"-[0-9a-f]{12}(-\d+)?$")
 
 
 def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
@@ -35,7 +39,8 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
     )
     round_, params = (None, message.tensors) if message.tensors else own_model(hospital, facts)
     module = loaded(start.algorithm.network(start.task), params)
-    access = patients(hospital, str(facts["cohort"]), start.work, 0)
+    cohort = read_cohort_file(hospital.cohort_folder(str(facts["cohort"])) / COHORT)
+    access = door(cohort, start.work, 0)
     rows = access.rows("test")
     probabilities = start.task.probabilities(module, rows.x)
     # A network that gives no number decides nothing; failing here instead would tell one bit about a patient.
@@ -50,7 +55,15 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
     )
     if not message.tensors:
         _keep(hospital, scores_name(facts), rows.y, probabilities, rows.patient)
+        origin = {"run": str(facts["train_run"]), "checkpoint": facts["checkpoint"], "round": round_}
+        make_ready(hospital, label_of(facts), start, params, cohort, origin)
     return Done(Message(to_tensors(counts), {"round": round_}), describe(composed(access.events)))
+
+
+def label_of(facts: Mapping[str, Json]) -> str:
+    """The label of a method, from the name of its conversation: `prostate_adc/fedavg-0123456789ab` or `...ab-1`."""
+    name = str(facts["train_run"]).rpartition("/")[2]
+    return CONVERSATION.sub("", name)
 
 
 def scores_name(facts: Mapping[str, Json]) -> str:

@@ -16,7 +16,7 @@ from pipelines.stages.world import World
 from pipelines.store import digest, short
 from privacy.message import Call, Json, Message, Params, to_bytes
 
-VERSION = 1
+VERSION = 2
 
 
 def settings(world: World) -> Json:

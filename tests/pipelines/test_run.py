@@ -17,36 +17,11 @@ import yaml
 
 from pipelines.exits import Exit
 from pipelines.run import CONFIGS, load, main, parser
+from pipelines_settings import BASE
 from privacy import ledger as book
 from privacy.message import from_bytes
 
 ROOT = Path(__file__).parents[2]
-BASE = {
-    "name": "tiny",
-    "privacy": "none",
-    "pooling": "allowed",
-    "threads": 1,
-    "sites": {
-        "a": {
-            "source": {"kind": "phantom", "scanner": "P", "patients": 10, "seed": 1, "slices": 4, "damaged": 1},
-            "policy": {"pooling": True},
-        },
-        "b": {
-            "source": {"kind": "phantom", "scanner": "L", "patients": 10, "seed": 2, "slices": 4, "format": "nifti"},
-            "policy": {"pooling": True},
-            "work": {"batch": 8},
-        },
-    },
-    "images": {"kind": "slices", "size": 32, "spacing_mm": 2.0},
-    "split": {"train": 0.5, "validation": 0.2, "test": 0.3},
-    "model": {"name": "cam", "widths": [8, 8, 8, 8]},
-    "train": {
-        "schedule": {"rounds": 3},
-        "work": {"lr": 0.01, "batch": 16, "augment": "affine"},
-        "methods": {"local": {"name": "local"}, "fedavg": {"name": "fedavg"}, "fedper": {"name": "fedper"}},
-    },
-    "evaluate": {"copies": 20, "reference": "local"},
-}
 
 
 def changed(path: Path, **changes) -> Path:

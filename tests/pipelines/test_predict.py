@@ -1,0 +1,122 @@
+"""A finished model on new files: what it says of the test patients is what the run said of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipelines.exits import Exit
+from pipelines.predict import main as predict
+from pipelines.run import main as run
+from pipelines.site.ready import read_ready
+from pipelines_settings import BASE
+from privacy.message import from_bytes
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """A site of a finished run of phantoms: one writes DICOM, the other NIfTI."""
+    folder = tmp_path_factory.mktemp("run")
+    os.chdir(folder)
+    settings = {**BASE, "train": {**BASE["train"], "schedule": {"rounds": 2}}}
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(settings))
+    assert run(["tiny.yaml"]) == Exit.OK
+    return folder / "runs" / "tiny" / "sites"
+
+
+def lines(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def phantom(site: Path) -> Path:
+    (folder,) = site.glob("phantom/*/images")
+    return folder.parent
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_scores_of_test_patients_are_those_of_the_run(site, name, tmp_path):
+    home, files = site / name, phantom(site / name)
+    model = home / "ready" / "fedper.safetensors"
+    told = predict(
+        [str(model), str(files / "images"), "--gland", str(files / "masks" / "gland"), "--out", str(tmp_path)]
+    )
+    assert told == Exit.OK
+    found = {line["patient"]: float(line["score"]) for line in lines(tmp_path / "predictions.csv")}
+    (kept,) = home.glob("scores/fedper-*.safetensors")
+    scores = from_bytes(kept.read_bytes()).tensors
+    highest = sorted(
+        round(float(scores["probabilities"][scores["patient"] == patient, 1].max()), 5)
+        for patient in scores["patient"].unique()
+    )
+    assert len(found) == 10
+    assert set(highest) <= {round(score, 5) for score in found.values()}
+
+
+def test_what_cannot_be_read_is_in_the_quarantine_and_the_rest_is_scored(site, tmp_path):
+    files = phantom(site / "a")
+    model = site / "a" / "ready" / "local.safetensors"
+    assert predict([str(model), str(files / "images"), "--no-gland", "--out", str(tmp_path)]) == Exit.OK
+    assert len(lines(tmp_path / "predictions.csv")) == 10
+    (refused,) = lines(tmp_path / "quarantine.csv")
+    assert refused["reason"]
+    assert {path.stat().st_mode & 0o077 for path in tmp_path.glob("*.csv")} == {0}
+
+
+def test_a_model_of_dicom_reads_nifti_and_the_other_way_round(site, tmp_path):
+    for model, other in (("a", "b"), ("b", "a")):
+        files = phantom(site / other)
+        kind = ["--kind", "nifti"] if other == "b" else ["--kind", "dicom", "--select", "ImageType=ADC"]
+        arguments = [str(site / model / "ready" / "local.safetensors"), str(files / "images"), "--no-gland", *kind]
+        assert predict([*arguments, "--out", str(tmp_path / other)]) == Exit.OK
+        assert len(lines(tmp_path / other / "predictions.csv")) == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--out", "."], "centred on the gland"),
+        (["--no-gland", "--select", "ADC"], "not KEYWORD=TEXT"),
+        (["--no-gland", "--select", "ImageType=T2"], "matches"),
+    ],
+)
+def test_what_does_not_go_together_is_told(site, arguments, said, capsys, tmp_path):
+    images = str(phantom(site / "a") / "images")
+    model = str(site / "a" / "ready" / "local.safetensors")
+    assert predict([model, images, "--out", str(tmp_path), *arguments]) == Exit.CONFIG
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", ["missing", "short", "foreign"])
+def test_a_file_that_is_no_model_is_refused_in_words(site, tmp_path, damage, capsys):
+    path = tmp_path / "model.safetensors"
+    good = (site / "a" / "ready" / "local.safetensors").read_bytes()
+    if damage != "missing":
+        path.write_bytes(good[:-40] if damage == "short" else b"PK\x03\x04 a zip file")
+    assert predict([str(path), str(tmp_path), "--out", str(tmp_path)]) == Exit.CONFIG
+    assert "model" in capsys.readouterr().err
+
+
+def test_a_ready_model_names_nobody_and_no_folder(site):
+    ready = read_ready(site / "b" / "ready" / "fedavg.safetensors")
+    text = json.dumps(dict(ready.facts))
+    assert str(site.parents[1]) not in text
+    assert "images" not in str(ready.facts["source"]["folder"])
+    assert ready.facts["site"] == "b"
+
+
+def test_nothing_readable_is_a_matter_of_data(site, tmp_path, capsys):
+    shutil.copytree(phantom(site / "b") / "images", tmp_path / "images")
+    for path in (tmp_path / "images").rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"x")
+    model = str(site / "b" / "ready" / "local.safetensors")
+    arguments = [model, str(tmp_path / "images"), "--no-gland", "--out", str(tmp_path), "--json"]
+    assert predict(arguments) == Exit.DATA
+    assert json.loads(capsys.readouterr().out)["studies"] == 0
