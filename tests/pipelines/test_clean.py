@@ -40,7 +40,7 @@ TINY = {
         }
         for name, seed, wrote in (("a", 1, "dicom"), ("b", 2, "nifti"))
     },
-    "images": {"size": 32, "spacing_mm": 2.0},
+    "images": {"kind": "slices", "size": 32, "spacing_mm": 2.0},
     "split": {"train": 0.5, "validation": 0.25, "test": 0.25},
     "model": {"name": "cam", "widths": [8, 8, 8, 8]},
     "train": {

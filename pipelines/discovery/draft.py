@@ -1,0 +1,136 @@
+"""A configuration with comments, from what was found. Where something is missing, a marked line stands in its place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from jinja2 import Environment
+
+from pipelines.discovery.found import Found, Group, Site
+
+FILL_IN = "FILL IN"
+FEW = 12  # patients of the smallest site: with fewer, none can be spared for validation
+TEMPLATE = """\
+# Written by python -m pipelines.init from what lies in {{ folder | scalar }}. Read it once; every line may be changed.
+#   python -m pipelines.run {{ file }} --check      looks at settings, files and methods, and computes nothing
+#   python -m pipelines.run {{ file }}              runs; results lie in ./runs/{{ name }}
+{% for doubt in found.doubts -%}
+# Doubt: {{ doubt }}.
+{% endfor -%}
+name: {{ name }}
+privacy: none        # no formal guarantee: every release is non-private, and the ledger says so
+pooling: refused     # images of several sites are never brought together
+seed: 0
+
+sites:
+{% for site in found.sites %}
+  {{ site.name | scalar }}:        # {{ counts(site) }}
+    source: {{ site.source | flow }}{{ source_note(site) }}
+{% for sentence in site.missing %}
+    # {{ mark }}: {{ sentence }}.
+{% endfor %}
+{% if site.labels %}
+    labels: {{ site.labels | flow }}
+{% elif volumes %}
+    labels: {{ mark }}        # put one of these two in its place, with your folder or file and its columns:
+    #   labels: {kind: table, file: /where/labels.csv, patient: patient, label: label}   # of 0 and 1
+    #   labels: {kind: mask, folder: /where/masks, pattern: "{patient}.nii.gz"}          # above 0 = positive
+{% endif %}
+{% for other in site.others %}
+    # could be taken instead:
+    #   labels: {{ other | flow }}
+{% endfor %}
+{% if site.gland %}
+    gland: {{ site.gland | flow }}
+{% endif %}
+{% endfor %}
+
+images: {{ images | flow }}{{ images_note }}
+
+split: {train: {{ split[0] }}, validation: {{ split[1] }}, test: {{ split[2] }}}     # shares of each site's patients
+
+model: {name: cam}   # a small classifier with class activation maps
+
+train:
+  schedule: {rounds: 20}
+  work: {optimizer: adam, lr: 1e-3, batch: 24, epochs: 2, augment: affine, balance: true}
+  methods:
+    local: {name: local}          # each hospital alone: what the others are compared with
+{% if found.sites | length > 1 %}
+    fedavg: {name: fedavg}        # one model for all
+    fedper: {name: fedper}        # a shared body, and a head for each hospital
+{% endif %}
+
+evaluate:
+  checkpoint: {{ "latest" if split[1] == "0" else "global" }}{{ checkpoint_note }}
+  copies: 200          # bootstrap copies over patients, for the intervals
+  reference: local     # gains are over this method
+"""
+
+
+def drafted(found: Found, *, folder: str, file: str, name: str) -> str:
+    """The YAML text. file: how the commands in its comments call it. name: of the run."""
+    environment = Environment(trim_blocks=True, lstrip_blocks=True, autoescape=False, keep_trailing_newline=True)  # noqa: S701 - YAML, no page
+    environment.filters |= {"flow": flow, "scalar": scalar}
+    smallest = min((site.patients for site in found.sites), default=0)
+    split = ("0.5", "0.15", "0.35") if smallest >= FEW else ("0.5", "0", "0.5")
+    gland = all(site.gland for site in found.sites)
+    volumes = found.sort != "pictures"
+    note = "        # only slices that show the gland" if volumes and gland else ""
+    validated = split[1] != "0"
+    return environment.from_string(TEMPLATE).render(
+        found=found,
+        folder=folder,
+        file=file,
+        name=name,
+        mark=FILL_IN,
+        split=split,
+        volumes=volumes,
+        images=images_of(found),
+        images_note=note,
+        checkpoint_note="   # the round with the lowest validation loss" if validated else "   # the last round",
+        counts=counts,
+        source_note=_source_note,
+    )
+
+
+def images_of(found: Found) -> Group:
+    """How examples are made of what was found."""
+    if found.sort == "pictures":
+        return {"kind": "pictures", "size": 64}
+    slices = "gland" if found.sites and all(site.gland for site in found.sites) else "all"
+    return {"kind": "slices", "spacing_mm": 1.5, "size": 48, "slices": slices}
+
+
+def counts(site: Site) -> str:
+    """How much there is of a site, in a comment."""
+    scanners = ", ".join(f"{name} ({count:,})" for name, count in sorted(site.scanners.items()) if name)
+    told = f"{site.patients:,} patients, {site.studies:,} studies, {site.images:,} images"
+    return f"{told}; {scanners}" if scanners else told
+
+
+def flow(group: Mapping[str, object]) -> str:
+    """A group of settings on one line of YAML."""
+    return "{" + ", ".join(f"{key}: {_value(value)}" for key, value in group.items()) + "}"
+
+
+def scalar(text: str) -> str:
+    """A text as YAML holds it: bare where it is a plain word, or else in quotes."""
+    plain = text.isascii() and text.replace("_", "").isalpha() and text.lower() not in _NOT_TEXT
+    return text if plain else json.dumps(text, ensure_ascii=False)
+
+
+_NOT_TEXT = ("true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf")
+
+
+def _value(value: object) -> str:
+    if isinstance(value, Mapping):
+        return flow(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return scalar(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _source_note(site: Site) -> str:
+    return "     # ADC is fitted from the b-values" if site.source.get("derive") == "adc" else ""

@@ -1,0 +1,46 @@
+"""What was found in a folder, in a form that a configuration is written from. All text in it may be shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+Sort: TypeAlias = Literal["dicom", "nifti", "pictures"]
+Group: TypeAlias = Mapping[str, Any]
+"""A group of settings, as YAML holds it."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One hospital. labels, others: what is taken, and what could be taken instead. missing: what must be filled in,
+    as sentences; then no settings can be honest.
+    """
+
+    name: str
+    home: Path
+    source: Group
+    labels: Group | None
+    gland: Group | None
+    others: tuple[Group, ...] = ()
+    patients: int = 0
+    studies: int = 0
+    images: int = 0
+    scanners: Mapping[str, int] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Found:
+    """sort: of the images; None where there are none. rows: kinds of series, for the table on the terminal."""
+
+    sort: Sort | None
+    sites: tuple[Site, ...] = ()
+    doubts: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether settings can be written as they stand."""
+        return self.sort is not None and not any(site.missing for site in self.sites)

@@ -1,0 +1,185 @@
+"""Images below a folder, from their headers: DICOM series, NIfTI files, pictures. No pixel of DICOM is read."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import nibabel
+import numpy as np
+
+from pipelines.cohort.frames import Frame, read_frames, text_of
+from pipelines.cohort.index import readable
+from pipelines.cohort.pseudonym import normalized
+from pipelines.cohort.unusable import Unusable
+from pipelines.discovery.safe import words
+
+What: TypeAlias = Literal["adc", "dwi", "other", "mask"]
+KEYWORDS = (
+    "PatientID",
+    "PatientName",
+    "StudyInstanceUID",
+    "SeriesInstanceUID",
+    "SOPInstanceUID",
+    "Modality",
+    "Manufacturer",
+    "MagneticFieldStrength",
+    "SeriesDescription",
+    "ImageType",
+    "ImageOrientationPatient",
+    "Rows",
+)
+CLAIMS = (".dcm", ".dicom", ".ima")
+PICTURES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp")
+NIFTI = (".nii.gz", ".nii")
+KNOWN = (*PICTURES, *NIFTI, ".csv", ".tsv", ".json", ".txt", ".yaml", ".yml", ".md", ".xml", ".html", ".pdf", ".zip")
+LAST_WORD = re.compile(r"^(.+)([_.-])([A-Za-z][A-Za-z0-9]*)$")
+MOST_VALUES = 10  # an image with more different values is no mask
+
+
+@dataclass(frozen=True)
+class Series:
+    """Images of one kind in one DICOM series. names: the patient's name and identifier, never shown."""
+
+    patient: str
+    names: frozenset[str]
+    study: str
+    what: What
+    description: str
+    image_type: str
+    modality: str
+    scanner: str
+    b_values: frozenset[float]
+    orientations: int
+    images: int
+    doubled: int
+    paths: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class Nifti:
+    """One NIfTI file. word: the last word of its name, where files of one folder share such words (`adc`)."""
+
+    path: Path
+    patient: str
+    what: What
+    word: str
+
+
+def dicom_series(paths: Iterable[Path]) -> tuple[list[Series], int]:
+    """Series by identity and kind of image; and the number of files that should be DICOM and cannot be read."""
+    frames: dict[tuple[str, str, bool], list[Frame]] = defaultdict(list)
+    unreadable = 0
+    for path in paths:
+        if path.name.lower().endswith(KNOWN):
+            continue
+        try:
+            with readable(path.name):
+                read = read_frames(path, KEYWORDS, diffusion=True)
+        except Unusable:
+            unreadable += path.name.lower().endswith(CLAIMS)
+            continue
+        for frame in read:
+            uid, patient = (text_of(frame.values.get(key)) for key in ("SeriesInstanceUID", "PatientID"))
+            frames[uid, patient, _is_adc(frame)].append(frame)
+    return [_series(group) for group in frames.values()], unreadable
+
+
+def nifti_files(paths: Iterable[Path]) -> tuple[list[Nifti], int]:
+    """NIfTI files with what they seem to be; and the number of those that cannot be read."""
+    folders: dict[Path, list[Path]] = defaultdict(list)
+    for path in paths:
+        if path.name.lower().endswith(NIFTI):
+            folders[path.parent].append(path)
+    found: list[Nifti] = []
+    unreadable = 0
+    for folder, files in sorted(folders.items()):
+        for word, group in _by_word(files).items():
+            what, broken = _what(folder, word, group)
+            unreadable += broken
+            cut = len(word) + 1 if word else 0
+            found += [Nifti(path, stem(path)[: -cut or None], what, word) for path in group]
+    return found, unreadable
+
+
+def stem(path: Path) -> str:
+    """A file's name without .nii, .nii.gz or another ending."""
+    return next((path.name[: -len(end)] for end in NIFTI if path.name.lower().endswith(end)), path.stem)
+
+
+def _is_adc(frame: Frame) -> bool:
+    kind = text_of(frame.values.get("ImageType")).upper().split("\\")
+    return "ADC" in kind or "adc" in words(text_of(frame.values.get("SeriesDescription")))
+
+
+def _series(group: Sequence[Frame]) -> Series:
+    first = group[0].values
+    b_values = frozenset(frame.b_value for frame in group if frame.b_value is not None)
+    text = {key: text_of(first.get(key)).strip() for key in KEYWORDS}
+    uids = Counter((text_of(frame.values.get("SOPInstanceUID")), frame.index) for frame in group)
+    turns = {tuple(np.round(_numbers(frame.values.get("ImageOrientationPatient")), 2)) for frame in group}
+    what: What = "adc" if _is_adc(group[0]) else "dwi" if _diffusion(text, b_values) else "other"
+    return Series(
+        patient=normalized(text["PatientID"]),
+        names=frozenset({text["PatientID"], text["PatientName"]} - {""}),
+        study=text["StudyInstanceUID"],
+        what=what,
+        description=text["SeriesDescription"],
+        image_type=text["ImageType"],
+        modality=text["Modality"],
+        scanner=f"{text['Manufacturer']} {_tesla(text['MagneticFieldStrength'])}".strip(),
+        b_values=b_values,
+        orientations=len(turns),
+        images=len(group),
+        doubled=sum(count - 1 for count in uids.values()),
+        paths=tuple(dict.fromkeys(frame.path for frame in group)),
+    )
+
+
+def _diffusion(text: dict[str, str], b_values: frozenset[float]) -> bool:
+    return bool(b_values) and (max(b_values) > 0 or "DIFFUSION" in text["ImageType"].upper())
+
+
+def _numbers(value: Any) -> list[float]:
+    try:
+        return [float(number) for number in value]
+    except (TypeError, ValueError):
+        return []
+
+
+def _tesla(text: str) -> str:
+    try:
+        return f"{float(text):.1f} T"
+    except ValueError:
+        return ""
+
+
+def _by_word(files: Sequence[Path]) -> dict[str, list[Path]]:
+    """Files by the last word of their names, where several share it: `P1_adc`, `P2_adc`."""
+    matches = {path: LAST_WORD.match(stem(path)) for path in files}
+    counts = Counter(match[3] for match in matches.values() if match)
+    groups: dict[str, list[Path]] = defaultdict(list)
+    for path, match in matches.items():
+        groups[match[3] if match and counts[match[3]] > 1 else ""].append(path)
+    return groups
+
+
+def _what(folder: Path, word: str, group: Sequence[Path]) -> tuple[What, int]:
+    """What a group of files is, by the values of its first readable one; and how many have no readable header."""
+    broken, looked = 0, None
+    for path in group:
+        try:
+            with readable(path.name):
+                image = nibabel.load(path)
+                if looked is None and len(image.shape) in (3, 4):
+                    looked = np.unique(np.asarray(image.dataobj))
+        except Unusable:
+            broken += 1
+    if looked is not None and len(looked) <= MOST_VALUES and np.array_equal(looked, np.round(looked)):
+        return "mask", broken
+    names = {*words(word), *words(folder.name)}
+    return ("adc" if "adc" in names else "dwi" if names & {"dwi", "diff", "diffusion"} else "other"), broken

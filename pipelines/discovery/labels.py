@@ -1,0 +1,112 @@
+"""Where labels may lie: a table with a patient's column and a column of 0 and 1, or a folder of masks."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines.cohort.csvfile import read_csv
+from pipelines.discovery.images import Nifti
+from pipelines.discovery.safe import words
+
+ENOUGH = 0.5  # of a site's patients must have a label, or it is no label
+SLICE = ("slice", "slice_index", "slice_number", "position")
+LABEL = ("label", "cancer", "cspca", "cs", "clinsig", "target", "malignant", "positive", "lesion", "class", "outcome")
+GLAND = frozenset({"gland", "glands", "prostate", "organ", "wg", "whole"})
+LESION = frozenset({"lesion", "lesions", "tumour", "tumor", "cancer", "label", "labels", "roi"})
+
+
+@dataclass(frozen=True)
+class TableFound:
+    """A table of labels. labels: columns of 0 and 1, likely ones first. covered: patients that it has."""
+
+    file: Path
+    patient: str
+    labels: tuple[str, ...]
+    slice: str | None
+    covered: int
+
+    @property
+    def certain(self) -> bool:
+        """Whether there is no doubt which column is the label."""
+        return len(self.labels) == 1 or (self.labels[0].lower() in LABEL and self.labels[1].lower() not in LABEL)
+
+
+@dataclass(frozen=True)
+class MasksFound:
+    """A folder of masks whose names are the patients'. pattern: as `MaskLabels` wants it. names: a mapping of names."""
+
+    folder: Path
+    pattern: str
+    names: Path | None
+    covered: int
+    gland: bool
+    lesion: bool
+
+
+def tables(paths: Iterable[Path], patients: Collection[str]) -> list[TableFound]:
+    """Tables that have enough of these patients, best first."""
+    found = [table for path in paths if path.suffix.lower() in (".csv", ".tsv") and (table := _table(path, patients))]
+    return sorted(found, key=lambda table: (-table.covered, not table.certain, table.slice is None, str(table.file)))
+
+
+def masks(files: Iterable[Nifti], paths: Iterable[Path], patients: Collection[str]) -> list[MasksFound]:
+    """Folders of masks that have enough of these patients, best first. paths: where mappings of names may lie."""
+    groups: dict[tuple[Path, str], list[Nifti]] = defaultdict(list)
+    for file in files:
+        if file.what == "mask":
+            groups[file.path.parent, file.word].append(file)
+    mappings = [(path, names) for path in paths if path.suffix.lower() == ".json" and (names := _names(path))]
+    found = [each for group in groups.values() if (each := _masks(group, mappings, patients))]
+    return sorted(found, key=lambda each: (not each.lesion, each.gland, -each.covered, str(each.folder)))
+
+
+def _table(path: Path, patients: Collection[str]) -> TableFound | None:
+    try:
+        header, lines = read_csv(path)
+    except (OSError, ValueError, csv.Error):
+        return None
+    known = set(patients)
+    counts = {column: len({line[column] for line in lines} & known) for column in header}
+    patient = max(header, key=lambda column: (counts[column], "patient" in column.lower()))
+    if not counts[patient] or counts[patient] < ENOUGH * len(known):
+        return None
+    mine = [line for line in lines if line[patient] in known]
+    binary = [column for column in header if column != patient and {line[column] for line in mine} == {"0", "1"}]
+    numbered = next((c for c in header if c.lower() in SLICE and all(line[c].isdigit() for line in mine)), None)
+    columns = sorted((c for c in binary if c != numbered), key=lambda c: c.lower() not in LABEL)
+    return TableFound(path, patient, tuple(columns), numbered, counts[patient]) if columns else None
+
+
+def _masks(
+    group: Sequence[Nifti], mappings: Sequence[tuple[Path, Mapping[str, str]]], patients: Collection[str]
+) -> MasksFound | None:
+    stems = {file.patient for file in group}
+    covered, names = len(stems & set(patients)), None
+    for path, pairs in mappings:
+        mapped = sum(1 for patient in patients if _mapped(pairs, patient) in stems)
+        covered, names = (mapped, path) if mapped > covered else (covered, names)
+    if not covered or covered < ENOUGH * len(set(patients)):
+        return None
+    first = group[0]
+    ends = first.path.name[len(first.patient) :]
+    said = {*words(first.path.parent.name), *words(first.word)}
+    return MasksFound(first.path.parent, f"{{patient}}{ends}", names, covered, bool(said & GLAND), bool(said & LESION))
+
+
+def _mapped(names: Mapping[str, str], patient: str) -> str | None:
+    found = {value for key, value in names.items() if key == patient or key.startswith(f"{patient}_")}
+    return found.pop() if len(found) == 1 else None
+
+
+def _names(path: Path) -> Mapping[str, str]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError):
+        return {}
+    flat = isinstance(found, dict) and all(isinstance(value, str) for value in found.values())
+    return {str(key): str(value) for key, value in found.items()} if flat else {}

@@ -1,0 +1,66 @@
+"""Look at a folder of studies: what lies there, of which hospitals, with which labels. Writes nothing."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from pipelines.cohort.index import walk
+from pipelines.discovery.found import Found
+from pipelines.discovery.images import PICTURES, dicom_series, nifti_files
+from pipelines.discovery.pictures import pictures
+from pipelines.discovery.safe import Secrets, secrets_of
+from pipelines.discovery.volumes import dicom, volumes
+
+
+def look(folder: Path, labels: Path | None = None) -> Found:
+    """What lies in a folder. labels: a further folder in which labels and masks may lie.
+
+    Raises:
+        ValueError: one of them is no folder, or may not be read; a sentence without anybody's name.
+    """
+    problems = [problem for place in (folder, labels) if place is not None and (problem := folder_problem(place))]
+    if problems:
+        raise ValueError("; ".join(problems))
+    files = below(folder)
+    extra = below(labels) if labels is not None else []
+    files += [path for path in extra if path not in files]
+    closed = _closed(folder)
+    series, unreadable = dicom_series(path for path in files if path not in extra)
+    nifti, broken = nifti_files(files)
+    doubts = [f"{closed:,} folders may not be read, and were not looked into"] if closed else []
+    doubts += [f"{unreadable + broken:,} files cannot be read; they are refused"] if unreadable + broken else []
+    named = secrets_of((each.patient for each in series), {name for each in series for name in each.names})
+    secrets = Secrets(named.words | secrets_of(each.patient for each in nifti).words)
+    found = Found(None)
+    if series:
+        found = dicom(folder, series, files, nifti, secrets)
+    elif any(each.what != "mask" for each in nifti):
+        found = volumes(folder, nifti, files, secrets)
+    elif any(path.name.lower().endswith(PICTURES) for path in files):
+        found = pictures(folder, files) or found
+    return replace(found, doubts=(*doubts, *found.doubts))
+
+
+def folder_problem(folder: Path) -> str:
+    """Why a folder cannot be looked at; empty where it can."""
+    if not folder.is_dir():
+        found = "is a file" if folder.exists() else "does not exist"
+        return f"{folder} {found}; give the folder that holds the images"
+    if not os.access(folder, os.R_OK | os.X_OK):
+        return f"{folder} may not be read by this user; ask for read permission, or run as a user who has it"
+    return ""
+
+
+def below(folder: Path) -> list[Path]:
+    """All regular files below a folder, under the name by which the folder was given."""
+    root = folder.resolve()
+    return [folder / path.relative_to(root) for path in walk(folder)]
+
+
+def _closed(folder: Path) -> int:
+    errors: list[OSError] = []
+    for _ in os.walk(folder, onerror=errors.append):
+        pass
+    return len(errors)

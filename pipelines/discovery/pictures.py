@@ -1,0 +1,83 @@
+"""A folder of pictures and the table that describes them become sites."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pipelines.cohort.csvfile import read_csv
+from pipelines.discovery.found import Found, Group, Site
+from pipelines.discovery.images import PICTURES
+from pipelines.discovery.labels import LABEL
+from pipelines.discovery.places import site_name
+from pipelines.discovery.safe import secrets_of
+
+SITE = ("site", "hospital", "center", "centre", "source", "dataset")
+PATIENT = ("patient", "patient_id", "patientid", "lesion_id", "subject", "subject_id", "case")
+MOST_SITES = 50
+
+
+def pictures(root: Path, files: Sequence[Path]) -> Found | None:
+    """Sites of a folder of pictures; None where no table names most of its own lines' pictures."""
+    there = {path.relative_to(root).as_posix() for path in files if path.name.lower().endswith(PICTURES)}
+    for path in files:
+        if path.suffix.lower() in (".csv", ".tsv"):
+            try:
+                header, lines = read_csv(path)
+            except (OSError, ValueError, csv.Error):
+                continue
+            named = _image_column(header, lines, there)
+            if named is not None:
+                return _found(root, path, header, lines, named)
+    return None
+
+
+def _image_column(header: Sequence[str], lines: Sequence[Mapping[str, str]], there: set[str]) -> tuple[str, str] | None:
+    """The column with pictures' files, and the pattern that makes a file's name of its values."""
+    endings = ["", *sorted({Path(name).suffix for name in there})]
+    for column in header:
+        for ending in endings:
+            hits = sum(f"{line[column]}{ending}" in there for line in lines)
+            if lines and hits >= 0.5 * len(lines):
+                return column, f"{{image}}{ending}"
+    return None
+
+
+def _found(
+    root: Path, table: Path, header: Sequence[str], lines: Sequence[Mapping[str, str]], named: tuple[str, str]
+) -> Found:
+    image, pattern = named
+    patient = next((column for column in header if column.lower() in PATIENT), None)
+    binary = [c for c in header if c not in (image, patient) and {line[c] for line in lines} == {"0", "1"}]
+    likely = [c for c in binary if c.lower() in LABEL] if len(binary) > 1 else binary
+    secrets = secrets_of(line[patient] for line in lines) if patient else secrets_of(())
+    missing = [] if patient else ["no column of the table is called patient"]
+    missing += [] if len(likely) == 1 else ["no column of the table is clearly the label: 0 and 1, called label"]
+    source: dict[str, object] = {"kind": "picture", "folder": str(root), "table": str(table), "image": image}
+    source |= {"pattern": pattern} if pattern != "{image}" else {}
+    source |= {"patient": patient} if patient else {}
+    source |= {"label": likely[0]} if len(likely) == 1 else {}
+    column = next((c for c in header if c.lower() in SITE and 1 < len({x[c] for x in lines}) <= MOST_SITES), None)
+    values = sorted({line[column] for line in lines}) if column else [""]
+    sites = []
+    for value in values:
+        mine = [line for line in lines if column is None or line[column] == value]
+        own: Group = source | ({"where": {column: [value]}} if column else {})
+        people = len({line[patient] for line in mine}) if patient else 0
+        name = site_name(value or root.resolve().name, secrets)
+        sites.append(Site(name, root, own, None, None, (), people, len(mine), len(mine), missing=tuple(missing)))
+    rows = (("pictures of a table", "", "picture", "", f"{len(values)}", f"{len(lines):,}"),)
+    return Found("pictures", tuple(sites), tuple(_doubts(lines, image, patient, column)), rows)
+
+
+def _doubts(lines: Sequence[Mapping[str, str]], image: str, patient: str | None, column: str | None) -> list[str]:
+    doubled = len(lines) - len({line[image] for line in lines})
+    doubts = [f"{doubled:,} lines of the table name a picture that another line names too"] if doubled else []
+    if patient and column:
+        homes: dict[str, set[str]] = {}
+        for line in lines:
+            homes.setdefault(line[patient], set()).add(line[column])
+        shared = sum(len(where) > 1 for where in homes.values())
+        doubts += [f"{shared:,} patients are in several hospitals; hospitals must not share patients"] if shared else []
+    return doubts

@@ -1,0 +1,70 @@
+"""What of a header or a file's name may be shown: words of the field, and nothing that could be a patient's.
+
+Descriptions are free text, in which scanner operators do write names. So of a description only known words are shown,
+and of every other text nothing that also stands in a patient's name or identifier.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+HIDDEN = "…"
+LINES = (
+    "adc dwi dti diff diffusion trace tracew map maps exp eadc calc epi ep2d ep3d ep se tse fse gre tfe ffe ir",
+    "t1 t2 t1w t2w pd flair swi dce perf perfusion vibe lava thrive tra ax axial sag sagittal cor coronal obl oblique",
+    "3d 2d fs fatsat fat sat spair stir mix dyndist dynamic resolve zoom zoomit ivim kurtosis tensor b0 prostate",
+    "pelvis abdomen brain head neck breast liver mask masks lesion lesions label labels seg segmentation roi gland",
+    "glands organ prostata tumour tumor cancer image images data dicom nifti dcm study studies series train test orig",
+    "original primary derived norm nd dis2d dis3d none other mosaic mr ct us pt nm ot",
+)
+WORDS = frozenset(word for line in LINES for word in line.split())
+NUMBERS = re.compile(r"b\d{1,4}|\d{1,2}mm|\d{1,3}")
+SHORTEST = 3
+COMMON = 0.9
+
+
+def words(text: str) -> list[str]:
+    """Words in lower case: runs of letters and digits."""
+    return [word for word in re.split(r"[\W_]+", text.lower()) if word]
+
+
+def known_words(text: str) -> str:
+    """A description without everything that is no word of the field: `ep2d diff tra …`."""
+    shown = [word if word in WORDS or NUMBERS.fullmatch(word) else HIDDEN for word in words(text)]
+    return " ".join(
+        word for place, word in enumerate(shown) if word != HIDDEN or place == 0 or shown[place - 1] != word
+    )
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """Words of patients' names and identifiers, in lower case."""
+
+    words: frozenset[str]
+
+    def tells(self, text: str) -> bool:
+        """Whether a text has a word, or the letters, of a patient's name or identifier."""
+        low = text.lower()
+        if any(word in self.words for word in (*words(text), low)):
+            return True
+        return any(len(word) > SHORTEST and word in low for word in self.words)
+
+    def shown(self, text: str) -> str:
+        """The text, or a mark in its place."""
+        return HIDDEN if self.tells(text) else text
+
+
+def secrets_of(identifiers: Iterable[str], names: Iterable[str] = ()) -> Secrets:
+    """Of patients' identifiers and names. Words of the field are no secrets, nor is what identifiers have in common.
+
+    Something in common is a word of nine in ten identifiers, and of two at least, as the study in `STUDY-0001`.
+    """
+    known = [text.lower().strip() for text in sorted(set(identifiers))]
+    counts = Counter(word for text in known for word in set(words(text)))
+    common = {word for word, count in counts.items() if count >= max(2, COMMON * len(known))}
+    called = {text.lower().strip() for text in names} - set(known)
+    found = {*known, *called, *(word for text in called for word in words(text)), *(set(counts) - common)}
+    return Secrets(frozenset(word for word in found if len(word) >= SHORTEST and word not in WORDS))

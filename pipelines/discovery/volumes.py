@@ -1,0 +1,215 @@
+"""A folder of DICOM series or NIfTI files becomes sites, with the images to take and the labels that fit them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+from pipelines.discovery.found import Found, Group, Site
+from pipelines.discovery.images import Nifti, Series
+from pipelines.discovery.labels import MasksFound, masks, tables
+from pipelines.discovery.places import Image, Place, places
+from pipelines.discovery.safe import WORDS, Secrets, known_words, words
+
+TYPES = frozenset({"ADC", "TRACEW", "TRACE", "DIFFUSION", "ORIGINAL", "DERIVED", "M", "OTHER"})
+NAMED = "the name of the labels' file or folder holds a patient's name or identifier; rename it"
+NO_ADC = (
+    "no ADC map and no diffusion-weighted series with several b-values was found; say in source which series to take, "
+    "as in select: {SeriesDescription: t2}, and in images values: standardized"
+)
+NO_LABELS = "no labels were found for these patients: neither a table of 0 and 1 nor a folder of masks names them"
+
+
+def dicom(
+    root: Path, series: Sequence[Series], files: Sequence[Path], nifti: Sequence[Nifti], secrets: Secrets
+) -> Found:
+    """Sites of a folder of DICOM. files: everything in which labels may lie."""
+    images = [Image(path, each.patient) for each in series for path in each.paths]
+    found = places(root, images, secrets)
+    sites, doubts = [], _dicom_doubts(series)
+    for place in found:
+        mine = [each for each in series if any(path.is_relative_to(place.folder) for path in each.paths)]
+        chosen, source, said = _chosen_series(mine, str(place.folder))
+        patients = {each.patient for each in chosen}
+        labels, gland, others, missing = _labels(place, found, patients, files, nifti, secrets)
+        sites.append(
+            Site(
+                name=place.name,
+                home=place.home,
+                source=source,
+                labels=labels,
+                gland=gland,
+                others=others,
+                patients=len(patients),
+                studies=len({each.study for each in chosen}),
+                images=sum(each.images for each in chosen),
+                scanners=Counter(secrets.shown(each.scanner) for each in chosen),
+                missing=(*said, *missing),
+            )
+        )
+        doubts += _choice_doubts(place.name, mine, chosen)
+    return Found("dicom", tuple(sites), (*doubts, *_shared_patients(series, found)), _rows(series))
+
+
+def volumes(root: Path, nifti: Sequence[Nifti], files: Sequence[Path], secrets: Secrets) -> Found:
+    """Sites of a folder of NIfTI files."""
+    images = [each for each in nifti if each.what != "mask"]
+    found = places(root, [Image(each.path, each.patient) for each in images], secrets)
+    sites = []
+    for place in found:
+        mine = [each for each in images if each.path.is_relative_to(place.folder)]
+        chosen, source, said = _chosen_files(mine, place.folder, secrets)
+        patients = {each.patient for each in chosen}
+        labels, gland, others, missing = _labels(place, found, patients, files, nifti, secrets)
+        size = (len(patients), len(chosen), len(chosen))
+        sites.append(Site(place.name, place.home, source, labels, gland, others, *size, missing=(*said, *missing)))
+    groups = Counter((each.what, known_words(f"{each.path.parent.name} {each.word}")) for each in nifti)
+    rows = tuple((text, "NIfTI", what, "", "", f"{count:,}") for (what, text), count in sorted(groups.items()))
+    return Found("nifti", tuple(sites), (), rows)
+
+
+def _chosen_series(series: Sequence[Series], folder: str) -> tuple[list[Series], Group, list[str]]:
+    """ADC maps, or diffusion-weighted images of several b-values; and how a configuration says so."""
+    source: dict[str, object] = {"kind": "dicom", "folder": folder}
+    for what in ("adc", "dwi"):
+        chosen = [each for each in series if each.what == what]
+        b_values = {b for each in chosen for b in each.b_values}
+        if chosen and (what == "adc" or len(b_values) > 1):
+            select = _selecting(chosen, [each for each in series if each not in chosen])
+            said = [] if select is not None else ["the series to take cannot be told from the others by their headers"]
+            source |= {"select": select} if select else {}
+            source |= {"derive": "adc"} if what == "dwi" else {}
+            return chosen, source, said
+    return list(series), source, [NO_ADC]
+
+
+def _selecting(chosen: Sequence[Series], others: Sequence[Series]) -> dict[str, str] | None:
+    """Header texts that all chosen series have and no other has; None where there are none."""
+    kinds = [set(each.image_type.upper().split("\\")) & TYPES for each in chosen]
+    said = [set(words(each.description)) & WORDS for each in chosen]
+    types = sorted(set.intersection(*kinds), key=lambda text: (text != "ADC", -len(text), text))
+    texts = sorted(set.intersection(*said), key=lambda text: (text != "adc", -len(text), text))
+    if not any(each.modality for each in others) and "ADC" not in types:
+        return {} if not others else None
+    for keyword, values in (("ImageType", types), ("SeriesDescription", texts)):
+        for text in values:
+            there = [each.image_type if keyword == "ImageType" else each.description for each in others]
+            if not any(text.lower() in value.lower() for value in there):
+                return {keyword: text}
+    return {} if not others else None
+
+
+def _chosen_files(images: Sequence[Nifti], folder: Path, secrets: Secrets) -> tuple[list[Nifti], Group, list[str]]:
+    """The one group of files, or the one that is called ADC; and how a configuration says so."""
+    groups: dict[tuple[Path, str], list[Nifti]] = defaultdict(list)
+    for each in images:
+        groups[each.path.parent, each.word].append(each)
+    adc = {key: group for key, group in groups.items() if group[0].what == "adc"}
+    left = adc if len(adc) == 1 else groups
+    if len(left) != 1:
+        text = "the images lie in several folders, or have several endings, and none is called adc alone"
+        return list(images), {"kind": "nifti", "folder": str(folder)}, [text]
+    (((parent, word), chosen),) = left.items()
+    name = chosen[0].path.name
+    ending = name[len(chosen[0].patient) :]
+    source: dict[str, object] = {"kind": "nifti", "folder": str(parent), "pattern": f"*{ending}"}
+    if word:
+        source["patient"] = f"^(.+){ending.partition('.')[0]}$"
+    said = (
+        ["the name of the images' folder holds a patient's name or identifier; rename it"]
+        if secrets.tells(parent.name)
+        else []
+    )
+    return chosen, source, said
+
+
+def _labels(
+    place: Place,
+    found: Sequence[Place],
+    patients: Collection[str],
+    files: Sequence[Path],
+    nifti: Sequence[Nifti],
+    secrets: Secrets,
+) -> tuple[Group | None, Group | None, tuple[Group, ...], list[str]]:
+    """Labels and gland masks for a site, other labels that would do, and what is missing."""
+    elsewhere = [each.home for each in found if each is not place and each.home != place.home]
+    mine = [path for path in files if not any(path.is_relative_to(home) for home in elsewhere)]
+    own = [each for each in nifti if not any(each.path.is_relative_to(home) for home in elsewhere)]
+    masked = masks(own, mine, patients)
+    glands = [each for each in masked if each.gland and not each.lesion]
+    lesions = [each for each in masked if not each.gland or each.lesion]
+    tabled = tables(mine, patients)
+    sure: list[Group] = [_mask_group(each, "mask") for each in lesions if each.lesion]
+    sure += [_mask_group(lesions[0], "mask")] if len(lesions) == 1 and not lesions[0].lesion else []
+    for table in tabled:
+        group: dict[str, object] = {"kind": "table", "file": str(table.file), "patient": table.patient}
+        group |= {"label": table.labels[0]} | ({"slice": table.slice} if table.slice else {})
+        if table.certain:
+            sure.append(group)
+    gland = _mask_group(glands[0], None) if glands else None
+    told = [group for group in sure if any(secrets.tells(str(value)) for value in _own(group, place))]
+    sure = [group for group in sure if group not in told]
+    if sure:
+        return sure[0], gland, tuple(sure[1:]), []
+    unsure = next((table for table in tabled if not table.certain), None)
+    text = NAMED if told else NO_LABELS
+    if unsure is not None:
+        columns = ", ".join(secrets.shown(column) for column in unsure.labels)
+        text = f"several columns of a table could be the label: {columns}; choose one"
+    return None, gland, (), [text]
+
+
+def _own(group: Group, place: Place) -> Iterable[object]:
+    """What a group says beyond the folder that the user named."""
+    for key, value in group.items():
+        path = Path(str(value))
+        inside = key in ("folder", "file", "names") and path.is_relative_to(place.home)
+        yield path.relative_to(place.home) if inside else path.name if key in ("folder", "file", "names") else value
+
+
+def _mask_group(found: MasksFound, kind: str | None) -> Group:
+    group: dict[str, object] = {"kind": kind} if kind else {}
+    group["folder"] = str(found.folder)
+    group |= {"pattern": found.pattern} if found.pattern != "{patient}.nii.gz" else {}
+    return group | ({"names": str(found.names)} if found.names else {})
+
+
+def _rows(series: Sequence[Series]) -> tuple[tuple[str, ...], ...]:
+    """Kinds of series: description, modality, what it seems to be, b-values, series, images."""
+    groups: dict[tuple[str, ...], list[Series]] = defaultdict(list)
+    for each in series:
+        b_values = " ".join(f"{b:g}" for b in sorted(each.b_values)[:8])
+        groups[known_words(each.description), each.modality, each.what, b_values].append(each)
+    return tuple(
+        (*key, f"{len(group):,}", f"{sum(each.images for each in group):,}") for key, group in sorted(groups.items())
+    )
+
+
+def _dicom_doubts(series: Sequence[Series]) -> list[str]:
+    counts = {
+        "series have no PatientID; they cannot be used": sum(not each.patient for each in series),
+        "series hold images of several orientations (a localizer?); they are refused": sum(
+            each.orientations > 1 for each in series
+        ),
+        "images occur twice (same SOPInstanceUID); their series are refused": sum(each.doubled for each in series),
+    }
+    return [f"{count:,} {text}" for text, count in counts.items() if count]
+
+
+def _choice_doubts(site: str, series: Sequence[Series], chosen: Sequence[Series]) -> list[str]:
+    studies = Counter((each.patient, each.study) for each in chosen)
+    several = sum(count > 1 for count in studies.values())
+    without = len({each.patient for each in series} - {each.patient for each in chosen})
+    doubts = [f"{site}: {several:,} studies have several such series; those on one grid are refused"] if several else []
+    return doubts + ([f"{site}: {without:,} patients have no such series"] if without else [])
+
+
+def _shared_patients(series: Sequence[Series], found: Sequence[Place]) -> list[str]:
+    homes: dict[str, set[Path]] = defaultdict(set)
+    for each in series:
+        homes[each.patient] |= {p.home for p in found if any(path.is_relative_to(p.home) for path in each.paths)}
+    shared = sum(len(where) > 1 for where in homes.values())
+    return (
+        [f"{shared:,} patients lie in several hospitals' folders; hospitals must not share patients"] if shared else []
+    )

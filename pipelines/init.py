@@ -1,0 +1,121 @@
+"""python -m pipelines.init FOLDER [--out my.yaml]: look at a folder of studies, write the configuration that fits it.
+
+No name or identifier of a patient is printed or written. What cannot be found out is not invented: a marked line stands
+in its place, and the exit code is 3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import re
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from pipelines.check import check
+from pipelines.discovery.draft import FILL_IN, drafted
+from pipelines.discovery.found import Found
+from pipelines.discovery.look import look
+from pipelines.exits import Exit
+from pipelines.run import load, make_world
+from pipelines.stopping import Stop
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Look, write, and return the exit code: 0, 3 where something must be filled in, 2 for a wrong command line."""
+    line = parser()
+    options = line.parse_args(arguments)
+    console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 160)
+    if options.out is not None and Path(options.out).exists():
+        line.error(f"--out: {options.out} exists already; give another name, or remove it")
+    try:
+        found = look(Path(options.folder), None if options.labels is None else Path(options.labels))
+    except ValueError as error:
+        console.print(str(error), markup=False, soft_wrap=True)
+        return int(Exit.DATA)
+    if found.sort is None:
+        text = "holds no DICOM image, no NIfTI image and no pictures that a table names; give the folder of the images"
+        console.print(f"{options.folder} {text}", markup=False, soft_wrap=True)
+        return int(Exit.DATA)
+    text = drafted(found, folder=options.folder, file=shlex.quote(options.out or "my.yaml"), name=run_name(found))
+    _show(found, console)
+    if options.out is None:
+        print(text, end="")  # noqa: T201 - the configuration is the answer
+    else:
+        Path(options.out).write_text(text, encoding="utf-8")
+    return int(_end(found, text, options.out, console))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(prog="python -m pipelines.init", description=(__doc__ or "").splitlines()[0])
+    made.add_argument("folder", help="studies of one hospital, or a folder with a folder for each hospital")
+    made.add_argument("--labels", metavar="FOLDER", help="a further folder in which tables of labels or masks lie")
+    made.add_argument("--out", metavar="FILE", help="write the configuration here (default: print it)")
+    return made
+
+
+def run_name(found: Found) -> str:
+    """A name for the run, of the sites' names."""
+    text = found.sites[0].name if len(found.sites) == 1 else f"{len(found.sites)}_sites"
+    return re.sub(r"[^a-z0-9_-]", "", text)[:40] or "run"
+
+
+def complaint(text: str) -> str:
+    """What `python -m pipelines.run --check` has against a configuration; empty where it has nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "draft.yaml"
+        path.write_text(text, encoding="utf-8")
+        try:
+            config = dataclasses.replace(load(str(path)), runs=folder)
+            check(make_world(config, Path(folder) / config.name, Stop()), Console(quiet=True), as_json=False)
+        except Exception as error:
+            return str(error) or type(error).__name__
+    return ""
+
+
+def _show(found: Found, console: Console) -> None:
+    """Sites, kinds of series and doubts, on the terminal."""
+    sites = Table("site", "patients", "studies", "images", "labels", title="Sites", title_justify="left")
+    for site in found.sites:
+        inside = site.source.get("label") if found.sort == "pictures" else None
+        labels = str(site.labels["kind"]) if site.labels else "column" if inside else "[bold]none[/bold]"
+        sites.add_row(site.name, f"{site.patients:,}", f"{site.studies:,}", f"{site.images:,}", labels)
+    kinds = Table("what is said", "modality", "taken as", "b-values", "series", "images", title_justify="left")
+    kinds.title = "Kinds of images"
+    for row in found.rows:
+        kinds.add_row(*(cell.replace("[", r"\[") for cell in row))
+    for table in (sites, kinds):
+        console.print(table)
+    for doubt in found.doubts:
+        console.print(f"doubt: {doubt}", markup=False, soft_wrap=True)
+
+
+def _end(found: Found, text: str, out: str | None, console: Console) -> Exit:
+    """What is left to do, in a sentence; the configuration was tried as --check tries it."""
+    where = out or "the configuration"
+    if not found.complete:
+        lines = [number for number, line in enumerate(text.splitlines(), 1) if FILL_IN in line]
+        for sentence in dict.fromkeys(sentence for site in found.sites for sentence in site.missing):
+            console.print(f"missing: {sentence}", markup=False, soft_wrap=True)
+        console.print(f"fill in {where} at lines {', '.join(map(str, lines))} (marked {FILL_IN}), then --check it")
+        return Exit.DATA
+    if said := complaint(text):
+        console.print(f"--check would not accept {where}: {said}", markup=False, soft_wrap=True)
+        return Exit.DATA
+    console.print(
+        f"{where} is accepted by --check; now: python -m pipelines.run {shlex.quote(out or 'my.yaml')} --check"
+    )
+    return Exit.OK
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    sys.exit(main())

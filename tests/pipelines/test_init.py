@@ -1,0 +1,261 @@
+"""From a folder to a configuration that --check accepts; no patient's name on the way; nothing invented."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import shutil
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pydicom
+import pytest
+import yaml
+
+from pipelines.cohort.phantom import PhantomSource
+from pipelines.cohort.phantom_files import write
+from pipelines.discovery.safe import known_words, secrets_of
+from pipelines.exits import Exit
+from pipelines.init import main
+from pipelines.run import load
+from pipelines.run import main as run_main
+
+PLANTED = ("Okonkwo", "Wilhelmina", "MRN77123")
+
+
+def phantom(folder: Path, wrote: str = "dicom", *, seed: int = 1, patients: int = 3) -> Path:
+    write(PhantomSource(scanner="P", patients=patients, seed=seed, slices=4, format=wrote), folder)
+    return folder
+
+
+def drafted(folder: Path, capsys, *words: str) -> tuple[int, str, str]:
+    code = main([str(folder), *words])
+    said = capsys.readouterr()
+    return code, said.out, " ".join(said.err.split())
+
+
+def plant(folder: Path) -> None:
+    """Give every DICOM file a patient's name and identifier, also where operators write them."""
+    for path in folder.rglob("*.dcm"):
+        dataset = pydicom.dcmread(path)
+        dataset.PatientName = f"{PLANTED[0]}^{PLANTED[1]}"
+        dataset.PatientID = f"{PLANTED[2]}{path.parent.name[-1]}"
+        dataset.SeriesDescription = f"ep2d ADC {PLANTED[0]} for Dr Somebody"
+        dataset.Manufacturer = f"Scanner of {PLANTED[1]}"
+        dataset.save_as(path)
+
+
+@pytest.mark.parametrize("wrote", ["dicom", "nifti"])
+def test_a_phantom_hospital_on_disk_gives_a_configuration_that_check_accepts(tmp_path, monkeypatch, capsys, wrote):
+    monkeypatch.chdir(tmp_path)
+    phantom(tmp_path / "clinic", wrote)
+    code, out, err = drafted(Path("clinic"), capsys, "--out", "my.yaml")
+    assert (code, out) == (Exit.OK, "") and "accepted by --check" in err
+    assert run_main(["my.yaml", "--check"]) == Exit.OK
+    site = load("my.yaml").sites["clinic"]
+    assert site.source.folder == "clinic/images" and site.labels.folder == "clinic/masks/lesion"
+    assert site.gland is not None and site.gland.folder == "clinic/masks/gland"
+    assert "labels.csv" in Path("my.yaml").read_text()  # what could be taken instead
+
+
+def test_looking_leaves_nothing_behind(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    phantom(tmp_path / "clinic")
+    before = sorted(tmp_path.rglob("*"))
+    assert drafted(Path("clinic"), capsys)[0] == Exit.OK
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_was_written_also_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for seed, name in enumerate(("St. Mary", "north")):
+        phantom(tmp_path / "studies" / name, "nifti", seed=seed, patients=4)
+    assert drafted(Path("studies"), capsys, "--out", "my.yaml")[0] == Exit.OK
+    settings = yaml.safe_load(Path("my.yaml").read_text())
+    assert set(settings["sites"]) == {"st_mary", "north"} and set(settings["train"]["methods"]) > {"local", "fedavg"}
+    settings["train"]["schedule"]["rounds"] = 1
+    settings["evaluate"]["copies"] = 5
+    Path("short.yaml").write_text(yaml.safe_dump(settings))
+    assert run_main(["short.yaml"]) == Exit.OK
+
+
+def test_no_name_or_identifier_is_printed_or_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = phantom(tmp_path / "clinic") / "images"
+    plant(folder)
+    for place, path in enumerate(sorted(folder.iterdir())):
+        path.rename(folder / f"{PLANTED[0]}_{place}")
+    code, _, err = drafted(Path("clinic"), capsys, "--out", "my.yaml")
+    text = Path("my.yaml").read_text() + err
+    assert code == Exit.DATA and "FILL IN" in text  # the masks bear the old names
+    assert not [name for name in PLANTED if name.lower() in text.lower()]
+    assert "Somebody" not in text and "ep2d adc" in text
+
+
+def test_a_hospital_is_not_called_by_a_patient(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for seed in (1, 2):
+        phantom(tmp_path / "studies" / str(seed), seed=seed)
+        plant(tmp_path / "studies" / str(seed))
+    (tmp_path / "studies" / "1").rename(tmp_path / "studies" / PLANTED[0])
+    code, out, err = drafted(Path("studies"), capsys)
+    assert code == Exit.DATA and list(yaml.safe_load(out)["sites"]) == ["hospital"]
+    assert PLANTED[0].lower() not in (out + err).lower()
+
+
+def test_without_labels_the_line_to_fill_is_marked_and_check_refuses_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    phantom(tmp_path / "clinic")
+    shutil.rmtree(tmp_path / "clinic" / "masks")
+    (tmp_path / "clinic" / "labels.csv").rename(tmp_path / "labels.csv")
+    code, _, err = drafted(Path("clinic"), capsys, "--out", "my.yaml")
+    lines = Path("my.yaml").read_text().splitlines()
+    (line,) = [number for number, text in enumerate(lines, 1) if text.strip().startswith("labels: FILL IN")]
+    assert code == Exit.DATA and f"{line}" in err and "no labels were found" in err
+    assert run_main(["my.yaml", "--check"]) == Exit.CONFIG
+    lines[line - 1] = "    labels: {kind: table, file: labels.csv, patient: patient, label: label, slice: slice}"
+    Path("my.yaml").write_text("\n".join(lines))
+    assert run_main(["my.yaml", "--check"]) == Exit.OK
+    assert drafted(Path("clinic"), capsys, "--labels", "labels.csv")[0] == Exit.DATA  # a file, not a folder
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "labels.csv").rename(tmp_path / "tables" / "labels.csv")
+    assert drafted(Path("clinic"), capsys, "--labels", "tables")[0] == Exit.OK
+
+
+@pytest.mark.parametrize(("columns", "code"), [({"label": 0, "smoker": 1}, 0), ({"smoker": 0, "married": 1}, 3)])
+def test_a_column_is_the_label_only_if_it_says_so(tmp_path, monkeypatch, capsys, columns, code):
+    monkeypatch.chdir(tmp_path)
+    phantom(tmp_path / "clinic", patients=4)
+    shutil.rmtree(tmp_path / "clinic" / "masks")
+    table = tmp_path / "clinic" / "labels.csv"
+    with table.open() as file:
+        patients = sorted({row["patient"] for row in csv.DictReader(file)})
+    rows = [[patient, *((place + shift) % 2 for shift in columns.values())] for place, patient in enumerate(patients)]
+    table.write_text("\n".join(";".join(map(str, row)) for row in [["id", *columns], *rows]))
+    assert drafted(Path("clinic"), capsys, "--out", "my.yaml")[0] == code
+    if code == 0:
+        assert load("my.yaml").sites["clinic"].labels.label == "label"
+    else:
+        assert "smoker, married; choose one" in Path("my.yaml").read_text()
+
+
+def test_doubts_are_counted(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for seed, name in ((1, "one"), (2, "two")):
+        phantom(tmp_path / "studies" / name, seed=seed)
+    (source, *_) = sorted((tmp_path / "studies" / "one" / "images").iterdir())
+    shutil.copytree(source, tmp_path / "studies" / "two" / "images" / "visitor")  # one patient at two hospitals
+    (tmp_path / "studies" / "one" / "images" / "cut.dcm").write_bytes(b"no image")
+    first = next(iter(sorted(source.iterdir())))
+    shutil.copy(first, first.with_name("twice.dcm"))
+    code, out, err = drafted(Path("studies"), capsys)
+    assert code == Exit.OK
+    for doubt in ("1 patients lie in several hospitals' folders", "1 files cannot be read"):
+        assert doubt in err and doubt in out
+    assert "images occur twice" in err
+
+
+def test_diffusion_without_adc_maps_is_fitted(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    phantom(tmp_path / "clinic")
+    for path in sorted((tmp_path / "clinic" / "images").rglob("*.dcm")):
+        for number, b in enumerate((0, 800)):
+            dataset = pydicom.dcmread(path)
+            dataset.ImageType = ["ORIGINAL", "PRIMARY", "DIFFUSION", "NONE"]
+            dataset.SeriesDescription = "ep2d diff"
+            dataset.add_new("DiffusionBValue", "FD", float(b))
+            dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID = (
+                f"{dataset.SOPInstanceUID[:60]}.{number}"
+            )
+            dataset.save_as(path.with_name(f"{path.stem}_{b}.dcm"))
+        path.unlink()
+    assert drafted(Path("clinic"), capsys, "--out", "my.yaml")[0] == Exit.OK
+    assert load("my.yaml").sites["clinic"].source.derive == "adc"
+
+
+def test_nifti_files_of_several_kinds_are_told_apart_by_their_last_word(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    draws = np.random.default_rng(0)
+    for patient in ("A1", "A2", "A3"):
+        for word in ("adc", "t2"):
+            values = draws.uniform(500, 2000, (8, 8, 4)).astype(np.float32)
+            (tmp_path / "clinic").mkdir(exist_ok=True)
+            nibabel.Nifti1Image(values, np.eye(4)).to_filename(tmp_path / "clinic" / f"{patient}_{word}.nii.gz")
+        mask = np.zeros((8, 8, 4), np.uint8)
+        mask[2:4, 2:4, 1] = 1
+        nibabel.Nifti1Image(mask, np.eye(4)).to_filename(tmp_path / "clinic" / f"{patient}_lesion.nii.gz")
+    assert drafted(Path("clinic"), capsys, "--out", "my.yaml")[0] == Exit.OK
+    site = load("my.yaml").sites["clinic"]
+    assert (site.source.pattern, site.source.patient) == ("*_adc.nii.gz", "^(.+)_adc$")
+    assert site.labels.pattern == "{patient}_lesion.nii.gz"
+
+
+@pytest.mark.parametrize(("made", "told"), [("empty", "holds no DICOM"), ("file", "is a file"), ("", "does not exist")])
+def test_a_folder_without_images_is_said_to_be_one(tmp_path, capsys, made, told):
+    place = tmp_path / "place"
+    if made == "empty":
+        place.mkdir()
+    elif made == "file":
+        place.touch()
+    code, out, err = drafted(place, capsys)
+    assert (code, out) == (Exit.DATA, "") and told in err
+
+
+def test_a_folder_that_may_not_be_read_is_said_to_be_one(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may read everything
+    code, out, err = drafted(tmp_path, capsys)
+    assert (code, out) == (Exit.DATA, "") and "may not be read" in err
+
+
+def test_an_existing_file_is_not_written_over(tmp_path, capsys):
+    (tmp_path / "my.yaml").write_text("precious")
+    with pytest.raises(SystemExit) as ended:
+        main([str(tmp_path), "--out", str(tmp_path / "my.yaml")])
+    assert ended.value.code == Exit.CONFIG and (tmp_path / "my.yaml").read_text() == "precious"
+
+
+def test_real_dicom_of_two_patients_gets_its_adc_its_masks_and_its_names(data, tmp_path, monkeypatch, capsys):
+    if not (data / "prostatex").is_dir():
+        pytest.skip(f"no ProstateX below {data}")
+    monkeypatch.chdir(tmp_path)
+    code, _, err = drafted(data / "prostatex", capsys, "--out", "my.yaml")
+    assert code == Exit.OK and "-0000" not in err + Path("my.yaml").read_text()
+    site = load("my.yaml").sites["prostatex"]
+    assert dict(site.source.select) == {"ImageType": "ADC"}
+    shipped = yaml.safe_load((Path(main.__globals__["__file__"]).parent / "configs" / "prostatex.yaml").read_text())
+    wanted = shipped["sites"]["prostatex"]
+    for found, group in ((site.labels, wanted["labels"]), (site.gland, wanted["gland"])):
+        plain = dataclasses.asdict(found)
+        assert plain["folder"].endswith(group["folder"].partition("}")[2])
+        assert plain["names"].endswith(group["names"].partition("}")[2])
+
+
+def test_pictures_with_a_table_become_a_site_for_each_source(data, tmp_path, monkeypatch, capsys):
+    if not (data / "ham10000").is_dir():
+        pytest.skip(f"no pictures below {data}")
+    monkeypatch.chdir(tmp_path)
+    assert drafted(data / "ham10000", capsys, "--out", "my.yaml")[0] == Exit.OK
+    config = load("my.yaml")
+    assert set(config.sites) == {"rosendahl", "vidir_modern", "vidir_molemax", "vienna_dias"}
+    assert all(dict(site.source.where) == {"site": (name,)} for name, site in config.sites.items())
+    assert "HAM_0" not in Path("my.yaml").read_text()
+
+
+def test_odd_real_files_give_a_marked_draft_and_no_failure(data, tmp_path, monkeypatch, capsys):
+    if not (data / "dicom_zoo").is_dir():
+        pytest.skip(f"no odd files below {data}")
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = drafted(data / "dicom_zoo", capsys)
+    assert code == Exit.DATA and "labels: FILL IN" in out
+    people = {str(pydicom.dcmread(path, force=True).get("PatientName", "")) for path in data.glob("phi/**/*.dcm")}
+    code, out, err = drafted(data / "phi", capsys)
+    names = [name for person in people for name in person.split("^") if len(name) > 3]
+    assert not [name for name in names if name.lower() in (out + err).lower()]
+
+
+def test_words_of_the_field_are_shown_and_others_are_not():
+    assert known_words("ep2d_diff_tra MILLER b800 MILLER JOHN adc") == "ep2d diff tra … b800 … adc"
+    secrets = secrets_of({"STUDY-0001", "STUDY-0002"}, {"Miller^John"})
+    assert secrets.tells("of miller") and secrets.tells("0001") and secrets.tells("xmillerx")
+    assert not secrets.tells("study.csv") and not secrets.tells("SIEMENS 3.0 T")
