@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gzip
+import re
 import shutil
 import signal
 from collections import Counter
@@ -310,3 +311,14 @@ def test_prostatex_lies_where_its_headers_say(data: Path) -> None:
         study = candidate.load()
         folder = root / "/".join(study.study.split("/")[:2])
         check_geometry(study, [pydicom.dcmread(path) for path in folder.iterdir()])
+
+
+def test_every_reason_in_the_code_is_explained() -> None:
+    root = Path(__file__).parents[3]
+    code = "\n".join(path.read_text() for path in sorted((root / "pipelines" / "cohort").glob("*.py")))
+    raised = set(re.findall(r"(?:Unusable\(|Rejected\([^()]*?,)\s*\"([a-z0-9_]+)\"", code))
+    raised |= set(re.findall(r"\(\"(mixed_[a-z]+)\", \"", code))
+    explained = set(re.findall(r"^\| `([a-z0-9_]+)` \|", (root / "docs" / "formats.md").read_text(), re.MULTILINE))
+    assert len(raised) > 40
+    assert raised - explained == set()
+    assert {name for name in explained if f'"{name}"' not in code} == set()
