@@ -4,8 +4,9 @@ Every reader finds the studies of one folder and reads them one after the other,
 nothing is kept. The readers take turns, so that a busy machine slows all of them: only ratios within a run count.
 Memory is the growth of a fresh process's peak while it reads (Linux only), after it has read one small study.
 
-Ours reads each header twice and checks it: positions, spacing, orientation, patient, unit, damage. The others stack
-what they find. In DICOM our time is nearly all pydicom's parsing of headers; in NIfTI it is nibabel's, and zlib.
+Ours reads each DICOM header twice, once for the index and once with the pixels, and checks it: positions, spacing,
+orientation, patient, unit, damage. The others stack what they find. By cProfile about two thirds of our DICOM time is
+pydicom's parsing of headers, a tenth its decoding of pixels; in NIfTI half is placing the grid (qform, sform), twice.
 
 Libraries for comparison are no dependencies: pip install SimpleITK itk, in a virtual environment of its own.
 """
