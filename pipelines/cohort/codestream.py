@@ -1,6 +1,7 @@
 """What a compressed image says of itself, before a decoder believes it: its size, and whether its end is there.
 
-Decoders reserve memory for any size, and fill what is cut off with grey.
+Decoders reserve memory for any size, and fill what is cut off with grey. A deflated file is unpacked whole by whoever
+opens it, so its unpacked size is counted first.
 
 JPEG 2000 says it in the SIZ marker (ISO/IEC 15444-1 A.5.1), the other JPEGs in a start-of-frame marker (ISO/IEC 10918-1
 B.2.2; ISO/IEC 14495-1 C.2.2 for JPEG-LS).
@@ -9,6 +10,8 @@ B.2.2; ISO/IEC 14495-1 C.2.2 for JPEG-LS).
 from __future__ import annotations
 
 import struct
+import zlib
+from pathlib import Path
 
 from pydicom.dataset import Dataset
 from pydicom.encaps import generate_frames
@@ -21,6 +24,28 @@ FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC} | {0xF7}
 ALONE = frozenset(range(0xD0, 0xD8)) | {0x01}  # markers without a length
 END = b"\xff\xd9"  # of all of these codes
 PADDING = b"\0\xff "
+DEFLATED = b"1.2.840.10008.1.2.1.99"
+META = 144  # bytes: preamble, prefix, and the length of the group that tells the transfer syntax
+UNPACKED = 2**29  # bytes of a deflated file
+CHUNK = 2**20
+
+
+def check_deflated(path: Path) -> None:
+    """Refuse a deflated file that unpacks to far more than an image, without keeping what is unpacked.
+
+    Raises:
+        Unusable: `too_large`.
+    """
+    with path.open("rb") as file:
+        head = file.read(2048)
+        if DEFLATED not in head:
+            return
+        file.seek(META + int.from_bytes(head[META - 4 : META], "little"))
+        inflate, size, rest = zlib.decompressobj(-zlib.MAX_WBITS), 0, b""
+        while not inflate.eof and (rest := inflate.unconsumed_tail or file.read(CHUNK)):
+            size += len(inflate.decompress(rest, CHUNK))
+            if size > UNPACKED:
+                raise Unusable("too_large", f"it unpacks to more than {UNPACKED} bytes. Export it without deflation.")
 
 
 def check_codestream(dataset: Dataset) -> None:

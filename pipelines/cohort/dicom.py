@@ -37,9 +37,9 @@ SUFFIXES = (".dcm", ".dicom", ".ima")
 class DicomSource:
     """A folder of DICOM files, in any arrangement.
 
-    select: DICOM keyword -> text that the header's value must contain, in upper or lower case, for a file to be used;
-    {"ImageType": "ADC"} picks the ADC maps. unit: of the values after rescaling; auto = what the header says, or else
-    the one plausible unit.
+    select: DICOM keyword -> text that the header's value must contain, in upper or lower case, for an image to be used;
+    a number must be equal. {"ImageType": "ADC"} picks the ADC maps. unit: of the values after rescaling; auto = what
+    the header says, or else the one plausible unit.
 
     derive: none takes values as they are; adc takes diffusion-weighted images of two or more b-values, and fits ADC.
     lossy: whether images that were compressed with loss are used. It moves values by an amount that no header tells,

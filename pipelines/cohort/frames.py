@@ -20,6 +20,7 @@ from pydicom.sequence import Sequence as Items
 from pydicom.tag import Tag
 from pydicom.uid import MediaStorageDirectoryStorage
 
+from pipelines.cohort.codestream import check_deflated
 from pipelines.cohort.diffusion import B_VALUE_TAGS, b_value
 from pipelines.cohort.unusable import Unusable
 
@@ -63,6 +64,7 @@ def read_frames(path: Path, keywords: Sequence[str], *, diffusion: bool) -> list
     Raises:
         Exception: whatever the parser raises for damaged headers; the caller turns it into `Unusable`.
     """
+    check_deflated(path)
     counts = [Tag(group, tag) for _, group, low in SLICE_COUNTS.values() for tag in (0x10, 0x1000 + low)]
     tags = [*keywords, SHARED, OWN, *counts, *(B_VALUE_TAGS if diffusion else ())]
     dataset = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=tags)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
+import tracemalloc
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +17,9 @@ from pydicom.dataset import FileDataset
 from pydicom.pixels import get_decoder, iter_pixels
 from pydicom.uid import DeflatedExplicitVRLittleEndian, JPEG2000Lossless, JPEGBaseline8Bit, JPEGLSLossless, RLELossless
 
+from pipelines.cohort import codestream
 from pipelines.cohort.codestream import image_size
-from pipelines.cohort.dicom import DicomSource, read_dicom
+from pipelines.cohort.dicom import DicomSource, index_dicom, read_dicom
 from pipelines.cohort.phantom import PhantomSource
 from pipelines.cohort.phantom_files import write
 from pipelines.cohort.pixels import DECODERS, real_values
@@ -200,3 +204,31 @@ def test_sizes_of_damaged_codestreams_are_not_guessed() -> None:
     assert image_size(b"\xff\xd8\xff") is None
     assert image_size(b"\xff\x4f\xff\x51\0\0") is None
     assert image_size(b"\xff\xd8\xff\xe0\0\x04ab\xff\xff\xf7\0\x0b\x10\0\x20\0\x30\x01") == (32, 48)
+
+
+def test_a_small_deflated_file_cannot_fill_the_memory(
+    tmp_path: Path, series: list[FileDataset], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codestream, "UNPACKED", 2**25)
+    for dataset in series:
+        dataset.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+        dataset.save_as(tmp_path / "bomb.dcm", enforce_file_format=True)
+    raw = (tmp_path / "bomb.dcm").read_bytes()
+    start = 144 + int.from_bytes(raw[140:144], "little")
+    packer = zlib.compressobj(1, zlib.DEFLATED, -15)
+    body = b"".join(packer.compress(bytes(2**24)) for _ in range(4)) + packer.flush()
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (folder / "bomb.dcm").write_bytes(raw[:start] + body)
+    tracemalloc.start()
+    (found,) = index_dicom(DicomSource(folder=str(folder))).rejected
+    assert found.reason == "too_large"
+    assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
+    tracemalloc.stop()
+
+
+def test_candidates_can_be_sent_to_another_process(tmp_path: Path, series: list[FileDataset]) -> None:
+    only(tmp_path / "a", series)
+    (candidate,) = index_dicom(DicomSource(folder=str(tmp_path / "a"))).candidates
+    again = pickle.loads(pickle.dumps(candidate))  # noqa: S301
+    assert np.array_equal(again.load().image.values, candidate.load().image.values)
