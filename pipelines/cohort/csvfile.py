@@ -1,4 +1,7 @@
-"""Tables in text files: comma, semicolon or tab, with a header line or with names from the settings."""
+"""Tables in text files: comma, semicolon or tab, with a header line or with names from the settings.
+
+Messages never quote a line: in a file without a header line, the first one is a patient.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def chosen(lines: Sequence[Mapping[str, str]], where: Mapping[str, Sequence[str]
         ValueError: a column is missing, or no line is left.
     """
     if missing := sorted(set(where) - set(lines[0] if lines else where)):
-        raise ValueError(f"where: no column {', '.join(missing)}; there are {', '.join(lines[0])}")
+        raise ValueError(f"where: no column {', '.join(missing)}; see the names in its first line")
     found = [
         (number, dict(line))
         for number, line in enumerate(lines, start=1)

@@ -98,7 +98,7 @@ def open_lines(source: TableSource, images: Features, *, labelled: bool = True) 
     wanted = (*images.numbers, *images.categories, *([source.label] if labelled else []))
     needed = [*wanted, *([source.patient] if source.patient else [])]
     if missing := [name for name in needed if name not in header]:
-        raise ValueError(f"source.file: no column {', '.join(missing)}; it has {', '.join(header)}")
+        raise ValueError(f"source.file: no column {', '.join(missing)}; see the names in its first line")
     waiting = [
         Waiting(_patient(source, number, line), f"line {number}", partial(_admit, number, line, source, images, wanted))
         for number, line in lines

@@ -153,7 +153,7 @@ def open_table(settings: TableLabels) -> Table:
     missing = [column for column in columns if column not in header]
     if missing:
         raise ValueError(
-            f"labels.file: {settings.file!r} has no column {', '.join(missing)}; it has {', '.join(header)}"
+            f"labels.file: {settings.file!r} has no column {', '.join(missing)}; see the names in its first line"
         )
     rows: dict[str, list[Row]] = {}
     for line in lines:

@@ -84,7 +84,7 @@ def picture_names(source: PictureSource) -> list[str]:
     """
     header, lines = read_csv(Path(source.table))
     if source.image not in header:
-        raise ValueError(f"no column {source.image}; there are {', '.join(header)}")
+        raise ValueError(f"no column {source.image}; see the names in its first line")
     return [line[source.image] for _, line in chosen(lines, source.where)]
 
 
@@ -100,7 +100,7 @@ def open_pictures(source: PictureSource, images: Pictures) -> Opened:
         lines = chosen(everything, source.where)
         unselected = len(everything) - len(lines)
         if missing := [name for name in (source.image, source.patient, source.label) if name not in header]:
-            problems.append(f"source.table: no column {', '.join(missing)}; it has {', '.join(header)}")
+            problems.append(f"source.table: no column {', '.join(missing)}; see the names in its first line")
     except (OSError, ValueError, csv.Error) as error:
         problems.append(f"source.table: {source.table!r} cannot be read ({error})")
     if problems:

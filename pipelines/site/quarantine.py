@@ -32,6 +32,7 @@ MEANING: Mapping[str, str] = {
     "colour": "a colour image where a grey one is needed; narrow the selection",
     "duplicate_picture": "several lines of the table name one picture; leave one",
     "duplicate_slice": "slices are there twice; remove the copies",
+    "form_disagreement": "the header places the image in two ways that differ; make sform and qform equal",
     "four_d": "a series of volumes where one is needed; export one volume",
     "gap": "slices are missing, or unevenly spaced; send the whole series",
     "length_unit": "the header's unit of length is unknown; convert it again",

@@ -84,8 +84,7 @@ def _tried(hospital: Hospital, call: Call, message: Message, place: Place) -> tu
         return _work(hospital, call, message)
     except Exception as error:
         code = error.code if isinstance(error, Refused) else "disk" if isinstance(error, OSError) else "failed"
-        told = f"refused with code {code}: {error.__cause__ or ''}"
-        told = told if isinstance(error, Refused) else traceback.format_exc()
+        told = f"refused with code {code}: {error.__cause__ or ''}" if isinstance(error, Refused) else trace(error)
         with suppress(OSError):  # a full disk: the code must still leave, and the coordinator must still stop
             _log(hospital, f"{call.run} round {call.round} {call.request}: {told}")
             book_refusal(code, describe(NON_PRIVATE), **place)
@@ -111,6 +110,23 @@ def _work(hospital: Hospital, call: Call, message: Message) -> tuple[bytes, Json
     if call.request in ("train", "finish") and not answer.again:
         learn.tidy(hospital, call, message, answer.memory)
     return answer.reply, answer.memory.facts["event"], answer.again
+
+
+def trace(error: BaseException) -> str:
+    """Where an error came from, without its words, which may quote a patient: files, lines and types only."""
+    links: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in links:
+        links.append(link)
+        link = link.__cause__ or link.__context__
+    parts = [
+        f"{''.join(traceback.format_tb(one.__traceback__))}{type(one).__name__}{_errno(one)}" for one in reversed(links)
+    ]
+    return "\nwhich led to\n".join(["", *parts])
+
+
+def _errno(error: BaseException) -> str:
+    return f": {error.strerror}" if isinstance(error, OSError) else ""
 
 
 def _log(hospital: Hospital, text: str) -> None:

@@ -150,7 +150,7 @@ def test_a_table_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be read"):
         open_table(TableLabels(file=str(tmp_path / "gone.csv")))
     (tmp_path / "labels.csv").write_text("patient,diagnosis\nA,1\n")
-    with pytest.raises(ValueError, match=r"no column label, scan; it has patient, diagnosis"):
+    with pytest.raises(ValueError, match=r"no column label, scan; see the names in its first line"):
         open_table(TableLabels(file=str(tmp_path / "labels.csv"), study="scan"))
     (tmp_path / "labels.csv").write_text("")
     with pytest.raises(ValueError, match="empty"):

@@ -1,0 +1,65 @@
+"""Whole volumes as examples: the same tissue at the same place as in slices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from federation.augmentation import affine, flip
+from federation.models.cnn import Cnn
+from pipelines.cohort.prepare import Slices, Volumes, prepare_slices, prepare_volume
+from pipelines.cohort.studies import standardized
+from pipelines.cohort.study import Volume
+from pipelines.cohort.unusable import Unusable
+
+AFFINE = np.array([[-1.5, 0, 0, 30], [0, -1.5, 0, 25], [0, 0, 3.0, -10], [0, 0, 0, 1]])
+
+
+@pytest.fixture
+def volume() -> Volume:
+    return Volume(np.random.default_rng(0).uniform(1, 2, (30, 28, 9)).astype(np.float32), AFFINE)
+
+
+def boxed(*bounds: tuple[int, int]) -> Volume:
+    mask = np.zeros((30, 28, 9), np.uint8)
+    mask[tuple(slice(*bound) for bound in bounds)] = 1
+    return Volume(mask, AFFINE)
+
+
+def test_on_the_acquired_slices_a_volume_is_its_slices(volume):
+    slices = prepare_slices(volume, lesion=None, gland=None, images=Slices(size=16))
+    whole = prepare_volume(volume, lesion=None, gland=None, images=Volumes(size=16, depth=9, depth_mm=3.0))
+    assert whole.images.shape == (1, 1, 9, 16, 16)
+    assert np.allclose(whole.images[0, 0], slices.images[:, 0], atol=1e-5)
+
+
+def test_a_volume_is_centred_on_the_gland_in_all_directions(volume):
+    gland = boxed((4, 9), (18, 23), (6, 9))
+    found = prepare_volume(volume, lesion=gland, gland=gland, images=Volumes(size=15, depth=5, depth_mm=3.0))
+    depth, rows, columns = (axis.mean() for axis in np.nonzero(found.gland[0]))
+    assert (depth, rows, columns) == pytest.approx((2, 7, 7))
+    assert np.array_equal(found.lesion, found.gland)
+    assert found.images[0, 0, -1].max() == 0  # beyond the last slice
+
+
+def test_standardized_values_have_no_unit_and_background_stays_zero():
+    values = np.random.default_rng(0).normal(500, 20, (6, 6, 6)).astype(np.float32)
+    values[0] = 0
+    one, two = standardized(values), standardized(values * np.float32(3))
+    assert np.allclose(one, two, atol=1e-4)
+    assert (one[0] == 0).all()
+    assert (one[1:].mean(), one[1:].std()) == pytest.approx((0, 1), abs=1e-4)
+    with pytest.raises(Unusable, match="no_signal"):
+        standardized(np.zeros((3, 3, 3), np.float32))
+
+
+def test_a_network_takes_volumes_and_every_slice_is_moved_alike():
+    x = torch.rand(3, 1, 8, 16, 16)
+    network = Cnn(widths=(8, 16)).build(inputs=(1, 8, 16, 16), classes=2)
+    assert network(x).logits.shape == (3, 2)
+    same = torch.rand(3, 1, 1, 16, 16).expand(3, 1, 8, 16, 16)
+    for augment in (flip, affine):
+        moved = augment(same, torch.Generator().manual_seed(0))
+        assert torch.equal(moved, moved[:, :, :1].expand_as(moved))
+        assert not torch.equal(moved, same)
