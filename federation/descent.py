@@ -85,6 +85,11 @@ class Site:
         """Number of examples in a split."""
         return self.access.size(split)
 
+    @property
+    def device(self) -> torch.device:
+        """Where this site's patients lie, and so where it computes."""
+        return self.access.splits["train"].x.device
+
     def draw(self, *, full: bool = False) -> Draw:
         """A mini-batch, or all training examples."""
         return self.access.draw(full=full)
@@ -178,4 +183,5 @@ def _restore(rule: torch.optim.Optimizer, params: Mapping[str, nn.Parameter], st
     for key, value in state.items():
         name, slot = key.rsplit("/", 1)
         if name in params:
-            rule.state[params[name]][slot] = value.clone()
+            # A counter of steps stays where torch keeps it: on the CPU, beside parameters on any device.
+            rule.state[params[name]][slot] = value.clone() if value.dim() else value.cpu().clone()

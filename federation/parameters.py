@@ -16,11 +16,13 @@ def read(module: nn.Module) -> Params:
 
 
 def loaded(module: nn.Module, params: Params) -> nn.Module:
-    """The module with these parameters and buffers copied in.
+    """The module with these parameters and buffers copied in, on the device where they lie.
 
     Raises:
         RuntimeError: a name or a shape does not fit (torch's own message names them all).
     """
+    first = next(iter(params.values()), None)
+    module = module if first is None else module.to(first.device)
     module.load_state_dict(dict(params))
     return module
 

@@ -16,6 +16,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
+import torch
+
 from federation.algorithm import Algorithm, Memory
 from federation.descent import Site
 from federation.parameters import loaded
@@ -44,8 +46,8 @@ def participate(
     if call.request == "introduce":
         said = algorithm.introduce(site)
         return Message(said.tensors, {"algorithm": dict(said.facts)}), memory
-    received = Message(message.tensors, _mapping(message.facts.get("algorithm")))
-    own = Message(memory.tensors, _mapping(memory.facts.get("algorithm")))
+    received = Message(_on(site.device, message.tensors), _mapping(message.facts.get("algorithm")))
+    own = Message(_on(site.device, memory.tensors), _mapping(memory.facts.get("algorithm")))
     losses, validation = _validate(algorithm, site, call, received, own, memory, models)
     if call.request == "finish":
         return Message({}, {"algorithm": {}, **validation}), Message(
@@ -116,6 +118,11 @@ def best_round(losses: Mapping[str, Json]) -> int | None:
     """The round with the lowest finite loss (the earlier of two equal ones), or None."""
     finite = [(float(str(loss)), int(name)) for name, loss in losses.items() if loss is not None]
     return min(finite)[1] if finite else None
+
+
+def _on(device: torch.device, tensors: Params) -> Params:
+    """The tensors on a device; what leaves again is brought back to the CPU when it becomes bytes."""
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
 def _mapping(value: Json) -> dict[str, Json]:

@@ -146,7 +146,9 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A whole run. `pooling: allowed` lets the simulation pool images for the central baseline, and only that."""
+    """A whole run. device: where sites compute; auto = a GPU where there is one. `pooling: allowed` lets the simulation
+    pool images for the central baseline, and only that.
+    """
 
     __pydantic_config__: ClassVar = FORBID
 
@@ -155,6 +157,7 @@ class Config:
     privacy: Literal["none"]
     seed: int = 0
     threads: int = 1
+    device: Literal["cpu", "cuda", "auto"] = "cpu"
     runs: str = "runs"
     pooling: Literal["allowed", "refused"] = "refused"
     sites: Mapping[str, SiteSettings]
@@ -170,6 +173,8 @@ class Config:
             problems.append(f"name: made of a-z 0-9 _ -, at most 80, found {self.name!r}")
         if not 1 <= self.threads <= 256:
             problems.append(f"threads must be in [1, 256], found {self.threads}")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            problems.append("device: cuda, and torch finds no GPU here; say auto or cpu")
         central = [label for label, method in self.train.methods.items() if method.name == "central"]
         if central and self.pooling == "refused":
             problems.append(
@@ -267,6 +272,12 @@ class Config:
     def work(self, label: str, site: str) -> Work:
         """The local work of a method at a site: the common one, the method's changes, the site's own changes."""
         return overridden(overridden(self.train.work, self.train.method_work.get(label, {})), self.sites[site].work)
+
+
+def chosen_device(config: Config) -> str:
+    """The device that `device` means on this machine."""
+    gpu = config.device != "cpu" and torch.cuda.is_available()
+    return "cuda" if gpu else "cpu"
 
 
 def named(text: str) -> bool:

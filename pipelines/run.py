@@ -22,7 +22,7 @@ from rich.console import Console
 from federation.engine import InProcess
 from federation.rounds import QuorumLost
 from pipelines.check import check
-from pipelines.config import Config
+from pipelines.config import Config, chosen_device
 from pipelines.document import ConfigError, Problem
 from pipelines.door import read_yaml, render, validate
 from pipelines.exits import Exit, exit_code
@@ -155,8 +155,11 @@ def _command(options: argparse.Namespace) -> str:
 
 def make_world(config: Config, root: Path, stop: Stop, *, fresh: bool = False, command: str = "") -> World:
     """A simulation: every hospital of the configuration in this process, each with a folder of its own."""
-    sites = root / "sites"
-    workers = {name: worker(Hospital(name, sites / name, settings, _now)) for name, settings in config.sites.items()}
+    sites, device = root / "sites", chosen_device(config)
+    workers = {
+        name: worker(Hospital(name, sites / name, settings, _now, device=device))
+        for name, settings in config.sites.items()
+    }
     return World(config, InProcess(workers), root, stop, _now, fresh, command)
 
 

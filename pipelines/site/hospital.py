@@ -38,7 +38,7 @@ class Done(NamedTuple):
 @dataclass(frozen=True)
 class Hospital:
     """settings: None for the pooled site of a simulation, which has no files of its own. now: ISO time for the
-    ledger.
+    ledger. device: where it computes, as torch names it.
     """
 
     name: str
@@ -46,6 +46,7 @@ class Hospital:
     settings: SiteSettings | None
     now: Callable[[], str]
     policy: Policy = Policy()
+    device: str = "cpu"
 
     @property
     def ledger(self) -> Path:
@@ -107,10 +108,11 @@ def read_cohort_file(path: Path) -> Cohort:
         raise Refused("corrupt_cohort") from error
 
 
-def rows_of(cohort: Cohort) -> dict[Split, Rows]:
-    """The cohort's images by split."""
+def rows_of(cohort: Cohort, device: str = "cpu") -> dict[Split, Rows]:
+    """The cohort's images by split, on a device."""
     found: dict[Split, Rows] = {}
     for number, split in enumerate(SPLITS):
         index = (cohort.split == number).nonzero()[:, 0]
-        found[split] = Rows(cohort.images[index], cohort.labels[index], cohort.patient[index])
+        parts = (cohort.images[index], cohort.labels[index], cohort.patient[index])
+        found[split] = Rows(*(part.to(device) for part in parts))
     return found

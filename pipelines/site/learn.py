@@ -138,12 +138,12 @@ def tidy(hospital: Hospital, call: Call, message: Message, memory: Message) -> N
 
 def patients(hospital: Hospital, cohort: str, work: Work, seed: int) -> Access:
     """Open the door to this hospital's patients for one request."""
-    return door(read_cohort_file(hospital.cohort_folder(cohort) / COHORT), work, seed)
+    return door(read_cohort_file(hospital.cohort_folder(cohort) / COHORT), work, seed, hospital.device)
 
 
-def door(cohort: Cohort, work: Work, seed: int) -> Access:
-    """The door to a cohort that has been read."""
-    rows: dict[Split, Rows] = rows_of(cohort)
+def door(cohort: Cohort, work: Work, seed: int, device: str) -> Access:
+    """The door to a cohort that has been read; its images lie on a device."""
+    rows: dict[Split, Rows] = rows_of(cohort, device)
     augment = AUGMENTATIONS[work.augment]
     return open_access(rows, batch=work.batch, seed=seed, balance=work.balance, augment=augment)
 

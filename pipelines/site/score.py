@@ -40,15 +40,15 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
     round_, params = (None, message.tensors) if message.tensors else own_model(hospital, facts)
     module = loaded(start.algorithm.network(start.task), params)
     cohort = read_cohort_file(hospital.cohort_folder(str(facts["cohort"])) / COHORT)
-    access = door(cohort, start.work, 0)
+    access = door(cohort, start.work, 0, hospital.device)
     rows = access.rows("test")
-    probabilities = start.task.probabilities(module, rows.x)
+    probabilities = start.task.probabilities(module.to(hospital.device), rows.x).cpu()
     # A network that gives no number decides nothing; failing here instead would tell one bit about a patient.
     probabilities = probabilities.nan_to_num(nan=1.0 / start.task.classes)
     counts = count(
-        rows.y.numpy(),
+        rows.y.cpu().numpy(),
         probabilities.numpy(),
-        rows.patient.numpy(),
+        rows.patient.cpu().numpy(),
         copies=int(str(facts["copies"])),
         seed=hospital.bootstrap_seed(),
         site=hospital.name,

@@ -13,7 +13,7 @@ from federation.engine import Engine, InProcess
 from federation.parameters import count
 from federation.rehearsal import initial_parameters, rehearse
 from federation.rounds import Outcome, conduct, restored
-from pipelines.config import overridden
+from pipelines.config import chosen_device, overridden
 from pipelines.door import to_plain
 from pipelines.progress import shown
 from pipelines.runner import Stage
@@ -25,7 +25,7 @@ from pipelines.store import DiskFolder, digest, short
 from privacy.gate import Refused
 from privacy.message import Call, Json, Malformed, Message, to_bytes
 
-VERSION = 1
+VERSION = 2
 CENTRAL = "central"
 BEGUN = "begun"
 Cohorts = Mapping[str, Mapping[str, Any]]
@@ -177,7 +177,7 @@ def pooled_engine(world: World, cohorts: Cohorts) -> tuple[Engine, Cohorts]:
     allowed`.
     """
     name = short(digest({site: [cohorts[site]["cohort"], cohorts[site]["sha256"]] for site in sorted(cohorts)}))
-    hospital = Hospital(CENTRAL, world.root / "pooled", None, world.now)
+    hospital = Hospital(CENTRAL, world.root / "pooled", None, world.now, device=chosen_device(world.config))
     try:
         read_cohort_file(hospital.cohort_folder(name) / COHORT)
     except Refused:  # not pooled yet, or damaged
