@@ -1,4 +1,4 @@
-"""Figures of a run: scores with intervals, gains, ROC curves, learning curves, the cross-site matrix, intensities.
+"""Figures of a run: scores with intervals, gains, ROC curves, learning curves, the cross-site matrix.
 
 Each takes numbers and returns a `Picture` whose alternative text tells the same numbers in words. Sites are panels or
 groups of rows, methods are colours with a marker or dash of their own, and always in the order given.
@@ -10,25 +10,18 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 
-from evaluation.drawing import COLOURS, DASHES, INK, MARKERS, Picture, svg
+from evaluation.drawing import INK, Picture, svg
 from evaluation.histograms import Floats, Ints
 from evaluation.metrics import auc, roc
+from evaluation.panels import WIDTH, legend, line, mark, panels, wide
 from evaluation.rows import PRIVATE, PRIVATE_MEAN, ScoreRow
-
-Lines = TypeVar("Lines", bound=Mapping[str, object])
-
-WIDTH = 10.6  # inches; the page's width
-PANEL = 2.45  # inches; a side of a small multiple
-ROOM = 1.3  # inches; an entry of a key
 
 
 @dataclass(frozen=True)
@@ -49,7 +42,7 @@ def dots(rows: Sequence[ScoreRow], measure: str) -> Picture:
     def draw(figure: Figure) -> None:
         axes = _grouped(figure, values, order)
         for y, method, (value, low, high, fine) in _places(values):
-            look = _mark(order.index(method))
+            look = mark(order.index(method))
             axes.hlines(y, low, high, color=look["color"], linewidth=1.6, alpha=1 if fine else 0.45)
             axes.plot(value, y, markersize=6, markerfacecolor=look["color"] if fine else "none", **look)
         axes.set_xlabel(measure)
@@ -75,7 +68,7 @@ def gain_bars(rows: Sequence[ScoreRow], measure: str, reference: str) -> Picture
     def draw(figure: Figure) -> None:
         axes = _grouped(figure, values, order)
         for y, method, (value, low, high, fine) in _places(values):
-            colour = _mark(order.index(method))["color"]
+            colour = mark(order.index(method))["color"]
             axes.barh(y, value, height=_step(values) * 0.82, color=colour, alpha=0.9 if fine else 0.35, linewidth=0)
             axes.hlines(y, low, high, color=INK, linewidth=1.0)
         axes.axvline(0, color=INK, linewidth=0.9)
@@ -88,32 +81,39 @@ def gain_bars(rows: Sequence[ScoreRow], measure: str, reference: str) -> Picture
     return Picture(f"Gain over {reference}", caption + end, svg(_tall(values), alt, draw))
 
 
-def roc_curves(scores: Mapping[str, Mapping[str, Ints]]) -> Picture:
-    """ROC curves, a panel per site and a line per method. scores: site -> method -> (2, bins) counts of images."""
-    methods = _distinct(scores)
+def roc_curves(scores: Mapping[str, Mapping[str, Ints]], *, order: Sequence[str] = ()) -> Picture:
+    """ROC curves, a panel per site and a line per method.
+
+    Args:
+        scores: site -> method -> (2, bins) counts of examples.
+        order: all methods of the run, so that each looks as in the other figures.
+    """
+    looks = _looks(scores, order)
     areas = {site: {m: float(auc(s)) for m, s in lines.items()} for site, lines in scores.items()}
     words = [f"{site}: " + ", ".join(f"{m} {_said(a)}" for m, a in lines.items()) for site, lines in areas.items()]
     alt = "ROC curves by hospital. Areas under the curve: " + "; ".join(words) + "."
 
     def draw(figure: Figure) -> None:
-        for axes, (site, lines) in _panels(figure, scores, share_y=True):
+        for axes, (site, lines) in panels(figure, scores, share_y=True):
             axes.plot([0, 1], [0, 1], color=INK, linewidth=0.7, alpha=0.4, linestyle=(0, (2, 2)))
             for method, counts in lines.items():
-                axes.plot(*_corners(*roc(counts)), **_line(methods.index(method)))
+                axes.plot(*_corners(*roc(counts)), **looks[method])
             axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
             axes.set_box_aspect(1)
             axes.set_title(site)
             axes.set_xlabel("false positive rate")
         figure.axes[0].set_ylabel("true positive rate")
-        _legend(figure, {method: _line(methods.index(method)) for method in methods})
+        legend(figure, looks)
 
     caption = "Each hospital's own model on its own test patients, from histograms of predicted probability."
-    return Picture("ROC curves", caption, svg(_wide(len(scores), len(methods)), alt, draw))
+    return Picture("ROC curves", caption, svg(wide(len(scores), len(looks)), alt, draw))
 
 
-def learning_curves(curves: Mapping[str, Mapping[str, Curve]], *, value: str = "validation loss") -> Picture:
-    """A value per round, a panel per site and a line per method. curves: site -> method -> curve."""
-    methods = _distinct(curves)
+def learning_curves(
+    curves: Mapping[str, Mapping[str, Curve]], *, value: str = "validation loss", order: Sequence[str] = ()
+) -> Picture:
+    """A value per round, a panel per site and a line per method. curves: site -> method -> curve. order: as above."""
+    looks = _looks(curves, order)
     words = [
         f"{site}: "
         + ", ".join(f"{m} {_said(c.values[-1])} after round {c.rounds[-1]}" for m, c in lines.items() if c.values)
@@ -122,19 +122,19 @@ def learning_curves(curves: Mapping[str, Mapping[str, Curve]], *, value: str = "
     alt = f"{value.capitalize()} by round and hospital. Last values: " + "; ".join(words) + "."
 
     def draw(figure: Figure) -> None:
-        for axes, (site, lines) in _panels(figure, curves, share_y=False):
+        for axes, (site, lines) in panels(figure, curves, share_y=False):
             for method, curve in lines.items():
                 marker = "." if len(curve.rounds) == 1 else ""
-                axes.plot(curve.rounds, curve.values, **_line(methods.index(method)), marker=marker)
+                axes.plot(curve.rounds, curve.values, **looks[method], marker=marker)
             axes.grid(axis="y")
             axes.set_title(site)
             axes.set_xlabel("round")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
         figure.axes[0].set_ylabel(value)
-        _legend(figure, {method: _line(methods.index(method)) for method in methods})
+        legend(figure, looks)
 
     caption = f"{value.capitalize()} on each hospital's validation patients, of the model that it would use."
-    return Picture("Learning curves", caption, svg(_wide(len(curves), len(methods)), alt, draw))
+    return Picture("Learning curves", caption, svg(wide(len(curves), len(looks)), alt, draw))
 
 
 def cross_site(models: Sequence[str], tests: Sequence[str], values: Floats, measure: str, method: str) -> Picture:
@@ -162,37 +162,6 @@ def cross_site(models: Sequence[str], tests: Sequence[str], values: Floats, meas
     size = (min(WIDTH, 2.6 + 0.85 * len(tests)), 1.3 + 0.45 * len(models))
     caption = "The diagonal is private testing; a column shows which hospitals' models suit these patients."
     return Picture(f"Cross-site generalization: {method}", caption, svg(size, alt, draw))
-
-
-def intensities(values: Mapping[str, NDArray[np.generic]], *, unit: str, bins: int = 80) -> Picture:
-    """Share of pixels by intensity, a line per split.
-
-    Args:
-        values: split -> intensities of any shape, foreground only.
-        unit: what they are measured in.
-        bins: between the 0.1st and the 99.9th percentile.
-    """
-    flat = {split: np.asarray(v, dtype=np.float64).ravel() for split, v in values.items()}
-    flat = {split: v[np.isfinite(v)] for split, v in flat.items()}
-    middles = ", ".join(f"{split} {np.median(v):.4g}" for split, v in flat.items() if v.size)
-    alt = f"Histogram of intensities by split, {unit}. Medians: {middles}."
-    everything = np.concatenate([*flat.values(), np.zeros(0)])
-    low, high = np.quantile(everything, [0.001, 0.999]) if everything.size else (0.0, 1.0)
-    edges = np.linspace(low, high if high > low else low + 1, bins + 1)
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        for place, (_, v) in enumerate(flat.items()):
-            share = np.histogram(v, edges)[0] / max(1, v.size)
-            axes.plot((edges[1:] + edges[:-1]) / 2, share, **_line(place))
-        axes.set(xlabel=unit, ylabel="share of pixels", ylim=(0, None))
-        axes.grid(axis="y")
-        _legend(figure, {split: _line(place) for place, split in enumerate(flat)})
-
-    caption = (
-        "Splits that look alike here were drawn from alike patients; a shifted split is worth a look at its pictures."
-    )
-    return Picture("Intensities", caption, svg((5.4, 2.7), alt, draw))
 
 
 Values = Mapping[tuple[str, str], tuple[float, float, float, bool]]
@@ -244,8 +213,8 @@ def _grouped(figure: Figure, values: Values, order: Sequence[str]) -> Axes:
     axes.grid(axis="x")
     for place, _ in enumerate(pairwise(groups)):
         axes.axhline(place + 0.5, color=INK, alpha=0.14, linewidth=0.6)
-    marks = {method: {**_mark(order.index(method)), "linestyle": "none"} for method in methods}
-    _legend(figure, marks)
+    marks = {method: {**mark(order.index(method)), "linestyle": "none"} for method in methods}
+    legend(figure, marks)
     return axes
 
 
@@ -257,46 +226,11 @@ def _places(values: Values) -> Iterator[tuple[float, str, tuple[float, float, fl
         yield groups.index(group) - 0.4 + (methods.index(method) + 0.5) * step, method, value
 
 
-def _distinct(panels: Mapping[str, Mapping[str, object]]) -> list[str]:
-    return list(dict.fromkeys(method for lines in panels.values() for method in lines))
-
-
-def _line(place: int) -> dict[str, Any]:
-    dash = DASHES[place // len(COLOURS) % len(DASHES)] if place >= len(COLOURS) else DASHES[place % len(DASHES)]
-    return {"color": COLOURS[place % len(COLOURS)], "linestyle": dash, "linewidth": 1.5}
-
-
-def _mark(place: int) -> dict[str, Any]:
-    return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
-
-
-def _columns(panels: int) -> int:
-    return max(1, min(4, panels))
-
-
-def _wide(panels: int, methods: int) -> tuple[float, float]:
-    """Width and height in inches: square panels with title and axis label, and the rows of the key below."""
-    columns = _columns(panels)
-    width = 5.4 if panels == 1 else min(WIDTH, 0.5 + PANEL * columns)
-    keys = math.ceil(max(1, methods) / max(1, int(width / ROOM)))
-    return width, (PANEL + 0.45) * math.ceil(max(1, panels) / columns) + 0.22 * keys
-
-
-def _panels(figure: Figure, panels: Mapping[str, Lines], *, share_y: bool) -> list[tuple[Axes, tuple[str, Lines]]]:
-    """Axes and (site, lines) of each panel; places of the grid that stay empty are hidden."""
-    columns = _columns(len(panels))
-    grid = figure.subplots(math.ceil(max(1, len(panels)) / columns), columns, squeeze=False, sharey=share_y)
-    cells = list(grid.ravel())
-    for axes in cells[len(panels) :]:
-        axes.set_visible(False)
-    return list(zip(cells, panels.items(), strict=False))
-
-
-def _legend(figure: Figure, looks: Mapping[str, Mapping[str, Any]]) -> None:
-    handles = [Line2D([], [], **look) for look in looks.values()]
-    if handles:
-        columns = max(1, min(len(handles), int(figure.get_figwidth() / ROOM)))
-        figure.legend(handles, list(looks), loc="outside lower center", ncols=columns, handlelength=2.6)
+def _looks(shown: Mapping[str, Mapping[str, object]], order: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """How the line of every method that is shown looks."""
+    methods = {method for lines in shown.values() for method in lines}
+    everything = dict.fromkeys([*order, *(method for lines in shown.values() for method in lines)])
+    return {method: line(place) for place, method in enumerate(everything) if method in methods}
 
 
 def _corners(fpr: Floats, tpr: Floats) -> tuple[Floats, Floats]:

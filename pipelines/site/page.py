@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from evaluation.drawing import Picture
-from evaluation.figures import Curve, intensities, learning_curves, roc_curves
+from evaluation.figures import Curve, learning_curves, roc_curves
 from evaluation.histograms import Counts, count
+from evaluation.patients import intensities
 from evaluation.pictures import Tile, contact_sheet
 from evaluation.report import Left, Quarantined, SitePage, SplitCount, site_page
 from evaluation.rows import score_rows

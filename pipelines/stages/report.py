@@ -180,8 +180,8 @@ def _pictures(tables: Tables, rows: Any, trained: list[Any], reference: str | No
                 )
     drawn = [dots(rows, AUC.name)]
     drawn += [gain_bars(rows, AUC.name, reference)] if reference else []
-    drawn += [roc_curves(rocs)]
-    drawn += [learning_curves(dict(sorted(curves.items())))] if curves else []
+    drawn += [roc_curves(rocs, order=list(tables))]
+    drawn += [learning_curves(dict(sorted(curves.items())), order=list(tables))] if curves else []
     for method, table in tables.items():
         models, tests, values = matrix(table, AUC)
         if len(models) > 1 and len(table) == len(models) * len(tests) and np.ptp(values, axis=0).any():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from evaluation import figures, pictures, protocols, report, rows
+from evaluation import figures, patients, pictures, protocols, report, rows
 from evaluation.drawing import INK
 from evaluation.histograms import count
 from evaluation.metrics import AUC
@@ -78,7 +78,7 @@ def drawn(found):
         figures.roc_curves(roc),
         figures.learning_curves({s: {"local": curve, "other": figures.Curve((1,), (0.6,))} for s in (EVIL, "small")}),
         figures.cross_site(*protocols.matrix(tables["local"], AUC), "AUC", "local"),
-        figures.intensities({"train": np.arange(100), "test": np.arange(50)}, unit="1e-6 mm²/s"),
+        patients.intensities({"train": np.arange(100), "test": np.arange(50)}, unit="1e-6 mm²/s"),
     )
 
 

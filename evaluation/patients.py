@@ -1,0 +1,125 @@
+"""Figures of what a hospital's patients look like, for its own page: intensities by split, features by class."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from evaluation.drawing import Picture, svg
+from evaluation.histograms import Floats
+from evaluation.panels import WIDTH, legend, line, panels
+
+CLASSES = ("negative", "positive")
+FEW = 6  # values that a feature may have to be drawn one by one
+BINS = 12
+
+
+@dataclass(frozen=True)
+class Characteristic:
+    """A feature by class, as in the first table of a paper: "54.1 ± 9.0", or "31 of 40 (78 %)"."""
+
+    name: str
+    negative: str
+    positive: str
+
+
+def intensities(values: Mapping[str, NDArray[np.generic]], *, unit: str, bins: int = 80) -> Picture:
+    """Share of pixels by intensity, a line per split.
+
+    Args:
+        values: split -> intensities of any shape, foreground only.
+        unit: what they are measured in.
+        bins: between the 0.1st and the 99.9th percentile.
+    """
+    flat = {split: np.asarray(v, dtype=np.float64).ravel() for split, v in values.items()}
+    flat = {split: v[np.isfinite(v)] for split, v in flat.items()}
+    middles = ", ".join(f"{split} {np.median(v):.4g}" for split, v in flat.items() if v.size)
+    alt = f"Histogram of intensities by split, {unit}. Medians: {middles}."
+    everything = np.concatenate([*flat.values(), np.zeros(0)])
+    low, high = np.quantile(everything, [0.001, 0.999]) if everything.size else (0.0, 1.0)
+    edges = np.linspace(low, high if high > low else low + 1, bins + 1)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for place, (_, v) in enumerate(flat.items()):
+            share = np.histogram(v, edges)[0] / max(1, v.size)
+            axes.plot((edges[1:] + edges[:-1]) / 2, share, **line(place))
+        axes.set(xlabel=unit, ylabel="share of pixels", ylim=(0, None))
+        axes.grid(axis="y")
+        legend(figure, {split: line(place) for place, split in enumerate(flat)})
+
+    caption = (
+        "Splits that look alike here were drawn from alike patients; a shifted split is worth a look at its pictures."
+    )
+    return Picture("Intensities", caption, svg((5.4, 2.7), alt, draw))
+
+
+def characteristics(features: Mapping[str, Floats], positive: NDArray[np.bool_]) -> tuple[Characteristic, ...]:
+    """Mean ± standard deviation (ddof = 1) by class; of a feature that is 0 or 1, how many have it.
+
+    features: name -> (n,). positive: (n,).
+    """
+    return tuple(
+        Characteristic(name, _told(values[~positive], _yes_or_no(values)), _told(values[positive], _yes_or_no(values)))
+        for name, values in features.items()
+    )
+
+
+def by_class(features: Mapping[str, Floats], positive: NDArray[np.bool_], *, examples: str = "lines") -> Picture:
+    """Share of the positive and of the negative examples by value, a panel per feature.
+
+    Args:
+        features: name -> (n,).
+        positive: (n,).
+        examples: what they are called.
+    """
+    told = [f"{c.name}: negative {c.negative}, positive {c.positive}" for c in characteristics(features, positive)]
+    alt = f"Features by class, mean and standard deviation, or how many. {'; '.join(told)}."
+
+    def draw(figure: Figure) -> None:
+        for axes, (name, values) in panels(figure, features, share_y=False):
+            edges = _edges(values)
+            for place, chosen in enumerate((~positive, positive)):
+                share = np.histogram(values[chosen], edges)[0] / max(1, int(chosen.sum()))
+                look = line(place)
+                axes.stairs(share, edges, color=look["color"], linestyle=look["linestyle"], linewidth=1.5)
+            axes.set_title(name)
+            axes.set_ylim(0, None)
+            axes.grid(axis="y")
+        if features:
+            figure.supylabel(f"share of {examples}", fontsize=9)
+        legend(figure, {name: line(place) for place, name in enumerate(CLASSES)})
+
+    rows = math.ceil(max(1, len(features)) / 4)
+    caption = f"Share of the negative and of the positive {examples} at each value, all splits together."
+    return Picture("Features by class", caption, svg((WIDTH, 1.5 * rows + 0.5), alt, draw))
+
+
+def _yes_or_no(values: Floats) -> bool:
+    return bool(np.isin(values, (0, 1)).all())
+
+
+def _told(values: Floats, counted: bool) -> str:
+    if not len(values):
+        return "–"
+    if counted:
+        return f"{int(values.sum())} of {len(values)} ({round(100 * values.mean())} %)"
+    spread = f"{values.std(ddof=1):.3g}" if len(values) > 1 else "–"
+    return f"{values.mean():.4g} ± {spread}"
+
+
+def _edges(values: Floats) -> Floats:
+    """One bin for each of a few values, otherwise equal ones from the least to the greatest."""
+    distinct = np.unique(values)
+    if len(distinct) > FEW:
+        return np.linspace(distinct[0], distinct[-1], BINS + 1, dtype=np.float64)
+    if not len(distinct):
+        return np.array([-0.5, 0.5])
+    between = (distinct[1:] + distinct[:-1]) / 2
+    half = float(np.diff(distinct).min()) / 2 if len(distinct) > 1 else 0.5
+    return np.concatenate([distinct[:1] - half, between, distinct[-1:] + half])
