@@ -264,6 +264,11 @@ def fewer_groups(file: Dataset) -> None:
     file.PerFrameFunctionalGroupsSequence = list(file.PerFrameFunctionalGroupsSequence)[:-1]
 
 
+def more_groups(file: Dataset) -> None:
+    groups = list(file.PerFrameFunctionalGroupsSequence)
+    file.PerFrameFunctionalGroupsSequence = [*groups, copy.deepcopy(groups[-1])]
+
+
 def no_position(file: Dataset) -> None:
     del file.PerFrameFunctionalGroupsSequence[1].PlanePositionSequence
 
@@ -291,6 +296,7 @@ def huge(file: Dataset) -> None:
     ("reason", "change"),
     [
         ("multi_frame", fewer_groups),
+        ("multi_frame", more_groups),
         ("missing_tag", no_position),
         ("gap", last_missing),
         ("gap", counted),

@@ -14,16 +14,18 @@ import pydicom
 import pytest
 from pydicom.data import get_testdata_file
 from pydicom.dataset import FileDataset
+from pydicom.encaps import encapsulate, generate_frames
 from pydicom.pixels import get_decoder, iter_pixels
 from pydicom.uid import DeflatedExplicitVRLittleEndian, JPEG2000Lossless, JPEGBaseline8Bit, JPEGLSLossless, RLELossless
 
 from pipelines.cohort import codestream
-from pipelines.cohort.codestream import image_size
+from pipelines.cohort.codestream import check_codestream, image_size
 from pipelines.cohort.dicom import DicomSource, index_dicom, read_dicom
 from pipelines.cohort.phantom import PhantomSource
 from pipelines.cohort.phantom_files import write
 from pipelines.cohort.pixels import DECODERS, real_values
 from pipelines.cohort.study import Rejected, Study
+from pipelines.cohort.unusable import Unusable
 
 SIBLINGS = ["RLE", "jp2klossless", "jpeg_ls_lossless", "bigendian", "implicit"]
 
@@ -92,7 +94,7 @@ def test_every_installed_decoder_gives_the_same_stored_values(data: Path, name: 
     ]
     assert DECODERS[uid] in get_decoder(uid).available_plugins
     assert all(np.array_equal(plane, found[0]) for plane in found)
-    assert image_size(next(pydicom.encaps.generate_frames(dataset.PixelData, number_of_frames=1))) == found[0].shape
+    assert image_size(next(generate_frames(dataset.PixelData, number_of_frames=1))) == found[0].shape
 
 
 @pytest.mark.parametrize("syntax", [RLELossless, JPEGLSLossless, JPEG2000Lossless])
@@ -232,3 +234,24 @@ def test_candidates_can_be_sent_to_another_process(tmp_path: Path, series: list[
     (candidate,) = index_dicom(DicomSource(folder=str(tmp_path / "a"))).candidates
     again = pickle.loads(pickle.dumps(candidate))  # noqa: S301
     assert np.array_equal(again.load().image.values, candidate.load().image.values)
+
+
+@pytest.mark.parametrize("name", ["MR_small_jp2klossless.dcm", "MR_small_jpeg_ls_lossless.dcm"])
+def test_compressed_pixels_without_their_end_or_of_another_size_do_not_reach_a_decoder(name: str) -> None:
+    dataset = bundled(name)
+    (frame,) = generate_frames(dataset.PixelData, number_of_frames=1)
+    check_codestream(dataset)
+    dataset.PixelData = encapsulate([frame.rstrip(b"\0\xff")[:-2]])
+    with pytest.raises(Unusable, match="no end"):
+        check_codestream(dataset)
+    dataset.PixelData, dataset.Rows = encapsulate([frame]), 65
+    with pytest.raises(Unusable, match=r"size \(64, 64\)"):
+        check_codestream(dataset)
+
+
+def test_a_jpeg_whose_end_is_missing_is_not_filled_up_with_grey(data: Path) -> None:
+    dataset = pydicom.dcmread(data / "dicom_zoo" / "transfer_syntaxes" / "5.dcm")
+    (frame,) = generate_frames(dataset.PixelData, number_of_frames=1)
+    dataset.PixelData = encapsulate([frame[: len(frame) // 2]])
+    with pytest.raises(Unusable, match="no end"):
+        values(dataset)
