@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+import safetensors
 import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
@@ -75,6 +78,39 @@ def from_bytes(data: bytes) -> Message:
         return Message(tensors, facts)
     except (SafetensorError, struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
         raise Malformed(f"{len(data)} bytes are not a message: {type(error).__name__}: {error}") from error
+
+
+def to_file(message: Message, path: Path) -> str:
+    """Write what `to_bytes` gives, without making it in memory; returns its sha256. The file is on the disk then.
+
+    Raises:
+        ValueError: a fact is not JSON, or is not finite.
+        OSError: the disk.
+    """
+    facts = json.dumps(dict(message.facts), sort_keys=True, allow_nan=False)
+    tensors = {name: message.tensors[name].detach().cpu().contiguous() for name in sorted(message.tensors)}
+    safetensors.torch.save_file(tensors, path, metadata={FACTS: facts})
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def from_file(path: Path) -> Message:
+    """Read what `to_file` wrote; tensors are read from the disk when they are looked at.
+
+    Raises:
+        Malformed: as `from_bytes`.
+        OSError: the disk.
+    """
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            facts = json.loads(file.metadata()[FACTS], parse_constant=_refused)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        if not isinstance(facts, dict):
+            raise TypeError(f"facts are a {type(facts).__name__}, not a mapping")
+        return Message(tensors, facts)
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Malformed(f"{path.name} is not a message: {type(error).__name__}: {error}") from error
 
 
 def _refused(constant: str) -> None:

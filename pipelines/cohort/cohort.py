@@ -10,19 +10,20 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from pipelines.cohort.admission import Admitted, admitted
+from pipelines.cohort.admission import Waiting, admitted
 from pipelines.cohort.examples import IMAGES, AnyImages, Files, Labels, open_source
 from pipelines.cohort.features import Moments, moments, normalized_by
 from pipelines.cohort.labels import GlandMask
 from pipelines.cohort.pseudonym import normalized, pseudonym
 from pipelines.cohort.split import SPLITS, split_patients
+from pipelines.cohort.spool import Spool
 from pipelines.cohort.study import Rejected
 from pipelines.cohort.survey import survey as survey
 from privacy.message import Json, Message
@@ -73,6 +74,7 @@ def read_cohort(
     test: tuple[str, ...] = (),
     readers: int = 1,
     scale: Moments | None = None,
+    scratch: Path | None = None,
 ) -> Reading:
     """Read, check, prepare, label, de-identify and split all studies of a hospital.
 
@@ -80,6 +82,7 @@ def read_cohort(
     pseudonyms. exclude: identifiers or pseudonyms of patients that must not be used, for instance after withdrawal.
     test: those who alone are the test split. readers: studies read at a time; it does not change the result. scale:
     moments of all sites' training patients, where features are normalized by them; without it such features stay raw.
+    scratch: a folder on whose disk examples are put down, in files without a name; the cohort's images lie there.
 
     Returns:
         The cohort; the studies that were not used, with reasons; names; and counts: `files`, `ignored_files`,
@@ -93,15 +96,16 @@ def read_cohort(
     opened = open_source(source, labels, images, gland)
     names = {found.patient: pseudonym(key, found.patient) for found in opened.waiting if found.patient}
     out, held = _named_by(exclude, names), _named_by(test, names)
-    waiting = [found for found in opened.waiting if found.patient not in out]
-    results = list(admitted(waiting, readers=readers))
-    taken = [result for result in results if isinstance(result, Admitted)]
-    rejected = (*opened.rejected, *(result for result in results if isinstance(result, Rejected)))
+    # In the order in which they are kept, which does not depend on that of the files.
+    ordered = sorted(opened.waiting, key=lambda found: (names.get(found.patient, ""), _natural(found.study)))
+    waiting = [found for found in ordered if found.patient not in out]
+    taken, refused, parts = _take(waiting, images.inputs, readers, scratch)
+    rejected = (*opened.rejected, *refused)
     positive = {study.patient: 0 for study in taken}
     for study in taken:
         positive[study.patient] |= int(any(study.labels))
     splits = split_patients(positive, fractions=fractions, seed=seed, test=held)
-    cohort = _assembled(taken, names, splits, images.inputs, opened.unit)
+    cohort = _assembled(taken, parts, names, splits, opened.unit)
     facts: dict[str, Json] = {
         "files": opened.files,
         "ignored_files": opened.ignored,
@@ -207,27 +211,57 @@ def _content_problems(cohort: Cohort) -> list[str]:
     return problems
 
 
+@dataclass(frozen=True)
+class _Taken:
+    """What is remembered of an admitted study: all but its images."""
+
+    patient: str
+    labels: Sequence[int]
+    position: Sequence[float]
+    scanner: str
+
+
+def _take(
+    waiting: Sequence[Waiting], inputs: tuple[int, ...], readers: int, scratch: Path | None
+) -> tuple[list[_Taken], list[Rejected], dict[str, Tensor]]:
+    """Read what waits; examples and masks go to the disk."""
+    taken: list[_Taken] = []
+    rejected: list[Rejected] = []
+    kinds = {
+        "images": (inputs, np.float32),
+        "lesion": (inputs[1:] or (0,), np.uint8),
+        "gland": (inputs[1:] or (0,), np.uint8),
+    }
+    spools = {name: Spool(shape, dtype, scratch) for name, (shape, dtype) in kinds.items()}
+    for result in admitted(waiting, readers=readers):
+        if isinstance(result, Rejected):
+            rejected.append(result)
+            continue
+        for name, spool in spools.items():
+            spool.append(getattr(result.examples, name))
+        position = result.examples.position.tolist()
+        taken.append(_Taken(result.patient, tuple(result.labels), position, result.scanner))
+    return taken, rejected, {name: spool.tensor() for name, spool in spools.items()}
+
+
 def _assembled(
-    taken: Sequence[Admitted],
+    taken: Sequence[_Taken],
+    parts: Mapping[str, Tensor],
     names: Mapping[str, str],
     splits: Mapping[str, str],
-    inputs: tuple[int, ...],
     unit: str,
 ) -> Cohort:
-    """All examples in one place, in an order that does not depend on the files' order."""
-    studies = sorted(taken, key=lambda study: (names[study.patient], _natural(study.study)))
-    patients = tuple(sorted({names[study.patient] for study in studies}))
+    patients = tuple(sorted({names[study.patient] for study in taken}))
     numbers = {name: number for number, name in enumerate(patients)}
-    mask = taken[0].examples.lesion.shape[1:] if taken else inputs[1:] or (0,)
-    lengths = [len(study.labels) for study in studies]
+    lengths = [len(study.labels) for study in taken]
     return Cohort(
-        images=_joined([study.examples.images for study in studies], (0, *inputs), np.float32),
-        labels=torch.tensor([label for study in studies for label in study.labels], dtype=torch.int64),
-        patient=_repeated([numbers[names[study.patient]] for study in studies], lengths, torch.int64),
-        position=_joined([study.examples.position for study in studies], (0,), np.float32),
-        lesion=_joined([study.examples.lesion for study in studies], (0, *mask), np.uint8),
-        gland=_joined([study.examples.gland for study in studies], (0, *mask), np.uint8),
-        split=_repeated([SPLITS.index(splits[study.patient]) for study in studies], lengths, torch.int8),
+        images=parts["images"],
+        labels=torch.tensor([label for study in taken for label in study.labels], dtype=torch.int64),
+        patient=_repeated([numbers[names[study.patient]] for study in taken], lengths, torch.int64),
+        position=torch.tensor([place for study in taken for place in study.position], dtype=torch.float32),
+        lesion=parts["lesion"],
+        gland=parts["gland"],
+        split=_repeated([SPLITS.index(splits[study.patient]) for study in taken], lengths, torch.int8),
         patients=patients,
         unit=unit,
     )
@@ -236,10 +270,6 @@ def _assembled(
 def _natural(study: str) -> tuple[object, ...]:
     """Line 10 comes after line 9."""
     return tuple((part.isdigit(), int(part) if part.isdigit() else part) for part in re.split(r"(\d+)", study))
-
-
-def _joined(parts: Sequence[NDArray[Any]], empty: tuple[int, ...], dtype: type[np.generic]) -> Tensor:
-    return torch.from_numpy(np.concatenate([np.zeros(empty, dtype), *parts]).astype(dtype, copy=False))
 
 
 def _repeated(values: Sequence[int], lengths: Sequence[int], dtype: torch.dtype) -> Tensor:

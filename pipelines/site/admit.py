@@ -13,17 +13,17 @@ from pydantic import TypeAdapter
 
 from federation.conversation import newest, remembered, stored_reply
 from federation.participant import CHECKPOINTS, checkpoint
-from pipelines.cohort.cohort import Cohort, Reading, read_cohort, to_message, training_moments
+from pipelines.cohort.cohort import Cohort, Reading, read_cohort, training_moments
 from pipelines.cohort.examples import IMAGES
 from pipelines.cohort.features import Moments
 from pipelines.config import Split
 from pipelines.site.files import files_of, settings_of
-from pipelines.site.hospital import COHORT, SPLITS, Done, Hospital, read_cohort_file
+from pipelines.site.hospital import COHORT, SPLITS, Done, Hospital, read_cohort_file, write_cohort_file
 from pipelines.site.quarantine import Quarantine, quarantined, remember
 from pipelines.store import DiskFolder, short
 from privacy.events import NON_PRIVATE, NOTHING, describe
 from privacy.gate import Refused
-from privacy.message import Call, Json, Malformed, Message, from_bytes, to_bytes, unsealed
+from privacy.message import Call, Json, Malformed, Message, from_bytes, unsealed
 
 REJECTED, SPLIT = "rejected.json", "split.json"
 
@@ -39,12 +39,10 @@ def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     read = _read(hospital, message)
     cohort, facts = read.cohort, read.facts
     remember(hospital, read.rejected, read.names)
-    data = to_bytes(to_message(cohort))
-    sha = hashlib.sha256(data).hexdigest()
+    sha = write_cohort_file(hospital.root / "cohorts", cohort)
     folder = DiskFolder(hospital.cohort_folder(short(sha)))
     folder.write(REJECTED, json.dumps([q._asdict() for q in quarantined(hospital, read.rejected)], indent=1).encode())
     folder.write(SPLIT, json.dumps(_split(cohort), indent=1).encode())
-    folder.write(COHORT, data)
     share = len(read.rejected) / max(1, len(read.rejected) + int(str(facts["studies"])))
     reply: dict[str, Json] = {
         **facts,
@@ -83,6 +81,7 @@ def _read(hospital: Hospital, message: Message) -> Reading:
             exclude=settings.exclude,
             test=settings.test,
             readers=settings.readers or min(8, os.cpu_count() or 1),
+            scratch=hospital.scratch(),
             scale=Moments(float(sums["count"]), sums["total"], sums["squares"]) if sums else None,
         )
     except ValueError as error:  # a study's trouble is quarantined; this is the source as a whole

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from pipelines.cohort.cohort import Cohort, from_message
+from pipelines.cohort.cohort import Cohort, from_message, to_message
 from pipelines.cohort.phantom import PhantomSource
 from pipelines.config import SiteSettings, named
-from pipelines.store import DiskFolder
+from pipelines.store import HIDDEN, DiskFolder, short
 from privacy.access import Rows, Split
 from privacy.gate import Refused
-from privacy.message import Json, Message, from_bytes
+from privacy.message import Json, Message, from_file, to_file
 from privacy.policy import Policy
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -67,6 +67,12 @@ class Hospital:
             raise Refused("malformed_cohort")
         return self.root / "cohorts" / name
 
+    def scratch(self) -> Path:
+        """Where examples wait while a cohort is made."""
+        folder = self.root / "cohorts"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
     def key(self) -> bytes:
         """The secret of this hospital's pseudonyms, made on first use; with it they can be linked to patients.
 
@@ -76,6 +82,9 @@ class Hospital:
             return hashlib.sha256(f"phantom {self.name}".encode()).digest()
         folder = DiskFolder(self.root)
         if not folder.has(KEY):
+            if any(self.root.glob("cohorts/*/*")) or (self.root / "linkage.json").exists():
+                # A new key would give every known patient a new name.
+                raise Refused("lost_key") from FileNotFoundError(f"{self.root / KEY}: restore it from its backup")
             self.root.mkdir(parents=True, exist_ok=True)
             folder.write(KEY, secrets.token_bytes(32))
         key = folder.read(KEY)
@@ -103,9 +112,23 @@ def read_cohort_file(path: Path) -> Cohort:
     if not path.exists():
         raise Refused("no_cohort")
     try:
-        return from_message(from_bytes(path.read_bytes()))
+        return from_message(from_file(path))
     except (ValueError, KeyError) as error:
         raise Refused("corrupt_cohort") from error
+
+
+def write_cohort_file(folder: Path, cohort: Cohort) -> str:
+    """Put a cohort into its folder below `folder`, named by its sha256, which is returned."""
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f"{HIDDEN}{secrets.token_hex(8)}"
+    try:
+        sha = to_file(to_message(cohort), part)
+        place = folder / short(sha)
+        place.mkdir(exist_ok=True)
+        part.replace(place / COHORT)
+    finally:
+        part.unlink(missing_ok=True)
+    return sha
 
 
 def rows_of(cohort: Cohort, device: str = "cpu") -> dict[Split, Rows]:
