@@ -31,7 +31,7 @@ DUMMIES = {
     "TM": "000000",
     "UR": "http://removed.invalid",
     "OB": b"\0\0",
-    "UN": b"",
+    "UN": b"\0\0",
     "DS": "0",
     "IS": "0",
 }

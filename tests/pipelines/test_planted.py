@@ -27,6 +27,7 @@ from pydicom.dataset import Dataset
 from pipelines.cohort.phantom import PhantomSource
 from pipelines.cohort.phantom_files import write
 from pipelines.exits import Exit
+from pipelines.run import main
 
 ROOT = Path(__file__).parents[2]
 EXEMPT = {"pseudonym.key", "linkage.json"}  # the hospital's own secrets
@@ -177,6 +178,11 @@ LABELLESS["sites"] = {
 }
 
 
+TABLES = {  # each is wrong in another way, and holds names
+    "header": "Pidplant1,Commentplant\nPidplant2,1\n",
+    "label": "patient,slice,label\nPidplant1,0,Commentplant\nPidplant2,Commentplant,1\n",
+    "twice": "patient,label\nPidplant1,1\nPidplant1,0\nPidplant2,1\nPidplant3,0\n",
+}
 COMMANDS = ("planted.yaml --check", "planted.yaml", "planted.yaml --explain --json", "strict.yaml", "labelless.yaml")
 
 
@@ -258,13 +264,27 @@ def test_the_hospital_itself_can_look_up_who_was_rejected(ran):
     assert linkage.stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("run", ["planted", "strict", "labelless"])
+@pytest.mark.parametrize("run", ["planted", "strict", "labelless", *TABLES])
 def test_no_file_that_a_run_leaves_holds_an_identifier(ran, run):
     assert leaks(ran.folder / "runs" / run) == {}
 
 
 def test_nothing_that_is_said_holds_an_identifier(ran):
     assert {command: found(said.encode()) for command, said in ran.said.items() if found(said.encode())} == {}
+
+
+def test_a_bug_that_quotes_a_patient_is_not_quoted(ran, tmp_path, monkeypatch, capfd):
+    def bug(key, patient):
+        raise RuntimeError(patient, *EVERYWHERE.values())
+
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two", "planted.yaml"):
+        (tmp_path / name).symlink_to(ran.folder / name)
+    monkeypatch.setattr("pipelines.cohort.cohort.pseudonym", bug)
+    assert main(["planted.yaml"]) == Exit.SITE
+    assert (tmp_path / "runs" / "planted" / "sites" / "a" / "log.txt").read_text()
+    assert leaks(tmp_path / "runs") == {}
+    assert found("".join(capfd.readouterr()).encode()) == set()
 
 
 def test_the_search_finds_what_is_there(tmp_path):
