@@ -12,7 +12,7 @@ from pipelines.door import to_plain
 from pipelines.progress import shown
 from pipelines.runner import Stage
 from pipelines.stages.train import CENTRAL, opening, pooled_engine
-from pipelines.stages.world import World
+from pipelines.stages.world import SitesMissing, World
 from pipelines.store import digest, short
 from privacy.message import Call, Json, Message, Params, to_bytes
 
@@ -102,7 +102,10 @@ def _central(world: World, trained: Mapping[str, Any], cohorts: Mapping[str, Any
     engine, _ = pooled_engine(world, cohorts)
     facts = _chosen(world, trained)
     call = Call(world.run(f"export-{short(digest({**facts, 'site': CENTRAL, 'version': VERSION}))}"), 0, "export", {})
-    return engine.ask(call, {CENTRAL: Message({}, facts)}).replies[CENTRAL].tensors
+    answers = engine.ask(call, {CENTRAL: Message({}, facts)})
+    if answers.missing:  # its models were removed, perhaps; train --fresh makes them again
+        raise SitesMissing("export", answers.missing, where=str(world.root / "pooled" / "log.txt"))
+    return answers.replies[CENTRAL].tensors
 
 
 STAGE = Stage("evaluate", VERSION, ("ingest", "train"), settings, run)

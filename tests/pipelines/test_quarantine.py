@@ -59,6 +59,7 @@ def test_the_linkage_says_what_a_code_stands_for_and_keeps_earlier_ones(tmp_path
 
 
 def test_a_damaged_linkage_is_written_anew(tmp_path):
+    hospital(tmp_path).key()
     (tmp_path / LINKAGE).write_text("{")
     remember(hospital(tmp_path), [], {"abc": "Ann Miller"})
     assert json.loads((tmp_path / LINKAGE).read_text())["patients"] == {"abc": "Ann Miller"}
