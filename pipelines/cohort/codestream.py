@@ -1,7 +1,6 @@
-"""What a compressed image says of itself, before a decoder believes it: its size, and whether its end is there.
+"""How large a compressed image says it is, read before a decoder believes it and reserves memory.
 
-Decoders reserve memory for any size, and fill what is cut off with grey. A deflated file is unpacked whole by whoever
-opens it, so its unpacked size is counted first.
+A deflated file is unpacked whole by whoever opens it, so its unpacked size is counted first.
 
 JPEG 2000 says it in the SIZ marker (ISO/IEC 15444-1 A.5.1), the other JPEGs in a start-of-frame marker (ISO/IEC 10918-1
 B.2.2; ISO/IEC 14495-1 C.2.2 for JPEG-LS).
@@ -22,8 +21,6 @@ J2K_START = b"\xff\x4f\xff\x51"
 JPEG_START = b"\xff\xd8"
 FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC} | {0xF7}
 ALONE = frozenset(range(0xD0, 0xD8)) | {0x01}  # markers without a length
-END = b"\xff\xd9"  # of all of these codes
-PADDING = b"\0\xff "
 DEFLATED = b"1.2.840.10008.1.2.1.99"
 META = 144  # bytes: preamble, prefix, and the length of the group that tells the transfer syntax
 UNPACKED = 2**29  # bytes of a deflated file
@@ -49,10 +46,10 @@ def check_deflated(path: Path) -> None:
 
 
 def check_codestream(dataset: Dataset) -> None:
-    """Refuse pixels whose own size is not the header's, or whose end is missing, before anything is decoded.
+    """Refuse pixels whose own size is not the header's, before anything is decoded.
 
     Raises:
-        Unusable: `unreadable` where one of the compressed frames is of another size, says none, or has no end.
+        Unusable: `unreadable` where one of the compressed frames is of another size, or says none.
     """
     uid = dataset.file_meta.TransferSyntaxUID
     if not uid.is_encapsulated or "RLE" in uid.name:
@@ -65,8 +62,6 @@ def check_codestream(dataset: Dataset) -> None:
             raise Unusable(
                 "unreadable", f"compressed pixels are of size {found}, but the header says {wanted}. Export it again."
             )
-        if not frame.rstrip(PADDING).endswith(END):
-            raise Unusable("unreadable", "compressed pixels have no end: they are cut short. Export it again.")
 
 
 def image_size(data: bytes) -> tuple[int, int] | None:
