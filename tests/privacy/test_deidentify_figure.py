@@ -1,0 +1,158 @@
+"""How many of the actions that PS3.15 table E.1-1 requires are done right, by an independent reader of the table.
+
+The figure is made like MIDI-B's (arXiv:2507.23608), but not on its data, which were not at hand: the files are those of
+`shared/data` and images with identifiers planted by chance. `-s` prints the table of docs/deidentification.md.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pydicom
+import pytest
+from dicomanonymizer.dicom_anonymization_databases import dicomfields_2026c as edition
+from hypothesis import HealthCheck, Phase, given, settings
+from pydicom.dataset import Dataset
+from pydicom.uid import UID, UID_dictionary
+
+from planted import KEY, planted
+from privacy.actions import B_VALUES
+from privacy.deidentify import NotDeidentifiable, Profile, as_bytes, deidentify
+from privacy.leftovers import leftovers
+from privacy.quiet import quiet
+
+LISTS = {
+    "X": edition.X_TAGS, "Z": edition.Z_TAGS, "D": edition.D_TAGS, "U": edition.U_TAGS, "Z/D": edition.Z_D_TAGS,
+    "X/Z": edition.X_Z_TAGS, "X/D": edition.X_D_TAGS, "X/Z/D": edition.X_Z_D_TAGS, "X/Z/U*": edition.X_Z_U_STAR_TAGS,
+}  # fmt: skip
+BLANK = Profile(blank=((0, 0, 8, 8),))
+
+
+def required(tag: int) -> str:
+    """The action of the table for a tag, "private" or "" if it names none."""
+    group, element = tag >> 16, tag & 0xFFFF
+    if group % 2:
+        return "private"
+    for action, tags in LISTS.items():
+        for entry in tags:
+            masks = entry[2:] or (0xFFFF, 0xFFFF)
+            if group & masks[0] == entry[0] & masks[0] and element & masks[1] == entry[1] & masks[1]:
+                return action
+    return ""
+
+
+def right(action: str, before: object, after: object | None, vr: str) -> bool:
+    """Whether one of the allowed actions was done; None = absent. A moved date is right (the modified-dates option)."""
+    old, new = ("" if value is None else str(value) for value in (before, after))
+    if action == "private":
+        return after is None or new == old
+    if vr in {"DA", "DT"} and after is not None and new:
+        return new[:8] != old[:8] and len(new) >= 8
+    if action == "U":
+        same = old in UID_dictionary and new == old
+        return same or (not old and not new) or (new != old and UID(new.split("'")[1] if "'" in new else new).is_valid)
+    if "X" in action and after is None:
+        return True
+    if after is None:
+        return False
+    if vr == "SQ":
+        return (
+            ("Z" in action and not after) or ("D" in action and bool(after)) or "U" in action
+        )  # items are counted alone
+    return (not new and ("Z" in action or not old)) or ("D" in action and bool(new) and new != old)
+
+
+def actions(original: Dataset, cleaned: Dataset | None) -> Iterator[tuple[str, bool, str]]:
+    """Yield (action, right, place) for every element of the original that the table or its privacy asks about."""
+    for tag in list(original.keys()):
+        if tag in (0x7FE00010, 0x00100020, 0x00100010, 0x00120064) or tag & 0xFFFF == 0:
+            continue
+        try:
+            element = original[tag]
+        except Exception:
+            element = pydicom.DataElement(tag, "UN", original.get_item(tag).value)
+        there = cleaned is not None and tag in cleaned
+        after = cleaned[tag].value if there else None
+        if there and after is None:
+            after = ""
+        action = required(int(tag))
+        if action == "private" and there and tag & 0xFFFF > 0xFF:
+            creator = str(original[tag >> 16, (tag & 0xFFFF) >> 8].value).strip()
+            yield (
+                "private",
+                right(action, element.value, after, element.VR) and ((creator, tag >> 16, tag & 0xFF) in B_VALUES),
+                str(tag),
+            )
+        elif action:
+            yield action, right(action, element.value, after, element.VR), str(tag)
+        if element.VR == "SQ" and after and action in {"", "X/Z/U*"}:  # of another one, no item of the original is left
+            for one, other in zip(element.value, after, strict=True):
+                yield from actions(one, other)
+    if (0x0010, 0x0020) in original and "PatientIdentityRemoved" in (cleaned or ()):
+        yield "Z/D", cleaned.PatientID != original.PatientID, "(0010,0020)"
+        yield "Z", cleaned.PatientName != original.get("PatientName"), "(0010,0010)"
+
+
+def counted(original: Dataset) -> tuple[Counter[tuple[str, bool]], list[str]]:
+    with quiet():
+        data = as_bytes(deidentify(original, key=KEY, profile=BLANK))
+        assert leftovers(original, data) == []
+        found = list(actions(original, pydicom.dcmread(io.BytesIO(data))))
+    return Counter((action, good) for action, good, _ in found), [place for _, good, place in found if not good]
+
+
+def told(title: str, counts: Counter[tuple[str, bool]], files: int) -> None:
+    print(f"\n{title}: {files} files")  # noqa: T201
+    for action in sorted({action for action, _ in counts}):
+        good, bad = counts[action, True], counts[action, False]
+        print(f"| {action} | {good + bad} | {good} | {100 * good / (good + bad):.2f} % |")  # noqa: T201
+
+
+@pytest.mark.parametrize("folder", ["phi", "dicom_zoo", "prostatex"])
+def test_every_required_action_is_done_right_on_real_files(data: Path, folder: str) -> None:
+    counts: Counter[tuple[str, bool]] = Counter()
+    wrong: list[str] = []
+    files = 0
+    for path in sorted(path for path in (data / folder).rglob("*") if path.is_file()):
+        try:
+            with quiet():
+                original = pydicom.dcmread(path)
+            more, places = counted(original)
+        except (NotDeidentifiable, pydicom.errors.InvalidDicomError):
+            continue
+        files += 1
+        counts += more
+        wrong += [f"{path.name} {place}" for place in places]
+    if not files:
+        pytest.skip(f"no DICOM below {folder}")
+    told(folder, counts, files)
+    assert wrong == [] and sum(counts.values()) > 100
+
+
+def test_every_required_action_is_done_right_on_planted_files() -> None:
+    counts: Counter[tuple[str, bool]] = Counter()
+    wrong: list[str] = []
+
+    @settings(max_examples=60, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
+    @given(planted())
+    def count(original: Dataset) -> None:
+        more, places = counted(original)
+        counts.update(more)
+        wrong.extend(places)
+
+    count()
+    told("planted", counts, 60)
+    assert wrong == [] and sum(counts.values()) > 1000
+
+
+def test_the_count_sees_what_is_wrong() -> None:
+    assert not right("X", "a", "a", "LO") and not right("X", "a", "b", "LO") and right("X", "a", None, "LO")
+    assert not right("Z", "a", "a", "LO") and right("Z", "a", "", "LO") and not right("Z", "a", None, "LO")
+    assert not right("D", "a", "", "LO") and not right("D", "a", "a", "LO") and right("D", "a", "b", "LO")
+    assert not right("U", "1.2.3", "1.2.3", "UI") and right("U", "1.2.3", "2.25.7", "UI")
+    assert not right("X/Z", "a", "b", "LO") and right("X/D", "a", "b", "LO") and not right("X/D", "a", "a", "LO")
+    assert not right("X", "20200101", "20200101", "DA") and right("X", "20200101", "20190101", "DA")
+    assert not right("X", [1], [1], "SQ") and right("X/Z", [1], [], "SQ")
