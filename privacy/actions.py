@@ -71,7 +71,7 @@ KEPT_BINARY = tags(
 )
 # The options of PS3.15 E.3.5 and E.3.4, as far as images carry them.
 DEVICE = tags(
-    "DeviceSerialNumber StationName DeviceUID GantryID DetectorID PlateID CassetteID GeneratorID DeviceDescription "
+    "DeviceSerialNumber StationName GantryID DetectorID PlateID CassetteID GeneratorID DeviceDescription "
     "XRayDetectorID XRaySourceID"
 )
 CHARACTERISTICS = tags("PatientSex PatientAge PatientSize PatientWeight PregnancyStatus SmokingStatus")

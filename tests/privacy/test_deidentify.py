@@ -11,11 +11,11 @@ import pydicom
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from planted import HOMER, KEY, file_of, image, plant, planted
 from pydicom.dataset import Dataset
 from pydicom.uid import UID_dictionary
 
 from pipelines.cohort.pseudonym import pseudonym as cohort_pseudonym
+from planted import HOMER, KEY, file_of, image, plant, planted
 from privacy.deidentify import NotDeidentifiable, Profile, as_bytes, deidentify
 from privacy.keyed import new_uid, pseudonym
 from privacy.leftovers import leftovers
@@ -284,3 +284,20 @@ def test_settings_out_of_range_are_told_all_at_once() -> None:
         Profile(shift_days=(-1, 1), blank=((3, 0, 2, 1),), keep_private=frozenset({("A", 0x0010, 1)}))
     with pytest.raises(ValueError, match="16 bytes"):
         deidentify(image(), key=b"short")
+
+
+@pytest.mark.parametrize(
+    ("tag", "vr"), [(0x00189073, "FD"), (0x00181320, "FL"), (0x00189037, "AT"), (0x00281201, "US")]
+)
+def test_numbers_whose_bytes_spell_a_name_are_removed(tag, vr) -> None:
+    dataset = image()
+    plant(dataset, tag, vr, HOMER.given.encode())
+    assert HOMER.given.encode() in file_of(dataset)
+    assert tag not in cleaned(dataset)
+
+
+def test_curves_and_overlays_are_removed_as_a_whole() -> None:
+    dataset = image()
+    for tag, vr in ((0x60000010, "US"), (0x60020040, "CS"), (0x50000005, "US"), (0x60003000, "OW")):
+        plant(dataset, tag, vr, b"G ")
+    assert not [tag for tag in cleaned(dataset).keys() if 0x5000 <= tag.group <= 0x60FF]  # noqa: SIM118 - as keys
