@@ -71,18 +71,19 @@ def characteristics(features: Mapping[str, Floats], positive: NDArray[np.bool_])
 
 
 def by_class(features: Mapping[str, Floats], positive: NDArray[np.bool_], *, examples: str = "lines") -> Picture:
-    """Share of the positive and of the negative examples by value, a panel per feature.
+    """Share of the positive and of the negative examples by value, a panel per feature that is more than yes or no.
 
     Args:
-        features: name -> (n,).
+        features: name -> (n,); those that are 0 or 1 are told best by `characteristics`.
         positive: (n,).
         examples: what they are called.
     """
-    told = [f"{c.name}: negative {c.negative}, positive {c.positive}" for c in characteristics(features, positive)]
-    alt = f"Features by class, mean and standard deviation, or how many. {'; '.join(told)}."
+    shown = {name: values for name, values in features.items() if not _yes_or_no(values)}
+    told = [f"{c.name}: negative {c.negative}, positive {c.positive}" for c in characteristics(shown, positive)]
+    alt = f"Features by class, mean ± standard deviation. {'; '.join(told) or 'None to be drawn'}."
 
     def draw(figure: Figure) -> None:
-        for axes, (name, values) in panels(figure, features, share_y=False):
+        for axes, (name, values) in panels(figure, shown, share_y=False):
             edges = _edges(values)
             for place, chosen in enumerate((~positive, positive)):
                 share = np.histogram(values[chosen], edges)[0] / max(1, int(chosen.sum()))
@@ -91,17 +92,19 @@ def by_class(features: Mapping[str, Floats], positive: NDArray[np.bool_], *, exa
             axes.set_title(name)
             axes.set_ylim(0, None)
             axes.grid(axis="y")
-        if features:
+        if shown:
             figure.supylabel(f"share of {examples}", fontsize=9)
         legend(figure, {name: line(place) for place, name in enumerate(CLASSES)})
 
-    rows = math.ceil(max(1, len(features)) / 4)
+    rows = math.ceil(max(1, len(shown)) / 4)
     caption = f"Share of the negative and of the positive {examples} at each value, all splits together."
-    return Picture("Features by class", caption, svg((WIDTH, 1.5 * rows + 0.5), alt, draw))
+    return Picture(
+        "Features by class", caption, svg((WIDTH * max(2, min(4, len(shown))) / 4, 1.5 * rows + 0.5), alt, draw)
+    )
 
 
 def _yes_or_no(values: Floats) -> bool:
-    return bool(np.isin(values, (0, 1)).all())
+    return bool(np.isin(values, (0, 1)).all() and (values == 1).any())
 
 
 def _told(values: Floats, counted: bool) -> str:

@@ -7,7 +7,6 @@ reference to another document.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from evaluation.drawing import Picture
+from evaluation.patients import Characteristic
 from evaluation.rows import OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, GainRow, ScoreRow
+from evaluation.wording import Words, counted, duration, moment, number, signed, size, whole
 
 NO_GUARANTEE = "∞: no formal guarantee"
 
@@ -31,12 +32,33 @@ class SplitCount:
 
 
 @dataclass(frozen=True)
+class Knew:
+    """An earlier run that patients had a part in who must not be used any more. how: what part, where it is known."""
+
+    run: str
+    how: str = ""
+
+
+@dataclass(frozen=True)
+class Withdrawn:
+    """Patients whom the settings exclude. studies: left out. unmatched: names that no patient has. knew: runs."""
+
+    studies: int = 0
+    unmatched: int = 0
+    knew: tuple[Knew, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.studies or self.unmatched or self.knew)
+
+
+@dataclass(frozen=True)
 class SiteCounts:
     """A site as the coordinator knows it. rejected: reason code -> studies."""
 
     site: str
     splits: tuple[SplitCount, ...]
     rejected: Mapping[str, int]
+    withdrawn: Withdrawn = Withdrawn()
 
 
 @dataclass(frozen=True)
@@ -62,13 +84,14 @@ class StageState:
 
 @dataclass(frozen=True)
 class Left:
-    """What left a hospital in answer to one request. epsilon: a text, since ∞ needs its words."""
+    """What left a hospital in answer to one request. epsilon: a text, since ∞ needs its words. content: what it is."""
 
     site: str
     request: str
     messages: int
     bytes: int
     epsilon: str = NO_GUARANTEE
+    content: str = ""
 
 
 @dataclass(frozen=True)
@@ -114,11 +137,12 @@ class RunPage:
     commands: tuple[Command, ...]
     pictures: tuple[Picture, ...] = ()
     pooled: bool = False
+    words: Words = Words()
 
 
 @dataclass(frozen=True)
 class Quarantined:
-    """A study that was not used. study: as the hospital can find it again."""
+    """A study that was not used. study: its code. detail: what is wrong and what to do, alike for all of a reason."""
 
     study: str
     reason: str
@@ -126,8 +150,17 @@ class Quarantined:
 
 
 @dataclass(frozen=True)
+class Reason:
+    """Why studies were not used, and which."""
+
+    reason: str
+    detail: str
+    studies: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class SitePage:
-    """A hospital's own page. images: contact sheets, a split or a method each."""
+    """A hospital's own page. images: contact sheets, a split or a method each. characteristics: of features."""
 
     title: str
     site: str
@@ -141,6 +174,10 @@ class SitePage:
     quarantine: tuple[Quarantined, ...]
     images: tuple[Picture, ...] = ()
     pictures: tuple[Picture, ...] = ()
+    words: Words = Words()
+    withdrawn: Withdrawn = Withdrawn()
+    characteristics: tuple[Characteristic, ...] = ()
+    commands: tuple[Command, ...] = ()
 
 
 def coordinator_page(page: RunPage) -> str:
@@ -159,6 +196,10 @@ def coordinator_page(page: RunPage) -> str:
         totals=_totals(page.left),
         held={(site.site, s.split): s for site in page.sites for s in site.splits},
         splits=_ordered(s.split for site in page.sites for s in site.splits),
+        withdrawn=[site for site in page.sites if site.withdrawn],
+        requests=_ordered(entry.request for entry in page.left),
+        sent={(entry.site, entry.request): entry for entry in page.left},
+        weak_columns=_weak_columns(page.scores),
     )
 
 
@@ -173,7 +214,17 @@ def site_page(page: SitePage) -> str:
         tested=[page.site],
         weak=_weak(page.scores),
         totals=_totals(page.left),
+        reasons=_reasons(page.quarantine),
     )
+
+
+def _reasons(quarantine: Sequence[Quarantined]) -> list[Reason]:
+    """The quarantine by reason and words, most frequent first."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for one in quarantine:
+        found.setdefault((one.reason, one.detail), []).append(one.study)
+    reasons = [Reason(reason, detail, tuple(studies)) for (reason, detail), studies in found.items()]
+    return sorted(reasons, key=lambda reason: (-len(reason.studies), reason.reason))
 
 
 @dataclass(frozen=True)
@@ -200,7 +251,17 @@ def _ordered(names: Iterable[str]) -> list[str]:
 
 def _grid(rows: Sequence[ScoreRow]) -> dict[tuple[str, str, str], ScoreRow]:
     """(measure, method, column) -> row; a column is a test site, or "/" and a protocol over sites."""
-    return {(r.measure, r.method, r.sites[0] if r.protocol == PRIVATE else f"/{r.protocol}"): r for r in rows}
+    return {(r.measure, r.method, _column(r)): r for r in rows}
+
+
+def _weak_columns(rows: Sequence[ScoreRow]) -> set[str]:
+    """Columns of the grid in which no score is assessable."""
+    columns = {_column(row) for row in rows}
+    return columns - {_column(row) for row in rows if row.assessable}
+
+
+def _column(row: ScoreRow) -> str:
+    return row.sites[0] if row.protocol == PRIVATE else f"/{row.protocol}"
 
 
 def _weak(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
@@ -218,7 +279,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, signed=signed, size=size, duration=duration, whole=whole)
+    environment.filters.update(
+        number=number, signed=signed, size=size, duration=duration, whole=whole, moment=moment, counted=counted
+    )
     environment.filters["drawn"] = lambda picture: Markup(picture.html)  # noqa: S704
     return environment
 
@@ -227,36 +290,3 @@ def _render(template: str, **values: object) -> str:
     environment = _environment()
     style = environment.get_template("style.css").render()
     return environment.get_template(template).render(style=Markup(style), **values)  # noqa: S704
-
-
-def number(value: float) -> str:
-    """Three decimals; an en dash where there is no value."""
-    return f"{value:.3f}" if math.isfinite(value) else "–"
-
-
-def signed(value: float) -> str:
-    """Three decimals with a sign, a true minus; an en dash where there is no value."""
-    return f"{value:+.3f}".replace("-", "−") if math.isfinite(value) else "–"
-
-
-def whole(value: int) -> str:
-    """An integer, thousands set apart by a thin space."""
-    return f"{value:,}".replace(",", "\u202f")
-
-
-def size(value: int) -> str:
-    """Bytes in decimal units (IEC 80000-13: 1 kB = 1000 B)."""
-    power = min(3, max(0, (len(str(value)) - 1) // 3))
-    amount = value / 1000**power
-    digits = 0 if power == 0 or amount >= 100 else 1
-    return f"{amount:.{digits}f}\u202f{('B', 'kB', 'MB', 'GB')[power]}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as "4.2 s", "3 min 05 s" or "2 h 10 min"."""
-    if not math.isfinite(seconds):
-        return "–"
-    if round(seconds, 1) < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,10 +15,11 @@ from torch.nn import functional
 from evaluation.drawing import Picture
 from evaluation.figures import Curve, learning_curves, roc_curves
 from evaluation.histograms import Counts, count
-from evaluation.patients import intensities
+from evaluation.patients import by_class, characteristics, intensities
 from evaluation.pictures import Tile, contact_sheet
-from evaluation.report import Left, Quarantined, SitePage, SplitCount, site_page
+from evaluation.report import Command, Left, Quarantined, SitePage, SplitCount, Withdrawn, site_page
 from evaluation.rows import score_rows
+from evaluation.wording import Words
 from federation.conversation import newest
 from federation.models.cam import local_probabilities
 from federation.parameters import loaded
@@ -24,7 +27,11 @@ from pipelines.cohort.cohort import Cohort
 from pipelines.site.admit import cohort_of, rejected_studies
 from pipelines.site.hospital import SPLITS, Done, Hospital
 from pipelines.site.learn import opened, own_model
+from pipelines.site.ready import READY
 from pipelines.site.score import scores_name
+from pipelines.site.table import features_of
+from pipelines.site.withdrawn import knew, known_outside
+from pipelines.site.words import CONTENTS, WORDS
 from pipelines.store import DiskFolder
 from privacy import ledger as book
 from privacy.events import NON_PRIVATE, describe
@@ -38,14 +45,18 @@ TILES = 12
 def report(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
     """Write the page; say how many messages and bytes left, by request and by run (this one not yet counted).
 
-    Facts: `title`, `run`, `date`, `cohort`, `reference`, `copies`, and `methods`, each with `label`,
-    `train_run`, `checkpoint` and `best`.
+    Facts: `title`, `run`, `date`, `cohort`, `reference`, `copies`, `excluded`, `unmatched_exclusions`, and `methods`,
+    each with `label`, `train_run`, `checkpoint` and `best`. Returns also the names of earlier runs that patients had a
+    part in who are excluded now.
     """
     facts = message.facts
     cohort = cohort_of(hospital, str(facts["cohort"]))
     methods = [m for m in _list(facts["methods"]) if isinstance(m, dict)]
     tables = _own_tables(hospital, methods, facts)
     lines = [line for line in book.lines(hospital.ledger) if not line.get("torn")]
+    known = knew(hospital)
+    words, features = words_of(cohort), features_of(cohort)
+    positive = (cohort.labels == 1).numpy()
     page = SitePage(
         title=str(facts["title"]),
         site=hospital.name,
@@ -59,8 +70,16 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
         quarantine=tuple(
             Quarantined(r.study, r.reason, r.meaning) for r in rejected_studies(hospital, str(facts["cohort"]))
         ),
-        images=tuple(_images(cohort)) + tuple(_cams(hospital, cohort, methods)),
-        pictures=(*_rocs(hospital.name, tables), *_pictures(hospital, cohort, methods)),
+        images=(
+            *([by_class(features, positive, examples=words.examples)] if features else []),
+            *_images(cohort),
+            *_cams(hospital, cohort, methods),
+        ),
+        pictures=(*_rocs(hospital.name, tables, methods), *_pictures(hospital, cohort, methods)),
+        words=words,
+        withdrawn=Withdrawn(_count(facts, "excluded"), _count(facts, "unmatched_exclusions"), known),
+        characteristics=characteristics(features, positive),
+        commands=_commands(hospital, methods),
     )
     text = site_page(page).encode()
     DiskFolder(hospital.root).write(PAGE, text)
@@ -69,9 +88,29 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     for line in lines:
         run = str(line["run"])
         sent[run] = int(str(sent.get(run, 0))) + int(str(line["bytes"]))
-    return Done(
-        Message({}, {"left": left, "sent": sent, "page": hashlib.sha256(text).hexdigest()}), describe(NON_PRIVATE)
-    )
+    digest = hashlib.sha256(text).hexdigest()
+    reply: dict[str, Json] = {"left": left, "sent": sent, "page": digest, "knew": [*known_outside(known)]}
+    return Done(Message({}, reply), describe(NON_PRIVATE))
+
+
+def words_of(cohort: Cohort) -> Words:
+    """What this cohort's examples are called."""
+    images = cohort.recipe.get("images")
+    return WORDS.get(str(images.get("kind")) if isinstance(images, dict) else "", Words())
+
+
+def _count(facts: Mapping[str, Json], name: str) -> int:
+    return int(str(facts.get(name, 0)))
+
+
+def _commands(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> tuple[Command, ...]:
+    """How to use a finished model, and how to withdraw a patient."""
+    models = [hospital.root / READY / f"{method['label']}.safetensors" for method in methods]
+    lines = [f"python -m pipelines.predict {shlex.quote(str(path))} FOLDER" for path in models if path.exists()]
+    use = "Use a finished model on new patients (FOLDER holds their files); scores and a quarantine are written here"
+    out = "Leave out a patient who withdrew: in the run's settings, by identifier or by pseudonym; then run again"
+    line = f'sites: {{{hospital.name}: {{exclude: ["IDENTIFIER"]}}}}'
+    return (*([Command(use, "\n".join(lines))] if lines else []), Command(out, line))
 
 
 def split_counts(cohort: Cohort) -> list[SplitCount]:
@@ -90,7 +129,10 @@ def _left(site: str, lines: Sequence[Mapping[str, Json]]) -> list[Left]:
     for line in lines:
         messages, size = sums.get(str(line["request"]), (0, 0))
         sums[str(line["request"])] = (messages + (line["refused"] is None), size + int(str(line["bytes"])))
-    return [Left(site, request, messages, size) for request, (messages, size) in sums.items()]
+    return [
+        Left(site, request, messages, size, content=CONTENTS.get(request, ""))
+        for request, (messages, size) in sums.items()
+    ]
 
 
 def _own_tables(
@@ -117,9 +159,16 @@ def _own_tables(
     return tables
 
 
-def _rocs(site: str, tables: Mapping[str, Mapping[tuple[str, str], Counts]]) -> list[Picture]:
+def _rocs(
+    site: str, tables: Mapping[str, Mapping[tuple[str, str], Counts]], methods: Sequence[Mapping[str, Json]]
+) -> list[Picture]:
     lines = {method: table[site, site].scores[0, 0] for method, table in tables.items()}
-    return [roc_curves({site: lines})] if lines else []
+    return [roc_curves({site: lines}, order=_order(methods))] if lines else []
+
+
+def _order(methods: Sequence[Mapping[str, Json]]) -> list[str]:
+    """All methods of the run, so that each looks here as on the coordinator's page."""
+    return [str(method["label"]) for method in methods]
 
 
 def _images(cohort: Cohort) -> list[Picture]:
@@ -196,8 +245,18 @@ def _cams(hospital: Hospital, cohort: Cohort, methods: Sequence[Mapping[str, Jso
         cams = functional.interpolate(cams, cohort.images.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
         scores = output.logits.softmax(dim=1)[:, 1]
         tiles = [_tile(cohort, row, cams[i], f", score {scores[i]:.2f}") for i, row in enumerate(index)]
-        sheets.append(contact_sheet(tiles, title=f"{method['label']}: where its maps speak for the positive class"))
+        sheet = contact_sheet(tiles, title=f"{method['label']}: where its maps speak for the positive class")
+        sheets.append(replace(sheet, caption=f"{sheet.caption} {_resolution(output.maps, cohort.images)}".strip()))
     return sheets
+
+
+def _resolution(maps: torch.Tensor, images: torch.Tensor) -> str:
+    """How coarse a map is. Smoothing makes it look finer than it is."""
+    (high, wide), (height, width) = maps.shape[-2:], images.shape[-2:]
+    return (
+        f"A map has {high} × {wide} values for an image of {height} × {width} pixels, and is smoothed to be laid over "
+        "it: it tells the region, not an outline. Bright is near 1, clear is near 0, the same in all images."
+    )
 
 
 def _pictures(hospital: Hospital, cohort: Cohort, methods: Sequence[Mapping[str, Json]]) -> list[Picture]:
@@ -213,7 +272,7 @@ def _pictures(hospital: Hospital, cohort: Cohort, methods: Sequence[Mapping[str,
         if len(images) and cohort.images.dim() > 2:
             values[split] = images[images != 0].numpy()
     drawn = [intensities(values, unit=cohort.unit)] if values else []
-    return [learning_curves({hospital.name: curves}), *drawn] if curves else drawn
+    return [learning_curves({hospital.name: curves}, order=_order(methods)), *drawn] if curves else drawn
 
 
 def _list(value: Json) -> list[Json]:

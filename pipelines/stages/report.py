@@ -18,6 +18,7 @@ from evaluation.metrics import AUC
 from evaluation.protocols import matrix
 from evaluation.report import (
     Command,
+    Knew,
     Left,
     MethodCost,
     Missing,
@@ -25,12 +26,15 @@ from evaluation.report import (
     SiteCounts,
     SplitCount,
     StageState,
+    Withdrawn,
     coordinator_page,
 )
 from evaluation.rows import gain_rows, home, score_rows, scores_csv, to_json
 from pipelines.door import to_plain
 from pipelines.runner import Stage
 from pipelines.site.hospital import SPLITS
+from pipelines.site.ready import READY
+from pipelines.site.words import CONTENTS, WORDS
 from pipelines.stages.train import CENTRAL
 from pipelines.stages.world import World
 from pipelines.store import digest, read_manifest, short
@@ -48,33 +52,35 @@ def settings(world: World) -> Json:
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Compute every score, ask every site for its page and for what left it, write the coordinator's page."""
+    config = world.config
     cohorts = json.loads((inputs["ingest"] / "sites.json").read_text())
-    trained = [json.loads((inputs["train"] / f"{label}.json").read_text()) for label in world.config.train.methods]
+    trained = [json.loads((inputs["train"] / f"{label}.json").read_text()) for label in config.train.methods]
     tables = read_tables(inputs["evaluate"])
     said = _ask_sites(world, cohorts, trained)
     (out / "sites.json").write_text(json.dumps({site: facts["page"] for site, facts in said.items()}))
-    rows = score_rows(tables, reference=world.config.evaluate.reference)
+    rows = score_rows(tables, reference=config.evaluate.reference)
     (out / "scores.json").write_text(to_json(rows))
     (out / "scores.csv").write_text(scores_csv(rows))
-    reference = world.config.evaluate.reference
+    reference = config.evaluate.reference
     page = RunPage(
-        title=world.config.title or world.config.name,
-        run=world.config.name,
+        title=config.title or config.name,
+        run=config.name,
         date=world.now(),
         what=_what(world),
         simulation=True,
         reference=reference or "",
-        sites=tuple(_counts(site, facts) for site, facts in sorted(cohorts.items())),
+        sites=tuple(_counts(site, facts, said[site]) for site, facts in sorted(cohorts.items())),
         scores=rows,
         gains=gain_rows(tables, reference=reference) if reference else (),
         methods=tuple(_cost(result, said) for result in trained),
         left=tuple(_left(site, entry) for site, facts in sorted(said.items()) for entry in _list(facts["left"])),
         missing=tuple(_missing(trained)),
         stages=tuple(_state(name, folder) for name, folder in inputs.items()),
-        settings=json.dumps(to_plain(world.config), indent=1),
+        settings=json.dumps(without_patients(to_plain(config)), indent=1),
         commands=_commands(world),
         pooled=any(result["name"] == CENTRAL for result in trained),
         pictures=tuple(_pictures(tables, rows, trained, reference)),
+        words=WORDS[config.images.kind],
     )
     text = coordinator_page(page)
     (out / PAGE).write_text(text)
@@ -110,12 +116,28 @@ def _ask_sites(world: World, cohorts: Mapping[str, Any], trained: list[Any]) -> 
         "methods": methods,
     }
     asked = {
-        site: Message({}, {**facts, "cohort": cohorts[site]["cohort"], "date": world.now()})
-        for site in world.engine.sites
+        site: Message({}, {**facts, **_of_ingest(cohorts[site]), "date": world.now()}) for site in world.engine.sites
     }
     known = {**facts, "cohorts": {site: cohorts[site]["cohort"] for site in sorted(cohorts)}, "version": VERSION}
     replies = world.ask_all(world.run(f"report-{short(digest(known))}"), "report", asked)
     return {site: reply.facts for site, reply in replies.items()}
+
+
+def _of_ingest(said: Mapping[str, Any]) -> dict[str, Json]:
+    return {name: said[name] for name in ("cohort", "excluded", "unmatched_exclusions")}
+
+
+def without_patients(settings: Json) -> Json:
+    """Settings without the names of patients: a number in the place of each site's `exclude` and `test`."""
+    if not isinstance(settings, dict):
+        return settings
+    return {**settings, "sites": {site: _nameless(own) for site, own in _mapping(settings.get("sites")).items()}}
+
+
+def _nameless(site: Json) -> Json:
+    own = _mapping(site)
+    lists = {name: f"{len(_list(own[name]))} names" for name in ("exclude", "test") if own.get(name)}
+    return {**own, **lists}
 
 
 def _what(world: World) -> str:
@@ -127,9 +149,11 @@ def _what(world: World) -> str:
     )
 
 
-def _counts(site: str, facts: Mapping[str, Any]) -> SiteCounts:
+def _counts(site: str, facts: Mapping[str, Any], said: Mapping[str, Json]) -> SiteCounts:
     splits = tuple(SplitCount(split, **facts["splits"][split]) for split in SPLITS)
-    return SiteCounts(site, splits, dict(facts["rejected_by_reason"]))
+    knew = tuple(Knew(str(run)) for run in _list(said.get("knew")))
+    withdrawn = Withdrawn(facts["excluded"], facts["unmatched_exclusions"], knew)
+    return SiteCounts(site, splits, dict(facts["rejected_by_reason"]), withdrawn)
 
 
 def _cost(result: Mapping[str, Any], said: Mapping[str, Mapping[str, Json]]) -> MethodCost:
@@ -140,7 +164,8 @@ def _cost(result: Mapping[str, Any], said: Mapping[str, Mapping[str, Json]]) -> 
 
 def _left(site: str, entry: Json) -> Left:
     facts = _mapping(entry)
-    return Left(site, str(facts["request"]), _number(facts["messages"]), _number(facts["bytes"]))
+    request = str(facts["request"])
+    return Left(site, request, _number(facts["messages"]), _number(facts["bytes"]), content=CONTENTS.get(request, ""))
 
 
 def _missing(trained: list[Any]) -> list[Missing]:
@@ -156,7 +181,12 @@ def _state(name: str, folder: Path) -> StageState:
 
 
 def _commands(world: World) -> tuple[Command, ...]:
+    model = world.root / "sites" / "SITE" / READY / "METHOD.safetensors"
     return (
+        Command(
+            "Use a finished model on new patients, at the hospital that trained it",
+            f"python -m pipelines.predict {model} FOLDER",
+        ),
         Command("Why each stage ran or was kept", f"{world.command} --explain"),
         Command("Train again, and everything after it", f"{world.command} --from train --fresh"),
         Command("All of it again", f"{world.command} --fresh"),

@@ -1,0 +1,66 @@
+"""How the pages put things: what an example and a study are called, and numbers, sizes and times in words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True)
+class Words:
+    """What is learnt from, and what can be unusable, one and many. looked_at: whether it is a picture."""
+
+    example: str = "image"
+    examples: str = "images"
+    study: str = "study"
+    studies: str = "studies"
+    looked_at: bool = True
+
+
+def number(value: float) -> str:
+    """Three decimals; an en dash where there is no value."""
+    return f"{value:.3f}" if math.isfinite(value) else "–"
+
+
+def signed(value: float) -> str:
+    """Three decimals with a sign, a true minus; an en dash where there is no value."""
+    return f"{value:+.3f}".replace("-", "−") if math.isfinite(value) else "–"
+
+
+def whole(value: int) -> str:
+    """An integer, thousands set apart by a thin space."""
+    return f"{value:,}".replace(",", "\u202f")
+
+
+def size(value: int) -> str:
+    """Bytes in decimal units (IEC 80000-13: 1 kB = 1000 B)."""
+    power = min(3, max(0, (len(str(value)) - 1) // 3))
+    amount = value / 1000**power
+    digits = 0 if power == 0 or amount >= 100 else 1
+    return f"{amount:.{digits}f}\u202f{('B', 'kB', 'MB', 'GB')[power]}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as "4.2 s", "3 min 05 s" or "2 h 10 min"."""
+    if not math.isfinite(seconds):
+        return "–"
+    if round(seconds, 1) < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def moment(text: str) -> str:
+    """An ISO time as "21 November 2026, 12:07 UTC"; any other text as it is."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    zone = f" {when.tzname()}" if when.tzinfo else ""
+    return f"{when.day} {when:%B %Y, %H:%M}{zone}"
+
+
+def counted(value: int, one: str, many: str) -> str:
+    """A number and the word that fits it."""
+    return f"{whole(value)} {one if value == 1 else many}"

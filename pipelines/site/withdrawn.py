@@ -1,0 +1,97 @@
+"""Patients who must not be used any more, and the earlier runs that they had a part in: a model does not forget."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+
+from evaluation.report import Knew
+from federation.conversation import remembered, stored_reply
+from pipelines.cohort.pseudonym import normalized, pseudonym
+from pipelines.site.admit import SPLIT, cohort_of
+from pipelines.site.hospital import SPLITS, Hospital, rows_of
+from privacy.gate import Refused
+from privacy.message import Malformed, from_bytes
+
+PARTS = {
+    "train": "its model was trained on them",
+    "validation": "its checkpoint was chosen by them",
+    "test": "its scores count them",
+}
+UNKNOWN = "cannot be told: its list of patients is gone or damaged"
+POOLED = "their images were sent, for a central model"
+
+
+def excluded(hospital: Hospital) -> frozenset[str]:
+    """Pseudonyms of the patients that the hospital's settings exclude, by identifier or by pseudonym."""
+    names = [normalized(name) for name in (hospital.settings.exclude if hospital.settings else ())]
+    return frozenset([*names, *(pseudonym(hospital.key(), name) for name in names if name)])
+
+
+def knew(hospital: Hospital) -> tuple[Knew, ...]:
+    """Runs in this hospital's folder whose cohort holds an excluded patient; and those of which that cannot be told."""
+    out = excluded(hospital)
+    if not out:
+        return ()
+    parts = {folder.name: _parts(hospital, folder.name, out) for folder in sorted(_folders(hospital, "cohorts"))}
+    found = []
+    for name, cohort in _opened(hospital):
+        how = parts.get(cohort, (UNKNOWN,))
+        found += [Knew(name, "; ".join(how))] if how else []
+    return (*found, *_pooled(hospital, [cohort for cohort, how in parts.items() if how]))
+
+
+def known_outside(found: tuple[Knew, ...]) -> list[str]:
+    """Of `knew`, what leaves the hospital: the names of the runs of which it is certain."""
+    return [one.run for one in found if one.how != UNKNOWN]
+
+
+def _parts(hospital: Hospital, cohort: str, out: frozenset[str]) -> tuple[str, ...]:
+    try:
+        split: Mapping[str, list[str]] = json.loads((hospital.cohort_folder(cohort) / SPLIT).read_text())
+        return tuple(PARTS[name] for name in SPLITS if out & set(split[name]))
+    except (OSError, ValueError, KeyError, TypeError, Refused):
+        return (UNKNOWN,)
+
+
+def _opened(hospital: Hospital) -> Iterator[tuple[str, str]]:
+    """Name and cohort of every conversation that began with an opening."""
+    for name in _conversations(hospital):
+        try:
+            said = remembered(hospital.conversation(name), 0).facts.get("opening")
+        except (Malformed, Refused, OSError):
+            continue  # `holds` tells of damage
+        if isinstance(said, dict):
+            yield name, str(said.get("cohort"))
+
+
+def _pooled(hospital: Hospital, cohorts: list[str]) -> Iterator[Knew]:
+    """Conversations in which the training images of one of these cohorts were handed out."""
+    known = []
+    for cohort in cohorts:
+        try:
+            known.append(rows_of(cohort_of(hospital, cohort))["train"].x)
+        except Refused:
+            continue
+    for name in _conversations(hospital):
+        folder = hospital.conversation(name)
+        if folder.has("pool-0"):
+            try:
+                sent = from_bytes(stored_reply(folder, "pool-0")).tensors["train/x"]
+            except (Malformed, KeyError):
+                continue
+            if any(torch.equal(sent, images) for images in known):
+                yield Knew(name, POOLED)
+
+
+def _conversations(hospital: Hospital) -> list[str]:
+    runs = _folders(hospital, "conversations")
+    return sorted(f"{run.name}/{one.name}" for run in runs for one in run.iterdir() if one.is_dir())
+
+
+def _folders(hospital: Hospital, name: str) -> list[Path]:
+    folder = hospital.root / name
+    return [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []

@@ -1,0 +1,30 @@
+"""What a hospital's page calls its examples, and what a reply to each request holds, for its ledger's reader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from evaluation.wording import Words
+
+WORDS: Mapping[str, Words] = {
+    "slices": Words("slice", "slices", "study", "studies"),
+    "volumes": Words("volume", "volumes", "study", "studies"),
+    "pictures": Words("picture", "pictures", "picture", "pictures"),
+    "features": Words("line", "lines", "line", "lines", looked_at=False),
+}
+"""Kind of example -> what it is called."""
+
+CONTENTS: Mapping[str, str] = {
+    "survey": "number and size of files; a keyed digest of names, sizes and times",
+    "moments": "number, sums and sums of squares of the training patients' features",
+    "ingest": "counts by split, by reason of rejection and by scanner; digest of the cohort",
+    "introduce": "that it takes part, and what the method must know first",
+    "train": "parameters of the method, validation loss, number of examples",
+    "finish": "the last round's validation loss",
+    "export": "its model, to be tested at other hospitals",
+    "evaluate": "histograms of scores on test patients, and their bootstrap copies",
+    "pool": "training and validation examples with their labels, for the central baseline",
+    "report": "counts of messages and bytes; digest of the page",
+    "holds": "whether it still has what a result rests on",
+}
+"""Request -> what its reply holds."""
