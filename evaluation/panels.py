@@ -21,7 +21,7 @@ ROOM = 1.3  # inches; an entry of a key
 
 def line(place: int) -> dict[str, Any]:
     """Colour and dash of the line at a place of the key."""
-    dash = DASHES[place // len(COLOURS) % len(DASHES)] if place >= len(COLOURS) else DASHES[place % len(DASHES)]
+    dash = DASHES[(place + place // len(COLOURS)) % len(DASHES)]
     return {"color": COLOURS[place % len(COLOURS)], "linestyle": dash, "linewidth": 1.5}
 
 

@@ -160,7 +160,8 @@ class Reason:
 
 @dataclass(frozen=True)
 class SitePage:
-    """A hospital's own page. images: contact sheets, a split or a method each. characteristics: of features."""
+    """A hospital's own page. images: contact sheets, one for each split. maps: the same with class activation maps, one
+    for each method. characteristics: of features."""
 
     title: str
     site: str
@@ -176,6 +177,7 @@ class SitePage:
     pictures: tuple[Picture, ...] = ()
     words: Words = Words()
     withdrawn: Withdrawn = Withdrawn()
+    maps: tuple[Picture, ...] = ()
     characteristics: tuple[Characteristic, ...] = ()
     commands: tuple[Command, ...] = ()
 

@@ -73,8 +73,8 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
         images=(
             *([by_class(features, positive, examples=words.examples)] if features else []),
             *_images(cohort),
-            *_cams(hospital, cohort, methods),
         ),
+        maps=tuple(_cams(hospital, cohort, methods)),
         pictures=(*_rocs(hospital.name, tables, methods), *_pictures(hospital, cohort, methods)),
         words=words,
         withdrawn=Withdrawn(_count(facts, "excluded"), _count(facts, "unmatched_exclusions"), known),

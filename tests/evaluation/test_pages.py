@@ -1,0 +1,332 @@
+"""What a reader sees of both pages: words that fit, long lists folded, contrast, headings, print, no other document."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluation import figures, patients, report
+from evaluation.drawing import COLOURS, DASHES
+from evaluation.histograms import count
+from evaluation.panels import line
+from evaluation.rows import score_rows
+from evaluation.wording import Words, moment
+
+CSS = (Path(report.__file__).parent / "templates" / "style.css").read_text()
+LINES = Words("line", "lines", "line", "lines", looked_at=False)
+
+
+class Seen(HTMLParser):
+    """Text outside style and script, headings in order, and the tags with their attributes."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.words, self.levels, self.tags, self.hidden = [], [], [], 0
+        self.feed(text)
+        self.text = " ".join("".join(self.words).split())
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.hidden += tag in {"style", "script", "svg"}
+        self.levels += [int(tag[1])] if re.fullmatch(r"h[1-6]", tag) else []
+
+    def handle_endtag(self, tag):
+        self.hidden -= tag in {"style", "script", "svg"}
+
+    def handle_data(self, data):
+        self.words += [] if self.hidden else [data]
+
+
+@pytest.fixture(scope="module")
+def tables():
+    rng = np.random.default_rng(0)
+    found = {}
+    for method, strength in (("local", 1), ("fedavg", 2)):
+        found[method] = {}
+        for site, n in (("a", 90), ("b", 8)):
+            y = np.arange(n) % 2
+            p = 1 / (1 + np.exp(-strength * (y - 0.5) + rng.normal(size=n)))
+            found[method][site, site] = count(y, np.c_[1 - p, p], np.arange(n), copies=20, seed=0, site=site)
+    return found
+
+
+def run_page(tables, **more):
+    splits = tuple(report.SplitCount(split, 10, 20, 7) for split in ("train", "validation", "test"))
+    page = report.RunPage(
+        title="Heart disease",
+        run="demo",
+        date="2026-11-21T12:07:40+00:00",
+        what="2 methods",
+        simulation=True,
+        reference="local",
+        sites=(report.SiteCounts("a", splits, {"missing_value": 77}), report.SiteCounts("b", splits, {})),
+        scores=score_rows(tables, reference="local"),
+        gains=(),
+        methods=(),
+        left=(
+            report.Left("a", "train", 3, 1500, content="parameters"),
+            report.Left("b", "train", 4, 2500, "2 at δ = 1e-5", "parameters"),
+            report.Left("b", "pool", 1, 99),
+        ),
+        missing=(),
+        stages=(),
+        settings="{}",
+        commands=(report.Command("Use it", "python -m pipelines.predict MODEL FOLDER"),),
+    )
+    return report.coordinator_page(replace(page, **more))
+
+
+def site_page(tables, **more):
+    own = {method: {("a", "a"): table["a", "a"]} for method, table in tables.items()}
+    page = report.SitePage(
+        title="Heart disease",
+        site="a",
+        run="demo",
+        date="2026-11-21T12:07:40+00:00",
+        simulation=True,
+        reference="local",
+        splits=(report.SplitCount("train", 10, 20, 7),),
+        scores=score_rows(own, reference="local"),
+        left=(report.Left("a", "train", 3, 1500, content="parameters"),),
+        quarantine=tuple(report.Quarantined(f"study-{i:08d}", "missing_value", "fill it in") for i in range(77)),
+    )
+    return report.site_page(replace(page, **more))
+
+
+@pytest.fixture(scope="module")
+def full(tables):
+    """Both pages with everything that they can hold."""
+    values = {"age": np.arange(20.0), "sex": np.arange(20) % 2.0}
+    positive = np.arange(20) % 3 == 0
+    gone = report.Withdrawn(2, 1, (report.Knew("demo/fedavg-0123456789ab", "its model was trained on them"),))
+    look = figures.learning_curves({"a": {"local": figures.Curve((1, 2), (0.7, 0.6))}}, order=["local"])
+    site = report.SiteCounts("a", (report.SplitCount("test", 9, 9, 3),), {}, gone)
+    return (
+        run_page(tables, words=LINES, pictures=(look,), sites=(site,)),
+        site_page(
+            tables,
+            words=LINES,
+            withdrawn=gone,
+            maps=(look, replace(look, title="more")),
+            images=(patients.by_class(values, positive),),
+            characteristics=patients.characteristics(values, positive),
+            commands=(report.Command("Use it", "python -m pipelines.predict MODEL FOLDER"),),
+        ),
+    )
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_pages_name_no_other_document_and_run_nothing(full, which):
+    text = re.sub(r"data:image/png;base64,[\w+/=\s]+", "", full[which])
+    assert not re.search(
+        r"https?:|\bftp:|//\w|@import|@font-face|srcset|javascript:|<(script|link|iframe|object)", text
+    )
+    for tag, attrs in Seen(full[which]).tags:
+        assert not [name for name in attrs if name.startswith("on")], (tag, attrs)
+        for name in ("src", "href", "action", "poster", "data"):
+            assert attrs.get(name, "#").startswith(("#", "data:image/png;base64,"))
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_headings_step_down_one_at_a_time_and_what_takes_focus_has_a_name(full, which):
+    seen = Seen(full[which])
+    assert seen.levels[0] == 1 and seen.levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in zip(seen.levels, seen.levels[1:], strict=False))
+    assert ("html", {"lang": "en"}) in seen.tags
+    for tag, attrs in seen.tags:
+        if "tabindex" in attrs:
+            assert attrs["tabindex"] == "0" and attrs["role"] == "group" and attrs["aria-label"], (tag, attrs)
+
+
+def test_pages_of_a_table_speak_of_lines_and_those_of_pictures_do_not(full, tables):
+    for text in full:
+        said = Seen(text).text.replace("no patient's image, label or record", "")
+        assert not re.search(r"\bimages?\b|\bslices?\b|\boutlined\b|pictures of patients", said, re.IGNORECASE)
+        assert "lines" in said
+    pictures = Seen(site_page(tables, words=Words("picture", "pictures", "picture", "pictures"))).text
+    assert "shows pictures of patients" in pictures and "positive pictures" in pictures and "lines" not in pictures
+    assert "77 pictures could not be used" in pictures
+
+
+def test_the_note_on_support_counts_what_was_learnt_from(full):
+    assert "b (4 positive and 4 negative lines, 4 positive patients)" in Seen(full[0]).text
+    assert "90 patients 45 +, 45 −" in Seen(full[0]).text
+
+
+def test_a_long_quarantine_is_counted_by_reason_and_folded(tables):
+    text = site_page(tables, quarantine=site_quarantine({"missing_value": 77, "gap": 3}))
+    rows = re.findall(r'<th scope="row" class="code"><code>(\w+)</code></th><td class="num">(\d+)</td>', text)
+    assert rows == [("missing_value", "77"), ("gap", "3")]
+    assert text.count("<li><code>study-") == 80 and "<details><summary>Which studies: 80 codes" in text
+    assert "linkage.json" in text and "pseudonym.key" in text
+    few = site_page(tables, quarantine=site_quarantine({"gap": 3}))
+    assert "<details open><summary>Which studies: 3 codes" in few
+    assert "linkage.json" not in site_page(tables, quarantine=())
+
+
+def site_quarantine(reasons):
+    return tuple(
+        report.Quarantined(f"study-{reason[:4]}{i:04d}", reason, "do it again")
+        for reason, times in reasons.items()
+        for i in range(times)
+    )
+
+
+def test_the_first_measure_is_open_and_the_others_are_folded(tables):
+    text = run_page(tables)
+    assert re.findall(r'<details class="fold"( open)?><summary><h3>([\w ]+)<', text) == [
+        (" open", "balanced accuracy"),
+        ("", "AUC"),
+        ("", "accuracy"),
+    ]
+
+
+def test_withdrawal_is_told_with_numbers_and_otherwise_not_at_all(full, tables):
+    run, site = (Seen(text).text for text in full)
+    assert "2 lines left out; 1 excluded name matches no patient" in run and "demo/fedavg-0123456789ab" in run
+    assert "2 lines left out" in site and "its model was trained on them" in site and "A model does not forget" in site
+    assert "its model was trained on them" not in run
+    for text in (run_page(tables), site_page(tables)):
+        assert not re.search('withdrawn"|left out;|excluded name|not forget', text)
+
+
+def test_what_left_is_a_row_for_each_request_and_a_column_for_each_hospital(full, tables):
+    text = run_page(tables)
+    row = re.search(r'<tr><th scope="row">train</th>(.*?)</tr>', text)[1]
+    said = re.sub(r"<[^>]+>", " ", row).split()
+    assert said == [
+        "parameters",
+        "1.5",
+        "kB",
+        "3",
+        "messages",
+        "2.5",
+        "kB",
+        "4",
+        "messages",
+        "∞:",
+        "no",
+        "formal",
+        "guarantee;",
+        "2",
+        "at",
+        "δ",
+        "=",
+        "1e-5",
+    ]
+    assert re.search(r'<th scope="row">pool</th><td class="told">–</td><td class="num">–</td>', text)
+
+
+def test_times_are_printed_for_people():
+    assert moment("2026-11-21T12:07:40+00:00") == "21 November 2026, 12:07 UTC"
+    assert moment("yesterday") == "yesterday"
+    assert "21 November 2026, 12:07 UTC" in Seen(run_page({}, scores=())).text
+
+
+def test_a_method_looks_the_same_where_another_is_missing():
+    curve = figures.Curve((1, 2), (0.7, 0.6))
+    drawn = figures.learning_curves({"a": {"fedavg": curve}}, order=["local", "central", "fedavg"]).html
+    assert COLOURS[2] in drawn and COLOURS[0] not in drawn and COLOURS[1] not in drawn
+
+
+def test_lines_that_share_a_colour_do_not_share_a_dash():
+    looks = [(line(place)["color"], str(line(place)["linestyle"])) for place in range(len(COLOURS) * len(DASHES))]
+    assert len(set(looks)) == len(looks)
+    assert len({dash for _, dash in looks[: len(COLOURS)]}) == len(COLOURS)
+
+
+# Contrast, from the style sheet itself (WCAG 2.2, 1.4.3 and 1.4.11).
+
+
+def palettes():
+    """Scheme -> name -> colour; dark and print override light."""
+    light, dark, paper = ({}, {}, {})
+    blocks = re.findall(r":root \{([^}]*)\}", CSS)
+    for found, block in zip((light, dark, paper), blocks, strict=True):
+        found.update(re.findall(r"--([\w-]+): (#[0-9a-f]{3,6});", block))
+    return {"light": light, "dark": light | dark, "print": light | paper}
+
+
+def luminance(colour):
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * c for c in colour[1:])
+    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_contrast_is_computed_as_the_standard_says():
+    assert contrast("#000", "#ffffff") == pytest.approx(21)
+    assert contrast("#767676", "#fff") == pytest.approx(4.54, abs=0.01)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark", "print"])
+def test_text_has_contrast_enough_in_every_scheme(scheme):
+    colours = palettes()[scheme]
+    pairs = [(text, ground) for text in ("ink", "quiet", "accent", "good", "bad") for ground in ("panel", "ground")]
+    pairs += [("ink", "note"), ("ink", "site"), ("ink", "band")]
+    weak = {pair: contrast(colours[pair[0]], colours[pair[1]]) for pair in pairs}
+    assert not {pair: value for pair, value in weak.items() if value < 4.5}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark", "print"])
+def test_curves_and_focus_are_seen_in_every_scheme(scheme):
+    panel = palettes()[scheme]["panel"]
+    assert all(contrast(colour, panel) >= 3 for colour in COLOURS)
+    assert contrast(palettes()[scheme]["accent"], panel) >= 3
+    focus = re.search(r"([^\n]*):focus-visible \{ outline: 2px solid var\(--accent\)", CSS)[0]
+    assert all(part in focus for part in ("a:", "summary:", ".scroll:", "pre:"))
+
+
+def test_text_colours_come_from_the_palette_alone():
+    """Otherwise the contrast above would say nothing of them."""
+    rules = CSS.split("@media print")[0]
+    outside = re.sub(r":root \{[^}]*\}", "", rules)
+    assert set(re.findall(r"(?<![-\w])color: ([^;]+);", outside)) <= {
+        "light dark",
+        *(f"var(--{name})" for name in ("ink", "quiet", "accent", "good", "bad")),
+    }
+
+
+def test_print_opens_what_is_folded_and_keeps_figures_whole():
+    paper = CSS[CSS.index("@media print") :]
+    assert "details::details-content { content-visibility: visible" in paper
+    assert re.search(r"figure[^{]*\{ break-inside: avoid", paper)
+
+
+# Features.
+
+
+def test_characteristics_are_those_of_a_papers_first_table():
+    values = {"age": np.array([50.0, 60, 70, 40]), "sex": np.array([1.0, 0, 1, 0]), "zero": np.zeros(4)}
+    age, sex, zero = patients.characteristics(values, np.array([True, True, False, False]))
+    assert (age.positive, age.negative) == ("55 ± 7.07", "55 ± 21.2")
+    assert (sex.positive, sex.negative) == ("1 of 2 (50 %)", "1 of 2 (50 %)")
+    assert zero.positive == "0 ± 0"
+    assert patients.characteristics({"age": np.array([50.0])}, np.array([True]))[0].negative == "–"
+    assert patients.characteristics({"age": np.array([50.0])}, np.array([True]))[0].positive == "50 ± –"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(-50, 50), min_size=1, max_size=40))
+def test_every_value_falls_into_a_bin(values):
+    edges = patients._edges(np.array(values, float))
+    assert np.histogram(values, edges)[0].sum() == len(values)
+    assert (np.diff(edges) > 0).all()
+
+
+def test_features_that_are_yes_or_no_are_told_in_the_table_and_not_drawn():
+    values = {"age": np.arange(9.0), "sex": np.arange(9) % 2.0}
+    drawn = patients.by_class(values, np.arange(9) < 4).html
+    assert ">age<" in drawn and ">sex<" not in drawn
+    assert "age: negative 6 ± 1.58, positive 1.5 ± 1.29" in drawn
+    assert "None to be drawn" in patients.by_class({"sex": values["sex"]}, np.arange(9) < 4).html
