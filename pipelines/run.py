@@ -10,7 +10,6 @@ import json
 import os
 import shlex
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -29,7 +28,7 @@ from pipelines.exits import Exit, exit_code
 from pipelines.progress import Shown, shown
 from pipelines.runner import Event, SelectionError, Stage, StageFailed, execute, explain, explained, plan
 from pipelines.site.hospital import Hospital
-from pipelines.site.worker import worker
+from pipelines.site.worker import trace, worker
 from pipelines.stages import evaluate, ingest, report, train
 from pipelines.stages.ingest import UnusableCohort
 from pipelines.stages.world import DATA_CODES, SitesMissing, World
@@ -74,11 +73,11 @@ def code_of(error: BaseException) -> Exit:
 
 
 def _trace(config: Config, error: BaseException) -> Path:
-    """Write the traceback where it can be found again."""
+    """Write where the error came from to where it can be found again."""
     path = Path(config.runs) / config.name / "trace.txt"
     with suppress(OSError, ValueError):  # a failure of this one would hide the real one
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(traceback.format_exception(error)))
+        path.write_text(trace(error))
     return path
 
 

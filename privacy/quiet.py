@@ -6,20 +6,25 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+
+_SILENT: ContextVar[bool] = ContextVar("silent", default=False)  # of this thread: readers work side by side
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
     """Inside, neither Python's warnings nor pydicom's log say anything."""
-    log = logging.getLogger("pydicom")
-    log.addFilter(_nothing)
+    before = _SILENT.set(True)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        log.removeFilter(_nothing)
+        _SILENT.reset(before)
 
 
-def _nothing(_: logging.LogRecord) -> bool:
-    return False
+def _spoken(_: logging.LogRecord) -> bool:
+    return not _SILENT.get()
+
+
+logging.getLogger("pydicom").addFilter(_spoken)

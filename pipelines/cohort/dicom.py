@@ -107,7 +107,8 @@ def index_dicom(source: DicomSource) -> Index:
         raise ValueError("; ".join(problems))
     root = Path(source.folder).resolve()
     paths = walk(root)
-    read = [_frames(path, source) for path in paths]
+    seen: dict[tuple[str, str], Any] = {}
+    read = [_frames(path, source, seen) for path in paths]
     damaged = {path: found for path, found in zip(paths, read, strict=True) if isinstance(found, Unusable)}
     frames = [frame for found in read if not isinstance(found, Unusable) for frame in found]
     asked = {_series(frame) for frame in frames if selected(frame, source.select)}
@@ -129,12 +130,12 @@ def index_dicom(source: DicomSource) -> Index:
     return Index(candidates, tuple(rejected), len(paths), ignored, len(unselected))
 
 
-def _frames(path: Path, source: DicomSource) -> list[Frame] | Unusable:
+def _frames(path: Path, source: DicomSource, seen: dict[tuple[str, str], Any]) -> list[Frame] | Unusable:
     """A file's images; none if it is not a DICOM image and does not claim to be one."""
     try:
         with readable(path.name):
             keywords = (*IDENTITY, *PLACE, *SHAPE, *ALLOWED_HEADERS, *source.select)
-            return read_frames(path, keywords, diffusion=source.derive == "adc")
+            return read_frames(path, keywords, diffusion=source.derive == "adc", seen=seen)
     except Unusable as error:
         foreign = isinstance(error.__cause__, InvalidDicomError) and path.suffix.lower() not in SUFFIXES
         return [] if foreign else error

@@ -52,10 +52,13 @@ class Frame:
     slices: int | None = None
 
 
-def read_frames(path: Path, keywords: Sequence[str], *, diffusion: bool) -> list[Frame]:
+def read_frames(
+    path: Path, keywords: Sequence[str], *, diffusion: bool, seen: dict[tuple[str, str], Any]
+) -> list[Frame]:
     """Read the headers of one file.
 
-    keywords: what to keep. diffusion: whether b-values are wanted.
+    keywords: what to keep. diffusion: whether b-values are wanted. seen: values of files read before; equal ones are
+    kept once, since a hospital's index holds many files.
 
     Returns:
         One per image; nothing for a DICOMDIR. A multi-frame file without a functional group for each of its frames is
@@ -70,7 +73,8 @@ def read_frames(path: Path, keywords: Sequence[str], *, diffusion: bool) -> list
     dataset = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=tags)
     if dataset.file_meta.get("MediaStorageSOPClassUID") == MediaStorageDirectoryStorage:
         return []
-    common = {keyword: value for keyword in keywords if not _empty(value := dataset.get(keyword))}
+    found = {keyword: value for keyword in keywords if not _empty(value := dataset.get(keyword))}
+    common = {keyword: seen.setdefault((keyword, str(value)), value) for keyword, value in found.items()}
     if "SeriesInstanceUID" not in common:
         raise Unusable("missing_tag", "there is no SeriesInstanceUID; the file may be cut short. Export it again.")
     syntax = str(dataset.file_meta.get("TransferSyntaxUID", ""))

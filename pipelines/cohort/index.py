@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from pipelines.cohort.geometry import same_grid
 from pipelines.cohort.study import Affine, Rejected, Study
 from pipelines.cohort.unusable import Unusable
+from privacy.quiet import quiet
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,7 @@ def readable(what: str) -> Iterator[None]:
     Parsers of damaged files fail in every way there is, and their warnings may quote a patient's header.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             yield
     except Unusable:
         raise

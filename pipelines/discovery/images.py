@@ -79,7 +79,7 @@ def dicom_series(paths: Iterable[Path]) -> tuple[list[Series], int]:
             continue
         try:
             with readable(path.name):
-                read = read_frames(path, KEYWORDS, diffusion=True)
+                read = read_frames(path, KEYWORDS, diffusion=True, seen={})
         except Unusable:
             unreadable += path.name.lower().endswith(CLAIMS)
             continue
