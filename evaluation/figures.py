@@ -98,6 +98,8 @@ def roc_curves(scores: Mapping[str, Mapping[str, Ints]], *, order: Sequence[str]
             axes.plot([0, 1], [0, 1], color=INK, linewidth=0.7, alpha=0.4, linestyle=(0, (2, 2)))
             for method, counts in lines.items():
                 axes.plot(*_corners(*roc(counts)), **looks[method])
+            if not any(math.isfinite(area) for area in areas[site].values()):
+                axes.text(0.5, 0.5, "no curve:\none class only", ha="center", va="center")
             axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
             axes.set_box_aspect(1)
             axes.set_title(site)

@@ -180,11 +180,18 @@ def _images(cohort: Cohort) -> list[Picture]:
         index = _examples(cohort, number)
         if index:
             tiles = [_tile(cohort, i) for i in index]
-            masked = any(tile.lesion is not None for tile in tiles)
-            sheets.append(
-                contact_sheet(tiles, title=f"{split}: lesion outlined in amber, gland in blue" if masked else split)
-            )
+            sheets.append(contact_sheet(tiles, title=f"{split}{_outlined(tiles)}"))
     return sheets
+
+
+def _outlined(tiles: Sequence[Tile]) -> str:
+    """What can be seen outlined on at least one of the tiles."""
+    lesion, gland = (
+        any(mask is not None and mask.any() for mask in masks)
+        for masks in ([t.lesion for t in tiles], [t.organ for t in tiles])
+    )
+    said = [*(["lesion outlined in amber"] if lesion else []), *(["gland outlined in blue"] if gland else [])]
+    return f": {', '.join(said)}" if said else ""
 
 
 def _examples(cohort: Cohort, split: int) -> list[int]:

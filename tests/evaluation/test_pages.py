@@ -215,6 +215,13 @@ def test_a_method_looks_the_same_where_another_is_missing():
     assert COLOURS[2] in drawn and COLOURS[0] not in drawn and COLOURS[1] not in drawn
 
 
+def test_a_hospital_with_one_class_has_no_roc_curve_and_the_figure_says_so():
+    one, both = np.zeros((2, 8), int), np.zeros((2, 8), int)
+    one[0, 3], both[0, 1], both[1, 6] = 9, 9, 9
+    drawn = figures.roc_curves({"a": {"m": one}, "b": {"m": both}}).html
+    assert drawn.count("one class only") == 1 and "a: m –" in drawn and "b: m 1.000" in drawn
+
+
 def test_lines_that_share_a_colour_do_not_share_a_dash():
     looks = [(line(place)["color"], str(line(place)["linestyle"])) for place in range(len(COLOURS) * len(DASHES))]
     assert len(set(looks)) == len(looks)

@@ -101,6 +101,17 @@ def test_the_ways_on_can_be_typed(withdrawn):
     assert (run / "sites/a/ready/local.safetensors").is_file()
 
 
+def test_a_sheet_says_outlined_only_of_what_is(withdrawn):
+    run, _, _, _ = withdrawn
+    text = (run / PLACES["a"]).read_text()
+    sheets = re.findall(r"<h3>((?:train|validation|test)[^<]*)</h3>\s*<figure>(.*?)</ul>", text, re.DOTALL)
+    assert len(sheets) == 3
+    for title, sheet in sheets:
+        for mask, name in (("lesion", "lesion"), ("gland", "organ")):
+            assert (f"{mask} outlined" in title) == (f"{name} outlined" in sheet), title
+    assert "A map has 2 × 2 values for an image of 32 × 32 pixels" in text
+
+
 def test_names_of_patients_in_settings_become_numbers():
     sites = {"a": {"exclude": ["x", "y"], "test": ["z"], "readers": 1}, "b": {"exclude": [], "test": []}}
     assert without_patients({"name": "n", "sites": sites}) == {
