@@ -180,11 +180,11 @@ def _images(cohort: Cohort) -> list[Picture]:
         index = _examples(cohort, number)
         if index:
             tiles = [_tile(cohort, i) for i in index]
-            sheets.append(contact_sheet(tiles, title=f"{split}{_outlined(tiles)}"))
+            sheets.append(contact_sheet(tiles, title=f"{split}{outlined(tiles)}"))
     return sheets
 
 
-def _outlined(tiles: Sequence[Tile]) -> str:
+def outlined(tiles: Sequence[Tile]) -> str:
     """What can be seen outlined on at least one of the tiles."""
     lesion, gland = (
         any(mask is not None and mask.any() for mask in masks)

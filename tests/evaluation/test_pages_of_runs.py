@@ -10,10 +10,12 @@ import pytest
 import torch
 import yaml
 
+from evaluation.pictures import Tile
 from pipelines.cohort.cohort import Cohort
 from pipelines.cohort.features import Features, moments, normalized_by
 from pipelines.exits import Exit
 from pipelines.run import main
+from pipelines.site.page import outlined
 from pipelines.site.table import features_of
 from pipelines.stages.report import without_patients
 from pipelines_settings import BASE
@@ -161,3 +163,10 @@ def test_features_are_told_in_the_tables_own_numbers(normalize):
 def test_images_have_no_features():
     assert features_of(cohort(torch.zeros(2, 1, 4, 4), {})) == {}
     assert features_of(cohort(torch.zeros(2, 1, 4, 4), {"images": {"kind": "pictures"}, "scale": None})) == {}
+
+
+def test_what_no_tile_shows_is_not_announced():
+    image, none = np.ones((4, 4)), np.zeros((4, 4))
+    assert outlined([Tile(image, "", lesion=none, organ=none), Tile(image, "")]) == ""
+    assert outlined([Tile(image, "", lesion=none, organ=image)]) == ": gland outlined in blue"
+    assert outlined([Tile(image, "", lesion=image), Tile(image, "")]) == ": lesion outlined in amber"
