@@ -165,3 +165,16 @@ def test_what_does_not_go_together_is_told_with_the_settings(here, capsys, chang
     assert run([write(here, {**tables(here), **change}), "--check"]) == Exit.CONFIG
     assert said in " ".join(capsys.readouterr().err.split())
     assert not os.path.exists("runs/tiny/sites")
+
+
+def test_patients_named_in_the_settings_are_on_no_page(here):
+    said = tables(here)
+    header, *lines = (here / "graz.csv").read_text().splitlines()
+    named = [f"id,{header}", *(f"Gruber{number},{line}" for number, line in enumerate(lines))]
+    (here / "graz.csv").write_text("\n".join(named))
+    said["sites"]["graz"]["source"]["patient"] = "id"
+    said["sites"]["graz"] |= {"exclude": ["Gruber3"], "test": ["Gruber7", "Gruber8", "Gruber9"]}
+    assert run([write(here, said)]) == Exit.OK
+    runs = here / "runs"
+    files = [path for path in runs.rglob("*") if path.is_file() and b"Gruber" in path.read_bytes()]
+    assert [path.relative_to(runs).as_posix() for path in files] == ["tiny/sites/graz/linkage.json"]
