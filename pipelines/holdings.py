@@ -18,7 +18,7 @@ from pipelines.stopping import LOCK
 from pipelines.store import HIDDEN, MANIFEST, NAME
 
 Kind: TypeAlias = Literal[
-    "artifacts", "conversations", "models", "cohorts", "scores", "phantoms", "reports", "leftovers"
+    "artifacts", "conversations", "models", "cohorts", "scores", "ready", "phantoms", "reports", "leftovers"
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 PAGE = "report.html"
@@ -158,10 +158,13 @@ def _cohorts(run: Path) -> Iterator[Item]:
 
 
 def _scores(run: Path) -> Iterator[Item]:
+    """Scores of a hospital's patients, and its models that are ready for use."""
+    kinds: tuple[Kind, ...] = ("scores", "ready")
     for site in sites_of(run):
-        for path in entries(site / "scores"):
-            if is_file(path) and path.suffix == ".safetensors" and not path.name.startswith("."):
-                yield _item(run, "scores", site.name, path.name, [path])
+        for kind in kinds:
+            for path in entries(site / kind):
+                if is_file(path) and path.suffix == ".safetensors" and not path.name.startswith("."):
+                    yield _item(run, kind, site.name, path.name, [path])
 
 
 def _phantoms(run: Path) -> Iterator[Item]:

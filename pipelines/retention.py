@@ -23,6 +23,7 @@ ORDER: tuple[Kind, ...] = (
     "artifacts",
     "reports",
     "scores",
+    "ready",
     "conversations",
     "models",
     "cohorts",
@@ -81,6 +82,7 @@ def _needed(items: Sequence[Item]) -> set[Item]:
             "models": item.name in runs,
             "scores": item.name.partition(".")[0] in runs,
             "reports": bool(artifacts),
+            "ready": bool(artifacts),
         }
         needed |= {item} if spoken.get(item.kind, False) else set()
     return needed | set(_newest(items, "phantoms"))
@@ -92,6 +94,8 @@ def _held_back(item: Item, items: Sequence[Item], going: set[Item]) -> str:
         halves = [each for each in items if each.kind == "conversations" and each.name == item.name]
         if any(each not in going and not _finished(each) for each in halves):
             return "its training is in the middle; add the kind conversations"
+    if item.kind == "ready" and any(a not in going for a in items if a.kind == "artifacts" and a.where == "evaluate"):
+        return "an artifact that stays speaks of it; add the kind artifacts"
     pooled = any(POOLED in part.parts[-5:] for part in item.parts)
     if item.kind == "scores" or (item.kind in ("models", "conversations") and pooled):
         name = item.name.partition(".")[0]
@@ -102,8 +106,8 @@ def _held_back(item: Item, items: Sequence[Item], going: set[Item]) -> str:
 
 
 def _along(going: set[Item], items: Sequence[Item]) -> set[Item]:
-    """Committed answers that would hide that scores are gone: asked again, a site would only repeat itself."""
-    if not any(item.kind == "scores" for item in going):
+    """Committed answers that would hide that scores or models are gone: asked again, a site only repeats itself."""
+    if not any(item.kind in ("scores", "ready") for item in going):
         return set()
     return {item for item in items if item.kind == "conversations" and item.name.startswith("score-")}
 

@@ -85,6 +85,7 @@ def tree(runs: Path, days: dict[str, float]) -> dict[str, list[Path]]:
             put(site / "conversations" / "r" / name / answer, answer, days["conversations"])
         put(site / "models" / "r" / name / "1", "weights", days["models"])
         put(site / "scores" / f"{name}.global.1.safetensors", "scores", days["scores"])
+        put(site / "ready" / "fedavg.safetensors", "weights", days["ready"])
         put(site / "phantom" / "p" / "images" / "1.dcm", "image", days["phantoms"])
         put(site / "phantom" / "p.txt", "digest", days["phantoms"])
         put(site / "phantom" / "q" / "images" / "1.dcm", "image", -1)  # the newest
@@ -98,6 +99,7 @@ def tree(runs: Path, days: dict[str, float]) -> dict[str, list[Path]]:
     found["conversations"] = [run / "federation" / name, *(site / "conversations" / "r" / name for site in sites)]
     found["models"] = [site / "models" / "r" / name for site in sites]
     found["scores"] = [site / "scores" / f"{name}.global.1.safetensors" for site in sites]
+    found["ready"] = [site / "ready" / "fedavg.safetensors" for site in sites]
     found["phantoms"] = [site / "phantom" / inner for site in sites for inner in ("p", "p.txt")]
     found["leftovers"] = [site / ".part-0123456789abcdef" for site in sites]
     return found
@@ -298,6 +300,7 @@ def works_again(run: Path, words: list[str]) -> None:
     for site in "ab":
         assert "fedavg" in (run / "sites" / site / "report.html").read_text()
         assert list((run / "sites" / site / "scores").glob("fedavg-*"))
+        assert (run / "sites" / site / "ready" / "fedavg.safetensors").exists()
 
 
 def test_what_a_finished_run_rests_on_stays_unless_its_name_is_given(copy, capsys):
@@ -312,7 +315,12 @@ def test_after_removing_all_that_can_be_removed_the_same_command_works(copy):
     works_again(copy, ["--run", "tiny", "--needed"])
 
 
-ALONE = [*((kind,) for kind in KINDS if kind != "leftovers"), ("models", "artifacts"), ("scores", "artifacts")]
+ALONE = [
+    *((kind,) for kind in KINDS if kind != "leftovers"),
+    ("models", "artifacts"),
+    ("scores", "artifacts"),
+    ("ready", "artifacts"),
+]
 
 
 @pytest.mark.slow
