@@ -55,6 +55,7 @@ ALLOWED = {
     "too_long": "a list of at most {max_length} values",
     "unexpected_positional_argument": "left out",
 }
+PATIENTS = frozenset(("exclude", "test", "where", "select"))  # keys of a site below which patients may be named
 PLACE = re.compile(r"([A-Za-z_][\w.\-\[\]]*)(?::\s+|\s+(?=must\b))(.+)", re.DOTALL)
 
 
@@ -121,9 +122,15 @@ def _problems(errors: Sequence[ErrorDetails], document: Document, kind: type) ->
         else:
             problems += _told(error, document, kind)
     for path, (phrases, value) in allowed.items():
-        message = f"must be {' or '.join(dict.fromkeys(phrases))}, found {found(value)}{_hint(phrases, value)}"
+        shown = f"a {type(value).__name__}" if _private(path) else f"{found(value)}{_hint(phrases, value)}"
+        message = f"must be {' or '.join(dict.fromkeys(phrases))}, found {shown}"
         problems.append(problem_at(document, path, message))
     return problems
+
+
+def _private(path: Path) -> bool:
+    """Whether a value may name a patient: messages stay in journals of machines."""
+    return len(path) > 1 and path[0] == "sites" and not PATIENTS.isdisjoint(map(str, path))
 
 
 def _hint(phrases: Sequence[str], value: object) -> str:

@@ -27,7 +27,7 @@ def results_table(results: Results, root: Path, console: Console) -> None:
     for measure in dict.fromkeys(row["measure"] for row in rows):
         console.print(_table(rows, measure))
     if any(not row["assessable"] for row in rows):
-        console.print("* not assessable: fewer than 20 positive or negative examples, or fewer than 5 positive patients")
+        console.print("* not assessable: under 20 positive or negative examples, or under 5 positive patients")
     console.print(f"report: {root / PAGE}", highlight=False, soft_wrap=True)
     for site in dict.fromkeys(site for row in rows for site in row["sites"]):
         console.print(f"  {site}'s own page: {root / 'sites' / site / SITE_PAGE}", highlight=False, soft_wrap=True)

@@ -49,5 +49,7 @@ def chosen(lines: Sequence[Mapping[str, str]], where: Mapping[str, Sequence[str]
         if all(line[column] in values for column, values in where.items())
     ]
     if not found:
-        raise ValueError(f"none of {len(lines)} lines fits where: {dict(where)}; change or remove it")
+        raise ValueError(
+            f"none of {len(lines)} lines has the values of where ({', '.join(where)}); change it"
+        )
     return found

@@ -14,7 +14,7 @@ import numpy as np
 
 from pipelines.cohort.frames import Frame, read_frames, text_of
 from pipelines.cohort.index import readable
-from pipelines.cohort.pseudonym import normalized
+from pipelines.cohort.pseudonym import allowed_facts, normalized, scanner
 from pipelines.cohort.unusable import Unusable
 from pipelines.discovery.safe import words
 
@@ -131,7 +131,7 @@ def _series(group: Sequence[Frame]) -> Series:
         description=text["SeriesDescription"],
         image_type=text["ImageType"],
         modality=text["Modality"],
-        scanner=f"{text['Manufacturer']} {_tesla(text['MagneticFieldStrength'])}".strip(),
+        scanner=scanner(allowed_facts(text)),
         b_values=b_values,
         orientations=len(turns),
         images=len(group),
@@ -149,13 +149,6 @@ def _numbers(value: Any) -> list[float]:
         return [float(number) for number in value]
     except (TypeError, ValueError):
         return []
-
-
-def _tesla(text: str) -> str:
-    try:
-        return f"{float(text):.1f} T"
-    except ValueError:
-        return ""
 
 
 def _by_word(files: Sequence[Path]) -> dict[str, list[Path]]:

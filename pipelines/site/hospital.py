@@ -87,9 +87,12 @@ class Hospital:
                 raise Refused("lost_key") from FileNotFoundError(f"{self.root / KEY}: restore it from its backup")
             self.root.mkdir(parents=True, exist_ok=True)
             folder.write(KEY, secrets.token_bytes(32))
+            (self.root / KEY).chmod(0o600)
         key = folder.read(KEY)
-        if len(key) != 32:
+        if len(key) != 32 or len(set(key)) < 16:  # random bytes repeat less
             raise Refused("damaged_key")
+        if (self.root / KEY).stat().st_mode & 0o077:
+            raise Refused("open_key") from PermissionError(f"{self.root / KEY}: others may read it; chmod 600, or 400")
         return key
 
     def bootstrap_seed(self) -> int:

@@ -27,6 +27,11 @@ from privacy.message import Json, Malformed, Message, Params, from_bytes, sealed
 
 READY = "ready"
 FORMAT = 1
+TECHNICAL = (
+    *("Modality", "ImageType", "FrameType", "SeriesDescription", "ProtocolName", "SequenceName", "ScanningSequence"),
+    *("DiffusionBValue", "EchoTime", "EffectiveEchoTime", "RepetitionTime", "MagneticFieldStrength", "Manufacturer"),
+)
+"""Keywords of `select` that a model takes along."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,8 @@ def make_ready(
     files = files_of(hospital)
     source = to_plain(files.source)
     nowhere = {key: "." if key in ("folder", "file", "table") else value for key, value in _mapping(source).items()}
+    nowhere |= {"where": {}} if "where" in nowhere else {}
+    nowhere |= {"select": _technical(nowhere["select"])} if "select" in nowhere else {}
     facts: dict[str, Json] = {
         "format": FORMAT,
         "site": hospital.name,
@@ -63,6 +70,11 @@ def make_ready(
         **origin,
     }
     DiskFolder(hospital.root / READY).write(f"{label}.safetensors", sealed(to_bytes(Message(params, facts))))
+
+
+def _technical(select: Json) -> dict[str, Json]:
+    """Of what tells the right DICOM files apart, all that cannot name anybody."""
+    return {keyword: text for keyword, text in _mapping(select).items() if keyword in TECHNICAL}
 
 
 def read_ready(path: Path) -> Ready:

@@ -128,7 +128,7 @@ def _of_ingest(said: Mapping[str, Any]) -> dict[str, Json]:
 
 
 def without_patients(settings: Json) -> Json:
-    """Settings without the names of patients: a number in the place of each site's `exclude` and `test`."""
+    """Settings without what is each site's own: of files only their kind, of named patients only their number."""
     if not isinstance(settings, dict):
         return settings
     return {**settings, "sites": {site: _nameless(own) for site, own in _mapping(settings.get("sites")).items()}}
@@ -136,8 +136,11 @@ def without_patients(settings: Json) -> Json:
 
 def _nameless(site: Json) -> Json:
     own = _mapping(site)
-    lists = {name: f"{len(_list(own[name]))} names" for name in ("exclude", "test") if own.get(name)}
-    return {**own, **lists}
+    kinds: dict[str, Json] = {
+        name: {"kind": _mapping(own[name]).get("kind")} for name in ("source", "labels") if own.get(name)
+    }
+    lists: dict[str, Json] = {name: f"{len(_list(own[name]))} names" for name in ("exclude", "test") if own.get(name)}
+    return {name: value for name, value in {**own, **kinds, **lists}.items() if name != "gland"}
 
 
 def _what(world: World) -> str:

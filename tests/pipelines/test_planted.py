@@ -19,9 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import nibabel
+import numpy as np
 import pydicom
 import pytest
 import yaml
+from PIL import Image
 from pydicom.dataset import Dataset
 
 from pipelines.cohort.phantom import PhantomSource
@@ -183,7 +185,70 @@ TABLES = {  # each is wrong in another way, and holds names
     "label": "patient,slice,label\nPidplant1,0,Commentplant\nPidplant2,Commentplant,1\n",
     "twice": "patient,label\nPidplant1,1\nPidplant1,0\nPidplant2,1\nPidplant3,0\n",
 }
-COMMANDS = ("planted.yaml --check", "planted.yaml", "planted.yaml --explain --json", "strict.yaml", "labelless.yaml")
+PICTURES = {
+    **SETTINGS,
+    "name": "pictures",
+    "pooling": "refused",
+    "sites": {
+        name: {
+            "source": {
+                "kind": "picture",
+                "folder": "three",
+                "table": "three/labels.csv",
+                "where": {"patient": [f"Pidplant{number}" for number in numbers]},
+            },
+            "exclude": [f"Pidplant{numbers[0]}"],
+            "test": [f"Pidplant{number}" for number in numbers[1:5]],
+        }
+        for name, numbers in {"a": range(20), "b": range(20, 40)}.items()
+    },
+    "images": {"kind": "pictures", "size": 16},
+    "train": {"schedule": {"rounds": 1}, "methods": {"local": {"name": "local"}}},
+}
+WRONG = {  # a name where a list is asked for: messages stay in journals
+    **PICTURES,
+    "name": "wrong",
+    "sites": {
+        "a": {**PICTURES["sites"]["a"], "exclude": "Pidplant1"},
+        "b": {**PICTURES["sites"]["b"], "test": [{"Pidplant2": 1}]},
+    },
+}
+NOBODY = {
+    **PICTURES,
+    "name": "nobody",
+    "sites": {
+        name: {"source": {**site["source"], "where": {"patient": ["Pidplant999"]}}}
+        for name, site in PICTURES["sites"].items()
+    },
+}
+
+
+def tabled(name: str) -> dict[str, object]:
+    site = {**SETTINGS["sites"]["a"], "labels": {"kind": "table", "file": f"{name}.csv", "slice": "slice"}}
+    return {**SETTINGS, "name": name, "sites": {**SETTINGS["sites"], "a": site}}
+
+
+BAD = {name: tabled(name) for name in TABLES} | {"wrong": WRONG, "nobody": NOBODY, "labelless": LABELLESS}
+ALL = {"planted": SETTINGS, "strict": STRICT, "pictures": PICTURES, **BAD}
+COMMANDS = (
+    "planted.yaml --check",
+    *(f"{name}.yaml" for name in ALL),
+    "planted.yaml --explain --json",
+    "wrong.yaml --json",
+)
+
+
+def picture_hospitals(folder: Path) -> None:
+    """Pictures whose files, metadata and table name patients."""
+    folder.mkdir()
+    lines = ["image,patient,label"]
+    for number in range(40):
+        exif = Image.Exif()
+        exif[0x010E] = "Descriplant"
+        values = np.full((20, 20, 3), 60 + 100 * (number % 2) + number, np.uint8)
+        Image.fromarray(values).save(folder / f"Fileplant{number}.jpg", exif=exif, comment=b"Commentplant")
+        lines.append(f"Fileplant{number}.jpg,Pidplant{number},{number % 2}")
+    (folder / "labels.csv").write_text("\n".join(lines))
 
 
 @dataclass(frozen=True)
@@ -201,17 +266,13 @@ def ran(tmp_path_factory) -> Ran:
     folder = tmp_path_factory.mktemp("planted")
     dicom_hospital(folder / "one")
     nifti_hospital(folder / "two")
+    picture_hospitals(folder / "three")
+    for name, text in TABLES.items():
+        (folder / f"{name}.csv").write_text(text)
+    for name, settings in ALL.items():
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(settings))
     said, codes = {}, {}
-    for settings in (SETTINGS, STRICT, LABELLESS):
-        name = f"{settings['name']}.yaml"
-        (folder / name).write_text(yaml.safe_dump(settings))
-    for command in (
-        "planted.yaml --check",
-        "planted.yaml",
-        "planted.yaml --explain --json",
-        "strict.yaml",
-        "labelless.yaml",
-    ):
+    for command in COMMANDS:
         done = subprocess.run(
             [sys.executable, "-m", "pipelines.run", *command.split()],
             cwd=folder,
@@ -236,6 +297,8 @@ def found(data: bytes) -> set[str]:
 
 def leaks(folder: Path) -> dict[str, set[str]]:
     """Files below `folder` that hold plants, in their bytes or in their own names."""
+    if not any(path.is_file() for path in folder.rglob("*")):
+        raise FileNotFoundError(f"{folder} holds nothing: a search in it says nothing")
     told = {}
     for path in sorted(folder.rglob("*")):
         place = str(path.relative_to(folder))
@@ -249,7 +312,9 @@ def leaks(folder: Path) -> dict[str, set[str]]:
 def test_the_runs_ended_as_they_should(ran):
     assert ran.codes["planted.yaml --check"] == ran.codes["planted.yaml"] == Exit.OK, ran.said["planted.yaml"]
     assert ran.codes["strict.yaml"] == Exit.DATA, ran.said["strict.yaml"]
-    assert ran.codes["labelless.yaml"] == Exit.DATA, ran.said["labelless.yaml"]
+    assert ran.codes["pictures.yaml"] == Exit.OK, ran.said["pictures.yaml"]
+    for name in BAD:
+        assert ran.codes[f"{name}.yaml"] in (Exit.CONFIG, Exit.DATA), ran.said[f"{name}.yaml"]
     assert (ran.folder / "runs" / "planted" / "report.html").exists()
 
 
@@ -264,7 +329,7 @@ def test_the_hospital_itself_can_look_up_who_was_rejected(ran):
     assert linkage.stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("run", ["planted", "strict", "labelless", *TABLES])
+@pytest.mark.parametrize("run", [name for name in ALL if name != "wrong"])
 def test_no_file_that_a_run_leaves_holds_an_identifier(ran, run):
     assert leaks(ran.folder / "runs" / run) == {}
 
