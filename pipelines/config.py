@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import torch
 from pydantic import Field, TypeAdapter, ValidationError
@@ -17,63 +17,16 @@ from federation.participant import Checkpoint
 from federation.rounds import Schedule
 from federation.task import Task
 from personalize import AnyAlgorithm
-from pipelines.cohort.dicom import DicomSource
 from pipelines.cohort.examples import AnyImages, misfit
-from pipelines.cohort.features import TableSource
-from pipelines.cohort.labels import GlandMask, MaskLabels, TableLabels
-from pipelines.cohort.nifti import NiftiSource
 from pipelines.cohort.phantom import PhantomSource
-from pipelines.cohort.picture import PictureSource
 from pipelines.cohort.prepare import Slices
 from pipelines.door import to_plain
-from privacy.policy import Policy
+from pipelines.site_settings import SiteSettings as SiteSettings
 
 T = TypeVar("T")
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
-AnySource: TypeAlias = Annotated[
-    PhantomSource | DicomSource | NiftiSource | PictureSource | TableSource, Field(discriminator="kind")
-]
-AnyLabels: TypeAlias = Annotated[MaskLabels | TableLabels, Field(discriminator="kind")]
+RESERVED = ("central", "overall", "public")  # columns of the tables of results
 FORBID: dict[str, Any] = {"extra": "forbid"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class SiteSettings:
-    """One hospital: its files, its policy, and what it sets for itself.
-
-    labels, gland: of volumes; a phantom writes its own, and tables hold theirs. methods: label of a method -> fields
-    that this site overrides for its own part. work: fields of the local work that it overrides. max_rejected: share of
-    studies that may be unusable. exclude, test: patients, by identifier or pseudonym, who must not be used (withdrawn
-    consent, for instance), and who alone are this site's test split. readers: studies read at a time, 0 = one for each
-    processor, at most 8.
-    """
-
-    __pydantic_config__: ClassVar = FORBID
-
-    source: AnySource
-    labels: AnyLabels | None = None
-    gland: GlandMask | None = None
-    policy: Policy = Policy()
-    methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    work: Mapping[str, Any] = field(default_factory=dict)
-    max_rejected: float = 0.2
-    exclude: tuple[str, ...] = ()
-    test: tuple[str, ...] = ()
-    readers: int = 0
-
-    def __post_init__(self) -> None:
-        if self.labels is None and isinstance(self.source, DicomSource | NiftiSource):
-            raise ValueError("labels: missing; say where the labels are, as in labels: {kind: table, file: labels.csv}")
-        if isinstance(self.source, PhantomSource) and (self.labels is not None or self.gland is not None):
-            raise ValueError("labels: a phantom writes its own labels and gland masks; remove labels and gland")
-        if isinstance(self.source, PictureSource | TableSource) and (self.labels is not None or self.gland is not None):
-            raise ValueError("labels: a table holds its labels (source.label); remove labels and gland")
-        if both := sorted(set(self.exclude) & set(self.test)):
-            raise ValueError(f"test: {len(both)} patients are excluded as well; name each in one of the two")
-        if not 0 <= self.readers <= 64:
-            raise ValueError(f"readers must be in [0, 64], found {self.readers}")
-        if not 0 <= self.max_rejected <= 1:
-            raise ValueError(f"max_rejected must be a share in [0, 1], found {self.max_rejected}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,14 +153,16 @@ class Config:
 
     def _site_problems(self) -> list[str]:
         problems = [] if self.sites else ["sites: empty; name at least one hospital"]
+        problems += self._twins()
         problems += [
             f"sites.{name}.test: split.test is 0; name this site's test patients, or give split.test a share"
             for name, site in self.sites.items()
             if self.split.test == 0 and not site.test
         ]
         for name, site in self.sites.items():
-            if not named(name) or name == "central":
-                problems.append(f"sites: the name {name!r} is not made of a-z 0-9 _ - (or is the reserved 'central')")
+            if not named(name) or name in RESERVED:
+                reserved = f"or is reserved ({', '.join(RESERVED)})"
+                problems.append(f"sites: the name {name!r} is not made of a-z 0-9 _ - ({reserved})")
             for label in sorted(set(site.methods) - set(self.train.methods)):
                 problems.append(
                     f"sites.{name}.methods.{label}: no such method; methods are {', '.join(self.train.methods)}"
@@ -223,6 +178,16 @@ class Config:
                 except ValueError as error:
                     problems.append(f"sites.{name}.work: {error} (method {label})")
         return problems
+
+    def _twins(self) -> list[str]:
+        """Two sites with one source: the same patients at two hospitals, in training here and in the test there."""
+        real = {name: site.source for name, site in self.sites.items() if not isinstance(site.source, PhantomSource)}
+        return [
+            f"sites.{name}.source: the same as that of {other}; give each hospital its own files"
+            for position, (name, source) in enumerate(real.items())
+            for other in list(real)[:position]
+            if source == real[other]
+        ]
 
     def _misfits(self) -> list[str]:
         """Sources that cannot give such examples, and augmentations that make no sense of them."""

@@ -46,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     console = Console(stderr=True)
     try:
+        _check_options(options)
         ready = read_ready(Path(options.model))
         opened = open_new(ready, options)
     except (ValueError, OSError) as error:
@@ -78,6 +79,14 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def _check_options(options: argparse.Namespace) -> None:
+    out = Path(options.out)
+    problems = [] if 0 <= options.threshold <= 1 else [f"--threshold must be in [0, 1], found {options.threshold}"]
+    problems += [f"--out: {options.out!r} is a file; give a folder"] if out.exists() and not out.is_dir() else []
+    if problems:
+        raise ValueError("; ".join(problems))
+
+
 def open_new(ready: Ready, options: argparse.Namespace) -> Opened:
     """What waits in the folder, found as the training images were.
 
@@ -106,6 +115,11 @@ def _source(ready: Ready, options: argparse.Namespace) -> DicomSource | NiftiSou
         raise ValueError(f"--select: {wrong[0]!r} is not KEYWORD=TEXT, as in --select ImageType=ADC")
     chosen = dict(text.split("=", 1) for text in options.select)
     kind = options.kind or ready.source.kind
+    if kind == "dicom" and not chosen and not isinstance(ready.source, DicomSource):
+        raise ValueError(
+            "this model did not learn from DICOM, so it does not say which series are its kind; give --select, as in "
+            "--select ImageType=ADC"
+        )
     if kind == "dicom":
         known = ready.source if isinstance(ready.source, DicomSource) else DicomSource(folder=".")
         return replace(known, folder=options.folder, select=chosen or known.select)
@@ -125,8 +139,9 @@ def _predicted(ready: Ready, opened: Opened, options: argparse.Namespace, consol
             else:
                 lines.append(_line(ready, result, options.threshold))
     out = DiskFolder(Path(options.out))
-    out.write("predictions.csv", _csv(HEADER, lines))
+    # What was left out first: predictions without it would look complete.
     out.write("quarantine.csv", _csv(("study", "reason", "detail"), [(r.study, r.reason, r.detail) for r in refused]))
+    out.write("predictions.csv", _csv(HEADER, lines))
     positive = sum(bool(line[-1]) for line in lines)
     if options.json:
         told = {"studies": len(lines), "positive": positive, "quarantined": len(refused), "out": options.out}
@@ -159,7 +174,7 @@ def _csv(header: Sequence[str], lines: Sequence[Sequence[object]]) -> bytes:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
     writer.writerows(sorted(lines, key=str))
-    return text.getvalue().encode()
+    return text.getvalue().encode("utf-8", "surrogateescape")  # names of files may be in any encoding
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.holdings import PAGE, POOLED, Item, Kind
-from pipelines.store import ArtifactError, read_manifest, short
+from pipelines.store import MANIFEST, ArtifactError, read_manifest, short
 
 NEEDED = "its finished run rests on it"
 ORDER: tuple[Kind, ...] = (
@@ -70,8 +70,9 @@ def verdicts(items: Sequence[Item], rule: Rule, now: float) -> list[Verdict]:
 def _needed(items: Sequence[Item]) -> set[Item]:
     """Artifacts of the published report and the newest of every stage, and what they speak of at the sites."""
     artifacts = _closure(items, [*_published(items), *_newest(items, "artifacts")])
-    cohorts, runs = set(), set()
+    cohorts, runs, labels = set(), set(), set()
     for item in artifacts:
+        labels |= set(_labels_of(item))
         cohorts |= set(_cohorts_of(item))
         runs |= set(_runs_of(item))
     needed = set(artifacts)
@@ -82,7 +83,7 @@ def _needed(items: Sequence[Item]) -> set[Item]:
             "models": item.name in runs,
             "scores": item.name.partition(".")[0] in runs,
             "reports": bool(artifacts),
-            "ready": bool(artifacts),
+            "ready": item.name.partition(".")[0] in labels,
         }
         needed |= {item} if spoken.get(item.kind, False) else set()
     return needed | set(_newest(items, "phantoms"))
@@ -94,7 +95,9 @@ def _held_back(item: Item, items: Sequence[Item], going: set[Item]) -> str:
         halves = [each for each in items if each.kind == "conversations" and each.name == item.name]
         if any(each not in going and not _finished(each) for each in halves):
             return "its training is in the middle; add the kind conversations"
-    if item.kind == "ready" and any(a not in going for a in items if a.kind == "artifacts" and a.where == "evaluate"):
+    label = item.name.partition(".")[0]
+    trained = [each for each in items if each.kind == "artifacts" and label in _labels_of(each)]
+    if item.kind == "ready" and any(each not in going for each in trained):
         return "an artifact that stays speaks of it; add the kind artifacts"
     pooled = any(POOLED in part.parts[-5:] for part in item.parts)
     if item.kind == "scores" or (item.kind in ("models", "conversations") and pooled):
@@ -181,6 +184,13 @@ def _runs_of(artifact: Item) -> list[str]:
         return []
     said = [_json(path) for path in sorted(artifact.parts[0].glob("*.json"))]
     return [str(facts["train_run"]).rpartition("/")[2] for facts in said if "train_run" in facts]
+
+
+def _labels_of(artifact: Item) -> list[str]:
+    """Methods that an artifact of training holds."""
+    if artifact.where != "train":
+        return []
+    return [path.stem for path in artifact.parts[0].glob("*.json") if path.name != MANIFEST]
 
 
 def _json(path: Path) -> dict[str, Any]:

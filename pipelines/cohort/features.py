@@ -8,6 +8,7 @@ patients, or by all sites' together, which is a release of its own (`moments`).
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +22,8 @@ from pipelines.cohort.admission import Admitted, Examples, Opened, Waiting, no_m
 from pipelines.cohort.csvfile import chosen, read_csv
 from pipelines.cohort.pseudonym import normalized
 from pipelines.cohort.unusable import Unusable
+
+NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,18 +138,14 @@ def _admit(
 
 
 def _number(name: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError as error:
-        raise Unusable("not_a_number", f"{name} holds {text!r}; a number is needed. Correct the table.") from error
-    if not np.isfinite(value):
+    if not NUMBER.fullmatch(text) or not np.isfinite(float(text)):
         raise Unusable("not_a_number", f"{name} holds {text!r}; a finite number is needed. Correct the table.")
-    return value
+    return float(text)
 
 
 def _coded(name: str, text: str, values: tuple[str, ...]) -> list[float]:
     """One-hot without the first value; "3.0" is the same category as "3"."""
-    short = f"{float(text):g}" if text.replace(".", "", 1).isdigit() else text
+    short = f"{float(text):.15g}" if NUMBER.fullmatch(text) else text
     found = next((place for place, value in enumerate(values) if value in (text, short)), None)
     if found is None:
         raise Unusable(

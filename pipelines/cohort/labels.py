@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,19 +16,22 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from pipelines.cohort.csvfile import read_csv
 from pipelines.cohort.index import folder_problems
+from pipelines.cohort.pseudonym import normalized
 from pipelines.cohort.unusable import Unusable
 
-PATIENT = "{patient}"
+PATIENT, SESSION = "{patient}", "{session}"
+WHOLE = {"0.0": "0", "1.0": "1"}  # as spreadsheets write whole numbers
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskLabels:
     """One lesion mask per patient, inside wherever it is above 0: a slice with enough pixels inside is positive.
 
-    pattern: file name below `folder`, with {patient}. names: a JSON object, or a CSV file with a header line, that maps
-    the patient's identifier in the images to what stands for {patient}; a key may also be the identifier, an
-    underscore and a date or visit. minimum_pixels: how many mask pixels make a slice positive, counted on the prepared
-    slices, so that it is the same area at every hospital.
+    pattern: file name below `folder`, with {patient}, and {session} (StudyInstanceUID) where a patient has several
+    visits. names: a JSON object, or a CSV file with a header line, that maps the patient's identifier in the images to
+    what stands for {patient}; a key may also be the identifier, an underscore and a date or visit. minimum_pixels: how
+    many mask pixels make a slice positive, counted on the prepared slices, so that it is the same area at every
+    hospital.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -124,19 +128,29 @@ def open_masks(settings: MaskLabels | GlandMask, where: str) -> Masks:
     return Masks(Path(settings.folder).resolve(), settings.pattern, names)
 
 
-def find_mask(masks: Masks, patient: str, *, missing: str) -> Path:
+def find_mask(masks: Masks, patient: str, *, missing: str, session: str = "", visits: int = 1) -> Path:
     """The file of a patient's mask.
 
-    missing: the reason's code when there is none.
+    missing: the reason's code when there is none. session: of the study, for a pattern with {session}. visits: how many
+    sessions the patient has.
 
     Raises:
-        Unusable: `missing`, or `ambiguous_name` when several names fit the patient.
+        Unusable: `missing`, `ambiguous_name` when several names fit the patient, or `ambiguous_mask` when one mask
+            would stand for several visits.
     """
+    if visits > 1 and SESSION not in masks.pattern:
+        raise Unusable(
+            "ambiguous_mask",
+            f"the patient has {visits} visits, and one mask cannot fit them all. Put {SESSION}, which stands for the "
+            "StudyInstanceUID, into the pattern of the masks.",
+        )
     name = patient if masks.names is None else _mapped(masks.names, patient, missing)
-    path = (masks.folder / masks.pattern.replace(PATIENT, name)).resolve()
-    if not path.is_relative_to(masks.folder) or not path.is_file():
-        raise Unusable(missing, f"there is no mask {masks.pattern.replace(PATIENT, name)!r} for this patient. Add it.")
-    return path
+    file = masks.pattern.replace(PATIENT, name).replace(SESSION, session)
+    for form in ("NFC", "NFD"):  # how a file system spells an umlaut is its own affair
+        path = (masks.folder / unicodedata.normalize(form, file)).resolve()
+        if path.is_relative_to(masks.folder) and path.is_file():
+            return path
+    raise Unusable(missing, f"there is no mask {file!r} for this patient. Add it.")
 
 
 def open_table(settings: TableLabels) -> Table:
@@ -158,7 +172,7 @@ def open_table(settings: TableLabels) -> Table:
     rows: dict[str, list[Row]] = {}
     for line in lines:
         study, number = (line[name] if name else None for name in (settings.study, settings.slice))
-        rows.setdefault(line[settings.patient], []).append(Row(line[settings.label], study, number))
+        rows.setdefault(normalized(line[settings.patient]), []).append(Row(line[settings.label], study, number))
     whole = {patient: tuple(found) for patient, found in rows.items()}
     return Table(whole, settings.study is not None, settings.slice is not None)
 
@@ -208,7 +222,7 @@ def _distinct(pairs: object) -> dict[str, str]:
     for place, pair in enumerate(pairs if isinstance(pairs, list) else [None], start=1):
         if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
             raise ValueError(f"pair {place} is not two names")
-        key, value = pair[0].strip(), pair[1].strip()
+        key, value = normalized(pair[0]), pair[1].strip()
         if names.setdefault(key, value) != value:
             raise ValueError(f"pair {place} gives a second name to a patient who has one already")
     return names
@@ -240,7 +254,7 @@ def _number(text: str | None) -> str:
 
 
 def _label(rows: Iterable[Row], what: str) -> int:
-    found = sorted({row.label for row in rows})
+    found = sorted({WHOLE.get(row.label, row.label) for row in rows})
     if not [text for text in found if text]:
         raise Unusable("no_label", f"{what} has no label. Every label must be 0 or 1; fill it in.")
     if len(found) > 1 or found[0] not in ("0", "1"):

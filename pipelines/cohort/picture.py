@@ -16,11 +16,14 @@ from PIL import Image, ImageOps
 from pipelines.cohort.admission import Admitted, Examples, Opened, Waiting, no_masks
 from pipelines.cohort.csvfile import chosen, read_csv
 from pipelines.cohort.index import folder_problems, walk
+from pipelines.cohort.labels import WHOLE
 from pipelines.cohort.pseudonym import normalized
 from pipelines.cohort.study import Array, Rejected
 from pipelines.cohort.unusable import Unusable
 
-LARGEST = 200_000_000  # pixels; more is a slide scan, or a file made to fill the memory
+LARGEST = (
+    150_000_000  # pixels; more is a slide scan, or a file made to fill the memory (PIL itself stops at 179 million)
+)
 FORMATS = ("JPEG", "PNG", "TIFF", "BMP", "WEBP")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp")
 UNIT = "intensity, -1 to 1"
@@ -142,7 +145,7 @@ def loose_pictures(folder: str, images: Pictures) -> Opened:
 
 
 def _checked(source: PictureSource, line: Mapping[str, str], named: Mapping[str, int]) -> tuple[str, int]:
-    patient, label = normalized(line[source.patient]), line[source.label]
+    patient, label = normalized(line[source.patient]), WHOLE.get(line[source.label], line[source.label])
     if not patient:
         raise Unusable("no_patient", f"the column {source.patient} is empty. Every picture must name its patient.")
     if label not in ("0", "1"):
@@ -170,7 +173,7 @@ def read_picture(path: Path, images: Pictures) -> Array:
         Unusable: `too_large`, or `several_frames` (an animation or a stack of pages).
         Exception: whatever the decoder raises; the caller turns it into `Unusable`.
     """
-    with Image.open(path, formats=FORMATS) as file:
+    with _opened(path) as file:
         if file.width * file.height > LARGEST:
             raise Unusable("too_large", f"{file.width} x {file.height} pixels; at most {LARGEST:,} are read.")
         if getattr(file, "n_frames", 1) > 1:
@@ -184,12 +187,19 @@ def read_picture(path: Path, images: Pictures) -> Array:
     return np.stack([np.asarray(plane, np.float32) for plane in small]) * np.float32(2) - np.float32(1)
 
 
+def _opened(path: Path) -> Image.Image:
+    try:
+        return Image.open(path, formats=FORMATS)
+    except Image.DecompressionBombError as error:
+        raise Unusable("too_large", f"more pixels than PIL opens; at most {LARGEST:,} are read.") from error
+
+
 def _planes(picture: Image.Image, channels: int) -> Sequence[Image.Image]:
     """Float planes from 0 to 1, so that nothing is rounded before it is made smaller."""
-    if picture.mode.startswith(("I;16", "I", "F")):  # 16-bit grey, which PIL's convert would clip to 8 bits
-        wide = np.asarray(picture, np.float32)
-        top = 65535.0 if picture.mode.startswith("I") else max(float(wide.max()), 1.0)
-        return [Image.fromarray(wide / np.float32(top))] * channels
+    if picture.mode in ("I", "F"):
+        raise Unusable("value_type", "32-bit grey values do not say what is white. Save it with 8 or 16 bits.")
+    if picture.mode.startswith("I;16"):  # which PIL's convert would clip to 8 bits
+        return [Image.fromarray(np.asarray(picture, np.float32) / np.float32(65535))] * channels
     if picture.mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in picture.info:
         clear = picture.convert("RGBA")
         picture = Image.alpha_composite(Image.new("RGBA", clear.size, (0, 0, 0, 255)), clear)

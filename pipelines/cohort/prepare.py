@@ -17,6 +17,7 @@ from pipelines.cohort.study import Affine, Volume
 from pipelines.cohort.unusable import Unusable
 
 Values: TypeAlias = Literal["adc", "standardized"]
+LEAST_LESION = 0.5  # of its voxels must be seen
 THICKEST_PIXEL = 1.5  # of the distance between slices: beyond it, the stack was not acquired in axial slices
 
 
@@ -100,6 +101,9 @@ def prepare_slices(image: Volume, *, lesion: Volume | None, gland: Volume | None
     shape = (images.size, images.size, stack.values.shape[2])
     lesions, glands = (_on_grid(mask, grid, shape) for mask in (lesion, gland))
     kept = np.flatnonzero(glands.any(axis=(1, 2))) if images.slices == "gland" else np.arange(shape[2])
+    if not kept.size:
+        raise Unusable("no_gland", "no slice shows the gland: its mask is too thin. Draw it on the image.")
+    _look_for_lesion(lesion, grid, shape)
     values = resample(stack, grid, shape, 1).astype(np.float32, copy=False).transpose(2, 1, 0)
     return Examples(values[kept][:, None], lesions[kept], glands[kept], kept.astype(np.float32))
 
@@ -116,6 +120,7 @@ def prepare_volume(image: Volume, *, lesion: Volume | None, gland: Volume | None
     change[2, 3] = centre[2] - change[2, 2] * (images.depth - 1) / 2
     grid = flat @ change
     shape = (images.size, images.size, images.depth)
+    _look_for_lesion(lesion, grid, shape)
     lesions, glands = (_on_grid(mask, grid, shape)[None] for mask in (lesion, gland))
     values = resample(stack, grid, shape, 1).astype(np.float32, copy=False).transpose(2, 1, 0)
     return Examples(values[None, None], lesions, glands, np.zeros(1, np.float32))
@@ -159,6 +164,21 @@ def _centre(mask: Volume, image: Volume, name: str) -> Floats:
             f"{image.values.shape}. Check that mask and image are of one study.",
         )
     return index
+
+
+def _look_for_lesion(lesion: Volume | None, grid: Affine, shape: tuple[int, int, int]) -> None:
+    """Refuse a study whose lesion is cut off: what the network sees would contradict its label, whatever that is."""
+    if lesion is None or not _inside(lesion).any():
+        return
+    index = np.linalg.inv(grid) @ lesion.affine
+    places = np.argwhere(_inside(lesion)) @ index[:3, :3].T + index[:3, 3]
+    within = ((places >= -0.5) & (places <= np.asarray(shape) - 0.5)).all(axis=1)
+    if within.mean() < LEAST_LESION:
+        raise Unusable(
+            "lesion_cut",
+            f"{within.mean():.0%} of the lesion's voxels lie inside what is cut out ({' x '.join(map(str, shape))}); "
+            f"{LEAST_LESION:.0%} must. Enlarge `images` (size, spacing_mm, depth), or centre them on a gland mask.",
+        )
 
 
 def _on_grid(mask: Volume | None, grid: Affine, shape: tuple[int, int, int]) -> NDArray[np.uint8]:

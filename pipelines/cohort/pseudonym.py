@@ -57,7 +57,7 @@ def pseudonym(key: bytes, patient: str) -> str:
             f"a pseudonym needs a key of at least {SHORTEST_KEY} bytes, found {len(key)}, and an identifier that is "
             "not empty; make the key with secrets.token_bytes(32)"
         )
-    digest = hmac.new(key, name.encode(), hashlib.sha256).digest()
+    digest = hmac.new(key, name.encode("utf-8", "surrogateescape"), hashlib.sha256).digest()
     return base64.b32encode(digest[:PSEUDONYM_BYTES]).decode().lower()
 
 

@@ -37,7 +37,9 @@ UNITS = {"adc": "1e-3 mm²/s", "standardized": "standard deviations"}
 
 
 class Desk(NamedTuple):
-    """What admitting a study needs beside the study."""
+    """What admitting a study needs beside the study. visits, sessions: how many studies, and different sessions, a
+    patient has.
+    """
 
     source: Source
     labels: Labels | None
@@ -45,6 +47,7 @@ class Desk(NamedTuple):
     known: Masks | Table | None
     gland: Masks | None
     visits: Counter[str]
+    sessions: Counter[str]
 
 
 def open_studies(source: Source, labels: Labels | None, images: Slices | Volumes, gland: GlandMask | None) -> Opened:
@@ -62,7 +65,8 @@ def open_studies(source: Source, labels: Labels | None, images: Slices | Volumes
     if index is None or problems:
         raise ValueError("; ".join(problems))
     visits = Counter(found.patient for found in index.candidates)
-    desk = Desk(source, labels, images, known, glands, visits)
+    sessions = Counter(patient for patient, _ in {(found.patient, found.session) for found in index.candidates})
+    desk = Desk(source, labels, images, known, glands, visits, sessions)
     waiting = tuple(Waiting(one.patient, one.study, partial(_admit, one, desk)) for one in index.candidates)
     return Opened(waiting, index.rejected, index.files, index.ignored, index.unselected, UNITS[images.values])
 
@@ -74,8 +78,8 @@ def _known(labels: Labels) -> Masks | Table:
 def _admit(candidate: Candidate, desk: Desk) -> Admitted:
     study = candidate.load()
     image = Volume(_values(study, desk), study.image.affine)
-    lesion = _mask(desk.known, study.patient, "no_label") if isinstance(desk.known, Masks) else None
-    gland = None if desk.gland is None else _mask(desk.gland, study.patient, "no_gland")
+    lesion = _mask(desk.known, candidate, "no_label", desk) if isinstance(desk.known, Masks) else None
+    gland = None if desk.gland is None else _mask(desk.gland, candidate, "no_gland", desk)
     if isinstance(desk.images, Slices):
         examples = prepare_slices(image, lesion=lesion, gland=gland, images=desk.images)
         labels = _slice_labels(study, examples, desk)
@@ -133,8 +137,9 @@ def _from_table(study: Study, slices: Sequence[int], desk: Desk) -> list[int]:
     return table_labels(desk.known, study.patient, study.study, slices, alone=desk.visits[study.patient] == 1)
 
 
-def _mask(masks: Masks, patient: str, missing: str) -> Volume:
-    path = find_mask(masks, patient, missing=missing)
+def _mask(masks: Masks, study: Candidate, missing: str, desk: Desk) -> Volume:
+    visits = desk.sessions[study.patient]
+    path = find_mask(masks, study.patient, missing=missing, session=study.session, visits=visits)
     try:
         return read_volume(path)
     except Unusable as error:

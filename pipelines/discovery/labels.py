@@ -16,7 +16,7 @@ from pipelines.discovery.safe import words
 ENOUGH = 0.5  # of a site's patients must have a label, or it is no label
 SLICE = ("slice", "slice_index", "slice_number", "position")
 LABEL = ("label", "cancer", "cspca", "cs", "clinsig", "target", "malignant", "positive", "lesion", "class", "outcome")
-GLAND = frozenset({"gland", "glands", "prostate", "organ", "wg", "whole"})
+GLAND = frozenset({"gland", "glands", "prostate", "prostata", "organ", "wg", "whole", "gl", "pz", "tz", "zones"})
 LESION = frozenset({"lesion", "lesions", "tumour", "tumor", "cancer", "label", "labels", "roi"})
 
 

@@ -36,6 +36,8 @@ MEANING: Mapping[str, str] = {
     "four_d": "a series of volumes where one is needed; export one volume",
     "gap": "slices are missing, or unevenly spaced; send the whole series",
     "length_unit": "the header's unit of length is unknown; convert it again",
+    "lesion_cut": "most of the lesion lies outside what is cut out; enlarge the images, or centre them on a gland mask",
+    "ambiguous_mask": "the patient has several visits and one mask; name the mask by {patient} and {session}",
     "lossy": "lossy compression has changed the values; export without it",
     "mask_outside": "the mask lies outside the image; check that both are of one study",
     "missing_tag": "header values that place the image are missing; export with complete headers",

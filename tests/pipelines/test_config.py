@@ -56,7 +56,7 @@ def put(*path_and_value):
         (put("privacy", None), "privacy"),
         (lambda s: s.pop("privacy"), "privacy"),
         (put("sites", {}), "name at least one hospital"),
-        (put("sites", "central", PLAIN["sites"]["north"]), "reserved 'central'"),
+        (put("sites", "central", PLAIN["sites"]["north"]), "or is reserved (central"),
         (put("sites", "north", "methods", {"fedprox": {"nu": 1}}), "nu"),
         (put("sites", "north", "work", {"lr": -1.0}), "lr must be > 0"),
         (put("sites", "north", "source", {"kind": "dicom", "folder": "x"}), "labels: missing"),

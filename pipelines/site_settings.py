@@ -1,0 +1,62 @@
+"""What a hospital sets for itself: its files, its policy, its patients who are out, its own part of the methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, TypeAlias
+
+from pydantic import Field
+
+from pipelines.cohort.dicom import DicomSource
+from pipelines.cohort.features import TableSource
+from pipelines.cohort.labels import GlandMask, MaskLabels, TableLabels
+from pipelines.cohort.nifti import NiftiSource
+from pipelines.cohort.phantom import PhantomSource
+from pipelines.cohort.picture import PictureSource
+from privacy.policy import Policy
+
+FORBID: dict[str, Any] = {"extra": "forbid"}
+AnySource: TypeAlias = Annotated[
+    PhantomSource | DicomSource | NiftiSource | PictureSource | TableSource, Field(discriminator="kind")
+]
+AnyLabels: TypeAlias = Annotated[MaskLabels | TableLabels, Field(discriminator="kind")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteSettings:
+    """One hospital: its files, its policy, and what it sets for itself.
+
+    labels, gland: of volumes; a phantom writes its own, and tables hold theirs. methods: label of a method -> fields
+    that this site overrides for its own part. work: fields of the local work that it overrides. max_rejected: share of
+    studies that may be unusable. exclude, test: patients, by identifier or pseudonym, who must not be used (withdrawn
+    consent, for instance), and who alone are this site's test split. readers: studies read at a time, 0 = one for each
+    processor, at most 8.
+    """
+
+    __pydantic_config__: ClassVar = FORBID
+
+    source: AnySource
+    labels: AnyLabels | None = None
+    gland: GlandMask | None = None
+    policy: Policy = Policy()
+    methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    work: Mapping[str, Any] = field(default_factory=dict)
+    max_rejected: float = 0.2
+    exclude: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    readers: int = 0
+
+    def __post_init__(self) -> None:
+        if self.labels is None and isinstance(self.source, DicomSource | NiftiSource):
+            raise ValueError("labels: missing; say where the labels are, as in labels: {kind: table, file: labels.csv}")
+        if isinstance(self.source, PhantomSource) and (self.labels is not None or self.gland is not None):
+            raise ValueError("labels: a phantom writes its own labels and gland masks; remove labels and gland")
+        if isinstance(self.source, PictureSource | TableSource) and (self.labels is not None or self.gland is not None):
+            raise ValueError("labels: a table holds its labels (source.label); remove labels and gland")
+        if both := sorted(set(self.exclude) & set(self.test)):
+            raise ValueError(f"test: {len(both)} patients are excluded as well; name each in one of the two")
+        if not 0 <= self.readers <= 64:
+            raise ValueError(f"readers must be in [0, 64], found {self.readers}")
+        if not 0 <= self.max_rejected <= 1:
+            raise ValueError(f"max_rejected must be a share in [0, 1], found {self.max_rejected}")
