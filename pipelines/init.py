@@ -45,12 +45,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(f"{options.folder} {text}", markup=False, soft_wrap=True)
         return int(Exit.DATA)
     text = drafted(found, folder=options.folder, file=shlex.quote(options.out or "my.yaml"), name=run_name(found))
+    if not _utf8(text):
+        odd = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        line_of = next(line for line in odd.splitlines() if "\ufffd" in line)
+        console.print(f"a name is not UTF-8, which a configuration must be: {line_of.strip()}; rename it", markup=False)
+        return int(Exit.DATA)
     _show(found, console)
     if options.out is None:
         print(text, end="")  # noqa: T201 - the configuration is the answer
     else:
         Path(options.out).write_text(text, encoding="utf-8")
     return int(_end(found, text, options.out, console))
+
+
+def _utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def parser() -> argparse.ArgumentParser:

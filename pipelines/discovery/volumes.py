@@ -102,15 +102,15 @@ def _selecting(chosen: Sequence[Series], others: Sequence[Series]) -> dict[str, 
 
 def _chosen_files(images: Sequence[Nifti], folder: Path, secrets: Secrets) -> tuple[list[Nifti], Group, list[str]]:
     """The one group of files, or the one that is called ADC; and how a configuration says so."""
-    groups: dict[tuple[Path, str], list[Nifti]] = defaultdict(list)
+    groups: dict[tuple[Path, str, bool], list[Nifti]] = defaultdict(list)
     for each in images:
-        groups[each.path.parent, each.word].append(each)
+        groups[each.path.parent, each.word, each.path.name.lower().endswith(".gz")].append(each)
     adc = {key: group for key, group in groups.items() if group[0].what == "adc"}
     left = adc if len(adc) == 1 else groups
     if len(left) != 1:
         text = "the images lie in several folders, or have several endings, and none is called adc alone"
         return list(images), {"kind": "nifti", "folder": str(folder)}, [text]
-    (((parent, word), chosen),) = left.items()
+    (((parent, word, _), chosen),) = left.items()
     name = chosen[0].path.name
     ending = name[len(chosen[0].patient) :]
     source: dict[str, object] = {"kind": "nifti", "folder": str(parent), "pattern": f"*{ending}"}
@@ -141,12 +141,13 @@ def _labels(
     lesions = [each for each in masked if not each.gland or each.lesion]
     tabled = tables(mine, patients)
     sure: list[Group] = [_mask_group(each, "mask") for each in lesions if each.lesion]
-    sure += [_mask_group(lesions[0], "mask")] if len(lesions) == 1 and not lesions[0].lesion else []
     for table in tabled:
         group: dict[str, object] = {"kind": "table", "file": str(table.file), "patient": table.patient}
         group |= {"label": table.labels[0]} | ({"slice": table.slice} if table.slice else {})
         if table.certain:
             sure.append(group)
+    # A folder of masks that does not say of what comes last: it may as well show the gland.
+    sure += [_mask_group(lesions[0], "mask")] if len(lesions) == 1 and not lesions[0].lesion else []
     gland = _mask_group(glands[0], None) if glands else None
     told = [group for group in sure if any(secrets.tells(str(value)) for value in _own(group, place))]
     sure = [group for group in sure if group not in told]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import os
 import shutil
 from pathlib import Path
 
@@ -259,3 +260,12 @@ def test_words_of_the_field_are_shown_and_others_are_not():
     secrets = secrets_of({"STUDY-0001", "STUDY-0002"}, {"Miller^John"})
     assert secrets.tells("of miller") and secrets.tells("0001") and secrets.tells("xmillerx")
     assert not secrets.tells("study.csv") and not secrets.tells("SIEMENS 3.0 T")
+
+
+def test_a_folder_whose_name_is_not_utf8_is_told(tmp_path, capsys):
+    write(PhantomSource(kind="phantom", scanner="L", patients=2, seed=2, slices=4, format="nifti"), tmp_path / "p")
+    odd = os.path.join(os.fsencode(tmp_path), b"Stra\xdfe")
+    os.mkdir(odd)
+    os.rename(os.path.join(os.fsencode(tmp_path), b"p", b"images"), os.path.join(odd, b"images"))
+    assert main([os.fsdecode(odd)]) == Exit.DATA
+    assert "not UTF-8" in capsys.readouterr().err

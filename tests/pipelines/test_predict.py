@@ -84,6 +84,7 @@ def test_a_model_of_dicom_reads_nifti_and_the_other_way_round(site, tmp_path):
         (["--out", "."], "centred on the gland"),
         (["--no-gland", "--select", "ADC"], "not KEYWORD=TEXT"),
         (["--no-gland", "--select", "ImageType=T2"], "matches"),
+        (["--no-gland", "--threshold", "nan"], "--threshold must be in [0, 1]"),
     ],
 )
 def test_what_does_not_go_together_is_told(site, arguments, said, capsys, tmp_path):
@@ -91,6 +92,27 @@ def test_what_does_not_go_together_is_told(site, arguments, said, capsys, tmp_pa
     model = str(site / "a" / "ready" / "local.safetensors")
     assert predict([model, images, "--out", str(tmp_path), *arguments]) == Exit.CONFIG
     assert said in capsys.readouterr().err
+
+
+def test_a_model_of_nifti_does_not_guess_which_dicom_series_are_its_kind(site, tmp_path, capsys):
+    arguments = [str(site / "b" / "ready" / "local.safetensors"), str(phantom(site / "a") / "images"), "--no-gland"]
+    assert predict([*arguments, "--kind", "dicom", "--out", str(tmp_path / "out")]) == Exit.CONFIG
+    assert "--select ImageType=ADC" in " ".join(capsys.readouterr().err.split())
+    (tmp_path / "file").write_text("x")
+    assert predict([*arguments, "--out", str(tmp_path / "file")]) == Exit.CONFIG
+
+
+def test_names_of_files_may_be_in_any_encoding(site, tmp_path):
+    shutil.copytree(phantom(site / "b") / "images", tmp_path / "images")
+    first, second, *_ = sorted(os.listdir(os.fsencode(tmp_path / "images")))
+    folder = os.fsencode(tmp_path / "images")
+    os.rename(os.path.join(folder, first), os.path.join(folder, b"M\xfcller.nii.gz"))
+    with open(os.path.join(folder, b"Gru\xdf.nii.gz"), "wb") as file:
+        file.write(b"x")
+    model = str(site / "b" / "ready" / "local.safetensors")
+    assert predict([model, str(tmp_path / "images"), "--no-gland", "--out", str(tmp_path)]) == Exit.OK
+    assert b"M\xfcller" in (tmp_path / "predictions.csv").read_bytes()
+    assert b"Gru\xdf" in (tmp_path / "quarantine.csv").read_bytes()
 
 
 @pytest.mark.parametrize("damage", ["missing", "short", "foreign"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -353,3 +354,37 @@ def test_a_survey_notices_every_change_and_nothing_else(hospital: Path) -> None:
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert survey(source, labels, gland)["digest"] in seen
     assert survey(source, TableLabels(file=str(hospital / "none.csv")))["files"] == 8
+
+
+def test_a_study_whose_lesion_is_cut_off_is_not_called_healthy(hospital: Path) -> None:
+    save(hospital / "lesion" / "P2.nii.gz", boxed((27, 30), (0, 3), (2, 4)))
+    cohort, rejected, _ = read(hospital, Slices(size=16), gland=None)
+    assert [(found.reason, found.study.split(".")[0]) for found in rejected] == [("lesion_cut", "P2")]
+    assert pseudonym(KEY, "P2") not in cohort.patients
+    assert not read(hospital, Slices(size=48), gland=None)[1]
+
+
+def test_a_study_without_a_slice_of_gland_is_told(hospital: Path) -> None:
+    between = AFFINE @ np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0.2, 2.4], [0, 0, 0, 1]])
+    save(hospital / "gland" / "P3.nii.gz", boxed((6, 20), (8, 20), (0, 1)), between)  # thin, between two slices
+    _, rejected, facts = read(hospital, Slices(slices="gland"))
+    assert [found.reason for found in rejected] == ["no_gland"]
+    assert facts["studies"] == 7
+
+
+def test_names_of_files_in_any_encoding_are_patients_too(hospital: Path) -> None:
+    source = os.fsencode(hospital / "images" / "P3.nii.gz")
+    os.rename(source, source.replace(b"P3", b"M\xfcller"))
+    _, rejected, facts = read(hospital)
+    assert [found.reason for found in rejected] == ["no_label"]  # its masks have another name
+    assert facts["studies"] == 7
+
+
+def test_an_umlaut_is_one_whatever_spells_it(hospital: Path) -> None:
+    for folder, form in (("images", "NFD"), ("lesion", "NFC"), ("gland", "NFD")):
+        name = unicodedata.normalize(form, "Müller")
+        (hospital / folder / "P3.nii.gz").rename(hospital / folder / f"{name}.nii.gz")
+    assert not read(hospital)[1]
+    (hospital / "labels.csv").write_text(unicodedata.normalize("NFD", "patient,label\nMüller,1.0\n"))
+    _, rejected, facts = read(hospital, labels=TableLabels(file=str(hospital / "labels.csv")))
+    assert (facts["studies"], facts["positives"], len(rejected)) == (1, 6, 7)

@@ -158,3 +158,16 @@ def test_a_table_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_bytes(b"\xff\xfe\x00label")
     with pytest.raises(ValueError, match="cannot be read"):
         open_table(TableLabels(file=str(tmp_path / "labels.csv")))
+
+
+def test_one_mask_cannot_stand_for_several_visits(tmp_path: Path) -> None:
+    (tmp_path / "P1.nii.gz").write_bytes(b"x")
+    (tmp_path / "P1_1.2.3.nii.gz").write_bytes(b"x")
+    by_patient, by_visit = (
+        open_masks(GlandMask(folder=str(tmp_path), pattern=pattern), "gland")
+        for pattern in ("{patient}.nii.gz", "{patient}_{session}.nii.gz")
+    )
+    assert find_mask(by_patient, "P1", missing="no_gland", session="1.2.3").name == "P1.nii.gz"
+    with pytest.raises(Unusable, match="ambiguous_mask"):
+        find_mask(by_patient, "P1", missing="no_gland", session="1.2.3", visits=2)
+    assert find_mask(by_visit, "P1", missing="no_gland", session="1.2.3", visits=2).name == "P1_1.2.3.nii.gz"
