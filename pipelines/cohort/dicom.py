@@ -29,6 +29,7 @@ from pipelines.cohort.stacks import Stack, diffusion_stack, plain_stack, separat
 from pipelines.cohort.study import Array, Rejected, Study, Volume
 from pipelines.cohort.unusable import Unusable
 
+SAYS_ADC = ("ImageType", "SeriesDescription", "ProtocolName")
 FITTED_UNIT: Unit = "1e-6 mm2/s"
 SUFFIXES = (".dcm", ".dicom", ".ima")
 
@@ -134,7 +135,7 @@ def _frames(path: Path, source: DicomSource, seen: dict[tuple[str, str], Any]) -
     """A file's images; none if it is not a DICOM image and does not claim to be one."""
     try:
         with readable(path.name):
-            keywords = (*IDENTITY, *PLACE, *SHAPE, *ALLOWED_HEADERS, *source.select)
+            keywords = (*IDENTITY, *PLACE, *SHAPE, *SAYS_ADC, *ALLOWED_HEADERS, *source.select)
             return read_frames(path, keywords, diffusion=source.derive == "adc", seen=seen)
     except Unusable as error:
         foreign = isinstance(error.__cause__, InvalidDicomError) and path.suffix.lower() not in SUFFIXES
@@ -209,7 +210,9 @@ def _candidate(study: str, group: Sequence[Frame], source: DicomSource, *, alone
 
 def _load(study: str, patient: str, placed: Stack, blank: Sequence[Rectangle]) -> Study:
     values, units = _volumes(placed, blank)
-    facts = allowed_facts(_plain(placed.volumes[0][0]))
+    first = placed.volumes[0][0].values
+    said = any("ADC" in text_of(first.get(keyword)).upper() for keyword in SAYS_ADC)
+    facts = {**allowed_facts(_plain(placed.volumes[0][0])), "says_adc": float(said)}
     if placed.b_values is not None:
         adc = fit_adc(values, placed.b_values)
         return Study(patient, study, Volume(adc, placed.affine), FITTED_UNIT, facts)

@@ -92,8 +92,20 @@ def _admit(candidate: Candidate, desk: Desk) -> Admitted:
 def _values(study: Study, desk: Desk) -> Array:
     values = np.asarray(study.image.values, np.float32)
     if desk.images.values == "adc":
+        _check_adc(study, desk.source)
         return to_adc(values, declared=desk.source.unit, header_unit=study.unit) * MM2_PER_S_1E_3
     return standardized(values)
+
+
+def _check_adc(study: Study, source: Source) -> None:
+    """A T2-weighted image may have values like ADC: a unit, a selection or a word must say what it is."""
+    asked = isinstance(source, NiftiSource) or bool(source.select) or source.unit != "auto"
+    if not asked and study.unit is None and not study.facts.get("says_adc"):
+        raise Unusable(
+            "unit_unknown",
+            "neither the unit, ImageType, SeriesDescription nor ProtocolName says that this is an ADC map. Say which "
+            "series are, with `select`, or their unit, with `unit`.",
+        )
 
 
 def standardized(values: Array) -> Array:

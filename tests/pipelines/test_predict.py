@@ -104,7 +104,7 @@ def test_a_model_of_nifti_does_not_guess_which_dicom_series_are_its_kind(site, t
 
 def test_names_of_files_may_be_in_any_encoding(site, tmp_path):
     shutil.copytree(phantom(site / "b") / "images", tmp_path / "images")
-    first, second, *_ = sorted(os.listdir(os.fsencode(tmp_path / "images")))
+    first, *_ = sorted(os.listdir(os.fsencode(tmp_path / "images")))
     folder = os.fsencode(tmp_path / "images")
     os.rename(os.path.join(folder, first), os.path.join(folder, b"M\xfcller.nii.gz"))
     with open(os.path.join(folder, b"Gru\xdf.nii.gz"), "wb") as file:

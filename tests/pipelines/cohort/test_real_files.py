@@ -72,3 +72,18 @@ def test_prostatex_diffusion_series_are_refused_as_several_volumes() -> None:
     index = index_dicom(DicomSource(folder=str(PROSTATEX / "dicom")))
     assert Counter(found.reason for found in index.rejected) == {"several_volumes": 2}
     assert len(index.candidates) == 4
+
+
+@needs_prostatex
+def test_a_t2_weighted_series_is_not_taken_for_adc_by_its_values() -> None:
+    cohort, rejected, facts, _ = read_cohort(
+        DicomSource(folder=str(PROSTATEX / "dicom")),
+        LESION,
+        Slices(),
+        fractions={"train": 0.5, "validation": 0.0, "test": 0.5},
+        seed=0,
+        key=b"a secret of 16 b",
+    )
+    assert facts["studies"] == 2
+    assert Counter(found.reason for found in rejected) == {"several_volumes": 2, "unit_unknown": 2}
+    assert float(cohort.images.max()) < 5

@@ -1,0 +1,110 @@
+"""How names, numbers and days are written: what is one and the same for a reader must be one and the same here."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from datetime import date
+from itertools import permutations
+
+# What Unicode does not take apart, in the usual two spellings.
+PLAIN = str.maketrans({"ł": "l", "ø": "o", "đ": "d", "ı": "i", "þ": "th", "ð": "d", "æ": "ae", "œ": "oe", "ħ": "h"})
+LONG = str.maketrans(
+    {"ä": "ae", "ö": "oe", "ü": "ue", "å": "aa", "ø": "oe", "đ": "dj", "ð": "dh", "ñ": "ny", "ё": "е", "ş": "sh"}
+)
+KATAKANA = {code: code - 0x60 for code in range(0x30A1, 0x30F7)}  # read as hiragana
+MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+GAP = r"[\W_]*"
+
+
+def fold(text: str) -> str:
+    """Text as it is compared: lower case, no accents, no other form of one character, nothing of no width."""
+    plain = unicodedata.normalize("NFKC", text).casefold().translate(PLAIN)
+    parts = unicodedata.normalize("NFKD", plain)
+    kept = "".join(part for part in parts if unicodedata.category(part) not in {"Mn", "Mc", "Me", "Cf"})
+    return unicodedata.normalize("NFC", kept.casefold()).translate(PLAIN).translate(KATAKANA)
+
+
+def spellings(text: str) -> set[str]:
+    """The folded text with ü as u, and as ue."""
+    if text.isascii():
+        return {fold(text)}
+    return {fold(text), fold(unicodedata.normalize("NFKC", text).casefold().translate(LONG))}
+
+
+def compact(text: str) -> str:
+    """Only the letters and digits of folded text: 12-34 56 and 123456 are one number."""
+    return re.sub(r"[\W_]+", "", fold(text))
+
+
+def parts(text: str) -> list[str]:
+    """The words of folded text."""
+    return [part for part in re.split(r"[\W_]+", text) if part]
+
+
+def name_words(value: str, shortest: int) -> set[str]:
+    """The words of a name; of one in another script those of two characters, too."""
+    return {part for text in spellings(value) for part in parts(text) if len(part) >= shortest or _foreign(part)}
+
+
+def joined_names(value: str, common: frozenset[str]) -> set[str]:
+    """Two parts of a person's name written as one word, in both orders: DEWIT, DeWitJan, annlee, 山田太郎.
+
+    Pairs of words that are all common are left out, and so are those of less than four letters.
+    """
+    found = set()
+    for group in value.split("="):
+        for text in spellings(group.replace("^", "\0")):
+            components = [parts(component) for component in text.split("\0")]
+            units = dict.fromkeys(
+                [word for words in components for word in words] + ["".join(words) for words in components if words]
+            )
+            pairs = [one + other for one, other in permutations(list(units)[:12], 2) if {one, other} - common]
+            found |= {*pairs, *("".join(words) for words in components if set(words) - common and len(words) > 1)}
+    return {word for word in found if len(word) >= 4 or (len(word) >= 2 and not word.isascii())}
+
+
+def number_forms(value: str) -> set[str]:
+    """A number as it stands, without zeros before it, and the runs of digits in it, from five characters on."""
+    whole = compact(value)
+    found = {whole, *re.findall(r"\d+", fold(value))}
+    return {form for run in found for form in (run, run.lstrip("0")) if len(form) >= 5 and form.strip("0")}
+
+
+def days_of(value: str) -> set[date]:
+    """The days that a date's value may mean; a malformed one may mean two."""
+    match = re.match(r"\s*(\d{4})[.\-/:]?(\d{1,2})[.\-/:]?(\d{1,2})", value)
+    if match:
+        return set(_days((match[1], match[2], match[3])))
+    match = re.match(r"\s*(\d{1,2})[.\-/: ](\d{1,2})[.\-/: ](\d{4})", value)
+    return set(_days((match[3], match[2], match[1]), (match[3], match[1], match[2]))) if match else set()
+
+
+def day_digits(day: date) -> set[str]:
+    """A day as eight digits, in the three usual orders."""
+    return {f"{day:{form}}".zfill(8) for form in ("%Y%m%d", "%d%m%Y", "%m%d%Y")}
+
+
+def day_pattern(day: date) -> str:
+    """A pattern of a day in folded text: 07MAY2019, May 7, 2019, 7.5.2019, 5/7/19, 190507 as a word of its own."""
+    month = MONTHS[day.month - 1] + "[a-z]*"
+    d, m, year, short = f"0?{day.day}", f"0?{day.month}", f"{day.year:04d}", f"{day.year % 100:02d}"
+    dd, mm, any_year = f"{day.day:02d}", f"{day.month:02d}", f"(?:{day.year // 100:02d})?{day.year % 100:02d}"
+    gap = r"[\W_]{1,2}"
+    spelled = [f"{d}{GAP}{month}{GAP}{any_year}", f"{month}{GAP}{d}{GAP}{year}", f"{any_year}{GAP}{month}{GAP}{dd}"]
+    apart = [gap.join(order) for y in (year, short) for order in ((d, m, y), (m, d, y), (y, m, d))]
+    closed = ["".join(order) for order in ((short, mm, dd), (dd, mm, short), (mm, dd, short))]
+    return rf"(?<!\d)(?:{'|'.join([*spelled, *apart])})(?!\d)|(?<![0-9a-z])(?:{'|'.join(closed)})(?![0-9a-z])"
+
+
+def _foreign(word: str) -> bool:
+    return len(word) >= 2 and not word.isascii()
+
+
+def _days(*found: tuple[str, str, str]) -> Iterator[date]:
+    for year, month, day in found:
+        try:
+            yield date(int(year), int(month), int(day))
+        except ValueError:
+            continue
