@@ -26,11 +26,11 @@ from pipelines.cohort.index import folder_problems, walk
 from pipelines.exits import Exit
 from pipelines.progress import shown
 from privacy.deidentify import NotDeidentifiable, Profile, Rectangle, as_bytes, deidentify
-from privacy.keyed import SHORTEST_KEY
 from privacy.leftovers import leftovers
 from privacy.quiet import quiet
 
 KEY_BYTES = 32
+KEY_VALUES = 16  # different bytes; 32 drawn by chance have fewer once in 10**16 times
 LONGEST_NUMBER = 99999
 
 
@@ -87,19 +87,20 @@ def read_key(path: Path, console: Console) -> bytes:
     """The secret in a file; if there is no file, a new secret, readable for its owner alone.
 
     Raises:
-        ValueError: it is too short, or others may read it.
+        ValueError: it is not 32 bytes of chance, or others may read it.
         OSError: it cannot be read or made.
     """
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         key = path.read_bytes()
-        if len(key) < SHORTEST_KEY:
-            raise ValueError(
-                f"--key: at least {SHORTEST_KEY} bytes are needed, found {len(key)}; give the right file, or a new name"
-            ) from None
         if path.stat().st_mode & 0o077:
             raise ValueError("--key: others may read the file; run chmod 600 on it first") from None
+        if len(key) != KEY_BYTES or len(set(key)) < KEY_VALUES:
+            raise ValueError(
+                f"--key: must be {KEY_BYTES} bytes of chance, with at least {KEY_VALUES} different values, found "
+                f"{len(key)} with {len(set(key))}; give the right file, or a new name, and one is made"
+            ) from None
         return key
     key = secrets.token_bytes(KEY_BYTES)
     with os.fdopen(handle, "wb") as stream:

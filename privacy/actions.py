@@ -47,6 +47,17 @@ def tags(keywords: str) -> frozenset[int]:
     return frozenset(tag for tag in found.values() if tag is not None)
 
 
+# Dates that are a scanner's or a standard's, one for all patients: moved, they would tell the shift.
+NOBODYS_TIMES = tags(
+    "ContextGroupVersion ContextGroupLocalVersion TemplateVersion TemplateLocalVersion DateOfLastCalibration "
+    "TimeOfLastCalibration DateTimeOfLastCalibration CalibrationDateTime CalibrationDate CalibrationTime "
+    "DateOfManufacture DateOfInstallation DateOfLastDetectorCalibration TimeOfLastDetectorCalibration "
+    "DateOfGainCalibration TimeOfGainCalibration EffectiveDateTime InformationIssueDateTime ExpiryDate "
+    "ProductExpirationDateTime SourceStrengthReferenceDate SourceStrengthReferenceTime ProcedureCreationDate "
+    "ProcedureExpirationDate ProcedureLastModifiedDate HangingProtocolCreationDateTime ItemInventoryDateTime "
+    "SOPAuthorizationDateTime"
+)
+
 PIXELS = tags("PixelData FloatPixelData DoubleFloatPixelData")
 BIRTH = tags("PatientBirthDate")
 
@@ -75,6 +86,31 @@ DEVICE = tags(
     "XRayDetectorID XRaySourceID"
 )
 CHARACTERISTICS = tags("PatientSex PatientAge PatientSize PatientWeight PregnancyStatus SmokingStatus")
+
+# Numbers without which an image is another one: they are never altered. A file where one is an identifier is refused.
+ESSENTIAL = tags(
+    "Rows Columns NumberOfFrames BitsAllocated BitsStored HighBit PixelRepresentation SamplesPerPixel "
+    "PlanarConfiguration ImagePositionPatient ImageOrientationPatient PixelSpacing ImagerPixelSpacing "
+    "NominalScannedPixelSpacing PixelAspectRatio SliceThickness SpacingBetweenSlices SliceLocation "
+    "GridFrameOffsetVector RescaleSlope RescaleIntercept RealWorldValueSlope "
+    "RealWorldValueIntercept RealWorldValueFirstValueMapped RealWorldValueLastValueMapped PixelPaddingValue "
+    "PixelPaddingRangeLimit DiffusionBValue DiffusionGradientOrientation DiffusionBValueXX DiffusionBValueXY "
+    "DiffusionBValueXZ DiffusionBValueYY DiffusionBValueYZ DiffusionBValueZZ InStackPositionNumber "
+    "DimensionIndexValues"
+)
+
+# Coded words of closed lists: a patient Mr Se leaves a spin echo what it is.
+CLOSED = tags(
+    "Modality PhotometricInterpretation PatientPosition BurnedInAnnotation RecognizableVisualFeatures "
+    "LossyImageCompression ScanningSequence SequenceVariant ScanOptions MRAcquisitionType VolumetricProperties "
+    "PixelPresentation DiffusionDirectionality SegmentationType PresentationLUTShape"
+)
+TERMS = words(
+    "CR CT DX ES GM IO IVUS MG MR NM OP OPT OT PT PX RF RG SC SEG SM SR US XA XC MONOCHROME1 MONOCHROME2 RGB YBR_FULL "
+    "YBR_FULL_422 YBR_ICT YBR_RCT YBR_PARTIAL_420 HFS HFP HFDR HFDL FFS FFP FFDR FFDL YES NO 00 01 SE IR GR EP RM SK "
+    "MTC SS TRSS SP MP OSP NONE PER CG PPG FC PFF PFP FS 2D 3D VOLUME SAMPLED DISTORTED MIXED MONOCHROME COLOR "
+    "TRUE_COLOR DIRECTIONAL BMATRIX ISOTROPIC BINARY FRACTIONAL LABELMAP IDENTITY INVERSE"
+) | {"PALETTE COLOR"}
 
 # Without these nobody can read the pixels: a file that would lose one is refused.
 NEEDED = tags(

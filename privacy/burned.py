@@ -28,6 +28,8 @@ RISKY_CLASSES = (
 )
 RISKY_MODALITIES = {"US", "IVUS", "OT", "SC", "XC", "ES", "DOC", "SR", "HC", "DG"}
 RISKY_CONVERSIONS = {"DV", "DI", "DF", "WSD", "SD", "SI", "DRW"}
+SIZES = ("Rows", "Columns", "SamplesPerPixel")
+FLOATS = {0x7FE00008: 32, 0x7FE00009: 64}  # bits of FloatPixelData and DoubleFloatPixelData
 RISKY_TYPES = ("SCREEN", "REPORT", "DOSE", "SUMMARY", "CAPTURE")
 
 
@@ -121,16 +123,42 @@ def stored(dataset: Dataset, values: NDArray[np.generic]) -> Dataset:
     return found
 
 
-def cut(dataset: Dataset, data: bytes) -> bytes:
-    """Uncompressed pixel data without what lies behind the last pixel."""
-    frames = int(dataset.get("NumberOfFrames") or 1)
-    bits = math.prod(
-        (frames, *(int(dataset[k].value) for k in ("Rows", "Columns", "SamplesPerPixel", "BitsAllocated")))
-    )
+def only_pixels(dataset: Dataset, tag: int, data: bytes, order: str) -> bytes:
+    """Uncompressed pixels without what lies behind the last one, or in bits that are no part of a value.
+
+    order: "<" or ">", of the file's bytes.
+
+    Raises:
+        NotDeidentifiable: `undecodable`, if there are fewer bytes than the header says.
+    """
+    bits = FLOATS.get(tag) or int(dataset.BitsAllocated)
+    sizes = [int(dataset.get("NumberOfFrames") or 1), *(int(dataset[k].value) for k in SIZES), bits]
+    total = math.prod(sizes)
     if str(dataset.PhotometricInterpretation) == "YBR_FULL_422":
-        bits = bits * 2 // 3
-    length = (bits + 7) // 8
-    return data[:length] + b"\0" * (length % 2) if len(data) > length else data
+        total = total * 2 // 3
+    length = (total + 7) // 8
+    if len(data) < length:
+        raise NotDeidentifiable(
+            "undecodable", "There are fewer pixels than rows, columns and frames say. Export the image again."
+        )
+    kept = data[:length] if tag in FLOATS or bits not in (8, 16, 32) else _stored_bits(dataset, data[:length], order)
+    return kept + b"\0" * (length % 2)
+
+
+def _stored_bits(dataset: Dataset, data: bytes, order: str) -> bytes:
+    """Pixels whose other bits are zero, or the sign; the values are the same."""
+    allocated = int(dataset.BitsAllocated)
+    held = int(dataset.get("BitsStored") or allocated)
+    low = int(dataset.get("HighBit", held - 1)) - held + 1
+    if low < 0 or held < 1 or low + held > allocated:
+        raise NotDeidentifiable("undecodable", "BitsStored and HighBit do not fit BitsAllocated. Correct them.")
+    if held == allocated:
+        return data
+    signed = bool(dataset.get("PixelRepresentation"))
+    values = np.frombuffer(data, f"{order}{'i' if signed else 'u'}{allocated // 8}")
+    above = allocated - low - held
+    kept = (values << above) >> (above + low) << low  # for a signed type the sign moves in from above
+    return kept.astype(values.dtype, copy=False).tobytes()
 
 
 def uncompressed(dataset: Dataset) -> bool:

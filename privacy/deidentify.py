@@ -12,8 +12,9 @@ valid in every IOD is taken (X/Z empties, X/D and Z/D replace). Decisions beyond
   and UIDs, and removed where one is found.
 * What has no pixels (structured reports, encapsulated documents, presentation states, DICOMDIR) is refused, as are
   images that may show text, unless rectangles to blank are given.
-* A compressed stream that holds an identifier (a JPEG comment) is written uncompressed; bytes behind the last pixel of
-  an uncompressed one are cut. The preamble is zeros, and file meta information is written anew.
+* Compressed streams keep nothing but what decoding needs: comments, application segments and bytes behind the image are
+  cut, and a stream that cannot be taken apart is written uncompressed. Of uncompressed pixels, bytes behind the last
+  and bits outside the stored ones are cut. The preamble is zeros, and file meta information is written anew.
 """
 
 from __future__ import annotations
@@ -36,14 +37,18 @@ from pydicom.uid import (
 
 from privacy import burned, element
 from privacy.actions import B_VALUES, CHARACTERISTICS, DEVICE, NEEDED, PIXELS, PUBLIC_SCHEMES, TABLE
-from privacy.identifiers import DEEPEST, Identifiers, fold, identifiers, present
+from privacy.identifiers import DEEPEST, Identifiers, identifiers, present
 from privacy.keyed import checked_key, days, new_uid, normalized, pseudonym
 from privacy.profile import NotDeidentifiable, Profile, Rectangle
 from privacy.quiet import quiet
+from privacy.shift import middle
+from privacy.spelling import days_of
+from privacy.streams import cleaned_streams
 
 __all__ = ["B_VALUES", "NotDeidentifiable", "Profile", "Rectangle", "as_bytes", "deidentify"]
 
 METHOD = "PS3.15 2026c Basic Profile, retain modified dates; Consilium"
+GREY = ("MONOCHROME1", "MONOCHROME2")
 REWRITTEN = (ImplicitVRLittleEndian, DeflatedExplicitVRLittleEndian)  # written as Explicit VR Little Endian
 CODES = {
     "113100": "Basic Application Confidentiality Profile",
@@ -61,8 +66,8 @@ def deidentify(dataset: Dataset, *, key: bytes, profile: Profile | None = None) 
     key: the hospital's secret, at least 16 bytes; the same key gives the same pseudonyms, UIDs and shifts.
 
     Raises:
-        NotDeidentifiable: `no_patient`, `not_image`, `burned_in`, `recognizable`, `overlay_in_pixels`, `undecodable`
-            or `unparsable`.
+        NotDeidentifiable: `no_patient`, `not_image`, `burned_in`, `recognizable`, `overlay_in_pixels`, `undecodable`,
+            `identifier` or `unparsable`.
         ValueError: the key is too short.
     """
     checked_key(key)
@@ -99,7 +104,7 @@ def _deidentified(dataset: Dataset, key: bytes, profile: Profile) -> Dataset:
     blank = _admitted(dataset, profile)
     rules = _rules(dataset, key, patient, profile)
     cleaned = _cleaned(dataset, rules, 0)
-    syntax = _pixels(dataset, cleaned, rules.known, profile.blank if blank else None)
+    syntax = _pixels(dataset, cleaned, profile.blank if blank else None)
     missing = sorted(tag for tag in NEEDED if not _filled(cleaned, tag))
     if missing:
         told = ", ".join(f"({tag >> 16:04X},{tag & 0xFFFF:04X})" for tag in missing)
@@ -117,11 +122,15 @@ class _Context:
     keep: frozenset[tuple[str, int, int]]
 
 
-def _patient(dataset: Dataset) -> str:
+def _text(dataset: Dataset, keyword: str) -> str:
     try:
-        patient = normalized(str(dataset.get("PatientID") or ""))
-    except Exception:
-        patient = ""
+        return str(dataset.get(keyword) or "")
+    except Exception:  # what cannot be parsed says nothing
+        return ""
+
+
+def _patient(dataset: Dataset) -> str:
+    patient = normalized(_text(dataset, "PatientID"))
     if not patient:
         raise NotDeidentifiable("no_patient", "PatientID is missing or empty: dates and names need one. Fill it in.")
     return patient
@@ -142,7 +151,13 @@ def _rules(dataset: Dataset, key: bytes, patient: str, profile: Profile) -> _Con
     )
     known = identifiers(dataset, but=kept)
     rules = element.Rules(
-        known, partial(new_uid, key), days(key, patient, *profile.shift_days), profile.keep_times, kept
+        known=known,
+        uid=partial(new_uid, key),
+        days=days(key, patient, *profile.shift_days),
+        times=profile.keep_times,
+        kept=kept,
+        around=middle(days_of(_text(dataset, "StudyDate")), known.days),
+        colour=_text(dataset, "PhotometricInterpretation") not in GREY,
     )
     return _Context(rules, known, profile.keep_private)
 
@@ -157,7 +172,7 @@ def _cleaned(dataset: Dataset, context: _Context, depth: int) -> Dataset:
         try:
             found = dataset[tag]
             kept = _sequence(found, context, depth) if found.VR == "SQ" else element.cleaned(found, context.rules)
-        except RecursionError:
+        except (RecursionError, NotDeidentifiable):
             raise
         except Exception:  # a value that cannot be parsed may be anything
             kept = element.lost(tag)
@@ -192,6 +207,8 @@ def _private(dataset: Dataset, made: Dataset, context: _Context) -> None:
             if element.plain(found, context.known):
                 made.add_new((tag.group, tag.element >> 8), "LO", creator)
                 made.add_new(tag, found.VR, found.value)
+        except NotDeidentifiable:
+            raise
         except Exception:  # noqa: S112 - without a creator, or damaged: not kept
             continue
 
@@ -203,30 +220,25 @@ def _public_code(item: Dataset) -> None:
             item.pop(keyword, None)
 
 
-def _pixels(dataset: Dataset, cleaned: Dataset, known: Identifiers, blank: tuple[Rectangle, ...] | None) -> UID:
+def _pixels(dataset: Dataset, cleaned: Dataset, blank: tuple[Rectangle, ...] | None) -> UID:
     """Put the pixels into `cleaned`, and return the transfer syntax that fits them."""
     syntax = UID(getattr(dataset, "file_meta", Dataset()).get("TransferSyntaxUID") or ExplicitVRLittleEndian)
     if syntax.is_private or syntax not in UID_dictionary:
         raise NotDeidentifiable("undecodable", "The transfer syntax is not a standard one. Export the image again.")
-    if blank is None and not (syntax.is_encapsulated and _in_stream(dataset, known)):
-        for tag in PIXELS & set(map(int, present(dataset))):
-            found = dataset[tag]
-            value = found.value if syntax.is_encapsulated or tag != 0x7FE00010 else burned.cut(dataset, found.value)
-            kept = DataElement(found.tag, found.VR, value)
-            kept.is_undefined_length = found.is_undefined_length
-            cleaned.add(kept)
-        return ExplicitVRLittleEndian if syntax in REWRITTEN else syntax
-    frames = burned.blanked(dataset, blank or ())
-    cleaned.update(dict(frames.items()))
     for keyword in ("ExtendedOffsetTable", "ExtendedOffsetTableLengths"):
         cleaned.pop(keyword, None)
+    streams = cleaned_streams(dataset, syntax) if blank is None and syntax.is_encapsulated else None
+    if streams is not None:
+        cleaned.add(streams)
+        return syntax
+    if blank is None and not syntax.is_encapsulated:
+        for tag in sorted(PIXELS & set(map(int, present(dataset)))):
+            found = dataset[tag]
+            data = burned.only_pixels(dataset, tag, found.value, "<" if syntax.is_little_endian else ">")
+            cleaned.add(DataElement(found.tag, found.VR, data))
+        return ExplicitVRLittleEndian if syntax in REWRITTEN else syntax
+    cleaned.update(dict(burned.blanked(dataset, blank or ()).items()))
     return ExplicitVRLittleEndian
-
-
-def _in_stream(dataset: Dataset, known: Identifiers) -> bool:
-    """Whether a compressed stream holds an identifier, as a JPEG comment may."""
-    text = fold(bytes(dataset.PixelData).decode("latin-1"))
-    return any(word in text for word in known.words | known.joined if len(word) >= 6)
 
 
 def _filled(dataset: Dataset, tag: int) -> bool:

@@ -7,9 +7,9 @@ Words that are common in headers (ORIGINAL, HOSPITAL, MR) are no identifiers, ev
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import date
 from functools import cached_property
 
 from pydicom.dataelem import RawDataElement
@@ -18,10 +18,23 @@ from pydicom.tag import BaseTag
 from pydicom.uid import UID_dictionary
 
 from privacy.actions import tags, words
+from privacy.shift import sound
+from privacy.spelling import (
+    compact,
+    day_digits,
+    day_pattern,
+    days_of,
+    fold,
+    joined_names,
+    name_words,
+    number_forms,
+    spellings,
+)
 
 DEEPEST = 40  # sequences within sequences; a file that goes deeper is an attack or damage
-UMLAUTS = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "å": "aa", "ø": "oe", "æ": "ae"})
 SHORT = 5  # shorter words must stand alone to be found
+SIGNIFICANT = 6  # digits from which on a number may be no identifier; shorter ones are everywhere in an image
+LONG_UID = 12  # characters; a shorter one must stand alone, as a version looks the same
 
 PATIENT_NAMES = tags("PatientName OtherPatientNames PatientBirthName PatientMotherBirthName")
 PLACES = tags(
@@ -35,7 +48,8 @@ NUMBERS = tags(
     "DeviceSerialNumber MilitaryRank InsurancePlanIdentification RequestedProcedureID ScheduledProcedureStepID "
     "PerformedProcedureStepID PlacerOrderNumberImagingServiceRequest FillerOrderNumberImagingServiceRequest "
     "ServiceEpisodeID OrderCallbackPhoneNumber NetworkID ScheduledStationName PerformedStationName PlateID DetectorID "
-    "GantryID ClinicalTrialSubjectID ClinicalTrialSiteName PatientBirthName"
+    "GantryID ClinicalTrialSubjectID ClinicalTrialSiteName PatientBirthName SpecimenIdentifier ContainerIdentifier "
+    "BarcodeValue UniqueDeviceIdentifier PatientTelecomInformation PersonTelecomInformation"
 )
 COMMON = words(
     "the and for von van der den del des dos los las mac mrs miss prof doctor doc test patient patients new unknown "
@@ -44,19 +58,8 @@ COMMON = words(
     "medicine health healthcare care imaging radiology radiologie department general institute institut saint street "
     "strasse road avenue left right male female head neck chest prostate brain phantom diffusion system systems "
     "siemens philips healthineers canon toshiba hitachi fujifilm united mono monochrome monochrome2 adc dwi default "
-    "physician operator software version real world value values"
+    "physician operator software version real world value values mr ms dr jr sr md phd ii iii"
 )
-
-
-def fold(text: str) -> str:
-    """Text as it is compared: lower case, no accents, no other form of one character."""
-    parts = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold())
-    return "".join(part for part in parts if not unicodedata.combining(part)).casefold()
-
-
-def compact(text: str) -> str:
-    """Only the letters and digits of folded text: 12-34 56 and 123456 are one number."""
-    return re.sub(r"[\W_]+", "", fold(text))
 
 
 def walk(dataset: Dataset, depth: int = 0) -> Iterator[tuple[int, str, list[str]]]:
@@ -102,39 +105,58 @@ def texts(value: object) -> list[str]:
 class Identifiers:
     """words: folded names and numbers. joined: those of them, and dates, that count with anything between their parts.
 
-    uids: as they stand. numbers: what a numeric value must not be.
+    uids: as they stand. numbers: what a numeric value must not be. days: in any usual spelling.
     """
 
     words: frozenset[str]
     joined: frozenset[str]
     uids: frozenset[str]
     numbers: frozenset[int] = field(default=frozenset())
+    days: frozenset[date] = field(default=frozenset())
 
     @cached_property
     def _alone(self) -> re.Pattern[str]:
-        return _any(word for word in self.words if len(word) < SHORT)
+        return _any(word for word in self.words if len(word) < SHORT and word.isascii())
 
     @cached_property
     def _anywhere(self) -> re.Pattern[str]:
-        return _any(word for word in self.words if len(word) >= SHORT)
+        return _any(word for word in self.words if len(word) >= SHORT or not word.isascii())
 
     @cached_property
     def _joined(self) -> re.Pattern[str]:
         return _any(self.joined)
 
+    @cached_property
+    def _days(self) -> re.Pattern[str]:
+        return re.compile("|".join(map(day_pattern, sorted(self.days))) or r"(?!)")
+
+    @cached_property
+    def _uids(self) -> re.Pattern[str]:
+        whole = (rf"(?<![\d.]){re.escape(uid)}(?![\d.])" for uid in sorted(self.uids) if len(uid) <= LONG_UID)
+        long = (re.escape(uid) for uid in sorted(self.uids) if len(uid) > LONG_UID)
+        return re.compile("|".join([*long, *whole]) or r"(?!)")
+
     def within(self, text: str, *, shortest: int = 2) -> bool:
         """Whether the text holds an identifier of at least `shortest` characters."""
-        folded = fold(text)
+        return bool(self._uids.search(text)) or any(self._in(folded, shortest) for folded in spellings(text))
+
+    def _in(self, folded: str, shortest: int) -> bool:
         return bool(
             self._anywhere.search(folded)
-            or self._joined.search(compact(text))
-            or any(uid in text for uid in self.uids)
+            or self._joined.search(compact(folded))
+            or self._days.search(folded)
             or any(len(match[0]) >= shortest and _stands(folded, match) for match in self._alone.finditer(folded))
         )
 
+    def spoken(self, data: bytes, *, shortest: int) -> bool:
+        """Whether bytes hold an identifier as text: one byte a character, UTF-8, or UTF-16 at any place."""
+        read = {data.decode("latin-1"), data.replace(b"\0", b"").decode("latin-1"), data.decode("utf-8", "ignore")}
+        wide = {data[at:].decode(code, "ignore") for at in (0, 1) for code in ("utf-16-le", "utf-16-be")}
+        return any(self.within(text, shortest=shortest) for text in read | wide)
+
     def among(self, number: float) -> bool:
-        """Whether a number is an identifier."""
-        return number in self.numbers
+        """Whether a number is an identifier, whatever its sign and what is behind its point."""
+        return int(abs(number)) in self.numbers
 
 
 def identifiers(dataset: Dataset, *, but: frozenset[int] = frozenset()) -> Identifiers:
@@ -142,25 +164,31 @@ def identifiers(dataset: Dataset, *, but: frozenset[int] = frozenset()) -> Ident
     names: set[str] = set()
     joined: set[str] = set()
     uids: set[str] = set()
+    days: set[date] = set()
     for tag, vr, values in walk(dataset):
-        for value in values:
-            if tag in but:
-                continue
+        for value in values if tag not in but else ():
             if vr == "PN" or tag in PATIENT_NAMES:
-                names |= _parts(value, 2 if tag in PATIENT_NAMES else 3)
+                names |= name_words(value, 2)
+                together = joined_names(value, COMMON)
+                joined |= {word for word in together if len(word) >= SHORT or not word.isascii()}
+                names |= together - joined
             elif tag in PLACES:
                 names |= {fold(value).strip()} if len(value.strip()) >= 4 else set()
-                names |= _parts(value, 4)
+                names |= name_words(value, 4)
             elif tag in NUMBERS:
-                joined |= _number_forms(value)
+                joined |= number_forms(value)
                 names |= {fold(value).strip()} if len(value.strip()) >= 3 else set()
             elif vr in {"DA", "DT"}:
-                joined |= _date_forms(value)
-            elif vr == "UI" and len(value) > 12 and value not in UID_dictionary:
+                days |= set(filter(sound, days_of(value)))
+            elif vr == "UI" and len(value) >= 6 and value.count(".") >= 3 and value not in UID_dictionary:
                 uids.add(value)
+    joined |= {form for day in days for form in day_digits(day)}
     names -= COMMON
-    numbers = {int(form) for form in joined | names if form.isascii() and form.isdigit() and len(form) >= 6}
-    return Identifiers(frozenset(names), frozenset(joined - COMMON), frozenset(uids), frozenset(numbers))
+    numbers = {int(form) for form in joined | names if form.isascii() and form.isdigit()}
+    numbers = {number for number in numbers if number >= 10 ** (SIGNIFICANT - 1)}
+    return Identifiers(
+        frozenset(names), frozenset(joined - COMMON), frozenset(uids), frozenset(numbers), frozenset(days)
+    )
 
 
 def _any(found: Iterator[str] | frozenset[str]) -> re.Pattern[str]:
@@ -169,23 +197,8 @@ def _any(found: Iterator[str] | frozenset[str]) -> re.Pattern[str]:
 
 
 def _stands(text: str, match: re.Match[str]) -> bool:
-    before, after = text[: match.start()][-1:], text[match.end() :][:1]
-    return not before.isalnum() and not after.isalnum()
-
-
-def _parts(value: str, shortest: int) -> set[str]:
-    spellings = (fold(value), fold(value.casefold().translate(UMLAUTS)))
-    return {part for text in spellings for part in re.split(r"[\W_]+", text) if len(part) >= shortest}
-
-
-def _number_forms(value: str) -> set[str]:
-    found = {compact(value), compact(value).lstrip("0")}
-    return {form for form in found if len(form) >= 5}
-
-
-def _date_forms(value: str) -> set[str]:
-    match = re.match(r"\s*(\d{4})[.\-]?(\d{2})[.\-]?(\d{2})", value)
-    if not match:
-        return set()
-    year, month, day = match.groups()
-    return {year + month + day, day + month + year, month + day + year}
+    """Whether a short word stands alone; digits behind one of three letters make it no other word."""
+    before, after = text[: match.start()][-1:], text[match.end() :]
+    if len(match[0]) > 2 and match[0].isalpha():
+        after = after.lstrip("0123456789")
+    return not before.isalnum() and not after[:1].isalnum()

@@ -1,7 +1,8 @@
 """Replacements that follow from the hospital's key: a patient's pseudonym, a UID's new UID, a patient's shift in days.
 
-All are HMAC-SHA256 (RFC 2104). The same key gives the same replacement in every run and on every machine, so files that
-are de-identified one by one still fit together; without the key nobody can test a guess.
+All are HMAC-SHA256 (RFC 2104); UIDs and days have keys of their own, derived from the hospital's, so that no pseudonym
+of whatever text tells one of them. The same key gives the same replacement in every run and on every machine, so files
+that are de-identified one by one still fit together; without the key nobody can test a guess.
 """
 
 from __future__ import annotations
@@ -50,11 +51,15 @@ def new_uid(key: bytes, uid: str) -> str:
     plain = uid.strip().rstrip("\0").strip()
     if not plain or plain in UID_dictionary:
         return plain
-    digest = hmac.new(key, b"uid\0" + plain.encode(), hashlib.sha256).digest()
+    digest = hmac.new(_derived(key, b"uids"), plain.encode(), hashlib.sha256).digest()
     return f"2.25.{uuid.UUID(bytes=digest[:16], version=4).int}"
 
 
 def days(key: bytes, patient: str, least: int, most: int) -> int:
     """By how many days all dates of a patient are moved: from `least` to `most`, both included."""
-    digest = hmac.new(key, b"days\0" + normalized(patient).encode(), hashlib.sha256).digest()
+    digest = hmac.new(_derived(key, b"dates"), normalized(patient).encode(), hashlib.sha256).digest()
     return least + int.from_bytes(digest[:8], "big") % (most - least + 1)
+
+
+def _derived(key: bytes, purpose: bytes) -> bytes:
+    return hmac.new(key, purpose, hashlib.sha256).digest()

@@ -22,7 +22,9 @@ from privacy.actions import B_VALUES, TABLE
 from privacy.identifiers import COMMON
 from privacy.quiet import quiet
 
+SMALL = 10000  # below, a patient's number may be a b-value, too
 LONG = 6  # characters; shorter secrets are looked for as words of text, not in the bytes
+SINGLE = str.maketrans({"ß": "ss", "ł": "l", "ø": "o", "đ": "d", "ı": "i", "þ": "th", "ð": "d", "æ": "ae", "œ": "oe"})
 TEXT = {"AE", "AS", "CS", "DS", "IS", "LO", "LT", "PN", "SH", "ST", "UC", "UR", "UT", "UN", "OB", "TM"}
 TELLING = re.compile(r"(Name|IDs?|Address|Telephone\w*|Phone\w*|AccessionNumber|SerialNumber|Residence|Location)$")
 HARMLESS = {"SequenceName", "PulseSequenceName", "ManufacturerModelName", "CodeValue", "StackID", "ProtocolName"}
@@ -84,8 +86,8 @@ def _text(value: object) -> str:
 
 
 def _bare(text: str) -> str:
-    marks = unicodedata.normalize("NFKD", text.lower())
-    return "".join(mark for mark in marks if not unicodedata.combining(mark)).replace("ß", "ss")
+    marks = unicodedata.normalize("NFKD", text.lower().translate(SINGLE))
+    return unicodedata.normalize("NFC", "".join(mark for mark in marks if not unicodedata.combining(mark)))
 
 
 def _secrets(original: Dataset) -> Iterator[tuple[str, str]]:
@@ -96,12 +98,21 @@ def _secrets(original: Dataset) -> Iterator[tuple[str, str]]:
         if leaf.vr == "UI":
             yield from ((uid, place) for uid in leaf.text.split("\\") if len(uid) > 12 and uid not in UID_dictionary)
         elif leaf.vr == "PN":
-            words = re.split(r"[^\w]+|_", _bare(leaf.text))
-            yield from ((word, place) for word in words if len(word) >= 3 and word not in COMMON)
+            yield from ((word, place) for word in _names(leaf.text))
         elif tag in TABLE and TELLING.search(keyword) and leaf.vr in TEXT and keyword not in HARMLESS:
             whole = _bare(leaf.text).strip()
             if len(whole) >= 4 and whole not in COMMON:
                 yield whole, place
+
+
+def _names(value: str) -> Iterator[str]:
+    """The words of a name of three letters, of two in another script, and those of one script written together."""
+    for group in re.split(r"[=\\]", value):
+        words = [word for word in re.split(r"[^\w]+|_", _bare(group)) if word]
+        yield from (word for word in words if len(word) >= (3 if word.isascii() else 2) and word not in COMMON)
+        if len(words) > 1 and any(word not in COMMON for word in words):
+            whole = ["".join(words), "".join(reversed(words))]
+            yield from (word for word in whole if len(word) >= (LONG if word.isascii() else 2))
 
 
 def _in_text(secrets: Mapping[str, str], cleaned: Dataset) -> Iterator[str]:
@@ -109,12 +120,13 @@ def _in_text(secrets: Mapping[str, str], cleaned: Dataset) -> Iterator[str]:
         text = _bare(leaf.text)
         if leaf.vr in {"DS", "IS"} or leaf.vr not in TEXT | {"UI", "LO"}:
             for secret in secrets:
-                if text.strip() == secret:
+                if text.strip() == secret and not (secret.isdecimal() and int(secret) < SMALL):
                     yield f"{_place(leaf.path)} is the value of {secrets[secret]}"
             continue
+        bare = re.sub(r"[\W_]+", "", text)
         for secret, place in secrets.items():
             if re.search(rf"(?<![a-z0-9]){re.escape(secret)}(?![a-z0-9])", text) or (
-                len(secret) >= LONG and secret in text
+                (len(secret) >= LONG or not secret.isascii()) and (secret in text or secret in bare)
             ):
                 yield f"{_place(leaf.path)} holds a part of {place}"
 
@@ -122,10 +134,14 @@ def _in_text(secrets: Mapping[str, str], cleaned: Dataset) -> Iterator[str]:
 def _in_bytes(secrets: Mapping[str, str], written: bytes) -> Iterator[str]:
     low = written.lower()
     for secret, place in secrets.items():
-        if len(secret) >= LONG:
-            for encoding in ("utf-8", "latin-1", "utf-16-le", "utf-16-be"):
-                if secret.encode(encoding, "ignore") in low and secret.isprintable():
-                    yield f"the bytes of the file hold a part of {place} in {encoding}"
+        for encoding in ("utf-8", "latin-1", "utf-16-le", "utf-16-be"):
+            try:
+                wanted = secret.encode(encoding)
+            except UnicodeEncodeError:
+                continue
+            enough = len(secret) >= LONG or (encoding == "utf-8" and not secret.isascii() and len(wanted) >= LONG)
+            if enough and secret.isprintable() and wanted in low:
+                yield f"the bytes of the file hold a part of {place} in {encoding}"
 
 
 def _private(cleaned: Dataset, allowed: frozenset[tuple[str, int, int]], depth: int = 0) -> Iterator[str]:

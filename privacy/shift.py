@@ -1,30 +1,49 @@
-"""Dates moved by whole days, as DICOM writes them (PS3.5 6.2). What does not parse is not kept: it may be anything."""
+"""Dates moved by whole days, as DICOM writes them (PS3.5 6.2). What does not parse is not kept: it may be anything.
+
+A date that everybody knows must not be moved, as it would tell the shift: placeholders (19000101), and what lies far
+from the study.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from datetime import date, timedelta
 
 DATE = re.compile(r"(\d{4})([.\-]?)(\d{2})\2(\d{2})")  # with dots: ACR-NEMA, before DICOM
 DATETIME = re.compile(r"(\d{4})(\d{2})(\d{2})(\d{2}(?:\d{2}(?:\d{2}(?:\.\d{1,6})?)?)?)?(?:[+\-]\d{4})?")
 TIME = re.compile(r"([01]\d|2[0-3]):?(?:[0-5]\d:?(?:(?:[0-5]\d|60)(?:\.\d{1,6})?)?)?")
 AGE = re.compile(r"\d{3}[DWMY]")
+FAR = 20 * 366  # days; patients' dates in an image lie nearer to its study
+FIRST, LAST = date(1901, 1, 2), date(2199, 12, 31)  # outside are placeholders
+RESETS = {(1970, 1, 1), (1980, 1, 1), (2000, 1, 1)}  # of clocks
 OLDEST = 90  # years; above 89 an age tells who it is (45 CFR 164.514 (b)(2)(i)(C))
 
 
-def shifted_date(text: str, days: int) -> str | None:
-    """YYYYMMDD, `days` later; None if the text is no date."""
+def sound(day: date) -> bool:
+    """Whether a day may be one of a patient's, and no placeholder."""
+    return FIRST <= day <= LAST and (day.year, day.month, day.day) != (1970, 1, 1)
+
+
+def middle(study: Collection[date], others: Collection[date]) -> date | None:
+    """The day around which a file's dates lie: that of the study, else the median of all; None if there is none."""
+    days = sorted(filter(sound, study)) or sorted(filter(sound, others))
+    return days[(len(days) - 1) // 2] if days else None
+
+
+def shifted_date(text: str, days: int, around: date | None) -> str | None:
+    """YYYYMMDD, `days` later; None if the text is no date, or not one that may be told moved."""
     match = DATE.fullmatch(text.strip())
-    return _moved(match[1], match[3], match[4], days) if match else None
+    return _moved(match[1], match[3], match[4], days, around) if match else None
 
 
-def shifted_datetime(text: str, days: int, *, times: bool) -> str | None:
+def shifted_datetime(text: str, days: int, around: date | None, *, times: bool) -> str | None:
     """A DT `days` later, with its time of day or without; the time zone, which tells a place, is left out.
 
-    None if the text is no DT, or less precise than a day.
+    None if the text is no DT, less precise than a day, or not one that may be told moved.
     """
     match = DATETIME.fullmatch(text.strip())
-    moved = _moved(match[1], match[2], match[3], days) if match else None
+    moved = _moved(match[1], match[2], match[3], days, around) if match else None
     if match is None or moved is None or not times or not match[4]:
         return moved
     return moved + match[4] if TIME.fullmatch(match[4]) else None
@@ -45,9 +64,14 @@ def told_age(text: str) -> str | None:
     return f"{OLDEST:03d}Y" if years >= OLDEST else plain
 
 
-def _moved(year: str, month: str, day: str, days: int) -> str | None:
+def _moved(year: str, month: str, day: str, days: int, around: date | None) -> str | None:
     try:
-        moved = date(int(year), int(month), int(day)) + timedelta(days=days)
+        found = date(int(year), int(month), int(day))
+        moved = found + timedelta(days=days)
     except (ValueError, OverflowError):
+        return None
+    if around is None or not sound(found) or abs((found - around).days) > FAR:
+        return None
+    if found != around and (found.year, found.month, found.day) in RESETS:
         return None
     return f"{moved.year:04d}{moved.month:02d}{moved.day:02d}"

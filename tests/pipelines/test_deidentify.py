@@ -94,7 +94,7 @@ def test_blanked_images_may_leave_and_another_key_gives_other_names(hospital):
     assert len(files) == 3 and (hospital / "table.csv").exists()
     flagged = [p for p in (hospital / "out").rglob("*.dcm") if "BurnedInAnnotation" in pydicom.dcmread(p)]
     assert [pydicom.dcmread(p).pixel_array.any() for p in flagged] == [False]
-    (hospital / "other.key").write_bytes(b"k" * 32)
+    (hospital / "other.key").write_bytes(bytes(range(100, 132)))
     (hospital / "other.key").chmod(0o600)
     main([str(hospital / "Homers_folder"), str(hospital / "two"), "--key", str(hospital / "other.key")])
     assert not {p.name for p in (hospital / "two").rglob("*")} & {part for name in files for part in name.split("/")}
@@ -110,14 +110,20 @@ def test_blanked_images_may_leave_and_another_key_gives_other_names(hospital):
         (["Homers_folder", "out", "--key", "k", "--quarantine", "out/q.csv"], "--quarantine must not lie in OUT"),
         (["Homers_folder", "out", "--key", "k", "--blank", "1,2,3"], "TOP,LEFT,BOTTOM,RIGHT"),
         (["Homers_folder", "out", "--key", "k", "--blank", "3,0,2,1"], "top < bottom"),
-        (["Homers_folder", "out", "--key", "short"], "at least 16 bytes"),
+        (["Homers_folder", "out", "--key", "short"], "must be 32 bytes"),
+        (["Homers_folder", "out", "--key", "long"], "must be 32 bytes"),
+        (["Homers_folder", "out", "--key", "dull"], "at least 16 different values, found 32 with 15"),
         (["Homers_folder", "out", "--key", "open"], "chmod 600"),
     ],
 )
 def test_a_wrong_command_line_changes_nothing(hospital, monkeypatch, capsys, arguments, said):
     monkeypatch.chdir(hospital)
     Path("short").write_bytes(b"abc")
-    Path("open").write_bytes(b"k" * 32)
+    Path("long").write_bytes(bytes(range(33)))
+    Path("dull").write_bytes(bytes(range(15)) + bytes(17))
+    for name in ("short", "long", "dull"):
+        Path(name).chmod(0o600)
+    Path("open").write_bytes(bytes(range(32)))
     Path("open").chmod(0o644)
     assert main(arguments) == Exit.CONFIG
     assert said in " ".join(capsys.readouterr().err.split())
