@@ -156,7 +156,7 @@ def _rules(dataset: Dataset, key: bytes, patient: str, profile: Profile) -> _Con
         days=days(key, patient, *profile.shift_days),
         times=profile.keep_times,
         kept=kept,
-        around=middle(days_of(_text(dataset, "StudyDate")), known.days),
+        around=middle(days_of(_text(dataset, "StudyDate")), known.days - days_of(_text(dataset, "PatientBirthDate"))),
         colour=_text(dataset, "PhotometricInterpretation") not in GREY,
     )
     return _Context(rules, known, profile.keep_private)
