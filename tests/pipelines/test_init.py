@@ -269,3 +269,23 @@ def test_a_folder_whose_name_is_not_utf8_is_told(tmp_path, capsys):
     os.rename(os.path.join(os.fsencode(tmp_path), b"p", b"images"), os.path.join(odd, b"images"))
     assert main([os.fsdecode(odd)]) == Exit.DATA
     assert "not UTF-8" in capsys.readouterr().err
+
+
+def test_a_certain_table_goes_before_masks_that_do_not_say_of_what(tmp_path, capsys):
+    write(PhantomSource(kind="phantom", scanner="L", patients=4, seed=2, slices=4, format="nifti"), tmp_path / "p")
+    (tmp_path / "p" / "masks" / "gland").rename(tmp_path / "p" / "shapes")
+    shutil.rmtree(tmp_path / "p" / "masks")
+    assert main([str(tmp_path / "p")]) == Exit.OK
+    text = capsys.readouterr().out
+    labels = yaml.safe_load(text)["sites"]
+    (site,) = labels.values()
+    assert (site["labels"]["kind"], site["labels"]["label"]) == ("table", "label")
+
+
+def test_two_endings_in_one_folder_are_a_doubt_and_not_half_a_hospital(tmp_path, capsys):
+    write(PhantomSource(kind="phantom", scanner="L", patients=4, seed=2, slices=4, format="nifti"), tmp_path / "p")
+    first = sorted((tmp_path / "p" / "images").iterdir())[0]
+    nibabel.save(nibabel.load(first), str(first).removesuffix(".gz"))
+    first.unlink()
+    assert main([str(tmp_path / "p")]) == Exit.DATA
+    assert "several endings" in " ".join(capsys.readouterr().err.split())
