@@ -146,7 +146,10 @@ def only_pixels(dataset: Dataset, tag: int, data: bytes, order: str) -> bytes:
 
 
 def _stored_bits(dataset: Dataset, data: bytes, order: str) -> bytes:
-    """Pixels whose other bits are zero, or the sign; the values are the same."""
+    """Pixels whose other bits are zero, or the sign; the values are the same.
+
+    If HighBit leaves out bits below, readers differ in what the value is: such bits must be clear.
+    """
     allocated = int(dataset.BitsAllocated)
     held = int(dataset.get("BitsStored") or allocated)
     low = int(dataset.get("HighBit", held - 1)) - held + 1
@@ -157,8 +160,10 @@ def _stored_bits(dataset: Dataset, data: bytes, order: str) -> bytes:
     signed = bool(dataset.get("PixelRepresentation"))
     values = np.frombuffer(data, f"{order}{'i' if signed else 'u'}{allocated // 8}")
     above = allocated - low - held
-    kept = (values << above) >> (above + low) << low  # for a signed type the sign moves in from above
-    return kept.astype(values.dtype, copy=False).tobytes()
+    kept = ((values << above) >> (above + low) << low).astype(values.dtype)  # signed: the sign moves in from above
+    if low and (kept != values).any():
+        raise NotDeidentifiable("undecodable", "Bits are set that HighBit leaves out. Correct it, or clear them.")
+    return kept.tobytes()
 
 
 def uncompressed(dataset: Dataset) -> bool:

@@ -14,7 +14,7 @@ from pydicom.dataelem import DataElement
 from pydicom.multival import MultiValue
 from pydicom.tag import BaseTag
 
-from privacy.actions import BIRTH, CLOSED, ESSENTIAL, KEPT_BINARY, KEPT_TEXT, NOBODYS_TIMES, TABLE, TERMS
+from privacy.actions import BIRTH, CLOSED, ESSENTIAL, IMAGE_TYPES, KEPT_BINARY, KEPT_TEXT, NOBODYS_TIMES, TABLE, TERMS
 from privacy.identifiers import SIGNIFICANT, Identifiers, texts
 from privacy.profile import NotDeidentifiable
 from privacy.shift import shifted_date, shifted_datetime, time_of_day, told_age
@@ -178,8 +178,13 @@ def _coded(text: str, known: Identifiers) -> bool:
 
 def _typed(found: DataElement, known: Identifiers) -> DataElement | None:
     """An image's type, without those of its words that name somebody."""
-    values = [text if _coded(text, known) else "REMOVED" for text in texts(found.value)]
-    return _mapped(found, values) if values and not known.within("_".join(values)) else None
+    values = [text if _usual(text, known) or _coded(text, known) else "REMOVED" for text in texts(found.value)]
+    others = [text for text in values if not _usual(text, known)]
+    return _mapped(found, values) if values and not known.within("_".join(others)) else None
+
+
+def _usual(text: str, known: Identifiers) -> bool:
+    return text in IMAGE_TYPES and text.lower() not in known.words
 
 
 def _number(text: str, known: Identifiers) -> bool:

@@ -50,7 +50,7 @@ def right(action: str, before: object, after: object | None, vr: str) -> bool:
     if action == "private":
         return after is None or new == old
     if vr in {"DA", "DT"} and after is not None and new:
-        return new[:8] != old[:8] and len(new) >= 8
+        return (new[:8] != old[:8] or new == "19000101") and len(new) >= 8  # the dummy may be what stood there
     if action == "U":
         same = old in UID_dictionary and new == old
         return same or (not old and not new) or (new != old and UID(new.split("'")[1] if "'" in new else new).is_valid)

@@ -114,7 +114,7 @@ def test_coded_words_of_images_survive_names(name) -> None:
 
 
 @pytest.mark.parametrize("kind", ["DIFFUSION\\ADC\\NORM", "DERIVED\\SECONDARY\\TRACEW\\M_SE\\DIS2D", "AXIAL\\MPR\\T2"])
-@pytest.mark.parametrize("name", ["Li^Na", "Lee^Ann", "De Wit^Jan", "Ma^Tra", "O'Neil^Sue", KANJI])
+@pytest.mark.parametrize("name", ["Li^Na", "Lee^Ann", "De Wit^Jan", "Ma^Tra", "O'Neil^Sue", "Rima^P", KANJI])
 def test_standard_image_types_survive_short_names(name, kind) -> None:
     assert list(cleaned(named(name, ImageType=kind.split("\\"))).ImageType) == kind.split("\\")
 
