@@ -168,6 +168,8 @@ def plain(found: DataElement, known: Identifiers) -> bool:
     values = [_float(text) for text in texts(found.value)]
     if not all(value is not None and (value == 0 or 1 / REASONABLE < abs(value) < REASONABLE) for value in values):
         return False
+    if not unspoken(found, known):  # text in the place of numbers
+        return False
     refuse_numbers(found, known)
     return True
 

@@ -16,7 +16,7 @@ from pydicom.sequence import Sequence
 from pydicom.tag import Tag
 from pydicom.uid import ExplicitVRLittleEndian, MRImageStorage
 
-from privacy.actions import tags
+from privacy.actions import ESSENTIAL, tags
 
 KEY = bytes(range(32))
 TEXT_VRS = re.split(r"\s", "AE AS CS DA DS DT IS LO LT PN SH ST TM UC UI UR UT UN OB")
@@ -28,6 +28,7 @@ STRUCTURE = tags(
     "ConversionType FloatPixelData StudyDate DoubleFloatPixelData DiffusionBValue StudyInstanceUID "
     "AccessionNumber ReferringPhysicianName InstitutionName"
 )
+STRUCTURE |= ESSENTIAL  # an identifier there is a reason to refuse, which has tests of its own
 BY_VR = {
     vr: sorted(
         tag
