@@ -22,6 +22,7 @@ from pathlib import Path
 import pydicom
 from rich.console import Console
 
+from pipelines.cohort.dicom import SUFFIXES
 from pipelines.cohort.index import folder_problems, walk
 from pipelines.exits import Exit
 from pipelines.progress import shown
@@ -103,8 +104,14 @@ def read_key(path: Path, console: Console) -> bytes:
             ) from None
         return key
     key = secrets.token_bytes(KEY_BYTES)
-    with os.fdopen(handle, "wb") as stream:
-        stream.write(key)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(key)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError:  # a full disk: half a key would be taken for a wrong one next time
+        path.unlink(missing_ok=True)
+        raise
     console.print(
         "A new key was made. Back it up where only the hospital can read it: without it new files cannot be joined to "
         "these, and with it every pseudonym can be traced.",
@@ -208,18 +215,22 @@ def one(path: Path, out: Path, key: bytes, profile: Profile) -> Outcome:
 
 
 def _read(path: Path) -> pydicom.Dataset | None:
-    """The dataset; None if the file is no DICOM."""
+    """The dataset; None if the file is no DICOM, and does not call itself so."""
     try:
         with path.open("rb") as stream:
             head = stream.read(132)
     except OSError as error:
         raise NotDeidentifiable("unreadable", f"The file cannot be opened ({_said(error)}).") from None
-    dicom = head[128:] == b"DICM"
+    dicom = head[128:] == b"DICM" or path.suffix.lower() in SUFFIXES
     try:
         with quiet():
             found = pydicom.dcmread(path, force=True)
-            if dicom or "SOPClassUID" in found:
+            if "SOPClassUID" in found or head[128:] == b"DICM":
                 return found
+            if dicom:
+                raise NotDeidentifiable("unparsable", "The file has a DICOM name and no DICOM in it. Copy it again.")
+    except NotDeidentifiable:
+        raise
     except Exception as error:
         if dicom:
             raise NotDeidentifiable(

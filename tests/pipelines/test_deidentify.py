@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 
 import pydicom
 import pytest
+from rich.console import Console
 
 from pipelines.cohort.dicom import DicomSource, read_dicom
 from pipelines.cohort.phantom import PhantomSource
 from pipelines.cohort.phantom_files import write
 from pipelines.cohort.pseudonym import pseudonym
-from pipelines.deidentify import main
+from pipelines.deidentify import main, read_key
 from pipelines.exits import Exit
 from planted import HOMER, file_of, image
 
@@ -156,3 +158,24 @@ def test_what_the_second_opinion_finds_is_not_written(hospital, monkeypatch):
     assert written(hospital) == {}
     rows = list(csv.reader((hospital / "site.key.quarantine.csv").open()))
     assert [row[1] for row in rows[1:3]] == ["leftover", "leftover"]
+
+
+def test_a_file_that_calls_itself_dicom_is_not_lost(tmp_path):
+    hospital = tmp_path / "in"
+    hospital.mkdir()
+    for name, data in (("zero.dcm", b""), ("cut.IMA", b"\x08\x00" * 50), ("notes.txt", b"no image")):
+        (hospital / name).write_bytes(data)
+    said = main([str(hospital), str(tmp_path / "out"), "--key", str(tmp_path / "key")])
+    assert said == Exit.DATA
+    with (tmp_path / "key.quarantine.csv").open() as file:
+        assert sorted(line["reason"] for line in csv.DictReader(file)) == ["unparsable", "unparsable"]
+
+
+def test_a_full_disk_leaves_no_half_key(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        read_key(tmp_path / "key", Console(quiet=True))
+    assert not (tmp_path / "key").exists()
