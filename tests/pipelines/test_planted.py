@@ -217,7 +217,7 @@ NOBODY = {
     **PICTURES,
     "name": "nobody",
     "sites": {
-        name: {"source": {**site["source"], "where": {"patient": ["Pidplant999"]}}}
+        name: {"source": {**site["source"], "where": {"patient": [f"Pidplant999{name}"]}}}
         for name, site in PICTURES["sites"].items()
     },
 }
