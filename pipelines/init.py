@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Look, write, and return the exit code: 0, 3 where something must be filled in, 2 for a wrong command line."""
     line = parser()
     options = line.parse_args(arguments)
+    os.umask(0o077)  # a configuration names folders, and may come to name patients
     console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 160)
     if options.out is not None and Path(options.out).exists():
         line.error(f"--out: {options.out} exists already; give another name, or remove it")
