@@ -131,5 +131,4 @@ def _end(found: Found, text: str, out: str | None, console: Console) -> Exit:
 
 
 if __name__ == "__main__":
-    os.umask(0o077)
     sys.exit(main())

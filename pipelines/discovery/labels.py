@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.cohort.csvfile import read_csv
+from pipelines.cohort.labels import WHOLE
 from pipelines.discovery.images import Nifti
 from pipelines.discovery.safe import words
 
@@ -76,7 +77,11 @@ def _table(path: Path, patients: Collection[str]) -> TableFound | None:
     if not counts[patient] or counts[patient] < ENOUGH * len(known):
         return None
     mine = [line for line in lines if line[patient] in known]
-    binary = [column for column in header if column != patient and {line[column] for line in mine} == {"0", "1"}]
+    binary = [
+        column
+        for column in header
+        if column != patient and {WHOLE.get(line[column], line[column]) for line in mine} == {"0", "1"}
+    ]
     numbered = next((c for c in header if c.lower() in SLICE and all(line[c].isdigit() for line in mine)), None)
     columns = sorted((c for c in binary if c != numbered), key=lambda c: c.lower() not in LABEL)
     return TableFound(path, patient, tuple(columns), numbered, counts[patient]) if columns else None

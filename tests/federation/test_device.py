@@ -1,0 +1,56 @@
+"""A site may compute on another device than its neighbour: what crosses the wall is the same, to rounding."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import rig
+from federation.augmentation import AUGMENTATIONS
+from federation.descent import Work
+from federation.fedavg import FedAvg
+from federation.fedprox import FedProx
+from federation.parameters import loaded
+from federation.rounds import Schedule
+from federation.scaffold import Scaffold
+from personalize.fedper import FedPer
+from privacy.access import Rows
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
+ADAM, SGD = Work(lr=1e-2, batch=8, epochs=2), Work(optimizer="sgd", lr=1e-2, batch=8, epochs=2)
+METHODS = [(FedAvg(), ADAM), (FedProx(mu=0.5), ADAM), (Scaffold(), SGD), (FedPer(), ADAM)]
+
+
+def on(device: str, splits: dict[str, Rows]) -> dict[str, Rows]:
+    return {name: Rows(*(part.to(device) for part in (r.x, r.y, r.patient))) for name, r in splits.items()}
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize(("algorithm", "work"), METHODS, ids=lambda value: getattr(value, "name", ""))
+def test_a_mixed_federation_learns_what_one_on_the_cpu_learns(algorithm, work):
+    found = []
+    for device in ("cpu", "cuda"):
+        sites = {"a": rig.table(1), "b": on(device, rig.table(2, shift=0.7))}
+        crew = rig.federation(algorithm, sites, task=rig.task(), work=work)
+        outcome = rig.train(algorithm, crew, task=rig.task(), work=work, schedule=Schedule(rounds=3))
+        found.append((outcome.state.tensors, {name: rig.final(hospital) for name, hospital in crew.items()}))
+    (one, mine), (two, theirs) = found
+    assert all(tensor.device.type == "cpu" for tensor in two.values())
+    assert rig.close(one, two, 1e-4)
+    assert all(rig.close(mine[name], theirs[name], 1e-4) for name in mine)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("name", [name for name, augment in AUGMENTATIONS.items() if augment])
+def test_augmentation_moves_the_same_way_on_any_device(name):
+    x = torch.rand(4, 1, 16, 16)
+    here, there = (AUGMENTATIONS[name](x.to(d), torch.Generator().manual_seed(0)).cpu() for d in ("cpu", "cuda"))
+    assert torch.allclose(here, there, atol=1e-5)
+
+
+def test_a_model_goes_to_where_its_parameters_are():
+    network = rig.task().network()
+    there = {name: tensor.to("meta") for name, tensor in network.state_dict().items()}
+    assert {p.device.type for p in loaded(network, there).parameters()} == {"meta"}
