@@ -153,7 +153,10 @@ def _wanted(frame: Frame, select: Mapping[str, str]) -> bool:
 
 def _nothing(source: DicomSource, count: int) -> str:
     if not count:
-        return f"source.folder: no DICOM file below {source.folder!r} (links that leave it are not followed); give the folder of the images"
+        return (
+            f"source.folder: no DICOM file below {source.folder!r} (links that leave it are not followed); give the "
+            "folder that holds the images"
+        )
     return f"source.select: none of {count} DICOM images matches {dict(source.select)}; change or remove it"
 
 
