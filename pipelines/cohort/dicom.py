@@ -157,7 +157,7 @@ def _nothing(source: DicomSource, count: int) -> str:
             f"source.folder: no DICOM file below {source.folder!r} (links that leave it are not followed); give the "
             "folder that holds the images"
         )
-    return f"source.select: none of {count} DICOM images matches select ({', '.join(source.select)}); change or remove it"
+    return f"source.select: none of {count} DICOM images matches select ({', '.join(source.select)}); change it"
 
 
 def _below(root: Path, path: Path) -> str:
