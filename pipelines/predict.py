@@ -130,9 +130,8 @@ def _source(ready: Ready, options: argparse.Namespace) -> DicomSource | NiftiSou
 def _predicted(ready: Ready, opened: Opened, options: argparse.Namespace, console: Console) -> int:
     lines: list[tuple[object, ...]] = []
     refused: list[Rejected] = list(opened.rejected)
-    readers = options.readers or min(8, os.cpu_count() or 1)
     with shown("predict", console=console) as step:
-        for number, result in enumerate(admitted(opened.waiting, readers=readers)):
+        for number, result in enumerate(admitted(opened.waiting, readers=options.readers)):
             step(number, len(opened.waiting))
             if isinstance(result, Rejected):
                 refused.append(result)

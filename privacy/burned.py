@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 from pydicom.pixels import pack_bits, pixel_array
-from pydicom.uid import ExplicitVRLittleEndian
 
 from privacy.identifiers import present
 from privacy.profile import NotDeidentifiable, Rectangle
@@ -164,12 +163,6 @@ def _stored_bits(dataset: Dataset, data: bytes, order: str) -> bytes:
     if low and (kept != values).any():
         raise NotDeidentifiable("undecodable", "Bits are set that HighBit leaves out. Correct it, or clear them.")
     return kept.tobytes()
-
-
-def uncompressed(dataset: Dataset) -> bool:
-    """Whether the file's transfer syntax keeps pixels as they are; without one they are taken to be."""
-    syntax = getattr(dataset, "file_meta", Dataset()).get("TransferSyntaxUID", ExplicitVRLittleEndian)
-    return not syntax.is_encapsulated
 
 
 def _words(dataset: Dataset, keyword: str) -> list[str]:

@@ -16,7 +16,7 @@ import uuid
 from pydicom.uid import UID_dictionary
 
 SHORTEST_KEY = 16  # bytes
-PSEUDONYM_BYTES = 10
+PSEUDONYM_BYTES = 10  # 80 bits: a collision among a million patients has probability 4e-13
 
 
 def checked_key(key: bytes) -> bytes:
@@ -38,8 +38,18 @@ def normalized(patient: str) -> str:
 
 
 def pseudonym(key: bytes, patient: str) -> str:
-    """The patient's name in a cohort of the same key: 16 characters of base32 in lower case."""
-    digest = hmac.new(key, normalized(patient).encode(), hashlib.sha256).digest()
+    """A stable name for a patient: 16 characters of base32 in lower case, the first 80 bits of HMAC-SHA256.
+
+    key: the hospital's secret. patient: the identifier in the files; blanks around it do not matter. Cohorts and
+    de-identified files of one key have the same names.
+
+    Raises:
+        ValueError: the key is shorter than 16 bytes, or the identifier is empty.
+    """
+    name = normalized(patient)
+    if not name:
+        raise ValueError("a pseudonym needs an identifier that is not empty; reject what has none")
+    digest = hmac.new(checked_key(key), name.encode("utf-8", "surrogateescape"), hashlib.sha256).digest()
     return base64.b32encode(digest[:PSEUDONYM_BYTES]).decode().lower()
 
 

@@ -6,6 +6,7 @@ looks at no other, so studies are read in parallel, and only prepared examples s
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -73,7 +74,8 @@ class Opened:
 
 
 def admitted(waiting: Sequence[Waiting], *, readers: int) -> Iterator[Admitted | Rejected]:
-    """Read what waits, in its order, `readers` studies at a time and a few ahead."""
+    """Read what waits, in its order, `readers` studies at a time and a few ahead; 0 = one a processor, at most 8."""
+    readers = readers or min(8, os.cpu_count() or 1)
     if readers <= 1:
         yield from map(admit, waiting)
         return

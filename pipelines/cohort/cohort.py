@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pipelines.cohort.admission import Waiting, admitted
 from pipelines.cohort.examples import IMAGES, AnyImages, Files, Labels, open_source
-from pipelines.cohort.features import Moments, moments, normalized_by
+from pipelines.cohort.features import Moments, moments, normalized_by, to_json
 from pipelines.cohort.labels import GlandMask
 from pipelines.cohort.pseudonym import normalized, pseudonym
 from pipelines.cohort.split import SPLITS, split_patients
@@ -138,7 +138,7 @@ def _scaled(cohort: Cohort, images: AnyImages, scale: Moments | None) -> Cohort:
     if images.kind != "features" or images.normalize == "none" or (images.normalize == "pooled" and scale is None):
         return replace(cohort, recipe=recipe)
     known = scale if images.normalize == "pooled" and scale is not None else training_moments(cohort)
-    recipe["scale"] = {"count": known.count, "total": known.total.tolist(), "squares": known.squares.tolist()}
+    recipe["scale"] = to_json(known)
     return replace(cohort, images=normalized_by(cohort.images, known), recipe=recipe)
 
 

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from pipelines.cohort.admission import Admitted, Examples, Opened, Waiting, no_masks
 from pipelines.cohort.csvfile import chosen, read_csv
 from pipelines.cohort.pseudonym import normalized
 from pipelines.cohort.unusable import Unusable
+from privacy.message import Json
 
 NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
@@ -172,9 +174,37 @@ def moments(x: Tensor) -> Moments:
 
 def normalized_by(x: Tensor, known: Moments) -> Tensor:
     """Examples (n, F) minus the mean, divided by the (n-1) standard deviation where that is not 0."""
+    mean, spread = _scale(known)
+    return ((x.double() - mean) / spread).float()
+
+
+def as_in_the_table(x: Tensor, known: Moments | None) -> Tensor:
+    """The inverse of `normalized_by` (n, F) float64, to the six digits that float32 kept."""
+    if known is None:
+        return x.double()
+    mean, spread = _scale(known)
+    grain = 10.0 ** (torch.log10((mean.abs() + spread).clamp(min=1e-30)).floor() - 5)
+    return ((x.double() * spread + mean) / grain).round() * grain
+
+
+def _scale(known: Moments) -> tuple[Tensor, Tensor]:
+    """What is subtracted and what divides, (F,) each."""
     mean = known.total / max(known.count, 1.0)
     variance = (known.squares - known.count * mean**2) / max(known.count - 1, 1.0)
     spread = variance.clamp(min=0).sqrt()
     # Squares of large numbers cancel: below this share of the mean, what is left is rounding.
     constant = spread <= 1e-6 * mean.abs().clamp(min=1e-6)
-    return ((x.double() - mean) / spread.masked_fill(constant, 1.0)).float()
+    return mean, spread.masked_fill(constant, 1.0)
+
+
+def to_json(known: Moments) -> Json:
+    """Moments as a cohort and a ready model keep them."""
+    return {"count": known.count, "total": known.total.tolist(), "squares": known.squares.tolist()}
+
+
+def from_json(said: Json) -> Moments | None:
+    """What `to_json` gave; None for null."""
+    if not isinstance(said, dict):
+        return None
+    total, squares = (torch.tensor(said[name], dtype=torch.float64) for name in ("total", "squares"))
+    return Moments(float(str(said["count"])), total, squares)

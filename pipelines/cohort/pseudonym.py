@@ -6,59 +6,21 @@ a plain hash would allow. Headers pass by an allow-list; whatever is not on it i
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
-import unicodedata
 from collections.abc import Mapping
 
-SHORTEST_KEY = 16  # bytes
-PSEUDONYM_BYTES = 10  # 80 bits: a collision among a million patients has probability 4e-13
+from privacy.keyed import normalized as normalized
+from privacy.keyed import pseudonym as pseudonym
+
 LONGEST_TEXT = 64  # as DICOM's LO allows
 
 TEXT_HEADERS = ("Modality", "Manufacturer", "ManufacturerModelName", "SoftwareVersions")
 NUMBER_HEADERS = ("MagneticFieldStrength", "SliceThickness", "SpacingBetweenSlices", "EchoTime", "RepetitionTime")
 ALLOWED_HEADERS = TEXT_HEADERS + NUMBER_HEADERS
 VENDORS = (
-    *(
-        "Siemens",
-        "GE",
-        "Philips",
-        "Canon",
-        "Toshiba",
-        "Hitachi",
-        "Fujifilm",
-        "United Imaging",
-        "UIH",
-        "Bruker",
-        "Esaote",
-    ),
-    *("Hologic", "Agfa", "Carestream", "Samsung", "Mindray", "Neusoft", "Varian", "Elekta", "Hyperfine"),
-    *("Nordlicht Medical", "Meridian Imaging", "Solstice Systems"),  # the phantom's
-)
-
-
-def normalized(patient: str) -> str:
-    """An identifier without blanks around it, in Unicode's composed form (NFC): two spellings are one patient."""
-    return unicodedata.normalize("NFC", patient).strip()
-
-
-def pseudonym(key: bytes, patient: str) -> str:
-    """A stable name for a patient: 16 characters of base32 in lower case, the first 80 bits of HMAC-SHA256.
-
-    key: the hospital's secret. patient: the identifier in the files; blanks around it do not matter.
-
-    Raises:
-        ValueError: the key is shorter than 16 bytes, or the identifier is empty.
-    """
-    name = normalized(patient)
-    if len(key) < SHORTEST_KEY or not name:
-        raise ValueError(
-            f"a pseudonym needs a key of at least {SHORTEST_KEY} bytes, found {len(key)}, and an identifier that is "
-            "not empty; make the key with secrets.token_bytes(32)"
-        )
-    digest = hmac.new(key, name.encode("utf-8", "surrogateescape"), hashlib.sha256).digest()
-    return base64.b32encode(digest[:PSEUDONYM_BYTES]).decode().lower()
+    "Siemens", "GE", "Philips", "Canon", "Toshiba", "Hitachi", "Fujifilm", "United Imaging", "UIH", "Bruker", "Esaote",
+    "Hologic", "Agfa", "Carestream", "Samsung", "Mindray", "Neusoft", "Varian", "Elekta", "Hyperfine",
+    "Nordlicht Medical", "Meridian Imaging", "Solstice Systems",  # the phantom's
+)  # fmt: skip
 
 
 def allowed_facts(headers: Mapping[str, object]) -> dict[str, str | float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -80,7 +79,7 @@ def _read(hospital: Hospital, message: Message) -> Reading:
             key=hospital.key(),
             exclude=settings.exclude,
             test=settings.test,
-            readers=settings.readers or min(8, os.cpu_count() or 1),
+            readers=settings.readers,
             scratch=hospital.scratch(),
             scale=Moments(float(sums["count"]), sums["total"], sums["squares"]) if sums else None,
         )

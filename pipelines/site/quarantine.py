@@ -26,7 +26,6 @@ MEANING: Mapping[str, str] = {
     "bad_affine": "the header places the image nowhere in space; convert it again",
     "bad_label": "a label is neither 0 nor 1, or contradicts another; correct the table",
     "bad_mask": "the mask cannot be used; draw or convert it again",
-    "bad_sequence": "a nested part of the header cannot be read; export it again",
     "bad_tag": "a header value has the wrong form; export it again",
     "burned_in": "the header says that text is burned into the pixels; blank it, or leave the study out",
     "colour": "a colour image where a grey one is needed; narrow the selection",

@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from federation.parameters import loaded
 from federation.task import Task
 from pipelines.cohort.cohort import Cohort
 from pipelines.cohort.examples import IMAGES, SOURCE, AnyImages, Files
-from pipelines.cohort.features import Moments
+from pipelines.cohort.features import Moments, from_json
 from pipelines.door import to_plain
 from pipelines.site.files import files_of
 from pipelines.site.hospital import Hospital
@@ -101,7 +100,7 @@ def read_ready(path: Path) -> Ready:
             f"{path} is not a model to predict with ({error}); give a file of a site's {READY}/ folder, "
             "runs/<name>/sites/<site>/ready/<method>.safetensors"
         ) from error
-    return Ready(module, task, images, source, bool(facts["gland"]), _scale(facts["scale"]), facts)
+    return Ready(module, task, images, source, bool(facts["gland"]), from_json(facts["scale"]), facts)
 
 
 def _mapping(value: Json) -> Mapping[str, Json]:
@@ -110,10 +109,3 @@ def _mapping(value: Json) -> Mapping[str, Json]:
 
 def _list(value: Json) -> list[Json]:
     return value if isinstance(value, list) else []
-
-
-def _scale(said: Json) -> Moments | None:
-    if not isinstance(said, dict):
-        return None
-    total, squares = (torch.tensor(said[name], dtype=torch.float64) for name in ("total", "squares"))
-    return Moments(float(str(said["count"])), total, squares)

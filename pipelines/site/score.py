@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from torch import Tensor
@@ -16,15 +15,13 @@ from pipelines.store import DiskFolder
 from privacy.events import composed, describe
 from privacy.message import Call, Json, Message, to_bytes
 
-CONVERSATION = re.compile(r"-[0-9a-f]{12}(-\d+)?$")
-
 
 def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
     """Score a model on the test split.
 
-    The message's facts: `train_run`, `checkpoint`, `best` choose this hospital's own model; with tensors, those are the
-    model (of another site, or of the central baseline, whose `opening` comes along). `copies`: how many bootstrap
-    copies; their seed never leaves this hospital.
+    The message's facts: `label`, `train_run`, `checkpoint`, `best` choose this hospital's own model; with tensors,
+    those are the model (of another site, or of the central baseline, whose `opening` comes along). `copies`: how many
+    bootstrap copies; their seed never leaves this hospital.
 
     Returns:
         Histograms and confusion counts with their bootstrap copies (see `evaluation.histograms`), and the model's
@@ -56,14 +53,8 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
     if not message.tensors:
         _keep(hospital, scores_name(facts), rows.y, probabilities, rows.patient)
         origin = {"run": str(facts["train_run"]), "checkpoint": facts["checkpoint"], "round": round_}
-        make_ready(hospital, label_of(facts), start, params, cohort, origin)
+        make_ready(hospital, str(facts["label"]), start, params, cohort, origin)
     return Done(Message(to_tensors(counts), {"round": round_}), describe(composed(access.events)))
-
-
-def label_of(facts: Mapping[str, Json]) -> str:
-    """The label of a method, from the name of its conversation: `prostate_adc/fedavg-0123456789ab` or `...ab-1`."""
-    name = str(facts["train_run"]).rpartition("/")[2]
-    return CONVERSATION.sub("", name)
 
 
 def scores_name(facts: Mapping[str, Json]) -> str:

@@ -67,7 +67,8 @@ def _scored(world: World, trained: Mapping[str, Any], cohorts: Mapping[str, Any]
 
 def _chosen(world: World, trained: Mapping[str, Any]) -> dict[str, Json]:
     checkpoint = world.config.evaluate.checkpoint
-    return {"train_run": trained["train_run"], "checkpoint": checkpoint, "best": trained["best"]}
+    said = {"label": trained["label"], "train_run": trained["train_run"]}
+    return {**said, "checkpoint": checkpoint, "best": trained["best"]}
 
 
 def _ask(

@@ -37,6 +37,8 @@ def reasons() -> set[str]:
 def test_every_reason_of_a_reader_has_a_meaning_and_none_is_idle():
     assert len(reasons()) > 30
     assert reasons() - set(MEANING) == set()
+    source = "".join(path.read_text() for path in COHORT.glob("*.py"))
+    assert [reason for reason in MEANING if f'"{reason}"' not in source] == []
 
 
 def test_a_code_is_stable_and_tells_nothing(tmp_path):
