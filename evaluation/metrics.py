@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from evaluation.histograms import Counts, Floats, Ints
 
 
-def auc(scores: Ints) -> Floats:
+def auc(scores: Ints | Floats) -> Floats:
     """Area under the ROC curve as the Mann-Whitney statistic, ties counting half (Hanley and McNeil 1982).
 
     Images of one bin are tied: the value lies within half the share of pairs that meet in a bin of the unbinned one.
@@ -40,12 +40,12 @@ def roc(scores: Ints) -> tuple[Floats, Floats]:
     return rates[..., 0, :], rates[..., 1, :]
 
 
-def recalls(confusion: Ints) -> Floats:
+def recalls(confusion: Ints | Floats) -> Floats:
     """(..., C): of the images of each true class, the share that was recognised; NaN for an absent class."""
     return ratio(np.diagonal(confusion, axis1=-2, axis2=-1), confusion.sum(axis=-1))
 
 
-def balanced_accuracy(confusion: Ints) -> Floats:
+def balanced_accuracy(confusion: Ints | Floats) -> Floats:
     """Mean of the recalls of all classes (Brodersen et al. 2010), NaN where a class is absent.
 
     Args:

@@ -12,13 +12,14 @@ matrix: every site's model on every site's patients (FENDA, figure 4: cross-site
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 
-from evaluation.histograms import Counts, Floats, Support, add, support
+from evaluation.histograms import NOISE_SHARE, Counts, Floats, Support, add, support
 from evaluation.intervals import Estimate, percentile_interval
 from evaluation.metrics import Measure
 
@@ -28,11 +29,14 @@ Table: TypeAlias = Mapping[tuple[str, str], Counts]
 
 @dataclass(frozen=True)
 class Limits:
-    """What a score needs to be called assessable: images on either side, positive patients. level: of its interval."""
+    """What a score needs to be called assessable: images on either side, positive patients, noise at most this share of
+    the smaller class. level: of its interval.
+    """
 
     images: int = 20
     patients: int = 5
     level: float = 0.95
+    noise: float = NOISE_SHARE
 
 
 STANDARD = Limits()
@@ -43,8 +47,8 @@ class Score:
     """A value for a set of sites, with what it rests on.
 
     copies: (1 + B,), the sample's value and its copies', by which scores are compared pair by pair. assessable: False =
-    too few images or patients to judge by. mixes_sites: scores of different models were pooled, so the offset between
-    hospitals is in the value.
+    too few images or patients, or too much noise, to judge by. mixes_sites: scores of different models were pooled, so
+    the offset between hospitals is in the value.
     """
 
     estimate: Estimate
@@ -58,7 +62,7 @@ class Score:
 def score(counts: Counts, measure: Measure, *, sites: tuple[str, ...], limits: Limits = STANDARD) -> Score:
     """One sample's score."""
     held = support(counts)
-    enough = held.assessable(images=limits.images, patients=limits.patients)
+    enough = held.assessable(images=limits.images, patients=limits.patients, noise=limits.noise)
     return summarised(measure.of(counts), held, sites=sites, assessable=enough, limits=limits)
 
 
@@ -169,4 +173,6 @@ def _summed(held: list[Support]) -> Support:
         positives=sum(s.positives for s in held),
         negatives=sum(s.negatives for s in held),
         positive_patients=sum(s.positive_patients for s in held),
+        noise=math.hypot(*(s.noise for s in held)),
+        class_noise=math.hypot(*(s.class_noise for s in held)),
     )

@@ -14,11 +14,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from evaluation.drawing import Picture
+from evaluation.grid import by_column, weak_columns, weak_rows
 from evaluation.patients import Characteristic
 from evaluation.rows import OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, GainRow, ScoreRow
+from evaluation.statement_page import NO_GUARANTEE, MechanismAudit, MembershipRow, SiteStatement, loss, spent, together
 from evaluation.wording import Words, counted, duration, moment, number, signed, size, whole
-
-NO_GUARANTEE = "∞: no formal guarantee"
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,8 @@ class StageState:
 
 @dataclass(frozen=True)
 class Left:
-    """What left a hospital in answer to one request. epsilon: a text, since ∞ needs its words. content: what it is."""
+    """What left a hospital in answer to one request. content: what it is. epsilon: a text, since ∞ needs its words;
+    who says nothing of the cost has given no guarantee."""
 
     site: str
     request: str
@@ -117,7 +118,8 @@ class RunPage:
     """The coordinator's page.
 
     what: a line on what was run. date: as it shall be printed. reference: the method over which gains are taken.
-    settings: the YAML. pooled: training and validation images left for a central baseline.
+    settings: the YAML. pooled: training and validation images left for a central baseline. statements: one of each
+    hospital that has one. audits: of mechanisms; membership: attacks that guess who took part.
     """
 
     title: str
@@ -138,6 +140,9 @@ class RunPage:
     pictures: tuple[Picture, ...] = ()
     pooled: bool = False
     words: Words = Words()
+    statements: tuple[SiteStatement, ...] = ()
+    audits: tuple[MechanismAudit, ...] = ()
+    membership: tuple[MembershipRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -180,6 +185,8 @@ class SitePage:
     maps: tuple[Picture, ...] = ()
     characteristics: tuple[Characteristic, ...] = ()
     commands: tuple[Command, ...] = ()
+    statement: SiteStatement | None = None
+    membership: tuple[MembershipRow, ...] = ()
 
 
 def coordinator_page(page: RunPage) -> str:
@@ -190,32 +197,38 @@ def coordinator_page(page: RunPage) -> str:
         page=page,
         measures=_ordered(row.measure for row in page.scores),
         tested=sites,
-        grid=_grid(page.scores),
+        grid=by_column(page.scores),
         spread={(row.method, row.measure): row for row in page.gains},
         tables=_ordered(row.method for row in page.scores),
-        weak=_weak(page.scores),
+        weak=weak_rows(page.scores),
         over_sites=[p for p in (PRIVATE_MEAN, OVERALL, PUBLIC) if any(row.protocol == p for row in page.scores)],
-        totals=_totals(page.left),
+        totals=_totals(page.left, page.statements),
+        noise=max((row.noise for row in page.scores), default=0.0),
+        common=together(page.statements, page.audits),
         held={(site.site, s.split): s for site in page.sites for s in site.splits},
         splits=_ordered(s.split for site in page.sites for s in site.splits),
         withdrawn=[site for site in page.sites if site.withdrawn],
         requests=_ordered(entry.request for entry in page.left),
         sent={(entry.site, entry.request): entry for entry in page.left},
-        weak_columns=_weak_columns(page.scores),
+        weak_columns=weak_columns(page.scores),
     )
 
 
 def site_page(page: SitePage) -> str:
     """One hospital's page, with pictures of its patients: it is written for that hospital's disk only."""
+    said = () if page.statement is None else (page.statement,)
     return _render(
         "site.html",
         page=page,
         measures=_ordered(row.measure for row in page.scores),
-        grid=_grid(page.scores),
+        grid=by_column(page.scores),
         tables=_ordered(row.method for row in page.scores),
         tested=[page.site],
-        weak=_weak(page.scores),
-        totals=_totals(page.left),
+        weak=weak_rows(page.scores),
+        totals=_totals(page.left, said),
+        noise=max((row.noise for row in page.scores), default=0.0),
+        statements=said,
+        common=together(said),
         reasons=_reasons(page.quarantine),
     )
 
@@ -231,7 +244,8 @@ def _reasons(quarantine: Sequence[Quarantined]) -> list[Reason]:
 
 @dataclass(frozen=True)
 class Total:
-    """What left one hospital over all requests; epsilons are listed: adding them up is the accountant's work."""
+    """What left one hospital over all requests. epsilons: the total of its statement; without one they are listed,
+    since adding them up is the accountant's work."""
 
     site: str
     messages: int
@@ -239,9 +253,15 @@ class Total:
     epsilons: tuple[str, ...]
 
 
-def _totals(left: Sequence[Left]) -> list[Total]:
+def _totals(left: Sequence[Left], statements: Sequence[SiteStatement]) -> list[Total]:
+    whole = {one.site: (spent(one),) for one in statements}
     return [
-        Total(site, sum(e.messages for e in own), sum(e.bytes for e in own), tuple(_ordered(e.epsilon for e in own)))
+        Total(
+            site,
+            sum(e.messages for e in own),
+            sum(e.bytes for e in own),
+            whole.get(site) or tuple(_ordered(e.epsilon for e in own)),
+        )
         for site in _ordered(e.site for e in left)
         for own in [[e for e in left if e.site == site]]
     ]
@@ -249,27 +269,6 @@ def _totals(left: Sequence[Left]) -> list[Total]:
 
 def _ordered(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
-
-
-def _grid(rows: Sequence[ScoreRow]) -> dict[tuple[str, str, str], ScoreRow]:
-    """(measure, method, column) -> row; a column is a test site, or "/" and a protocol over sites."""
-    return {(r.measure, r.method, _column(r)): r for r in rows}
-
-
-def _weak_columns(rows: Sequence[ScoreRow]) -> set[str]:
-    """Columns of the grid in which no score is assessable."""
-    columns = {_column(row) for row in rows}
-    return columns - {_column(row) for row in rows if row.assessable}
-
-
-def _column(row: ScoreRow) -> str:
-    return row.sites[0] if row.protocol == PRIVATE else f"/{row.protocol}"
-
-
-def _weak(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
-    """One row of each site whose scores are not assessable."""
-    weak = {row.sites[0]: row for row in rows if row.protocol == PRIVATE and not row.assessable}
-    return [weak[site] for site in sorted(weak)]
 
 
 @functools.cache
@@ -282,7 +281,14 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        number=number, signed=signed, size=size, duration=duration, whole=whole, moment=moment, counted=counted
+        number=number,
+        signed=signed,
+        size=size,
+        duration=duration,
+        whole=whole,
+        moment=moment,
+        counted=counted,
+        loss=loss,
     )
     environment.filters["drawn"] = lambda picture: Markup(picture.html)  # noqa: S704
     return environment

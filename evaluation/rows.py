@@ -37,6 +37,7 @@ class ScoreRow:
         entered.
     low, high: 95 % interval over `copies` bootstrap copies; `ignored` more had no value. gain: over the reference
     method, on the same patients, positive = better; NaN where there is none. Supports as in `histograms.Support`.
+    noise: standard deviation of the noise in each bin, in patients, over all sites that entered; 0 = counted.
     """
 
     method: str
@@ -58,11 +59,15 @@ class ScoreRow:
     gain: float = math.nan
     gain_low: float = math.nan
     gain_high: float = math.nan
+    noise: float = 0.0
 
 
 @dataclass(frozen=True)
 class GainRow:
-    """How a method's gain over the reference spreads over n sites: mean ± population standard deviation (ddof = 0)."""
+    """How a method's gain over the reference spreads over n sites: mean ± population standard deviation (ddof = 0).
+
+    noise: the largest standard deviation of noise in a bin of any site's histogram of either method; 0 = counted.
+    """
 
     method: str
     measure: str
@@ -70,6 +75,7 @@ class GainRow:
     std: float
     n: int
     improved: int
+    noise: float = 0.0
 
 
 def score_rows(
@@ -138,9 +144,10 @@ def gain_rows(
     result = []
     for measure in measures:
         for method in [m for m in tables if m != reference]:
-            each = gains(home(tables[method]), home(tables[reference]), measure, limits=limits)
-            spread = mean_individual_gain(each)
-            result.append(GainRow(method, measure.name, spread.mean, spread.std, spread.n, spread.improved))
+            ours, theirs = home(tables[method]), home(tables[reference])
+            spread = mean_individual_gain(gains(ours, theirs, measure, limits=limits))
+            noise = max(counts.noise for table in (ours, theirs) for (m, t), counts in table.items() if m == t)
+            result.append(GainRow(method, measure.name, spread.mean, spread.std, spread.n, spread.improved, noise))
     return tuple(result)
 
 
@@ -187,6 +194,7 @@ def _row(method: str, protocol: str, measure: Measure, ours: Score, theirs: Scor
         gain=over.value if over else math.nan,
         gain_low=over.low if over else math.nan,
         gain_high=over.high if over else math.nan,
+        noise=held.noise,
     )
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from federation.task import Task
-from privacy.access import Access, Draw, Objective, Split, batches_per_epoch
+from privacy.access import Access, Draw, Objective, Sample, Split
 from privacy.message import Params
 
 Correction: TypeAlias = Callable[[Params], Params]
@@ -88,13 +88,19 @@ class Site:
     @property
     def device(self) -> torch.device:
         """Where this site's patients lie, and so where it computes."""
-        return self.access.splits["train"].x.device
+        return self.access.device
 
-    def draw(self, *, full: bool = False) -> Draw:
-        """A mini-batch, or all training examples."""
+    def shares(self) -> Tensor:
+        """(classes,) How common each class is in training; under differential privacy among patients, and noised."""
+        return self.access.shares(self.task.classes)
+
+    def draw(self, *, full: bool = False) -> Draw | Sample:
+        """A mini-batch, or all training examples; under differential privacy a sample of patients, unseen."""
         return self.access.draw(full=full)
 
-    def gradient(self, module: nn.Module, objective: Objective, draw: Draw, aux: Tensor | None = None) -> Params:
+    def gradient(
+        self, module: nn.Module, objective: Objective, draw: Draw | Sample, aux: Tensor | None = None
+    ) -> Params:
         """Gradient of the mean loss over the draw, by name, for parameters that require one."""
         return self.access.gradient(module, objective, draw, aux).gradient
 
@@ -151,7 +157,7 @@ class Site:
             steps, epochs = self.work.steps, self.work.epochs
         if steps is not None:
             return steps
-        return (epochs or 0) * batches_per_epoch(self.access.size("train"), self.access.batch)
+        return (epochs or 0) * self.access.epoch()
 
 
 def _step(

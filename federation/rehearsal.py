@@ -5,6 +5,7 @@ asked.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
@@ -13,8 +14,10 @@ from federation.descent import Site, Work
 from federation.parameters import read
 from federation.randomness import seeded
 from federation.task import Task
-from privacy.access import Rows, Split, open_access
+from privacy.access import Access, Rows, Split, open_access
+from privacy.events import NOTHING, Event, composed
 from privacy.message import Call, Message, Params
+from privacy.protection import Protection
 
 
 def initial_parameters(algorithm: Algorithm, task: Task, *, seed: int) -> Params:
@@ -29,11 +32,8 @@ def rehearse(algorithm: Algorithm, task: Task, work: Work, initial: Params) -> M
     Raises:
         Whatever the algorithm raises: a mistake in it shows here, not at a hospital.
     """
-    rows = Rows(torch.zeros(2, *task.inputs), torch.arange(2) % task.classes, torch.arange(2))
-    splits: dict[Split, Rows] = {"train": rows, "validation": rows}
-    site = Site(
-        "rehearsal", task, replace(work, epochs=None, steps=1), open_access(splits, batch=2, seed=0, balance=False)
-    )
+    door = open_access(_invented(task), batch=2, seed=0, balance=False)
+    site = Site("rehearsal", task, replace(work, epochs=None, steps=1), door)
     with seeded(0):
         introduction = algorithm.introduce(site)
         state = algorithm.start(initial, {site.name: introduction})
@@ -41,3 +41,36 @@ def rehearse(algorithm: Algorithm, task: Task, work: Work, initial: Params) -> M
         reply, _ = algorithm.train(site, algorithm.send(state, site.name, call), Message(), call)
         algorithm.merge(state, {site.name: reply})
     return Message(reply.tensors, {"algorithm": dict(reply.facts)})
+
+
+class Rehearsed(NamedTuple):
+    """Events of private training at one site: of its introduction, of one round's training, of one validation."""
+
+    introduction: Event
+    training: Event
+    validation: Event
+
+
+def rehearse_events(algorithm: Algorithm, task: Task, work: Work, initial: Params, protection: Protection) -> Rehearsed:
+    """What private training would do to patients, found out without any: the door books and computes nothing."""
+    from privacy.private import open_private  # Opacus: seconds that plain training saves
+
+    def rehearsed() -> tuple[Site, Access]:
+        door = open_private(_invented(task), protection, counts=NOTHING, dry=True)
+        return Site("rehearsal", task, work, door), door
+
+    with seeded(0):
+        site, introducing = rehearsed()
+        introduction = algorithm.introduce(site)
+        state = algorithm.start(initial, {site.name: introduction})
+        call = Call("rehearsal", 1, "train", {})
+        site, training = rehearsed()
+        algorithm.train(site, algorithm.send(state, site.name, call), Message(), call)
+        site, validating = rehearsed()
+        site.measure(algorithm.network(task), task.validation, "validation")
+    return Rehearsed(*(composed(door.events) for door in (introducing, training, validating)))
+
+
+def _invented(task: Task) -> dict[Split, Rows]:
+    rows = Rows(torch.zeros(2, *task.inputs), torch.arange(2) % task.classes, torch.arange(2))
+    return {"train": rows, "validation": rows}

@@ -15,6 +15,7 @@ from federation.engine import Engine
 from federation.participant import best_round
 from federation.randomness import derived
 from privacy.folder import Folder
+from privacy.gate import BUDGET
 from privacy.message import Call, Json, Message, Params, from_bytes, sealed, to_bytes, unsealed
 
 STATE = "state"  # the one file that a run resumes from
@@ -26,7 +27,8 @@ LARGEST_COUNT = 2**31
 class Schedule:
     """How many rounds, and who takes part.
 
-    participation: share of the sites that is asked each round. quorum: share of the asked sites that must answer well.
+    participation: share of the sites that is asked each round. quorum: share of the asked sites that must answer well;
+    one that retires, because its patients' budget is spent, does not count, and the others go on.
     deadline_s: a reply that takes longer is lost; None waits.
     """
 
@@ -75,6 +77,11 @@ class Outcome:
     missing: tuple[tuple[int, str, str], ...] = ()
     best: int | None = None
     round: int = 0
+
+    @property
+    def retired(self) -> frozenset[str]:
+        """Sites whose patients' budget is spent: they are not asked to train any more, and get the last model."""
+        return frozenset(site for _, site, code in self.missing if code == BUDGET)
 
 
 def conduct(
@@ -131,19 +138,27 @@ def _round(
     engine: Engine, algorithm: Algorithm, run: str, last: Outcome, template: Message, schedule: Schedule, seed: int
 ) -> Outcome:
     number = last.round + 1
-    asked = sampled(engine.sites, schedule.participation, derived(seed, "participation", number))
+    active = tuple(site for site in engine.sites if site not in last.retired)
+    if not active and not last.merged:
+        raise QuorumLost(run, number, dict.fromkeys(engine.sites, BUDGET))
+    if not active:  # nobody may train any more: what is merged is the end
+        return replace(last, round=schedule.rounds)
+    asked = sampled(active, schedule.participation, derived(seed, "participation", number))
     call = Call(run, number, "train", last.merged)
     messages = {site: _envelope(algorithm.send(last.state, site, call), last.best) for site in asked}
     replies, missing = engine.ask(call, messages, deadline_s=schedule.deadline_s)
     verdicts = {site: verdict(reply, template) for site, reply in replies.items()}
     good = {site: reply for site, reply in sorted(replies.items()) if verdicts[site] is None}
     lost = {**missing, **{site: why for site, why in verdicts.items() if why is not None}}
-    if len(good) < math.ceil(schedule.quorum * len(asked) - 1e-9):
+    gone = tuple((number, site, code) for site, code in sorted(lost.items()))
+    going_on = [site for site in asked if lost.get(site) != BUDGET]
+    if len(good) < math.ceil(schedule.quorum * len(going_on) - 1e-9):
         raise QuorumLost(run, number, lost)
+    if not good:  # all who were asked retired: the round is asked of others
+        return replace(last, missing=last.missing + gone)
     parts = {site: Message(r.tensors, _mapping(r.facts["algorithm"])) for site, r in good.items()}
     state = algorithm.merge(last.state, parts)
     seen = _scored(last, good, number - 1)
-    gone = tuple((number, site, code) for site, code in sorted(lost.items()))
     merged = {**last.merged, **dict.fromkeys(good, number)}
     return replace(seen, state=state, merged=merged, missing=last.missing + gone, round=number)
 

@@ -21,6 +21,7 @@ from pipelines.cohort.examples import AnyImages, misfit
 from pipelines.cohort.phantom import PhantomSource
 from pipelines.cohort.prepare import Slices
 from pipelines.door import to_plain
+from pipelines.privacy_settings import AnyPrivacy, PatientLevel
 from pipelines.site_settings import SiteSettings as SiteSettings
 
 T = TypeVar("T")
@@ -98,6 +99,21 @@ class Evaluation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Audits:
+    """membership: whether hospitals attack their own models, to tell who was in training. canaries: made-up patients
+    on whom the protection of a private run is tried; 0 = not, 1000 find a noise that is four times too small."""
+
+    __pydantic_config__: ClassVar = FORBID
+
+    membership: bool = True
+    canaries: int = 1000
+
+    def __post_init__(self) -> None:
+        if not (self.canaries == 0 or 100 <= self.canaries <= 10_000):
+            raise ValueError(f"audit.canaries must be 0, or in [100, 10000], found {self.canaries}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """A whole run. device: where sites compute; auto = a GPU where there is one. `pooling: allowed` lets the simulation
     pool images for the central baseline, and only that.
@@ -107,7 +123,7 @@ class Config:
 
     name: str
     title: str = ""
-    privacy: Literal["none"]
+    privacy: AnyPrivacy
     seed: int = 0
     threads: int = 1
     device: Literal["cpu", "cuda", "auto"] = "cpu"
@@ -119,6 +135,7 @@ class Config:
     model: Annotated[AnyModel, Field(discriminator="name")]
     train: Training
     evaluate: Evaluation = Evaluation()
+    audit: Audits = Audits()
 
     def __post_init__(self) -> None:
         problems = self._site_problems()
@@ -148,6 +165,7 @@ class Config:
             )
         problems += self._misfits()
         problems += self._complaints()
+        problems += self._unprotected()
         if problems:
             raise ValueError("; ".join(problems))
 
@@ -220,11 +238,24 @@ class Config:
             module = algorithm.network(task)
             for site in self.sites:
                 try:
-                    said = algorithm.complaints(module, self.work(label, site), False)
+                    said = algorithm.complaints(module, self.work(label, site), self.privacy != "none")
                 except ValueError:
                     continue  # already told as a problem of this site's work
                 problems += [f"train.methods.{label}: {text}" for text in said]
         return list(dict.fromkeys(problems))
+
+    def _unprotected(self) -> list[str]:
+        """What no epsilon covers, or no hospital's budget allows."""
+        if isinstance(self.privacy, PatientLevel):
+            from pipelines.unprotected import unprotected  # Opacus: seconds that other runs save
+
+            return unprotected(self)
+        return [
+            f"sites.{name}.policy.budget: this hospital allows epsilon {site.policy.budget.epsilon}, and privacy: none "
+            "makes every release non-private; say privacy: {epsilon: ...}"
+            for name, site in self.sites.items()
+            if site.policy.budget is not None
+        ]
 
     def task(self, label: str) -> Task:
         """What all sites learn by one method: a binary label of one kind of example."""

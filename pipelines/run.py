@@ -12,6 +12,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -29,14 +30,17 @@ from pipelines.progress import Shown, shown
 from pipelines.runner import Event, SelectionError, Stage, StageFailed, execute, explain, explained, plan
 from pipelines.site.hospital import Hospital
 from pipelines.site.worker import trace, worker
-from pipelines.stages import evaluate, ingest, report, train
+from pipelines.stages import audit, evaluate, ingest, report, train
 from pipelines.stages.ingest import UnusableCohort
 from pipelines.stages.world import DATA_CODES, SitesMissing, World
 from pipelines.stopping import RunLock, Stop, safe_stop
 from pipelines.summary import as_json, publish, results_table
+from privacy.policy import Policy
 
-STAGES: tuple[Stage[World], ...] = (ingest.STAGE, train.STAGE, evaluate.STAGE, report.STAGE)
+STAGES: tuple[Stage[World], ...] = (ingest.STAGE, train.STAGE, evaluate.STAGE, audit.STAGE, report.STAGE)
 CONFIGS = Path(__file__).parent / "configs"
+POLICY = "policy.yaml"
+"""A hospital's own policy, in its `home` folder: it outranks whatever the configuration says."""
 CODES: Mapping[type[BaseException], Exit] = {UnusableCohort: Exit.DATA, SelectionError: Exit.CONFIG}
 
 
@@ -111,7 +115,34 @@ def load(name: str) -> Config:
     except UnicodeDecodeError as error:
         text = f"not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
         raise ConfigError((Problem("", None, text),)) from error
-    return validate(read_yaml(text, environment=os.environ), Config)
+    return with_own_policies(validate(read_yaml(text, environment=os.environ), Config))
+
+
+def with_own_policies(config: Config) -> Config:
+    """The configuration with each hospital's own `policy.yaml` in place of what the YAML says of its policy.
+
+    Raises:
+        ConfigError: everything that is wrong with such a file, or with the run under such policies.
+    """
+    sites, problems = dict(config.sites), []
+    for name, site in config.sites.items():
+        path = Path(site.home or "") / POLICY
+        if site.home is None or not path.is_file():
+            continue
+        try:
+            own = validate(read_yaml(path.read_text(encoding="utf-8"), environment=os.environ), Policy)
+            sites[name] = replace(site, policy=own)
+        except ConfigError as error:
+            problems += [Problem(f"sites.{name}.home", None, text) for text in render(error, str(path)).split("\n")]
+        except (OSError, UnicodeDecodeError) as error:
+            problems.append(Problem(f"sites.{name}.home", None, f"{path} cannot be read ({error}); mend it"))
+    if problems:
+        raise ConfigError(problems)
+    try:
+        return replace(config, sites=sites)
+    except ValueError as error:
+        said = f"under the hospitals' own policies ({POLICY}): {error}"
+        raise ConfigError([Problem("sites", None, text) for text in said.split("; sites.")]) from error
 
 
 def _run(config: Config, options: argparse.Namespace, console: Console) -> int:

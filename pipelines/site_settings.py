@@ -27,11 +27,12 @@ AnyLabels: TypeAlias = Annotated[MaskLabels | TableLabels, Field(discriminator="
 class SiteSettings:
     """One hospital: its files, its policy, and what it sets for itself.
 
-    labels, gland: of volumes; a phantom writes its own, and tables hold theirs. methods: label of a method -> fields
-    that this site overrides for its own part. work: fields of the local work that it overrides. max_rejected: share of
-    studies that may be unusable. exclude, test: patients, by identifier or pseudonym, who must not be used (withdrawn
-    consent, for instance), and who alone are this site's test split. readers: studies read at a time, 0 = one for each
-    processor, at most 8.
+    home: the hospital's own folder, outside of runs: its ledger, which every run goes on with, and its
+    `policy.yaml`, which outranks `policy` here; null = the run's folder. labels, gland: of volumes; a phantom
+    writes its own, and tables hold theirs. methods: label of a method -> fields that this site overrides for its
+    own part. work: fields of the local work that it overrides. max_rejected: share of studies that may be unusable.
+    exclude, test: patients, by identifier or pseudonym, who must not be used (withdrawn consent, for instance), and
+    who alone are this site's test split. readers: studies read at a time, 0 = one for each processor, at most 8.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -40,6 +41,7 @@ class SiteSettings:
     labels: AnyLabels | None = None
     gland: GlandMask | None = None
     policy: Policy = Policy()
+    home: str | None = None
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     work: Mapping[str, Any] = field(default_factory=dict)
     max_rejected: float = 0.2

@@ -29,6 +29,7 @@ def results_table(results: Results, root: Path, console: Console) -> None:
     if any(not row["assessable"] for row in rows):
         console.print("* not assessable: under 20 positive or negative examples, or under 5 positive patients")
     console.print(f"report: {root / PAGE}", highlight=False, soft_wrap=True)
+    console.print(f"privacy statement: {root / 'statement.md'}", highlight=False, soft_wrap=True)
     for site in dict.fromkeys(site for row in rows for site in row["sites"]):
         console.print(f"  {site}'s own page: {root / 'sites' / site / SITE_PAGE}", highlight=False, soft_wrap=True)
 
@@ -37,7 +38,8 @@ def publish(results: Results, root: Path) -> None:
     """Put the page of this run where a person looks first: an earlier one may lie there, of other settings."""
     folder = results.artifacts.get("report")
     if folder is not None:
-        DiskFolder(root).write(PAGE, (folder / PAGE).read_bytes())
+        for name in (PAGE, "statement.md", "statement.json"):
+            DiskFolder(root).write(name, (folder / name).read_bytes())
 
 
 def as_json(results: Results, root: Path) -> Mapping[str, Json]:

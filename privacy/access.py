@@ -4,14 +4,15 @@ Everything that learns from patients - a site's descent, a GAN's critic - asks h
 that one place decides who is drawn, how much of each patient may show, and which privacy event that was. The events
 gather in `Access.events`; the gate reads them when a reply wants to leave.
 
-This is the plain door: nothing is clipped, no noise is added, and every look at a patient is a non-private event.
+`PlainAccess` is the plain door: nothing is clipped, no noise is added, and every look at a patient is a non-private
+event. The private one is in `privacy/private.py`. Whoever asks cannot tell which it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +52,12 @@ class Draw(NamedTuple):
     patient: Tensor
 
 
+class Sample(NamedTuple):
+    """Patients that the private door drew. It says nothing about them: the door alone knows what the number means."""
+
+    number: int
+
+
 Forward: TypeAlias = Callable[..., object]
 Objective: TypeAlias = Callable[..., Tensor]
 """objective(forward, batch) -> per-example losses (b,), where forward is the module or a functional form of it."""
@@ -63,11 +70,49 @@ class Gradient(NamedTuple):
     loss: float
 
 
+class Access(Protocol):
+    """A site's patients for the length of one request."""
+
+    @property
+    def events(self) -> list[Event]:
+        """What was done to patients so far."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where the patients lie."""
+        ...
+
+    def epoch(self) -> int:
+        """How many draws make an epoch."""
+        ...
+
+    def size(self, split: Split) -> int:
+        """Number of rows of a split (a fact about patients, hence an event)."""
+        ...
+
+    def shares(self, classes: int) -> Tensor:
+        """(classes,) float64 of the training split that sum to 1: how common each class is."""
+        ...
+
+    def draw(self, *, full: bool = False) -> Draw | Sample:
+        """Draw from the training split, or with `full` take all of it."""
+        ...
+
+    def gradient(
+        self, module: nn.Module, objective: Objective, draw: Draw | Sample, aux: Tensor | None = None
+    ) -> Gradient:
+        """Gradient of the mean loss over a draw, for every parameter of `module` that requires one."""
+        ...
+
+    def measure(self, module: nn.Module, statistic: Objective, split: Split) -> float:
+        """Mean of a statistic over a split, in evaluation mode; NaN where there is none to tell."""
+        ...
+
+
 @dataclass(frozen=True)
-class Access:
-    """A site's patients for the length of one request. `stream` yields row indices of the training split, without
-    end.
-    """
+class PlainAccess:
+    """`stream` yields row indices of the training split, without end."""
 
     splits: Mapping[Split, Rows]
     batch: int
@@ -76,15 +121,25 @@ class Access:
     augment: Augment | None = None
     events: list[Event] = field(default_factory=list)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the patients lie."""
+        return self.splits["train"].x.device
+
+    def epoch(self) -> int:
+        """Mini-batches in an epoch of the training split."""
+        return batches_per_epoch(self.size("train"), self.batch)
+
     def size(self, split: Split) -> int:
         """Number of rows of a split (a fact about patients, hence an event)."""
         self.events.append(NON_PRIVATE)
         return len(self.splits[split].y) if split in self.splits else 0
 
-    def rows(self, split: Split) -> Rows:
-        """All rows of a split, as they are: for scoring at the site, pictures, and pooling where policy allows it."""
+    def shares(self, classes: int) -> Tensor:
+        """How common each class is among the training rows: (classes,) float64."""
         self.events.append(NON_PRIVATE)
-        return self.splits[split]
+        counts = torch.bincount(self.splits["train"].y, minlength=classes).double()
+        return counts / counts.sum()
 
     def draw(self, *, full: bool = False) -> Draw:
         """Draw a mini-batch of training rows (augmented), or with `full` every training row as it is."""
@@ -96,11 +151,15 @@ class Access:
         x = rows.x[index]
         return Draw(x if self.augment is None else self.augment(x, self.generator), rows.y[index], rows.patient[index])
 
-    def gradient(self, module: nn.Module, objective: Objective, draw: Draw, aux: Tensor | None = None) -> Gradient:
+    def gradient(
+        self, module: nn.Module, objective: Objective, draw: Draw | Sample, aux: Tensor | None = None
+    ) -> Gradient:
         """Gradient of the mean loss over a draw, for every parameter of `module` that requires one.
 
         A parameter that the loss does not reach gets zeros, so that every site answers with the same names.
         """
+        if isinstance(draw, Sample):
+            raise TypeError("this draw belongs to a private door; ask the door that drew it")
         self.events.append(NON_PRIVATE)
         named = {name: p for name, p in module.named_parameters() if p.requires_grad}
         loss = objective(module, Batch(draw.x, draw.y, aux)).mean()
@@ -129,8 +188,8 @@ class Access:
 
 def open_access(
     splits: Mapping[Split, Rows], *, batch: int, seed: int, balance: bool = False, augment: Augment | None = None
-) -> Access:
-    """Open the door for one request. `seed` fixes which rows are drawn and how they are augmented.
+) -> PlainAccess:
+    """Open the plain door for one request. `seed` fixes which rows are drawn and how they are augmented.
 
     Raises:
         ValueError: the batch size is not positive.
@@ -139,7 +198,7 @@ def open_access(
         raise ValueError(f"batch must be at least 1, found {batch}")
     generator = torch.Generator().manual_seed(seed)
     stream = minibatches(splits["train"].y, batch=batch, balance=balance, generator=generator)
-    return Access(splits, batch, stream, generator, augment)
+    return PlainAccess(splits, batch, stream, generator, augment)
 
 
 def minibatches(y: Tensor, *, batch: int, balance: bool, generator: torch.Generator) -> Iterator[Tensor]:

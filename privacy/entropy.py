@@ -18,12 +18,12 @@ from torch import Tensor
 Source: TypeAlias = Callable[[int], bytes]
 """source(n) -> n random bytes. Only tests give another one than `os.urandom`."""
 
-RESOLUTION = 53  # bits of a float64's fraction
+RESOLUTION = 52  # with 53 bits the last middle would be rounded to 1
 PARTS = 4
 
 
 def uniform(shape: tuple[int, ...], source: Source = os.urandom) -> Tensor:
-    """Float64 on the open interval (0, 1): the middles of 2^53 equal steps, so neither 0 nor 1 comes."""
+    """Float64 on the open interval (0, 1): the middles of 2^52 equal steps, so neither 0 nor 1 comes."""
     count = math.prod(shape)
     if count == 0:
         return torch.zeros(shape, dtype=torch.float64)

@@ -9,7 +9,7 @@ in L2 for Gaussian and in L1 for Laplace noise, when that patient is added or re
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
@@ -85,7 +85,8 @@ class PoissonSampled:
     kind: ClassVar = "poisson_sampled"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.probability <= 1:
+        _nonnegative("probability", self.probability)
+        if self.probability > 1:
             raise ValueError(f"probability must be in [0, 1], found {self.probability}")
 
 
@@ -123,6 +124,10 @@ class Part:
     event: Event
     kind: ClassVar = "part"
 
+    def __post_init__(self) -> None:
+        if not (isinstance(self.cut, str) and isinstance(self.split, str)):
+            raise ValueError(f"cut and split must be text, found {self.cut!r} and {self.split!r}")
+
 
 Event: TypeAlias = (
     NonPrivate | Nothing | Declared | Gaussian | Laplace | Pure | PoissonSampled | SelfComposed | Composed | Part
@@ -147,18 +152,25 @@ def composed(events: Sequence[Event]) -> Event:
 
     One non-private part makes the whole non-private; no event at all, or nothing but NOTHING, is NOTHING.
     """
-    flat: list[Event] = []
-    for event in events:
-        flat += event.events if isinstance(event, Composed) else [event]
-    if any(_non_private(event) for event in flat):
+    if any(_non_private(event) for event in events):
         return NON_PRIVATE
     counted: dict[Event, int] = {}
-    for event in flat:
-        one, times = (event.event, event.count) if isinstance(event, SelfComposed) else (event, 1)
+    for one, times in _flat(events, 1):
         if not isinstance(one, Nothing) and times:
             counted[one] = 1 if isinstance(one, Declared) else counted.get(one, 0) + times
     parts = tuple(one if times == 1 else SelfComposed(one, times) for one, times in counted.items())
     return NOTHING if not parts else parts[0] if len(parts) == 1 else Composed(parts)
+
+
+def _flat(events: Sequence[Event], times: int) -> Iterator[tuple[Event, int]]:
+    """Every event that is no composition, with how often it stands there."""
+    for event in events:
+        if isinstance(event, Composed):
+            yield from _flat(event.events, times)
+        elif isinstance(event, SelfComposed):
+            yield from _flat([event.event], times * event.count)
+        else:
+            yield event, times
 
 
 def _non_private(event: Event) -> bool:
@@ -190,7 +202,7 @@ def read(said: Json) -> Event:
     Raises:
         UnknownEvent: naming what is not known: a kind, a field, or a value out of range.
     """
-    if not isinstance(said, dict) or said.get("kind") not in KINDS:
+    if not isinstance(said, dict) or not isinstance(said.get("kind"), str) or said["kind"] not in KINDS:
         raise UnknownEvent(f"no event: {str(said)[:120]!r}; known kinds are {', '.join(KINDS)}")
     fields = {name: value for name, value in said.items() if name != "kind"}
     kind = KINDS[str(said["kind"])]
@@ -203,7 +215,7 @@ def read(said: Json) -> Event:
                 raise TypeError("events must be a list, and nothing else is known")
             return Composed(tuple(read(one) for one in events))
         event = kind(**fields)  # type: ignore[arg-type]
-    except (TypeError, KeyError) as error:
+    except (TypeError, KeyError, OverflowError) as error:
         raise UnknownEvent(f"the event {str(said)[:120]!r} is not as it should be: {error}") from error
     except ValueError as error:
         raise UnknownEvent(str(error)) from error

@@ -1,9 +1,14 @@
-"""A site's own policy: what it lets go, whatever the coordinator asks."""
+"""A site's own policy: what it lets go, to whom, and what a patient may be charged for it, whatever the coordinator
+asks.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
+
+from privacy.events import Composed, Declaration, Declared, Event, Part, PoissonSampled, SelfComposed
 
 REQUESTS = (
     "survey",
@@ -14,33 +19,79 @@ REQUESTS = (
     "finish",
     "export",
     "evaluate",
+    "audit",
     "pool",
     "report",
     "holds",
 )
+COORDINATOR = "coordinator"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What all releases together may cost a patient, over the life of the hospital's ledger: (epsilon, delta)."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    epsilon: float
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        found = [] if 0 < self.epsilon < math.inf else [f"epsilon must be > 0 and finite, found {self.epsilon}"]
+        found += [] if 0 < self.delta < 1 else [f"delta must be in (0, 1), found {self.delta}"]
+        if found:
+            raise ValueError("; ".join(found))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What a site answers, and how large an answer may be.
+    """What a site answers.
 
-    requests: the requests that it answers at all. pooling: whether its images may leave for the central baseline.
-    max_bytes: the largest reply.
+    requests: the requests that it answers at all. algorithms: methods that it trains by; null = any. recipients: who
+    may get an answer. pooling: whether its images may leave for the central baseline. max_bytes: the largest reply.
+    budget: the most that a patient may be charged; null = no limit, and no promise. public: facts that the hospital
+    declares public and therefore outside any guarantee; null = counts without a budget, nothing with one, because who
+    promises something says himself what he does not.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     requests: tuple[str, ...] = tuple(name for name in REQUESTS if name != "pool")
+    algorithms: tuple[str, ...] | None = None
+    recipients: tuple[str, ...] = (COORDINATOR,)
     pooling: bool = False
     max_bytes: int = 2**30
+    budget: Budget | None = None
+    public: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        unknown = sorted(set(self.requests) - set(REQUESTS))
-        if unknown:
-            raise ValueError(f"policy.requests: unknown {', '.join(unknown)}; known are {', '.join(REQUESTS)}")
+        found = []
+        if unknown := sorted(set(self.requests) - set(REQUESTS)):
+            found.append(f"policy.requests: unknown {', '.join(unknown)}; known are {', '.join(REQUESTS)}")
+        if unknown := sorted(set(self.public or ()) - {"counts"}):
+            found.append(f"policy.public: unknown {', '.join(unknown)}; known is counts")
         if self.max_bytes < 1:
-            raise ValueError(f"policy.max_bytes must be at least 1, found {self.max_bytes}")
+            found.append(f"policy.max_bytes must be at least 1, found {self.max_bytes}")
+        if self.budget is not None and self.pooling:
+            found.append("policy.pooling: images leave without any guarantee, and a budget promises one; say false")
+        if found:
+            raise ValueError("; ".join(found))
 
     def allows(self, request: str) -> bool:
         """Whether the site answers this request (`pool` only by the word `pooling`)."""
         return self.pooling if request == "pool" else request in self.requests
+
+    def declares(self, what: Declaration) -> bool:
+        """Whether such facts may leave without noise. That something failed always may: silence would say it too."""
+        if what == "failure":
+            return True
+        return self.budget is None if self.public is None else what in self.public
+
+
+def declarations(event: Event) -> set[Declaration]:
+    """What an event tells without noise."""
+    if isinstance(event, Composed):
+        return set().union(*(declarations(one) for one in event.events))
+    if isinstance(event, PoissonSampled | SelfComposed | Part):
+        return declarations(event.event)
+    return {event.what} if isinstance(event, Declared) else set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -18,9 +19,12 @@ from federation.randomness import derived, seeded
 from federation.rehearsal import initial_parameters, rehearse
 from federation.rounds import Outcome, Schedule, conduct
 from federation.task import Output, Task
-from privacy.access import Rows, open_access
+from privacy.access import Access, Rows, open_access
+from privacy.events import NOTHING, Event
 from privacy.folder import Folder
 from privacy.message import Call, Message, from_bytes, to_bytes, unsealed
+from privacy.private import open_private
+from privacy.protection import Protection
 
 
 @dataclass
@@ -87,15 +91,18 @@ class Hospital:
     disk: Folder = field(default_factory=MemoryFolder)
     models: Folder = field(default_factory=MemoryFolder)
     trained: int = 0
+    protection: Protection | None = None
+    events: list[Event] = field(default_factory=list)
 
     def __call__(self, call: Call, message: Message) -> Message:
         def work(memory: Message) -> tuple[Message, Message]:
             self.trained += call.request == "train"
             seed = derived(self.seed, self.stream, call.round, call.request)
-            access = open_access(self.splits, batch=self.work.batch, seed=seed, balance=self.work.balance)
-            site = Site(self.name, self.task, self.work, access)
+            site = Site(self.name, self.task, self.work, self.door(seed))
             with seeded(seed):
-                return participate(self.algorithm, site, call, message, memory, self.models)
+                done = participate(self.algorithm, site, call, message, memory, self.models)
+            self.events += site.access.events
+            return done
 
         answer = once(self.disk, call, self.name, work)
         best = message.facts.get("best")
@@ -103,6 +110,11 @@ class Hospital:
             memories = (answer.memory, remembered(self.disk, call.merged.get(self.name, 0)))
             prune(self.models, memories, best=best if isinstance(best, int) else None, newest=call.round - 1)
         return from_bytes(answer.reply)
+
+    def door(self, seed: int) -> Access:
+        if self.protection is None:
+            return open_access(self.splits, batch=self.work.batch, seed=seed, balance=self.work.balance)
+        return open_private(self.splits, self.protection, counts=NOTHING, source=random.Random(seed).randbytes)
 
     @property
     def stream(self) -> str:

@@ -106,5 +106,5 @@ def map_loss(maps: Tensor, y: Tensor) -> Tensor:
     """Equation 9, per example: |CAM_0 u CAM_1| and the maps of the classes that are not y."""
     cams = activation_maps(maps)
     union = cams.amax(dim=1).mean(dim=(1, 2))
-    wrong = 1.0 - functional.one_hot(y, cams.shape[1]).to(cams.dtype)
+    wrong = (torch.arange(cams.shape[1], device=y.device) != y[:, None]).to(cams.dtype)
     return union + (wrong * cams.mean(dim=(2, 3))).sum(dim=1)

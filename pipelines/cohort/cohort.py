@@ -19,10 +19,10 @@ from torch import Tensor
 
 from pipelines.cohort.admission import Waiting, admitted
 from pipelines.cohort.examples import IMAGES, AnyImages, Files, Labels, open_source
-from pipelines.cohort.features import Moments, moments, normalized_by, to_json
+from pipelines.cohort.features import Features, Moments, moments, normalized_by, to_json
 from pipelines.cohort.labels import GlandMask
 from pipelines.cohort.pseudonym import normalized, pseudonym
-from pipelines.cohort.split import SPLITS, split_patients
+from pipelines.cohort.split import SPLITS, division_code, split_patients
 from pipelines.cohort.spool import Spool
 from pipelines.cohort.study import Rejected
 from pipelines.cohort.survey import survey as survey
@@ -37,7 +37,8 @@ class Cohort:
     (n,) int64, 0 or 1. patient: (n,) int64, index into `patients`. position: (n,) float32, slice index in its study,
     0 = most inferior. lesion, gland: (n, *spatial) uint8, 0 where unknown, or (n, 0) where such masks make no sense.
     split: (n,) int8, 0 = train, 1 = validation, 2 = test. patients: pseudonyms, sorted. unit: of the images' values.
-    recipe: `images`, the settings by which examples were made, and `scale`, the moments that normalized features.
+    recipe: `images`, the settings by which examples were made; `scale`, the moments that normalized features; and how
+    patients were divided: `independent`, and the `cut`, a keyed name of the division (see `split.division_code`).
     """
 
     images: Tensor
@@ -72,16 +73,17 @@ def read_cohort(
     key: bytes,
     exclude: tuple[str, ...] = (),
     test: tuple[str, ...] = (),
+    independent: bool = False,
     readers: int = 1,
     scale: Moments | None = None,
     scratch: Path | None = None,
 ) -> Reading:
     """Read, check, prepare, label, de-identify and split all studies of a hospital.
 
-    fractions, seed: see `split_patients`; the split follows the identifiers in the files, not the key. key: of the
-    pseudonyms. exclude: identifiers or pseudonyms of patients that must not be used, for instance after withdrawal.
-    test: those who alone are the test split. readers: studies read at a time; it does not change the result. scale:
-    moments of all sites' training patients, where features are normalized by them; without it such features stay raw.
+    fractions, seed, independent: see `split_patients`; the split follows the identifiers in the files, not the key.
+    key: of the pseudonyms. exclude: identifiers or pseudonyms of patients that must not be used, for instance after
+    withdrawal. test: those who alone are the test split. readers: studies read at a time; it does not change the
+    result. scale: moments of all sites' training patients, by which features are normalized; without it they stay raw.
     scratch: a folder on whose disk examples are put down, in files without a name; the cohort's images lie there.
 
     Returns:
@@ -95,16 +97,18 @@ def read_cohort(
     """
     opened = open_source(source, labels, images, gland)
     names = {found.patient: pseudonym(key, found.patient) for found in opened.waiting if found.patient}
-    out, held = _named_by(exclude, names), _named_by(test, names)
+    out = _named_by(exclude, names)
+    # With the names as given: which of them are here must not change how the others are divided.
+    held = {*map(normalized, test), *_named_by(test, names)}
     # In the order in which they are kept, which does not depend on that of the files.
     ordered = sorted(opened.waiting, key=lambda found: (names.get(found.patient, ""), _natural(found.study)))
     waiting = [found for found in ordered if found.patient not in out]
     taken, refused, parts = _take(waiting, images.inputs, readers, scratch)
     rejected = (*opened.rejected, *refused)
-    positive = {study.patient: 0 for study in taken}
-    for study in taken:
-        positive[study.patient] |= int(any(study.labels))
-    splits = split_patients(positive, fractions=fractions, seed=seed, test=held)
+    positives_last = sorted(taken, key=lambda study: any(study.labels))
+    positive = {study.patient: int(any(study.labels)) for study in positives_last}
+    splits = split_patients(positive, fractions=fractions, seed=seed, test=held, independent=independent)
+    cut = division_code(fractions, seed=seed, test=[*map(normalized, test)], independent=independent, key=key)
     cohort = _assembled(taken, parts, names, splits, opened.unit)
     facts: dict[str, Json] = {
         "files": opened.files,
@@ -119,6 +123,7 @@ def read_cohort(
         **_counts(cohort),
     }
     identifiers = {names[study.patient]: study.patient for study in taken}
+    cohort = replace(cohort, recipe={"independent": independent, "cut": cut})
     return Reading(_scaled(cohort, images, scale), rejected, facts, identifiers)
 
 
@@ -134,10 +139,12 @@ def _matched(wanted: tuple[str, ...], names: Mapping[str, str]) -> int:
 
 
 def _scaled(cohort: Cohort, images: AnyImages, scale: Moments | None) -> Cohort:
-    recipe: dict[str, Json] = {"images": IMAGES.dump_python(images, mode="json"), "scale": None}
-    if images.kind != "features" or images.normalize == "none" or (images.normalize == "pooled" and scale is None):
+    recipe: dict[str, Json] = {**cohort.recipe, "images": IMAGES.dump_python(images, mode="json"), "scale": None}
+    known = None
+    if isinstance(images, Features) and images.normalize in ("site", "pooled"):
+        known = training_moments(cohort) if images.normalize == "site" else scale
+    if known is None:
         return replace(cohort, recipe=recipe)
-    known = scale if images.normalize == "pooled" and scale is not None else training_moments(cohort)
     recipe["scale"] = to_json(known)
     return replace(cohort, images=normalized_by(cohort.images, known), recipe=recipe)
 

@@ -9,28 +9,106 @@ import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
+from typing import Literal, TypeAlias
 
-DELIMITERS = ",;\t"
+from pipelines.cohort.study import Rejected
+from pipelines.cohort.unusable import Unusable
+
+Separator: TypeAlias = Literal["comma", "semicolon", "tab"]
+Line: TypeAlias = dict[str, str] | Unusable
+SEPARATORS: Mapping[Separator, str] = {"comma": ",", "semicolon": ";", "tab": "\t"}
+MARK = b"\xef\xbb\xbf"  # with which some programs begin a file in UTF-8
+LINE_ENDS = re.compile(rb"\r\n|\r|\n")
 
 
-def read_csv(path: Path, names: Sequence[str] = ()) -> tuple[list[str], list[dict[str, str]]]:
-    """Column names and lines of a table. names: of the columns, where the file has no header line.
+def read_lines(
+    path: Path, names: Sequence[str] = (), separator: Separator | None = None
+) -> tuple[list[str], list[Line]]:
+    """Column names and lines of a table of patients: each line is read by itself, so that none can change another.
+
+    So a text must end on the line on which it begins: where a quote that is not closed may go on, it takes the lines of
+    other patients for its own, up to the next one. A line without any value is left out.
+
+    names: of the columns, where the file has no header line. separator: None = the one that stands most often in the
+    header line, or a comma where there is none, since the first line is then a patient.
+
+    Returns:
+        The names; and each line as column -> text, "" where it is short, or why it cannot be read (`unreadable`): its
+        bytes are not UTF-8, a quote is not closed, or it has more fields than there are names.
 
     Raises:
-        OSError, ValueError, csv.Error: the file cannot be read, is empty, or a line has more fields than the header.
+        OSError, ValueError, csv.Error: the file or its header line cannot be read, or is empty, or no line can be read.
     """
+    raw = LINE_ENDS.split(path.read_bytes().removeprefix(MARK))
+    sign = SEPARATORS[separator or "comma"]
+    if names:
+        header = _checked(names)
+    else:
+        start = next((place for place, line in enumerate(raw) if line.strip()), 0)
+        first = _decoded(raw[start])
+        sign = SEPARATORS[separator] if separator else _delimiter(first)
+        header, raw = _checked(next(csv.reader([first], delimiter=sign, strict=True), [])), raw[start + 1 :]
+    found = [_line(line, sign, header, alone=bool(names)) for line in raw if line.strip()]
+    lines = [line for line in found if isinstance(line, Unusable) or any(line.values())]
+    if (bad := [line for line in lines if isinstance(line, Unusable)]) and len(bad) == len(lines):
+        raise ValueError(f"none of its {len(lines)} lines can be read; the first: {bad[0].detail}")
+    return header, lines
+
+
+def _line(raw: bytes, sign: str, header: Sequence[str], *, alone: bool) -> Line:
+    """One line. alone: there is no header line, which would tell a wrong separator."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        fields = next(csv.reader([_decoded(raw)], delimiter=sign, strict=True), [])
+    except csv.Error as error:
+        return Unusable(
+            "unreadable", f"it is no line of a table ({error}). Close each quote on the line where it opens."
+        )
+    except ValueError as error:
+        return Unusable("unreadable", f"{error}.")
+    if len(fields) > len(header):
+        return Unusable("unreadable", f"it has {len(fields)} fields of {len(header)}. Quote separators in texts.")
+    if alone and len(fields) == 1 < len(header):
+        return Unusable("unreadable", f"it has 1 field of {len(header)}. Say the `separator` in the settings.")
+    return {name: text.strip() for name, text in zip_longest(header, fields, fillvalue="")}
+
+
+def _decoded(raw: bytes) -> str:
+    try:
+        return raw.decode()
     except UnicodeDecodeError as error:
         raise ValueError(f"it is not UTF-8 (byte {error.start}); save it as CSV UTF-8") from error
-    lines_of, columns = io.StringIO(text, newline=""), list(names) or None
-    reader = csv.DictReader(lines_of, fieldnames=columns, delimiter=_delimiter(text), restval="", strict=True)
-    header = [name.strip() for name in reader.fieldnames or []]
+
+
+def _checked(names: Sequence[str]) -> list[str]:
+    header = [name.strip() for name in names]
     if not header:
         raise ValueError("it is empty; a header line is needed")
     if twice := [number for number, name in enumerate(header, start=1) if name and name in header[: number - 1]]:
         raise ValueError(f"column {twice[0]} has the name of an earlier one; give each its own")
+    return header
+
+
+def _delimiter(text: str) -> str:
+    """The one that stands most often in the first line, outside quotes."""
+    first = re.sub(r'"[^"]*"', "", text.lstrip("\r\n").splitlines()[0]) if text.strip() else ""
+    return max(SEPARATORS.values(), key=first.count)
+
+
+def read_csv(path: Path, names: Sequence[str] = ()) -> tuple[list[str], list[dict[str, str]]]:
+    """Column names and lines of a table that is in order as a whole, where a quoted text may run over several lines.
+
+    For a look at a folder of which nothing is known; patients are read by `read_lines`. names: as there.
+
+    Raises:
+        OSError, ValueError, csv.Error: the file cannot be read, is empty, or a line has more fields than the header.
+    """
+    text = _decoded(path.read_bytes().removeprefix(MARK))
+    reader = csv.DictReader(
+        io.StringIO(text, newline=""), list(names) or None, delimiter=_delimiter(text), restval="", strict=True
+    )
+    header = _checked(reader.fieldnames or [])
     reader.fieldnames = header
     lines = list(reader)
     long = [number for number, line in enumerate(lines, start=1) if None in line]
@@ -40,25 +118,28 @@ def read_csv(path: Path, names: Sequence[str] = ()) -> tuple[list[str], list[dic
     return header, [line for line in stripped if any(line.values())]
 
 
-def _delimiter(text: str) -> str:
-    """The one that stands most often in the first line, outside quotes."""
-    first = re.sub(r'"[^"]*"', "", text.lstrip("\r\n").splitlines()[0]) if text.strip() else ""
-    return max(DELIMITERS, key=first.count)
-
-
-def chosen(lines: Sequence[Mapping[str, str]], where: Mapping[str, Sequence[str]]) -> list[tuple[int, dict[str, str]]]:
+def chosen(
+    lines: Sequence[Mapping[str, str] | Unusable], where: Mapping[str, Sequence[str]]
+) -> list[tuple[int, dict[str, str]]]:
     """Lines whose columns hold one of the values that `where` names, each with its number, 1 = first after the header.
+
+    A line that cannot be read is not among them, and keeps its number.
 
     Raises:
         ValueError: a column is missing, or no line is left.
     """
-    if missing := sorted(set(where) - set(lines[0] if lines else where)):
+    read = [(number, line) for number, line in enumerate(lines, start=1) if not isinstance(line, Unusable)]
+    if missing := sorted(set(where) - set(read[0][1] if read else where)):
         raise ValueError(f"where: no column {', '.join(missing)}; see the names in its first line")
     found = [
-        (number, dict(line))
-        for number, line in enumerate(lines, start=1)
-        if all(line[column] in values for column, values in where.items())
+        (number, dict(line)) for number, line in read if all(line[column] in values for column, values in where.items())
     ]
     if not found:
         raise ValueError(f"none of {len(lines)} lines has the values of where ({', '.join(where)}); change it")
     return found
+
+
+def refused(lines: Sequence[Mapping[str, str] | Unusable]) -> list[Rejected]:
+    """The lines that cannot be read. Whose they are, and whether `where` asks for them, nobody can say."""
+    told = [(number, line) for number, line in enumerate(lines, start=1) if isinstance(line, Unusable)]
+    return [Rejected(f"line {number}", error.reason, error.detail) for number, error in told]

@@ -108,7 +108,7 @@ def index_dicom(source: DicomSource) -> Index:
         raise ValueError("; ".join(problems))
     root = Path(source.folder).resolve()
     paths = walk(root)
-    seen: dict[tuple[str, str], Any] = {}
+    seen: dict[tuple[object, ...], Any] = {}
     read = [_frames(path, source, seen) for path in paths]
     damaged = {path: found for path, found in zip(paths, read, strict=True) if isinstance(found, Unusable)}
     frames = [frame for found in read if not isinstance(found, Unusable) for frame in found]
@@ -131,7 +131,7 @@ def index_dicom(source: DicomSource) -> Index:
     return Index(candidates, tuple(rejected), len(paths), ignored, len(unselected))
 
 
-def _frames(path: Path, source: DicomSource, seen: dict[tuple[str, str], Any]) -> list[Frame] | Unusable:
+def _frames(path: Path, source: DicomSource, seen: dict[tuple[object, ...], Any]) -> list[Frame] | Unusable:
     """A file's images; none if it is not a DICOM image and does not claim to be one."""
     try:
         with readable(path.name):

@@ -2,12 +2,14 @@
 
 Vocabularies come from the YAML and never from the data: pooled silently, they would tell every site what the others'
 patients have. How features are scaled is a choice that changes results (docs/results.md): by each site's own training
-patients, or by all sites' together, which is a release of its own (`moments`).
+patients, by all sites' together, which is a release of its own (`moments`), or by ranges that the settings state. Only
+the last looks at nobody else, so that under differential privacy one patient cannot move another's numbers.
 """
 
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,14 +19,22 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pipelines.cohort.admission import Admitted, Examples, Opened, Waiting, no_masks
-from pipelines.cohort.csvfile import chosen, read_csv
+from pipelines.cohort.csvfile import Separator, chosen, read_lines, refused
 from pipelines.cohort.pseudonym import normalized
 from pipelines.cohort.unusable import Unusable
 from privacy.message import Json
 
+Floats = NDArray[np.float64]
+UNITS = {
+    "site": "site's standard deviations",
+    "pooled": "pooled standard deviations",
+    "declared": "share of the declared range",
+    "none": "as in the table",
+}
 NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
@@ -32,10 +42,13 @@ NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 class TableSource:
     """A CSV file, one line an example.
 
-    columns: names of the columns, where the file has no header line. patient: the column that names the patient; null =
-    each line is a patient, called by its number (1 = first). label: the column of the label; it is positive above
-    `positive_above`. missing: texts that stand for a missing value; a line that misses a feature is not used.
-    where: column -> values; only lines with one of them are used.
+    columns: names of the columns, where the file has no header line. separator: null = the one of the header line, or a
+    comma where there is none. patient: the column that names the patient; null = each line is a patient, called by its
+    number (1 = first). A line that is removed then renames those after it, so a patient who goes is excluded by his
+    number, which stays his; differential privacy speaks of that, too: of two tables that differ in whether a line is
+    excluded. label: the column of the label; it is positive above `positive_above`. missing: texts that stand for a
+    missing value; a line that misses a feature is not used. where: column -> values; only lines with one of them are
+    used.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -43,6 +56,7 @@ class TableSource:
     kind: Literal["table"] = "table"
     file: str
     columns: tuple[str, ...] = ()
+    separator: Separator | None = None
     patient: str | None = None
     label: str
     positive_above: float = 0.0
@@ -60,7 +74,9 @@ class Features:
 
     numbers: columns. categories: column -> all values that it may have; the first is the reference, coded by zeros.
     normalize: subtract the mean and divide by the standard deviation of training patients of each site (`site`) or of
-    all sites (`pooled`), or leave the numbers (`none`). A column that is constant there is only centred.
+    all sites (`pooled`); or cut the numbers to `ranges` and bring these onto [0, 1] (`declared`); or leave the numbers
+    (`none`). A column that is constant there is only centred. ranges: of `declared`, number -> lowest and highest
+    value, from public knowledge and never from the data; values beyond them become the nearer end.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -68,7 +84,8 @@ class Features:
     kind: Literal["features"] = "features"
     numbers: tuple[str, ...] = ()
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    normalize: Literal["site", "pooled", "none"] = "site"
+    normalize: Literal["site", "pooled", "declared", "none"] = "site"
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         names = [*self.numbers, *self.categories]
@@ -80,8 +97,24 @@ class Features:
             for name, values in self.categories.items()
             if len(set(values)) < 2 or len(set(values)) < len(values)
         ]
+        problems += self._range_problems()
         if problems:
             raise ValueError("; ".join(problems))
+
+    def _range_problems(self) -> list[str]:
+        if self.normalize != "declared":
+            said = f"ranges: they go with normalize: declared, found normalize: {self.normalize}; remove one of the two"
+            return [said] if self.ranges else []
+        missing = [name for name in self.numbers if name not in self.ranges]
+        unknown = [name for name in self.ranges if name not in self.numbers]
+        problems = [f"ranges: none for {', '.join(missing)}; normalize: declared needs one a number"] if missing else []
+        if unknown:
+            problems.append(f"ranges: {', '.join(unknown)} is not among numbers ({', '.join(self.numbers)}); remove it")
+        return problems + [
+            f"ranges.{name} must be two finite numbers, the lower first, found {list(ends)}"
+            for name, ends in self.ranges.items()
+            if not (math.isfinite(ends[0]) and math.isfinite(ends[1]) and ends[0] < ends[1])
+        ]
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -96,7 +129,7 @@ def open_lines(source: TableSource, images: Features, *, labelled: bool = True) 
         ValueError: settings are wrong (no such file or column, no line fits, ...); all problems at once.
     """
     try:
-        header, everything = read_csv(Path(source.file), source.columns)
+        header, everything = read_lines(Path(source.file), source.columns, source.separator)
         lines = chosen(everything, source.where)
     except (OSError, ValueError, csv.Error) as error:
         raise ValueError(f"source.file: {source.file!r} cannot be read ({error})") from error
@@ -108,8 +141,9 @@ def open_lines(source: TableSource, images: Features, *, labelled: bool = True) 
         Waiting(_patient(source, number, line), f"line {number}", partial(_admit, number, line, source, images, wanted))
         for number, line in lines
     ]
-    scaled = {"site": "site's standard deviations", "pooled": "pooled standard deviations", "none": "as in the table"}
-    return Opened(tuple(waiting), (), 1, 0, len(everything) - len(lines), scaled[images.normalize])
+    broken = refused(everything)
+    unselected = len(everything) - len(broken) - len(lines)
+    return Opened(tuple(waiting), tuple(broken), 1, 0, unselected, UNITS[images.normalize])
 
 
 def _patient(source: TableSource, number: int, line: Mapping[str, str]) -> str:
@@ -128,7 +162,7 @@ def _admit(
     columns = [numbers[name] for name in images.numbers]
     for name, values in images.categories.items():
         columns += _coded(name, line[name], values)
-    row = np.array(columns, np.float32)
+    row = within_ranges(np.array(columns, np.float64), images).astype(np.float32)
     examples = Examples(row[None], no_masks(1), no_masks(1), np.zeros(1, np.float32))
     return Admitted(
         patient,
@@ -157,6 +191,18 @@ def _coded(name: str, text: str, values: tuple[str, ...]) -> list[float]:
     return [float(place == found) for place in range(1, len(values))]
 
 
+def within_ranges(row: Floats, images: Features) -> Floats:
+    """A line's features (F,), its numbers cut to the declared ranges and brought onto [0, 1]; it depends on no other.
+
+    As they are where `normalize` is not `declared`.
+    """
+    if images.normalize != "declared":
+        return row
+    low, high = np.array([images.ranges[name] for name in images.numbers], np.float64).reshape(-1, 2).T
+    count = len(images.numbers)
+    return np.concatenate([(np.clip(row[:count], low, high) - low) / (high - low), row[count:]])
+
+
 @dataclass(frozen=True)
 class Moments:
     """Number, sums and sums of squares of training examples: what pooled standardization is made of. (F,) float64."""
@@ -178,13 +224,22 @@ def normalized_by(x: Tensor, known: Moments) -> Tensor:
     return ((x.double() - mean) / spread).float()
 
 
-def as_in_the_table(x: Tensor, known: Moments | None) -> Tensor:
-    """The inverse of `normalized_by` (n, F) float64, to the six digits that float32 kept."""
-    if known is None:
-        return x.double()
-    mean, spread = _scale(known)
-    grain = 10.0 ** (torch.log10((mean.abs() + spread).clamp(min=1e-30)).floor() - 5)
-    return ((x.double() * spread + mean) / grain).round() * grain
+def as_in_the_table(x: Tensor, images: Features, known: Moments | None) -> Tensor:
+    """Examples (n, F) in the table's own numbers, float64, to the six digits that float32 kept.
+
+    The inverse of `normalized_by`, or of `within_ranges`, of which values beyond the range come back as its end.
+    """
+    if images.normalize == "declared":
+        ends = [images.ranges[name] for name in images.numbers]
+        ends += [(0.0, 1.0)] * (x.shape[1] - len(ends))  # categories
+        low, high = torch.tensor(ends, dtype=torch.float64).T
+        return _unscaled(x, low, high - low)
+    return x.double() if known is None else _unscaled(x, *_scale(known))
+
+
+def _unscaled(x: Tensor, offset: Tensor, factor: Tensor) -> Tensor:
+    grain = 10.0 ** (torch.log10((offset.abs() + factor).clamp(min=1e-30)).floor() - 5)
+    return ((x.double() * factor + offset) / grain).round() * grain
 
 
 def _scale(known: Moments) -> tuple[Tensor, Tensor]:

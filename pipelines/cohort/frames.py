@@ -53,12 +53,12 @@ class Frame:
 
 
 def read_frames(
-    path: Path, keywords: Sequence[str], *, diffusion: bool, seen: dict[tuple[str, str], Any]
+    path: Path, keywords: Sequence[str], *, diffusion: bool, seen: dict[tuple[object, ...], Any]
 ) -> list[Frame]:
     """Read the headers of one file.
 
-    keywords: what to keep. diffusion: whether b-values are wanted. seen: values of files read before; equal ones are
-    kept once, since a hospital's index holds many files.
+    keywords: what to keep. diffusion: whether b-values are wanted. seen: values of files read before; those of equal
+    type and text are kept once, since a hospital's index holds many files.
 
     Returns:
         One per image; nothing for a DICOMDIR. A multi-frame file without a functional group for each of its frames is
@@ -74,7 +74,9 @@ def read_frames(
     if dataset.file_meta.get("MediaStorageSOPClassUID") == MediaStorageDirectoryStorage:
         return []
     found = {keyword: value for keyword in keywords if not _empty(value := dataset.get(keyword))}
-    common = {keyword: seen.setdefault((keyword, str(value)), value) for keyword, value in found.items()}
+    common = {
+        keyword: seen.setdefault((keyword, *_kinds(value), str(value)), value) for keyword, value in found.items()
+    }
     if "SeriesInstanceUID" not in common:
         raise Unusable("missing_tag", "there is no SeriesInstanceUID; the file may be cut short. Export it again.")
     syntax = str(dataset.file_meta.get("TransferSyntaxUID", ""))
@@ -103,6 +105,11 @@ def functional_groups(dataset: Dataset, index: int, name: str) -> list[Dataset]:
     """All items of a functional group macro such as PixelValueTransformationSequence: shared ones, then the frame's."""
     shared, own = dataset.get(SHARED) or [], dataset.get(OWN) or []
     return [item for group in (*shared[:1], *own[index : index + 1]) for item in group.get(name) or []]
+
+
+def _kinds(value: object) -> tuple[type, ...]:
+    """A value's type and those of its parts: 80 is a number in one archive, and a text in another."""
+    return (type(value), *map(type, value)) if isinstance(value, MultiValue) else (type(value),)
 
 
 def _empty(value: object) -> bool:

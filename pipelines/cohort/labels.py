@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from pipelines.cohort.csvfile import read_csv
+from pipelines.cohort.csvfile import Line, read_lines
 from pipelines.cohort.index import folder_problems
 from pipelines.cohort.pseudonym import normalized
 from pipelines.cohort.unusable import Unusable
@@ -29,9 +29,10 @@ class MaskLabels:
 
     pattern: file name below `folder`, with {patient}, and {session} (StudyInstanceUID) where a patient has several
     visits. names: a JSON object, or a CSV file with a header line, that maps the patient's identifier in the images to
-    what stands for {patient}; a key may also be the identifier, an underscore and a date or visit. minimum_pixels: how
-    many mask pixels make a slice positive, counted on the prepared slices, so that it is the same area at every
-    hospital.
+    what stands for {patient}; a key may also be the identifier, an underscore and a date or visit. Where identifiers
+    themselves have underscores, give each patient a key of his own, or `P1_2` is taken for a visit of `P1`.
+    minimum_pixels: how many mask pixels make a slice positive, counted on the prepared slices, so that it is the same
+    area at every hospital.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -85,11 +86,16 @@ class TableLabels:
 
 @dataclass(frozen=True)
 class Masks:
-    """A checked folder of masks. names: identifier in the images -> name in the mask's file, None = the same."""
+    """A checked folder of masks.
+
+    names: identifier in the images -> names in the masks' files, of which there must be one; None = the same.
+    unreadable: numbers of the mapping's lines, or pairs, that cannot be read.
+    """
 
     folder: Path
     pattern: str
-    names: Mapping[str, str] | None
+    names: Mapping[str, frozenset[str]] | None
+    unreadable: tuple[int, ...] = ()
 
 
 class Row(NamedTuple):
@@ -102,30 +108,32 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """A table of labels. rows: patient -> lines."""
+    """A table of labels. rows: patient -> lines. unreadable: numbers of lines that cannot be read, 1 = first."""
 
     rows: Mapping[str, tuple[Row, ...]]
     by_study: bool
     by_slice: bool
+    unreadable: tuple[int, ...] = ()
 
 
 def open_masks(settings: MaskLabels | GlandMask, where: str) -> Masks:
     """Check a folder of masks and read its mapping of names.
 
-    where: how messages call the settings, as in "labels".
+    where: how messages call the settings, as in "labels". What is wrong with one patient's name rejects him later.
 
     Raises:
-        ValueError: the folder is missing, or the mapping cannot be read; all problems at once.
+        ValueError: the folder is missing, or the mapping cannot be read or fits nobody; all problems at once.
     """
     problems, names = folder_problems(f"{where}.folder", settings.folder), None
+    broken: tuple[int, ...] = ()
     if settings.names is not None:
         try:
-            names = _read_names(Path(settings.names))
-        except (OSError, ValueError) as error:
+            names, broken = _read_names(Path(settings.names))
+        except (OSError, ValueError, csv.Error) as error:
             problems.append(f"{where}.names: {settings.names!r} is not a mapping of names ({error})")
     if problems:
         raise ValueError("; ".join(problems))
-    return Masks(Path(settings.folder).resolve(), settings.pattern, names)
+    return Masks(Path(settings.folder).resolve(), settings.pattern, names, broken)
 
 
 def find_mask(masks: Masks, patient: str, *, missing: str, session: str = "", visits: int = 1) -> Path:
@@ -144,7 +152,7 @@ def find_mask(masks: Masks, patient: str, *, missing: str, session: str = "", vi
             f"the patient has {visits} visits, and one mask cannot fit them all. Put {SESSION}, which stands for the "
             "StudyInstanceUID, into the pattern of the masks.",
         )
-    name = patient if masks.names is None else _mapped(masks.names, patient, missing)
+    name = patient if masks.names is None else _mapped(masks.names, patient, missing, masks.unreadable)
     file = masks.pattern.replace(PATIENT, name).replace(SESSION, session)
     for form in ("NFC", "NFD"):  # how a file system spells an umlaut is its own affair
         path = (masks.folder / unicodedata.normalize(form, file)).resolve()
@@ -154,14 +162,14 @@ def find_mask(masks: Masks, patient: str, *, missing: str, session: str = "", vi
 
 
 def open_table(settings: TableLabels) -> Table:
-    """Read a table of labels.
+    """Read a table of labels. Lines that cannot be read label nobody, since it is not known whose they are.
 
     Raises:
         ValueError: the file cannot be read, or lacks a column.
     """
     columns = [column for column in (settings.patient, settings.label, settings.study, settings.slice) if column]
     try:
-        header, lines = read_csv(Path(settings.file))
+        header, lines = read_lines(Path(settings.file))
     except (OSError, ValueError, csv.Error) as error:
         raise ValueError(f"labels.file: {settings.file!r} cannot be read ({error})") from error
     missing = [column for column in columns if column not in header]
@@ -171,10 +179,12 @@ def open_table(settings: TableLabels) -> Table:
         )
     rows: dict[str, list[Row]] = {}
     for line in lines:
+        if isinstance(line, Unusable):
+            continue
         study, number = (line[name] if name else None for name in (settings.study, settings.slice))
         rows.setdefault(normalized(line[settings.patient]), []).append(Row(line[settings.label], study, number))
     whole = {patient: tuple(found) for patient, found in rows.items()}
-    return Table(whole, settings.study is not None, settings.slice is not None)
+    return Table(whole, settings.study is not None, settings.slice is not None, _unreadable(lines))
 
 
 def table_labels(table: Table, patient: str, study: str, slices: Sequence[int], *, alone: bool) -> list[int]:
@@ -188,9 +198,8 @@ def table_labels(table: Table, patient: str, study: str, slices: Sequence[int], 
     """
     rows = [row for row in table.rows.get(patient, ()) if row.study is None or row.study in _names_of(study)]
     if not rows:
-        raise Unusable(
-            "no_label", f"the table has no line for this {'study' if table.by_study else 'patient'}. Add it."
-        )
+        what = "study" if table.by_study else "patient"
+        raise Unusable("no_label", f"the table has no line for this {what}. Add it.{_told(table.unreadable)}")
     if not table.by_slice:
         return [_label(rows, "the table")] * len(slices)
     if not alone and not table.by_study:
@@ -208,34 +217,58 @@ def _pattern_problems(pattern: str) -> list[str]:
     return [] if good else [f"pattern: {pattern!r} has no {PATIENT}; it must say where the patient's name stands"]
 
 
-def _read_names(path: Path) -> dict[str, str]:
+def _unreadable(lines: Sequence[Line]) -> tuple[int, ...]:
+    return tuple(number for number, line in enumerate(lines, start=1) if isinstance(line, Unusable))
+
+
+def _told(unreadable: Sequence[int]) -> str:
+    if not unreadable:
+        return ""
+    which = ", ".join(map(str, unreadable[:8]))
+    return f" Its line{'s' * (len(unreadable) > 1)} {which} cannot be read, and may be meant: correct that first."
+
+
+def _read_names(path: Path) -> tuple[dict[str, frozenset[str]], tuple[int, ...]]:
+    """The names of each patient, and the numbers of the lines or pairs that are not two names."""
     if path.suffix.lower() == ".json":
         pairs = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=list)
-    else:
-        header, lines = read_csv(path)
-        pairs = [[line[column] for column in header[:2]] for line in lines]
-    return _distinct(pairs)
+        return _distinct(pairs if isinstance(pairs, list) else [None])
+    header, lines = read_lines(path)
+    return _distinct([None if isinstance(line, Unusable) else [line[name] for name in header[:2]] for line in lines])
 
 
-def _distinct(pairs: object) -> dict[str, str]:
-    names: dict[str, str] = {}
-    for place, pair in enumerate(pairs if isinstance(pairs, list) else [None], start=1):
-        if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
-            raise ValueError(f"pair {place} is not two names")
-        key, value = normalized(pair[0]), pair[1].strip()
-        if names.setdefault(key, value) != value:
-            raise ValueError(f"pair {place} gives a second name to a patient who has one already")
-    return names
+def _distinct(pairs: Sequence[object]) -> tuple[dict[str, frozenset[str]], tuple[int, ...]]:
+    """Whoever has a pair that is not two names has an entry without it, so that no dated key stands in for it.
+
+    Raises:
+        ValueError: there are pairs, and no patient has one name.
+    """
+    names: dict[str, frozenset[str]] = {}
+    broken, second = [], []
+    for place, pair in enumerate(pairs, start=1):
+        parts = pair if isinstance(pair, list | tuple) and len(pair) == 2 else (None, None)
+        key, value = (text.strip() if isinstance(text, str) else None for text in parts)
+        known = names.get(normalized(key), frozenset()) if key is not None else frozenset()
+        if key is not None:
+            names[normalized(key)] = known | ({value} if value is not None else set())
+        if key is None or value is None:
+            broken.append(place)
+        elif known - {value}:
+            second.append(place)
+    if pairs and not any(len(found) == 1 for found in names.values()):
+        said = f"{second[0]} gives a second name to a patient who has one already" if second else ""
+        raise ValueError(f"pair {said or f'{broken[0]} is not two names'}, and no patient has one name")
+    return names, tuple(broken)
 
 
-def _mapped(names: Mapping[str, str], patient: str, missing: str) -> str:
-    if patient in names:
-        return names[patient]
-    found = sorted({value for key, value in names.items() if key.startswith(f"{patient}_")})
+def _mapped(names: Mapping[str, frozenset[str]], patient: str, missing: str, unreadable: Sequence[int]) -> str:
+    own = names.get(patient)
+    dated = (found for key, found in names.items() if key.startswith(f"{patient}_"))
+    found = sorted(frozenset().union(*dated) if own is None else own)
     if len(found) > 1:
         raise Unusable("ambiguous_name", f"{len(found)} names fit this patient: {', '.join(found[:4])}. Leave one.")
     if not found:
-        raise Unusable(missing, "the mapping of names does not have this patient. Add it.")
+        raise Unusable(missing, f"the mapping of names does not have this patient. Add it.{_told(unreadable)}")
     return found[0]
 
 

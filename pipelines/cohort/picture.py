@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from pipelines.cohort.admission import Admitted, Examples, Opened, Waiting, no_masks
-from pipelines.cohort.csvfile import chosen, read_csv
+from pipelines.cohort.csvfile import Line, chosen, read_lines, refused
 from pipelines.cohort.index import folder_problems, walk
 from pipelines.cohort.labels import WHOLE
 from pipelines.cohort.pseudonym import normalized
@@ -35,6 +35,9 @@ class PictureSource:
 
     image: the column with a picture's file, as `pattern` places it below the folder. patient, label: columns; labels
     are 0 or 1. where: column -> values; only lines with one of them are used, {site: [vienna, graz]} for instance.
+
+    A picture that several lines name is not used, be they of one patient or of two: used for both, it would train under
+    one's label and be tested under the other's. So here a patient's line can take another's picture from him.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -85,7 +88,7 @@ def picture_names(source: PictureSource) -> list[str]:
     Raises:
         OSError, ValueError, csv.Error: the table cannot be read, or lacks the column.
     """
-    header, lines = read_csv(Path(source.table))
+    header, lines = read_lines(Path(source.table))
     if source.image not in header:
         raise ValueError(f"no column {source.image}; see the names in its first line")
     return [line[source.image] for _, line in chosen(lines, source.where)]
@@ -97,11 +100,12 @@ def open_pictures(source: PictureSource, images: Pictures) -> Opened:
     Raises:
         ValueError: settings are wrong (a folder or column is missing, no line fits, ...); all problems at once.
     """
-    problems, lines, unselected = folder_problems("source.folder", source.folder), [], 0
+    problems = folder_problems("source.folder", source.folder)
+    everything: list[Line] = []
+    lines: list[tuple[int, dict[str, str]]] = []
     try:
-        header, everything = read_csv(Path(source.table))
+        header, everything = read_lines(Path(source.table))
         lines = chosen(everything, source.where)
-        unselected = len(everything) - len(lines)
         if missing := [name for name in (source.image, source.patient, source.label) if name not in header]:
             problems.append(f"source.table: no column {', '.join(missing)}; see the names in its first line")
     except (OSError, ValueError, csv.Error) as error:
@@ -110,7 +114,8 @@ def open_pictures(source: PictureSource, images: Pictures) -> Opened:
         raise ValueError("; ".join(problems))
     root = Path(source.folder).resolve()
     named = Counter(line[source.image] for _, line in lines)
-    waiting, rejected = [], []
+    waiting, rejected = [], refused(everything)
+    seen = len(lines) + len(rejected)
     for number, line in lines:
         study = f"line {number}: {line[source.image]}"
         try:
@@ -120,7 +125,7 @@ def open_pictures(source: PictureSource, images: Pictures) -> Opened:
             continue
         path = root / source.pattern.replace("{image}", line[source.image])
         waiting.append(Waiting(patient, study, partial(_admit, study, patient, label, path, root, images)))
-    return Opened(tuple(waiting), tuple(rejected), len(lines), 0, unselected, UNIT)
+    return Opened(tuple(waiting), tuple(rejected), seen, 0, len(everything) - seen, UNIT)
 
 
 def loose_pictures(folder: str, images: Pictures) -> Opened:

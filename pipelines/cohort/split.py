@@ -1,16 +1,30 @@
-"""Which patient belongs to training, validation and test: by patient, stratified, the same wherever it is computed."""
+"""Which patient belongs to training, validation and test: by patient, the same wherever it is computed.
+
+Either stratified, so that small splits come out even, or each patient for himself, as differential privacy needs it.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import hmac
+import json
 import math
+from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
+from fractions import Fraction
+from itertools import accumulate
 
 SPLITS = ("train", "validation", "test")
+RANKS = 2**256  # as many as `_rank` can give
 
 
 def split_patients(
-    labels: Mapping[str, int], *, fractions: Mapping[str, float], seed: int, test: Collection[str] = ()
+    labels: Mapping[str, int],
+    *,
+    fractions: Mapping[str, float],
+    seed: int,
+    test: Collection[str] = (),
+    independent: bool = False,
 ) -> dict[str, str]:
     """Assign each patient to a split so that each split has its share of the patients, and of each class.
 
@@ -24,6 +38,12 @@ def split_patients(
     (shares 0.5, 0.15, 0.35) one is for training and one for test, so each split then lacks a class, and what needs
     both classes, such as an AUC, is undefined there.
 
+    independent: each patient's split follows from the seed, the shares, `test` and his own identifier, and from nobody
+    else. Differential privacy by patient needs this: it clips what one patient adds to a gradient, and a stratified
+    split lets him move others into training or out of it, which no clipping bounds. What it costs: sizes are the shares
+    only on average (a share s of n patients has the standard deviation sqrt(n s (1 - s))), and a split can lack a
+    class, or be empty, training too. `test` counts as given even if none of its patients is here.
+
     Returns:
         patient -> split, sorted by patient.
 
@@ -31,6 +51,8 @@ def split_patients(
         ValueError: the fractions are not as above.
     """
     _check(fractions)
+    if independent:
+        return {patient: _by_itself(patient, fractions, seed, test) for patient in sorted(labels)}
     held = set(labels) & set(test)
     if held:
         free = {patient: label for patient, label in labels.items() if patient not in held}
@@ -51,6 +73,30 @@ def split_patients(
     return {patient: assigned[patient] for patient in sorted(assigned)}
 
 
+def division_code(
+    fractions: Mapping[str, float], *, seed: int, test: Collection[str], independent: bool, key: bytes
+) -> str:
+    """A name for a way of dividing patients, 12 hexadecimal digits: equal where all of these arguments are equal.
+
+    With `independent`, divisions of one code put a patient into the same split whoever else is there; without it only
+    if everybody else is the same too. key: the hospital's, because whoever could make the code could test a guess at
+    who is in `test` (HMAC-SHA256, RFC 2104).
+    """
+    said = {"fractions": dict(fractions), "seed": seed, "test": sorted(set(test)), "independent": independent}
+    text = f"division {json.dumps(said, sort_keys=True)}"
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()[:12]
+
+
+def _by_itself(patient: str, fractions: Mapping[str, float], seed: int, test: Collection[str]) -> str:
+    """A patient's split where his hash, as a fraction in [0, 1), falls among the shares laid end to end."""
+    if patient in test:
+        return "test"
+    open_to = [name for name in SPLITS if fractions[name] > 0 and not (test and name == "test")]
+    edges = list(accumulate(Fraction(fractions[name]) for name in open_to))
+    place = Fraction(int.from_bytes(_rank(seed, patient)), RANKS) * edges[-1]  # exact: a float could round up to 1
+    return open_to[bisect_right(edges, place)]
+
+
 def _check(fractions: Mapping[str, float]) -> None:
     values = [fractions.get(name, math.nan) for name in SPLITS]
     good = set(fractions) == set(SPLITS) and min(values) >= 0 and values[0] > 0 and math.isclose(sum(values), 1)
@@ -62,7 +108,7 @@ def _check(fractions: Mapping[str, float]) -> None:
 
 
 def _rank(seed: int, patient: str) -> bytes:
-    return hashlib.sha256(f"{seed}\x00{patient}".encode()).digest()
+    return hashlib.sha256(f"{seed}\x00{patient}".encode("utf-8", "surrogateescape")).digest()
 
 
 def _names(row: Sequence[int]) -> list[str]:

@@ -17,7 +17,7 @@ from pipelines.cohort.examples import IMAGES
 from pipelines.cohort.features import Moments
 from pipelines.config import Split
 from pipelines.site.files import files_of, settings_of
-from pipelines.site.hospital import COHORT, SPLITS, Done, Hospital, read_cohort_file, write_cohort_file
+from pipelines.site.hospital import COHORT, SPLITS, Done, Hospital, keyed, read_cohort_file, write_cohort_file
 from pipelines.site.quarantine import Quarantine, quarantined, remember
 from pipelines.store import DiskFolder, short
 from privacy.events import NON_PRIVATE, NOTHING, describe
@@ -30,28 +30,32 @@ REJECTED, SPLIT = "rejected.json", "split.json"
 def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
     """Read, check, de-identify and split; facts `images`, `split`, `seed` say how; tensors, how features are scaled.
 
+    The fact `independent` (False if it is not there): whether each patient's split follows from himself alone.
+
     Returns:
-        Counts by split and by reason of rejection, and the name and digest of the cohort. The studies that were
-        rejected, with the reason of each, are written to `rejected.json` beside it and stay here.
+        Counts by split and by reason of rejection; the name of the cohort and its digest, `sha256`, both keyed; and
+        `cut`, a keyed name of the division. The studies that were rejected, with the reason of each, are written to
+        `rejected.json` beside it and stay here.
     """
     settings = settings_of(hospital)
     read = _read(hospital, message)
     cohort, facts = read.cohort, read.facts
     remember(hospital, read.rejected, read.names)
-    sha = write_cohort_file(hospital.root / "cohorts", cohort)
-    folder = DiskFolder(hospital.cohort_folder(short(sha)))
+    code = write_cohort_file(hospital.root / "cohorts", cohort, hospital.key())
+    folder = DiskFolder(hospital.cohort_folder(short(code)))
     folder.write(REJECTED, json.dumps([q._asdict() for q in quarantined(hospital, read.rejected)], indent=1).encode())
     folder.write(SPLIT, json.dumps(_split(cohort), indent=1).encode())
     share = len(read.rejected) / max(1, len(read.rejected) + int(str(facts["studies"])))
     reply: dict[str, Json] = {
         **facts,
-        "cohort": short(sha),
-        "sha256": sha,
+        "cohort": short(code),
+        "sha256": code,
+        "cut": cohort.recipe["cut"],
         "rejected": len(read.rejected),
         "max_rejected": settings.max_rejected,
         "too_many_rejected": share > settings.max_rejected,
     }
-    return Done(Message({}, reply), describe(NON_PRIVATE))
+    return Done(Message({}, reply), describe(hospital.counts))
 
 
 def pooled_moments(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
@@ -68,6 +72,7 @@ def _read(hospital: Hospital, message: Message) -> Reading:
     """The cohort as the coordinator asked for it. Raises: Refused: `bad_source`."""
     settings, files, sums = settings_of(hospital), files_of(hospital), message.tensors
     shares = TypeAdapter(Split).validate_json(json.dumps(message.facts["split"]), strict=True)
+    independent = TypeAdapter(bool).validate_python(message.facts.get("independent", False), strict=True)
     try:
         return read_cohort(
             files.source,
@@ -79,6 +84,7 @@ def _read(hospital: Hospital, message: Message) -> Reading:
             key=hospital.key(),
             exclude=settings.exclude,
             test=settings.test,
+            independent=independent,
             readers=settings.readers,
             scratch=hospital.scratch(),
             scale=Moments(float(sums["count"]), sums["total"], sums["squares"]) if sums else None,
@@ -90,13 +96,13 @@ def _read(hospital: Hospital, message: Message) -> Reading:
 def holds(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
     """Whether this hospital still has what an artifact of the coordinator speaks of: a cohort, models of runs.
 
-    Facts: `cohort` with `sha256`; `runs`, each with its globally best round (or None) if it is finished, else "begun";
-    `page` with the sha256 of the report page. Returns: facts `complaint` (a sentence of fixed words, or None) and
-    `known` (which of the runs this hospital has taken part in).
+    Facts: `cohort` with `sha256`, as `ingest` gave them; `runs`, each with its globally best round (or None) if it is
+    finished, else "begun"; `page` with the sha256 of the report page. Returns: facts `complaint` (a sentence of fixed
+    words, or None) and `known` (which of the runs this hospital has taken part in).
     """
     known: list[Json] = [run for run in _runs(message.facts) if _trained(hospital, run)]
-    event = NON_PRIVATE if "cohort" in message.facts else NOTHING  # it tells whether the cohort is a certain one
-    return Done(Message({}, {"complaint": _complaint(hospital, message.facts), "known": known}), describe(event))
+    # Of patients it tells only whether what was named by the hospital itself, with its key, is still the same.
+    return Done(Message({}, {"complaint": _complaint(hospital, message.facts), "known": known}), describe(NOTHING))
 
 
 def forget_damaged(hospital: Hospital, call: Call) -> None:
@@ -116,18 +122,20 @@ def forget_damaged(hospital: Hospital, call: Call) -> None:
 
 def _complaint(hospital: Hospital, facts: Mapping[str, Json]) -> str | None:
     cohort, page = facts.get("cohort"), facts.get("page")
-    if isinstance(cohort, str) and (complaint := _cohort_complaint(hospital.cohort_folder(cohort), facts)):
+    if isinstance(cohort, str) and (complaint := _cohort_complaint(hospital, cohort, facts)):
         return complaint
-    if isinstance(page, str) and _digest(hospital.root / "report.html") != page:
+    if isinstance(page, str) and _keyed_digest(hospital, hospital.root / "report.html") != page:
         return "its own page is gone, or of another run"
     found = (_run_complaint(hospital, run, state) for run, state in _runs(facts).items())
     return next((complaint for complaint in found if complaint), None)
 
 
-def _cohort_complaint(folder: Path, facts: Mapping[str, Json]) -> str | None:
-    if not (folder / COHORT).exists():
+def _cohort_complaint(hospital: Hospital, cohort: str, facts: Mapping[str, Json]) -> str | None:
+    folder = hospital.cohort_folder(cohort)
+    digest = _digest(folder / COHORT)
+    if digest is None:
         return "the cohort is gone"
-    if _digest(folder / COHORT) != facts["sha256"]:
+    if keyed(hospital.key(), digest) != facts["sha256"]:
         return "the cohort is corrupt"
     for name in (REJECTED, SPLIT):
         try:
@@ -165,6 +173,11 @@ def _runs(facts: Mapping[str, Json]) -> dict[str, Json]:
 def _trained(hospital: Hospital, run: str) -> bool:
     """Whether this hospital has answered more of a run than its introduction."""
     return any(not name.startswith("introduce") for name in hospital.conversation(run).names())
+
+
+def _keyed_digest(hospital: Hospital, path: Path) -> str | None:
+    digest = _digest(path)
+    return None if digest is None else keyed(hospital.key(), digest)
 
 
 def _digest(path: Path) -> str | None:

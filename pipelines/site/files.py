@@ -21,9 +21,10 @@ from pipelines.config import SiteSettings
 from pipelines.door import to_plain
 from pipelines.site.hospital import Done, Hospital
 from pipelines.store import DiskFolder, digest, short
-from privacy.events import NON_PRIVATE, describe
+from privacy.events import describe
 from privacy.gate import Refused
 from privacy.message import Call, Message
+from privacy.policy import Policy
 
 
 class Files(NamedTuple):
@@ -42,10 +43,12 @@ def survey_files(hospital: Hospital, call: Call, message: Message, memory: Messa
     found = survey(*files)
     if not found["files"]:
         raise Refused("no_files")
-    own = {"files": found["digest"], "settings": to_plain(replace(settings, methods={}, work={}, readers=0))}
+    of_files = replace(settings, methods={}, work={}, readers=0, policy=Policy(), home=None)
+    own = {"files": found["digest"], "settings": to_plain(of_files)}
     # Keyed, because file names could be guessed from a plain digest.
     keyed = hmac.new(hospital.key(), digest(own).encode(), "sha256").hexdigest()
-    return Done(Message({}, {"digest": keyed, "files": found["files"], "bytes": found["bytes"]}), describe(NON_PRIVATE))
+    facts = {"digest": keyed, "files": found["files"], "bytes": found["bytes"]}
+    return Done(Message({}, facts), describe(hospital.counts))
 
 
 def files_of(hospital: Hospital) -> Files:

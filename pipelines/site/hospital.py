@@ -8,6 +8,7 @@ Below its folder: `cohorts/` (its de-identified images), `conversations/` (commi
 from __future__ import annotations
 
 import hashlib
+import hmac
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from pipelines.cohort.phantom import PhantomSource
 from pipelines.config import SiteSettings, named
 from pipelines.store import HIDDEN, DiskFolder, short
 from privacy.access import Rows, Split
+from privacy.events import NON_PRIVATE, Declared, Event
 from privacy.gate import Refused
 from privacy.message import Json, Message, from_file, to_file
 from privacy.policy import Policy
@@ -45,13 +47,29 @@ class Hospital:
     root: Path
     settings: SiteSettings | None
     now: Callable[[], str]
-    policy: Policy = Policy()
+    pooled: Policy = Policy()
     device: str = "cpu"
+
+    @property
+    def policy(self) -> Policy:
+        """What it lets go; `pooled` for the pooled site of a simulation."""
+        return self.pooled if self.settings is None else self.settings.policy
 
     @property
     def ledger(self) -> Path:
         """What left this hospital."""
-        return self.root / "ledger.jsonl"
+        return self.vault / "ledger.jsonl"
+
+    @property
+    def vault(self) -> Path:
+        """Where its ledger and the key of its pseudonyms lie: its own folder, for all runs, where it has one."""
+        home = None if self.settings is None else self.settings.home
+        return self.root if home is None else Path(home)
+
+    @property
+    def counts(self) -> Event:
+        """The event of telling how many patients, studies and files there are."""
+        return Declared("counts") if self.policy.declares("counts") else NON_PRIVATE
 
     def conversation(self, run: str) -> DiskFolder:
         """Committed answers of a run. Raises: Refused: the run's name is not one that may become a path."""
@@ -80,19 +98,19 @@ class Hospital:
         """
         if self.settings is not None and isinstance(self.settings.source, PhantomSource):
             return hashlib.sha256(f"phantom {self.name}".encode()).digest()
-        folder = DiskFolder(self.root)
+        folder = DiskFolder(self.vault)
         if not folder.has(KEY):
             if any(self.root.glob("cohorts/*/*")) or (self.root / "linkage.json").exists():
                 # A new key would give every known patient a new name.
-                raise Refused("lost_key") from FileNotFoundError(f"{self.root / KEY}: restore it from its backup")
-            self.root.mkdir(parents=True, exist_ok=True)
+                raise Refused("lost_key") from FileNotFoundError(f"{self.vault / KEY}: restore it from its backup")
+            self.vault.mkdir(parents=True, exist_ok=True)
             folder.write(KEY, secrets.token_bytes(32))
-            (self.root / KEY).chmod(0o600)
+            (self.vault / KEY).chmod(0o600)
         key = folder.read(KEY)
         if len(key) != 32 or len(set(key)) < 16:  # random bytes repeat less
             raise Refused("damaged_key")
-        if (self.root / KEY).stat().st_mode & 0o077:
-            raise Refused("open_key") from PermissionError(f"{self.root / KEY}: others may read it; chmod 600, or 400")
+        if (self.vault / KEY).stat().st_mode & 0o077:
+            raise Refused("open_key") from PermissionError(f"{self.vault / KEY}: others may read it; chmod 600, or 400")
         return key
 
     def bootstrap_seed(self) -> int:
@@ -120,18 +138,26 @@ def read_cohort_file(path: Path) -> Cohort:
         raise Refused("corrupt_cohort") from error
 
 
-def write_cohort_file(folder: Path, cohort: Cohort) -> str:
-    """Put a cohort into its folder below `folder`, named by its sha256, which is returned."""
+def write_cohort_file(folder: Path, cohort: Cohort, key: bytes) -> str:
+    """Put a cohort into its folder below `folder`, named by its keyed digest (see `keyed`), which is returned."""
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{HIDDEN}{secrets.token_hex(8)}"
     try:
-        sha = to_file(to_message(cohort), part)
-        place = folder / short(sha)
+        code = keyed(key, to_file(to_message(cohort), part))
+        place = folder / short(code)
         place.mkdir(exist_ok=True)
         part.replace(place / COHORT)
     finally:
         part.unlink(missing_ok=True)
-    return sha
+    return code
+
+
+def keyed(key: bytes, sha: str) -> str:
+    """What leaves of a digest of patients' data: its HMAC-SHA256 (RFC 2104), 64 hexadecimal digits.
+
+    Whoever can guess the data can make the plain digest and check the guess; without the hospital's key, not this one.
+    """
+    return hmac.new(key, f"digest {sha}".encode(), hashlib.sha256).hexdigest()
 
 
 def rows_of(cohort: Cohort, device: str = "cpu") -> dict[Split, Rows]:

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -17,39 +18,49 @@ from federation.descent import Site, Work
 from federation.models import AnyModel
 from federation.participant import Checkpoint, checkpoint, participate, prune
 from federation.randomness import derived, seeded
+from federation.rehearsal import Rehearsed, initial_parameters, rehearse_events
 from federation.task import Task
 from personalize import AnyAlgorithm
 from pipelines.cohort.cohort import Cohort
 from pipelines.config import overridden
 from pipelines.site.hospital import COHORT, Done, Hospital, read_cohort_file, rows_of
-from privacy.access import Access, Rows, Split, open_access
-from privacy.events import NON_PRIVATE, composed, describe
-from privacy.gate import Refused
+from privacy import ledger as book
+from privacy.access import Access, Rows, open_access
+from privacy.events import NON_PRIVATE, NOTHING, Event, composed, describe
+from privacy.gate import Refused, unaffordable
 from privacy.message import Call, Json, Malformed, Message, Params
+from privacy.protection import Protection
 
 ALGORITHM: TypeAdapter[AnyAlgorithm] = TypeAdapter(AnyAlgorithm)
 MODEL: TypeAdapter[AnyModel] = TypeAdapter(AnyModel)
+PROTECTION: TypeAdapter[Protection] = TypeAdapter(Protection)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:
-    """What a run is, as the coordinator said it in the introduction, with this hospital's own overrides applied."""
+    """What a run is, as the coordinator said it in the introduction, with this hospital's own overrides applied.
+
+    protection: None without differential privacy. evaluation_noise: of test histograms, in patients.
+    """
 
     algorithm: AnyAlgorithm
     task: Task
     work: Work
     seed: int
     cohort: str
+    protection: Protection | None = None
+    evaluation_noise: float = 0.0
 
 
 def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
     """Read the settings of a run, as strictly as YAML.
 
     Args:
-        said: `label`, `algorithm`, `model`, `inputs`, `classes`, `work`, `seed`, `cohort`, all plain JSON.
+        said: `label`, `algorithm`, `model`, `inputs`, `classes`, `work`, `seed`, `cohort`, all plain JSON; and
+        `privacy` (None, or the fields of `Protection`) with `evaluation_noise`.
 
     Raises:
-        Refused: `malformed_opening`.
+        Refused: `malformed_opening`; `policy_algorithm`: this hospital does not train by this method.
     """
     try:
         own = hospital.settings
@@ -61,15 +72,29 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
         inputs = tuple(int(str(side)) for side in _list(said["inputs"]))
         task = Task(MODEL.validate_json(json.dumps(said["model"]), strict=True), inputs, int(str(said["classes"])))
         seed, cohort = int(str(said["seed"])), str(said["cohort"])
+        how = said.get("privacy")
+        protection = None if how is None else PROTECTION.validate_json(json.dumps(how), strict=True)
+        evaluation_noise = float(str(said.get("evaluation_noise", 0.0)))
     except (KeyError, TypeError, ValueError) as error:
         raise Refused("malformed_opening") from error
-    return Opening(algorithm=algorithm, task=task, work=work, seed=seed, cohort=cohort)
+    known = hospital.policy.algorithms
+    if known is not None and algorithm.name not in known:
+        raise Refused("policy_algorithm")
+    return Opening(
+        algorithm=algorithm,
+        task=task,
+        work=work,
+        seed=seed,
+        cohort=cohort,
+        protection=protection,
+        evaluation_noise=evaluation_noise,
+    )
 
 
 def introduce(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
     """Accept a run: remember its settings, say what the method must know first."""
     said = message.facts
-    start = opening(hospital, said)
+    start = affordable(hospital, opening(hospital, said), call)
     site = _site(hospital, start, call)
     with seeded(derived(start.seed, hospital.name, call.round, call.request)):
         reply, kept = participate(start.algorithm, site, call, message, memory, hospital.models(call.run))
@@ -80,12 +105,13 @@ def introduce(hospital: Hospital, call: Call, message: Message, memory: Message)
 
 def train(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
     """One round of local work."""
-    start = opened(hospital, call.run)
+    start = affordable(hospital, opened(hospital, call.run), call)
     site = _site(hospital, start, call)
     with seeded(derived(start.seed, hospital.name, call.round, call.request)):
         reply, kept = participate(start.algorithm, site, call, message, memory, hospital.models(call.run))
-    # A reply is made from this request's patients and from memory that patients shaped in earlier rounds.
-    return Done(reply, describe(composed([*site.access.events, NON_PRIVATE])), kept)
+    # A reply is made from this request's patients and from memory that patients shaped in earlier rounds: privately,
+    # if the run is private, and then those rounds stand in the ledger already.
+    return Done(reply, describe(composed([*site.access.events, _shaped(start)])), kept)
 
 
 finish = train
@@ -95,7 +121,8 @@ finish = train
 def export(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
     """Hand out this hospital's model of a checkpoint: facts `train_run`, `checkpoint`, `best`."""
     _, params = own_model(hospital, message.facts)
-    return Done(Message(params), describe(NON_PRIVATE))
+    start = opened(hospital, str(message.facts["train_run"]))
+    return Done(Message(params), describe(_shaped(start)))
 
 
 def pool(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
@@ -136,21 +163,74 @@ def tidy(hospital: Hospital, call: Call, message: Message, memory: Message) -> N
     prune(hospital.models(call.run), (memory, merged), best=best, newest=call.round - 1)
 
 
-def patients(hospital: Hospital, cohort: str, work: Work, seed: int) -> Access:
-    """Open the door to this hospital's patients for one request."""
-    return door(read_cohort_file(hospital.cohort_folder(cohort) / COHORT), work, seed, hospital.device)
+def affordable(hospital: Hospital, start: Opening, call: Call) -> Opening:
+    """The opening, if the hospital's policy allows what this request would do; looked at before it is done.
+
+    Everybody finishes: where the last validation is too dear, it is left out.
+
+    Raises:
+        Refused: with the code of `privacy.gate.unaffordable`.
+    """
+    if hospital.policy.budget is None:
+        return start
+    events: list[Event] = [NON_PRIVATE]
+    if start.protection is not None:
+        protection = replace(start.protection, cut=cut_of(_cohort(hospital, start.cohort)))
+        seen = _rehearsed(start.algorithm, start.task, start.work, protection)
+        events = {"introduce": [seen.introduction], "finish": [seen.validation]}.get(
+            call.request, [seen.training, *([seen.validation] if call.round > 1 else [])]
+        )
+    code = unaffordable(hospital.policy, book.lines(hospital.ledger), [describe(event) for event in events])
+    if code is None:
+        return start
+    if call.request == "finish" and start.protection is not None:
+        return replace(start, protection=replace(start.protection, validation_noise=None))
+    raise Refused(code)
 
 
-def door(cohort: Cohort, work: Work, seed: int, device: str) -> Access:
-    """The door to a cohort that has been read; its images lie on a device."""
-    rows: dict[Split, Rows] = rows_of(cohort, device)
-    augment = AUGMENTATIONS[work.augment]
-    return open_access(rows, batch=work.batch, seed=seed, balance=work.balance, augment=augment)
+@lru_cache(maxsize=64)
+def _rehearsed(algorithm: AnyAlgorithm, task: Task, work: Work, protection: Protection) -> Rehearsed:
+    return rehearse_events(algorithm, task, work, initial_parameters(algorithm, task, seed=0), protection)
+
+
+def _shaped(start: Opening) -> Event:
+    """What a run's models owe to patients beside what stands in the ledger already."""
+    return NON_PRIVATE if start.protection is None else NOTHING
+
+
+def cut_of(cohort: Cohort) -> str:
+    """The name of a division into splits in which each patient's place follows from nobody else.
+
+    Raises:
+        Refused: `dependent_patients`: the split, or the scale of the features, looked at all patients, so that no
+        clipping bounds what one of them changes.
+    """
+    images = cohort.recipe.get("images")
+    normalized = images.get("normalize") if isinstance(images, dict) else None
+    if cohort.recipe.get("independent") is not True or normalized in ("site", "pooled"):
+        raise Refused("dependent_patients")
+    return str(cohort.recipe["cut"])
+
+
+def _cohort(hospital: Hospital, name: str) -> Cohort:
+    return read_cohort_file(hospital.cohort_folder(name) / COHORT)
+
+
+def door(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -> Access:
+    """Open the door to this hospital's patients for one request: the private one, if the run is."""
+    rows, augment = rows_of(cohort, hospital.device), AUGMENTATIONS[start.work.augment]
+    if start.protection is None:
+        return open_access(rows, batch=start.work.batch, seed=seed, balance=start.work.balance, augment=augment)
+    from privacy.private import open_private  # Opacus: seconds that plain training saves
+
+    protection = replace(start.protection, cut=cut_of(cohort))
+    return open_private(rows, protection, augment=augment, counts=hospital.counts)
 
 
 def _site(hospital: Hospital, start: Opening, call: Call) -> Site:
     seed = derived(start.seed, hospital.name, call.round, call.request, "draws")
-    return Site(hospital.name, start.task, start.work, patients(hospital, start.cohort, start.work, seed))
+    access = door(hospital, _cohort(hospital, start.cohort), start, seed)
+    return Site(hospital.name, start.task, start.work, access)
 
 
 def _mapping(value: Json) -> dict[str, Any]:

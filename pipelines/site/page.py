@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 from torch.nn import functional
 
 from evaluation.drawing import Picture
@@ -17,28 +18,33 @@ from evaluation.figures import Curve, learning_curves, roc_curves
 from evaluation.histograms import Counts, count
 from evaluation.patients import by_class, characteristics, intensities
 from evaluation.pictures import Tile, contact_sheet
-from evaluation.report import Command, Left, Quarantined, SitePage, SplitCount, Withdrawn, site_page
+from evaluation.report import Command, Quarantined, SitePage, SplitCount, Withdrawn, site_page
 from evaluation.rows import score_rows
+from evaluation.statement_page import MechanismAudit, MembershipRow, site_statement
 from evaluation.wording import Words
 from federation.conversation import newest
 from federation.models.cam import local_probabilities
 from federation.parameters import loaded
 from pipelines.cohort.cohort import Cohort
 from pipelines.site.admit import cohort_of, rejected_studies
-from pipelines.site.hospital import SPLITS, Done, Hospital
+from pipelines.site.attack import found_at_home
+from pipelines.site.hospital import SPLITS, Done, Hospital, keyed
 from pipelines.site.learn import opened, own_model
 from pipelines.site.ready import READY
 from pipelines.site.score import scores_name
+from pipelines.site.stated import left, own_statement
 from pipelines.site.table import features_of
 from pipelines.site.withdrawn import knew, known_outside
-from pipelines.site.words import CONTENTS, WORDS
+from pipelines.site.words import WORDS
 from pipelines.store import DiskFolder
 from privacy import ledger as book
-from privacy.events import NON_PRIVATE, describe
+from privacy.events import describe
 from privacy.gate import Refused
 from privacy.message import Call, Json, Message, from_bytes
+from privacy.statement import markdown, to_json
 
-PAGE = "report.html"
+PAGE, STATEMENT = "report.html", "statement.md"
+DELTA = 1e-5  # at which costs are told where nobody names one
 TILES = 12
 
 
@@ -54,6 +60,9 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     methods = [m for m in _list(facts["methods"]) if isinstance(m, dict)]
     tables = _own_tables(hospital, methods, facts)
     lines = [line for line in book.lines(hospital.ledger) if not line.get("torn")]
+    delta = float(str(facts.get("delta", DELTA)))
+    said = own_statement(hospital, lines, delta=delta, audit=_audit(facts.get("audit")))
+    stated = to_json(said)
     known = knew(hospital)
     words, features = words_of(cohort), features_of(cohort)
     positive = (cohort.labels == 1).numpy()
@@ -66,7 +75,7 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
         reference=str(facts["reference"] or ""),
         splits=tuple(split_counts(cohort)),
         scores=score_rows(tables, reference=str(facts["reference"]) if facts["reference"] in tables else None),
-        left=tuple(_left(hospital.name, lines)),
+        left=tuple(left(hospital, lines, delta=delta)),
         quarantine=tuple(
             Quarantined(r.study, r.reason, r.meaning) for r in rejected_studies(hospital, str(facts["cohort"]))
         ),
@@ -80,17 +89,52 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
         withdrawn=Withdrawn(_count(facts, "excluded"), _count(facts, "unmatched_exclusions"), known),
         characteristics=characteristics(features, positive),
         commands=_commands(hospital, methods),
+        statement=site_statement(stated),
+        membership=tuple(_attacks(hospital, methods)),
     )
+    DiskFolder(hospital.root).write(STATEMENT, markdown(said).encode())
     text = site_page(page).encode()
     DiskFolder(hospital.root).write(PAGE, text)
-    left: list[Json] = [{"request": e.request, "messages": e.messages, "bytes": e.bytes} for e in page.left]
+    gone: list[Json] = [
+        {"request": e.request, "messages": e.messages, "bytes": e.bytes, "epsilon": e.epsilon} for e in page.left
+    ]
     sent: dict[str, Json] = {}
     for line in lines:
         run = str(line["run"])
         sent[run] = int(str(sent.get(run, 0))) + int(str(line["bytes"]))
-    digest = hashlib.sha256(text).hexdigest()
-    reply: dict[str, Json] = {"left": left, "sent": sent, "page": digest, "knew": [*known_outside(known)]}
-    return Done(Message({}, reply), describe(NON_PRIVATE))
+    digest = keyed(hospital.key(), hashlib.sha256(text).hexdigest())
+    head = book.head(hospital.ledger)
+    reply: dict[str, Json] = {
+        "left": gone,
+        "sent": sent,
+        "page": digest,
+        "knew": [*known_outside(known)],
+        "statement": stated,
+        "ledger": [head.lines, head.sha256],  # whoever keeps it can prove that history was not rewritten
+    }
+    return Done(Message({}, reply), describe(hospital.counts))
+
+
+def _audit(said: Json) -> MechanismAudit | None:
+    return TypeAdapter(MechanismAudit).validate_python(said) if isinstance(said, dict) else None
+
+
+def _attacks(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> Iterator[MembershipRow]:
+    """What the hospital's attacks on its own models found; it stays here where the models have a guarantee."""
+    for method in methods:
+        found = found_at_home(hospital, method)
+        if found is not None:
+            yield MembershipRow(
+                hospital.name,
+                str(method["label"]),
+                found.auc,
+                found.low,
+                found.high,
+                found.control_auc,
+                found.members,
+                found.others,
+                found.reason or "",
+            )
 
 
 def words_of(cohort: Cohort) -> Words:
@@ -121,18 +165,6 @@ def split_counts(cohort: Cohort) -> list[SplitCount]:
         patients = len(torch.unique(cohort.patient[chosen]))
         found.append(SplitCount(split, patients, int(chosen.sum()), int(cohort.labels[chosen].sum())))
     return found
-
-
-def _left(site: str, lines: Sequence[Mapping[str, Json]]) -> list[Left]:
-    """The ledger, summed by request in the order in which requests first came."""
-    sums: dict[str, tuple[int, int]] = {}
-    for line in lines:
-        messages, size = sums.get(str(line["request"]), (0, 0))
-        sums[str(line["request"])] = (messages + (line["refused"] is None), size + int(str(line["bytes"])))
-    return [
-        Left(site, request, messages, size, content=CONTENTS.get(request, ""))
-        for request, (messages, size) in sums.items()
-    ]
 
 
 def _own_tables(

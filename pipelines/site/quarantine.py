@@ -69,7 +69,7 @@ MEANING: Mapping[str, str] = {
     "unit_implausible": "in the stated unit the values are impossible; check that it is an ADC map",
     "unit_unknown": "no unit, or not one of diffusion; state it in the settings, if this is an ADC map",
     "unknown_category": "a category that the settings' vocabulary does not have; correct the table or the settings",
-    "unreadable": "the file is damaged; copy or export it again",
+    "unreadable": "the file, or the line, is damaged; copy or export it again",
     "value_type": "values of a type that is not read; convert to numbers",
 }
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
+import torch
 from torch import Tensor
 
 from evaluation.histograms import count, to_tensors
+from evaluation.noised import to_tensors as noised_tensors
+from evaluation.noised import votes
 from federation.parameters import loaded
-from pipelines.site.hospital import COHORT, Done, Hospital, read_cohort_file
-from pipelines.site.learn import door, opened, opening, own_model
+from pipelines.site.hospital import COHORT, Done, Hospital, read_cohort_file, rows_of
+from pipelines.site.learn import cut_of, opened, opening, own_model
 from pipelines.site.ready import make_ready
 from pipelines.store import DiskFolder
-from privacy.events import composed, describe
+from privacy.access import Rows
+from privacy.events import NON_PRIVATE, Event, Part, composed, describe
+from privacy.gate import Refused
+from privacy.mechanisms import vote_histogram
 from privacy.message import Call, Json, Message, to_bytes
 
 
@@ -24,8 +31,8 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
     bootstrap copies; their seed never leaves this hospital.
 
     Returns:
-        Histograms and confusion counts with their bootstrap copies (see `evaluation.histograms`), and the model's
-        round.
+        Histograms and confusion counts with their bootstrap copies (see `evaluation.histograms`), or in a private run
+        one noised histogram (`evaluation.noised`); and the model's round.
     """
     facts = message.facts
     said = facts.get("opening")
@@ -37,24 +44,55 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
     round_, params = (None, message.tensors) if message.tensors else own_model(hospital, facts)
     module = loaded(start.algorithm.network(start.task), params)
     cohort = read_cohort_file(hospital.cohort_folder(str(facts["cohort"])) / COHORT)
-    access = door(cohort, start.work, 0, hospital.device)
-    rows = access.rows("test")
+    rows = rows_of(cohort, hospital.device)["test"]
+    if not len(rows.y):
+        raise Refused("no_test_patients")
     probabilities = start.task.probabilities(module.to(hospital.device), rows.x).cpu()
     # A network that gives no number decides nothing; failing here instead would tell one bit about a patient.
     probabilities = probabilities.nan_to_num(nan=1.0 / start.task.classes)
-    counts = count(
-        rows.y.cpu().numpy(),
-        probabilities.numpy(),
-        rows.patient.cpu().numpy(),
-        copies=int(str(facts["copies"])),
-        seed=hospital.bootstrap_seed(),
-        site=hospital.name,
+    tested = Rows(probabilities, rows.y.cpu(), rows.patient.cpu())
+    tensors, facts_out, event = (
+        _counted(hospital, tested, int(str(facts["copies"])))
+        if start.protection is None
+        else _noised(hospital, tested, start.evaluation_noise, cut_of(cohort))
     )
     if not message.tensors:
         _keep(hospital, scores_name(facts), rows.y, probabilities, rows.patient)
         origin = {"run": str(facts["train_run"]), "checkpoint": facts["checkpoint"], "round": round_}
         make_ready(hospital, str(facts["label"]), start, params, cohort, origin)
-    return Done(Message(to_tensors(counts), {"round": round_}), describe(composed(access.events)))
+    return Done(Message(tensors, {"round": round_, **facts_out}), describe(event))
+
+
+Told: TypeAlias = tuple[Mapping[str, Tensor], dict[str, Json], Event]
+"""Tensors, facts and the event of a reply."""
+
+
+def _counted(hospital: Hospital, tested: Rows, copies: int) -> Told:
+    """Histograms and confusion counts with their bootstrap copies: no bound on what a patient adds."""
+    counts = count(
+        tested.y.numpy(),
+        tested.x.numpy(),
+        tested.patient.numpy(),
+        copies=copies,
+        seed=hospital.bootstrap_seed(),
+        site=hospital.name,
+    )
+    return to_tensors(counts), {}, NON_PRIVATE
+
+
+def _noised(hospital: Hospital, tested: Rows, noise: float, cut: str) -> Told:
+    """One histogram, to which each patient adds 1 in all, with noise; how many there are is declared public."""
+    cells = torch.from_numpy(votes(tested.y.numpy(), tested.x.numpy(), tested.patient.numpy()))
+    histogram = vote_histogram(cells, noise_multiplier=noise)
+    y, whose = tested.y, tested.patient
+    facts: dict[str, Json] = {
+        "noise": noise,
+        "patients": len(cells),
+        "images": len(y),
+        "class_patients": [len(torch.unique(whose[y == label])) for label in (0, 1)],
+    }
+    event = composed([hospital.counts, Part(cut, "test", histogram.event)])
+    return noised_tensors(histogram.value.reshape(2, -1)), facts, event
 
 
 def scores_name(facts: Mapping[str, Json]) -> str:

@@ -14,7 +14,7 @@ def features_of(cohort: Cohort) -> dict[str, Floats]:
     images = IMAGES.validate_python(said) if said is not None else None
     if not isinstance(images, Features):
         return {}
-    table: Floats = as_in_the_table(cohort.images, from_json(cohort.recipe.get("scale"))).numpy()
+    table: Floats = as_in_the_table(cohort.images, images, from_json(cohort.recipe.get("scale"))).numpy()
     found: dict[str, Floats] = {name: table[:, place] for place, name in enumerate(images.numbers)}
     start = len(images.numbers)
     for name, values in images.categories.items():

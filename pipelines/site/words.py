@@ -23,6 +23,7 @@ CONTENTS: Mapping[str, str] = {
     "finish": "the last round's validation loss",
     "export": "its model, to be tested at other hospitals",
     "evaluate": "histograms of scores on test patients, and their bootstrap copies",
+    "audit": "how well an attack tells training patients from others, where the models have no guarantee either",
     "pool": "training and validation examples with their labels, for the central baseline",
     "report": "counts of messages and bytes; digest of the page",
     "holds": "whether it still has what a result rests on",

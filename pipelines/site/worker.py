@@ -14,13 +14,14 @@ from typing import TypeAlias, TypedDict
 
 from federation.conversation import once
 from federation.engine import Worker
-from pipelines.site import admit, files, learn, page, score
+from pipelines.site import admit, attack, files, learn, page, score
 from pipelines.site.hospital import Done, Hospital
-from privacy.events import NON_PRIVATE, NOTHING, describe
+from privacy.chain import Damaged
+from privacy.events import NOTHING, Declared, describe
 from privacy.gate import Refused, book_refusal, release
 from privacy.message import Call, Json, Message, from_bytes, to_bytes
+from privacy.policy import COORDINATOR
 
-RECIPIENT = "coordinator"
 Handler: TypeAlias = Callable[[Hospital, Call, Message, Message], Done]
 """handler(hospital, call, message, memory) -> Done"""
 
@@ -36,10 +37,11 @@ ONCE: Mapping[str, Handler] = {
     "export": learn.export,
     "pool": learn.pool,
     "evaluate": score.evaluate,
+    "audit": attack.attack_models,
 }
 """Work: done once per (run, round, request), committed before anything leaves."""
 
-REPEATABLE = ("moments", "ingest", "export", "pool", "evaluate")
+REPEATABLE = ("moments", "ingest", "export", "pool", "evaluate", "audit")
 """Work that trains nothing: a committed answer that is damaged may be made again, and comes out the same."""
 
 
@@ -47,8 +49,8 @@ def worker(hospital: Hospital) -> Worker:
     """The function that an engine calls for this hospital."""
 
     def answer(call: Call, message: Message) -> Message:
-        place: Place = {"call": call, "ledger": hospital.ledger, "recipient": RECIPIENT, "now": hospital.now()}
-        policy = hospital.settings.policy if hospital.settings is not None else hospital.policy
+        place: Place = {"call": call, "ledger": hospital.ledger, "recipient": COORDINATOR, "now": hospital.now()}
+        policy = hospital.policy
         if policy.allows(call.request):  # what the policy forbids is not even worked on; the gate refuses it
             reply, event, replay = _tried(hospital, call, message, place)
         else:
@@ -60,6 +62,10 @@ def worker(hospital: Hospital) -> Worker:
             raise
         except OSError as error:  # what cannot be written down does not leave
             raise Refused("disk") from error
+        except Damaged as error:
+            with suppress(OSError):
+                _log(hospital, f"{call.run} round {call.round} {call.request}: {error}")
+            raise Refused("damaged_ledger") from error
         return from_bytes(reply)
 
     return answer
@@ -78,16 +84,16 @@ def _tried(hospital: Hospital, call: Call, message: Message, place: Place) -> tu
     """Do the work; what goes wrong leaves as a code, with its line in the ledger and its story in the log.
 
     Raises:
-        Refused: with the code. It is booked as non-private, because whether a request fails can depend on patients.
+        Refused: with the code. Whether a request fails can depend on patients: the ledger says that it was told.
     """
     try:
         return _work(hospital, call, message)
     except Exception as error:
         code = error.code if isinstance(error, Refused) else "disk" if isinstance(error, OSError) else "failed"
         told = f"refused with code {code}: {error.__cause__ or ''}" if isinstance(error, Refused) else trace(error)
-        with suppress(OSError):  # a full disk: the code must still leave, and the coordinator must still stop
+        with suppress(OSError, Damaged):  # the code must still leave, and the coordinator must still stop
             _log(hospital, f"{call.run} round {call.round} {call.request}: {told}")
-            book_refusal(code, describe(NON_PRIVATE), **place)
+            book_refusal(code, describe(Declared("failure")), **place)
         raise Refused(code) from error
 
 

@@ -16,7 +16,7 @@ from pipelines.stages.world import SitesMissing, World
 from pipelines.store import digest, short
 from privacy.message import Call, Json, Message, Params, to_bytes
 
-VERSION = 2
+VERSION = 3
 
 
 def settings(world: World) -> Json:
@@ -87,7 +87,7 @@ def _ask(
         "copies": world.config.evaluate.copies,
     }
     if params:
-        facts["opening"] = opening(world, trained["label"], cohort)
+        facts["opening"] = opening(world, trained["label"], test_site, cohort)
     run = world.run(f"score-{short(digest({**facts, 'model': model_site, 'test': test_site, 'version': VERSION}))}")
     return world.ask_all(run, "evaluate", {test_site: Message(params, facts)})[test_site]
 

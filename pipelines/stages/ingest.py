@@ -18,7 +18,7 @@ from pipelines.stages.world import World
 from pipelines.store import digest, short
 from privacy.message import Json, Message
 
-VERSION = 2
+VERSION = 3
 MOMENTS = ("count", "total", "squares")
 
 
@@ -29,7 +29,13 @@ class UnusableCohort(RuntimeError):
 def settings(world: World) -> Json:
     """What the result depends on beside the hospitals' files and settings, which `outside` covers."""
     config = world.config
-    return {"images": to_plain(config.images), "split": to_plain(config.split), "seed": config.seed}
+    return {
+        "images": to_plain(config.images),
+        "split": to_plain(config.split),
+        "seed": config.seed,
+        # Under differential privacy nobody's split may follow from other patients.
+        "independent": config.privacy != "none",
+    }
 
 
 def outside(world: World) -> Mapping[str, str]:

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from evaluation.drawing import Picture
 from evaluation.figures import Curve, cross_site, dots, gain_bars, learning_curves, roc_curves
 from evaluation.histograms import Counts, from_tensors
 from evaluation.metrics import AUC
+from evaluation.noised import from_tensors as from_noised
 from evaluation.protocols import matrix
 from evaluation.report import (
     Command,
@@ -30,17 +32,22 @@ from evaluation.report import (
     coordinator_page,
 )
 from evaluation.rows import gain_rows, home, score_rows, scores_csv, to_json
+from evaluation.statement_page import MechanismAudit, MembershipRow, site_statement
 from pipelines.door import to_plain
+from pipelines.privacy_settings import AnyPrivacy, PatientLevel
 from pipelines.runner import Stage
+from pipelines.site.attack import from_plain
 from pipelines.site.hospital import SPLITS
+from pipelines.site.page import DELTA
 from pipelines.site.ready import READY
 from pipelines.site.words import CONTENTS, WORDS
 from pipelines.stages.train import CENTRAL
 from pipelines.stages.world import World
 from pipelines.store import digest, read_manifest, short
 from privacy.message import Json, Message, from_bytes
+from privacy.statement import from_json, markdown
 
-VERSION = 2
+VERSION = 3
 PAGE = "report.html"
 Tables = Mapping[str, Mapping[tuple[str, str], Counts]]
 
@@ -55,8 +62,9 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     config = world.config
     cohorts = json.loads((inputs["ingest"] / "sites.json").read_text())
     trained = [json.loads((inputs["train"] / f"{label}.json").read_text()) for label in config.train.methods]
-    tables = read_tables(inputs["evaluate"])
-    said = _ask_sites(world, cohorts, trained)
+    tables = read_tables(inputs["evaluate"], copies=config.evaluate.copies, seed=config.seed)
+    audits = json.loads((inputs["audit"] / "audits.json").read_text())
+    said = _ask_sites(world, cohorts, trained, audits["mechanism"])
     (out / "sites.json").write_text(json.dumps({site: facts["page"] for site, facts in said.items()}))
     rows = score_rows(tables, reference=config.evaluate.reference)
     (out / "scores.json").write_text(to_json(rows))
@@ -81,23 +89,39 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         pooled=any(result["name"] == CENTRAL for result in trained),
         pictures=tuple(_pictures(tables, rows, trained, reference)),
         words=WORDS[config.images.kind],
+        statements=tuple(site_statement(facts["statement"]) for _, facts in sorted(said.items())),
+        audits=(TypeAdapter(MechanismAudit).validate_python(audits["mechanism"]),) if audits["mechanism"] else (),
+        membership=tuple(_attack(one) for one in audits["membership"]),
     )
+    stated = {site: facts["statement"] for site, facts in sorted(said.items())}
+    (out / "statement.json").write_text(json.dumps(stated, indent=1))
+    (out / "statement.md").write_text("\n".join(markdown(from_json(one)) for one in stated.values()))
+    heads = {site: facts["ledger"] for site, facts in sorted(said.items())}
+    (out / "ledgers.json").write_text(json.dumps(heads, indent=1))
     text = coordinator_page(page)
     (out / PAGE).write_text(text)
     (out / "report.json").write_text(to_json(replace(page, pictures=())))
     return {"report": PAGE, "scores": len(rows)}
 
 
-def read_tables(folder: Path) -> Tables:
-    """Counts by method and (model site, test site), as the evaluate stage wrote them."""
+def read_tables(folder: Path, *, copies: int, seed: int) -> Tables:
+    """Counts by method and (model site, test site), as the evaluate stage wrote them. copies, seed: of the parametric
+    bootstrap of noised ones; the others bring their own.
+    """
     tables: dict[str, dict[tuple[str, str], Counts]] = {}
     for entry in json.loads((folder / "index.json").read_text()):
-        counts = from_tensors(from_bytes((folder / entry["file"]).read_bytes()).tensors)
+        reply = from_bytes((folder / entry["file"]).read_bytes())
+        if "noised" in reply.tensors:
+            counts = from_noised(reply.tensors, reply.facts, copies=copies, seed=seed)
+        else:
+            counts = from_tensors(reply.tensors)
         tables.setdefault(entry["label"], {})[entry["model_site"], entry["test_site"]] = counts
     return tables
 
 
-def _ask_sites(world: World, cohorts: Mapping[str, Any], trained: list[Any]) -> dict[str, Mapping[str, Json]]:
+def _ask_sites(
+    world: World, cohorts: Mapping[str, Any], trained: list[Any], audit: Json
+) -> dict[str, Mapping[str, Json]]:
     config = world.config
     methods: list[Json] = [
         {
@@ -114,6 +138,8 @@ def _ask_sites(world: World, cohorts: Mapping[str, Any], trained: list[Any]) -> 
         "reference": config.evaluate.reference,
         "copies": config.evaluate.copies,
         "methods": methods,
+        "delta": config.privacy.delta if isinstance(config.privacy, PatientLevel) else DELTA,
+        "audit": audit,
     }
     asked = {
         site: Message({}, {**facts, **_of_ingest(cohorts[site]), "date": world.now()}) for site in world.engine.sites
@@ -148,8 +174,15 @@ def _what(world: World) -> str:
     names = ", ".join(config.train.methods)
     return (
         f"{len(config.sites)} hospitals, {len(config.train.methods)} methods ({names}), {config.train.schedule.rounds} "
-        f"rounds, checkpoint {config.evaluate.checkpoint}. Privacy: {config.privacy}; no formal guarantee is given."
+        f"rounds, checkpoint {config.evaluate.checkpoint}. {_promise(config.privacy)}"
     )
+
+
+def _promise(privacy: AnyPrivacy) -> str:
+    if not isinstance(privacy, PatientLevel):
+        return "Privacy: none; no formal guarantee is given."
+    asked = f"noise {privacy.noise:g}" if privacy.epsilon is None else f"ε = {privacy.epsilon:g}"
+    return f"Patient-level differential privacy: {asked} at δ = {privacy.delta:g} for each method; see the statement."
 
 
 def _counts(site: str, facts: Mapping[str, Any], said: Mapping[str, Json]) -> SiteCounts:
@@ -168,7 +201,18 @@ def _cost(result: Mapping[str, Any], said: Mapping[str, Mapping[str, Json]]) -> 
 def _left(site: str, entry: Json) -> Left:
     facts = _mapping(entry)
     request = str(facts["request"])
-    return Left(site, request, _number(facts["messages"]), _number(facts["bytes"]), content=CONTENTS.get(request, ""))
+    content, epsilon = CONTENTS.get(request, ""), str(facts["epsilon"])
+    return Left(site, request, _number(facts["messages"]), _number(facts["bytes"]), epsilon=epsilon, content=content)
+
+
+def _attack(said: Mapping[str, Any]) -> MembershipRow:
+    """An attack that a hospital told of, or that it made and kept to itself."""
+    if said["found"] is None:
+        nan, note = float("nan"), "computed, and kept on the hospital's own page: it has no noise"
+        return MembershipRow(said["site"], said["method"], nan, nan, nan, nan, 0, 0, note)
+    found = from_plain(said["found"])
+    numbers = (found.auc, found.low, found.high, found.control_auc, found.members, found.others)
+    return MembershipRow(said["site"], said["method"], *numbers, found.reason or "")
 
 
 def _missing(trained: list[Any]) -> list[Missing]:
@@ -243,4 +287,4 @@ def intact(world: World, artifact: Path) -> str | None:
     return None
 
 
-STAGE = Stage("report", VERSION, ("ingest", "train", "evaluate"), settings, run, intact=intact)
+STAGE = Stage("report", VERSION, ("ingest", "train", "evaluate", "audit"), settings, run, intact=intact)

@@ -13,7 +13,7 @@ from federation.engine import Engine, InProcess
 from federation.parameters import count
 from federation.rehearsal import initial_parameters, rehearse
 from federation.rounds import Outcome, conduct, restored
-from pipelines.config import chosen_device, overridden
+from pipelines.config import Config, chosen_device, overridden
 from pipelines.door import to_plain
 from pipelines.progress import shown
 from pipelines.runner import Stage
@@ -25,7 +25,7 @@ from pipelines.store import DiskFolder, digest, short
 from privacy.gate import Refused
 from privacy.message import Call, Json, Malformed, Message, to_bytes
 
-VERSION = 2
+VERSION = 3
 CENTRAL = "central"
 BEGUN = "begun"
 Cohorts = Mapping[str, Mapping[str, Any]]
@@ -38,7 +38,14 @@ def settings(world: World) -> Json:
         name: {"methods": to_plain(dict(site.methods)), "work": to_plain(dict(site.work))}
         for name, site in config.sites.items()
     }
-    return {"train": to_plain(config.train), "model": to_plain(config.model), "seed": config.seed, "sites": sites}
+    return {
+        "train": to_plain(config.train),
+        "model": to_plain(config.model),
+        "privacy": to_plain(config.privacy),
+        "public": config.evaluate.public if config.privacy != "none" else None,
+        "seed": config.seed,
+        "sites": sites,
+    }
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
@@ -78,7 +85,7 @@ def train_one(world: World, label: str, cohorts: Cohorts, told: Callable[[int], 
         algorithm,
         run=name,
         initial=initial,
-        opening={site: Message({}, opening(world, label, str(homes[site]["cohort"]))) for site in engine.sites},
+        opening={site: Message({}, opening(world, label, site, str(homes[site]["cohort"]))) for site in engine.sites},
         template=rehearse(algorithm, task, work, initial),
         schedule=config.train.schedule,
         seed=config.seed,
@@ -156,7 +163,7 @@ def _received(algorithm: Algorithm, outcome: Outcome, run: str, site: str, round
     return first + rounds * later
 
 
-def opening(world: World, label: str, cohort: str) -> dict[str, Json]:
+def opening(world: World, label: str, site: str, cohort: str) -> dict[str, Json]:
     """What a site must know of a run: see `pipelines.site.learn.opening`."""
     config = world.config
     task = config.task(label)
@@ -169,7 +176,18 @@ def opening(world: World, label: str, cohort: str) -> dict[str, Json]:
         "work": to_plain(overridden(config.train.work, config.train.method_work.get(label, {}))),
         "seed": config.seed,
         "cohort": cohort,
+        **_protected(config, label, site),
     }
+
+
+def _protected(config: Config, label: str, site: str) -> dict[str, Json]:
+    """How this site's patients are protected; the hospital counts for itself what that costs."""
+    if config.privacy == "none":
+        return {"privacy": None}
+    from pipelines.spending import planned  # accountants: seconds that a run without privacy saves
+
+    plan = planned(config, label, site)
+    return {"privacy": to_plain(plan.protection), "evaluation_noise": plan.evaluation_noise}
 
 
 def pooled_engine(world: World, cohorts: Cohorts) -> tuple[Engine, Cohorts]:
@@ -198,6 +216,8 @@ def _identity(world: World, label: str, homes: Cohorts) -> Json:
         "schedule": to_plain(config.train.schedule),
         "model": to_plain(config.task(label).model),
         "seed": config.seed,
+        "privacy": to_plain(config.privacy),
+        "public": config.evaluate.public if config.privacy != "none" else None,  # how many evaluations share epsilon
         "cohorts": {site: [str(home["cohort"]), str(home["sha256"])] for site, home in homes.items()},
     }
 

@@ -21,7 +21,7 @@ from pipelines.stopping import RunLock, Stop, Stopped
 from pipelines.store import write_artifact
 
 DAY = 86400.0
-PRECIOUS = ("ledger.jsonl", "pseudonym.key", "linkage.json", "log.txt", "budget.json")
+PRECIOUS = ("ledger.jsonl", "ledger.head", "pseudonym.key", "linkage.json", "log.txt", "budget.json")
 TINY = {
     "name": "tiny",
     "privacy": "none",

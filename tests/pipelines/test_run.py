@@ -75,7 +75,10 @@ def test_a_run_ends_with_pages_scores_and_a_ledger_of_every_byte(run):
         assert {"survey", "ingest", "introduce", "train", "finish", "evaluate", "export", "report"} <= {
             line["request"] for line in lines
         }
-        assert all(line["event"]["kind"] in {"non_private", "nothing"} for line in lines)
+        kinds = {line["request"]: line["event"]["kind"] for line in lines}
+        assert {kinds[one] for one in ("train", "finish", "evaluate", "export", "audit")} == {"non_private"}
+        assert {kinds[one] for one in ("survey", "ingest", "report")} == {"declared"} and kinds["holds"] == "nothing"
+        assert book.verify(run / "sites" / site / "ledger.jsonl") == []
         rejected = json.loads(next((run / "sites" / site).glob("cohorts/*/rejected.json")).read_text())
         assert len(rejected) == (1 if site == "a" else 0)
 
@@ -288,7 +291,7 @@ def test_a_file_that_is_not_there_and_a_flag_that_is_not_known(tmp_path, monkeyp
     assert "prostate_adc.yaml" in capsys.readouterr().err
     changed(tmp_path / "tiny.yaml")
     assert main(["tiny.yaml", "--only", "teleport"]) == Exit.CONFIG
-    assert "the stages are ingest, train, evaluate, report" in capsys.readouterr().err
+    assert "the stages are ingest, train, evaluate, audit, report" in capsys.readouterr().err
     (tmp_path / "bad.yaml").write_bytes(b"\xff\xfe\x00")
     assert main(["bad.yaml"]) == Exit.CONFIG
 
@@ -297,10 +300,11 @@ def test_a_file_that_is_not_there_and_a_flag_that_is_not_known(tmp_path, monkeyp
 def test_every_shipped_configuration_is_in_order(path, monkeypatch):
     monkeypatch.setenv("CONSILIUM_DATA", "/data")
     config = load(str(path))
-    assert config.privacy == "none"
+    private = config.privacy != "none"
+    assert private == path.stem.endswith("_private")
     for label, method in config.train.methods.items():
         for site in config.sites:
-            assert method.complaints(method.network(config.task(label)), config.work(label, site), False) == []
+            assert method.complaints(method.network(config.task(label)), config.work(label, site), private) == []
 
 
 def test_configurations_are_found_at_all():

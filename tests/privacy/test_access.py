@@ -35,7 +35,7 @@ def test_every_look_at_a_patient_is_an_event():
     task = rig.task()
     looks = [
         lambda: access.size("train"),
-        lambda: access.rows("validation"),
+        lambda: access.shares(2),
         access.draw,
         lambda: access.gradient(task.network(), task.objective, access.draw()),
         lambda: access.measure(task.network(), task.validation, "validation"),

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import csv
+import io
 
-from pipelines.cohort.csvfile import chosen, read_csv
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from pipelines.cohort.csvfile import SEPARATORS, chosen, read_csv, read_lines, refused
+from pipelines.cohort.unusable import Unusable
 
 PLAIN = [{"a": "1", "b": "x"}, {"a": "2", "b": "y, z"}]
 
@@ -21,7 +27,7 @@ PLAIN = [{"a": "1", "b": "x"}, {"a": "2", "b": "y, z"}]
 )
 def test_separators_line_ends_marks_and_blanks_do_not_matter(tmp_path, text):
     (tmp_path / "t.csv").write_bytes(text.encode())
-    assert read_csv(tmp_path / "t.csv") == (["a", "b"], PLAIN)
+    assert read_csv(tmp_path / "t.csv") == read_lines(tmp_path / "t.csv") == (["a", "b"], PLAIN)
 
 
 @pytest.mark.parametrize("odd", ["\u2028", "\x85", "\x0c", "\x1c", "\x0b"])
@@ -51,6 +57,64 @@ def test_what_cannot_be_read_is_said_without_a_line_of_it(tmp_path, data, said):
     with pytest.raises(ValueError, match=said) as told:
         read_csv(tmp_path / "t.csv")
     assert "ller" not in str(told.value)
+    with pytest.raises(
+        ValueError, match="more than 2 fields|3 fields of 2" if said.startswith("more") else said
+    ) as told:
+        read_lines(tmp_path / "t.csv")
+    assert "ller" not in str(told.value)
+
+
+CELLS = st.text(st.sampled_from('ab ,;\t"\u2028\x0bü'), max_size=6)
+RAW = st.binary(max_size=12).map(lambda raw: raw.replace(b"\n", b"").replace(b"\r", b""))
+quiet = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def told(line):
+    return (line.reason, line.detail) if isinstance(line, Unusable) else line
+
+
+@quiet
+@given(st.lists(RAW, max_size=6), RAW, st.integers(0, 6))
+@example([b"1,x", b"2,y"], b'0,"', 0)
+@example([b'1,"x', b"2,y"], b'3,"', 2)
+def test_any_line_is_read_the_same_whatever_line_is_put_before_or_after_it(tmp_path, lines, other, place):
+    """The last line can be read, for a table of which no line can be read is refused as a whole."""
+
+    def found(raw):
+        (tmp_path / "t.csv").write_bytes(b"\r\n".join([b"a,b,c", *raw, b"last,1,2"]))
+        return [told(line) for line in read_lines(tmp_path / "t.csv")[1]]
+
+    place = min(place, len(lines))
+    before, after = found(lines[:place])[:-1], found(lines[place:])
+    mine = found([other])[:-1]
+    assert found([*lines[:place], other, *lines[place:]]) == before + mine + after
+
+
+@quiet
+@given(
+    st.lists(st.tuples(CELLS, CELLS, CELLS), min_size=1, max_size=6), st.sampled_from(list(SEPARATORS)), st.booleans()
+)
+def test_what_the_csv_module_writes_is_read_back(tmp_path, cells, separator, named):
+    """However much the cells look like separators and quotes."""
+    out = io.StringIO(newline="")
+    rows = cells if named else [("a", "b", "c"), *cells]
+    csv.writer(out, delimiter=SEPARATORS[separator]).writerows(rows)
+    (tmp_path / "t.csv").write_bytes(out.getvalue().encode())
+    wanted = [{name: cell.strip() for name, cell in zip("abc", row, strict=True)} for row in cells]
+    header, found = read_lines(tmp_path / "t.csv", ("a", "b", "c") if named else (), separator)
+    assert header == ["a", "b", "c"]
+    assert found == [line for line in wanted if any(line.values())]
+
+
+def test_what_is_wrong_with_a_line_is_told_without_its_text(tmp_path):
+    bad = [b'Miller,"x', b'Miller,"x"y', b"Miller,1,2", b"M\xfcller,1", b"Miller," + b"x" * 200_000]
+    (tmp_path / "t.csv").write_bytes(b"\n".join([b"a,b", b"1,x", *bad, b"2,y"]))
+    lines = read_lines(tmp_path / "t.csv")[1]
+    assert [number for number, _ in chosen(lines, {"a": ("1", "2")})] == [1, 7]
+    rejected = refused(lines)
+    assert [one.study for one in rejected] == [f"line {number}" for number in range(2, 7)]
+    assert {one.reason for one in rejected} == {"unreadable"}
+    assert all("ller" not in one.detail and one.detail.endswith(".") for one in rejected)
 
 
 def test_lines_keep_their_numbers_and_a_miss_names_no_value():

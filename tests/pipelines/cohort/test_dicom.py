@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydicom.dataelem import DataElement
 from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
 from pydicom.uid import (
     MPEG4HP41,
@@ -359,6 +360,18 @@ def test_select_keeps_what_contains_the_text_in_any_case(tmp_path: Path) -> None
     assert [found.study.split("/")[0] for found in index.candidates] == ["adc"]
     assert index.unselected == 1
     assert index.files == 2 * SLICES
+
+
+def test_a_value_has_the_type_that_its_own_file_gives_it(tmp_path: Path) -> None:
+    """An echo time of 80 as a number is not "8", but an archive that writes it as text is asked for a part of it."""
+    Series(extra={"EchoTime": "80"}).write(tmp_path / "a")
+
+    def as_text(index: int, dataset: Dataset) -> None:
+        dataset.add(DataElement("EchoTime", "LO", "80"))
+
+    Series(patient="Other", study="9.1", series="9.2", change=as_text).write(tmp_path / "b")
+    both, alone = (read(folder, select={"EchoTime": "8"})[0] for folder in (tmp_path, tmp_path / "b"))
+    assert [found.patient for found in both] == [found.patient for found in alone] == ["Other"]
 
 
 def test_other_files_are_counted_and_left_alone(tmp_path: Path) -> None:

@@ -62,6 +62,34 @@ def test_an_exact_name_goes_before_a_dated_one_and_two_dated_ones_are_ambiguous(
     assert reason(settings, "Q") == "ambiguous_name"
 
 
+def test_a_name_ends_at_an_underscore_and_nowhere_else(tmp_path: Path) -> None:
+    settings = masks(tmp_path, dict.fromkeys(("P10_1", "P1-2", "P1 2", "P1.2", "P12", "XP1_2", "p1_2", "P1"), "A"))
+    assert mask_name(settings, "P1") == "A.nii.gz"
+    for other in ("P", "XP", "P1-", "1_2", "2", "p"):
+        assert reason(settings, other) == "no_label"
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        ({"Q": "B", "P": 5, "P_1": "A"}, "no_label"),  # his own entry counts, and not the dated one
+        ('[["P", "A"], ["Q", "B"], ["P", "B"]]', "ambiguous_name"),
+        ("from;to\nP;A\nQ;B\nP;C\n", "ambiguous_name"),
+        ("from;to\nP;A;C\nQ;B\n", "no_label"),
+        ('from;to\nP;"A\nQ;B\n', "no_label"),
+        ("from;to\nP;\udcff\nQ;B\n", "no_label"),
+    ],
+)
+def test_what_is_wrong_with_one_name_rejects_its_patient_only(tmp_path: Path, names: object, told: str) -> None:
+    settings = masks(tmp_path, files=("A.nii.gz", "B.nii.gz", "C.nii.gz"))
+    text = names if isinstance(names, str) else json.dumps(names)
+    path = tmp_path / ("names.csv" if text.startswith("from") else "names.json")
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    settings = MaskLabels(folder=settings.folder, names=str(path))
+    assert mask_name(settings, "Q") == "B.nii.gz"
+    assert reason(settings, "P") == told
+
+
 def test_a_patient_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "secret.nii.gz").write_bytes(b"")
     settings = masks(tmp_path)
@@ -138,6 +166,15 @@ def test_what_is_no_label_rejects_the_study(tmp_path: Path, text: str, columns: 
     with pytest.raises(Unusable) as caught:
         labels_of(tmp_path, text, **columns)
     assert caught.value.reason == expected
+
+
+@pytest.mark.parametrize("broken", ['A,"1', "A,1,1", "A,\udcff"])
+def test_a_line_that_cannot_be_read_labels_nobody_and_is_told_by_its_number(tmp_path: Path, broken: str) -> None:
+    (tmp_path / "labels.csv").write_text(f"patient,label\nB,1\n{broken}\nC,0\n", errors="surrogateescape")
+    table = open_table(TableLabels(file=str(tmp_path / "labels.csv")))
+    assert [table_labels(table, name, "f", [2, 3], alone=True) for name in "BC"] == [[1, 1], [0, 0]]
+    with pytest.raises(Unusable, match=r"no_label.*line 2 cannot be read"):
+        table_labels(table, "A", "f", [2, 3], alone=True)
 
 
 def test_slices_of_several_studies_need_a_study_column(tmp_path: Path) -> None:

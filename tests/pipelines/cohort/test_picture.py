@@ -92,6 +92,30 @@ def test_each_trouble_has_its_reason(hospital):
     }
 
 
+def test_a_picture_that_two_patients_claim_is_nobodys(hospital):
+    """It would train under one of their labels and be tested under the other's; which one is right, nobody can say."""
+    table = (hospital / "labels.csv").read_text().splitlines()
+    table[1] = "11.png,P0,graz,0"
+    (hospital / "labels.csv").write_text("\n".join(table))
+    cohort, rejected, _, _ = read(hospital)
+    assert [found.reason for found in rejected] == ["duplicate_picture"] * 2
+    assert len(cohort.labels) == 10
+
+
+def test_a_line_that_cannot_be_read_keeps_its_number_and_its_reason(hospital):
+    table = (hospital / "labels.csv").read_bytes().splitlines()
+    table[3] += b",1"
+    table[5] = table[5].replace(b"P", b"\xdc")
+    table[7] = b'"' + table[7]
+    (hospital / "labels.csv").write_bytes(b"\n".join(table))
+    opened = open_pictures(source(hospital), Pictures(size=8))
+    assert [(one.study, one.reason) for one in opened.rejected] == [(f"line {n}", "unreadable") for n in (3, 5, 7)]
+    assert [one.study.split(":")[0] for one in opened.waiting[:4]] == ["line 1", "line 2", "line 4", "line 6"]
+    assert (opened.files, opened.unselected) == (12, 0)
+    assert open_pictures(source(hospital, where={"site": ("graz",)}), Pictures()).unselected == 12 - 3 - 3
+    assert survey(source(hospital), None)["files"] == 10
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

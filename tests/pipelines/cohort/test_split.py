@@ -1,14 +1,17 @@
-"""The split by patient: disjoint, complete, stratified, and the same for any order of input."""
+"""The split by patient: disjoint, complete, the same for any order of input, and stratified or each for himself."""
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections import Counter
+from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.cohort.split import SPLITS, split_patients
+from pipelines.cohort.split import SPLITS, division_code, split_patients
 
 USUAL = {"train": 0.5, "validation": 0.15, "test": 0.35}
 cohorts = st.dictionaries(st.text(min_size=1, max_size=6), st.integers(0, 1), max_size=60)
@@ -85,3 +88,82 @@ def test_another_seed_gives_another_split_and_a_new_patient_moves_few() -> None:
 def test_shares_that_are_none_are_refused(fractions: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="fractions must be shares"):
         split_patients({"a": 1}, fractions=fractions, seed=0)
+
+
+patients = st.dictionaries(st.text("abcPü0123 ", min_size=1, max_size=4), st.integers(0, 1), min_size=1, max_size=12)
+
+
+@given(patients, shares, st.integers(0, 2**32), st.data())
+def test_alone_or_among_any_others_a_patient_has_the_same_independent_split(labels, fractions, seed, data) -> None:  # type: ignore[no-untyped-def]
+    test = data.draw(st.lists(st.sampled_from([*labels, "nobody"]), max_size=3))
+    found = split_patients(labels, fractions=fractions, seed=seed, test=test, independent=True)
+    assert list(found) == sorted(labels)
+    for patient in labels:
+        others = {name: label for name, label in labels.items() if name != patient}
+        without = split_patients(others, fractions=fractions, seed=seed, test=test, independent=True)
+        assert without == {name: where for name, where in found.items() if name != patient}
+        alone = split_patients({patient: 1}, fractions=fractions, seed=seed, test=test, independent=True)
+        assert alone == {patient: found[patient]}
+
+
+@given(st.integers(0, 2**32))
+def test_a_stratified_split_lets_one_patient_move_others(seed) -> None:  # type: ignore[no-untyped-def]
+    """The reason for the independent one; if this failed, there would be none."""
+    labels = {f"p{number}": number % 2 for number in range(20)}
+    found = split_patients(labels, fractions=USUAL, seed=seed)
+    moved = 0
+    for patient in labels:
+        others = {name: label for name, label in labels.items() if name != patient}
+        without = split_patients(others, fractions=USUAL, seed=seed)
+        moved += any(without[name] != found[name] for name in others)
+    assert moved > 0
+
+
+@given(patients, shares, st.integers(0, 2**32))
+def test_an_independent_split_is_where_the_hash_falls_on_the_unit_interval(labels, fractions, seed) -> None:  # type: ignore[no-untyped-def]
+    found = split_patients(labels, fractions=fractions, seed=seed, independent=True)
+    for patient, where in found.items():
+        share = int(hashlib.sha256(f"{seed}\0{patient}".encode()).hexdigest(), 16) / 16**64
+        low = sum(fractions[name] for name in SPLITS[: SPLITS.index(where)])
+        assert low - 1e-12 <= share < low + fractions[where] + 1e-12
+
+
+@pytest.mark.parametrize("test", [(), ("p1", "p2", "nobody"), ("nobody",)])
+@pytest.mark.parametrize("seed", range(3))
+def test_sizes_of_an_independent_split_are_near_their_shares(seed: int, test: tuple[str, ...]) -> None:
+    labels = {f"p{number}": number % 2 for number in range(4000)}
+    found = split_patients(labels, fractions=USUAL, seed=seed, test=test, independent=True)
+    sizes = Counter(found.values())
+    free = USUAL if not test else {"train": 0.5 / 0.65, "validation": 0.15 / 0.65, "test": 0.0}
+    for name in SPLITS:
+        deviation = math.sqrt(len(labels) * free[name] * (1 - free[name]))
+        held = len(set(test) & set(labels)) if name == "test" else 0
+        assert abs(sizes[name] - held - len(labels) * free[name]) <= 4 * deviation + held
+
+
+def test_a_split_without_a_share_stays_empty_and_named_patients_are_its_only_members() -> None:
+    labels = {f"p{number}": 0 for number in range(500)}
+    shares = {"train": 0.7, "validation": 0.3, "test": 0.0}
+    assert set(split_patients(labels, fractions=shares, seed=0, independent=True).values()) == {"train", "validation"}
+    for fractions in (shares, {"train": 0.1, "validation": 0.0, "test": 0.9}):
+        found = split_patients(labels, fractions=fractions, seed=0, test=("p7", "p9"), independent=True)
+        assert [name for name, where in found.items() if where == "test"] == ["p7", "p9"]
+    assert split_patients({}, fractions=USUAL, seed=0, independent=True) == {}
+
+
+def test_a_division_has_one_code_and_every_part_of_it_counts() -> None:
+    def code(**changed: object) -> str:
+        said: dict[str, object] = {"seed": 1, "test": ("a", "b"), "independent": True, "key": b"k" * 32}
+        fractions = changed.pop("fractions", USUAL)
+        return division_code(fractions, **{**said, **changed})  # type: ignore[arg-type]
+
+    assert code() == code(test=("b", "a", "a")) == code(fractions=dict(reversed(USUAL.items())))
+    others = [
+        code(seed=2),
+        code(test=()),
+        code(test=("a",)),
+        code(independent=False),
+        code(key=b"l" * 32),
+        code(fractions={"train": 0.5, "validation": 0.2, "test": 0.3}),
+    ]
+    assert all(one != other for one, other in combinations([code(), *others], 2))

@@ -74,7 +74,7 @@ folder, count = Path(sys.argv[1]), int(sys.argv[2])
 waiting = [Waiting(f"p{k}", f"s{k}", Lazy(k)) for k in range(count)]
 taken, _, parts = _take(waiting, (1, 64, 64), 2, folder)
 names = {w.patient: w.patient for w in waiting}
-write_cohort_file(folder, _assembled(taken, parts, names, {w.patient: "train" for w in waiting}, ""))
+write_cohort_file(folder, _assembled(taken, parts, names, {w.patient: "train" for w in waiting}, ""), b"k" * 32)
 print(*(line.split()[1] for line in open("/proc/self/status") if line.startswith("RssAnon")))
 """
 

@@ -1,0 +1,28 @@
+"""Scores by where they stand in a table of methods and test sites."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evaluation.rows import PRIVATE, ScoreRow
+
+
+def by_column(rows: Sequence[ScoreRow]) -> dict[tuple[str, str, str], ScoreRow]:
+    """(measure, method, column) -> row; a column is a test site, or "/" and a protocol over sites."""
+    return {(r.measure, r.method, _column(r)): r for r in rows}
+
+
+def weak_columns(rows: Sequence[ScoreRow]) -> set[str]:
+    """Columns of the grid in which no score is assessable."""
+    columns = {_column(row) for row in rows}
+    return columns - {_column(row) for row in rows if row.assessable}
+
+
+def _column(row: ScoreRow) -> str:
+    return row.sites[0] if row.protocol == PRIVATE else f"/{row.protocol}"
+
+
+def weak_rows(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
+    """One row of each site whose scores are not assessable."""
+    weak = {row.sites[0]: row for row in rows if row.protocol == PRIVATE and not row.assessable}
+    return [weak[site] for site in sorted(weak)]

@@ -1,0 +1,300 @@
+"""python -m pipelines.ledger verify|sum|explain LEDGER: whether a hospital's ledger is intact, and what it says.
+
+    python -m pipelines.ledger verify LEDGER      intact, or every complaint with its line
+    python -m pipelines.ledger sum LEDGER         what left, and what its patients were charged for it
+    python -m pipelines.ledger explain LEDGER     every line in plain words
+
+LEDGER is a ledger.jsonl or the folder that holds one. Nothing is written, and a run may be at work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pipelines.exits import Exit
+from pipelines.site.words import CONTENTS
+from privacy import ledger as book
+from privacy.chain import torn
+from privacy.events import (
+    NON_PRIVATE,
+    Composed,
+    Declared,
+    Event,
+    Gaussian,
+    Laplace,
+    NonPrivate,
+    Nothing,
+    Part,
+    PoissonSampled,
+    Pure,
+    SelfComposed,
+    UnknownEvent,
+    describe,
+)
+from privacy.meaning import DECLARED, loss
+from privacy.message import Json
+
+if TYPE_CHECKING:
+    from privacy.accounting import Cost
+
+_Line: TypeAlias = Mapping[str, Json]
+_Charged: TypeAlias = Sequence[tuple[_Line, Event]]
+
+FILE = "ledger.jsonl"
+WITNESS = re.compile(r"(\d{1,12}):([0-9a-f]{64})")
+REMEDY = (
+    "A site that finds its ledger so lets nothing leave. Keep a copy for whoever looks into it, restore ledger.jsonl "
+    "and ledger.head from the backup, and tell the data protection officer which lines the backup lacks."
+)
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Of some lines: replies that left, their bytes, refusals, and what a patient is charged at most."""
+
+    name: str
+    messages: int
+    bytes: int
+    refused: int
+    cost: Cost
+
+
+class Told(NamedTuple):
+    """A line of the ledger in plain words, as `explain` shows it."""
+
+    line: int
+    time: str
+    asked: str
+    to: str
+    bytes: int
+    done: str
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Look, and return the exit code: 0 the ledger is intact, 2 command line, 3 it is not, 7 it cannot be read."""
+    line = parser()
+    options = line.parse_args(arguments)
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    try:
+        ledger = Path(options.ledger) / FILE if Path(options.ledger).is_dir() else Path(options.ledger)
+        if not ledger.is_file() and not ledger.with_suffix(book.HEAD).is_file():
+            line.error(f"{ledger} is not there; give a ledger.jsonl, or the folder of a site, which holds one")
+        complaints = book.verify(ledger, options.witness)
+        lines = list(book.lines(ledger))
+        head = None if complaints else book.head(ledger)
+    except OSError as error:
+        console.print(f"{error}; correct it and look again", markup=False, soft_wrap=True)
+        return int(Exit.DISK)
+    code = int(Exit.DATA if complaints else Exit.OK)
+    said: dict[str, Json] = {"exit": code, "intact": not complaints, "lines": len(lines), "complaints": [*complaints]}
+    if options.command == "sum":
+        said |= _summed(lines, options.delta, None if options.json else console)
+    elif options.command == "explain":
+        said |= _explained(lines, None if options.json else console)
+    if options.json:
+        said["head"] = None if head is None else {**head._asdict()}
+        print(json.dumps(said, indent=1))  # noqa: T201 - the machine's answer
+        return code
+    for complaint in complaints:
+        console.print(complaint, markup=False, soft_wrap=True)
+    if head is None:
+        console.print(f"{ledger} is damaged. {REMEDY}", markup=False, soft_wrap=True)
+    elif options.command == "verify":
+        kept = f"Whoever keeps {head.lines}:{head.sha256} can show later, with --witness, whether they were rewritten."
+        console.print(f"intact: {len(lines)} lines. {kept}", markup=False, soft_wrap=True)
+    return code
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    told: dict[str, Any] = {"description": __doc__, "formatter_class": argparse.RawDescriptionHelpFormatter}
+    made = argparse.ArgumentParser(prog="python -m pipelines.ledger", **told)
+    commands = made.add_subparsers(dest="command", required=True, metavar="verify|sum|explain")
+    for name in ("verify", "sum", "explain"):
+        one = commands.add_parser(name, **told)
+        one.add_argument("ledger", metavar="LEDGER", help="a ledger.jsonl, or the folder that holds it")
+        one.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+        one.add_argument("--witness", type=witness, metavar="N:SHA256", help="an earlier head that somebody kept")
+        if name == "sum":
+            one.add_argument("--delta", type=delta, default=1e-5, help="at which epsilon is told (default: 1e-5)")
+    return made
+
+
+def witness(text: str) -> tuple[int, str]:
+    """A head from its printed form. Raises: argparse.ArgumentTypeError."""
+    found = WITNESS.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"a witness is a number of lines, a colon and 64 hex digits, found {text!r}")
+    return int(found[1]), found[2]
+
+
+def delta(text: str) -> float:
+    """A probability strictly between 0 and 1. Raises: argparse.ArgumentTypeError."""
+    found = float(text)  # argparse tells of what is no number
+    if not 0 < found < 1:
+        raise argparse.ArgumentTypeError(f"delta is a number between 0 and 1, as in 1e-5, found {text!r}")
+    return found
+
+
+def in_words(event: Event) -> str:
+    """What was done to patients, for a reader who knows no accountant."""
+    match event:
+        case NonPrivate():
+            return "no bound on what one patient contributed: no formal guarantee"
+        case Nothing():
+            return "nothing of patients beyond what stands in other lines"
+        case Declared():
+            return f"{DECLARED[event.what]}; no noise, declared to be outside the guarantee"
+        case Gaussian(0) | Laplace(0):
+            return "no noise: no formal guarantee"
+        case Gaussian():
+            return f"noise {event.noise_multiplier:g} times what one patient can change"
+        case Laplace():
+            return f"Laplace noise {event.noise_multiplier:g} times what one patient can change"
+        case Pure():
+            return f"a choice at random that is ({event.epsilon:g}, 0)-private"
+        case SelfComposed(event=PoissonSampled() as one):
+            inner = f"each patient in one with probability {one.probability:g}, {in_words(one.event)}"
+            return f"{event.count:,} {'step' if event.count == 1 else 'steps'}, {inner}"
+        case SelfComposed():
+            return f"{event.count:,} times {in_words(event.event)}"
+        case PoissonSampled():
+            return f"each patient in it with probability {event.probability:g}, {in_words(event.event)}"
+        case Composed():
+            return "; and ".join(in_words(one) for one in event.events) or "nothing"
+        case Part():
+            return f"of the {event.split} patients only: {in_words(event.event)}"
+
+
+def _summed(lines: Sequence[_Line], at: float, console: Console | None) -> dict[str, Json]:
+    charged = list(book.charged(lines))
+    unread = sum(_unread(line, event) for line, event in charged)
+    whole, splits, unpriced = _sum("all", lines, charged, at), {}, 0
+    try:
+        from privacy.accounting import by_split  # lazily: it takes a second, which verify and explain save
+
+        splits = by_split([event for _, event in charged], at)
+    except UnknownEvent:
+        unpriced = 1
+    groups = {name: _grouped(name, lines, charged, at) for name in ("run", "request")}
+    if console is not None:
+        for name, sums in groups.items():
+            console.print(_table(f"By {name}", name, [*sums, *([whole] if name == "run" else [])]))
+        for (cut, split), cost in splits.items():
+            console.print(f"patients of {split} (division {cut}): ε = {loss(cost.epsilon)}", markup=False)
+        console.print(f"δ = {at:g}; accountant: {whole.cost.accountant}", markup=False, soft_wrap=True)
+        if unread or unpriced:
+            told = f"{unread} lines hold an event" if unread else "The ledger holds an event"
+            console.print(f"{told} that no accountant here can read: counted as non-private.", markup=False)
+    parted: list[Json] = [{"cut": c, "split": s, "epsilon": _number(cost.epsilon)} for (c, s), cost in splits.items()]
+    listed: dict[str, Json] = {f"by_{name}": [_as_json(one) for one in sums] for name, sums in groups.items()}
+    return {"delta": at, "all": _as_json(whole), **listed, "by_split": parted, "unread": unread}
+
+
+def _grouped(name: str, lines: Iterable[_Line], charged: _Charged, at: float) -> list[Sum]:
+    """A sum for each value of a key, in the order in which they first came."""
+    groups: dict[str, list[_Line]] = {}
+    for line in lines:
+        if not torn(line):
+            groups.setdefault(_text(line.get(name)), []).append(line)
+    return [
+        _sum(value, group, [each for each in charged if _text(each[0].get(name)) == value], at)
+        for value, group in groups.items()
+    ]
+
+
+def _sum(name: str, lines: Iterable[_Line], charged: _Charged, at: float) -> Sum:
+    whole = [line for line in lines if not torn(line)]
+    refused = sum(line.get("refused") is not None for line in whole)
+    size = sum(_bytes(line) for line in whole)
+    return Sum(name, len(whole) - refused, size, refused, _priced(tuple(event for _, event in charged), at))
+
+
+@lru_cache
+def _priced(events: tuple[Event, ...], at: float) -> Cost:
+    from privacy.accounting import cost
+
+    try:
+        return cost(events, at)
+    except UnknownEvent:
+        return cost([NON_PRIVATE], at)
+
+
+def _table(title: str, name: str, sums: Sequence[Sum]) -> Table:
+    table = Table(name, "messages", "bytes", "refused", "ε", title=title, title_justify="left")
+    for one in sums:
+        numbers = (f"{one.messages:,}", f"{one.bytes:,}", f"{one.refused:,}", loss(one.cost.epsilon))
+        table.add_row(Text(one.name), *numbers)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    return table
+
+
+def _as_json(one: Sum) -> Json:
+    cost: dict[str, Json] = {"epsilon": _number(one.cost.epsilon), "accountant": one.cost.accountant}
+    return {"name": one.name, "messages": one.messages, "bytes": one.bytes, "refused": one.refused, **cost}
+
+
+def _number(epsilon: float) -> Json:
+    """As the privacy statement writes it: JSON has no infinity."""
+    return epsilon if math.isfinite(epsilon) else "Infinity"
+
+
+def _explained(lines: Sequence[_Line], console: Console | None) -> dict[str, Json]:
+    charged = {id(line): event for line, event in book.charged(lines)}
+    rows = [_told(number, line, charged.get(id(line))) for number, line in enumerate(lines, start=1)]
+    if console is not None:
+        table = Table("line", "time", "asked", "to", "bytes", "what was done", title="Ledger", title_justify="left")
+        table.columns[0].justify = table.columns[4].justify = "right"
+        for row in rows:
+            table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else cell) for cell in row))
+        console.print(table)
+    return {"explained": [row._asdict() for row in rows]}
+
+
+def _told(number: int, line: _Line, event: Event | None) -> Told:
+    """event: what is charged for the line; None: nothing is."""
+    if torn(line):
+        done = "torn: the machine stopped while it wrote this line, before the reply could leave"
+        return Told(number, "", "", "", 0, done)
+    request, refused = _text(line.get("request")), line.get("refused")
+    holds = f": {CONTENTS[request]}" if request in CONTENTS else ""
+    asked = f"{request}{holds} (run {_text(line.get('run'))}, round {_text(line.get('round'))})"
+    done = "the same reply as before, sent again: not charged again" if event is None else in_words(event)
+    if event is not None and _unread(line, event):
+        done = f"an event that nobody here can read, so it counts as non-private: {_text(line.get('event'))[:80]}"
+    if refused is not None:
+        done = f"refused, only the code {_text(refused)} left: {done}"
+    return Told(number, _text(line.get("time")), asked, _text(line.get("recipient")), _bytes(line), done)
+
+
+def _unread(line: _Line, event: Event) -> bool:
+    """Whether it counts as non-private only because nobody here can read it."""
+    return event == NON_PRIVATE and line.get("event") != describe(NON_PRIVATE)
+
+
+def _bytes(line: _Line) -> int:
+    size = line.get("bytes")
+    return size if isinstance(size, int) else 0
+
+
+def _text(value: Json) -> str:
+    """For the screen: others chose these names, and a control character could redraw what stands above."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(value))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

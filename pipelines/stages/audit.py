@@ -1,0 +1,85 @@
+"""Does the protection hold, and can it be told who was in training? Made-up patients, and attacks at the hospitals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from pipelines.door import to_plain
+from pipelines.privacy_settings import PatientLevel
+from pipelines.progress import shown
+from pipelines.runner import Stage
+from pipelines.stages.train import CENTRAL
+from pipelines.stages.world import World
+from pipelines.store import digest, short
+from privacy.message import Json, Message
+
+VERSION = 1
+CLAIM, STEPS, SAMPLING = 1.0, 50, 0.1
+"""The door is tried at epsilon 1, because no number of canaries that runs in seconds refutes much more, and with a
+sampling at which forgetting it would cost most: at 1/3 and 200 steps a missing sampling was not always found."""
+
+
+def settings(world: World) -> Json:
+    """What the result depends on beside training."""
+    config = world.config
+    checkpoint = config.evaluate.checkpoint
+    return {"audit": to_plain(config.audit), "privacy": to_plain(config.privacy), "checkpoint": checkpoint}
+
+
+def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
+    """Try the run's protection on canaries; ask every hospital to attack its own models; write what was found."""
+    cohorts = json.loads((inputs["ingest"] / "sites.json").read_text())
+    trained = [json.loads((inputs["train"] / f"{label}.json").read_text()) for label in world.config.train.methods]
+    with shown("audit") as step:
+        step(0, 1 + len(trained), "canaries")
+        mechanism = tried(world.config.privacy, world.config.audit.canaries)
+        attacks: list[Json] = []
+        for position, result in enumerate(trained):
+            step(1 + position, 1 + len(trained), result["label"])
+            if world.config.audit.membership and result["name"] != CENTRAL:
+                attacks += _attacked(world, result, cohorts)
+    (out / "audits.json").write_text(json.dumps({"mechanism": mechanism, "membership": attacks}, indent=1))
+    return {"attacks": len(attacks), "mechanism": mechanism}
+
+
+def tried(privacy: object, canaries: int) -> dict[str, Json] | None:
+    """An audit of the private door with a run's clipping and views, at a claim that canaries can refute."""
+    if not isinstance(privacy, PatientLevel) or not canaries:
+        return None
+    from privacy.accounting import calibrated  # accountants and Opacus: seconds that a run without privacy saves
+    from privacy.audit import audit_gradients, behind_the_door
+    from privacy.events import Gaussian, PoissonSampled, SelfComposed
+    from privacy.protection import Protection
+
+    delta = privacy.delta
+    noise = calibrated(
+        lambda noise: [SelfComposed(PoissonSampled(SAMPLING, Gaussian(noise)), STEPS)], epsilon=CLAIM, delta=delta
+    )
+    protection = Protection(clip=privacy.clip, sampling=SAMPLING, views=privacy.views, noise=noise)
+    make = behind_the_door(replace(protection, chunk=64))
+    audit = audit_gradients(make, claimed=CLAIM, delta=delta, canaries=canaries, steps=STEPS)
+    return {**asdict(audit)}
+
+
+def _attacked(world: World, result: Mapping[str, Any], cohorts: Mapping[str, Any]) -> list[Json]:
+    """One entry for each site; `found` is null where it stays at the hospital."""
+    found: list[Json] = []
+    for site in world.engine.sites:
+        facts: dict[str, Json] = {
+            "label": result["label"],
+            "train_run": result["train_run"],
+            "checkpoint": world.config.evaluate.checkpoint,
+            "best": result["best"],
+            "cohort": cohorts[site]["cohort"],
+        }
+        name = world.run(f"audit-{short(digest({**facts, 'site': site, 'version': VERSION}))}")
+        reply = world.ask_all(name, "audit", {site: Message({}, facts)})[site]
+        found.append({"site": site, "method": str(result["label"]), "found": reply.facts["found"]})
+    return found
+
+
+STAGE = Stage("audit", VERSION, ("ingest", "train"), settings, run)

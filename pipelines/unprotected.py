@@ -1,0 +1,49 @@
+"""What in the settings of a private run no epsilon would cover, all of it at once and with the remedy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from privacy.modules import unfit
+
+if TYPE_CHECKING:
+    from pipelines.config import Config
+
+
+def unprotected(config: Config) -> list[str]:
+    """Every setting by which patients would influence each other or a release past clipping and noise."""
+
+    problems = []
+    if config.images.kind == "features" and config.images.normalize in ("site", "pooled"):
+        problems.append(
+            f"images.normalize: {config.images.normalize} computes means from patients, which no noise covers; "
+            "say none, or declared with public ranges"
+        )
+    for label, method in config.train.methods.items():
+        if method.name == "central":
+            problems.append(f"train.methods.{label}: pools images, which no epsilon covers; remove it")
+            continue
+        if said := unfit(method.network(config.task(label))):
+            problems.append(f"train.methods.{label}: cannot be trained privately: {', '.join(said)}")
+        for site in config.sites:
+            try:
+                work = config.work(label, site)
+            except ValueError:
+                continue  # told as a problem of this site's work
+            if work.balance:
+                problems.append(
+                    "train.work.balance: draws by the labels of all patients, which a patient's clipping does not "
+                    "bound; say balance: false"
+                )
+    for name, settings in config.sites.items():
+        if not settings.policy.declares("counts"):
+            problems.append(
+                f"sites.{name}.policy.public: how many patients there are must be declared public by the hospital, or "
+                "its answers have no guarantee; say public: [counts]"
+            )
+        if settings.policy.budget is not None and settings.home is None and settings.source.kind != "phantom":
+            problems.append(
+                f"sites.{name}.home: missing; a budget over a patient's life needs a ledger that outlives this run: "
+                "name the hospital's own folder"
+            )
+    return list(dict.fromkeys(problems))

@@ -1,0 +1,151 @@
+"""The chain of a ledger's lines: what each vouches for, and what does not fit. Bytes in, complaints out; no disk.
+
+`previous` of a line is the sha256 of the line before, without its newline. A line that has none (torn by a crash, or
+written before there was a chain) vouches for nothing that stands before it: such lines are hashed together with the
+last line that has one, or from the beginning of the file, with the newlines between them. The first line's is 64 zeros.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from privacy.message import Json
+
+ZEROS = "0" * 64
+
+
+class Damaged(ValueError):
+    """A ledger that is not as it was written. Nothing is added to it, and so nothing leaves."""
+
+
+class Head(NamedTuple):
+    """How many lines a ledger has, and the sha256 that vouches for all of them: that of the last line."""
+
+    lines: int
+    sha256: str
+
+
+@dataclass
+class Chain:
+    """What was read of a ledger so far.
+
+    said: the lines. links: after each line, the `previous` that the next one must have. size: bytes. whole: hash of all
+    bytes. since: hash of the last line that has `previous`, and of all after it. first: number of the first such line,
+    0 = there is none. head: as it stands on the disk. stamp: of the file, when all this was so.
+    """
+
+    said: list[dict[str, Json]] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+    size: int = 0
+    whole: hashlib._Hash = field(default_factory=hashlib.sha256)
+    since: hashlib._Hash = field(default_factory=hashlib.sha256)
+    first: int = 0
+    head: Head | None = None
+    stamp: tuple[int, ...] = ()
+
+    @property
+    def end(self) -> Head:
+        """The head that counts all lines."""
+        return Head(len(self.links), self.link(len(self.links)))
+
+    def link(self, lines: int) -> str:
+        """What vouches for the first `lines` lines."""
+        return self.links[lines - 1] if lines else ZEROS
+
+
+def split(data: bytes) -> list[bytes]:
+    """Lines without their newlines. The last one may have none."""
+    raws = data.split(b"\n")
+    return raws[:-1] if raws[-1] == b"" else raws
+
+
+def parsed(raw: bytes, number: int) -> dict[str, Json]:
+    """The line's object, or {"torn": True, "line": number}: no true beginning of an object is an object."""
+    try:
+        said = json.loads(raw.decode())
+    except (ValueError, RecursionError):
+        said = None
+    return said if isinstance(said, dict) else {"torn": True, "line": number}
+
+
+def torn(line: Mapping[str, Json]) -> bool:
+    """Whether `parsed` found no object."""
+    return line.get("torn") is True
+
+
+def written(line: Mapping[str, Json], previous: str) -> bytes:
+    """The line as it stands in the file, newline included.
+
+    Raises:
+        ValueError: the line is not JSON, or has a number that is not finite.
+    """
+    try:
+        return json.dumps({**line, "previous": previous}, sort_keys=True, allow_nan=False).encode() + b"\n"
+    except TypeError as error:
+        raise ValueError(f"a line of the ledger must be JSON: {error}") from error
+
+
+def follow(chain: Chain, data: bytes) -> list[str]:
+    """Read on from where the chain ends; say which lines do not fit."""
+    complaints = []
+    for raw in split(data):
+        number, before = len(chain.links) + 1, chain.end.sha256
+        said = parsed(raw, number)
+        if "previous" in said:
+            chain.since, chain.first = hashlib.sha256(raw), chain.first or number
+            if said["previous"] != before:
+                complaints.append(
+                    f"line {number}: says that what stands before it has sha256 {str(said['previous'])[:12]}…, found "
+                    f"{before[:12]}…: something was changed, taken out or put in here or before it"
+                )
+        else:
+            chain.since.update(b"\n" + raw if chain.links else raw)
+            if chain.first and not torn(said):
+                complaints.append(
+                    f"line {number}: has no `previous`, which every line has from line {chain.first} on: it was "
+                    f"changed or put in"
+                )
+        chain.links.append(chain.since.hexdigest())
+        chain.said.append(said)
+    chain.size += len(data)
+    chain.whole.update(data)
+    return complaints
+
+
+def against_heads(chain: Chain, before: Head | None, after: Head | None) -> list[str]:
+    """What does not fit the head, as it was before the lines were read and after: somebody may write meanwhile."""
+    found = len(chain.links)
+    if after is None:
+        return [f"the head is missing, though line {chain.first} was written with one"] if chain.first else []
+    complaints = []
+    if before is not None and before.lines > found:
+        complaints.append(
+            f"the head counts {before.lines} lines, found {found}: the end was cut off, or all was deleted"
+        )
+    for one in dict.fromkeys((before, after)):
+        if one is not None and one.lines <= found and one.sha256 != chain.link(one.lines):
+            complaints.append(
+                f"line {one.lines}: the head knows sha256 {one.sha256[:12]}…, found {chain.link(one.lines)[:12]}…: "
+                f"something was changed here or before it"
+            )
+    if found > after.lines + 1:
+        complaints.append(
+            f"the head counts {after.lines} lines, found {found}, and a crash leaves one too many at most: lines were "
+            f"put in, or an older head was put back"
+        )
+    return complaints
+
+
+def against_witness(chain: Chain, witness: tuple[int, str]) -> list[str]:
+    """What does not fit the head that somebody kept."""
+    lines, sha256 = witness
+    if lines > len(chain.links):
+        return [f"a witness saw {lines} lines, found {len(chain.links)}: the end was cut off"]
+    if chain.link(lines) != sha256:
+        seen, found = sha256[:12], chain.link(lines)[:12]
+        return [f"line {lines}: a witness saw sha256 {seen}…, found {found}…: history was rewritten here or before it"]
+    return []

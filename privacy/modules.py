@@ -1,0 +1,44 @@
+"""What keeps a network from being trained privately, told all at once and with the remedy."""
+
+from __future__ import annotations
+
+from opacus.validators import ModuleValidator
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+REMEDY = "use group norm (norm: group)"
+
+
+def unfit(module: nn.Module) -> list[str]:
+    """Why gradients of single patients would not protect them here; empty = fine.
+
+    A buffer that training changes (running statistics of a norm, vectors of spectral norm) takes what patients are past
+    clipping and noise straight into the model, so a private module has none. Opacus's validator does not look at
+    modules without parameters: it lets BatchNorm2d(affine=False) and InstanceNorm2d(track_running_stats=True) pass,
+    which is why buffers and norms are looked at here first; whatever else it objects to is passed on.
+    """
+    found: dict[str, list[str]] = {}
+    for name, part in module.named_modules():
+        buffers = [own for own, _ in part.named_buffers(recurse=False)]
+        kind = type(part).__name__
+        if buffers:
+            what = f"{kind} keeps {', '.join(buffers)}, which training writes past clipping and noise; {REMEDY}"
+            found.setdefault(what, []).append(name)
+        elif isinstance(part, _NormBase) and not _of_one_example(part):
+            found.setdefault(f"{kind} mixes the examples of a batch; {REMEDY}", []).append(name)
+    complaints = [f"{what} (at {_listed(names)})" for what, names in found.items()]
+    if complaints:
+        return complaints
+    if not any(p.requires_grad for p in module.parameters()):
+        return ["the network has no parameter to train; use another one"]
+    return [f"opacus: {error}" for error in ModuleValidator.validate(module.train(), strict=False)]
+
+
+def _of_one_example(part: _NormBase) -> bool:
+    """Instance norms without running statistics see one example at a time; batch norms never do."""
+    return not part.track_running_stats and isinstance(part, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d)
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(name or "the top" for name in names[:3])
+    return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "")

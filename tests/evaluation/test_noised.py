@@ -1,0 +1,327 @@
+"""Noised histograms: without noise they are exact, with noise intervals still hold, and what is wrong is told."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import optimize
+
+from evaluation import gains, noised, protocols, rows
+from evaluation import histograms as plain
+from evaluation.histograms import add, count, support
+from evaluation.metrics import ACCURACY, AUC, BALANCED_ACCURACY, BRIER, CALIBRATION
+from evaluation.protocols import Limits
+
+LOOSE = Limits(images=1, patients=1, noise=10.0)
+
+
+def hospital(seed, patients=60, images=5, separation=1.0):
+    """labels, probabilities (n, 2), patients; the last two patients are of one class each."""
+    rng = np.random.default_rng(seed)
+    who = np.repeat(np.arange(patients), rng.integers(1, images + 1, patients))
+    y = (rng.random(len(who)) < 0.4).astype(int)
+    y[who == patients - 1], y[who == patients - 2] = 1, 0
+    p = 1 / (1 + np.exp(-(separation * (2 * y - 1) + rng.normal(0, 1, len(who)))))
+    return y, np.c_[1 - p, p], who
+
+
+def release(sample, noise=0.0, bins=8, seed=0):
+    """What the mechanism would release, and the declared facts."""
+    y, _, who = sample
+    each = noised.votes(*sample, bins=bins)
+    exact = (each / each.sum(axis=1, keepdims=True)).sum(axis=0).reshape(2, bins)
+    facts = {
+        "noise": noise,
+        "patients": len(each),
+        "images": len(y),
+        "class_patients": tuple(len(np.unique(who[y == c])) for c in (0, 1)),
+    }
+    return exact + noise * np.random.default_rng([seed, 9]).standard_normal(exact.shape), facts
+
+
+def read(sample, *, noise=0.0, bins=8, seed=0, copies=20):
+    histogram, facts = release(sample, noise, bins, seed)
+    return noised.from_noised(histogram, **facts, copies=copies, seed=3)
+
+
+@given(st.integers(0, 10**6), st.sampled_from([2, 4, 8, 16]))
+def test_votes_sum_to_the_histogram_of_the_images(seed, bins):
+    sample = hospital(seed, patients=7)
+    each = noised.votes(*sample, bins=bins)
+    assert np.array_equal(each.sum(axis=0), count(*sample, copies=0, seed=0, bins=bins).scores[0, 0].ravel())
+    assert np.array_equal(each.sum(axis=1), np.bincount(sample[2]))
+
+
+@given(st.integers(0, 10**6), st.sampled_from([2, 8, 64]))
+def test_without_noise_and_with_one_image_a_patient_the_counts_are_those_of_the_images(seed, bins):
+    sample = hospital(seed, patients=30, images=1)
+    ours, theirs = read(sample, bins=bins), count(*sample, copies=20, seed=0, bins=bins)
+    assert np.array_equal(ours.scores[0], theirs.scores[0])
+    assert np.array_equal(ours.confusion[0], theirs.confusion[0])
+    assert (ours.patients, ours.class_patients, ours.noise) == (theirs.patients, theirs.class_patients, 0.0)
+    assert support(ours) == support(theirs)
+
+
+@given(st.integers(0, 10**6))
+def test_without_noise_every_patient_weighs_the_same(seed):
+    sample = hospital(seed, patients=25)
+    exact, facts = release(sample)
+    counts = noised.from_noised(exact, **facts, copies=0, seed=0)
+    assert (np.abs(counts.scores[0, 0] - exact * facts["images"] / facts["patients"]) < 2).all()
+    y, p, who = sample
+    weight = 1 / np.bincount(who)[who]
+    correct = float(np.average((p[:, 1] >= 0.5) == y, weights=weight))
+    assert ACCURACY.of(counts)[0] == pytest.approx(correct, abs=8 / facts["images"])
+
+
+@given(st.integers(0, 10**6), st.floats(0, 20), st.integers(0, 5))
+def test_totals_are_kept_and_scores_and_confusion_agree(seed, noise, copies):
+    sample = hospital(seed, patients=12)
+    counts = read(sample, noise=noise, copies=copies)
+    assert counts.scores.min() >= 0
+    assert counts.scores.shape == (1 + copies, 1, 2, 8)
+    assert (counts.scores.sum(axis=(1, 2, 3)) == len(sample[0])).all()
+    assert (counts.confusion.sum(axis=(1, 2)) == len(sample[0])).all()
+    assert np.array_equal(counts.confusion, counts.scores[:, 0].reshape(-1, 2, 2, 4).sum(axis=-1))
+
+
+def bisected(values, total):
+    """The simplex projection without sorting: max(v - t, 0), with the t whose sum is right."""
+    low, high = values.min() - total - 1, values.max()
+    t = optimize.brentq(lambda t: np.maximum(values - t, 0).sum() - total, low, high, xtol=1e-13)
+    return np.maximum(values - t, 0)
+
+
+@given(hnp.arrays(np.float64, (2, 4), elements=st.floats(-30, 30)), st.integers(1, 40))
+def test_without_bounds_the_projection_is_that_of_bisection(histogram, patients):
+    ours = noised.projected(histogram, patients, np.array(0), np.array(patients))
+    assert ours.ravel() == pytest.approx(bisected(histogram.ravel(), patients), abs=1e-8)
+
+
+@settings(max_examples=25, deadline=None)
+@given(hnp.arrays(np.float64, (2, 3), elements=st.floats(-10, 10)), st.integers(1, 20), st.integers(0, 20), st.data())
+def test_with_bounds_no_general_solver_finds_a_nearer_histogram(histogram, patients, one, data):
+    least, most = sorted((min(one, patients), data.draw(st.integers(0, patients))))
+    ours = noised.projected(histogram, patients, np.array(least), np.array(most))
+    assert ours.min() >= 0
+    assert ours.sum() == pytest.approx(patients)
+    assert least - 1e-8 <= ours[1].sum() <= most + 1e-8
+    start = np.stack([np.full(3, (patients - least) / 3), np.full(3, least / 3)]).ravel()
+    found = optimize.minimize(
+        lambda h: ((h - histogram.ravel()) ** 2).sum() / 2,
+        start,
+        jac=lambda h: h - histogram.ravel(),
+        bounds=[(0, None)] * 6,
+        constraints=[
+            {"type": "eq", "fun": lambda h: h.sum() - patients},
+            {"type": "ineq", "fun": lambda h: h[3:].sum() - least},
+            {"type": "ineq", "fun": lambda h: most - h[3:].sum()},
+        ],
+        method="SLSQP",
+        options={"ftol": 1e-12, "maxiter": 300},
+    )
+    assert ((ours - histogram) ** 2).sum() / 2 <= found.fun + 1e-5
+    if found.success:
+        assert ours.ravel() == pytest.approx(found.x, abs=1e-2)
+
+
+def test_the_projection_of_many_is_that_of_each():
+    many = np.random.default_rng(0).normal(3, 5, (6, 2, 8))
+    least, most = np.arange(6.0), np.arange(6.0) + 5
+    each = [noised.projected(h, 40, low, high) for h, low, high in zip(many, least, most, strict=True)]
+    assert np.allclose(noised.projected(many, 40, least, most), each)
+
+
+@given(st.integers(0, 10**6), st.floats(0.5, 8))
+def test_where_a_patient_has_one_class_the_number_of_each_class_is_exact_and_copies_draw_it_anew(seed, noise):
+    sample = hospital(seed, patients=40, images=1)
+    counts = read(sample, noise=noise, copies=30)
+    assert counts.scores[0, 0].sum(axis=-1).tolist() == list(counts.class_patients)
+    assert len(set(counts.scores[1:, 0, 1].sum(axis=-1).tolist())) > 1
+
+
+@given(hnp.arrays(np.float64, (2, 4), elements=st.floats(-5, 20)), st.integers(1, 30), st.integers(0, 100))
+def test_rounding_moves_no_cell_by_two_images_and_no_class_by_one(histogram, patients, more):
+    facts = {"noise": 1.0, "patients": patients, "class_patients": (patients, patients)}
+    images = 2 * patients + more
+    counts = noised.from_noised(histogram, **facts, images=images, copies=0, seed=0)
+    exact = noised.projected(histogram, patients, np.array(0), np.array(patients)) * images / patients
+    assert (np.abs(counts.scores[0, 0] - exact) < 2).all()
+    assert (np.abs((counts.scores[0, 0] - exact).sum(axis=-1)) < 1).all()
+
+
+def test_intervals_hold_the_truth_about_as_often_as_they_say():
+    """Population values of a large sample; 100 hospitals. 0.88 is three standard errors below 0.95."""
+    y, p, who = hospital(99, patients=40_000, images=1)
+    large = count(y, p, who, copies=0, seed=0, bins=8)
+    for measure in (AUC, BALANCED_ACCURACY, ACCURACY):
+        truth = measure.of(large)[0]
+        scores = [
+            protocols.score(
+                read(hospital(s, patients=200, images=1), noise=2.0, seed=s, copies=100), measure, sites=("a",)
+            )
+            for s in range(100)
+        ]
+        held = np.mean([s.estimate.low <= truth <= s.estimate.high for s in scores])
+        assert held >= 0.88, measure.name
+        assert np.mean([s.estimate.high - s.estimate.low for s in scores]) < 0.4
+
+
+def test_intervals_carry_the_noise_and_the_choice_of_patients():
+    sample = hospital(5, patients=300)
+
+    def width(noise):
+        estimate = protocols.score(read(sample, noise=noise, copies=300), AUC, sites=("a",)).estimate
+        return estimate.high - estimate.low
+
+    counted = protocols.score(count(*sample, copies=300, seed=0, bins=8), AUC, sites=("a",)).estimate
+    assert 0.9 * (counted.high - counted.low) < width(0.0) < width(3.0) < width(10.0)
+
+
+def test_copies_of_two_models_do_not_share_their_noise():
+    """With one seed for both, equal noise would cancel in a gain and make its interval far too narrow."""
+    histogram, facts = release(hospital(1, patients=200, images=1), noise=5.0)
+
+    def copies(released):
+        return AUC.of(noised.from_noised(released, **facts, copies=400, seed=3))[1:]
+
+    alike = histogram + 1e-9 * np.arange(8)  # near enough that only the seed can tell them apart
+    assert abs(np.corrcoef(copies(histogram), copies(alike))[0, 1]) < 0.2
+    assert np.array_equal(copies(histogram), copies(histogram))
+
+
+def test_every_protocol_measure_and_row_takes_noised_counts_and_says_so():
+    sites = ("a", "b")
+
+    def table(separation, noise):
+        return {
+            (m, t): read(hospital(ord(t), 120, separation=separation), noise=noise, seed=ord(m) + int(10 * separation))
+            for m in sites
+            for t in sites
+        }
+
+    tables = {"local": table(0.5, 2.0), "ours": table(1.5, 2.0)}
+    measures = (AUC, BALANCED_ACCURACY, ACCURACY, BRIER, CALIBRATION)
+    found = rows.score_rows(tables, reference="local", measures=measures)
+    assert {r.protocol for r in found} == {"private", "private mean", "overall", "public"}
+    assert all(np.isfinite([r.value, r.low, r.high, r.gain]).all() for r in found)
+    assert {r.noise for r in found if r.protocol == "private"} == {2.0}
+    assert [r.noise for r in found if r.protocol != "private"] == pytest.approx([8**0.5] * 30)
+    gained = rows.gain_rows(tables, reference="local", measures=(AUC,))
+    assert [(r.method, r.noise) for r in gained] == [("ours", 2.0)]
+    assert gained[0].mean > 0
+    assert "noise" in rows.scores_csv(found).splitlines()[0].split(",")
+    exact = {"a": {("a", "a"): count(*hospital(0), copies=5, seed=0)}}
+    assert {r.noise for r in rows.score_rows(exact)} == {0.0}
+
+
+def test_a_gain_of_noised_counts_knows_its_patients():
+    sample, other = hospital(1, patients=80), hospital(2, patients=81)
+    one, two, third = (
+        protocols.score(read(s, noise=2.0, seed=i), AUC, sites=("a",), limits=LOOSE)
+        for i, s in enumerate((sample, sample, other))
+    )
+    assert np.isfinite(gains.gain(one, two, AUC).estimate.value)
+    with pytest.raises(ValueError, match="same patients"):
+        gains.gain(one, third, AUC)
+
+
+def test_noised_counts_pool_with_counted_ones_of_another_hospital():
+    ours, theirs = hospital(1, patients=50), hospital(2, patients=70)
+    counted, few = (count(*theirs, copies=20, seed=0, bins=bins) for bins in (plain.BINS, 8))
+    mine = read(ours, noise=2.0)
+    pooled = add([counted, mine])
+    assert np.array_equal(pooled.scores, few.scores + mine.scores)
+    assert np.array_equal(pooled.confusion, few.confusion + mine.confusion)
+    assert (pooled.patients, pooled.noise) == (120, 2.0)
+    assert add([mine, pooled]).noise == pytest.approx(8**0.5)
+    overall = protocols.overall({("a", "a"): mine, ("b", "b"): counted}, AUC)
+    assert overall.support.images == len(ours[0]) + len(theirs[0])
+    assert overall.support.noise == 2.0
+    with pytest.raises(ValueError, match="agree in copies"):
+        add([counted, few])
+
+
+def test_support_of_noised_counts_is_patients_and_too_much_noise_cannot_be_assessed():
+    sample = hospital(3, patients=200)
+    held = support(read(sample, noise=2.0))
+    of_class = [len(np.unique(sample[2][sample[0] == c])) for c in (0, 1)]
+    assert [held.negatives, held.positives] == of_class
+    assert held.positive_patients == of_class[1]
+    assert held.class_noise == pytest.approx(2.0 * 8**0.5)
+    limit = 0.1 * min(of_class) / 8**0.5
+    assert support(read(sample, noise=0.99 * limit)).assessable()
+    assert not support(read(sample, noise=1.01 * limit)).assessable()
+    assert support(read(sample, noise=1.01 * limit)).assessable(noise=0.2)
+    assert not protocols.score(read(sample, noise=1.01 * limit), AUC, sites=("a",)).assessable
+    assert protocols.score(read(sample, noise=1.01 * limit), AUC, sites=("a",), limits=LOOSE).assessable
+
+
+def test_what_travels_is_the_histogram_and_its_facts():
+    histogram, facts = release(hospital(4), noise=1.5)
+    tensors = noised.to_tensors(histogram)
+    assert {n: (t.dtype, tuple(t.shape)) for n, t in tensors.items()} == {"noised": (torch.float32, (2, 8))}
+    facts["class_patients"] = list(facts["class_patients"])  # JSON knows no tuples
+    came = noised.from_tensors(tensors, facts, copies=10, seed=1)
+    direct = noised.from_noised(histogram.astype(np.float32), **facts, copies=10, seed=1)
+    assert np.array_equal(came.scores, direct.scores)
+    assert (came.noise, came.class_patients) == (1.5, tuple(facts["class_patients"]))
+    with pytest.raises(ValueError, match="not packed"):
+        plain.to_tensors(came)
+
+
+def test_all_faults_are_named_at_once():
+    with pytest.raises(ValueError, match="no noised counts") as caught:
+        noised.from_noised(
+            np.full((2, 8), np.nan), noise=-1, patients=10, images=5, class_patients=(11, 0), copies=-1, seed=0
+        )
+    for said in ("copies is -1", "16 of 16 cells", "noise is -1", "class_patients is (11, 0) of 10"):
+        assert said in str(caught.value)
+    with pytest.raises(ValueError, match="no noised counts") as caught:
+        noised.from_tensors({"noised": torch.zeros(3, 8)}, {"noise": True, "patients": 0}, copies=1, seed=0)
+    for said in ("shape (3, 8)", "lack class_patients, images"):
+        assert said in str(caught.value)
+
+
+GOOD = {"noise": 1.0, "patients": 10, "images": 20, "class_patients": [6, 7]}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "changed", "said"),
+    [
+        ({}, {}, "needed is \\['noised'\\]"),
+        ({"noised": torch.zeros(2, 8).double()}, {}, "float32"),
+        ({"noised": torch.zeros(2, 7)}, {}, "even number of bins"),
+        ({"noised": torch.zeros(1, 2, 8)}, {}, "needed is \\(2, bins\\)"),
+        ({"noised": torch.zeros(2, 8)}, {"noise": float("nan")}, "noise is nan"),
+        ({"noised": torch.zeros(2, 8)}, {"noise": "1"}, "noise is '1'"),
+        ({"noised": torch.zeros(2, 8)}, {"patients": 10.0}, "patients is 10.0"),
+        ({"noised": torch.zeros(2, 8)}, {"patients": True}, "patients is True"),
+        ({"noised": torch.zeros(2, 8)}, {"images": 2**40}, "images is 1099511627776"),
+        ({"noised": torch.zeros(2, 8)}, {"images": 12}, "needed is 13 or more"),
+        ({"noised": torch.zeros(2, 8)}, {"class_patients": [6, 3]}, "one class or both"),
+        ({"noised": torch.zeros(2, 8)}, {"class_patients": [6, 7, 8]}, "two whole numbers"),
+        ({"noised": torch.zeros(2, 8)}, {"class_patients": None}, "two whole numbers"),
+        ({"noised": torch.zeros(2, 2**24)}, {}, "too many"),
+    ],
+)
+def test_what_is_no_noised_counts_is_refused(tensors, changed, said):
+    with pytest.raises(ValueError, match=said):
+        noised.from_tensors(tensors, {**GOOD, **changed}, copies=10, seed=0)
+
+
+def test_votes_that_cannot_be_counted_are_refused_with_every_reason():
+    with pytest.raises(ValueError, match="cannot count votes") as caught:
+        noised.votes([0, 1], np.full((2, 3), 0.5), [0.5, 1.0], bins=7)
+    for said in ("patients have shape", "2 of 2 rows", "bins is 7", "3 classes"):
+        assert said in str(caught.value)
+
+
+def test_a_class_that_is_nowhere_gives_no_score_instead_of_a_wrong_one():
+    counts = noised.from_noised(
+        np.full((2, 8), 2.0), noise=1.0, patients=16, images=20, class_patients=(16, 0), copies=5, seed=0
+    )
+    assert counts.scores[:, 0, 1].sum() == 0
+    assert np.isnan(AUC.of(counts)).all()

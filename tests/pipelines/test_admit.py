@@ -1,0 +1,127 @@
+"""What ingest tells of a cohort: digests that only the hospital can make, and how its patients were divided."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from pipelines.cohort.examples import IMAGES
+from pipelines.cohort.features import Features, TableSource
+from pipelines.cohort.phantom import PhantomSource
+from pipelines.config import SiteSettings
+from pipelines.site.admit import cohort_of, holds, ingest
+from pipelines.site.hospital import COHORT, Hospital
+from pipelines.store import short
+from privacy.gate import Refused
+from privacy.message import Call, Message
+
+IMAGES_SAID = IMAGES.dump_python(Features(numbers=("age",), normalize="none"), mode="json")
+SAID: dict[str, Any] = {
+    "images": IMAGES_SAID,
+    "split": {"train": 0.5, "validation": 0.2, "test": 0.3},
+    "seed": 3,
+    "independent": True,
+}
+CALL = Call("run", 0, "ingest", {})
+
+
+def hospital(root: Path, lines: int = 12, **settings: Any) -> Hospital:
+    root.mkdir(parents=True, exist_ok=True)
+    rows = "".join(f"P{number},{30 + number},{number % 2}\n" for number in range(lines))
+    (root / "t.csv").write_text(f"id,age,ill\n{rows}")
+    source = TableSource(file=str(root / "t.csv"), patient="id", label="ill")
+    return Hospital("a", root / "site", SiteSettings(source=source, **settings), lambda: "2026-01-01T00:00:00")
+
+
+def told(site: Hospital, **changed: Any) -> dict[str, Any]:
+    return dict(ingest(site, CALL, Message({}, {**SAID, **changed}), Message()).reply.facts)
+
+
+def complaint(site: Hospital, facts: dict[str, Any]) -> object:
+    asked = Message({}, {"cohort": facts["cohort"], "sha256": facts["sha256"]})
+    return holds(site, CALL, asked, Message()).reply.facts["complaint"]
+
+
+def test_what_leaves_of_a_cohort_is_no_digest_that_a_guess_could_be_checked_against(tmp_path):
+    """Not even by one who guesses the whole file."""
+    site = hospital(tmp_path)
+    facts = told(site)
+    data = (site.cohort_folder(facts["cohort"]) / COHORT).read_bytes()
+    plain = hashlib.sha256(data).hexdigest()
+    assert facts["cohort"] == short(facts["sha256"]) and len(facts["sha256"]) == 64
+    assert plain not in json.dumps(facts) and short(plain) not in json.dumps(facts)
+    assert told(site) == facts  # the key stays, so names repeat
+
+
+def test_the_same_cohort_has_another_name_under_another_key(tmp_path):
+    site, other = (replace(hospital(tmp_path / name), root=tmp_path / name / "site") for name in "ab")
+    one = told(site)
+    (other.root).mkdir(parents=True)
+    (other.root / "pseudonym.key").write_bytes((site.root / "pseudonym.key").read_bytes())
+    (other.root / "pseudonym.key").chmod(0o600)
+    assert told(other) == one
+    third = hospital(tmp_path / "c")
+    assert not {one["cohort"], one["sha256"], one["cut"]} & {told(third)[name] for name in ("cohort", "sha256", "cut")}
+
+
+def test_a_phantoms_names_repeat_on_any_machine(tmp_path):
+    source = PhantomSource(kind="phantom", scanner="L", patients=4, seed=4, slices=4, format="nifti")
+    images = {"kind": "slices", "size": 16, "spacing_mm": 4.0}
+    found = [
+        told(Hospital("a", tmp_path / name, SiteSettings(source=source), lambda: "now"), images=images) for name in "xy"
+    ]
+    assert found[0] == found[1]
+
+
+def test_holds_knows_the_cohort_by_its_keyed_digest_and_sees_damage(tmp_path):
+    site = hospital(tmp_path)
+    facts = told(site)
+    assert complaint(site, facts) is None
+    path = site.cohort_folder(facts["cohort"]) / COHORT
+    data = path.read_bytes()
+    plain = hashlib.sha256(data).hexdigest()
+    assert complaint(site, {**facts, "sha256": plain}) == "the cohort is corrupt"
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert complaint(site, facts) == "the cohort is corrupt"
+    path.unlink()
+    assert complaint(site, facts) == "the cohort is gone"
+    with pytest.raises(Refused, match="malformed_cohort"):
+        complaint(site, {**facts, "cohort": "../x"})
+
+
+def test_the_cut_names_the_division_and_training_can_read_it(tmp_path):
+    site = hospital(tmp_path, test=("P1", "P2"))
+    facts = told(site)
+    recipe = cohort_of(site, facts["cohort"]).recipe
+    assert (recipe["cut"], recipe["independent"]) == (facts["cut"], True)
+    hospital(tmp_path, lines=9)  # other patients, divided in the same way
+    assert told(site)["cut"] == facts["cut"]
+    assert told(site)["cohort"] != facts["cohort"]
+    images = {**IMAGES_SAID, "normalize": "site"}
+    assert told(site, images=images)["cut"] == facts["cut"]
+    moved = [
+        told(site, seed=4),
+        told(site, independent=False),
+        told(site, split={"train": 0.5, "validation": 0.25, "test": 0.25}),
+        told(replace(site, settings=replace(site.settings, test=("P1",)))),  # type: ignore[type-var, arg-type]
+    ]
+    assert len({facts["cut"], *(other["cut"] for other in moved)}) == 5
+
+
+def test_independent_is_false_unless_it_is_said_and_nothing_but_a_truth_value(tmp_path):
+    site = hospital(tmp_path)
+    plain = dict(SAID)
+    del plain["independent"]
+    facts = dict(ingest(site, CALL, Message({}, plain), Message()).reply.facts)
+    assert cohort_of(site, str(facts["cohort"])).recipe["independent"] is False
+    assert facts == told(site, independent=False)
+    assert facts["splits"]["train"]["patients"] == 6  # stratified: the shares of 12 as near as can be
+    for wrong in (1, "yes", None):
+        with pytest.raises(ValidationError):
+            told(site, independent=wrong)

@@ -1,0 +1,341 @@
+"""Private runs as a user has them: from YAML to a statement, with budgets that hold whatever the YAML says."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipelines.config import Config
+from pipelines.document import ConfigError
+from pipelines.door import read_yaml, to_plain, validate
+from pipelines.exits import Exit
+from pipelines.run import load, main, make_world
+from pipelines.site.hospital import Hospital
+from pipelines.site.worker import worker
+from pipelines.spending import planned, planned_in_all
+from pipelines.stages.audit import tried
+from pipelines.stages.train import opening
+from pipelines.stopping import Stop
+from pipelines_settings import BASE
+from privacy import ledger as book
+from privacy.accounting import by_split, cost
+from privacy.events import NON_PRIVATE, Declared, read
+from privacy.gate import Refused
+from privacy.message import Call, Message
+from privacy.policy import Budget, Policy
+
+PRIVATE = {"epsilon": 3.0, "sampling": 0.5, "views": 2}
+
+
+def settings(**changes) -> dict:
+    """The smallest run whose methods can be private: group norm, no balancing, no pooling."""
+    made = copy.deepcopy(BASE) | {"pooling": "refused", "model": {"name": "cnn", "widths": [8, 8], "norm": "group"}}
+    for site in made["sites"].values():
+        site["policy"] = {}
+        site["source"]["patients"] = 16
+    made["train"]["schedule"] = {"rounds": 2}
+    made["audit"] = {"canaries": 100}
+    return made | {"privacy": PRIVATE} | changes
+
+
+def write(folder: Path, made: dict) -> str:
+    path = folder / "private.yaml"
+    path.write_text(yaml.safe_dump(made))
+    return str(path)
+
+
+def config(**changes) -> Config:
+    return validate(read_yaml(yaml.safe_dump(settings(**changes)), environment={}), Config)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """One finished private run: the plain settings with only `privacy` changed."""
+    folder = tmp_path_factory.mktemp("private")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main([write(folder, settings())]) == Exit.OK
+    return folder / "runs" / "tiny"
+
+
+def test_every_method_runs_private_with_only_privacy_changed_and_pays_what_was_planned(run):
+    made = config()
+    for site in ("a", "b"):
+        events = book.spent(book.lines(run / "sites" / site / "ledger.jsonl"))
+        assert NON_PRIVATE not in events
+        spent, plan = cost(events, 1e-5), planned_in_all(made, site)
+        assert 0 < spent.epsilon <= plan.epsilon * 1.001
+        splits = {split for _, split in by_split(events, 1e-5)}
+        assert splits == {"train", "validation", "test"}
+        for label in made.train.methods:
+            assert planned(made, label, site).cost.epsilon <= PRIVATE["epsilon"]
+
+
+def test_the_statement_says_what_the_ledger_sums_up_to(run):
+    said = json.loads((run / "statement.json").read_text())
+    text = (run / "statement.md").read_text()
+    for site in ("a", "b"):
+        spent = cost(book.spent(book.lines(run / "sites" / site / "ledger.jsonl")), 1e-5)
+        assert spent.epsilon <= said[site]["epsilon"] <= 1.01 * spent.epsilon, "rounded, and never downwards"
+        own = (run / "sites" / site / "statement.md").read_text()
+        assert f"# Privacy statement: {site}" in own and f"# Privacy statement: {site}" in text
+        for word in (
+            "added or taken away",
+            "Poisson",
+            "dp-accounting",
+            "simulated patient",
+            "os.urandom",
+            "clip C = 1",
+        ):
+            assert word in own, word
+        assert "no formal guarantee" not in own.split("## ")[0]
+    page = (run / "report.html").read_text()
+    assert "Privacy statement" in page and "noised" in page
+
+
+def test_a_run_without_privacy_says_so_in_so_many_words(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    methods = {"local": {"name": "local"}}
+    made = settings(privacy="none", train={**settings()["train"], "methods": methods, "schedule": {"rounds": 1}})
+    assert main([write(tmp_path, made)]) == Exit.OK
+    root = tmp_path / "runs" / "tiny"
+    assert "no formal guarantee" in (root / "statement.md").read_text()
+    assert "no formal guarantee" in (root / "report.html").read_text()
+
+
+def test_attacks_on_private_models_stay_at_the_hospital(run):
+    (found,) = run.glob("audit/*/audits.json")
+    audits = json.loads(found.read_text())
+    assert {entry["found"] for entry in audits["membership"]} == {None}
+    assert audits["mechanism"]["canaries"] == 100
+    assert list((run / "sites" / "a" / "scores").glob("*.membership.json"))
+    lines = [line for line in book.lines(run / "sites" / "a" / "ledger.jsonl") if line["request"] == "audit"]
+    assert {line["event"]["kind"] for line in lines} == {"nothing"}
+
+
+def test_a_second_run_spends_nothing(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(run.parents[1])
+    ledger = run / "sites" / "a" / "ledger.jsonl"
+    before = cost(book.spent(book.lines(ledger)), 1e-5).epsilon
+    assert main([str(run.parents[1] / "private.yaml")]) == Exit.OK
+    assert cost(book.spent(book.lines(ledger)), 1e-5).epsilon == before
+
+
+def test_check_says_noise_steps_and_cost_before_anything_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    made = settings()
+    made["sites"]["a"]["policy"] = {"budget": {"epsilon": 0.5}, "public": ["counts"]}
+    assert main([write(tmp_path, made), "--check", "--json"]) == Exit.OK
+    said = json.loads(capsys.readouterr().out)["privacy"]
+    plan = planned(config(), "fedavg", "a")
+    first = next(one for one in said["a"]["methods"] if one["method"] == "fedavg")
+    assert (first["noise"], first["epsilon"], first["steps"]) == (plan.protection.noise, plan.cost.epsilon, 4)
+    assert said["a"]["epsilon"] == pytest.approx(planned_in_all(config(), "a").epsilon)
+    assert said["a"]["spent"] == 0 and said["a"]["after"] > 0.5 and "MORE than" in said["a"]["words"]
+    lines = list(book.lines(tmp_path / "runs/tiny/sites/a/ledger.jsonl"))
+    assert {line["request"] for line in lines} == {"survey"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"privacy": None}, "privacy: must be 'none' or a group of keys"),
+        ({"privacy": {}}, "privacy.epsilon: give either epsilon or noise"),
+        ({"privacy": {"epsilon": -1.0, "sampling": 2.0}}, "privacy.sampling: must be in (0, 1], found 2.0"),
+        ({"model": {"name": "cam"}}, "cannot be trained privately: BatchNorm2d keeps running_mean"),
+        ({"train": {**settings()["train"], "work": {"balance": True}}}, "train.work.balance: draws by the labels"),
+    ],
+)
+def test_what_cannot_be_private_is_refused_with_its_reason(change, words):
+    with pytest.raises(ConfigError) as caught:
+        config(**change)
+    assert words in str(caught.value)
+
+
+def test_privacy_must_be_typed_out():
+    made = settings()
+    del made["privacy"]
+    with pytest.raises(ConfigError, match="privacy: missing; add it"):
+        validate(read_yaml(yaml.safe_dump(made), environment={}), Config)
+
+
+def test_central_training_cannot_be_private():
+    made = settings(pooling="allowed")
+    made["train"]["methods"]["central"] = {"name": "central"}
+    made["sites"]["a"]["policy"] = made["sites"]["b"]["policy"] = {"pooling": True}
+    with pytest.raises(ConfigError, match=r"train.methods.central: pools images, which no epsilon covers; remove it"):
+        validate(read_yaml(yaml.safe_dump(made), environment={}), Config)
+
+
+def test_features_scaled_by_patients_cannot_be_private():
+    with pytest.raises(ConfigError, match=r"images.normalize: site computes means from patients"):
+        load_heart(privacy={"epsilon": 3.0})
+
+
+def load_heart(**changes) -> Config:
+    text = (Path(__file__).parents[2] / "pipelines/configs/heart_disease.yaml").read_text()
+    data = yaml.safe_load(text.replace("${CONSILIUM_DATA}", "."))
+    data["train"]["methods"] = {name: one for name, one in data["train"]["methods"].items() if "central" not in name}
+    data["train"]["method_work"] = {"fedavg": {"lr": 0.1}}
+    data["train"]["method_model"] = {}
+    for site in data["sites"].values():
+        site["policy"] = {}
+    return validate(read_yaml(yaml.safe_dump(data | {"pooling": "refused"} | changes), environment={}), Config)
+
+
+def budgeted(made: dict, site: str, epsilon: float) -> dict:
+    made["sites"][site]["policy"] = {"budget": {"epsilon": epsilon}, "public": ["counts"]}
+    return made
+
+
+def test_a_site_whose_budget_runs_out_stops_and_the_federation_goes_on(tmp_path, monkeypatch):
+    """The budget lasts for a part of the first method: the site retires by name, and the report still comes."""
+    monkeypatch.chdir(tmp_path)
+    made = settings()
+    made["train"] |= {"methods": {"fedavg": {"name": "fedavg"}}, "schedule": {"rounds": 6}}
+    made["evaluate"]["reference"] = None
+    plan = planned(config(train=made["train"], evaluate=made["evaluate"]), "fedavg", "a")
+    assert main([write(tmp_path, budgeted(made, "a", 0.75 * plan.cost.epsilon))]) == Exit.OK
+    root = tmp_path / "runs" / "tiny"
+    (result,) = root.glob("train/*/fedavg.json")
+    missing = json.loads(result.read_text())["missing"]
+    assert [(site, code) for _, site, code in missing] == [("a", "budget")] and missing[0][0] > 1
+    spent = cost(book.spent(book.lines(root / "sites/a/ledger.jsonl")), 1e-5)
+    assert 0 < spent.epsilon <= 0.75 * plan.cost.epsilon
+    page = (root / "report.html").read_text()
+    assert "budget" in page
+
+
+def test_a_budget_outlives_runs_where_the_hospital_has_a_home(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    home = tmp_path / "hospital_a"
+    train = settings()["train"] | {"methods": {"fedavg": {"name": "fedavg"}}, "schedule": {"rounds": 1}}
+    spent = []
+    for name in ("first", "second"):
+        made = budgeted(settings(name=name, train=train), "a", 40.0)
+        made["evaluate"]["reference"] = None
+        made["sites"]["a"]["home"] = str(home)
+        assert main([write(tmp_path, made)]) == Exit.OK
+        spent.append(cost(book.spent(book.lines(home / "ledger.jsonl")), 1e-5).epsilon)
+        assert not (tmp_path / "runs" / name / "sites" / "a" / "ledger.jsonl").exists()
+    assert spent[1] > spent[0] > 0
+    assert book.verify(home / "ledger.jsonl") == []
+
+
+def test_the_hospitals_own_policy_outranks_the_yaml(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    home = tmp_path / "hospital_a"
+    home.mkdir()
+    made = settings()
+    made["sites"]["a"] |= {"home": str(home), "policy": {"max_bytes": 1000}}
+    (home / "policy.yaml").write_text("budget: {epsilon: 2.5, delta: 1e-6}\npublic: [counts]\nalgorithms: [fedavg]\n")
+    own = load(write(tmp_path, made)).sites["a"].policy
+    assert own == Policy(budget=Budget(epsilon=2.5, delta=1e-6), public=("counts",), algorithms=("fedavg",))
+    (home / "policy.yaml").write_text("budget: {epsilon: -1}\nallow: everything\n")
+    assert main([write(tmp_path, made)]) == Exit.CONFIG
+    said = capsys.readouterr().err
+    assert "policy.yaml:1" in said and "epsilon" in said and "unknown key" in said
+    (home / "policy.yaml").write_text("budget: {epsilon: 1}\n")
+    assert main([write(tmp_path, made)]) == Exit.CONFIG
+    assert "say public: [counts]" in capsys.readouterr().err
+
+
+def hospital(tmp_path: Path, policy: Policy) -> Hospital:
+    site = replace(config().sites["a"], policy=policy)
+    return Hospital("a", tmp_path / "a", site, lambda: "2026-01-01T00:00:00Z")
+
+
+def asked(tmp_path: Path, policy: Policy, privacy: object):
+    """A coordinator that asks as it likes: its YAML is never checked against the hospital's policy."""
+    free = config(privacy=privacy)
+    own = hospital(tmp_path, policy)
+    ask = worker(own)
+    facts = {
+        "images": to_plain(free.images),
+        "split": to_plain(free.split),
+        "seed": 0,
+        "independent": privacy != "none",
+    }
+    cohort = ask(Call("tiny/ingest", 0, "ingest", {}), Message({}, facts)).facts["cohort"]
+    world = make_world(free, tmp_path, Stop())
+    start = Message({}, opening(world, "fedavg", "a", str(cohort)))
+    return own, ask, start
+
+
+PUBLIC = ("counts",)
+
+
+@pytest.mark.parametrize(
+    ("policy", "privacy", "code"),
+    [
+        (Policy(budget=Budget(epsilon=2.0), public=PUBLIC), "none", "budget"),
+        (Policy(budget=Budget(epsilon=2.0), public=PUBLIC), {"epsilon": 50.0, "sampling": 0.5}, "budget"),
+        (Policy(budget=Budget(epsilon=9.0), public=PUBLIC, algorithms=("fedper",)), PRIVATE, "policy_algorithm"),
+        (Policy(algorithms=("fedper",)), "none", "policy_algorithm"),
+        (Policy(recipients=("nobody",), public=PUBLIC), PRIVATE, "policy_recipient"),
+    ],
+)
+def test_a_coordinator_that_asks_for_more_than_the_policy_allows_is_refused(tmp_path, policy, privacy, code):
+
+    def insist() -> None:
+        _, ask, start = asked(tmp_path, policy, privacy)
+        ask(Call("tiny/x", 0, "introduce", {}), start)
+        initial = {f"model/{name}": value for name, value in network().items()}
+        ask(Call("tiny/x", 1, "train", {}), Message(initial, {"algorithm": {}, "best": None}))
+
+    with pytest.raises(Refused, match=code):
+        insist()
+    lines = list(book.lines(tmp_path / "a" / "ledger.jsonl"))
+    assert lines[-1]["refused"] == code and lines[-1]["bytes"] == 0
+    assert NON_PRIVATE not in book.spent(lines)
+
+
+def network():
+    made = config()
+    return made.train.methods["fedavg"].network(made.task("fedavg")).state_dict()
+
+
+def test_a_budget_without_a_declaration_lets_not_even_counts_leave(tmp_path):
+    own = hospital(tmp_path, Policy(budget=Budget(epsilon=3.0)))
+    with pytest.raises(Refused, match="budget"):
+        worker(own)(Call("tiny/survey", 0, "survey", {}), Message())
+    assert [line["bytes"] for line in book.lines(own.ledger)] == [0]
+
+
+def test_a_cohort_that_looked_across_patients_is_not_trained_on_privately(tmp_path):
+    policy = Policy(public=PUBLIC)
+    own, ask, _ = asked(tmp_path, policy, "none")
+    stratified = next(path.name for path in (own.root / "cohorts").iterdir() if path.is_dir())
+    world = make_world(config(), tmp_path, Stop())
+    with pytest.raises(Refused, match="dependent_patients"):
+        ask(Call("tiny/y", 0, "introduce", {}), Message({}, opening(world, "fedavg", "a", stratified)))
+
+
+def test_that_something_failed_is_told_and_is_no_secret_cost(tmp_path):
+    own = hospital(tmp_path, Policy(budget=Budget(epsilon=3.0), public=PUBLIC))
+    with pytest.raises(Refused, match="not_introduced"):
+        worker(own)(Call("tiny/z", 1, "train", {}), Message())
+    (line,) = book.lines(own.ledger)
+    assert read(line["event"]) == Declared("failure") and line["refused"] == "not_introduced"
+
+
+def test_a_damaged_ledger_lets_nothing_leave(tmp_path):
+    own = hospital(tmp_path, Policy(public=PUBLIC))
+    ask = worker(own)
+    ask(Call("tiny/survey", 0, "survey", {}), Message())
+    ask(Call("tiny/survey", 0, "survey", {}), Message())
+    text = own.ledger.read_text()
+    own.ledger.write_text(text.replace('"bytes": 1', '"bytes": 2', 1))
+    with pytest.raises(Refused, match="damaged_ledger"):
+        ask(Call("tiny/survey", 0, "survey", {}), Message())
+
+
+def test_the_protection_of_a_run_is_audited_and_holds():
+    audit = tried(config().privacy, 1000)
+    assert audit is not None and audit["claimed"] == 1.0
+    assert audit["bound"] <= 1.3, "5 % of audits of correct code may end above the claim, none so far above"

@@ -1,0 +1,358 @@
+"""The private door: every patient clipped once, noise added once, and exactly that booked."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+import rig
+from federation.models.cam import Cam
+from federation.models.cnn import Cnn
+from federation.task import Task
+from privacy.access import Batch, Rows, open_access
+from privacy.events import NON_PRIVATE, Declared, Gaussian, Part, PoissonSampled, SelfComposed, composed
+from privacy.modules import unfit
+from privacy.persample import patient_gradients, without_strays
+from privacy.private import open_private
+from privacy.protection import Protection
+from privacy.units import all_views, some_views, units_of
+
+QUIET = Protection(clip=1e9, sampling=1.0, views=3, noise=0.0, chunk=3)
+
+
+def bytes_of(seed: int):
+    return random.Random(seed).randbytes
+
+
+def images(patients: int = 7, seed: int = 0, dtype=torch.float64) -> Rows:
+    g = torch.Generator().manual_seed(seed)
+    patient = torch.repeat_interleave(torch.arange(patients), torch.arange(patients) % 3 + 1)
+    x = torch.randn(len(patient), 1, 8, 8, generator=g, dtype=dtype)
+    return Rows(x, torch.randint(2, (len(patient),), generator=g), patient)
+
+
+NETWORKS = {
+    "cnn": Task(Cnn(widths=(8, 16), norm="group"), (1, 8, 8), 2),
+    "mlp": rig.task(64),
+    "cam": Task(Cam(widths=(16, 16, 16, 16), norm="group"), (1, 32, 32), 2),
+}
+
+
+def loop(module: nn.Module, objective, x, y, weight, aux=None):
+    """The slow second implementation: one backward pass for each patient alone."""
+    named = dict(module.named_parameters())
+    found = {name: [] for name in named}
+    for u in range(len(x)):
+        loss = (objective(module, Batch(x[u], y[u], None if aux is None else aux[u])) * weight[u]).sum()
+        for name, gradient in zip(
+            named, torch.autograd.grad(loss, list(named.values()), create_graph=False, allow_unused=True), strict=True
+        ):
+            found[name].append(torch.zeros_like(named[name]) if gradient is None else gradient)
+    return {name: torch.stack(parts) for name, parts in found.items()}
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 16])
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_gradients_of_patients_are_those_of_a_loop_in_float64(kind, chunk):
+    task = NETWORKS[kind]
+    torch.manual_seed(0)
+    module = task.network().double()
+    x = torch.randn(5, 3, *task.inputs, dtype=torch.float64)
+    y, weight = torch.randint(2, (5, 3)), torch.rand(5, 3, dtype=torch.float64)
+    fast, losses = patient_gradients(module, task.objective, x, y, weight, chunk=chunk)
+    slow = loop(module, task.objective, x, y, weight)
+    assert set(fast) == set(slow) and losses.shape == (5,)
+    for name, gradient in fast.items():
+        assert float((gradient - slow[name]).abs().max()) < 1e-10
+
+
+def test_a_gradient_penalty_inside_the_loss_works_and_takes_what_is_no_patients():
+    torch.manual_seed(0)
+    critic = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+
+    def wgan_gp(forward, batch):
+        def score(one):
+            return forward(one).sum()
+
+        between = 0.3 * batch.x + 0.7 * batch.aux
+        slope = torch.func.grad(score)(between).norm(dim=1)
+        return forward(batch.aux)[:, 0] - forward(batch.x)[:, 0] + 10 * (slope - 1) ** 2
+
+    def plain(module, batch):
+        between = (0.3 * batch.x + 0.7 * batch.aux).requires_grad_()
+        slope = torch.autograd.grad(module(between).sum(), between, create_graph=True)[0].norm(dim=1)
+        return module(batch.aux)[:, 0] - module(batch.x)[:, 0] + 10 * (slope - 1) ** 2
+
+    x, fakes = torch.randn(2, 4, 3, 6, dtype=torch.float64)
+    y, weight = torch.zeros(4, 3, dtype=torch.long), torch.full((4, 3), 1 / 3, dtype=torch.float64)
+    fast, _ = patient_gradients(critic, wgan_gp, x, y, weight, fakes)
+    slow = loop(critic, plain, x, y, weight, fakes)
+    assert max(float((fast[name] - slow[name]).abs().max()) for name in slow) < 1e-10
+
+
+def test_private_descent_without_noise_and_with_a_huge_clip_is_the_plain_gradient_of_patient_means():
+    rows = images()
+    task = NETWORKS["cnn"]
+    module = task.network().double()
+    access = open_private({"train": rows}, QUIET)
+    private = access.gradient(module, task.objective, access.draw(full=True)).gradient
+    share = 1.0 / torch.bincount(rows.patient)[rows.patient].double() / 7
+
+    def weighted(forward, batch):
+        return task.objective(forward, batch) * share * len(share)
+
+    plain = open_access({"train": rows}, batch=4, seed=0)
+    wanted = plain.gradient(module, weighted, plain.draw(full=True)).gradient
+    assert max(float((private[name] - wanted[name]).abs().max()) for name in wanted) < 1e-12
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5, 100])
+def test_a_logical_batch_in_parts_is_one_batch_with_one_noise_and_one_event(chunk):
+    task, rows = NETWORKS["cnn"], images()
+    module = task.network().double()
+    whole, parts = (
+        open_private({"train": rows}, replace(QUIET, clip=0.01, noise=0.5, chunk=size), source=bytes_of(4))
+        for size in (1000, chunk)
+    )
+    left, right = (a.gradient(module, task.objective, a.draw(full=True)).gradient for a in (whole, parts))
+    assert max(float((left[name] - right[name]).abs().max()) for name in left) < 1e-12
+    assert whole.events == parts.events
+
+
+def test_noise_has_the_standard_deviation_that_is_booked():
+    task, rows = Task(Cnn(widths=(32, 64), norm="group"), (1, 8, 8), 2), images(20, dtype=torch.float32)
+    module = task.network()
+    p = Protection(clip=0.5, sampling=0.25, views=1, noise=1.7)
+    access = open_private({"train": rows}, p)
+    flat = torch.cat([g.flatten() for g in access.gradient(module, task.objective, access.draw()).gradient.values()])
+    # What a sample of about five patients adds is at most 0.5 each in norm: nothing beside the noise of 19,000 numbers.
+    assert float(flat.std()) * p.sampling * 20 == pytest.approx(1.7 * 0.5, rel=0.02)
+
+
+def test_an_empty_sample_still_steps_and_is_booked():
+    task, rows = NETWORKS["mlp"], rig.table(0, d=64)
+    access = open_private(rows, Protection(sampling=1e-12, noise=1.0, views=1), counts=Declared("counts"))
+    gradient = access.gradient(task.network(), task.objective, access.draw()).gradient
+    assert all(float(g.abs().sum()) > 0 for g in gradient.values())
+    assert Part("", "train", PoissonSampled(1e-12, Gaussian(1.0))) in getattr(access.events[0], "events", ())
+
+
+@given(st.integers(0, 1000), st.integers(1, 9))
+def test_whatever_a_patient_holds_they_change_the_sum_by_the_clip_at_most(seed, scale):
+    """Sensitivity as a law: one patient more, with any images of any size, NaN among them."""
+    rows = rig.table(seed, n=12)["train"]
+    torch.manual_seed(seed)
+    module, task = rig.task().network(), rig.task()
+    wild = torch.randn(3, 4, generator=torch.Generator().manual_seed(seed)) * 10.0**scale
+    wild[0, 0] = [math.nan, math.inf, 0.0][seed % 3]
+    more = Rows(
+        torch.cat([rows.x, wild]),
+        torch.cat([rows.y, torch.tensor([0, 1, 1])]),
+        torch.cat([rows.patient, torch.tensor([99, 99, 99])]),
+    )
+    sums = []
+    for each in (rows, more):
+        access = open_private({"train": each}, replace(QUIET, clip=0.7))
+        gradient = access.gradient(module, task.objective, access.draw(full=True)).gradient
+        sums.append(torch.cat([g.flatten() for g in gradient.values()]) * len(torch.unique(each.patient)))
+    assert float((sums[1] - sums[0]).norm()) <= 0.7 * (1 + 1e-4)
+
+
+def test_patients_whose_gradient_is_no_number_are_left_out_and_counted_at_home():
+    rows = images(dtype=torch.float32)
+    rows.x[rows.patient == 2] = math.nan
+    task = NETWORKS["cnn"]
+    access = open_private({"train": rows}, replace(QUIET, chunk=2))
+    gradient = access.gradient(task.network(), task.objective, access.draw(full=True)).gradient
+    assert all(bool(g.isfinite().all()) for g in gradient.values())
+    assert sum(access.strays) == 1
+    kept, strays = without_strays({"w": torch.tensor([[1.0, math.inf], [2.0, 3.0]])})
+    assert strays == 1 and kept["w"].tolist() == [[0.0, 0.0], [2.0, 3.0]]
+
+
+def test_k_uses_of_one_draw_are_k_gaussians_on_one_sample():
+    task, rows = rig.task(), rig.table(0)
+    access = open_private(rows, Protection(sampling=0.3, noise=1.2, cut="c"), counts=Declared("counts"))
+    one, two = access.draw(), access.draw()
+    access.draw()  # never used: nobody saw anything
+    module = task.network()
+    for draw in (one, two, one, one):
+        access.gradient(module, task.objective, draw)
+    thrice = Part("c", "train", PoissonSampled(0.3, SelfComposed(Gaussian(1.2), 3)))
+    once = Part("c", "train", PoissonSampled(0.3, Gaussian(1.2)))
+    assert composed(access.events) == composed([Declared("counts"), thrice, once])
+
+
+def test_a_draw_shows_the_same_views_each_time_it_is_used():
+    task, rows = NETWORKS["cnn"], images()
+
+    def turned(x, generator):
+        return torch.where(torch.rand(len(x), 1, 1, 1, generator=generator) < 0.5, x.flip(-1), x)
+
+    access = open_private({"train": rows}, replace(QUIET, chunk=2), augment=turned)
+    module, draw = task.network().double(), access.draw()
+    one, two = (access.gradient(module, task.objective, draw).gradient for _ in range(2))
+    assert rig.equal(one, two)
+
+
+def test_nothing_leaves_the_door_but_noised_numbers():
+    task, rows = rig.task(), rig.table(0)
+    access = open_private(rows, Protection(noise=1.0))
+    draw = access.draw()
+    assert not any(isinstance(value, torch.Tensor) for value in draw)
+    assert math.isnan(access.gradient(task.network(), task.objective, draw).loss)
+    assert math.isnan(access.measure(task.network(), task.validation, "validation")), "validation was not paid for"
+    assert access.shares(2).tolist() == [0.5, 0.5], "counts were not paid for"
+    assert math.isnan(access.measure(task.network(), task.validation, "test"))
+
+
+def test_a_measure_is_a_bounded_mean_over_patients_with_noise_that_is_booked():
+    rows, task = rig.table(0), rig.task()
+    module = task.network()
+    quiet = open_private(rows, Protection(validation_noise=0.0, loss_bound=50.0, cut="c"), counts=Declared("counts"))
+    found = quiet.measure(module, task.validation, "validation")
+    losses = task.validation(module, Batch(rows["validation"].x, rows["validation"].y)).detach()
+    whose = rows["validation"].patient
+    wanted = torch.stack([losses[whose == p].mean() for p in whose.unique()]).mean()
+    assert found == pytest.approx(float(wanted), abs=1e-6)
+    noisy = open_private(rows, Protection(validation_noise=2.0, loss_bound=4.0, cut="c"), counts=Declared("counts"))
+    assert 0 <= noisy.measure(module, task.validation, "validation") <= 4
+    assert composed(noisy.events) == composed([Declared("counts"), Part("c", "validation", Gaussian(2.0))])
+
+
+def test_shares_of_classes_count_patients_not_rows():
+    x = torch.zeros(6, 4)
+    rows = Rows(x, torch.tensor([0, 0, 0, 0, 1, 1]), torch.tensor([0, 0, 0, 0, 1, 2]))
+    access = open_private({"train": rows}, Protection(counts_noise=0.0))
+    assert access.shares(2).tolist() == pytest.approx([1 / 3, 2 / 3])
+
+
+def test_without_a_declaration_a_size_is_non_private():
+    access = open_private(rig.table(0), Protection())
+    assert access.size("train") == 24
+    assert composed(access.events) is NON_PRIVATE
+
+
+def test_the_kinds_of_draw_do_not_mix():
+    task, rows = rig.task(), rig.table(0)
+    plain, private = open_access(rows, batch=4, seed=0), open_private(rows, Protection())
+    with pytest.raises(TypeError, match="private door"):
+        plain.gradient(task.network(), task.objective, private.draw())
+    with pytest.raises(TypeError, match="plain door"):
+        private.gradient(task.network(), task.objective, plain.draw())
+
+
+def test_dropout_and_augmentation_do_not_follow_from_a_seed():
+    task, rows = rig.task(hidden=(30,)), rig.table(0)
+    module = nn.Sequential()
+    module = Task(replace(task.model, dropout=0.5), (4,), 2).network()  # type: ignore[type-var]
+    found = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        access = open_private(rows, replace(QUIET, views=1))
+        found.append(access.gradient(module, task.objective, access.draw(full=True)).gradient)
+    assert not rig.equal(*found)
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    access.gradient(module, task.objective, access.draw())
+    assert torch.equal(torch.get_rng_state(), before), "the logged seed's generator is left alone"
+
+
+BAD = {
+    "running statistics without parameters": nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8, affine=False)),
+    "instance norm that keeps statistics": nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.InstanceNorm2d(8, track_running_stats=True, affine=False)
+    ),
+    "batch norm": nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8)),
+    "batch norm of the batch": nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8, track_running_stats=False)),
+    "spectral norm": nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))),
+    "a recurrent layer": nn.Sequential(nn.LSTM(3, 4)),
+}
+GOOD = {
+    "group norm": nn.Sequential(nn.Conv2d(1, 8, 3), nn.GroupNorm(4, 8)),
+    "layer norm": nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8)),
+    "instance norm of one image": nn.Sequential(nn.Conv2d(1, 8, 3), nn.InstanceNorm2d(8)),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_networks_that_cannot_be_private_are_refused_with_a_remedy(kind):
+    said = unfit(BAD[kind])
+    assert said and all(said)
+    assert "norm" not in kind or any("norm: group" in text for text in said)
+
+
+def test_every_layer_at_fault_is_told_at_once():
+    both = nn.Sequential(BAD["batch norm"], BAD["batch norm of the batch"], BAD["spectral norm"])
+    assert len(unfit(both)) == 3
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_networks_that_can_be_private_are_not_refused(kind):
+    assert unfit(GOOD[kind]) == []
+
+
+def test_the_door_itself_refuses_an_unfit_network_and_one_that_gets_buffers_later():
+    rows = images(dtype=torch.float32)
+    batch = Task(Cnn(widths=(8, 8), norm="batch"), (1, 8, 8), 2)
+    access = open_private({"train": rows}, Protection())
+    with pytest.raises(ValueError, match="cannot be trained privately: BatchNorm2d"):
+        access.gradient(batch.network(), batch.objective, access.draw())
+    module = NETWORKS["cnn"].network()
+    access.gradient(module, NETWORKS["cnn"].objective, access.draw())
+    module.register_buffer("memory", torch.zeros(3))
+    with pytest.raises(ValueError, match="got buffers"):
+        access.gradient(module, NETWORKS["cnn"].objective, access.draw())
+
+
+@given(st.integers(1, 12), st.integers(1, 5), st.integers(0, 9))
+def test_views_are_of_their_patient_and_all_views_are_each_row_once(patients, views, seed):
+    g = torch.Generator().manual_seed(seed)
+    patient = torch.randint(patients, (20,), generator=g)
+    rows = Rows(torch.zeros(20, 1), torch.zeros(20, dtype=torch.long), patient)
+    units = units_of(rows)
+    who = torch.arange(len(units.sizes))
+    some, every = some_views(units, who, views, bytes_of(seed)), all_views(units, who)
+    numbers = patient.unique()
+    assert bool((patient[some.rows] == numbers[:, None]).all()) and some.rows.shape == (len(numbers), views)
+    assert sorted(every.rows[every.weight > 0].tolist()) == list(range(20))
+    for each in (some, every):
+        assert torch.allclose(each.weight.sum(dim=1), torch.ones(len(numbers), dtype=torch.float64))
+
+
+def test_settings_that_protect_nobody_are_refused_together():
+    with pytest.raises(ValueError, match=r"clip must be > 0.*sampling must be in.*views must be >= 1"):
+        Protection(clip=0.0, sampling=0.0, views=0)
+    with pytest.raises(ValueError, match="no rows"):
+        open_private({"train": Rows(torch.zeros(0, 1), torch.zeros(0), torch.zeros(0))}, Protection())
+
+
+def test_functional_forward_reaches_every_parameter_of_a_wrapper():
+    """A method that needs more wraps the network: what it trains are that module's parameters."""
+
+    class Mixture(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cores = nn.ModuleList(nn.Linear(4, 2) for _ in range(3))
+            self.weight = nn.Parameter(torch.ones(3) / 3)
+
+        def forward(self, x):
+            return torch.einsum("c,cbk->bk", self.weight, torch.stack([core(x) for core in self.cores]))
+
+    module = Mixture().double()
+
+    def loss(forward, batch):
+        return functional.cross_entropy(forward(batch.x), batch.y, reduction="none")
+
+    x, y, weight = torch.randn(3, 2, 4, dtype=torch.float64), torch.randint(2, (3, 2)), torch.full((3, 2), 0.5)
+    fast, _ = patient_gradients(module, loss, x, y, weight.double())
+    slow = loop(module, loss, x, y, weight.double())
+    assert max(float((fast[name] - slow[name]).abs().max()) for name in slow) < 1e-10
