@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
-from privacy.persample import CHUNK
-
 
 @dataclass(frozen=True, kw_only=True)
 class PatientLevel:
@@ -17,7 +15,7 @@ class PatientLevel:
     the noise of gradients; epsilon then follows. clip: C, the norm of a patient's gradient. sampling: q, the
     probability with which a patient is in a step; an epoch is 1 / q steps, and `work.batch` is not used. views: K,
     images of a patient in a step. loss_bound: a patient's validation loss counts up to this. chunk: patients in memory
-    at a time.
+    at a time. unit: what `patient` stands for in these data, as the statement calls it.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -29,7 +27,8 @@ class PatientLevel:
     sampling: float = 0.2
     views: int = 4
     loss_bound: float = 2.0
-    chunk: int = CHUNK
+    chunk: int | None = None
+    unit: str = "patient"
 
     def __post_init__(self) -> None:
         rules = (
@@ -40,7 +39,8 @@ class PatientLevel:
             ("sampling", self.sampling, "in (0, 1]", 0 < self.sampling <= 1),
             ("views", self.views, "in [1, 1000]", 1 <= self.views <= 1000),
             ("loss_bound", self.loss_bound, "in (0, 1e6]", 0 < self.loss_bound <= 1e6),
-            ("chunk", self.chunk, ">= 1", self.chunk >= 1),
+            ("chunk", self.chunk, ">= 1 or null", self.chunk is None or self.chunk >= 1),
+            ("unit", self.unit, "a word or two", self.unit.replace(" ", "").isalpha() and len(self.unit) <= 40),
         )
         found = [f"{name} must be {rule}, found {value}" for name, value, rule, good in rules if not good]
         if (self.epsilon is None) == (self.noise is None):

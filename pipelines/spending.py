@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from federation.descent import Work
 from federation.rehearsal import initial_parameters, rehearse_events
@@ -52,10 +53,16 @@ def planned(config: Config, label: str, site: str) -> Plan:
     if not isinstance(config.privacy, PatientLevel):
         raise ValueError("privacy: none has no plan")
     evaluations = len(config.sites) if config.evaluate.public else 1
-    rounds = config.train.schedule.rounds
-    return _planned(
-        config.method(label, site), config.task(label), config.work(label, site), config.privacy, rounds, evaluations
-    )
+    releases = Releases(config.train.schedule.rounds, evaluations, config.split.validation > 0)
+    return _planned(config.method(label, site), config.task(label), config.work(label, site), config.privacy, releases)
+
+
+class Releases(NamedTuple):
+    """How often something leaves: rounds of training, histograms of test scores; whether rounds are validated."""
+
+    rounds: int
+    evaluations: int
+    validated: bool
 
 
 def planned_in_all(config: Config, site: str) -> Cost:
@@ -89,9 +96,8 @@ def steps_of(events: Sequence[Event], times: int = 1) -> int:
 
 
 @lru_cache(maxsize=256)
-def _planned(
-    algorithm: AnyAlgorithm, task: Task, work: Work, privacy: PatientLevel, rounds: int, evaluations: int
-) -> Plan:
+def _planned(algorithm: AnyAlgorithm, task: Task, work: Work, privacy: PatientLevel, releases: Releases) -> Plan:
+    rounds, evaluations, validated = releases
     marked = Protection(
         clip=privacy.clip,
         sampling=privacy.sampling,
@@ -116,7 +122,7 @@ def _planned(
     validation = renoised(seen.validation, {VALIDATION: Gaussian(validation_noise)})
     events = (
         *priced(noise, mu),
-        SelfComposed(validation, rounds),
+        SelfComposed(validation, rounds * validated),
         Part(marked.cut, "test", SelfComposed(Gaussian(evaluation_noise), evaluations)),
     )
     protection = replace(marked, noise=noise, validation_noise=validation_noise, counts_noise=_enough(COUNTS_SHARE, mu))

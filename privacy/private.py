@@ -26,7 +26,7 @@ from privacy.entropy import Source, chosen, generator
 from privacy.events import NON_PRIVATE, Event, Gaussian, Part, PoissonSampled, composed
 from privacy.mechanisms import bounded_mean, vote_histogram
 from privacy.modules import unfit
-from privacy.persample import patient_gradients, without_strays
+from privacy.persample import CHUNK, patient_gradients, without_strays
 from privacy.protection import Protection
 from privacy.units import Units, Views, all_views, some_views, units_of
 
@@ -174,13 +174,14 @@ class PrivateAccess:
             raise ValueError(f"aux must be (A, {index.shape[1]}, ...): one for each view, found {tuple(aux.shape)}")
         random = torch.Generator()
         random.set_state(use.state)
-        for own in torch.split(torch.arange(len(index)), self.protection.chunk) or (torch.arange(0),):
+        chunk = self.protection.chunk or _chunk(math.prod(rows.x.shape[1:]) * index.shape[1])
+        for own in torch.split(torch.arange(len(index)), chunk) or (torch.arange(0),):
             x = rows.x[index[own]]
             if self.augment is not None and not use.full and len(own):
                 x = self.augment(x.flatten(0, 1), random).reshape(x.shape)
             extra = None if aux is None else aux[own % len(aux)]
             of_each, _ = patient_gradients(
-                module, objective, x, rows.y[index[own]], weight[own].to(x), extra, chunk=self.protection.chunk
+                module, objective, x, rows.y[index[own]], weight[own].to(x), extra, chunk=chunk
             )
             kept, strays = without_strays(of_each)
             if strays:
@@ -235,10 +236,16 @@ def _per_patient(module: nn.Module, statistic: Objective, rows: Rows, units: Uni
     return sums / units.sizes
 
 
+def _chunk(size: int) -> int:
+    """How many patients of `size` numbers at a time: as was fastest (benchmarks/private_step.py), and has room."""
+    return max(CHUNK, min(256, 2**17 // max(1, size)))
+
+
 @contextmanager
 def _unrepeatable(source: Source) -> Iterator[None]:
     """Dropout and whatever else asks torch for randomness gets some that nobody can repeat."""
     with torch.random.fork_rng():
-        torch.manual_seed(int.from_bytes(source(8), "little"))  # of every device
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed_all(int.from_bytes(source(8), "little"))
         torch.set_rng_state(generator(source).get_state())
         yield

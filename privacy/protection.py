@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from privacy.persample import CHUNK
-
 
 @dataclass(frozen=True, kw_only=True)
 class Protection:
@@ -15,7 +13,8 @@ class Protection:
 
     clip: C. sampling: q. views: K. noise: of gradients. validation_noise: of `measure`. counts_noise: of `shares`. None
     means not paid for, and so not told (NaN, uniform). loss_bound: a patient's statistic is clipped to [0, bound].
-    chunk: patients whose gradients lie in memory at a time. cut: names the division into splits.
+    chunk: patients whose gradients lie in memory at a time; None: by the size of their images. cut: names the division
+    into splits.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -27,7 +26,7 @@ class Protection:
     validation_noise: float | None = None
     counts_noise: float | None = None
     loss_bound: float = 2.0
-    chunk: int = CHUNK
+    chunk: int | None = None
     cut: str = ""
 
     def __post_init__(self) -> None:
@@ -37,7 +36,7 @@ class Protection:
             ("views", self.views, ">= 1", self.views >= 1),
             ("noise", self.noise, ">= 0", self.noise >= 0),
             ("loss_bound", self.loss_bound, "> 0", self.loss_bound > 0),
-            ("chunk", self.chunk, ">= 1", self.chunk >= 1),
+            ("chunk", self.chunk or 1, ">= 1 or None", self.chunk is None or self.chunk >= 1),
         )
         found = [
             f"{name} must be {rule}, found {value}"

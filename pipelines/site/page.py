@@ -61,7 +61,9 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     tables = _own_tables(hospital, methods, facts)
     lines = [line for line in book.lines(hospital.ledger) if not line.get("torn")]
     delta = float(str(facts.get("delta", DELTA)))
-    said = own_statement(hospital, lines, delta=delta, audit=_audit(facts.get("audit")))
+    said = own_statement(
+        hospital, lines, delta=delta, unit=str(facts.get("unit", "patient")), audit=_audit(facts.get("audit"))
+    )
     stated = to_json(said)
     known = knew(hospital)
     words, features = words_of(cohort), features_of(cohort)

@@ -23,8 +23,10 @@ from privacy.stating import statement
 Lines = Sequence[Mapping[str, Json]]
 
 
-def own_statement(hospital: Hospital, lines: Lines, *, delta: float, audit: MechanismAudit | None) -> Statement:
-    """The statement over the life of the hospital's ledger. delta: of a hospital without a budget of its own."""
+def own_statement(
+    hospital: Hospital, lines: Lines, *, delta: float, unit: str, audit: MechanismAudit | None
+) -> Statement:
+    """The statement over the life of the hospital's ledger. delta: where there is no budget. unit: a patient's name."""
     budget = hospital.policy.budget
     settings = hospital.settings
     nobody = settings is not None and isinstance(settings.source, PhantomSource)
@@ -36,7 +38,7 @@ def own_statement(hospital: Hospital, lines: Lines, *, delta: float, audit: Mech
         details={run: _details(hospital, run) for run in {str(line.get("run")) for line in lines}},
         contents=CONTENTS,
         audit=None if audit is None else Audit(**vars(audit)),
-        unit="simulated patient" if nobody else "patient",
+        unit=f"simulated {unit}" if nobody else unit,
     )
 
 

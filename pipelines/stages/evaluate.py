@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pipelines.door import to_plain
 from pipelines.progress import shown
@@ -14,6 +14,7 @@ from pipelines.runner import Stage
 from pipelines.stages.train import CENTRAL, opening, pooled_engine
 from pipelines.stages.world import SitesMissing, World
 from pipelines.store import digest, short
+from privacy.gate import BUDGET
 from privacy.message import Call, Json, Message, Params, to_bytes
 
 VERSION = 3
@@ -29,20 +30,31 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     cohorts = json.loads((inputs["ingest"] / "sites.json").read_text())
     labels = list(world.config.train.methods)
     index: list[Json] = []
+    refused: list[Json] = []
     with shown("evaluate") as step:
         for position, label in enumerate(labels):
             step(position, len(labels), label)
             trained = json.loads((inputs["train"] / f"{label}.json").read_text())
             for model_site, test_site, reply in _scored(world, trained, cohorts):
+                if reply is None:
+                    refused.append({"site": test_site, "request": f"evaluate {label}", "code": BUDGET})
+                    continue
                 name = f"{label}.{model_site}.{test_site}.safetensors"
                 (out / name).write_bytes(to_bytes(reply))
                 index.append({"label": label, "model_site": model_site, "test_site": test_site, "file": name})
+    if not index:
+        raise SitesMissing("evaluate", dict.fromkeys(cohorts, BUDGET), where=str(world.root / "sites"))
     (out / "index.json").write_text(json.dumps(index, indent=1))
-    return {"scored": len(index)}
+    (out / "refused.json").write_text(json.dumps(refused, indent=1))
+    return {"scored": len(index), "refused": len(refused)}
 
 
-def _scored(world: World, trained: Mapping[str, Any], cohorts: Mapping[str, Any]) -> Iterator[tuple[str, str, Message]]:
-    """(model site, test site, counts): every site's own model at home, and everywhere for the public protocol."""
+Scored: TypeAlias = tuple[str, str, Message | None]
+"""Model site, test site, counts; None where the test patients' budget does not allow them."""
+
+
+def _scored(world: World, trained: Mapping[str, Any], cohorts: Mapping[str, Any]) -> Iterator[Scored]:
+    """Every site's own model at home, and everywhere for the public protocol."""
     if trained["name"] == CENTRAL:
         params = _central(world, trained, cohorts)
         for site in world.engine.sites:
@@ -78,8 +90,8 @@ def _ask(
     model_site: str,
     test_site: str,
     params: Params,
-) -> Message:
-    """Ask a site to score its own model (no params), or these."""
+) -> Message | None:
+    """Ask a site to score its own model (no params), or these. None: its patients' budget is spent."""
     cohort = str(cohorts[test_site]["cohort"])
     facts: dict[str, Json] = {
         **_chosen(world, trained),
@@ -89,7 +101,12 @@ def _ask(
     if params:
         facts["opening"] = opening(world, trained["label"], test_site, cohort)
     run = world.run(f"score-{short(digest({**facts, 'model': model_site, 'test': test_site, 'version': VERSION}))}")
-    return world.ask_all(run, "evaluate", {test_site: Message(params, facts)})[test_site]
+    try:
+        return world.ask_all(run, "evaluate", {test_site: Message(params, facts)})[test_site]
+    except SitesMissing as missing:
+        if set(missing.missing.values()) == {BUDGET}:
+            return None
+        raise
 
 
 def _export(world: World, trained: Mapping[str, Any], site: str) -> Params:

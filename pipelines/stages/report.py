@@ -82,7 +82,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         gains=gain_rows(tables, reference=reference) if reference else (),
         methods=tuple(_cost(result, said) for result in trained),
         left=tuple(_left(site, entry) for site, facts in sorted(said.items()) for entry in _list(facts["left"])),
-        missing=tuple(_missing(trained)),
+        missing=tuple(_missing(trained, json.loads((inputs["evaluate"] / "refused.json").read_text()))),
         stages=tuple(_state(name, folder) for name, folder in inputs.items()),
         settings=json.dumps(without_patients(to_plain(config)), indent=1),
         commands=_commands(world),
@@ -139,6 +139,7 @@ def _ask_sites(
         "copies": config.evaluate.copies,
         "methods": methods,
         "delta": config.privacy.delta if isinstance(config.privacy, PatientLevel) else DELTA,
+        "unit": config.privacy.unit if isinstance(config.privacy, PatientLevel) else "patient",
         "audit": audit,
     }
     asked = {
@@ -215,10 +216,11 @@ def _attack(said: Mapping[str, Any]) -> MembershipRow:
     return MembershipRow(said["site"], said["method"], *numbers, found.reason or "")
 
 
-def _missing(trained: list[Any]) -> list[Missing]:
+def _missing(trained: list[Any], refused: list[Any]) -> list[Missing]:
     lost = Counter(
         (site, f"train {result['label']}", code) for result in trained for _, site, code in result["missing"]
     )
+    lost.update((one["site"], one["request"], one["code"]) for one in refused)
     return [Missing(site, request, code, times) for (site, request, code), times in sorted(lost.items())]
 
 

@@ -24,7 +24,7 @@ from pipelines.stopping import Stop
 from pipelines_settings import BASE
 from privacy import ledger as book
 from privacy.accounting import by_split, cost
-from privacy.events import NON_PRIVATE, Declared, read
+from privacy.events import NON_PRIVATE, Declared, Part, read
 from privacy.gate import Refused
 from privacy.message import Call, Message
 from privacy.policy import Budget, Policy
@@ -209,6 +209,32 @@ def test_a_site_whose_budget_runs_out_stops_and_the_federation_goes_on(tmp_path,
     assert 0 < spent.epsilon <= 0.75 * plan.cost.epsilon
     page = (root / "report.html").read_text()
     assert "budget" in page
+
+
+def test_a_model_whose_evaluation_is_too_dear_is_left_out_of_the_scores(tmp_path, monkeypatch):
+    """Test patients pay for scores of their own: they run out where training still goes on."""
+    monkeypatch.chdir(tmp_path)
+    made = settings()
+    made["train"] |= {"methods": {"local": {"name": "local"}, "fedper": {"name": "fedper"}}}
+    made["evaluate"] |= {"checkpoint": "latest"}
+    made["split"] = {"train": 0.6, "validation": 0.0, "test": 0.4}
+    free = config(train=made["train"], evaluate=made["evaluate"], split=made["split"])
+    test = [with_split(event) for label in made["train"]["methods"] for event in planned(free, label, "a").events]
+    whole, train = (cost([e for e, split in test if (split == "test") == tested], 1e-5) for tested in (True, False))
+    assert whole.epsilon > train.epsilon
+    assert main([write(tmp_path, budgeted(made, "a", (whole.epsilon + train.epsilon) / 2))]) == Exit.OK
+    root = tmp_path / "runs" / "tiny"
+    (found,) = root.glob("evaluate/*/refused.json")
+    assert {(one["site"], one["code"]) for one in json.loads(found.read_text())} == {("a", "budget")}
+    assert "evaluate local" in (root / "report.html").read_text()
+
+
+def with_split(event):
+    """An event, and the split that pays for it."""
+    inner = event
+    while not isinstance(inner, Part) and hasattr(inner, "event"):
+        inner = inner.event
+    return event, inner.split if isinstance(inner, Part) else "none"
 
 
 def test_a_budget_outlives_runs_where_the_hospital_has_a_home(tmp_path, monkeypatch):

@@ -1,0 +1,114 @@
+"""Cost of a private step against a plain one: python benchmarks/private_step.py
+
+One step of descent on U patients with K images each, forwards, backwards and update, on one thread. The plain step has
+the same U K images in one batch. Private: a gradient for each patient (vmap), clipped, summed, with noise from the
+operating system. Beside it stands Opacus's own way (hooks, every image a unit: a weaker promise that does less work).
+The ways take turns, so that a busy machine slows all of them: only ratios within a run count.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+
+import torch
+from opacus import GradSampleModule
+from opacus.optimizers import DPOptimizer
+
+from federation.descent import Site, Work
+from federation.models.cam import Cam
+from federation.models.cnn import Cnn
+from federation.models.mlp import Mlp
+from federation.task import Task
+from privacy.access import Batch, Rows, open_access
+from privacy.events import NOTHING
+from privacy.private import open_private
+from privacy.protection import Protection
+
+TURNS = 9
+TASKS = {
+    "cnn 16-24-32-48, 48 px": Task(Cnn(norm="group"), (1, 48, 48), 2),
+    "cnn 8-16-32, 3 x 32 px": Task(Cnn(widths=(8, 16, 32), norm="group"), (3, 32, 32), 2),
+    "cam 16-24-32-48, 48 px": Task(Cam(norm="group"), (1, 48, 48), 2),
+    "mlp 10, 13 features": Task(Mlp(), (13,), 2),
+}
+
+
+def rows(task: Task, patients: int, views: int) -> Rows:
+    n = patients * views
+    return Rows(torch.randn(n, *task.inputs), torch.arange(n) % 2, torch.arange(n) // views)
+
+
+def plain(task: Task, data: Rows) -> Callable[[], object]:
+    module = task.network()
+    site = Site("plain", task, Work(), open_access({"train": data}, batch=len(data.y), seed=0))
+    return lambda: site.descend(module, task.objective, steps=1)
+
+
+def private(task: Task, data: Rows, views: int, chunk: int | None) -> Callable[[], object]:
+    module = task.network()
+    how = Protection(sampling=1.0, views=views, noise=1.0, chunk=chunk)
+    site = Site("private", task, Work(), open_private({"train": data}, how, counts=NOTHING))
+    return lambda: site.descend(module, task.objective, steps=1)
+
+
+def opacus(task: Task, data: Rows) -> Callable[[], object]:
+    module = GradSampleModule(task.network())
+    rule = DPOptimizer(
+        torch.optim.Adam(module.parameters(), lr=1e-3),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        expected_batch_size=len(data.y),
+    )
+
+    def step() -> None:
+        rule.zero_grad()
+        task.objective(module, Batch(data.x, data.y)).mean().backward()
+        rule.step()
+
+    return step
+
+
+def timed(ways: dict[str, Callable[[], object]]) -> dict[str, float]:
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for way in ways.values():
+        way()
+    for _ in range(TURNS):
+        for name, way in ways.items():
+            begun = time.perf_counter()
+            way()
+            seconds[name].append(time.perf_counter() - begun)
+    return {name: statistics.median(found) for name, found in seconds.items()}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    patients = int(sys.argv[1]) if len(sys.argv) > 1 else 32
+    print(f"{patients} patients a step, median of {TURNS} turns; times the plain step of the same images\n")
+    print("| network | K | plain, ms | private | private, all at once | Opacus hooks, unit = image |")
+    print("|---|---|---|---|---|---|")
+    for name, task in TASKS.items():
+        for views in (1, 4):
+            data = rows(task, patients, views)
+            found = timed(
+                {
+                    "plain": plain(task, data),
+                    "default": private(task, data, views, None),
+                    "all": private(task, data, views, patients),
+                    "opacus": opacus(task, data),
+                }
+            )
+            base = found.pop("plain")
+            print(
+                f"| {name} | {views} | {1000 * base:.1f} | "
+                + " | ".join(f"{s / base:.2f}" for s in found.values())
+                + " |"
+            )
