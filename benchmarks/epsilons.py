@@ -35,8 +35,11 @@ def one_run(name: str, epsilon: float, seed: int, folder: Path) -> Found:
     if not isinstance(config.privacy, PatientLevel):
         sys.exit(f"{name}: privacy is none; give a configuration that has epsilon")
     privacy = replace(config.privacy, epsilon=epsilon, noise=None) if math.isfinite(epsilon) else "none"
+    sites = config.sites
+    if privacy == "none":  # a hospital with a budget would refuse
+        sites = {name: replace(site, policy=replace(site.policy, budget=None)) for name, site in sites.items()}
     run = f"e{epsilon:g}-{seed}".replace(".", "_")
-    config = replace(config, seed=seed, name=run, runs=str(folder), privacy=privacy)
+    config = replace(config, seed=seed, name=run, runs=str(folder), privacy=privacy, sites=sites)
     path = folder / f"{run}.yaml"
     path.write_text(yaml.safe_dump(to_plain(config)))
     if main([str(path)]):

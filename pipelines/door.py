@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from pipelines.document import ConfigError, Document, Path, Problem, found, problem_at, read_yaml, render
+from pipelines.document import ConfigError, Document, Path, Problem, found, notation, problem_at, read_yaml, render
 from pipelines.kinds import keys_at, tags_at
 
 if TYPE_CHECKING:
@@ -122,10 +122,17 @@ def _problems(errors: Sequence[ErrorDetails], document: Document, kind: type) ->
         else:
             problems += _told(error, document, kind)
     for path, (phrases, value) in allowed.items():
+        deeper = any(len(other) > len(path) and other[: len(path)] == path for other in allowed)
+        if isinstance(value, dict) and (deeper or any(_below(problem.path, path) for problem in problems)):
+            continue  # one of several forms was meant, and what is wrong inside it is told
         shown = f"a {type(value).__name__}" if _private(path) else f"{found(value)}{_hint(phrases, value)}"
         message = f"must be {' or '.join(dict.fromkeys(phrases))}, found {shown}"
         problems.append(problem_at(document, path, message))
     return problems
+
+
+def _below(told: str, path: Path) -> bool:
+    return told.startswith(f"{notation(path)}.")
 
 
 def _private(path: Path) -> bool:

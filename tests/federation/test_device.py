@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -15,6 +17,7 @@ from federation.rounds import Schedule
 from federation.scaffold import Scaffold
 from personalize.fedper import FedPer
 from privacy.access import Rows
+from privacy.protection import Protection
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
 ADAM, SGD = Work(lr=1e-2, batch=8, epochs=2), Work(optimizer="sgd", lr=1e-2, batch=8, epochs=2)
@@ -54,3 +57,18 @@ def test_a_model_goes_to_where_its_parameters_are():
     network = rig.task().network()
     there = {name: tensor.to("meta") for name, tensor in network.state_dict().items()}
     assert {p.device.type for p in loaded(network, there).parameters()} == {"meta"}
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize(("algorithm", "work"), METHODS, ids=lambda value: getattr(value, "name", ""))
+def test_private_training_is_the_same_on_any_device(algorithm, work):
+    """Samples and views come from the same bytes, and without noise so does all that follows, to rounding."""
+    quiet = Protection(clip=0.5, sampling=0.5, views=2, noise=0.0, validation_noise=0.0)
+    found = []
+    for device in ("cpu", "cuda"):
+        sites = {"a": on(device, rig.table(1)), "b": on(device, rig.table(2, shift=0.7))}
+        crew = rig.federation(algorithm, sites, task=rig.task(), work=work)
+        private = {name: replace(hospital, protection=quiet) for name, hospital in crew.items()}
+        found.append(rig.train(algorithm, private, task=rig.task(), work=work, schedule=Schedule(rounds=3)))
+    assert rig.close(found[0].state.tensors, found[1].state.tensors, 1e-4)

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -155,6 +162,7 @@ def test_what_cannot_be_private_is_refused_with_its_reason(change, words):
     with pytest.raises(ConfigError) as caught:
         config(**change)
     assert words in str(caught.value)
+    assert "must be 'none', found" not in str(caught.value), "a group of keys was meant: its own faults are enough"
 
 
 def test_privacy_must_be_typed_out():
@@ -365,3 +373,44 @@ def test_the_protection_of_a_run_is_audited_and_holds():
     audit = tried(config().privacy, 1000)
     assert audit is not None and audit["claimed"] == 1.0
     assert audit["bound"] <= 1.3, "5 % of audits of correct code may end above the claim, none so far above"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_kill_9_in_a_private_run_charges_every_round_once_and_loses_none(run, tmp_path, seed):
+    """Whatever the blow hits: what was committed is sent again, what was not is done anew, and the sum is the same."""
+    write(tmp_path, settings())
+    chance, killed = random.Random(seed), 0
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    ledger = tmp_path / "runs/tiny/sites/a/ledger.jsonl"
+    for last in (False, False, False, False, True):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pipelines.run", "private.yaml"],
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment,
+        )
+        before, deadline = len(list(book.lines(ledger))), time.monotonic() + 120
+        while not last and process.poll() is None and len(list(book.lines(ledger))) < before + 6:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(0 if last else chance.uniform(0, 1.5))
+        if last:
+            assert process.wait(timeout=300) == Exit.OK
+        elif process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            killed += 1
+    assert killed
+    for site in ("a", "b"):
+        ours, theirs = (root / "sites" / site / "ledger.jsonl" for root in (tmp_path / "runs/tiny", run))
+        assert book.verify(ours) == []
+        found, wanted = (Counter(describe_all(path)) for path in (ours, theirs))
+        assert found == wanted, "an event more or less than in a run that nobody disturbed"
+
+
+def describe_all(ledger: Path) -> list[str]:
+    """Every event that cost something."""
+    return [repr(event) for event in book.spent(book.lines(ledger)) if cost([event], 1e-5).epsilon]
