@@ -44,7 +44,7 @@ def once(folder: Folder, call: Call, site: str, work: Work) -> Answer:
     message, memory = work(remembered(folder, merged))
     reply = to_bytes(message)
     folder.write(name, _pack(reply, to_bytes(memory)))
-    for round_ in _trained(folder):
+    for round_ in _trained(folder) if call.request == "train" else []:
         if round_ not in (merged, call.round):
             folder.remove(f"train-{round_}")
     return Answer(reply, memory, False)

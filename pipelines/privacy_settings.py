@@ -35,10 +35,10 @@ class PatientLevel:
             ("epsilon", self.epsilon, "in (0, 1000] or null", self.epsilon is None or 0 < self.epsilon <= 1000),
             ("noise", self.noise, "in (0, 1000] or null", self.noise is None or 0 < self.noise <= 1000),
             ("delta", self.delta, "in (0, 0.1]", 0 < self.delta <= 0.1),
-            ("clip", self.clip, "in (0, 1e6]", 0 < self.clip <= 1e6),
-            ("sampling", self.sampling, "in (0, 1]", 0 < self.sampling <= 1),
+            ("clip", self.clip, "in [1e-4, 1e4]", 1e-4 <= self.clip <= 1e4),
+            ("sampling", self.sampling, "in [1e-6, 1]", 1e-6 <= self.sampling <= 1),
             ("views", self.views, "in [1, 1000]", 1 <= self.views <= 1000),
-            ("loss_bound", self.loss_bound, "in (0, 1e6]", 0 < self.loss_bound <= 1e6),
+            ("loss_bound", self.loss_bound, "in [1e-3, 1e6]", 1e-3 <= self.loss_bound <= 1e6),
             ("chunk", self.chunk, ">= 1 or null", self.chunk is None or self.chunk >= 1),
             ("unit", self.unit, "a word or two", self.unit.replace(" ", "").isalpha() and len(self.unit) <= 40),
         )

@@ -24,7 +24,16 @@ class Refused(Exception):
 
 
 def release(
-    reply: bytes, event: Json, *, call: Call, policy: Policy, ledger: Path, recipient: str, now: str, replay: bool
+    reply: bytes,
+    event: Json,
+    *,
+    call: Call,
+    policy: Policy,
+    ledger: Path,
+    recipient: str,
+    now: str,
+    replay: bool,
+    commit: str = "",
 ) -> None:
     """Let a serialized reply go, or refuse it. The ledger line is on disk before this returns.
 
@@ -35,6 +44,7 @@ def release(
         event: what was done to patients to make this reply, as `events.describe` says it. What cannot be read counts as
         non-private.
         recipient: who gets it. now: ISO time. replay: the reply was committed before, so it may have left before.
+        commit: the random name of what was committed with the reply; only what was paid under this name is paid for.
 
     Raises:
         Refused: the policy does not allow it; the refusal stands in the ledger too.
@@ -44,7 +54,7 @@ def release(
     digest = hashlib.sha256(reply).hexdigest()
     with book.transaction(ledger) as page:
         before = tuple(page.lines())
-        again = replay and _left_before(before, call, digest)
+        again = replay and (commit in paid(before) if commit else _left_before(before, call, digest))
         code = _verdict(policy, call, len(reply), recipient)
         if code is None and not again:
             code = unaffordable(policy, before, [event])
@@ -56,6 +66,7 @@ def release(
                 "bytes": 0 if code else len(reply),
                 "again": again and code is None,
                 "refused": code,
+                **({"commit": commit} if commit else {}),
                 **({} if code is None else {"withheld": event}),
             }
         )
@@ -69,6 +80,12 @@ def _verdict(policy: Policy, call: Call, size: int, recipient: str) -> str | Non
     if recipient not in policy.recipients:
         return "policy_recipient"
     return "policy_bytes" if size > policy.max_bytes else None
+
+
+def paid(before: Iterable[Mapping[str, Json]]) -> frozenset[str]:
+    """Names of the commits whose reply left, and so was charged."""
+    left = (line for line in before if line.get("refused") is None)
+    return frozenset(str(line["commit"]) for line in left if line.get("commit"))
 
 
 def unaffordable(policy: Policy, before: Iterable[Mapping[str, Json]], planned: Iterable[Json]) -> str | None:

@@ -51,7 +51,8 @@ class Policy:
     may get an answer. pooling: whether its images may leave for the central baseline. max_bytes: the largest reply.
     budget: the most that a patient may be charged; null = no limit, and no promise. public: facts that the hospital
     declares public and therefore outside any guarantee; null = counts without a budget, nothing with one, because who
-    promises something says himself what he does not.
+    promises something says himself what he does not. max_failures: with a budget, how many failures may be told before
+    nothing is any more, until a person has looked: each can be one bit about a patient.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -63,6 +64,7 @@ class Policy:
     max_bytes: int = 2**30
     budget: Budget | None = None
     public: tuple[str, ...] | None = None
+    max_failures: int = 20
 
     def __post_init__(self) -> None:
         found = []
@@ -72,6 +74,8 @@ class Policy:
             found.append(f"policy.public: unknown {', '.join(unknown)}; known is counts")
         if self.max_bytes < 1:
             found.append(f"policy.max_bytes must be at least 1, found {self.max_bytes}")
+        if self.max_failures < 0:
+            found.append(f"policy.max_failures must be at least 0, found {self.max_failures}")
         if self.budget is not None and self.pooling:
             found.append("policy.pooling: images leave without any guarantee, and a budget promises one; say false")
         if found:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,6 +9,9 @@ from typing import ClassVar
 @dataclass(frozen=True, kw_only=True)
 class Protection:
     """How patients are protected; noises are multiples of what one patient can change.
+
+    Everything has bounds within which nothing overflows and no digit is lost: beyond them an infinity, or a norm that
+    was rounded, could show a patient past any noise.
 
     clip: C. sampling: q. views: K. noise: of gradients. validation_noise: of `measure`. counts_noise: of `shares`. None
     means not paid for, and so not told (NaN, uniform). loss_bound: a patient's statistic is clipped to [0, bound].
@@ -31,17 +33,19 @@ class Protection:
 
     def __post_init__(self) -> None:
         rules = (
-            ("clip", self.clip, "> 0", self.clip > 0),
-            ("sampling", self.sampling, "in (0, 1]", 0 < self.sampling <= 1),
-            ("views", self.views, ">= 1", self.views >= 1),
-            ("noise", self.noise, ">= 0", self.noise >= 0),
-            ("loss_bound", self.loss_bound, "> 0", self.loss_bound > 0),
-            ("chunk", self.chunk or 1, ">= 1 or None", self.chunk is None or self.chunk >= 1),
+            ("clip", self.clip, (1e-4, 1e4)),
+            ("sampling", self.sampling, (1e-6, 1.0)),
+            ("views", self.views, (1, 1000)),
+            ("noise", self.noise, (0.0, 1e4)),
+            ("validation_noise", self.validation_noise, (0.0, 1e6)),
+            ("counts_noise", self.counts_noise, (0.0, 1e6)),
+            ("loss_bound", self.loss_bound, (1e-3, 1e6)),
+            ("chunk", self.chunk, (1, 10**6)),
         )
         found = [
-            f"{name} must be {rule}, found {value}"
-            for name, value, rule, good in rules
-            if not (good and math.isfinite(value))
+            f"{name} must be in [{low:g}, {high:g}], found {value}"
+            for name, value, (low, high) in rules
+            if value is not None and not low <= value <= high
         ]
         if found:
             raise ValueError("; ".join(found))

@@ -107,7 +107,7 @@ def read_cohort(
     rejected = (*opened.rejected, *refused)
     positives_last = sorted(taken, key=lambda study: any(study.labels))
     positive = {study.patient: int(any(study.labels)) for study in positives_last}
-    splits = split_patients(positive, fractions=fractions, seed=seed, test=held, independent=independent)
+    splits = split_patients(positive, fractions=fractions, seed=seed, test=held, independent=independent, key=key)
     cut = division_code(fractions, seed=seed, test=[*map(normalized, test)], independent=independent, key=key)
     cohort = _assembled(taken, parts, names, splits, opened.unit)
     facts: dict[str, Json] = {

@@ -25,6 +25,7 @@ def split_patients(
     seed: int,
     test: Collection[str] = (),
     independent: bool = False,
+    key: bytes = b"",
 ) -> dict[str, str]:
     """Assign each patient to a split so that each split has its share of the patients, and of each class.
 
@@ -43,6 +44,7 @@ def split_patients(
     split lets him move others into training or out of it, which no clipping bounds. What it costs: sizes are the shares
     only on average (a share s of n patients has the standard deviation sqrt(n s (1 - s))), and a split can lack a
     class, or be empty, training too. `test` counts as given even if none of its patients is here.
+    key: the hospital's; with it nobody outside can tell where a known patient comes, or choose a split around one.
 
     Returns:
         patient -> split, sorted by patient.
@@ -52,7 +54,7 @@ def split_patients(
     """
     _check(fractions)
     if independent:
-        return {patient: _by_itself(patient, fractions, seed, test) for patient in sorted(labels)}
+        return {patient: _by_itself(patient, fractions, seed, test, key) for patient in sorted(labels)}
     held = set(labels) & set(test)
     if held:
         free = {patient: label for patient, label in labels.items() if patient not in held}
@@ -87,13 +89,13 @@ def division_code(
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()[:12]
 
 
-def _by_itself(patient: str, fractions: Mapping[str, float], seed: int, test: Collection[str]) -> str:
+def _by_itself(patient: str, fractions: Mapping[str, float], seed: int, test: Collection[str], key: bytes) -> str:
     """A patient's split where his hash, as a fraction in [0, 1), falls among the shares laid end to end."""
     if patient in test:
         return "test"
     open_to = [name for name in SPLITS if fractions[name] > 0 and not (test and name == "test")]
     edges = list(accumulate(Fraction(fractions[name]) for name in open_to))
-    place = Fraction(int.from_bytes(_rank(seed, patient)), RANKS) * edges[-1]  # exact: a float could round up to 1
+    place = Fraction(int.from_bytes(_rank(seed, patient, key)), RANKS) * edges[-1]  # exact: a float could round up to 1
     return open_to[bisect_right(edges, place)]
 
 
@@ -107,8 +109,10 @@ def _check(fractions: Mapping[str, float]) -> None:
         )
 
 
-def _rank(seed: int, patient: str) -> bytes:
-    return hashlib.sha256(f"{seed}\x00{patient}".encode("utf-8", "surrogateescape")).digest()
+def _rank(seed: int, patient: str, key: bytes = b"") -> bytes:
+    """A hash of seed and identifier; keyed, nobody outside can tell or choose who comes where."""
+    text = f"{seed}\x00{patient}".encode("utf-8", "surrogateescape")
+    return hmac.new(key, text, hashlib.sha256).digest() if key else hashlib.sha256(text).digest()
 
 
 def _names(row: Sequence[int]) -> list[str]:

@@ -18,6 +18,7 @@ from pipelines.cohort.features import Moments
 from pipelines.config import Split
 from pipelines.site.files import files_of, settings_of
 from pipelines.site.hospital import COHORT, SPLITS, Done, Hospital, keyed, read_cohort_file, write_cohort_file
+from pipelines.site.limits import one_cohort
 from pipelines.site.quarantine import Quarantine, quarantined, remember
 from pipelines.store import DiskFolder, short
 from privacy.events import NON_PRIVATE, NOTHING, describe
@@ -38,6 +39,7 @@ def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) ->
         `rejected.json` beside it and stay here.
     """
     settings = settings_of(hospital)
+    one_cohort(hospital, dict(message.facts))
     read = _read(hospital, message)
     cohort, facts = read.cohort, read.facts
     remember(hospital, read.rejected, read.names)

@@ -123,7 +123,7 @@ class Hospital:
 
 def _parts(run: str) -> list[str]:
     parts = run.split("/")
-    if not all(named(part) for part in parts):
+    if len(parts) != 2 or not all(named(part) for part in parts):
         raise Refused("malformed_run")
     return parts
 

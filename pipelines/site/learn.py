@@ -24,6 +24,7 @@ from personalize import AnyAlgorithm
 from pipelines.cohort.cohort import Cohort
 from pipelines.config import overridden
 from pipelines.site.hospital import COHORT, Done, Hospital, read_cohort_file, rows_of
+from pipelines.site.limits import paid_for
 from privacy import ledger as book
 from privacy.access import Access, Rows, open_access
 from privacy.events import NON_PRIVATE, NOTHING, Event, composed, describe
@@ -33,6 +34,7 @@ from privacy.protection import Protection
 
 ALGORITHM: TypeAdapter[AnyAlgorithm] = TypeAdapter(AnyAlgorithm)
 MODEL: TypeAdapter[AnyModel] = TypeAdapter(AnyModel)
+LONGEST = 10_000
 PROTECTION: TypeAdapter[Protection] = TypeAdapter(Protection)
 
 
@@ -75,8 +77,14 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
         how = said.get("privacy")
         protection = None if how is None else PROTECTION.validate_json(json.dumps(how), strict=True)
         evaluation_noise = float(str(said.get("evaluation_noise", 0.0)))
+        if not 0 <= evaluation_noise <= 1e6 or task.classes != 2:
+            raise ValueError(f"evaluation_noise must be in [0, 1e6] and classes 2, found {evaluation_noise}, {task}")
+        if protection is not None and max(work.steps or 0, work.epochs or 0) > LONGEST:
+            raise ValueError(f"a private round has at most {LONGEST} steps or epochs, found {work}")
     except (KeyError, TypeError, ValueError) as error:
         raise Refused("malformed_opening") from error
+    if hospital.policy.budget is not None and tuple(_cohort(hospital, cohort).images.shape[1:]) != inputs:
+        raise Refused("malformed_opening")
     known = hospital.policy.algorithms
     if known is not None and algorithm.name not in known:
         raise Refused("policy_algorithm")
@@ -111,7 +119,7 @@ def train(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
         reply, kept = participate(start.algorithm, site, call, message, memory, hospital.models(call.run))
     # A reply is made from this request's patients and from memory that patients shaped in earlier rounds: privately,
     # if the run is private, and then those rounds stand in the ledger already.
-    return Done(reply, describe(composed([*site.access.events, _shaped(start)])), kept)
+    return Done(reply, describe(composed([*site.access.events, shaped(start)])), kept)
 
 
 finish = train
@@ -122,7 +130,7 @@ def export(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     """Hand out this hospital's model of a checkpoint: facts `train_run`, `checkpoint`, `best`."""
     _, params = own_model(hospital, message.facts)
     start = opened(hospital, str(message.facts["train_run"]))
-    return Done(Message(params), describe(_shaped(start)))
+    return Done(Message(params), describe(shaped(start)))
 
 
 def pool(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
@@ -149,14 +157,16 @@ def own_model(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[int, Param
     run, best = str(facts["train_run"]), facts.get("best")
     which: Checkpoint = TypeAdapter(Checkpoint).validate_python(facts["checkpoint"])
     memory = newest(hospital.conversation(run))
+    paid_for(hospital, memory)
     try:
         return checkpoint(hospital.models(run), memory, which, best=best if isinstance(best, int) else None)
     except (KeyError, Malformed) as error:
         raise Refused("no_model") from error
 
 
-def tidy(hospital: Hospital, call: Call, message: Message, memory: Message) -> None:
-    """After the commit: drop models that no checkpoint can ask for."""
+def tidy(hospital: Hospital, call: Call, message: Message) -> None:
+    """After the release: drop models that no checkpoint can ask for."""
+    memory = newest(hospital.conversation(call.run))
     best = message.facts.get("best")
     merged = remembered(hospital.conversation(call.run), call.merged.get(hospital.name, 0))
     best = best if isinstance(best, int) else None
@@ -180,6 +190,7 @@ def affordable(hospital: Hospital, start: Opening, call: Call) -> Opening:
         events = {"introduce": [seen.introduction], "finish": [seen.validation]}.get(
             call.request, [seen.training, *([seen.validation] if call.round > 1 else [])]
         )
+    events = [hospital.counts, *events]  # how many patients there are divides every sum
     code = unaffordable(hospital.policy, book.lines(hospital.ledger), [describe(event) for event in events])
     if code is None:
         return start
@@ -193,7 +204,7 @@ def _rehearsed(algorithm: AnyAlgorithm, task: Task, work: Work, protection: Prot
     return rehearse_events(algorithm, task, work, initial_parameters(algorithm, task, seed=0), protection)
 
 
-def _shaped(start: Opening) -> Event:
+def shaped(start: Opening) -> Event:
     """What a run's models owe to patients beside what stands in the ledger already."""
     return NON_PRIVATE if start.protection is None else NOTHING
 

@@ -13,7 +13,7 @@ from evaluation.noised import to_tensors as noised_tensors
 from evaluation.noised import votes
 from federation.parameters import loaded
 from pipelines.site.hospital import COHORT, Done, Hospital, read_cohort_file, rows_of
-from pipelines.site.learn import cut_of, opened, opening, own_model
+from pipelines.site.learn import cut_of, opened, opening, own_model, shaped
 from pipelines.site.ready import make_ready
 from pipelines.store import DiskFolder
 from privacy.access import Rows
@@ -57,6 +57,7 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
         else _noised(hospital, tested, start.evaluation_noise, cut_of(cohort))
     )
     if not message.tensors:
+        event = composed([event, shaped(opened(hospital, str(facts["train_run"])))])
         _keep(hospital, scores_name(facts), rows.y, probabilities, rows.patient)
         origin = {"run": str(facts["train_run"]), "checkpoint": facts["checkpoint"], "round": round_}
         make_ready(hospital, str(facts["label"]), start, params, cohort, origin)

@@ -6,16 +6,18 @@ becomes a code on the other side of the wall, and a traceback in the hospital's 
 
 from __future__ import annotations
 
+import secrets
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeAlias, TypedDict
+from typing import NamedTuple, TypeAlias, TypedDict
 
 from federation.conversation import once
 from federation.engine import Worker
 from pipelines.site import admit, attack, files, learn, page, score
 from pipelines.site.hospital import Done, Hospital
+from pipelines.site.limits import paid_for, stop
 from privacy.chain import Damaged
 from privacy.events import NOTHING, Declared, describe
 from privacy.gate import Refused, book_refusal, release
@@ -51,12 +53,11 @@ def worker(hospital: Hospital) -> Worker:
     def answer(call: Call, message: Message) -> Message:
         place: Place = {"call": call, "ledger": hospital.ledger, "recipient": COORDINATOR, "now": hospital.now()}
         policy = hospital.policy
+        done = Work(b"", describe(NOTHING))
         if policy.allows(call.request):  # what the policy forbids is not even worked on; the gate refuses it
-            reply, event, replay = _tried(hospital, call, message, place)
-        else:
-            reply, event, replay = b"", describe(NOTHING), False
+            done = _tried(hospital, call, message, place)
         try:
-            release(reply, event, policy=policy, replay=replay, **place)
+            release(done.reply, done.event, policy=policy, replay=done.replay, commit=done.commit, **place)
         except Refused as refused:
             _log(hospital, f"{call.run} round {call.round} {call.request}: refused with code {refused.code}")
             raise
@@ -66,9 +67,21 @@ def worker(hospital: Hospital) -> Worker:
             with suppress(OSError):
                 _log(hospital, f"{call.run} round {call.round} {call.request}: {error}")
             raise Refused("damaged_ledger") from error
-        return from_bytes(reply)
+        with suppress(Exception):  # what left has left: a model too many on the disk is no reason to say otherwise
+            if call.request in ("train", "finish") and not done.replay:
+                learn.tidy(hospital, call, message)
+        return from_bytes(done.reply)
 
     return answer
+
+
+class Work(NamedTuple):
+    """The serialized reply, its event, whether it was committed before, and the random name of that commit."""
+
+    reply: bytes
+    event: Json
+    replay: bool = False
+    commit: str = ""
 
 
 class Place(TypedDict):
@@ -80,16 +93,19 @@ class Place(TypedDict):
     now: str
 
 
-def _tried(hospital: Hospital, call: Call, message: Message, place: Place) -> tuple[bytes, Json, bool]:
+def _tried(hospital: Hospital, call: Call, message: Message, place: Place) -> Work:
     """Do the work; what goes wrong leaves as a code, with its line in the ledger and its story in the log.
 
     Raises:
         Refused: with the code. Whether a request fails can depend on patients: the ledger says that it was told.
     """
     try:
+        stop(hospital)
         return _work(hospital, call, message)
     except Exception as error:
         code = error.code if isinstance(error, Refused) else "disk" if isinstance(error, OSError) else "failed"
+        if code == "lost_ledger":  # a line would begin a new one
+            raise Refused(code) from error
         told = f"refused with code {code}: {error.__cause__ or ''}" if isinstance(error, Refused) else trace(error)
         with suppress(OSError, Damaged):  # the code must still leave, and the coordinator must still stop
             _log(hospital, f"{call.run} round {call.round} {call.request}: {told}")
@@ -97,25 +113,26 @@ def _tried(hospital: Hospital, call: Call, message: Message, place: Place) -> tu
         raise Refused(code) from error
 
 
-def _work(hospital: Hospital, call: Call, message: Message) -> tuple[bytes, Json, bool]:
-    """The serialized reply, its event, and whether it was committed before."""
+def _work(hospital: Hospital, call: Call, message: Message) -> Work:
+    """Do it, or find it done."""
     if call.request in FRESH:
         done = FRESH[call.request](hospital, call, message, Message())
-        return to_bytes(done.reply), done.event, False
+        return Work(to_bytes(done.reply), done.event)
     handler = ONCE.get(call.request)
     if handler is None:
         raise Refused("unknown_request")
 
     def work(memory: Message) -> tuple[Message, Message]:
+        paid_for(hospital, memory)
         done = handler(hospital, call, message, memory)
-        return done.reply, Message(done.memory.tensors, {**done.memory.facts, "event": done.event})
+        facts = {**done.memory.facts, "event": done.event, "commit": secrets.token_hex(16)}
+        return done.reply, Message(done.memory.tensors, facts)
 
     if call.request in REPEATABLE:
         admit.forget_damaged(hospital, call)
     answer = once(hospital.conversation(call.run), call, hospital.name, work)
-    if call.request in ("train", "finish") and not answer.again:
-        learn.tidy(hospital, call, message, answer.memory)
-    return answer.reply, answer.memory.facts["event"], answer.again
+    facts = answer.memory.facts
+    return Work(answer.reply, facts["event"], answer.again, str(facts.get("commit", "")))
 
 
 def trace(error: BaseException) -> str:

@@ -25,7 +25,7 @@ from privacy.private import open_private
 from privacy.protection import Protection
 from privacy.units import all_views, some_views, units_of
 
-QUIET = Protection(clip=1e9, sampling=1.0, views=3, noise=0.0, chunk=3)
+QUIET = Protection(clip=1e4, sampling=1.0, views=3, noise=0.0, chunk=3)
 
 
 def bytes_of(seed: int):
@@ -139,10 +139,10 @@ def test_noise_has_the_standard_deviation_that_is_booked():
 
 def test_an_empty_sample_still_steps_and_is_booked():
     task, rows = NETWORKS["mlp"], rig.table(0, d=64)
-    access = open_private(rows, Protection(sampling=1e-12, noise=1.0, views=1), counts=Declared("counts"))
+    access = open_private(rows, Protection(sampling=1e-6, noise=1.0, views=1), counts=Declared("counts"))
     gradient = access.gradient(task.network(), task.objective, access.draw()).gradient
     assert all(float(g.abs().sum()) > 0 for g in gradient.values())
-    assert Part("", "train", PoissonSampled(1e-12, Gaussian(1.0))) in getattr(access.events[0], "events", ())
+    assert Part("", "train", PoissonSampled(1e-6, Gaussian(1.0))) in getattr(access.events[0], "events", ())
 
 
 @given(st.integers(0, 1000), st.integers(1, 9))
@@ -329,7 +329,7 @@ def test_views_are_of_their_patient_and_all_views_are_each_row_once(patients, vi
 
 
 def test_settings_that_protect_nobody_are_refused_together():
-    with pytest.raises(ValueError, match=r"clip must be > 0.*sampling must be in.*views must be >= 1"):
+    with pytest.raises(ValueError, match=r"clip must be in.*views must be in"):
         Protection(clip=0.0, sampling=0.0, views=0)
     with pytest.raises(ValueError, match="no rows"):
         open_private({"train": Rows(torch.zeros(0, 1), torch.zeros(0), torch.zeros(0))}, Protection())

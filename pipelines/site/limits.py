@@ -1,0 +1,67 @@
+"""What a hospital with a budget does not do, whoever asks: each keeps a coordinator from learning without paying."""
+
+from __future__ import annotations
+
+import json
+
+from pipelines.site.hospital import Hospital
+from pipelines.store import DiskFolder, digest
+from privacy import ledger as book
+from privacy.gate import Refused, paid
+from privacy.message import Json, Message
+
+TELLING = frozenset({"failed", "bad_source", "no_test_patients", "no_model"})
+"""Codes that patients can decide."""
+ASKED = "asked.json"
+
+
+def stop(hospital: Hospital) -> None:
+    """Whether anything may be answered at all.
+
+    Raises:
+        Refused: `lost_ledger`: there was work, and what it cost is gone; restore the ledger from its backup.
+        `too_many_failures`: so many were told that they could have told of a patient; a person must look, and raise
+        `max_failures`.
+    """
+    policy = hospital.policy
+    if policy.budget is None:
+        return
+    if not hospital.ledger.exists():
+        if any(hospital.root.glob("conversations/*/*/*")):
+            raise Refused("lost_ledger") from FileNotFoundError(f"{hospital.ledger}: restore it from its backup")
+        return
+    told = sum(line.get("refused") in TELLING for line in book.lines(hospital.ledger))
+    if told > policy.max_failures:
+        raise Refused("too_many_failures")
+
+
+def paid_for(hospital: Hospital, memory: Message) -> None:
+    """Whether what a memory was learnt by stands in the ledger: a reply may have been refused, or lost before its line.
+
+    Raises:
+        Refused: `unpaid_memory`.
+    """
+    commit = memory.facts.get("commit")
+    if not memory.facts or (commit is None and hospital.policy.budget is None):
+        return  # nothing is remembered; or by a version that gave commits no names, at a hospital that promises nothing
+    if commit not in paid(book.lines(hospital.ledger)):
+        raise Refused("unpaid_memory")
+
+
+def one_cohort(hospital: Hospital, asked: Json) -> None:
+    """Whether patients are read and divided as they were the first time.
+
+    Counts are told without noise: told of one division they are what the hospital declares public, told of many they
+    are answers about single patients.
+
+    Raises:
+        Refused: `another_cohort`: a person must consent, by removing `asked.json` beside the ledger.
+    """
+    if hospital.policy.budget is None:
+        return
+    folder = DiskFolder(hospital.vault)
+    now = digest(asked)
+    if not folder.has(ASKED):
+        folder.write(ASKED, json.dumps({"digest": now}).encode())
+    elif json.loads(folder.read(ASKED))["digest"] != now:
+        raise Refused("another_cohort")
