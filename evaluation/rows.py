@@ -136,19 +136,29 @@ def gain_rows(
     measures: Sequence[Measure] = MEASURES,
     limits: Limits = STANDARD,
 ) -> tuple[GainRow, ...]:
-    """Mean individual gain ± std of every other method over the reference, in private testing.
+    """Mean individual gain ± std of every other method over the reference, over the sites at which both were tested.
 
     Raises:
-        ValueError: a method was not tested at the same sites, on the same patients, as the reference.
+        ValueError: a method was not tested on the same patients of a site as the reference.
     """
     result = []
     for measure in measures:
         for method in [m for m in tables if m != reference]:
-            ours, theirs = home(tables[method]), home(tables[reference])
+            ours, theirs = _shared(home(tables[method]), home(tables[reference]))
             spread = mean_individual_gain(gains(ours, theirs, measure, limits=limits))
-            noise = max(counts.noise for table in (ours, theirs) for (m, t), counts in table.items() if m == t)
+            own = (counts.noise for table in (ours, theirs) for (m, t), counts in table.items() if m == t)
+            noise = max(own, default=0.0)
             result.append(GainRow(method, measure.name, spread.mean, spread.std, spread.n, spread.improved, noise))
     return tuple(result)
+
+
+def _shared(left: Table, right: Table) -> tuple[Table, Table]:
+    """Both tables at the sites that both tested their own model at: one may have refused for the other's cost."""
+    sites = {test for model, test in left if model == test} & {test for model, test in right if model == test}
+    return tuple(  # type: ignore[return-value]
+        {(model, test): counts for (model, test), counts in table.items() if {model, test} <= sites}
+        for table in (left, right)
+    )
 
 
 def scores_csv(rows: Sequence[ScoreRow]) -> str:

@@ -14,11 +14,13 @@ from federation.parameters import count
 from federation.rehearsal import initial_parameters, rehearse
 from pipelines.cohort.pseudonym import normalized
 from pipelines.cohort.split import SPLITS, division_code
-from pipelines.config import overridden
+from pipelines.config import Config, overridden
 from pipelines.site.hospital import Hospital
 from pipelines.stages.train import CENTRAL
 from pipelines.stages.world import World
 from privacy.message import Json, to_bytes
+
+WEAK = 20.0  # of all methods together
 
 
 def check(world: World, console: Console, *, as_json: bool) -> int:
@@ -34,7 +36,7 @@ def check(world: World, console: Console, *, as_json: bool) -> int:
     private = world.config.privacy != "none"
     costs = _costs(world) if private else {}
     if as_json:
-        answer = {"sites": sites, "methods": methods, **({"privacy": costs} if private else {})}
+        answer = {"exit": 0, "sites": sites, "methods": methods, **({"privacy": costs} if private else {})}
         print(json.dumps(answer, indent=1))  # noqa: T201 - the machine's answer
         return 0
     files = Table("site", "files", "MB", title="Files", title_justify="left")
@@ -54,8 +56,29 @@ def check(world: World, console: Console, *, as_json: bool) -> int:
         return 0
     for site, cost in costs.items():
         console.print(f"{site}: {cost['words']}", markup=False, highlight=False, soft_wrap=True)
-    console.print("Settings, files and methods are in order.")
+    warnings = [
+        *unanswered(world.config),
+        *(f"{site}: {w}" for site, one in costs.items() for w in _list(one["warnings"])),
+    ]
+    for text in warnings:
+        console.print(f"! {text}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"Settings, files and methods are in order{', but mind the lines with !' if warnings else ''}.")
     return 0
+
+
+def unanswered(config: Config) -> list[str]:
+    """What this run will ask, and a hospital's policy does not answer."""
+    asked = ["survey", "ingest", "introduce", "train", "finish", "evaluate", "report", "holds"]
+    asked += ["export"] if config.evaluate.public and len(config.sites) > 1 else []
+    asked += ["audit"] if config.audit.membership else []
+    found = []
+    for site, settings in config.sites.items():
+        if silent := [request for request in asked if not settings.policy.allows(request)]:
+            found.append(f"{site}: its policy does not answer {', '.join(silent)}")
+        known = settings.policy.algorithms
+        if known is not None and (others := [m.name for m in config.train.methods.values() if m.name not in known]):
+            found.append(f"{site}: its policy does not train by {', '.join(dict.fromkeys(others))}")
+    return found
 
 
 def _privacy_table(costs: Mapping[str, Mapping[str, Json]]) -> Table:
@@ -94,6 +117,9 @@ def _costs(world: World) -> dict[str, dict[str, Json]]:
         ]
         whole = planned_in_all(config, site)
         hospital = Hospital(site, world.root / "sites" / site, settings, world.now)
+        warnings: list[Json] = []
+        if whole.epsilon > WEAK:
+            warnings.append(f"ε = {whole.epsilon:.3g} in all hardly limits anything")
         words = f"all methods together ε = {whole.epsilon:.3f} at δ = {whole.delta:g}"
         facts: dict[str, Json] = {"methods": methods, "epsilon": whole.epsilon, "delta": whole.delta}
         if settings.policy.budget is not None:
@@ -108,11 +134,14 @@ def _costs(world: World) -> dict[str, dict[str, Json]]:
             events = [at_cut(event, cut) for plan in plans.values() for event in plan.events]
             spent, then = after(hospital.ledger, budget.delta, events)
             enough = "within" if then <= budget.epsilon else "MORE than"
+            if then > budget.epsilon:
+                warnings.append("the budget does not last for this run: the hospital will drop out of its last methods")
             words += (
                 f"; spent so far ε = {spent:.3f}, after a whole new run {then:.3f}: {enough} the budget of "
                 f"{budget.epsilon:g} at δ = {budget.delta:g}"
             )
-            facts |= {"spent": spent, "after": then, "budget": budget.epsilon}
+            facts |= {"spent": spent, "after": then, "budget": budget.epsilon, "fits": then <= budget.epsilon}
+        facts["warnings"] = warnings
         found[site] = {**facts, "words": words + "; counts of patients are outside of it"}
     return found
 

@@ -16,6 +16,8 @@ from pipelines.stages.report import PAGE
 from pipelines.store import DiskFolder
 from privacy.message import Json
 
+WEAK = "* not assessable: under 20 positive or negative examples, under 5 positive patients, or too much noise for them"
+
 
 def results_table(results: Results, root: Path, console: Console) -> None:
     """Scores of every method at its own sites, and the paths of the pages. Before the report stage: what is there."""
@@ -27,7 +29,11 @@ def results_table(results: Results, root: Path, console: Console) -> None:
     for measure in dict.fromkeys(row["measure"] for row in rows):
         console.print(_table(rows, measure))
     if any(not row["assessable"] for row in rows):
-        console.print("* not assessable: under 20 positive or negative examples, or under 5 positive patients")
+        console.print(WEAK)
+    for one in json.loads((folder / "report.json").read_text())["missing"]:
+        times = f", {one['times']} times" if one["times"] > 1 else ""
+        said = f"! {one['site']} did not answer {one['request']}: {one['code']}{times}"
+        console.print(said, markup=False, highlight=False, soft_wrap=True)
     console.print(f"report: {root / PAGE}", highlight=False, soft_wrap=True)
     console.print(f"privacy statement: {root / 'statement.md'}", highlight=False, soft_wrap=True)
     for site in dict.fromkeys(site for row in rows for site in row["sites"]):

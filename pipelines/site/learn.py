@@ -87,7 +87,7 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
         raise Refused("malformed_opening")
     known = hospital.policy.algorithms
     if known is not None and algorithm.name not in known:
-        raise Refused("policy_algorithm")
+        raise Refused("policy_algorithm") from ValueError(f"this hospital's policy trains by {', '.join(known)} only")
     return Opening(
         algorithm=algorithm,
         task=task,
@@ -196,7 +196,7 @@ def affordable(hospital: Hospital, start: Opening, call: Call) -> Opening:
         return start
     if call.request == "finish" and start.protection is not None:
         return replace(start, protection=replace(start.protection, validation_noise=None))
-    raise Refused(code)
+    raise Refused(code) from ValueError(f"what {call.request} would cost is more than the policy's budget leaves")
 
 
 @lru_cache(maxsize=64)

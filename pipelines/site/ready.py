@@ -65,6 +65,7 @@ def make_ready(
         "classes": start.task.classes,
         "source": nowhere,
         "gland": files.gland is not None,
+        "privacy": None if start.protection is None else to_plain(start.protection),
         **cohort.recipe,
         **origin,
     }

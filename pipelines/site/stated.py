@@ -16,6 +16,7 @@ from privacy import ledger as book
 from privacy.accounting import cost
 from privacy.events import NON_PRIVATE, Declared, Event, composed
 from privacy.gate import Refused
+from privacy.meaning import loss
 from privacy.message import Json, Malformed
 from privacy.statement import Audit, Details, Statement
 from privacy.stating import statement
@@ -71,4 +72,4 @@ def _text(events: Sequence[Event], delta: float) -> str:
     epsilon = cost([whole], delta).epsilon
     if epsilon == 0:
         return "declared public" if isinstance(whole, Declared) else "0: nothing new of patients"
-    return NO_GUARANTEE if math.isinf(epsilon) else f"{epsilon:.3g} at δ = {delta:g}"
+    return NO_GUARANTEE if math.isinf(epsilon) else f"{loss(epsilon)} at δ = {delta:g}"

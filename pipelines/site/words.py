@@ -22,7 +22,7 @@ CONTENTS: Mapping[str, str] = {
     "train": "parameters of the method, validation loss, number of examples",
     "finish": "the last round's validation loss",
     "export": "its model, to be tested at other hospitals",
-    "evaluate": "histograms of scores on test patients, and their bootstrap copies",
+    "evaluate": "scores on test patients: one histogram with noise, or exact ones with their bootstrap copies",
     "audit": "how well an attack tells training patients from others, where the models have no guarantee either",
     "pool": "training and validation examples with their labels, for the central baseline",
     "report": "counts of messages and bytes; digest of the page",

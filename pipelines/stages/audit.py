@@ -13,9 +13,9 @@ from pipelines.privacy_settings import PatientLevel
 from pipelines.progress import shown
 from pipelines.runner import Stage
 from pipelines.stages.train import CENTRAL
-from pipelines.stages.world import World
+from pipelines.stages.world import SitesMissing, World
 from pipelines.store import digest, short
-from privacy.message import Json, Message
+from privacy.message import Call, Json, Message
 
 VERSION = 1
 CLAIM, STEPS, SAMPLING = 1.0, 50, 0.1
@@ -77,8 +77,12 @@ def _attacked(world: World, result: Mapping[str, Any], cohorts: Mapping[str, Any
             "cohort": cohorts[site]["cohort"],
         }
         name = world.run(f"audit-{short(digest({**facts, 'site': site, 'version': VERSION}))}")
-        reply = world.ask_all(name, "audit", {site: Message({}, facts)})[site]
-        found.append({"site": site, "method": str(result["label"]), "found": reply.facts["found"]})
+        answers = world.engine.ask(Call(name, 0, "audit", {}), {site: Message({}, facts)})
+        reply, code = answers.replies.get(site, Message()), answers.missing.get(site)
+        if code is not None and not code.startswith("policy_"):
+            raise SitesMissing("audit", answers.missing, where=str(world.root / "sites" / site / "log.txt"))
+        note = {"method": str(result["label"]), "refused": code}  # a hospital need not take part in this
+        found.append({"site": site, **note, "found": reply.facts.get("found")})
     return found
 
 

@@ -66,10 +66,10 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     audits = json.loads((inputs["audit"] / "audits.json").read_text())
     said = _ask_sites(world, cohorts, trained, audits["mechanism"])
     (out / "sites.json").write_text(json.dumps({site: facts["page"] for site, facts in said.items()}))
-    rows = score_rows(tables, reference=config.evaluate.reference)
+    reference = config.evaluate.reference if config.evaluate.reference in tables else None
+    rows = score_rows(tables, reference=reference)
     (out / "scores.json").write_text(to_json(rows))
     (out / "scores.csv").write_text(scores_csv(rows))
-    reference = config.evaluate.reference
     page = RunPage(
         title=config.title or config.name,
         run=config.name,
@@ -210,6 +210,7 @@ def _attack(said: Mapping[str, Any]) -> MembershipRow:
     """An attack that a hospital told of, or that it made and kept to itself."""
     if said["found"] is None:
         nan, note = float("nan"), "computed, and kept on the hospital's own page: it has no noise"
+        note = f"not made: {said['refused']}" if said.get("refused") else note
         return MembershipRow(said["site"], said["method"], nan, nan, nan, nan, 0, 0, note)
     found = from_plain(said["found"])
     numbers = (found.auc, found.low, found.high, found.control_auc, found.members, found.others)

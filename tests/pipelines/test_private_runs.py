@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections import Counter
 from dataclasses import replace
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipelines.check import unanswered
 from pipelines.config import Config
 from pipelines.document import ConfigError
 from pipelines.door import read_yaml, to_plain, validate
@@ -153,7 +155,7 @@ def test_check_says_noise_steps_and_cost_before_anything_runs(tmp_path, monkeypa
     [
         ({"privacy": None}, "privacy: must be 'none' or a group of keys"),
         ({"privacy": {}}, "privacy.epsilon: give either epsilon or noise"),
-        ({"privacy": {"epsilon": -1.0, "sampling": 2.0}}, "privacy.sampling: must be in (0, 1], found 2.0"),
+        ({"privacy": {"epsilon": -1.0, "sampling": 2.0}}, "privacy.sampling: must be in [1e-6, 1], found 2.0"),
         ({"model": {"name": "cam"}}, "cannot be trained privately: BatchNorm2d keeps running_mean"),
         ({"train": {**settings()["train"], "work": {"balance": True}}}, "train.work.balance: draws by the labels"),
     ],
@@ -235,6 +237,30 @@ def test_a_model_whose_evaluation_is_too_dear_is_left_out_of_the_scores(tmp_path
     (found,) = root.glob("evaluate/*/refused.json")
     assert {(one["site"], one["code"]) for one in json.loads(found.read_text())} == {("a", "budget")}
     assert "evaluate local" in (root / "report.html").read_text()
+
+
+def test_a_budget_that_ends_between_two_methods_leaves_a_report_of_both(tmp_path, monkeypatch, capsys):
+    """One method has both hospitals' scores and the other one's: a gain is over those that have both."""
+    monkeypatch.chdir(tmp_path)
+    made = settings()
+    made["train"] |= {"methods": {"fedavg": {"name": "fedavg"}, "local": {"name": "local"}}}
+    made["evaluate"] |= {"checkpoint": "latest", "public": False}
+    plan = planned(config(train=made["train"], evaluate=made["evaluate"]), "fedavg", "a")
+    assert main([write(tmp_path, budgeted(made, "a", 1.02 * plan.cost.epsilon))]) == Exit.OK
+    assert "! a did not answer" in capsys.readouterr().out
+    assert "budget" in (tmp_path / "runs/tiny/report.html").read_text()
+
+
+def test_the_policy_of_the_documentation_is_one_that_a_run_can_live_with():
+    text = (Path(__file__).parents[2] / "docs/privacy.md").read_text()
+    block = text.split("# /var/lib/consilium/own/policy.yaml\n")[1].split("\n\n")[0]
+    policy = validate(read_yaml(textwrap.dedent(block), environment={}), Policy)
+    made = settings(evaluate={**settings()["evaluate"], "public": False})
+    plain = validate(read_yaml(yaml.safe_dump(made), environment={}), Config)
+    sites = {name: replace(site, policy=policy) for name, site in plain.sites.items()}
+    assert unanswered(replace(plain, sites=sites)) == []
+    strict = {name: replace(site, policy=Policy(requests=("survey",))) for name, site in plain.sites.items()}
+    assert "does not answer ingest, introduce, train" in unanswered(replace(plain, sites=strict))[0]
 
 
 def with_split(event):
