@@ -278,9 +278,9 @@ def audited(audit: Audit) -> str:
         else "The claim is not refuted; an audit cannot prove it."
     )
     return (
-        f"An attack with {audit.canaries} made-up patients on {audit.steps} steps of the mechanism, of which ε = "
-        f"{audit.claimed:g} at δ = {audit.delta:g} is claimed: with {share} confidence ε is at least "
-        f"{audit.bound:.3g}. {found}"
+        f"The code was attacked at a setting of its own, not that of these runs: {audit.canaries} made-up patients, "
+        f"{audit.steps} steps, ε = {audit.claimed:g} at δ = {audit.delta:g} claimed. With {share} confidence ε is at "
+        f"least {audit.bound:.3g}. {found}"
     )
 
 

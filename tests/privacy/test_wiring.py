@@ -19,9 +19,11 @@ import rig
 from evaluation.statement_page import MechanismAudit
 from federation.descent import Work
 from federation.engine import Answers
+from federation.fedavg import FedAvg
 from federation.local import Local
 from federation.models.mlp import Mlp
 from federation.rehearsal import initial_parameters, rehearse_events
+from federation.rounds import QuorumLost, Schedule
 from pipelines import check
 from pipelines.cohort.cohort import Cohort
 from pipelines.cohort.features import TableSource
@@ -708,6 +710,58 @@ def test_the_statement_is_at_the_budgets_delta_and_says_how_a_run_was_protected(
     ]
     more = next(entry for entry in left(own, again, delta=DELTA) if entry.request == "train")
     assert (more.epsilon, more.messages) == (train.epsilon, 2), "sent again it costs nothing, refused it is no message"
+
+
+# Who goes on
+
+
+class Refusing:
+    """A hospital that answers some rounds of training with a code."""
+
+    def __init__(self, inner, codes):
+        self.inner, self.codes, self.asked = inner, dict(codes), []
+
+    def __call__(self, call, message):
+        self.asked += [call.round] if call.request == "train" else []
+        if call.request == "train" and call.round in self.codes:
+            raise Refused(self.codes[call.round])
+        return self.inner(call, message)
+
+
+def federation(**codes):
+    made = rig.federation(FedAvg(), {name: rig.table(ord(name)) for name in "abc"}, task=TASK, work=WORK)
+    return {name: Refusing(inner, codes.get(name, {})) for name, inner in made.items()}
+
+
+def conducted(sites, folder=None, **schedule):
+    plan = Schedule(**{"rounds": 4, **schedule})
+    return rig.train(FedAvg(), sites, task=TASK, work=WORK, schedule=plan, folder=folder)
+
+
+def test_only_a_spent_budget_retires_a_hospital_and_only_it_is_no_loss_to_the_quorum():
+    sites = federation(a={2: "failed"}, b={2: BUDGET})
+    outcome = conducted(sites, quorum=0.5)
+    assert outcome.missing == ((2, "a", "failed"), (2, "b", BUDGET)) and outcome.retired == {"b"}
+    assert (sites["a"].asked, sites["b"].asked) == ([1, 2, 3, 4], [1, 2]) and outcome.merged == {"a": 4, "b": 1, "c": 4}
+    with pytest.raises(QuorumLost, match="a: failed"):
+        conducted(federation(a={2: "failed"}, b={2: BUDGET}), quorum=0.6)
+
+
+def test_a_round_in_which_all_who_were_asked_retire_is_asked_of_the_others():
+    codes = dict.fromkeys(range(1, 9), BUDGET)
+    sites = federation(a=codes, b=codes)
+    outcome = conducted(sites, participation=0.3)
+    assert sites["c"].asked == [1, 2, 3, 4] and outcome.merged == {"c": 4}
+    assert len(sites["a"].asked) <= 1 and len(sites["b"].asked) <= 1
+    assert len(outcome.missing) == len(outcome.retired) == len(sites["a"].asked + sites["b"].asked) > 0
+
+
+def test_who_has_retired_is_not_asked_again_by_a_coordinator_that_starts_anew():
+    folder, sites = rig.MemoryFolder(), federation(a={2: BUDGET}, b={3: "failed"})
+    with pytest.raises(QuorumLost):
+        conducted(sites, folder)
+    assert conducted(sites | {"b": sites["b"].inner}, folder).retired == {"a"}
+    assert sites["a"].asked == [1, 2]
 
 
 # The plan
