@@ -127,7 +127,9 @@ def with_own_policies(config: Config) -> Config:
     sites, problems = dict(config.sites), []
     for name, site in config.sites.items():
         path = Path(site.home or "") / POLICY
-        if site.home is None or not path.is_file():
+        if site.home is not None and site.source.kind != "phantom" and not Path(site.home).is_dir():
+            problems.append(Problem(f"sites.{name}.home", None, f"no such folder: {site.home}; make it, or correct it"))
+        if site.home is None or not (path.is_file() or path.is_symlink()):
             continue
         try:
             own = validate(read_yaml(path.read_text(encoding="utf-8"), environment=os.environ), Policy)

@@ -152,6 +152,7 @@ class PrivateAccess:
         p, rows = self.protection, self.splits.get(split)
         if p.validation_noise is None or rows is None or len(rows.y) == 0:
             return math.nan
+        self._check(module)
         units = self.units[split]
         values = torch.zeros(len(units.sizes)) if self.dry else _per_patient(module, statistic, rows, units)
         noised = bounded_mean(

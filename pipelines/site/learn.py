@@ -79,8 +79,10 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
         evaluation_noise = float(str(said.get("evaluation_noise", 0.0)))
         if not 0 <= evaluation_noise <= 1e6 or task.classes != 2:
             raise ValueError(f"evaluation_noise must be in [0, 1e6] and classes 2, found {evaluation_noise}, {task}")
-        if protection is not None and max(work.steps or 0, work.epochs or 0) > LONGEST:
-            raise ValueError(f"a private round has at most {LONGEST} steps or epochs, found {work}")
+        if protection is not None and max(work.steps or 0, (work.epochs or 0) / protection.sampling) > LONGEST:
+            raise ValueError(
+                f"a private round has at most {LONGEST} steps, found {work}, sampling {protection.sampling}"
+            )
     except (KeyError, TypeError, ValueError) as error:
         raise Refused("malformed_opening") from error
     if hospital.policy.budget is not None and tuple(_cohort(hospital, cohort).images.shape[1:]) != inputs:

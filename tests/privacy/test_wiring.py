@@ -559,6 +559,15 @@ def test_nothing_is_made_from_a_memory_whose_reply_was_refused_and_so_not_paid(t
     assert cost(book.spent(book.lines(own.ledger)), DELTA).epsilon == 0
 
 
+def test_the_pre_check_counts_the_steps_of_this_run_at_this_hospital(tmp_path):
+    step = Part("real", "train", PoissonSampled(0.5, Gaussian(4.0)))
+    two_epochs = [SelfComposed(step, 4)]
+    for epochs, refused in ((2, None), (3, BUDGET)):
+        own, cohort = hospital(tmp_path / str(epochs), allowing(two_epochs, DELTA), work={"epochs": epochs})
+        line = rounds(own, cohort, 1)[1]
+        assert (line["refused"], "withheld" in line) == (refused, False)
+
+
 def test_the_pre_check_charges_patients_of_the_hospitals_own_splits(tmp_path):
     used = Part("real", "test", Gaussian(1.5))
     own, cohort = hospital(tmp_path, allowing([used], DELTA))
