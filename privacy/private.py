@@ -239,7 +239,7 @@ def _per_patient(module: nn.Module, statistic: Objective, rows: Rows, units: Uni
 
 def _chunk(size: int) -> int:
     """How many patients of `size` numbers at a time: as was fastest (benchmarks/private_step.py), and has room."""
-    return max(CHUNK, min(256, 2**17 // max(1, size)))
+    return max(CHUNK, min(256, 2**18 // max(1, size)))
 
 
 @contextmanager
