@@ -22,7 +22,7 @@ from pipelines.config import Config
 from pipelines.privacy_settings import PatientLevel
 from privacy import ledger as book
 from privacy.accounting import Cost, calibrated, cost, mu_of
-from privacy.events import Composed, Event, Gaussian, Part, PoissonSampled, SelfComposed, composed
+from privacy.events import Composed, Event, Gaussian, Part, PoissonSampled, SelfComposed, changed
 from privacy.protection import Protection
 
 COUNTS_SHARE = 0.05
@@ -98,15 +98,10 @@ def steps_of(events: Sequence[Event], times: int = 1) -> int:
 @lru_cache(maxsize=256)
 def _planned(algorithm: AnyAlgorithm, task: Task, work: Work, privacy: PatientLevel, releases: Releases) -> Plan:
     rounds, evaluations, validated = releases
-    marked = Protection(
-        clip=privacy.clip,
-        sampling=privacy.sampling,
-        views=privacy.views,
-        noise=TRAINING.noise_multiplier,
+    marked = replace(
+        privacy.protection(TRAINING.noise_multiplier),
         validation_noise=VALIDATION.noise_multiplier,
         counts_noise=COUNTS.noise_multiplier,
-        loss_bound=privacy.loss_bound,
-        chunk=privacy.chunk,
     )
     seen = rehearse_events(algorithm, task, work, initial_parameters(algorithm, task, seed=0), marked)
     learning = [seen.introduction, SelfComposed(seen.training, rounds)]
@@ -139,17 +134,9 @@ def _enough(share: float, mu: float) -> float:
 
 def at_cut(event: Event, cut: str) -> Event:
     """The same event on the patients of this division."""
-    if isinstance(event, Composed):
-        return Composed(tuple(at_cut(one, cut) for one in event.events))
-    if isinstance(event, Part):
-        return replace(event, cut=cut)
-    return replace(event, event=at_cut(event.event, cut)) if isinstance(event, SelfComposed) else event
+    return changed(event, lambda one: replace(one, cut=cut) if isinstance(one, Part) else None)
 
 
 def renoised(event: Event, noises: Mapping[Event, Event]) -> Event:
     """The same event with other mechanisms in place of marked ones."""
-    if isinstance(event, Composed):
-        return composed([renoised(one, noises) for one in event.events])
-    if isinstance(event, PoissonSampled | SelfComposed | Part):
-        return replace(event, event=renoised(event.event, noises))
-    return noises.get(event, event)
+    return changed(event, noises.get)

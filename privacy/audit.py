@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -26,6 +25,7 @@ from privacy.entropy import Source, chosen
 from privacy.events import Declared
 from privacy.private import open_private
 from privacy.protection import Protection
+from privacy.statement import Audit as Audit
 
 Step: TypeAlias = Callable[[], Tensor]
 """step() -> (m,) one noisy gradient, of which coordinate j belongs to canary j."""
@@ -37,23 +37,6 @@ FEWEST = 10  # guesses on either side: with fewer no bound above 0 comes out
 HIGHEST = 100.0  # no number of canaries refutes a claim this high
 TOLERANCE = 1e-6
 LOUDNESS = 10.0  # a canary's gradient in units of the clipping norm: above 1, so that missing clipping shows
-
-
-@dataclass(frozen=True)
-class Audit:
-    """What was claimed, and what the run refutes: with the given confidence, epsilon at `delta` is above `bound`."""
-
-    claimed: float
-    bound: float
-    canaries: int
-    steps: int
-    delta: float
-    confidence: float
-
-    @property
-    def refuted(self) -> bool:
-        """Whether the code gives away more than was claimed."""
-        return self.bound > self.claimed
 
 
 def lower_bound(scores: Tensor, included: Tensor, *, delta: float, confidence: float = 0.95) -> float:

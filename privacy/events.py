@@ -9,8 +9,8 @@ in L2 for Gaussian and in L1 for Laplace noise, when that patient is added or re
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeAlias
 
 from privacy.message import Json
@@ -174,11 +174,30 @@ def _flat(events: Sequence[Event], times: int) -> Iterator[tuple[Event, int]]:
 
 
 def _non_private(event: Event) -> bool:
+    return any(isinstance(one, NonPrivate) for one in leaves(event))
+
+
+def leaves(event: Event) -> Iterator[Event]:
+    """The mechanisms and declarations that an event is made of, without how often and on which sample."""
     if isinstance(event, Composed):
-        return any(map(_non_private, event.events))
+        for one in event.events:
+            yield from leaves(one)
+    elif isinstance(event, PoissonSampled | SelfComposed | Part):
+        yield from leaves(event.event)
+    else:
+        yield event
+
+
+def changed(event: Event, change: Callable[[Event], Event | None]) -> Event:
+    """The same event with what `change` gives in place of parts of it; None: the part stays, and is looked into."""
+    instead = change(event)
+    if instead is not None:
+        return instead
+    if isinstance(event, Composed):
+        return Composed(tuple(changed(one, change) for one in event.events))
     if isinstance(event, PoissonSampled | SelfComposed | Part):
-        return _non_private(event.event)
-    return isinstance(event, NonPrivate)
+        return replace(event, event=changed(event.event, change))
+    return event
 
 
 def describe(event: Event) -> Json:
@@ -222,6 +241,14 @@ def read(said: Json) -> Event:
     if isinstance(event, Declared) and event.what not in DECLARATIONS:
         raise UnknownEvent(f"declared {event.what!r}; known are {', '.join(DECLARATIONS)}")
     return event
+
+
+def known(said: Json) -> Event:
+    """As `read`; what cannot be read counts as non-private, because it happened."""
+    try:
+        return read(said)
+    except UnknownEvent:
+        return NON_PRIVATE
 
 
 def _nonnegative(name: str, value: float) -> None:

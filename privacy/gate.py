@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from privacy import ledger as book
-from privacy.events import DECLARATIONS, NON_PRIVATE, NOTHING, Declared, Event, UnknownEvent, composed, describe, read
+from privacy.events import DECLARATIONS, NON_PRIVATE, NOTHING, Declared, Event, composed, describe, known
 from privacy.message import Call, Json
 from privacy.policy import Policy, declarations
 
@@ -57,7 +57,7 @@ def release(
         again = replay and (commit in paid(before) if commit else _left_before(before, call, digest))
         code = _verdict(policy, call, len(reply), recipient)
         if code is None and not again:
-            code = unaffordable(policy, before, [event])
+            code = unaffordable(policy, before, [known(event)])
         page.append(
             {
                 **_of(call, recipient, now),
@@ -88,13 +88,12 @@ def paid(before: Iterable[Mapping[str, Json]]) -> frozenset[str]:
     return frozenset(str(line["commit"]) for line in left if line.get("commit"))
 
 
-def unaffordable(policy: Policy, before: Iterable[Mapping[str, Json]], planned: Iterable[Json]) -> str | None:
+def unaffordable(policy: Policy, before: Iterable[Mapping[str, Json]], events: Sequence[Event]) -> str | None:
     """The code by which a hospital refuses events beside those that stand in its ledger already, or None.
 
     `policy_public`: they tell something without noise that the hospital does not declare public. `budget`: a patient
     would be charged more than the policy allows.
     """
-    events = [known(one) for one in planned]
     told = set().union(*(declarations(event) for event in events))
     if any(not policy.declares(what) for what in told):
         return "policy_public"
@@ -108,15 +107,7 @@ def unaffordable(policy: Policy, before: Iterable[Mapping[str, Json]], planned: 
     return None if charged.epsilon <= policy.budget.epsilon else BUDGET
 
 
-def known(said: Json) -> Event:
-    """The event of a ledger line; one that cannot be read counts as non-private."""
-    try:
-        return read(said)
-    except UnknownEvent:
-        return NON_PRIVATE
-
-
-def _costs(events: list[Event]) -> bool:
+def _costs(events: Sequence[Event]) -> bool:
     free = (NOTHING, *(Declared(what) for what in DECLARATIONS))
     return composed(events) not in free
 

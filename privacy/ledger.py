@@ -22,7 +22,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from privacy.chain import Chain, Damaged, Head, against_heads, against_witness, follow, parsed, split, torn, written
-from privacy.events import NON_PRIVATE, Event, UnknownEvent, read
+from privacy.events import Event, known
 from privacy.message import Json
 
 HEAD, NEW_HEAD, LOCK = ".head", ".head.new", ".lock"
@@ -137,10 +137,7 @@ def charged(lines: Iterable[Mapping[str, Json]]) -> Iterator[tuple[Mapping[str, 
             continue
         if line.get("refused") is None:
             left.add(reply)
-        try:
-            yield line, read(line.get("event"))
-        except UnknownEvent:
-            yield line, NON_PRIVATE
+        yield line, known(line.get("event"))
 
 
 def spent(lines: Iterable[Mapping[str, Json]]) -> tuple[Event, ...]:

@@ -25,6 +25,8 @@ UNBOUNDED = f"∞: {NO_GUARANTEE}"
 OUTSIDE = (
     "The same {unit} at another hospital: each hospital counts its own records only, and for a person who is known to "
     "several the ε of all of them add up.",
+    "What reading decides across {unit}s: a picture or a series that two of them claim is used for neither, and one "
+    "of them can be the one too many for a limit, which stops the hospital (docs/privacy.md has the list).",
     "A person under several identifiers counts as several {unit}s: with k of them ε is k times as large, and δ grows "
     "by more than that.",
     "How the {unit}s were divided into training, validation and test, and how the settings were chosen (method, "
@@ -68,7 +70,8 @@ LEGEND = (
     "change. T: how many times. ε alone: as if nothing else had left."
 )
 DECLARED: Mapping[str, str] = {
-    "counts": "counts of files, studies, patients and examples, and what follows from them (who takes part)",
+    "counts": "counts of files and bytes, studies, patients and examples, by split, label, reason of rejection and "
+    "scanner, and what follows from them (who takes part, which runs withdrawn ones had a part in)",
     "failure": "that a request failed",
 }
 

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from privacy.events import Composed, Declaration, Declared, Event, Part, PoissonSampled, SelfComposed
+from privacy.events import Declaration, Declared, Event, leaves
 
 REQUESTS = (
     "survey",
@@ -94,8 +94,4 @@ class Policy:
 
 def declarations(event: Event) -> set[Declaration]:
     """What an event tells without noise."""
-    if isinstance(event, Composed):
-        return set().union(*(declarations(one) for one in event.events))
-    if isinstance(event, PoissonSampled | SelfComposed | Part):
-        return declarations(event.event)
-    return {event.what} if isinstance(event, Declared) else set()
+    return {one.what for one in leaves(event) if isinstance(one, Declared)}

@@ -119,6 +119,11 @@ class Audit:
     delta: float
     confidence: float
 
+    @property
+    def refuted(self) -> bool:
+        """Whether the code gives away more than was claimed."""
+        return self.bound > self.claimed
+
 
 @dataclass(frozen=True)
 class Paragraph:
@@ -272,11 +277,7 @@ def _rest(said: Statement) -> Iterator[str]:
 def audited(audit: Audit) -> str:
     """What an audit says, and what it does not."""
     share = f"{100 * audit.confidence:g} %"
-    found = (
-        "This refutes the claim."
-        if audit.bound > audit.claimed
-        else "The claim is not refuted; an audit cannot prove it."
-    )
+    found = "This refutes the claim." if audit.refuted else "The claim is not refuted; an audit cannot prove it."
     return (
         f"The code was attacked at a setting of its own, not that of these runs: {audit.canaries} made-up patients, "
         f"{audit.steps} steps, ε = {audit.claimed:g} at δ = {audit.delta:g} claimed. With {share} confidence ε is at "

@@ -25,6 +25,7 @@ from privacy.events import (
     Pure,
     SelfComposed,
     UnknownEvent,
+    leaves,
 )
 from privacy.ledger import charged
 from privacy.meaning import downwards, upwards
@@ -164,11 +165,10 @@ def _atoms(event: Event, times: int = 1) -> Iterator[tuple[Event, int]]:
 
 def _bare(event: Event) -> bool:
     """Whether there is no noise in it, or in one of its parts."""
-    if isinstance(event, Composed):
-        return any(map(_bare, event.events))
-    if isinstance(event, PoissonSampled | SelfComposed | Part):
-        return _bare(event.event)
-    return isinstance(event, NonPrivate) or (isinstance(event, Gaussian | Laplace) and event.noise_multiplier == 0)
+    return any(
+        isinstance(one, NonPrivate) or (isinstance(one, Gaussian | Laplace) and one.noise_multiplier == 0)
+        for one in leaves(event)
+    )
 
 
 def _tally(lines: Iterable[_Line]) -> _Tally:

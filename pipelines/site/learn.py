@@ -193,7 +193,7 @@ def affordable(hospital: Hospital, start: Opening, call: Call) -> Opening:
             call.request, [seen.training, *([seen.validation] if call.round > 1 else [])]
         )
     events = [hospital.counts, *events]  # how many patients there are divides every sum
-    code = unaffordable(hospital.policy, book.lines(hospital.ledger), [describe(event) for event in events])
+    code = unaffordable(hospital.policy, book.lines(hospital.ledger), events)
     if code is None:
         return start
     if call.request == "finish" and start.protection is not None:

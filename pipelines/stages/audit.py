@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from pipelines.runner import Stage
 from pipelines.stages.train import CENTRAL
 from pipelines.stages.world import SitesMissing, World
 from pipelines.store import digest, short
+from privacy.entropy import Source
 from privacy.message import Call, Json, Message
 
 VERSION = 1
@@ -46,23 +48,20 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     return {"attacks": len(attacks), "mechanism": mechanism}
 
 
-def tried(privacy: object, canaries: int) -> dict[str, Json] | None:
+def tried(privacy: object, canaries: int, source: Source = os.urandom) -> dict[str, Json] | None:
     """An audit of the private door with a run's clipping and views, at a claim that canaries can refute."""
     if not isinstance(privacy, PatientLevel) or not canaries:
         return None
     from privacy.accounting import calibrated  # accountants and Opacus: seconds that a run without privacy saves
     from privacy.audit import audit_gradients, behind_the_door
     from privacy.events import Gaussian, PoissonSampled, SelfComposed
-    from privacy.protection import Protection
 
     delta = privacy.delta
     noise = calibrated(
         lambda noise: [SelfComposed(PoissonSampled(SAMPLING, Gaussian(noise)), STEPS)], epsilon=CLAIM, delta=delta
     )
-    protection = Protection(clip=privacy.clip, sampling=SAMPLING, views=privacy.views, noise=noise)
-    make = behind_the_door(replace(protection, chunk=64))
-    audit = audit_gradients(make, claimed=CLAIM, delta=delta, canaries=canaries, steps=STEPS)
-    return {**asdict(audit)}
+    make = behind_the_door(replace(privacy.protection(noise), sampling=SAMPLING, chunk=64), source=source)
+    return asdict(audit_gradients(make, claimed=CLAIM, delta=delta, canaries=canaries, steps=STEPS, source=source))
 
 
 def _attacked(world: World, result: Mapping[str, Any], cohorts: Mapping[str, Any]) -> list[Json]:

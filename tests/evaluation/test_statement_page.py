@@ -153,7 +153,7 @@ def test_the_coordinators_page_has_a_line_for_each_hospital_and_a_row_for_each_m
     assert ["export", "its model", "1", "5.0\u202fkB"] in page.rows
     assert "Clip C = 1.5. K = 4 views of a patient" in page.text and "30 patients expected" in page.text
     assert one.meaning in page.text and other.meaning in page.text
-    assert "counts of files, studies" in page.text
+    assert "counts of files and bytes, studies" in page.text
     for text in (*one.outside, *(p.text for p in one.paragraphs)):
         assert page.text.count(text) == 1
 

@@ -60,6 +60,7 @@ from privacy.events import (
     describe,
     read,
 )
+from privacy.events import known as known_event
 from privacy.gate import BUDGET, Refused, release, unaffordable
 from privacy.message import Call, Message
 from privacy.modules import unfit
@@ -384,9 +385,9 @@ def test_each_word_of_a_policy_is_asked_and_what_is_declared_is_found_inside_oth
 
 def test_an_event_that_cannot_be_read_is_the_dearest_and_a_failure_may_always_be_told():
     policy = Policy(budget=Budget(epsilon=9.0), public=())
-    assert unaffordable(policy, [], [{"kind": "magic"}]) == BUDGET
-    assert unaffordable(policy, [], [describe(Declared("failure"))]) is None
-    assert unaffordable(policy, [], [describe(NOTHING), describe(Gaussian(1e-3))]) == BUDGET
+    assert unaffordable(policy, [], [known_event({"kind": "magic"})]) == BUDGET
+    assert unaffordable(policy, [], [Declared("failure")]) is None
+    assert unaffordable(policy, [], [NOTHING, Gaussian(1e-3)]) == BUDGET
     for wrong in ({"epsilon": math.inf}, {"epsilon": 0.0}, {"epsilon": 1.0, "delta": 0.0}, {"epsilon": 1, "delta": 1}):
         with pytest.raises(ValueError, match="must be"):
             Budget(**wrong)
