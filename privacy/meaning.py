@@ -71,7 +71,7 @@ LEGEND = (
 )
 DECLARED: Mapping[str, str] = {
     "counts": "counts of files and bytes, studies, patients and examples, by split, label, reason of rejection and "
-    "scanner, and what follows from them (who takes part, which runs withdrawn ones had a part in)",
+    "scanner, and what follows from them (who takes part, which earlier runs an excluded patient had a part in)",
     "failure": "that a request failed",
 }
 
