@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from evaluation.drawing import Picture
 from evaluation.grid import by_column, weak_columns, weak_rows
+from evaluation.harmony import Harmony
 from evaluation.patients import Characteristic
 from evaluation.rows import OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, GainRow, ScoreRow
 from evaluation.statement_page import NO_GUARANTEE, MechanismAudit, MembershipRow, SiteStatement, loss, spent, together
@@ -143,6 +144,7 @@ class RunPage:
     statements: tuple[SiteStatement, ...] = ()
     audits: tuple[MechanismAudit, ...] = ()
     membership: tuple[MembershipRow, ...] = ()
+    harmony: Harmony | None = None
 
 
 @dataclass(frozen=True)
@@ -187,12 +189,13 @@ class SitePage:
     commands: tuple[Command, ...] = ()
     statement: SiteStatement | None = None
     membership: tuple[MembershipRow, ...] = ()
+    harmony: Harmony | None = None
 
 
 def coordinator_page(page: RunPage) -> str:
     """The run in one page: how good, for whom, what left."""
     sites = sorted({site for row in page.scores if row.protocol == PRIVATE for site in row.sites})
-    return _render(
+    return rendered(
         "coordinator.html",
         page=page,
         measures=_ordered(row.measure for row in page.scores),
@@ -217,7 +220,7 @@ def coordinator_page(page: RunPage) -> str:
 def site_page(page: SitePage) -> str:
     """One hospital's page, with pictures of its patients: it is written for that hospital's disk only."""
     said = () if page.statement is None else (page.statement,)
-    return _render(
+    return rendered(
         "site.html",
         page=page,
         measures=_ordered(row.measure for row in page.scores),
@@ -294,7 +297,8 @@ def _environment() -> Environment:
     return environment
 
 
-def _render(template: str, **values: object) -> str:
+def rendered(template: str, **values: object) -> str:
+    """A page from one of the templates beside this file."""
     environment = _environment()
     style = environment.get_template("style.css").render()
     return environment.get_template(template).render(style=Markup(style), **values)  # noqa: S704

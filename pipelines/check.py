@@ -15,6 +15,7 @@ from federation.rehearsal import initial_parameters, rehearse
 from pipelines.cohort.pseudonym import normalized
 from pipelines.cohort.split import SPLITS, division_code
 from pipelines.config import Config, overridden
+from pipelines.privacy_settings import PatientLevel
 from pipelines.site.hospital import Hospital
 from pipelines.stages.train import CENTRAL
 from pipelines.stages.world import World
@@ -71,6 +72,7 @@ def unanswered(config: Config) -> list[str]:
     asked = ["survey", "ingest", "introduce", "train", "finish", "evaluate", "report", "holds"]
     asked += ["export"] if config.evaluate.public and len(config.sites) > 1 else []
     asked += ["audit"] if config.audit.membership else []
+    asked += ["score", "synthesize", "sample", "translate"] if config.harmonize is not None else []
     found = []
     for site, settings in config.sites.items():
         if silent := [request for request in asked if not settings.policy.allows(request)]:
@@ -91,16 +93,23 @@ def _privacy_table(costs: Mapping[str, Mapping[str, Json]]) -> Table:
     for site, said in costs.items():
         for one in _list(said["methods"]):
             row = _mapping(one)
-            numbers = (f"{float(str(row['noise'])):.3f}", f"{row['sampling']}", f"{row['steps']}")
+            noised = row["noise"] is not None
+            numbers = (
+                f"{float(str(row['noise'])):.3f}" if noised else "–",
+                f"{row['sampling']}" if noised else "–",
+                f"{row['steps']}",
+            )
             table.add_row(site, str(row["method"]), *numbers, f"{float(str(row['epsilon'])):.3f}", f"{row['delta']:g}")
     return table
 
 
 def _costs(world: World) -> dict[str, dict[str, Json]]:
     """For each site: what each method will cost its patients, all together, and what its budget says to that."""
-    from pipelines.spending import after, at_cut, planned, planned_in_all, steps_of  # accountants: seconds for others
+    from pipelines.spending import after, at_cut, harmonizing, planned, planned_in_all, steps_of  # accountants: seconds
+    from privacy.accounting import cost
 
     config, found = world.config, {}
+    delta = config.privacy.delta if isinstance(config.privacy, PatientLevel) else 0.0
     for site, settings in config.sites.items():
         plans = {label: planned(config, label, site) for label in config.train.methods}
         methods: list[Json] = [
@@ -115,6 +124,20 @@ def _costs(world: World) -> dict[str, dict[str, Json]]:
             }
             for label, plan in plans.items()
         ]
+        shared = harmonizing(config, site)
+        if shared:
+            price = cost(shared, delta)
+            methods.append(
+                {
+                    "method": "(harmonize)",
+                    "noise": None,
+                    "sampling": None,
+                    "steps": steps_of(shared),
+                    "epsilon": price.epsilon,
+                    "delta": price.delta,
+                    "accountant": price.accountant,
+                }
+            )
         whole = planned_in_all(config, site)
         hospital = Hospital(site, world.root / "sites" / site, settings, world.now)
         warnings: list[Json] = []
@@ -131,7 +154,7 @@ def _costs(world: World) -> dict[str, dict[str, Json]]:
                 independent=True,
                 key=hospital.key(),
             )
-            events = [at_cut(event, cut) for plan in plans.values() for event in plan.events]
+            events = [at_cut(e, cut) for e in (*shared, *(e for plan in plans.values() for e in plan.events))]
             spent, then = after(hospital.ledger, budget.delta, events)
             enough = "within" if then <= budget.epsilon else "MORE than"
             if then > budget.epsilon:

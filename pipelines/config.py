@@ -2,115 +2,32 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
 from federation.descent import Work
 from federation.models import AnyModel
-from federation.participant import Checkpoint
-from federation.rounds import Schedule
 from federation.task import Task
 from personalize import AnyAlgorithm
 from pipelines.cohort.examples import AnyImages, misfit
 from pipelines.cohort.phantom import PhantomSource
 from pipelines.cohort.prepare import Slices
-from pipelines.door import to_plain
+from pipelines.harmonize_check import misplaced
+from pipelines.harmonize_settings import Harmonize
+from pipelines.learning_settings import Audits, Evaluation, Training
+from pipelines.learning_settings import Split as Split
+from pipelines.names import named
+from pipelines.overriding import overridden as overridden
 from pipelines.privacy_settings import AnyPrivacy, PatientLevel
 from pipelines.site_settings import SiteSettings as SiteSettings
+from pipelines.variants import unfit_variants
 
-T = TypeVar("T")
-NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
 RESERVED = ("central", "overall", "public")  # columns of the tables of results
 FORBID: dict[str, Any] = {"extra": "forbid"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Split:
-    """Shares of each site's patients. test: 0 where every site names its own `test` patients."""
-
-    __pydantic_config__: ClassVar = FORBID
-
-    train: float = 0.5
-    validation: float = 0.15
-    test: float = 0.35
-
-    def __post_init__(self) -> None:
-        parts = (self.train, self.validation, self.test)
-        if min(parts) < 0 or self.train == 0 or abs(sum(parts) - 1) > 1e-9:
-            raise ValueError(f"split: shares must be >= 0, train > 0, and sum to 1, found {list(parts)}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """methods: label -> method. work: the local work of all; method_work: label -> fields that differ for one
-    method. method_model: label -> the network of one method, where it is not the run's `model`.
-    """
-
-    __pydantic_config__: ClassVar = FORBID
-
-    methods: Mapping[str, Annotated[AnyAlgorithm, Field(discriminator="name")]]
-    schedule: Schedule
-    work: Work = Work()
-    method_work: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    method_model: Mapping[str, Annotated[AnyModel, Field(discriminator="name")]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        problems = [
-            f"methods: the label {label!r} is not made of a-z 0-9 _ - (at most 60), or is the reserved 'manifest'"
-            for label in self.methods
-            if not named(label) or len(label) > 60 or label == "manifest"
-        ]
-        if not self.methods:
-            problems.append("methods: empty; name at least one, as in methods: {fedavg: {name: fedavg}}")
-        problems += [
-            f"{group}.{label}: no such method; methods are {', '.join(self.methods)}"
-            for group, named_there in (("method_work", self.method_work), ("method_model", self.method_model))
-            for label in sorted(set(named_there) - set(self.methods))
-        ]
-        for label in set(self.method_work) & set(self.methods):
-            try:
-                overridden(self.work, self.method_work[label])
-            except ValueError as error:
-                problems.append(f"method_work.{label}: {error}")
-        if problems:
-            raise ValueError("; ".join(problems))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """checkpoint: which model of a site is scored. copies: of the bootstrap. reference: of the gains, or null."""
-
-    __pydantic_config__: ClassVar = FORBID
-
-    checkpoint: Checkpoint = "global"
-    copies: int = 200
-    public: bool = True
-    reference: str | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.copies <= 2000:
-            raise ValueError(f"evaluate.copies must be in [0, 2000], found {self.copies}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Audits:
-    """membership: whether hospitals attack their own models, to tell who was in training. canaries: made-up patients
-    on whom the protection of a private run is tried; 0 = not, 1000 find a noise that is four times too small."""
-
-    __pydantic_config__: ClassVar = FORBID
-
-    membership: bool = True
-    canaries: int = 1000
-
-    def __post_init__(self) -> None:
-        if not (self.canaries == 0 or 100 <= self.canaries <= 10_000):
-            raise ValueError(f"audit.canaries must be 0, or in [100, 10000], found {self.canaries}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +51,7 @@ class Config:
     split: Split = Split()
     model: Annotated[AnyModel, Field(discriminator="name")]
     train: Training
+    harmonize: Harmonize | None = None
     evaluate: Evaluation = Evaluation()
     audit: Audits = Audits()
 
@@ -156,8 +74,11 @@ class Config:
             for label in central
             if not site.policy.pooling
         ]
-        if self.evaluate.reference is not None and self.evaluate.reference not in self.train.methods:
-            problems.append(f"evaluate.reference: {self.evaluate.reference!r} is no method; name one, or null")
+        if self.evaluate.reference not in (None, *self.train.methods, *self.evaluate.variants):
+            problems.append(
+                f"evaluate.reference: {self.evaluate.reference!r} is no method and no variant; name one, or null"
+            )
+        problems += unfit_variants(self)
         if self.split.validation == 0 and self.evaluate.checkpoint != "latest":
             problems.append(
                 f"evaluate.checkpoint: {self.evaluate.checkpoint} is chosen by validation loss, and split.validation "
@@ -166,6 +87,7 @@ class Config:
         problems += self._misfits()
         problems += self._complaints()
         problems += self._unprotected()
+        problems += misplaced(self)
         if problems:
             raise ValueError("; ".join(problems))
 
@@ -257,6 +179,19 @@ class Config:
             if site.policy.budget is not None
         ]
 
+    @property
+    def harmonized(self) -> Harmonize:
+        """How images are harmonized. Raises: ValueError: they are not."""
+        if self.harmonize is None:
+            raise ValueError("harmonize: missing; say how, as in configs/prostate_adc.yaml")
+        return self.harmonize
+
+    @property
+    def independent(self) -> bool:
+        """Whether anything here promises privacy, so that nobody's split may follow from other patients."""
+        made_up = self.harmonize is not None and self.harmonize.synthesis.private
+        return self.privacy != "none" or made_up
+
     def task(self, label: str) -> Task:
         """What all sites learn by one method: a binary label of one kind of example."""
         return Task(self.train.method_model.get(label, self.model), self.images.inputs, 2)
@@ -274,32 +209,3 @@ def chosen_device(config: Config) -> str:
     """The device that `device` means on this machine."""
     gpu = config.device != "cpu" and torch.cuda.is_available()
     return "cuda" if gpu else "cpu"
-
-
-def named(text: str) -> bool:
-    """Whether a name can stand in a path, a message and a table."""
-    return NAME.fullmatch(text) is not None
-
-
-def overridden(settings: T, changes: Mapping[str, Any]) -> T:
-    """The same settings with some fields changed, checked as strictly as if they had been written so.
-
-    Raises:
-        ValueError: an unknown field, a wrong type, or a value out of range; all of them in one sentence.
-    """
-    changed = {**_plain(settings), **changes}
-    for one, other in (("epochs", "steps"), ("steps", "epochs")):  # naming one of the two means it
-        if one in changes and other not in changes and other in changed:
-            changed[other] = None
-    try:
-        return TypeAdapter(type(settings)).validate_json(json.dumps(changed), strict=True)
-    except ValidationError as error:
-        found = [f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors()]
-        raise ValueError("; ".join(found)) from error
-
-
-def _plain(settings: object) -> dict[str, Any]:
-    plain = to_plain(settings)
-    if not isinstance(plain, dict):
-        raise TypeError(f"only a group of settings can be overridden, found {type(settings).__name__}")
-    return plain

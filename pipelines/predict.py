@@ -161,7 +161,7 @@ def _line(ready: Ready, study: Admitted, threshold: float) -> tuple[object, ...]
     x = torch.from_numpy(study.examples.images)
     if ready.scale is not None:
         x = normalized_by(x, ready.scale)
-    scores = ready.task.probabilities(ready.module, x)[:, 1]
+    scores = ready.task.probabilities(ready.module, ready.translate(x))[:, 1]
     top = int(scores.argmax())
     value = float(scores[top])
     place = int(study.examples.position[top])

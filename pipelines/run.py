@@ -23,22 +23,32 @@ from federation.engine import InProcess
 from federation.rounds import QuorumLost
 from pipelines.check import check
 from pipelines.config import Config, chosen_device
-from pipelines.document import ConfigError, Problem
+from pipelines.document import ConfigError, Document, Problem
 from pipelines.door import read_yaml, render, validate
 from pipelines.exits import Exit, exit_code
 from pipelines.progress import Shown, shown
-from pipelines.runner import Event, SelectionError, Stage, StageFailed, execute, explain, explained, plan
+from pipelines.runner import Event, Results, SelectionError, Stage, StageFailed, Step, execute, explain, explained, plan
 from pipelines.site.hospital import Hospital
 from pipelines.site.worker import trace, worker
-from pipelines.stages import audit, evaluate, ingest, report, train
+from pipelines.stages import audit, evaluate, ingest, report, sample, score, synthesize, train, translate
 from pipelines.stages.ingest import UnusableCohort
 from pipelines.stages.world import DATA_CODES, SitesMissing, World
 from pipelines.stopping import RunLock, Stop, safe_stop
 from pipelines.summary import as_json, publish, results_table
 from privacy.policy import Policy
 
-STAGES: tuple[Stage[World], ...] = (ingest.STAGE, train.STAGE, evaluate.STAGE, audit.STAGE, report.STAGE)
+HARMONIZING: tuple[Stage[World], ...] = (score.STAGE, synthesize.STAGE, sample.STAGE, translate.STAGE)
+STAGES: tuple[Stage[World], ...] = (
+    ingest.STAGE,
+    *HARMONIZING,
+    train.STAGE,
+    evaluate.STAGE,
+    audit.STAGE,
+    report.STAGE,
+)
 CONFIGS = Path(__file__).parent / "configs"
+PUBLIC = ".public"
+"""Folder beside the runs, for networks that learnt from public images only: any run may use them again."""
 POLICY = "policy.yaml"
 """A hospital's own policy, in its `home` folder: it outranks whatever the configuration says."""
 CODES: Mapping[type[BaseException], Exit] = {UnusableCohort: Exit.DATA, SelectionError: Exit.CONFIG}
@@ -60,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = code_of(error)
         said = render(error, options.config) if isinstance(error, ConfigError) else str(error) or type(error).__name__
         if code is Exit.FAILED and config is not None:
-            said = f"trace: {_trace(config, error)}\n{said}"
+            said = f"trace: {keep_trace(config, error)}\n{said}"
         console.print(said, markup=False, highlight=False, soft_wrap=True)
         if options.json:
             print(json.dumps({"exit": int(code), "error": said}))  # noqa: T201 - the machine's answer
@@ -76,7 +86,7 @@ def code_of(error: BaseException) -> Exit:
     return exit_code(error, also=CODES)
 
 
-def _trace(config: Config, error: BaseException) -> Path:
+def keep_trace(config: Config, error: BaseException) -> Path:
     """Write where the error came from to where it can be found again."""
     path = Path(config.runs) / config.name / "trace.txt"
     with suppress(OSError, ValueError):  # a failure of this one would hide the real one
@@ -106,6 +116,15 @@ def load(name: str) -> Config:
     Raises:
         ConfigError: everything that is wrong with it, or that it does not exist.
     """
+    return with_own_policies(validate(document(name), Config))
+
+
+def document(name: str) -> Document:
+    """Read a YAML file, found here or among those that come with the package.
+
+    Raises:
+        ConfigError: everything that is wrong with its text, or that it does not exist.
+    """
     path = next((place for place in (Path(name), CONFIGS / name) if place.is_file()), None)
     if path is None:
         known = ", ".join(sorted(p.name for p in CONFIGS.glob("*.yaml")))
@@ -115,7 +134,7 @@ def load(name: str) -> Config:
     except UnicodeDecodeError as error:
         text = f"not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
         raise ConfigError((Problem("", None, text),)) from error
-    return with_own_policies(validate(read_yaml(text, environment=os.environ), Config))
+    return read_yaml(text, environment=os.environ)
 
 
 def with_own_policies(config: Config) -> Config:
@@ -140,6 +159,8 @@ def with_own_policies(config: Config) -> Config:
             problems.append(Problem(f"sites.{name}.home", None, f"{path} cannot be read ({error}); mend it"))
     if problems:
         raise ConfigError(problems)
+    if sites == dict(config.sites):
+        return config
     try:
         return replace(config, sites=sites)
     except ValueError as error:
@@ -155,18 +176,38 @@ def _run(config: Config, options: argparse.Namespace, console: Console) -> int:
         if options.check:
             return check(world, console, as_json=options.json)
         chosen = {"only": options.only, "first": options.first, "until": options.until, "fresh": options.fresh}
-        steps = plan(STAGES, world, root, **chosen, command=_command(options))
+        steps = plan(stages_of(config), world, root, **chosen, command=_command(options))
         if options.explain:
             print(json.dumps(explained(steps)) if options.json else explain(steps))  # noqa: T201 - the answer
             return int(Exit.OK)
-        with shown(config.title or config.name, console=console) as step:
-            results = execute(steps, world, root, stop=stop, on_step=_told_to(step, console), command=_command(options))
-    publish(results, root)
+        results = computed(steps, world, console)
     if options.json:
         print(json.dumps(as_json(results, root)))  # noqa: T201 - the machine's answer
     else:
         results_table(results, root, Console(width=None if sys.stdout.isatty() else 160))
     return int(Exit.OK)
+
+
+def run_config(config: Config, stop: Stop, console: Console, *, command: str) -> Results:
+    """All of a run in its own folder, as the command line does it; what is there is kept. command: that goes on.
+
+    Raises:
+        LockedError, StageFailed, Stopped: see `RunLock` and `execute`.
+    """
+    torch.set_num_threads(config.threads)
+    root = Path(config.runs) / config.name
+    with RunLock(root):
+        world = make_world(config, root, stop, command=command)
+        return computed(plan(stages_of(config), world, root, command=command), world, console)
+
+
+def computed(steps: Sequence[Step[World]], world: World, console: Console) -> Results:
+    """Do what was planned, show how far it is, and put the page where a person looks first."""
+    with shown(world.config.title or world.config.name, console=console) as step:
+        told = _told_to(step, console)
+        results = execute(steps, world, world.root, stop=world.stop, on_step=told, command=world.command)
+    publish(results, world.root)
+    return results
 
 
 def _told_to(step: Shown, console: Console) -> Callable[[Event], None]:
@@ -185,11 +226,22 @@ def _command(options: argparse.Namespace) -> str:
     return f"python -m pipelines.run {shlex.quote(options.config)}"
 
 
+def stages_of(config: Config) -> tuple[Stage[World], ...]:
+    """The stages of a run: without `harmonize:` those that harmonize are not there, and nothing needs them."""
+    if config.harmonize is not None:
+        return STAGES
+    without = {stage.name for stage in HARMONIZING}
+    kept = (stage for stage in STAGES if stage.name not in without)
+    return tuple(replace(stage, needs=tuple(need for need in stage.needs if need not in without)) for stage in kept)
+
+
 def make_world(config: Config, root: Path, stop: Stop, *, fresh: bool = False, command: str = "") -> World:
     """A simulation: every hospital of the configuration in this process, each with a folder of its own."""
     sites, device = root / "sites", chosen_device(config)
     workers = {
-        name: worker(Hospital(name, sites / name, settings, _now, device=device))
+        name: worker(
+            Hospital(name, sites / name, settings, _now, device=device, pause=stop.check, public=root.parent / PUBLIC)
+        )
         for name, settings in config.sites.items()
     }
     return World(config, InProcess(workers), root, stop, _now, fresh, command)

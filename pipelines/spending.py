@@ -66,12 +66,34 @@ class Releases(NamedTuple):
 
 
 def planned_in_all(config: Config, site: str) -> Cost:
-    """What all methods of a run together cost a patient of a site."""
+    """What all methods of a run, and harmonization, together cost a patient of a site."""
     privacy = config.privacy
     if not isinstance(privacy, PatientLevel):
         raise ValueError("privacy: none has no plan")
     plans = [planned(config, label, site) for label in config.train.methods]
-    return cost([event for plan in plans for event in plan.events], privacy.delta)
+    events = [*harmonizing(config, site), *(event for plan in plans for event in plan.events)]
+    return cost(events, privacy.delta)
+
+
+def harmonizing(config: Config, site: str) -> tuple[Event, ...]:
+    """What harmonization does with noise to a site's training patients, at most: it may become the target.
+
+    What it does without noise is no part of this, and neither is the paper's own noise, which hangs on how many
+    patients there are.
+    """
+    plan = config.harmonize
+    if plan is None:
+        return ()
+    from harmonize import synthesis  # networks: seconds that other runs save
+    from harmonize.complexity import noise_of
+
+    events: list[Event] = []
+    if plan.score.release == "dp":
+        events.append(Part("", "train", Gaussian(noise_of(plan.score))))
+    claimed = getattr(plan.synthesis, "variant", "") == "paper"
+    if plan.synthesis.private and not claimed and plan.score.target in (None, site):
+        events += synthesis.events(plan.synthesis, synthesis.protection(plan.synthesis, patients=1))
+    return tuple(events)
 
 
 def after(ledger: Path, delta: float, events: Sequence[Event]) -> tuple[float, float]:

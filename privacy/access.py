@@ -22,6 +22,8 @@ from privacy.message import Params
 
 Split: TypeAlias = Literal["train", "validation", "test"]
 Augment: TypeAlias = Callable[[Tensor, torch.Generator], Tensor]
+Assign: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""assign(x (m, ...), y (m,)) -> (m,) int64: for which bin each row of one patient votes; outside of all, for none."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,15 @@ class Access(Protocol):
     def gradient(
         self, module: nn.Module, objective: Objective, draw: Draw | Sample, aux: Tensor | None = None
     ) -> Gradient:
-        """Gradient of the mean loss over a draw, for every parameter of `module` that requires one."""
+        """Gradient of the mean loss over a draw, for every parameter of `module` that requires one.
+
+        aux: (A, K, ...), A K things that are no patient's, which the rows of a draw take in turn. K is how many views
+        of a patient a sample has under differential privacy.
+        """
+        ...
+
+    def votes(self, assign: Assign, bins: int) -> Tensor:
+        """(bins,) float64: what each training patient votes for, as shares that sum to 1, added up over patients."""
         ...
 
     def measure(self, module: nn.Module, statistic: Objective, split: Split) -> float:
@@ -157,17 +167,30 @@ class PlainAccess:
         """Gradient of the mean loss over a draw, for every parameter of `module` that requires one.
 
         A parameter that the loss does not reach gets zeros, so that every site answers with the same names.
+
+        aux: (A, K, ...) for any A and K: the rows of the draw take the A K things in turn.
+
+        Raises:
+            ValueError: aux has fewer than two axes, or nothing in it.
         """
         if isinstance(draw, Sample):
             raise TypeError("this draw belongs to a private door; ask the door that drew it")
+        extra = None if aux is None else in_turn(aux, len(draw.y))
         self.events.append(NON_PRIVATE)
         named = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        loss = objective(module, Batch(draw.x, draw.y, aux)).mean()
+        loss = objective(module, Batch(draw.x, draw.y, extra)).mean()
         grads = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
         filled = {
             name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(named.items(), grads, strict=True)
         }
         return Gradient(filled, float(loss.detach()))
+
+    def votes(self, assign: Assign, bins: int) -> Tensor:
+        """What each training patient votes for, added up over patients: (bins,) float64. See `ballots`."""
+        self.events.append(NON_PRIVATE)
+        cast = ballots(self.splits["train"], assign, bins)
+        total = cast.sum(dim=1, keepdim=True)
+        return (cast / total.clamp(min=1.0)).sum(dim=0)
 
     def measure(self, module: nn.Module, statistic: Objective, split: Split, *, chunk: int = 256) -> float:
         """Mean of a per-example statistic over a split, in evaluation mode; NaN for an empty split."""
@@ -199,6 +222,44 @@ def open_access(
     generator = torch.Generator().manual_seed(seed)
     stream = minibatches(splits["train"].y, batch=batch, balance=balance, generator=generator)
     return PlainAccess(splits, batch, stream, generator, augment)
+
+
+def in_turn(aux: Tensor, rows: int) -> Tensor:
+    """Of aux (A, K, ...) one thing a row, (rows, ...): one after the other, and from the start again.
+
+    Raises:
+        ValueError: aux has fewer than two axes, or nothing in it.
+    """
+    if aux.dim() < 2 or 0 in aux.shape[:2]:
+        raise ValueError(f"aux must be (A, K, ...) with A and K at least 1, found {tuple(aux.shape)}")
+    flat = aux.flatten(0, 1)
+    return flat[torch.arange(rows, device=aux.device) % len(flat)]
+
+
+def ballots(rows: Rows, assign: Assign, bins: int) -> Tensor:
+    """How many of each patient's rows vote for each bin: (N patients, bins) float64.
+
+    `assign` sees the rows of one patient at a time, so that nobody's vote can hang on who else is there: a product of
+    matrices rounds differently in a batch of another size, and that may turn a near tie. A vote for no bin there is
+    (-1, say) does not count: an error would tell that such a patient is there.
+
+    Raises:
+        ValueError: bins is not positive, or `assign` gives another shape or type than (m,) int64.
+    """
+    if bins < 1:
+        raise ValueError(f"bins must be at least 1, found {bins}")
+    patients, whose = torch.unique(rows.patient.cpu(), return_inverse=True)
+    cast = torch.zeros(len(patients), bins, dtype=torch.float64)
+    for patient in range(len(patients)):
+        own = (whose == patient).nonzero()[:, 0]
+        choice = assign(rows.x[own], rows.y[own]).cpu()
+        if choice.shape != (len(own),) or choice.dtype != torch.int64:
+            raise ValueError(
+                f"assign must give one int64 a row, (m,), found {choice.dtype} with {choice.dim()} axes: give the "
+                f"index of a bin for each row"
+            )
+        cast[patient] = torch.bincount(choice[(choice >= 0) & (choice < bins)], minlength=bins)
+    return cast
 
 
 def minibatches(y: Tensor, *, batch: int, balance: bool, generator: torch.Generator) -> Iterator[Tensor]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from privacy.access import Augment, Batch, Draw, Gradient, Objective, Rows, Sample, Split
+from privacy.access import Assign, Augment, Batch, Draw, Gradient, Objective, Rows, Sample, Split, ballots
 from privacy.dpsgd import private_gradient
 from privacy.entropy import Source, chosen, generator
 from privacy.events import NON_PRIVATE, Event, Gaussian, Part, PoissonSampled, composed
@@ -165,6 +165,24 @@ class PrivateAccess:
         )
         self.booked.extend((self.counts, Part(p.cut, split, noised.event)))
         return float(noised.value)
+
+    def votes(self, assign: Assign, bins: int) -> Tensor:
+        """What training patients vote for, each with 1 in all, added up and noised: (bins,) float64.
+
+        Adding or removing a patient changes the sum by that patient's row of shares, whose L2 norm is at most its L1
+        norm, 1, however many rows, copies of images among them, stand under the patient (Lin et al., Differentially
+        private synthetic data via foundation model APIs 1, ICLR 2024, with the patient as the unit).
+
+        Raises:
+            ValueError: votes were not paid for (`votes_noise`), or as `privacy.access.ballots`.
+        """
+        noise = self.protection.votes_noise
+        if noise is None:
+            raise ValueError("votes were not paid for: votes_noise is null; give the noise multiplier that was planned")
+        cast = torch.zeros(0, bins) if self.dry else ballots(self.splits["train"], assign, bins)
+        noised = vote_histogram(cast, noise_multiplier=noise, source=self.source)
+        self.booked.append(Part(self.protection.cut, "train", noised.event))
+        return noised.value
 
     def _parts(
         self, module: nn.Module, objective: Objective, use: _Use, aux: Tensor | None

@@ -13,8 +13,9 @@ class Protection:
     Everything has bounds within which nothing overflows and no digit is lost: beyond them an infinity, or a norm that
     was rounded, could show a patient past any noise.
 
-    clip: C. sampling: q. views: K. noise: of gradients. validation_noise: of `measure`. counts_noise: of `shares`. None
-    means not paid for, and so not told (NaN, uniform). loss_bound: a patient's statistic is clipped to [0, bound].
+    clip: C. sampling: q. views: K. noise: of gradients. validation_noise: of `measure`. counts_noise: of `shares`.
+    votes_noise: of `votes`. None means not paid for, and so not told (NaN, uniform, an error). loss_bound: a patient's
+    statistic is clipped to [0, bound].
     chunk: patients whose gradients lie in memory at a time; None: by the size of their images. cut: names the division
     into splits.
     """
@@ -27,6 +28,7 @@ class Protection:
     noise: float = 1.0
     validation_noise: float | None = None
     counts_noise: float | None = None
+    votes_noise: float | None = None
     loss_bound: float = 2.0
     chunk: int | None = None
     cut: str = ""
@@ -39,6 +41,7 @@ class Protection:
             ("noise", self.noise, (0.0, 1e4)),
             ("validation_noise", self.validation_noise, (0.0, 1e6)),
             ("counts_noise", self.counts_noise, (0.0, 1e6)),
+            ("votes_noise", self.votes_noise, (0.0, 1e6)),
             ("loss_bound", self.loss_bound, (1e-3, 1e6)),
             ("chunk", self.chunk, (1, 10**6)),
         )

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from pipelines.run import CONFIGS
+
+RUNS = sorted(path for path in CONFIGS.glob("*.yaml") if "\nbase:" not in path.read_text())
+"""Every shipped configuration of a run; the others are studies, which are made of runs."""
+
 BASE: dict[str, Any] = {
     "name": "tiny",
     "privacy": "none",

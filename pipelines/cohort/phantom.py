@@ -60,7 +60,8 @@ class PhantomSource:
 
     scanner: which of the scanners in `scanner.SCANNERS` the hospital owns. patients: how many good studies.
     seed: two hospitals with one seed have the same patients. damaged: how many studies are written in addition, each
-    with one defect that a reader must find. slices: per patient, 3.6 mm apart, centred on the mid-gland.
+    with one defect that a reader must find. slices: per patient, 3.6 mm apart, centred on the mid-gland. significant:
+    share of the patients with clinically significant cancer; of the others 64 % have a non-significant lesion.
 
     Raises:
         ValueError: a setting is out of its range; one message names all of them.
@@ -75,6 +76,7 @@ class PhantomSource:
     slices: int = 6
     format: FileFormat = "dicom"
     damaged: int = 0
+    significant: float = SHARE_SIGNIFICANT
 
     def __post_init__(self) -> None:
         problems = [
@@ -87,6 +89,8 @@ class PhantomSource:
             )
             if not low <= found <= high
         ]
+        if not 0 <= self.significant <= 1:
+            problems.append(f"significant must be a share in [0, 1], found {self.significant}")
         for name, text, allowed in (
             ("scanner", self.scanner, get_args(ScannerName)),
             ("format", self.format, get_args(FileFormat)),
@@ -130,11 +134,12 @@ def defect(source: PhantomSource, patient: int) -> Defect | None:
     return None if patient < source.patients else kinds[(patient - source.patients) % len(kinds)]
 
 
-def anatomy(seed: int, patient: int, slices: int) -> Anatomy:
+def anatomy(seed: int, patient: int, slices: int, significant: float = SHARE_SIGNIFICANT) -> Anatomy:
     """Draw patient number `patient` (0, 1, ...) of the population `seed`.
 
-    Pure in its arguments. 45 % of the patients have clinically significant cancer, 35 % a non-significant lesion;
-    the shares hold in every run of successive patients, because grades follow a Kronecker sequence and no coin.
+    Pure in its arguments. significant: share of patients with clinically significant cancer (45 %, and then 35 % have a
+    non-significant lesion). Shares hold in every run of successive patients, because grades follow a Kronecker sequence
+    and no coin.
     """
     generator = np.random.default_rng([seed, patient, 1])
     frame = _frame(generator, slices)
@@ -154,7 +159,7 @@ def anatomy(seed: int, patient: int, slices: int) -> Anatomy:
         _paint(canvas, palette, where, tissue)
     for where, tissue in inside(generator, frame, gland, within):
         _paint(canvas, palette, where & within.gland, tissue)
-    for where, tissue, code in lesions(generator, frame, gland, within, _grade(seed, patient)):
+    for where, tissue, code in lesions(generator, frame, gland, within, _grade(seed, patient, significant)):
         _paint(canvas, palette, where, tissue)
         grade[where] = code
     tissues = np.array(palette, np.float32)[canvas]
@@ -172,11 +177,12 @@ def anatomy(seed: int, patient: int, slices: int) -> Anatomy:
     )
 
 
-def _grade(seed: int, patient: int) -> int:
+def _grade(seed: int, patient: int, significant: float) -> int:
     position = (np.random.default_rng([seed, 2]).random() + patient * GOLDEN) % 1.0
-    if position < SHARE_SIGNIFICANT:
+    if position < significant:
         return SIGNIFICANT
-    return NON_SIGNIFICANT if position < SHARE_SIGNIFICANT + SHARE_NON_SIGNIFICANT else 0
+    others = SHARE_NON_SIGNIFICANT * ((1 - significant) / (1 - SHARE_SIGNIFICANT))
+    return NON_SIGNIFICANT if position < significant + others else 0
 
 
 def _bounded(generator: np.random.Generator, mean: float, deviation: float) -> float:

@@ -73,7 +73,9 @@ def write(source: PhantomSource, folder: Path) -> None:
 def _acquire(source: PhantomSource, patient: int, *, take: int) -> Acquired:
     """`take` numbers repeated scans of one patient: other noise, same geometry."""
     generator = np.random.default_rng([source.seed, patient, 3, ord(source.scanner), take])
-    return acquire(anatomy(source.seed, patient, source.slices), SCANNERS[source.scanner], generator)
+    return acquire(
+        anatomy(source.seed, patient, source.slices, source.significant), SCANNERS[source.scanner], generator
+    )
 
 
 def _files(source: PhantomSource, patient: int, acquired: Acquired) -> Iterator[tuple[Path, bytes]]:

@@ -46,7 +46,7 @@ def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     code = write_cohort_file(hospital.root / "cohorts", cohort, hospital.key())
     folder = DiskFolder(hospital.cohort_folder(short(code)))
     folder.write(REJECTED, json.dumps([q._asdict() for q in quarantined(hospital, read.rejected)], indent=1).encode())
-    folder.write(SPLIT, json.dumps(_split(cohort), indent=1).encode())
+    folder.write(SPLIT, json.dumps(split_of(cohort), indent=1).encode())
     share = len(read.rejected) / max(1, len(read.rejected) + int(str(facts["studies"])))
     reply: dict[str, Json] = {
         **facts,
@@ -118,7 +118,7 @@ def forget_damaged(hospital: Hospital, call: Call) -> None:
     except Malformed:
         folder.remove(name)
         return
-    if call.request == "ingest" and _complaint(hospital, facts):
+    if call.request in ("ingest", "translate") and _complaint(hospital, facts):
         folder.remove(name)
 
 
@@ -134,7 +134,7 @@ def _complaint(hospital: Hospital, facts: Mapping[str, Json]) -> str | None:
 
 def _cohort_complaint(hospital: Hospital, cohort: str, facts: Mapping[str, Json]) -> str | None:
     folder = hospital.cohort_folder(cohort)
-    digest = _digest(folder / COHORT)
+    digest = digest_of(folder / COHORT)
     if digest is None:
         return "the cohort is gone"
     if keyed(hospital.key(), digest) != facts["sha256"]:
@@ -178,11 +178,12 @@ def _trained(hospital: Hospital, run: str) -> bool:
 
 
 def _keyed_digest(hospital: Hospital, path: Path) -> str | None:
-    digest = _digest(path)
+    digest = digest_of(path)
     return None if digest is None else keyed(hospital.key(), digest)
 
 
-def _digest(path: Path) -> str | None:
+def digest_of(path: Path) -> str | None:
+    """Sha256 of a file, which must not leave without the hospital's key (`keyed`); None where there is none."""
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
 
 
@@ -197,7 +198,7 @@ def cohort_of(hospital: Hospital, cohort: str) -> Cohort:
     return read_cohort_file(hospital.cohort_folder(cohort) / COHORT)
 
 
-def _split(cohort: Cohort) -> dict[str, list[str]]:
+def split_of(cohort: Cohort) -> dict[str, list[str]]:
     """Pseudonyms by split, as written down beside the cohort."""
     found: dict[str, list[str]] = {}
     for number, split in enumerate(SPLITS):

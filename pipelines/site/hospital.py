@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 from pipelines.cohort.cohort import Cohort, from_message, to_message
 from pipelines.cohort.phantom import PhantomSource
-from pipelines.config import SiteSettings, named
+from pipelines.names import named
+from pipelines.site_settings import SiteSettings
 from pipelines.store import HIDDEN, DiskFolder, short
 from privacy.access import Rows, Split
 from privacy.events import NON_PRIVATE, Declared, Event
@@ -27,6 +28,10 @@ from privacy.policy import Policy
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 COHORT, KEY = "cohort.safetensors", "pseudonym.key"
+
+
+def nothing() -> None:
+    """Nobody asked to stop."""
 
 
 class Done(NamedTuple):
@@ -40,7 +45,8 @@ class Done(NamedTuple):
 @dataclass(frozen=True)
 class Hospital:
     """settings: None for the pooled site of a simulation, which has no files of its own. now: ISO time for the
-    ledger. device: where it computes, as torch names it.
+    ledger. device: where it computes, as torch names it. pause: called now and then in long work; raises `Stopped`
+    where a person asked the run to stop. public: a folder for what was made without any patient.
     """
 
     name: str
@@ -49,6 +55,8 @@ class Hospital:
     now: Callable[[], str]
     pooled: Policy = Policy()
     device: str = "cpu"
+    pause: Callable[[], None] = nothing
+    public: Path | None = None
 
     @property
     def policy(self) -> Policy:

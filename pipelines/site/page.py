@@ -5,33 +5,29 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
-from torch.nn import functional
 
 from evaluation.drawing import Picture
 from evaluation.figures import Curve, learning_curves, roc_curves
 from evaluation.histograms import Counts, count
 from evaluation.patients import by_class, characteristics, intensities
-from evaluation.pictures import Tile, contact_sheet
 from evaluation.report import Command, Quarantined, SitePage, SplitCount, Withdrawn, site_page
 from evaluation.rows import score_rows
 from evaluation.statement_page import MechanismAudit, MembershipRow, site_statement
 from evaluation.wording import Words
 from federation.conversation import newest
-from federation.models.cam import local_probabilities
-from federation.parameters import loaded
 from pipelines.cohort.cohort import Cohort
 from pipelines.site.admit import cohort_of, rejected_studies
 from pipelines.site.attack import found_at_home
+from pipelines.site.harmony import own_harmony
 from pipelines.site.hospital import SPLITS, Done, Hospital, keyed
-from pipelines.site.learn import opened, own_model
 from pipelines.site.ready import READY
 from pipelines.site.score import scores_name
+from pipelines.site.sheets import image_sheets, map_sheets
 from pipelines.site.stated import left, own_statement
 from pipelines.site.table import features_of
 from pipelines.site.withdrawn import knew, known_outside
@@ -39,13 +35,11 @@ from pipelines.site.words import WORDS
 from pipelines.store import DiskFolder
 from privacy import ledger as book
 from privacy.events import describe
-from privacy.gate import Refused
 from privacy.message import Call, Json, Message, from_bytes
 from privacy.statement import markdown, to_json
 
 PAGE, STATEMENT = "report.html", "statement.md"
 DELTA = 1e-5  # at which costs are told where nobody names one
-TILES = 12
 
 
 def report(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
@@ -83,15 +77,16 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
         ),
         images=(
             *([by_class(features, positive, examples=words.examples)] if features else []),
-            *_images(cohort),
+            *image_sheets(cohort),
         ),
-        maps=tuple(_cams(hospital, cohort, methods)),
+        maps=tuple(map_sheets(hospital, cohort, methods)),
         pictures=(*_rocs(hospital.name, tables, methods), *_pictures(hospital, cohort, methods)),
         words=words,
         withdrawn=Withdrawn(_count(facts, "excluded"), _count(facts, "unmatched_exclusions"), known),
         characteristics=characteristics(features, positive),
         commands=_commands(hospital, methods),
         statement=site_statement(stated),
+        harmony=own_harmony(hospital, cohort, str(facts["cohort"]), [str(s) for s in _list(facts.get("spaces"))]),
         membership=tuple(_attacks(hospital, methods)),
     )
     DiskFolder(hospital.root).write(STATEMENT, markdown(said).encode())
@@ -203,101 +198,6 @@ def _rocs(
 def _order(methods: Sequence[Mapping[str, Json]]) -> list[str]:
     """All methods of the run, so that each looks here as on the coordinator's page."""
     return [str(method["label"]) for method in methods]
-
-
-def _images(cohort: Cohort) -> list[Picture]:
-    """A contact sheet per split: slices with a lesion first, a patient each."""
-    sheets: list[Picture] = []
-    if cohort.images.dim() < 4:  # lines of a table
-        return sheets
-    for number, split in enumerate(SPLITS):
-        index = _examples(cohort, number)
-        if index:
-            tiles = [_tile(cohort, i) for i in index]
-            sheets.append(contact_sheet(tiles, title=f"{split}{outlined(tiles)}"))
-    return sheets
-
-
-def outlined(tiles: Sequence[Tile]) -> str:
-    """What can be seen outlined on at least one of the tiles."""
-    lesion, gland = (
-        any(mask is not None and mask.any() for mask in masks)
-        for masks in ([t.lesion for t in tiles], [t.organ for t in tiles])
-    )
-    said = [*(["lesion outlined in amber"] if lesion else []), *(["gland outlined in blue"] if gland else [])]
-    return f": {', '.join(said)}" if said else ""
-
-
-def _examples(cohort: Cohort, split: int) -> list[int]:
-    """Row numbers: half positive, half negative where there are as many, no patient twice in either half."""
-    chosen: list[int] = []
-    for label in (1, 0):
-        rows = ((cohort.split == split) & (cohort.labels == label)).nonzero()[:, 0].tolist()
-        first = {int(cohort.patient[row]): row for row in reversed(rows)}
-        chosen += sorted(first.values())[: TILES // 2]
-    return chosen
-
-
-def _tile(cohort: Cohort, row: int, cam: torch.Tensor | None = None, text: str = "") -> Tile:
-    label = "positive" if int(cohort.labels[row]) else "negative"
-    plane = _plane(cohort, row)
-    place = f", slice {int(cohort.position[row]) if plane is None else plane}" if cohort.lesion.dim() > 2 else ""
-    image = cohort.images[row] if plane is None else cohort.images[row][:, plane]
-    masks = (mask[row] if plane is None else mask[row][plane] for mask in (cohort.lesion, cohort.gland))
-    lesion, gland = masks if cohort.lesion.dim() > 2 else (None, None)
-    colour = len(image) == 3
-    return Tile(
-        image=((image.permute(1, 2, 0) + 1) / 2).numpy() if colour else image[0].numpy(),
-        caption=f"{cohort.patients[int(cohort.patient[row])][:8]}{place}, {label}{text}",
-        lesion=None if lesion is None else lesion.numpy(),
-        organ=None if gland is None or cam is not None else gland.numpy(),
-        cam=None if cam is None else cam.numpy(),
-    )
-
-
-def _plane(cohort: Cohort, row: int) -> int | None:
-    """Of a volume, the slice that shows most of the lesion, or else of the gland, or else the middle one."""
-    if cohort.images.dim() != 5:
-        return None
-    for mask in (cohort.lesion, cohort.gland):
-        area = mask[row].sum(dim=(1, 2))
-        if area.any():
-            return int(area.argmax())
-    return int(cohort.images.shape[2]) // 2
-
-
-def _cams(hospital: Hospital, cohort: Cohort, methods: Sequence[Mapping[str, Json]]) -> list[Picture]:
-    """Class activation maps on test images, a sheet per method whose network has maps; lesions are outlined."""
-    index = _examples(cohort, SPLITS.index("test"))
-    sheets: list[Picture] = []
-    if cohort.images.dim() != 4:
-        return sheets
-    for method in methods:
-        try:
-            start, (_, params) = opened(hospital, str(method["train_run"])), own_model(hospital, method)
-        except Refused:  # the central baseline: no model of this hospital's own
-            continue
-        module = loaded(start.algorithm.network(start.task), params).eval()
-        with torch.no_grad():
-            output = module(cohort.images[index])
-        if output.maps is None or not index:
-            continue
-        cams = local_probabilities(output.maps)[:, 1:2]
-        cams = functional.interpolate(cams, cohort.images.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
-        scores = output.logits.softmax(dim=1)[:, 1]
-        tiles = [_tile(cohort, row, cams[i], f", score {scores[i]:.2f}") for i, row in enumerate(index)]
-        sheet = contact_sheet(tiles, title=f"{method['label']}: where its maps speak for the positive class")
-        sheets.append(replace(sheet, caption=f"{sheet.caption} {_resolution(output.maps, cohort.images)}".strip()))
-    return sheets
-
-
-def _resolution(maps: torch.Tensor, images: torch.Tensor) -> str:
-    """How coarse a map is. Smoothing makes it look finer than it is."""
-    (high, wide), (height, width) = maps.shape[-2:], images.shape[-2:]
-    return (
-        f"A map has {high} × {wide} values for an image of {height} × {width} pixels, and is smoothed to be laid over "
-        "it: it tells the region, not an outline. Bright is near 1, clear is near 0, the same in all images."
-    )
 
 
 def _pictures(hospital: Hospital, cohort: Cohort, methods: Sequence[Mapping[str, Json]]) -> list[Picture]:

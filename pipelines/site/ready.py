@@ -6,36 +6,38 @@ It is written beside the scores when a hospital's own model is evaluated, and st
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from federation.parameters import loaded
 from federation.task import Task
 from pipelines.cohort.cohort import Cohort
 from pipelines.cohort.examples import IMAGES, SOURCE, AnyImages, Files
 from pipelines.cohort.features import Moments, from_json
+from pipelines.cohort.unplaced import unplaced
 from pipelines.door import to_plain
 from pipelines.site.files import files_of
 from pipelines.site.hospital import Hospital
 from pipelines.site.learn import ALGORITHM, MODEL, Opening
 from pipelines.store import DiskFolder
+from pipelines.translated.translator_file import SCALE, SETTINGS, TRANSLATORS, read_translator
 from privacy.message import Json, Malformed, Message, Params, from_bytes, sealed, to_bytes, unsealed
 
 READY = "ready"
 FORMAT = 1
-TECHNICAL = (
-    *("Modality", "ImageType", "FrameType", "SeriesDescription", "ProtocolName", "SequenceName", "ScanningSequence"),
-    *("DiffusionBValue", "EchoTime", "EffectiveEchoTime", "RepetitionTime", "MagneticFieldStrength", "Manufacturer"),
-)
-"""Keywords of `select` that a model takes along."""
+PREFIX = "translator:"
+"""Before the names of a translator's numbers, in a file that holds a classifier too."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A usable model. source: how the training images were found, its folder left out. facts: where it comes from."""
+    """A usable model. source: how the training images were found, its folder left out. facts: where it comes from.
+    translate: brings one study's examples (n, C, H, W) into the space in which the model learnt.
+    """
 
     module: nn.Module
     task: Task
@@ -44,17 +46,17 @@ class Ready:
     gland: bool
     scale: Moments | None
     facts: Mapping[str, Json]
+    translate: Callable[[Tensor], Tensor]
 
 
 def make_ready(
     hospital: Hospital, label: str, start: Opening, params: Params, cohort: Cohort, origin: Mapping[str, Json]
 ) -> None:
     """Write `ready/<label>.safetensors`."""
+    translator, tensors = _translator(hospital, cohort)
+    if translator is None and "space" in cohort.recipe:
+        return  # a simulation's space, into which no new study can be brought
     files = files_of(hospital)
-    source = to_plain(files.source)
-    nowhere = {key: "." if key in ("folder", "file", "table") else value for key, value in _mapping(source).items()}
-    nowhere |= {"where": {}} if "where" in nowhere else {}
-    nowhere |= {"select": _technical(nowhere["select"])} if "select" in nowhere else {}
     facts: dict[str, Json] = {
         "format": FORMAT,
         "site": hospital.name,
@@ -63,18 +65,25 @@ def make_ready(
         "model": to_plain(start.task.model),
         "inputs": list(start.task.inputs),
         "classes": start.task.classes,
-        "source": nowhere,
+        "source": unplaced(files.source),
         "gland": files.gland is not None,
+        "translated": translator,
         "privacy": None if start.protection is None else to_plain(start.protection),
         **cohort.recipe,
         **origin,
     }
-    DiskFolder(hospital.root / READY).write(f"{label}.safetensors", sealed(to_bytes(Message(params, facts))))
+    whole = Message({**params, **tensors}, facts)
+    DiskFolder(hospital.root / READY).write(f"{label}.safetensors", sealed(to_bytes(whole)))
 
 
-def _technical(select: Json) -> dict[str, Json]:
-    """Of what tells the right DICOM files apart, all that cannot name anybody."""
-    return {keyword: text for keyword, text in _mapping(select).items() if keyword in TECHNICAL}
+def _translator(hospital: Hospital, cohort: Cohort) -> tuple[Json, Params]:
+    """What brings a new image into the space of this cohort: settings with their scale, and numbers by name."""
+    if "space" not in cohort.recipe or cohort.recipe.get("translator") is None:
+        return None, {}
+    path = hospital.root / TRANSLATORS / f"{cohort.recipe['space']}.safetensors"
+    made = read_translator(path)
+    said: dict[str, Json] = {"settings": to_plain(made.settings), "scale": to_plain(made.scale)}
+    return said, {f"{PREFIX}{name}": tensor for name, tensor in made.params.items()}
 
 
 def read_ready(path: Path) -> Ready:
@@ -93,15 +102,37 @@ def read_ready(path: Path) -> Ready:
         inputs = [int(str(side)) for side in _list(facts["inputs"])]
         task = Task(model, tuple(inputs), int(str(facts["classes"])))
         algorithm = ALGORITHM.validate_json(json.dumps(facts["algorithm"]), strict=True)
-        module = loaded(algorithm.network(task), message.tensors).eval()
+        own = {name: tensor for name, tensor in message.tensors.items() if not name.startswith(PREFIX)}
+        module = loaded(algorithm.network(task), own).eval()
         images = IMAGES.validate_json(json.dumps(facts["images"]), strict=True)
         source = SOURCE.validate_json(json.dumps(facts["source"]), strict=True)
+        translate = translation(message)
     except (Malformed, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
             f"{path} is not a model to predict with ({error}); give a file of a site's {READY}/ folder, "
             "runs/<name>/sites/<site>/ready/<method>.safetensors"
         ) from error
-    return Ready(module, task, images, source, bool(facts["gland"]), from_json(facts["scale"]), facts)
+    return Ready(module, task, images, source, bool(facts["gland"]), from_json(facts["scale"]), facts, translate)
+
+
+def translation(message: Message) -> Callable[[Tensor], Tensor]:
+    """What brings one study's examples, in the cohort's unit, into the model's space.
+
+    Raises:
+        ValueError: the settings in the file are none.
+    """
+    said = message.facts.get("translated")
+    if not isinstance(said, dict):
+        return lambda x: x
+    settings = SETTINGS.validate_json(json.dumps(said["settings"]), strict=True)
+    scale = SCALE.validate_json(json.dumps(said["scale"]), strict=True)
+    params = {name.removeprefix(PREFIX): t for name, t in message.tensors.items() if name.startswith(PREFIX)}
+
+    def translate(x: Tensor) -> Tensor:
+        nobody_else = torch.zeros(len(x), dtype=torch.int64)
+        return scale.back(settings.translate(params, scale.into(x), nobody_else))
+
+    return translate
 
 
 def _mapping(value: Json) -> Mapping[str, Json]:

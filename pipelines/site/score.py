@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TypeAlias
 
 import torch
-from torch import Tensor
+from pydantic import TypeAdapter
+from torch import Tensor, nn
 
 from evaluation.histograms import count, to_tensors
 from evaluation.noised import to_tensors as noised_tensors
 from evaluation.noised import votes
+from federation import calibration
 from federation.parameters import loaded
 from pipelines.site.hospital import COHORT, Done, Hospital, read_cohort_file, rows_of
-from pipelines.site.learn import cut_of, opened, opening, own_model, shaped
+from pipelines.site.learn import Opening, cut_of, opened, opening, own_model, shaped
 from pipelines.site.ready import make_ready
 from pipelines.store import DiskFolder
-from privacy.access import Rows
+from pipelines.variants import Variant
+from privacy.access import Rows, Split
 from privacy.events import NON_PRIVATE, Event, Part, composed, describe
 from privacy.gate import Refused
 from privacy.mechanisms import vote_histogram
 from privacy.message import Call, Json, Message, to_bytes
+
+VARIANT: TypeAdapter[Variant] = TypeAdapter(Variant)
 
 
 def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
@@ -28,11 +34,16 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
 
     The message's facts: `label`, `train_run`, `checkpoint`, `best` choose this hospital's own model; with tensors,
     those are the model (of another site, or of the central baseline, whose `opening` comes along). `copies`: how many
-    bootstrap copies; their seed never leaves this hospital.
+    bootstrap copies; their seed never leaves this hospital. `calibration`: the fields of `pipelines.variants.Variant`
+    where the model shall be calibrated on this hospital's own training images before it is scored.
 
     Returns:
         Histograms and confusion counts with their bootstrap copies (see `evaluation.histograms`), or in a private run
         one noised histogram (`evaluation.noised`); and the model's round.
+
+    Raises:
+        Refused: `no_test_patients`; `malformed_calibration`: it is unknown, does not fit the network, or the run is
+        private, whose histograms would tell of training patients without noise.
     """
     facts = message.facts
     said = facts.get("opening")
@@ -42,12 +53,14 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
         else opened(hospital, str(facts["train_run"]))
     )
     round_, params = (None, message.tensors) if message.tensors else own_model(hospital, facts)
-    module = loaded(start.algorithm.network(start.task), params)
+    module = loaded(start.algorithm.network(start.task), params).to(hospital.device)
+    variant = _variant(facts, start, module)
     cohort = read_cohort_file(hospital.cohort_folder(str(facts["cohort"])) / COHORT)
-    rows = rows_of(cohort, hospital.device)["test"]
+    splits = rows_of(cohort, hospital.device)
+    rows = splits["test"]
     if not len(rows.y):
         raise Refused("no_test_patients")
-    probabilities = start.task.probabilities(module.to(hospital.device), rows.x).cpu()
+    probabilities = _probabilities(start, module, splits, variant).cpu()
     # A network that gives no number decides nothing; failing here instead would tell one bit about a patient.
     probabilities = probabilities.nan_to_num(nan=1.0 / start.task.classes)
     tested = Rows(probabilities, rows.y.cpu(), rows.patient.cpu())
@@ -59,9 +72,34 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
     if not message.tensors:
         event = composed([event, shaped(opened(hospital, str(facts["train_run"])))])
         _keep(hospital, scores_name(facts), rows.y, probabilities, rows.patient)
-        origin = {"run": str(facts["train_run"]), "checkpoint": facts["checkpoint"], "round": round_}
-        make_ready(hospital, str(facts["label"]), start, params, cohort, origin)
+        if variant is None:  # what `ready` holds predicts as it was trained
+            origin = {"run": str(facts["train_run"]), "checkpoint": facts["checkpoint"], "round": round_}
+            make_ready(hospital, str(facts["label"]), start, params, cohort, origin)
     return Done(Message(tensors, {"round": round_, **facts_out}), describe(event))
+
+
+def _variant(facts: Mapping[str, Json], start: Opening, module: nn.Module) -> Variant | None:
+    """How the model shall be calibrated. Raises: Refused: `malformed_calibration`."""
+    said = facts.get("calibration")
+    if said is None:
+        return None
+    try:
+        variant = VARIANT.validate_json(json.dumps(said), strict=True)
+        if start.protection is not None:
+            raise ValueError("a private run releases nothing that training patients shaped without noise")
+        if variant.calibration != "centred" and not calibration.adaptable(module):
+            raise ValueError(f"{variant.calibration} needs batch norm, and the network of this run has none")
+    except ValueError as error:
+        raise Refused("malformed_calibration") from error
+    return variant
+
+
+def _probabilities(start: Opening, module: nn.Module, splits: Mapping[Split, Rows], variant: Variant | None) -> Tensor:
+    """Of the test patients, (n, classes)."""
+    task, x = start.task, splits["test"].x
+    if variant is None:
+        return task.probabilities(module, x)
+    return calibration.probabilities(task, module, x, splits["train"], variant.calibration, variant.at)
 
 
 Told: TypeAlias = tuple[Mapping[str, Tensor], dict[str, Json], Event]
@@ -97,8 +135,10 @@ def _noised(hospital: Hospital, tested: Rows, noise: float, cut: str) -> Told:
 
 
 def scores_name(facts: Mapping[str, Json]) -> str:
-    """The file of a model's scores at home: of a run, a checkpoint and the globally best round."""
-    return f"{str(facts['train_run']).rpartition('/')[2]}.{facts['checkpoint']}.{facts['best']}.safetensors"
+    """The file of a model's scores at home: of a run, a checkpoint, the globally best round, and a calibration."""
+    said = facts.get("calibration")
+    how = f".{said['calibration']}-{said['quantile']}" if isinstance(said, dict) else ""
+    return f"{str(facts['train_run']).rpartition('/')[2]}.{facts['checkpoint']}.{facts['best']}{how}.safetensors"
 
 
 def _keep(hospital: Hospital, name: str, y: Tensor, probabilities: Tensor, patient: Tensor) -> None:

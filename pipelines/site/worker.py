@@ -15,9 +15,10 @@ from typing import NamedTuple, TypeAlias, TypedDict
 
 from federation.conversation import once
 from federation.engine import Worker
-from pipelines.site import admit, attack, files, learn, page, score
+from pipelines.site import admit, attack, files, imitate, learn, page, score, translate
 from pipelines.site.hospital import Done, Hospital
 from pipelines.site.limits import paid_for, stop
+from pipelines.stopping import Stopped
 from privacy.chain import Damaged
 from privacy.events import NOTHING, Declared, describe
 from privacy.gate import Refused, book_refusal, release
@@ -33,6 +34,10 @@ FRESH: Mapping[str, Handler] = {"survey": files.survey_files, "holds": admit.hol
 ONCE: Mapping[str, Handler] = {
     "moments": admit.pooled_moments,
     "ingest": admit.ingest,
+    "score": imitate.score,
+    "synthesize": imitate.synthesize,
+    "sample": imitate.sample,
+    "translate": translate.translate,
     "introduce": learn.introduce,
     "train": learn.train,
     "finish": learn.finish,
@@ -43,7 +48,7 @@ ONCE: Mapping[str, Handler] = {
 }
 """Work: done once per (run, round, request), committed before anything leaves."""
 
-REPEATABLE = ("moments", "ingest", "export", "pool", "evaluate", "audit")
+REPEATABLE = ("moments", "ingest", "sample", "translate", "export", "pool", "evaluate", "audit")
 """Work that trains nothing: a committed answer that is damaged may be made again, and comes out the same."""
 
 
@@ -102,6 +107,8 @@ def _tried(hospital: Hospital, call: Call, message: Message, place: Place) -> Wo
     try:
         stop(hospital)
         return _work(hospital, call, message)
+    except Stopped as stopped:  # by a person, not by a patient: nothing is told
+        raise Refused("stopped") from stopped
     except Exception as error:
         code = error.code if isinstance(error, Refused) else "disk" if isinstance(error, OSError) else "failed"
         if code == "lost_ledger":  # a line would begin a new one

@@ -13,6 +13,7 @@ from pipelines.door import to_plain
 from pipelines.privacy_settings import PatientLevel
 from pipelines.progress import shown
 from pipelines.runner import Stage
+from pipelines.stages.spaces import homes_of
 from pipelines.stages.train import CENTRAL
 from pipelines.stages.world import SitesMissing, World
 from pipelines.store import digest, short
@@ -34,7 +35,6 @@ def settings(world: World) -> Json:
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Try the run's protection on canaries; ask every hospital to attack its own models; write what was found."""
-    cohorts = json.loads((inputs["ingest"] / "sites.json").read_text())
     trained = [json.loads((inputs["train"] / f"{label}.json").read_text()) for label in world.config.train.methods]
     with shown("audit") as step:
         step(0, 1 + len(trained), "canaries")
@@ -43,7 +43,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         for position, result in enumerate(trained):
             step(1 + position, 1 + len(trained), result["label"])
             if world.config.audit.membership and result["name"] != CENTRAL:
-                attacks += _attacked(world, result, cohorts)
+                attacks += _attacked(world, result, homes_of(world.config, inputs, result["label"]))
     (out / "audits.json").write_text(json.dumps({"mechanism": mechanism, "membership": attacks}, indent=1))
     return {"attacks": len(attacks), "mechanism": mechanism}
 
@@ -85,4 +85,4 @@ def _attacked(world: World, result: Mapping[str, Any], cohorts: Mapping[str, Any
     return found
 
 
-STAGE = Stage("audit", VERSION, ("ingest", "train"), settings, run)
+STAGE = Stage("audit", VERSION, ("ingest", "translate", "train"), settings, run)

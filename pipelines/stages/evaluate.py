@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from pipelines.door import to_plain
 from pipelines.progress import shown
 from pipelines.runner import Stage
+from pipelines.stages.spaces import Cohorts, homes_of
 from pipelines.stages.train import CENTRAL, opening, pooled_engine
 from pipelines.stages.world import SitesMissing, World
 from pipelines.store import digest, short
+from pipelines.variants import Variant
 from privacy.gate import BUDGET
 from privacy.message import Call, Json, Message, Params, to_bytes
 
-VERSION = 3
+VERSION = 4
+Line: TypeAlias = tuple[str, Variant | None]
+"""A label in the tables of results, and how the method's models are calibrated for it; None: as they are."""
 
 
 def settings(world: World) -> Json:
@@ -26,55 +31,67 @@ def settings(world: World) -> Json:
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
-    """Collect counts for each (method, model site, test site); write them with an index."""
-    cohorts = json.loads((inputs["ingest"] / "sites.json").read_text())
-    labels = list(world.config.train.methods)
-    index: list[Json] = []
+    """Collect counts for each (method or variant, model site, test site); write them with an index."""
+    order = [*world.config.train.methods, *world.config.evaluate.variants]
+    index: list[dict[str, str]] = []
     refused: list[Json] = []
+    done = 0
     with shown("evaluate") as step:
-        for position, label in enumerate(labels):
-            step(position, len(labels), label)
-            trained = json.loads((inputs["train"] / f"{label}.json").read_text())
-            for model_site, test_site, reply in _scored(world, trained, cohorts):
-                if reply is None:
-                    refused.append({"site": test_site, "request": f"evaluate {label}", "code": BUDGET})
-                    continue
-                name = f"{label}.{model_site}.{test_site}.safetensors"
-                (out / name).write_bytes(to_bytes(reply))
-                index.append({"label": label, "model_site": model_site, "test_site": test_site, "file": name})
+        for method in world.config.train.methods:
+            trained = json.loads((inputs["train"] / f"{method}.json").read_text())
+            homes = homes_of(world.config, inputs, method)
+            models = cache(partial(_models, world, trained, homes))  # handed out once, for all lines of this method
+            for line in _lines(world, method):
+                step(done, len(order), line[0])
+                done += 1
+                for model_site, test_site, reply in _scored(world, trained, homes, line, models):
+                    if reply is None:
+                        refused.append({"site": test_site, "request": f"evaluate {line[0]}", "code": BUDGET})
+                        continue
+                    name = f"{line[0]}.{model_site}.{test_site}.safetensors"
+                    (out / name).write_bytes(to_bytes(reply))
+                    entry = {"label": line[0], "model_site": model_site, "test_site": test_site, "file": name}
+                    index.append(entry)
     if not index:
-        raise SitesMissing("evaluate", dict.fromkeys(cohorts, BUDGET), where=str(world.root / "sites"))
+        raise SitesMissing("evaluate", dict.fromkeys(world.engine.sites, BUDGET), where=str(world.root / "sites"))
+    index.sort(key=lambda entry: order.index(entry["label"]))  # methods look the same with and without variants
     (out / "index.json").write_text(json.dumps(index, indent=1))
     (out / "refused.json").write_text(json.dumps(refused, indent=1))
     return {"scored": len(index), "refused": len(refused)}
+
+
+def _lines(world: World, method: str) -> list[Line]:
+    """The method itself, and its variants."""
+    variants = world.config.evaluate.variants
+    return [(method, None), *((label, one) for label, one in variants.items() if one.of == method)]
 
 
 Scored: TypeAlias = tuple[str, str, Message | None]
 """Model site, test site, counts; None where the test patients' budget does not allow them."""
 
 
-def _scored(world: World, trained: Mapping[str, Any], cohorts: Mapping[str, Any]) -> Iterator[Scored]:
-    """Every site's own model at home, and everywhere for the public protocol."""
+def _scored(
+    world: World, trained: Mapping[str, Any], homes: Cohorts, line: Line, models: Callable[[], Mapping[str, Params]]
+) -> Iterator[Scored]:
+    """Every site's own model at home, and everywhere for the public protocol. A calibration is the test site's own."""
     if trained["name"] == CENTRAL:
-        params = _central(world, trained, cohorts)
         for site in world.engine.sites:
-            yield CENTRAL, site, _ask(world, trained, cohorts, CENTRAL, site, params)
+            yield CENTRAL, site, _ask(world, trained, homes, line, (CENTRAL, site), models()[CENTRAL])
         return
-    own = {site: _ask(world, trained, cohorts, site, site, {}) for site in world.engine.sites}
+    own = {site: _ask(world, trained, homes, line, (site, site), {}) for site in world.engine.sites}
     for site, reply in own.items():
         yield site, site, reply
     if not world.config.evaluate.public or len(own) == 1:
         return
-    exported = {site: _export(world, trained, site) for site in own}
-    same = {site: hashlib.sha256(to_bytes(Message(params))).hexdigest() for site, params in exported.items()}
-    for model_site, params in exported.items():
+    same = {site: hashlib.sha256(to_bytes(Message(params))).hexdigest() for site, params in models().items()}
+    for model_site, params in models().items():
         for test_site in own:
             if test_site == model_site:
                 continue
             if same[test_site] == same[model_site]:  # one global model: its score at home is the score
                 yield model_site, test_site, own[test_site]
             else:
-                yield model_site, test_site, _ask(world, trained, cohorts, model_site, test_site, params)
+                yield model_site, test_site, _ask(world, trained, homes, line, (model_site, test_site), params)
 
 
 def _chosen(world: World, trained: Mapping[str, Any]) -> dict[str, Json]:
@@ -84,20 +101,20 @@ def _chosen(world: World, trained: Mapping[str, Any]) -> dict[str, Json]:
 
 
 def _ask(
-    world: World,
-    trained: Mapping[str, Any],
-    cohorts: Mapping[str, Any],
-    model_site: str,
-    test_site: str,
-    params: Params,
+    world: World, trained: Mapping[str, Any], homes: Cohorts, line: Line, pair: tuple[str, str], params: Params
 ) -> Message | None:
-    """Ask a site to score its own model (no params), or these. None: its patients' budget is spent."""
-    cohort = str(cohorts[test_site]["cohort"])
+    """Ask the second site of a pair to score its own model (no params), or these, which are the first's. None: its
+    patients' budget is spent.
+    """
+    (model_site, test_site), (_, variant) = pair, line
+    cohort = str(homes[test_site]["cohort"])
     facts: dict[str, Json] = {
         **_chosen(world, trained),
         "cohort": cohort,
         "copies": world.config.evaluate.copies,
     }
+    if variant is not None:
+        facts["calibration"] = to_plain(variant)
     if params:
         facts["opening"] = opening(world, trained["label"], test_site, cohort)
     run = world.run(f"score-{short(digest({**facts, 'model': model_site, 'test': test_site, 'version': VERSION}))}")
@@ -109,6 +126,13 @@ def _ask(
         raise
 
 
+def _models(world: World, trained: Mapping[str, Any], homes: Cohorts) -> Mapping[str, Params]:
+    """A method's models by site, handed out so that other sites can be asked to score them."""
+    if trained["name"] == CENTRAL:
+        return {CENTRAL: _central(world, trained, homes)}
+    return {site: _export(world, trained, site) for site in world.engine.sites}
+
+
 def _export(world: World, trained: Mapping[str, Any], site: str) -> Params:
     """A site's model, so that other sites can be asked to score it: a release, for the public protocol only."""
     facts = _chosen(world, trained)
@@ -116,8 +140,8 @@ def _export(world: World, trained: Mapping[str, Any], site: str) -> Params:
     return world.ask_one(run, "export", site, facts).tensors
 
 
-def _central(world: World, trained: Mapping[str, Any], cohorts: Mapping[str, Any]) -> Params:
-    engine, _ = pooled_engine(world, cohorts)
+def _central(world: World, trained: Mapping[str, Any], homes: Cohorts) -> Params:
+    engine, _ = pooled_engine(world, homes)
     facts = _chosen(world, trained)
     call = Call(world.run(f"export-{short(digest({**facts, 'site': CENTRAL, 'version': VERSION}))}"), 0, "export", {})
     answers = engine.ask(call, {CENTRAL: Message({}, facts)})
@@ -126,4 +150,4 @@ def _central(world: World, trained: Mapping[str, Any], cohorts: Mapping[str, Any
     return answers.replies[CENTRAL].tensors
 
 
-STAGE = Stage("evaluate", VERSION, ("ingest", "train"), settings, run)
+STAGE = Stage("evaluate", VERSION, ("ingest", "translate", "train"), settings, run)

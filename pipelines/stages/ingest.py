@@ -33,8 +33,7 @@ def settings(world: World) -> Json:
         "images": to_plain(config.images),
         "split": to_plain(config.split),
         "seed": config.seed,
-        # Under differential privacy nobody's split may follow from other patients.
-        "independent": config.privacy != "none",
+        "independent": config.independent,
     }
 
 

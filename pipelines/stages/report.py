@@ -34,6 +34,7 @@ from evaluation.report import (
 from evaluation.rows import gain_rows, home, score_rows, scores_csv, to_json
 from evaluation.statement_page import MechanismAudit, MembershipRow, site_statement
 from pipelines.door import to_plain
+from pipelines.harmonize_settings import RAW
 from pipelines.privacy_settings import AnyPrivacy, PatientLevel
 from pipelines.runner import Stage
 from pipelines.site.attack import from_plain
@@ -41,13 +42,15 @@ from pipelines.site.hospital import SPLITS
 from pipelines.site.page import DELTA
 from pipelines.site.ready import READY
 from pipelines.site.words import CONTENTS, WORDS
+from pipelines.stages.harmony import harmony
+from pipelines.stages.spaces import homes, homes_of
 from pipelines.stages.train import CENTRAL
 from pipelines.stages.world import World
 from pipelines.store import digest, read_manifest, short
 from privacy.message import Json, Message, from_bytes
 from privacy.statement import from_json, markdown
 
-VERSION = 3
+VERSION = 4
 PAGE = "report.html"
 Tables = Mapping[str, Mapping[tuple[str, str], Counts]]
 
@@ -64,7 +67,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     trained = [json.loads((inputs["train"] / f"{label}.json").read_text()) for label in config.train.methods]
     tables = read_tables(inputs["evaluate"], copies=config.evaluate.copies, seed=config.seed)
     audits = json.loads((inputs["audit"] / "audits.json").read_text())
-    said = _ask_sites(world, cohorts, trained, audits["mechanism"])
+    said = _ask_sites(world, inputs, trained, audits["mechanism"])
     (out / "sites.json").write_text(json.dumps({site: facts["page"] for site, facts in said.items()}))
     reference = config.evaluate.reference if config.evaluate.reference in tables else None
     rows = score_rows(tables, reference=reference)
@@ -92,6 +95,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         statements=tuple(site_statement(facts["statement"]) for _, facts in sorted(said.items())),
         audits=(TypeAdapter(MechanismAudit).validate_python(audits["mechanism"]),) if audits["mechanism"] else (),
         membership=tuple(_attack(one) for one in audits["membership"]),
+        harmony=harmony(world, inputs),
     )
     stated = {site: facts["statement"] for site, facts in sorted(said.items())}
     (out / "statement.json").write_text(json.dumps(stated, indent=1))
@@ -120,32 +124,41 @@ def read_tables(folder: Path, *, copies: int, seed: int) -> Tables:
 
 
 def _ask_sites(
-    world: World, cohorts: Mapping[str, Any], trained: list[Any], audit: Json
+    world: World, inputs: Mapping[str, Path], trained: list[Any], audit: Json
 ) -> dict[str, Mapping[str, Json]]:
     config = world.config
-    methods: list[Json] = [
-        {
-            "label": result["label"],
-            "train_run": result["train_run"],
-            "checkpoint": config.evaluate.checkpoint,
-            "best": result["best"],
-        }
-        for result in trained
-    ]
+    cohorts, spaces = homes(inputs, RAW), {r["label"]: homes_of(config, inputs, r["label"]) for r in trained}
+
+    def methods(site: str) -> list[Json]:
+        return [
+            {
+                "label": result["label"],
+                "train_run": result["train_run"],
+                "checkpoint": config.evaluate.checkpoint,
+                "best": result["best"],
+                "cohort": spaces[result["label"]][site]["cohort"],
+            }
+            for result in trained
+        ]
+
     facts: dict[str, Json] = {
         "title": config.title or config.name,
         "run": config.name,
         "reference": config.evaluate.reference,
         "copies": config.evaluate.copies,
-        "methods": methods,
+        "spaces": list(config.harmonize.translate) if config.harmonize else [],
         "delta": config.privacy.delta if isinstance(config.privacy, PatientLevel) else DELTA,
         "unit": config.privacy.unit if isinstance(config.privacy, PatientLevel) else "patient",
         "audit": audit,
     }
     asked = {
-        site: Message({}, {**facts, **_of_ingest(cohorts[site]), "date": world.now()}) for site in world.engine.sites
+        site: Message({}, {**facts, "methods": methods(site), **_of_ingest(cohorts[site]), "date": world.now()})
+        for site in world.engine.sites
     }
-    known = {**facts, "cohorts": {site: cohorts[site]["cohort"] for site in sorted(cohorts)}, "version": VERSION}
+    used: dict[str, Json] = {
+        site: {"cohort": cohorts[site]["cohort"], "methods": methods(site)} for site in sorted(cohorts)
+    }
+    known = {**facts, "sites": used, "version": VERSION}
     replies = world.ask_all(world.run(f"report-{short(digest(known))}"), "report", asked)
     return {site: reply.facts for site, reply in replies.items()}
 
@@ -290,4 +303,11 @@ def intact(world: World, artifact: Path) -> str | None:
     return None
 
 
-STAGE = Stage("report", VERSION, ("ingest", "train", "evaluate", "audit"), settings, run, intact=intact)
+STAGE = Stage(
+    "report",
+    VERSION,
+    ("ingest", "score", "sample", "translate", "train", "evaluate", "audit"),
+    settings,
+    run,
+    intact=intact,
+)

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Mapping
 from itertools import count as count_up
 from pathlib import Path
-from typing import Any
 
 from federation.algorithm import Algorithm
 from federation.engine import Engine, InProcess
@@ -20,15 +19,15 @@ from pipelines.runner import Stage
 from pipelines.site.hospital import COHORT, Hospital, read_cohort_file
 from pipelines.site.pooled import adopt
 from pipelines.site.worker import worker
+from pipelines.stages.spaces import Cohorts, homes_of, space_of
 from pipelines.stages.world import World
 from pipelines.store import DiskFolder, digest, short
 from privacy.gate import Refused
 from privacy.message import Call, Json, Malformed, Message, to_bytes
 
-VERSION = 3
+VERSION = 4
 CENTRAL = "central"
 BEGUN = "begun"
-Cohorts = Mapping[str, Mapping[str, Any]]
 
 
 def settings(world: World) -> Json:
@@ -50,7 +49,6 @@ def settings(world: World) -> Json:
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Train all methods; one JSON file a method."""
-    cohorts: Cohorts = json.loads((inputs["ingest"] / "sites.json").read_text())
     labels, rounds = list(world.config.train.methods), world.config.train.schedule.rounds
     with shown("train") as step:
         for position, label in enumerate(labels):
@@ -58,7 +56,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
             def told(done: int, label: str = label, before: int = position * rounds) -> None:
                 step(before + done, len(labels) * rounds, f"{label}, round {done} of {rounds}")
 
-            result = train_one(world, label, cohorts, told)
+            result = train_one(world, label, homes_of(world.config, inputs, label), told)
             (out / f"{label}.json").write_text(json.dumps(result, indent=1))
     return {"methods": list(labels)}
 
@@ -95,6 +93,7 @@ def train_one(world: World, label: str, cohorts: Cohorts, told: Callable[[int], 
     return {
         "label": label,
         "name": algorithm.name,
+        "space": space_of(config, label),
         "train_run": name,
         "rounds": config.train.schedule.rounds,
         "best": outcome.best,
@@ -231,4 +230,4 @@ def intact(world: World, artifact: Path) -> str | None:
     return next((f"{site}: {complaint}" for site, complaint in sorted(said.items()) if complaint), None)
 
 
-STAGE = Stage("train", VERSION, ("ingest",), settings, run, intact=intact)
+STAGE = Stage("train", VERSION, ("ingest", "translate"), settings, run, intact=intact)

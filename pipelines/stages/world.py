@@ -51,6 +51,7 @@ class World:
         """
         self.stop.check()
         answers = self.engine.ask(Call(run, 0, request, {}), messages)
+        self.stop.check()  # a site that was stopped in its work has no answer
         if answers.missing:
             logs = ", ".join(str(self.root / "sites" / site / "log.txt") for site in sorted(answers.missing))
             raise SitesMissing(request, answers.missing, where=logs)

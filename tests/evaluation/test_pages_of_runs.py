@@ -15,7 +15,7 @@ from pipelines.cohort.cohort import Cohort
 from pipelines.cohort.features import Features, moments, normalized_by
 from pipelines.exits import Exit
 from pipelines.run import main
-from pipelines.site.page import outlined
+from pipelines.site.sheets import outlined
 from pipelines.site.table import features_of
 from pipelines.stages.report import without_patients
 from pipelines_settings import BASE

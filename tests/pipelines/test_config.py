@@ -15,6 +15,7 @@ from pipelines.config import Config, overridden
 from pipelines.document import ConfigError
 from pipelines.door import read_yaml, render, to_plain, validate
 from pipelines.run import CONFIGS
+from pipelines_settings import RUNS
 
 TEXT = (CONFIGS / "prostate_adc.yaml").read_text()
 PLAIN = yaml.safe_load(TEXT)
@@ -119,7 +120,7 @@ def test_an_override_is_checked_like_the_setting_itself():
         overridden(config.train.work, {"speed": 1})
 
 
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda p: p.name)
+@pytest.mark.parametrize("path", RUNS, ids=lambda p: p.name)
 def test_settings_survive_their_plain_form(path):
     config = validate(read_yaml(path.read_text(), environment={"CONSILIUM_DATA": "/data"}), Config)
     again = validate(read_yaml(yaml.safe_dump(to_plain(config)), environment={}), Config)

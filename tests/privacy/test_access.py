@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rig
-from privacy.access import batches_per_epoch, minibatches, open_access
+from privacy.access import Rows, batches_per_epoch, minibatches, open_access
 from privacy.events import NON_PRIVATE, composed
 
 
@@ -39,6 +39,7 @@ def test_every_look_at_a_patient_is_an_event():
         access.draw,
         lambda: access.gradient(task.network(), task.objective, access.draw()),
         lambda: access.measure(task.network(), task.validation, "validation"),
+        lambda: access.votes(lambda x, y: y, 2),
     ]
     for look in looks:
         before = len(access.events)
@@ -70,3 +71,59 @@ def test_the_same_seed_draws_the_same_rows_and_an_empty_site_is_refused():
     assert torch.equal(draws[0].x, draws[1].x)
     with pytest.raises(ValueError, match="at least 1, found 0"):
         open_access(rig.table(0), batch=0, seed=0)
+
+
+@given(st.integers(1, 30), st.integers(1, 6), st.integers(1, 6), st.integers(0, 9))
+def test_votes_are_each_patients_shares_added_up(n, patients, bins, seed):
+    """The slow second implementation: dictionaries, patient by patient; a bin that is not there gets no vote."""
+    g = torch.Generator().manual_seed(seed)
+    patient = torch.randint(patients, (n,), generator=g)
+    x = torch.randint(-1, bins + 1, (n,), generator=g)
+    wanted = [0.0] * bins
+    for one in set(patient.tolist()):
+        own = [int(v) for v, p in zip(x, patient, strict=True) if p == one and 0 <= v < bins]
+        for choice in own:
+            wanted[choice] += 1 / len(own)
+    access = open_access({"train": Rows(x, x.clamp(0, 1), patient)}, batch=2, seed=0)
+    assert access.votes(lambda x, y: x, bins).tolist() == pytest.approx(wanted)
+
+
+def test_whoever_assigns_votes_sees_one_patient_at_a_time_with_all_their_rows():
+    rows = rig.table(0)["train"]
+    seen = []
+
+    def assign(x, y):
+        seen.append((x, y))
+        return torch.zeros(len(x), dtype=torch.long)
+
+    open_access({"train": rows}, batch=4, seed=0).votes(assign, 3)
+    assert len(seen) == len(rows.patient.unique())
+    for patient, (x, y) in zip(rows.patient.unique(), seen, strict=True):
+        assert torch.equal(x, rows.x[rows.patient == patient]) and torch.equal(y, rows.y[rows.patient == patient])
+
+
+def test_votes_of_another_shape_or_type_are_refused_without_a_word_about_patients():
+    access = open_access(rig.table(0), batch=4, seed=0)
+    for assign in (lambda x, y: torch.zeros(len(x)), lambda x, y: torch.zeros(len(x), 2, dtype=torch.long)):
+        with pytest.raises(ValueError, match=r"one int64 a row, \(m,\), found torch.*give the index"):
+            access.votes(assign, 2)
+    with pytest.raises(ValueError, match="bins must be at least 1, found 0"):
+        access.votes(lambda x, y: y, 0)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (6, 1), (1, 6), (4, 2)])
+def test_rows_of_a_draw_take_what_is_nobodys_in_turn(shape):
+    x = torch.eye(8)
+    access = open_access({"train": Rows(x, torch.zeros(8, dtype=torch.long), torch.arange(8))}, batch=8, seed=0)
+    module = torch.nn.Linear(8, 1, bias=False)
+    extra = torch.arange(1.0, 1.0 + shape[0] * shape[1]).reshape(*shape, 1)
+    found = access.gradient(module, lambda f, b: f(b.x)[:, 0] * b.aux[:, 0], access.draw(full=True), extra)
+    count = shape[0] * shape[1]
+    assert (8 * found.gradient["weight"][0]).tolist() == pytest.approx([1.0 + i % count for i in range(8)])
+
+
+@pytest.mark.parametrize("shape", [(3,), (0, 2, 1), (2, 0, 1)])
+def test_an_aux_of_another_form_is_refused(shape):
+    access, task = open_access(rig.table(0), batch=4, seed=0), rig.task()
+    with pytest.raises(ValueError, match=r"aux must be \(A, K, ...\)"):
+        access.gradient(task.network(), task.objective, access.draw(), torch.zeros(shape))

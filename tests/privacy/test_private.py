@@ -235,6 +235,51 @@ def test_shares_of_classes_count_patients_not_rows():
     assert access.shares(2).tolist() == pytest.approx([1 / 3, 2 / 3])
 
 
+def voted(x, y):
+    return (x.flatten(1).sum(dim=1).nan_to_num(0.0) * 7).long() % 5
+
+
+def test_private_votes_without_noise_are_those_of_the_plain_door_and_their_event_says_so():
+    rows = images()
+    quiet = open_private({"train": rows}, Protection(votes_noise=0.0, cut="c"))
+    plain = open_access({"train": rows}, batch=4, seed=0)
+    assert quiet.votes(voted, 5).tolist() == pytest.approx(plain.votes(voted, 5).tolist())
+    loud = open_private({"train": rows}, Protection(votes_noise=3.0, cut="c"), source=bytes_of(1))
+    found = torch.stack([loud.votes(voted, 5) for _ in range(400)])
+    assert float(found.std(dim=0).mean()) == pytest.approx(3.0, rel=0.05)
+    assert float((found.mean(dim=0) - plain.votes(voted, 5)).abs().max()) < 4 * 3.0 / 20
+    assert composed(loud.events) == SelfComposed(Part("c", "train", Gaussian(3.0)), 400)
+
+
+@given(st.integers(0, 500), st.integers(1, 6), st.integers(0, 5))
+def test_one_patient_moves_the_votes_by_one_at_most_whatever_they_hold(seed, more, wild):
+    """In L2, which the noise is relative to; and the others' votes stay, in a batch of any size."""
+    rows = images(6, seed)
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(more, 1, 8, 8, generator=g, dtype=torch.float64) * 10.0**wild
+    x[0, 0, 0, 0] = [math.nan, math.inf, 1.0][seed % 3]
+    joined = Rows(
+        torch.cat([rows.x, x]),
+        torch.cat([rows.y, torch.zeros(more, dtype=torch.long)]),
+        torch.cat([rows.patient, torch.full((more,), 99)]),
+    )
+    one, two = (open_private({"train": each}, Protection(votes_noise=0.0)).votes(voted, 5) for each in (rows, joined))
+    assert float((two - one).norm()) <= 1 + 1e-12 and float((two - one).min()) >= -1e-12
+
+
+def test_votes_that_were_not_paid_for_are_refused_and_dry_ones_look_at_nobody():
+    rows = images()
+    with pytest.raises(ValueError, match="votes_noise is null"):
+        open_private({"train": rows}, Protection()).votes(voted, 5)
+
+    def never(x, y):
+        raise AssertionError("a patient was looked at")
+
+    dry = open_private({"train": rows}, Protection(votes_noise=2.0, cut="c"), dry=True)
+    assert dry.votes(never, 5).shape == (5,)
+    assert composed(dry.events) == Part("c", "train", Gaussian(2.0))
+
+
 def test_without_a_declaration_a_size_is_non_private():
     access = open_private(rig.table(0), Protection())
     assert access.size("train") == 24

@@ -1,0 +1,175 @@
+"""A study's page: the same methods in several cases, each run with several seeds; who gains and who loses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from evaluation.drawing import Picture
+from evaluation.metrics import AUC, BALANCED_ACCURACY
+from evaluation.report import Command, rendered
+from evaluation.rows import OVERALL, PRIVATE_MEAN
+from evaluation.study_figures import Gain, Gains, by_share, by_site
+from evaluation.study_numbers import Cell, Key, Spread, StudyRow, cells, doubt, spread
+
+MEASURES = (AUC.name, BALANCED_ACCURACY.name)
+"""Those of the page; the table has all."""
+POOLED, MEAN = f"/{OVERALL}", f"/{PRIVATE_MEAN}"
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """One run. page: its page, relative to the study's; empty = not done, and `state` says why. target: the hospital
+    whose images were imitated. unused: translations that a hospital did not use, and why.
+    """
+
+    run: str
+    seed: int
+    state: str
+    page: str = ""
+    target: str = ""
+    unused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StudyCase:
+    """One case. share: of the patients in training. sites, methods: of its runs."""
+
+    name: str
+    what: str
+    share: float
+    sites: tuple[str, ...]
+    methods: tuple[str, ...]
+    reference: str
+    runs: tuple[StudyRun, ...]
+
+
+@dataclass(frozen=True)
+class StudyPage:
+    """The page. varies: what differs between seeds, in a sentence. settings: the study's YAML as plain text."""
+
+    title: str
+    name: str
+    date: str
+    base: str
+    what: str
+    varies: str
+    cases: tuple[StudyCase, ...]
+    rows: tuple[StudyRow, ...]
+    commands: tuple[Command, ...]
+    settings: str
+
+
+@dataclass(frozen=True)
+class Balance:
+    """Who gains by a method in a case, and who loses. sites: hospitals with a gain on the mean over seeds, of all that
+    have one. times: the same of hospitals and seeds. worst: the hospital that gains least, and its gain.
+    """
+
+    case: str
+    method: str
+    pooled: Spread
+    sites: tuple[int, int]
+    times: tuple[int, int]
+    worst: str
+    least: Spread
+
+
+def balances(cases: Sequence[StudyCase], found: Mapping[Key, Cell], measure: str) -> list[Balance]:
+    """For every case and method who gains over the reference and who loses."""
+    result = []
+    for case in cases:
+        for method in (name for name in case.methods if name != case.reference):
+            own = {site: found[key].gain for site in case.sites if (key := (case.name, method, measure, site)) in found}
+            own = {site: gain for site, gain in own.items() if gain.n}
+            if not own:
+                continue
+            worst = min(own, key=lambda site: own[site].mean)
+            pooled = found.get((case.name, method, measure, POOLED))
+            result.append(
+                Balance(
+                    case.name,
+                    method,
+                    pooled.gain if pooled else spread(()),
+                    (sum(gain.mean > 0 for gain in own.values()), len(own)),
+                    (sum(gain.better for gain in own.values()), sum(gain.n for gain in own.values())),
+                    worst,
+                    own[worst],
+                )
+            )
+    return result
+
+
+def study_page(page: StudyPage) -> str:
+    """The study in one page: how good, who gains and who loses, every case, every run."""
+    found = cells(page.rows)
+    order = list(dict.fromkeys(method for case in page.cases for method in case.methods))
+    seeds = sorted({cell.value.n for cell in found.values()})
+    return rendered(
+        "study.html",
+        page=page,
+        cells=found,
+        measures=MEASURES,
+        methods=order,
+        pooled=POOLED,
+        mean=MEAN,
+        balances={measure: balances(page.cases, found, measure) for measure in MEASURES},
+        shares=_shares(page.cases, found, order),
+        pictures={case.name: _pictures(case, found, order) for case in page.cases},
+        fewest=seeds[0] if seeds else 0,
+        most=seeds[-1] if seeds else 0,
+        doubts={n: doubt(n) for n in {seeds[0], seeds[-1]} if n > 1} if seeds else {},
+        done=sum(bool(run.page) for case in page.cases for run in case.runs),
+        planned=sum(len(case.runs) for case in page.cases),
+    )
+
+
+def _columns(case: StudyCase) -> dict[str, str]:
+    """Column -> its name, of a case with its hospitals."""
+    return {POOLED: "overall", MEAN: "mean", **{site: site for site in case.sites}}
+
+
+def _shares(cases: Sequence[StudyCase], found: Mapping[Key, Cell], order: Sequence[str]) -> list[Picture]:
+    """Gains against the share of patients in training, for hospitals that meet again with several shares."""
+    groups: dict[tuple[tuple[str, ...], str], list[StudyCase]] = {}
+    for case in cases:
+        groups.setdefault((case.sites, case.reference), []).append(case)
+    pictures = []
+    for (sites, reference), own in groups.items():
+        own = sorted(own, key=lambda case: case.share)
+        if not reference or len({case.share for case in own}) < max(2, len(own)):
+            continue  # one share, or two cases with the same one: a line would join what differs in something else
+        for measure in MEASURES:
+            points: Gains = {}
+            for case in own:
+                for column, name in _columns(case).items():
+                    for method in (m for m in case.methods if m != reference):
+                        cell = found.get((case.name, method, measure, column))
+                        if cell and cell.gain.n:
+                            points.setdefault(name, {}).setdefault(method, {})[case.share] = _gain(cell)
+            if points:
+                pictures.append(by_share(points, measure=measure, reference=reference, order=order, sites=sites))
+    return pictures
+
+
+def _pictures(case: StudyCase, found: Mapping[Key, Cell], order: Sequence[str]) -> dict[str, Picture]:
+    """Measure -> gains of one case, by hospital."""
+    pictures = {}
+    for measure in MEASURES:
+        gains = {
+            name: {
+                method: _gain(found[key])
+                for method in case.methods
+                if method != case.reference and (key := (case.name, method, measure, column)) in found
+            }
+            for column, name in _columns(case).items()
+        }
+        shown = {name: own for name, own in gains.items() if any(gain.values for gain in own.values())}
+        if case.reference and shown:
+            picture = by_site(shown, case=case.name, measure=measure, reference=case.reference, order=order)
+            pictures[measure] = picture
+    return pictures
+
+
+def _gain(cell: Cell) -> Gain:
+    return Gain(cell.gain.values, cell.assessable == cell.value.n)

@@ -1,0 +1,120 @@
+"""Figures of a study: gains over the reference, against the share in training and by hospital (VAFL, Figs 9 and 11).
+
+Every seed is a small mark, so that nothing hides behind a mean; the mean is a large one, and a line spans one standard
+deviation to either side of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from evaluation.drawing import INK, Picture, svg
+from evaluation.panels import WIDTH, legend, line, mark, panels, wide
+
+Values: TypeAlias = tuple[float, ...]
+"""One gain a seed."""
+
+
+class Gain(NamedTuple):
+    """The gains of one method at one place. fine: whether the score is assessable with every seed."""
+
+    values: Values
+    fine: bool
+
+
+Gains: TypeAlias = dict[str, dict[str, dict[float, Gain]]]
+"""Panel -> method -> share in training -> gains."""
+HOW = (
+    "Small marks are single seeds, large ones their mean, bars one standard deviation over seeds. Below 0 {} is "
+    "better. Hollow means rest on too few patients in some seed."
+)
+
+
+def by_share(gains: Gains, *, measure: str, reference: str, order: Sequence[str], sites: Sequence[str]) -> Picture:
+    """Gains against the share of patients in training, a panel for each hospital and a line for each method."""
+    words = [
+        f"{panel}, {method} at {100 * share:.0f} %: {told(gain)}"
+        for panel, methods in gains.items()
+        for method, points in methods.items()
+        for share, gain in points.items()
+    ]
+    alt = f"Gain in {measure} over {reference} by share of patients in training. {'; '.join(words)}."
+    methods = [name for name in order if any(name in own for own in gains.values())]
+
+    def draw(figure: Figure) -> None:
+        for axes, (panel, own) in panels(figure, gains, share_y=True):
+            for place, method in enumerate(m for m in methods if m in own):
+                shift = (place - (len(own) - 1) / 2) * 1.2
+                look = order.index(method)
+                shares = np.array([100 * share for share in own[method]]) + shift
+                axes.plot(shares, [np.mean(gain.values) for gain in own[method].values()], **line(look), alpha=0.7)
+                for x, gain in zip(shares, own[method].values(), strict=True):
+                    _upright(axes, float(x), gain, look)
+            axes.axhline(0, color=INK, linewidth=0.9)
+            axes.grid(axis="y")
+            ticks = sorted({100 * share for points in own.values() for share in points})
+            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axes.set_title(panel)
+            axes.set_xlabel("% of patients in training")
+        figure.axes[0].set_ylabel(f"gain in {measure}")
+        legend(figure, {method: {**mark(order.index(method)), **line(order.index(method))} for method in methods})
+
+    title = f"{measure}: gain over {reference} by share in training, {len(sites)} hospitals"
+    return Picture(title, HOW.format(reference), svg(wide(len(gains), len(methods)), alt, draw))
+
+
+def by_site(
+    gains: Mapping[str, Mapping[str, Gain]], *, case: str, measure: str, reference: str, order: Sequence[str]
+) -> Picture:
+    """Gains of one case: column of the table -> method -> a gain for each seed."""
+    methods = [name for name in order if any(name in own for own in gains.values())]
+    words = [f"{name}, {method}: {told(gain)}" for name, own in gains.items() for method, gain in own.items()]
+    alt = f"Gain in {measure} over {reference} by hospital in {case}. {'; '.join(words)}."
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        step = 0.7 / max(1, len(methods))
+        for column, own in enumerate(gains.values()):
+            for method, gain in own.items():
+                place = column - 0.35 + (methods.index(method) + 0.5) * step
+                _upright(axes, place, gain, order.index(method))
+            if column:
+                axes.axvline(column - 0.5, color=INK, alpha=0.14, linewidth=0.6)
+        axes.axhline(0, color=INK, linewidth=0.9)
+        axes.grid(axis="y")
+        axes.set_xticks(range(len(gains)), list(gains))
+        axes.tick_params(axis="x", length=0)
+        axes.set_xlim(-0.5, len(gains) - 0.5)
+        axes.set_ylabel(f"gain in {measure}")
+        legend(figure, {method: {**mark(order.index(method)), "linestyle": "none"} for method in methods})
+
+    width = min(WIDTH, max(6.8, 1.2 + 0.95 * len(gains)))
+    return Picture(f"{measure}: gain over {reference}", HOW.format(reference), svg((width, 3.1), alt, draw))
+
+
+def told(gain: Gain) -> str:
+    """Gains in words, for whoever does not see the figure."""
+    values, few = gain.values, "" if gain.fine else ", not assessable with every seed"
+    if not values:
+        return "no value"
+    between = f" ({min(values):+.3f} to {max(values):+.3f}, {len(values)} seeds)" if len(values) > 1 else " (one seed)"
+    return f"{float(np.mean(values)):+.3f}{between}{few}"
+
+
+def _upright(axes: Axes, x: float, gain: Gain, look: int) -> None:
+    """One method at one place: its seeds, their mean, and one standard deviation to either side."""
+    values, looks = gain.values, mark(look)
+    if not values:
+        return
+    mean, std = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+    if math.isfinite(std):
+        axes.vlines(x, mean - std, mean + std, color=looks["color"], linewidth=1.6, alpha=1 if gain.fine else 0.45)
+        axes.plot([x] * len(values), values, linestyle="none", markersize=3, markerfacecolor="none", **looks)
+    face = looks["color"] if gain.fine else "none"
+    axes.plot(x, mean, markersize=6, linestyle="none", markerfacecolor=face, **looks)

@@ -1,0 +1,138 @@
+"""The numbers of a study: one row a score of one run, and what a case's seeds make of it together.
+
+A value of a case is the mean over its seeds with the standard deviation (divisor n - 1). Every seed is one training,
+and where patients are drawn anew one set of patients, so the deviation tells how far a single run may mislead.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+
+import numpy as np
+from scipy import stats
+
+from evaluation.rows import PRIVATE, to_json
+
+COVERED = 0.95
+
+
+@dataclass(frozen=True)
+class StudyRow:
+    """One score of one run. Fields as in `rows.ScoreRow`; NaN where there is no value."""
+
+    case: str
+    seed: int
+    method: str
+    measure: str
+    protocol: str
+    sites: tuple[str, ...]
+    value: float
+    low: float
+    high: float
+    assessable: bool
+    patients: int
+    positive_patients: int
+    gain: float = math.nan
+    gain_low: float = math.nan
+    gain_high: float = math.nan
+
+    @property
+    def column(self) -> str:
+        """Where it stands in a table: a test site, or "/" and a protocol over sites."""
+        return self.sites[0] if self.protocol == PRIVATE else f"/{self.protocol}"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean over n seeds, standard deviation with divisor n - 1 (NaN for one seed), the values, how many are > 0."""
+
+    mean: float
+    std: float
+    values: tuple[float, ...]
+
+    @property
+    def n(self) -> int:
+        """How many seeds have a value."""
+        return len(self.values)
+
+    @property
+    def better(self) -> int:
+        """How many are above 0."""
+        return sum(value > 0 for value in self.values)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a table shows of one method in one column of a case. assessable: of how many seeds the score is.
+
+    patients, positives: fewest and most over seeds.
+    """
+
+    value: Spread
+    gain: Spread
+    assessable: int
+    patients: tuple[int, int]
+    positives: tuple[int, int]
+
+
+def spread(values: Iterable[float]) -> Spread:
+    """Mean and sample standard deviation of what is finite."""
+    held = tuple(value for value in values if math.isfinite(value))
+    mean = float(np.mean(held)) if held else math.nan
+    return Spread(mean, float(np.std(held, ddof=1)) if len(held) > 1 else math.nan, held)
+
+
+Key = tuple[str, str, str, str]
+"""(case, method, measure, column)."""
+
+
+def cells(rows: Sequence[StudyRow]) -> dict[Key, Cell]:
+    """Every score and gain over the seeds of its case."""
+    found: dict[Key, list[StudyRow]] = {}
+    for row in rows:
+        found.setdefault((row.case, row.method, row.measure, row.column), []).append(row)
+    return {key: _cell(own) for key, own in found.items()}
+
+
+def _cell(rows: Sequence[StudyRow]) -> Cell:
+    held, positive = [row.patients for row in rows], [row.positive_patients for row in rows]
+    return Cell(
+        spread(row.value for row in rows),
+        spread(row.gain for row in rows),
+        sum(row.assessable for row in rows),
+        (min(held), max(held)),
+        (min(positive), max(positive)),
+    )
+
+
+def doubt(seeds: int) -> tuple[float, float]:
+    """Between which multiples of a printed deviation the true one lies with 95 % confidence, for normal values.
+
+    The interval of a normal sample's standard deviation by the chi-squared distribution. (NaN, NaN) for one seed.
+    """
+    if seeds < 2:
+        return math.nan, math.nan
+    edges = stats.chi2.ppf([(1 + COVERED) / 2, (1 - COVERED) / 2], seeds - 1)
+    low, high = np.sqrt((seeds - 1) / edges)
+    return float(low), float(high)
+
+
+def table_csv(rows: Sequence[StudyRow]) -> str:
+    """One line a row, a header, comma-separated (RFC 4180); what is not defined is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = [each.name for each in fields(StudyRow)]
+    writer.writerow(names)
+    for row in rows:
+        values = asdict(row) | {"sites": " ".join(row.sites), "assessable": str(row.assessable).lower()}
+        writer.writerow(["" if v != v else v for v in (values[name] for name in names)])
+    return text.getvalue()
+
+
+def table_json(rows: Sequence[StudyRow]) -> str:
+    """The same rows as strict JSON; a number that is not finite is null."""
+    return to_json(rows)

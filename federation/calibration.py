@@ -1,0 +1,144 @@
+"""A trained model fitted to one hospital without training: its logits centred, or its batch norm adapted (AdaBN).
+
+Both look at the hospital's own training images only, and neither moves a weight. What they correct is an offset between
+hospitals: a model that calls everything a little likelier at one of them loses accuracy at 0.5, and AUC where the
+hospitals' scores are pooled, while its order of the patients of each hospital may be as good as any.
+
+AdaBN: Li, Wang, Shi, Liu, Hou, Revisiting Batch Normalization For Practical Domain Adaptation, arXiv 1603.04779, 2016,
+algorithm 1: statistics of the images at hand take the place of those of training.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.optim.swa_utils import update_bn
+
+from federation.task import Output, Task
+from privacy.access import Rows
+
+How: TypeAlias = Literal["centred", "adabn", "adabn_centred"]
+Quantile: TypeAlias = float | Literal["prevalence"]
+QUANTILE = 0.62
+"""Of the training logits, which becomes probability 0.5: 38 % of training images are called positive."""
+BATCH = 256
+
+
+def probabilities(
+    task: Task, module: nn.Module, x: Tensor, train: Rows, how: How, quantile: Quantile = QUANTILE
+) -> Tensor:
+    """Predicted probabilities (n, 2) float64 of a two-class model, calibrated on this hospital's training rows.
+
+    Args:
+        task: what was learnt; two classes.
+        module: the trained network, on the device of the images. It is not changed.
+        x: (n, ...) the examples to score.
+        train: the hospital's own training rows. Their labels are read for `quantile: prevalence` only.
+        how: `adabn` comes before `centred` where both are asked for.
+        quantile: see `centred`; `prevalence` = 1 - the share of positive training rows: labels enter, at home.
+
+    Raises:
+        ValueError: not two classes, no training rows, or `adabn` and a network without batch norm.
+    """
+    if task.classes != 2 or not len(train.y):
+        raise ValueError(
+            f"calibration needs two classes and training examples, found {task.classes} and {len(train.y)}; "
+            "leave the variant out for such a task, or give the hospital training patients"
+        )
+    if how != "centred":
+        module = adapted(module, train.x)
+    if how == "adabn":
+        return task.probabilities(module, x).double()
+    at = 1 - float((train.y == 1).double().mean()) if quantile == "prevalence" else quantile
+    positive = centred(log_odds(module, x), log_odds(module, train.x), at)
+    return torch.stack([1 - positive, positive], dim=1)
+
+
+def centred(logits: Tensor, train_logits: Tensor, quantile: float) -> Tensor:
+    """Probabilities (n,) float64: sigmoid of (logit - quantile of the training logits) / their standard deviation.
+
+    The order of the logits stays. A constant added to all logits of the hospital, and a positive factor, cancel out.
+    Training logits that are no finite numbers are left out; where all others are equal, or there is one, logits are
+    only shifted; where there is none, nothing is known and the probability is 0.5. Not a number stays so.
+
+    Args:
+        logits: (n,) log-odds of the examples to score.
+        train_logits: (m,) log-odds of the hospital's training examples.
+        quantile: in [0, 1]; the training logit there (linear between two) becomes probability 0.5.
+
+    Raises:
+        ValueError: the quantile is not in [0, 1].
+    """
+    if not 0 <= quantile <= 1:  # not a number is refused as well
+        raise ValueError(
+            f"quantile must be in [0, 1], found {quantile}; 0.62 calls 38 % of the training images positive"
+        )
+    known = train_logits[train_logits.isfinite()].double()
+    if not len(known):
+        return torch.full_like(logits, 0.5, dtype=torch.float64)
+    spread = 1.0 if known.min() == known.max() else float(known.std(correction=0))
+    return ((logits.double() - torch.quantile(known, quantile)) / spread).sigmoid()
+
+
+def log_odds(module: nn.Module, x: Tensor, *, chunk: int = BATCH) -> Tensor:
+    """Log-odds of class 1 (n,) float64, in evaluation mode: the difference of a network's two logits.
+
+    From logits, because probabilities in single precision are 1 from log-odds of 17 on.
+
+    Raises:
+        TypeError: the network does not return `Output`.
+        ValueError: it has not two logits.
+    """
+    module.eval()
+    parts = [x.new_zeros(0, dtype=torch.float64)]
+    with torch.no_grad():
+        for part in torch.split(x, chunk) if len(x) else ():
+            output = module(part)
+            if not isinstance(output, Output):
+                raise TypeError(f"a network returns Output, found {type(output).__name__}")
+            if output.logits.shape[1] != 2:
+                raise ValueError(f"log-odds need two logits, found {output.logits.shape[1]}")
+            logits = output.logits.double()
+            parts.append(logits[:, 1] - logits[:, 0])
+    return torch.cat(parts)
+
+
+def adaptable(module: nn.Module) -> bool:
+    """Whether a network has batch-norm statistics that AdaBN can recompute."""
+    return any(isinstance(part, _BatchNorm) and part.track_running_stats for part in module.modules())
+
+
+def adapted(module: nn.Module, x: Tensor, *, batch: int = BATCH) -> nn.Module:
+    """A copy whose batch-norm statistics are those of these images, in evaluation mode (AdaBN); weights stay.
+
+    One pass without gradient, in an order that is fixed and mixes the patients, in equal batches of at most `batch`;
+    means and variances are averaged over the batches. The same images always give the same copy. Dropout is off.
+
+    Args:
+        module: on the device of the images; it is not changed.
+        x: (n, ...) images; their labels are not asked for.
+        batch: images in memory at a time.
+
+    Raises:
+        ValueError: the network has no batch norm, or there are fewer than two images.
+    """
+    if not adaptable(module) or len(x) < 2:
+        raise ValueError(
+            f"AdaBN needs batch norm with running statistics and at least two images, found {len(x)} images and "
+            f"{'such' if adaptable(module) else 'no such'} layers; train with norm: batch, or calibrate with centred"
+        )
+    made = copy.deepcopy(module)
+    for part in made.modules():
+        if isinstance(part, _DropoutNd):
+            part.p = 0.0  # the statistics are for a network that is used, and must not depend on chance
+    # Neighbouring rows are one patient's: batches of a few patients would miss the variance between patients.
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0)).to(x.device)
+    with torch.no_grad():
+        update_bn((x[rows] for rows in torch.tensor_split(order, math.ceil(len(x) / batch))), made)
+    return made.eval()

@@ -1,0 +1,254 @@
+"""How hard a hospital's images are to make up, and whose become the target of all translations.
+
+VAFL (Yan et al., IEEE JBHI 2021, section II.A) trains a WGAN-GP at each site for a fixed time, maps real and synthetic
+images with PCA and t-SNE, and calls "the L2 distance between the features" the site's complexity; the lowest is the
+target. Two sets of points that are not paired have no such distance, so `paper_score` takes that of their centroids,
+in units of the real points' spread, because coordinates of a t-SNE map have none. Still each site's map is its own.
+`score`, the default, is the Frechet distance between the two sets in the principal components of public images: one
+space for all sites. Both depend on the number of images, hence take equally many of either kind, and `Score.images`
+makes it the same number at all sites.
+
+What leaves a site is one number. `exact`: as computed, with no guarantee. `dp`: not the score above but the noised
+share of the images that public images do not explain (`Outside`). The GAN's score cannot be noised in that way: a
+bounded mean needs one value for each patient that no other patient changes, and here every patient changed the GAN,
+its fakes, and so what all others are compared with; how far one patient can move the distance has no bound to which
+noise could be fitted. `public`: no number at all; the target is named, or is the site that declared most patients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from harmonize.distances import frechet
+from harmonize.embedding import Basis, basis, project, tsne
+from privacy.access import Batch, Forward
+
+BOUND = 1.0
+"""What a patient's share can be at most: `Protection.loss_bound` of the door through which it is measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """release: what leaves a site. variant: paper = `paper_score`, consilium = `score`. target: of `public`, the site;
+    null = that with most declared patients. steps, seeds: of the WGAN-GP, critic steps and how many are trained.
+    images: how many real and synthetic images are compared, the same at all sites; null = all of the site. components:
+    of PCA. perplexity: of t-SNE. margin: how many standard deviations lower a joining site's score must be for it to
+    become the target. epsilon, delta: of `dp`, spent once on the training patients.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    release: Literal["exact", "dp", "public"] = "public"
+    variant: Literal["consilium", "paper"] = "consilium"
+    target: str | None = None
+    steps: int = 400
+    seeds: int = 3
+    images: int | None = None
+    components: int = 40
+    perplexity: float = 30.0
+    margin: float = 2.0
+    epsilon: float = 1.0
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        found = [
+            f"score.{name} must be in [{low:g}, {high:g}], found {value}"
+            for name, value, low, high in (
+                ("steps", self.steps, 1, 10**6),
+                ("seeds", self.seeds, 1, 100),
+                ("images", self.images, 8, 10**5),
+                ("components", self.components, 1, 1000),
+                ("perplexity", self.perplexity, 1, 1000),
+                ("margin", self.margin, 0, 100),
+                ("epsilon", self.epsilon, 1e-3, 1e3),
+                ("delta", self.delta, 1e-15, 0.1),
+            )
+            if value is not None and not low <= value <= high
+        ]
+        if self.target is not None and self.release != "public":
+            found.append(
+                f"score.target is {self.target}, but with release {self.release} the scores choose it: "
+                f"leave it out, or write release: public"
+            )
+        if self.release == "dp" and self.variant == "paper":
+            found.append("score.variant paper has no release dp, because no bound holds for it: write exact or public")
+        if found:
+            raise ValueError("; ".join(found))
+
+
+class Scored(NamedTuple):
+    """mean of the scores over seeds; deviation: their sample standard deviation, NaN of one; values: by seed."""
+
+    mean: float
+    deviation: float
+    values: tuple[float, ...]
+
+
+def scored(settings: Score, real: Tensor, synthetic: Sequence[Tensor], public: Basis, *, seed: int) -> Scored:
+    """The complexity of one site.
+
+    Args:
+        real: (n, C, H, W) not augmented. synthetic: of each WGAN-GP (m, C, H, W); m >= n, or >= `images`.
+        public: principal components of public images, the same at all sites; not used by variant `paper`.
+        seed: decides which images are taken where there are more than needed, and the jitter of t-SNE.
+
+    Raises:
+        ValueError: there is nothing to compare, or there are fewer images than `images`.
+    """
+    if not synthetic:
+        raise ValueError("no synthetic images to score: train at least one WGAN-GP (score.seeds)")
+    counts = {"real": len(real), **{f"synthetic {k}": len(one) for k, one in enumerate(synthetic)}}
+    number = settings.images or len(real)
+    if few := [f"{name} has {n}" for name, n in counts.items() if n < number]:
+        raise ValueError(f"too few images to compare {number}: {', '.join(few)}; lower score.images")
+    values = []
+    for turn, one in enumerate(synthetic):
+        pair = _taken(real, number, seed + turn), _taken(one, number, seed + turn)
+        if settings.variant == "paper":
+            by = paper_score(*pair, components=settings.components, perplexity=settings.perplexity, seed=seed + turn)
+        else:
+            by = score(*pair, public, seed=seed + turn)
+        values.append(by)
+    all_ = torch.tensor(values, dtype=torch.float64)
+    return Scored(float(all_.mean()), float(all_.std()) if len(values) > 1 else math.nan, tuple(values))
+
+
+def paper_score(
+    real: Tensor, synthetic: Tensor, *, components: int = 40, perplexity: float = 30.0, seed: int = 0
+) -> float:
+    """`centroid_distance` on one t-SNE map of the principal components of real (n, ...) and synthetic (m, ...) images.
+
+    Of the larger set as many are drawn at random as the other has. n and m >= 2.
+    """
+    number = min(len(real), len(synthetic))
+    both = torch.cat([_taken(real, number, seed), _taken(synthetic, number, seed)])
+    points = tsne(project(basis(both, components), both), perplexity=perplexity, seed=seed)
+    return centroid_distance(points[:number], points[number:])
+
+
+def centroid_distance(real: Tensor, synthetic: Tensor) -> float:
+    """Distance between the centroids of points (n, k) and (m, k), divided by the RMS radius of the real ones.
+
+    Raises:
+        ValueError: the real points are all one, so that there is no unit.
+    """
+    a, b = real.double(), synthetic.double()
+    centre = a.mean(dim=0)
+    radius = (a - centre).square().sum(dim=1).mean().sqrt()
+    if not float(radius) > 0:
+        raise ValueError("the real images are all the same in features, so that their complexity has no unit")
+    return float((b.mean(dim=0) - centre).norm() / radius)
+
+
+def score(real: Tensor, synthetic: Tensor, public: Basis, *, seed: int = 0) -> float:
+    """Squared Frechet distance of real (n, ...) and synthetic (m, ...) images in a public basis.
+
+    0 = the same mean and covariance. Of the larger set as many are drawn at random as the other has.
+    """
+    number = min(len(real), len(synthetic))
+    return frechet(project(public, _taken(real, number, seed)), project(public, _taken(synthetic, number, seed)))
+
+
+class Outside(nn.Module):
+    """Share of an image's deviation from the public mean that public images do not explain.
+
+    1 - |P(x - m)|^2 / |x - m|^2, with P the projection on the public basis and m its mean: 0 = lies in its span, 1 =
+    orthogonal to it, also 0 where x = m. It depends on no other patient's images. Forward: (b, ...) -> (b,) in [0, 1].
+
+    The basis lies in parameters that nobody trains: the private door takes no module with buffers, and none without a
+    parameter that could be trained (`privacy.modules.unfit`).
+    """
+
+    def __init__(self, public: Basis) -> None:
+        super().__init__()
+        self.mean = nn.Parameter(public.mean.clone())
+        self.components = nn.Parameter(public.components.clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images (b, ...) -> shares (b,)."""
+        away = x.flatten(1) - self.mean
+        all_, inside = away.square().sum(dim=1), (away @ self.components.T).square().sum(dim=1)
+        share = 1.0 - inside / torch.where(all_ > 0, all_, 1.0)
+        return torch.where(all_ > 0, share, 0.0).clamp(0.0, BOUND)
+
+
+def outside(forward: Forward, batch: Batch) -> Tensor:
+    """The statistic of `Access.measure`: `Outside` of each row, (b,)."""
+    value = forward(batch.x)
+    if not isinstance(value, Tensor):
+        raise TypeError(f"forward must give a tensor, found {type(value).__name__}: use an Outside")
+    return value
+
+
+def noise_of(settings: Score) -> float:
+    """`Protection.validation_noise` that spends epsilon and delta of `dp` on one measured number."""
+    from privacy.accounting import mu_of  # an accountant: seconds that other releases save
+
+    return 1.0 / mu_of(settings.epsilon, settings.delta)
+
+
+def deviation_of(settings: Score, patients: int) -> float:
+    """Standard deviation of the noise in the number that `dp` releases of so many (declared) training patients."""
+    return noise_of(settings) * BOUND / 2 / max(1, patients)
+
+
+def chosen(scores: Mapping[str, float]) -> str:
+    """The site with the lowest score; among equals the first by name.
+
+    Raises:
+        ValueError: there is none, or a score is not a finite number.
+    """
+    wrong = [f"{site} has {value}" for site, value in sorted(scores.items()) if not math.isfinite(value)]
+    if wrong or not scores:
+        raise ValueError(
+            "no target can be chosen: " + ("; ".join(wrong) or "no site has a score") + "; name one "
+            "(score: {release: public, target: SITE})"
+        )
+    return min(sorted(scores), key=lambda site: scores[site])
+
+
+def most(declared: Mapping[str, int]) -> str:
+    """The site that declared most training patients, whose noise is the least; among equals the first by name."""
+    return chosen({site: -count for site, count in declared.items()})
+
+
+def replaces(
+    current: Sequence[float], joining: Sequence[float], margin: float, *, deviation: float | None = None
+) -> bool:
+    """Whether a joining site's complexity is "notably lower" than the target's, so that it becomes the target.
+
+    VAFL, section II.A, gives no number. Here: its mean is lower by more than `margin` standard deviations, pooled over
+    the seeds of both sites.
+
+    Args:
+        current, joining: scores by seed.
+        deviation: the standard deviation to use instead, where it is known: of one noised number of either site,
+            sqrt(a^2 + b^2) of their `deviation_of`.
+
+    Raises:
+        ValueError: a score is missing or not finite, or a deviation is needed and neither site has two scores.
+    """
+    groups = [torch.tensor(list(one), dtype=torch.float64) for one in (current, joining)]
+    if any(len(one) == 0 or not bool(one.isfinite().all()) for one in groups):
+        raise ValueError(f"scores must be finite and at least one, found {list(current)} and {list(joining)}")
+    freedom = sum(len(one) - 1 for one in groups)
+    if deviation is None:
+        if freedom < 1:
+            raise ValueError("one score of each site tells no deviation over seeds: use score.seeds of 2 or more")
+        squares = sum(float((one - one.mean()).square().sum()) for one in groups)
+        deviation = math.sqrt(squares / freedom)
+    return float(groups[1].mean()) < float(groups[0].mean()) - margin * deviation
+
+
+def _taken(images: Tensor, number: int, seed: int) -> Tensor:
+    """`number` of the images, at random without replacement; all of them in their order if that is all."""
+    if number == len(images):
+        return images
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    return images[order[:number].to(images.device)]

@@ -1,0 +1,299 @@
+"""Translation of a site's images onto the shared ones by VAFL's modified CycleGAN.
+
+Yan, Wicaksana, Wang, Yang, Cheng: Variation-Aware Federated Learning with Multi-Source Decentralized Medical Image
+Data, IEEE JBHI 2021, section II.C, equations 3 to 7 (`equations.py`), over Zhu et al. (CycleGAN, ICCV 2017).
+
+What the paper leaves open, and how it is read: both cycle terms, both identity terms, T and F in one step; C_T is
+trained beside them on T(x) with labels, and fixed in T's step; F and Dis_own "in a similar way, except for the
+classification loss". All gradients of a step are taken at the same weights, which is the usual alternation: T and F see
+discriminators and a C_T that do not move with them, and those see what T and F made before they moved.
+
+T is trained on the site's patients without noise: nothing of it may leave the site.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from harmonize import equations
+from harmonize.elastic import deformed
+from harmonize.generators import Discriminator, Norm, Transformer, translated
+from harmonize.networks import Classifier, initialised
+from harmonize.own import Own, complain, patient_means, shifted
+from harmonize.scale import Told, silent
+from harmonize.unfinished import Training, fingerprint, restored, write
+from harmonize.views import View, mixed, noisy, pooled, viewed
+from privacy.folder import Folder
+from privacy.message import Params
+
+TELL = 10  # steps between two words about progress
+
+# Section III.A: Adam, learning rate 1e-4, batch 24, for all networks. What the paper does not mention is off.
+PAPER: dict[str, Any] = {
+    "batch": 24, "lr_t": 1e-4, "lr_d": 1e-4, "lr_c": 1e-4, "betas": (0.9, 0.999), "decay": False, "noise": 0.0,
+    "pool": 0, "ema": 0.0, "norm": "instance", "residual": False, "augment": "flip", "keep_mean": "none",
+    "cycle": 10.0, "identity": 5.0, "classification": 1.0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class CycleGan:
+    """Settings.
+
+    variant: `paper` fixes what `PAPER` lists; those fields may not be set then. steps: of training. batch: images of
+    either kind in a step. width, downs, blocks, norm, residual: see `generators.Transformer`. critic: width of the
+    discriminators. classifier: width of C_T. cycle, identity, classification: weights in equation 7. lr_t: of T and F;
+    lr_d: of the discriminators; lr_c: of C_T. betas: Adam's. decay: learning rates fall linearly to 0 in the second
+    half. noise: standard deviation of what is added to the discriminators' inputs, falling to 0 over the training.
+    pool: earlier translations that the discriminators are also shown; 0 = none. ema: decay of the mean of T's and F's
+    weights that is kept in the end; 0 = the last weights. copies: deformed copies of every image, made before the
+    training. augment: of each batch. keep_mean: `patient` gives every patient's images the mean that the central
+    region had before, plus one number for the whole site: patients keep their order. amp: bfloat16 where the device
+    is a GPU. every: steps between two states on disk.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+    learns: ClassVar[bool] = True
+
+    name: Literal["cyclegan"] = "cyclegan"
+    variant: Literal["consilium", "paper"] = "consilium"
+    steps: int = 600
+    batch: int = 6
+    width: int = 8
+    downs: int = 1
+    blocks: int = 2
+    norm: Norm = "instance"
+    residual: bool = False
+    critic: int = 16
+    classifier: int = 8
+    cycle: float = 10.0
+    identity: float = 5.0
+    classification: float = 1.0
+    lr_t: float = 1e-3
+    lr_d: float = 1e-4
+    lr_c: float = 1e-3
+    betas: tuple[float, float] = (0.5, 0.99)
+    decay: bool = True
+    noise: float = 0.1
+    pool: int = 0
+    ema: float = 0.995
+    copies: int = 2
+    augment: View = "flip"
+    keep_mean: Literal["none", "patient"] = "none"
+    amp: bool = True
+    every: int = 100
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name} must {rule}, found {getattr(self, name)}"
+            for names, rule, fine in (
+                (("steps", "batch", "blocks", "every"), "be at least 1", lambda v: v >= 1),
+                (("width", "critic", "classifier"), "be a multiple of 4, at least 4", lambda v: v >= 4 and v % 4 == 0),
+                (("downs",), "lie in 1..2", lambda v: 1 <= v <= 2),
+                (("cycle", "identity", "classification", "noise"), "be finite and >= 0", lambda v: 0 <= v < math.inf),
+                (("lr_t", "lr_d", "lr_c"), "be finite and > 0", lambda v: 0 < v < math.inf),
+                (("pool", "copies"), "be at least 0", lambda v: v >= 0),
+                (("ema",), "lie in [0, 1)", lambda v: 0 <= v < 1),
+                (("betas",), "be two numbers in [0, 1)", lambda v: all(0 <= beta < 1 for beta in v)),
+            )
+            for name in names
+            if not fine(getattr(self, name))
+        ]
+        if self.variant == "paper":
+            own = [f.name for f in fields(self) if f.name in PAPER and getattr(self, f.name) != f.default]
+            if own:
+                problems.append(f"variant paper fixes {', '.join(own)}: remove them, or set variant: consilium")
+        if problems:
+            raise ValueError("cyclegan: " + "; ".join(problems))
+
+    def meant(self) -> CycleGan:
+        """These settings with all that `variant` fixes written out."""
+        return self if self.variant == "consilium" else replace(self, variant="consilium", **PAPER)
+
+    def transformer(self, channels: int) -> Transformer:
+        """T's and F's network."""
+        s = self.meant()
+        return Transformer(channels, width=s.width, downs=s.downs, blocks=s.blocks, norm=s.norm, residual=s.residual)
+
+    def fit(
+        self,
+        own: Own,
+        shared: Tensor,
+        *,
+        seed: int,
+        folder: Folder | None = None,
+        told: Told = silent,
+        device: str | torch.device = "cpu",
+    ) -> Params:
+        """Train T and F.
+
+        Args:
+            own: the site's training images, H and W multiples of 4.
+            shared: (m, C, H, W), the shared images.
+            seed: fixes everything: a training that was cut off and resumed gives the same bits, on the same machine.
+            folder: keeps a state every `every` steps, and goes on from one of the same settings, seed and images.
+            told: shown the steps done; may raise to stop.
+            device: where it is trained.
+
+        Returns:
+            On the CPU: T under `translator/`, F under `back/`, and `keep/own`, `keep/translated` (C,): mean over the
+            site's patients of the central region's mean, before and after T.
+
+        Raises:
+            ValueError: the images do not fit each other or these settings; all reasons are named.
+        """
+        complain(own, shared)
+        mean = _trained(self.meant(), own, shared, seed, folder, told, torch.device(device))
+        params = {name.replace(".", "/", 1): value.detach().cpu() for name, value in mean.state_dict().items()}
+        images = own.images.to(device)
+        new = translated(self._network(params, "translator"), images)
+        before, after = (patient_means(x, own.patient).mean(dim=0) for x in (images, new))
+        return {**params, "keep/own": before, "keep/translated": after}
+
+    def translate(self, params: Params, images: Tensor, patient: Tensor) -> Tensor:
+        """T of images (n, C, H, W); with `keep_mean: patient` each patient's central mean is put back."""
+        out = translated(self._network(params, "translator"), images)
+        if self.meant().keep_mean == "none":
+            return out
+        by = (params["keep/translated"] - params["keep/own"]).cpu()
+        return shifted(out, patient_means(images, patient) + by, patient)
+
+    def returned(self, params: Params, images: Tensor) -> Tensor:
+        """F(T(x)), both networks alone, for the cycle error of images (n, C, H, W)."""
+        forth = translated(self._network(params, "translator"), images)
+        return translated(self._network(params, "back"), forth)
+
+    def _network(self, params: Params, which: str) -> Transformer:
+        weights = {name.removeprefix(f"{which}/"): w for name, w in params.items() if name.startswith(f"{which}/")}
+        with torch.device("meta"):  # no numbers are drawn for weights that are replaced at once
+            net = self.transformer(weights["layers.0.weight"].shape[1])
+        net.load_state_dict(weights, assign=True)
+        return net
+
+
+class Batch(NamedTuple):
+    """x: (b, C, H, W) own images, y: (b,) their labels; z: (b, C, H, W) shared images, which the paper writes x^."""
+
+    x: Tensor
+    y: Tensor
+    z: Tensor
+
+
+class Losses(NamedTuple):
+    """transformers: equation 7 for T, and the same without C_T for F. critics: what Dis and C_T minimize."""
+
+    transformers: Tensor
+    critics: Tensor
+
+
+def networks(settings: CycleGan, inputs: tuple[int, int, int]) -> nn.ModuleDict:
+    """T, F, Dis_shared, Dis_own, C_T for images (C, H, W), as `translator, back, dis_shared, dis_own, classifier`."""
+    parts: dict[str, nn.Module] = {
+        "translator": settings.transformer(inputs[0]),
+        "back": settings.transformer(inputs[0]),
+        "dis_shared": Discriminator(inputs[0], width=settings.critic),
+        "dis_own": Discriminator(inputs[0], width=settings.critic),
+        "classifier": Classifier(inputs, settings.classifier),
+    }
+    for part in parts.values():
+        # Convolutions are quicker with channels last, group norm many times slower (on a CPU).
+        if not any(isinstance(module, nn.GroupNorm) for module in part.modules()):
+            part.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return nn.ModuleDict(parts)
+
+
+def losses(
+    settings: CycleGan,
+    nets: Mapping[str, nn.Module] | nn.ModuleDict,
+    batch: Batch,
+    *,
+    noise: float = 0.0,
+    pool: dict[str, Tensor] | None = None,
+    generator: torch.Generator | None = None,
+) -> Losses:
+    """Equations 3 to 7 on a batch. noise: standard deviation of what is added to what the discriminators see."""
+    x, y, z = batch
+    T, F, C_T = nets["translator"], nets["back"], nets["classifier"]
+    Tx, Tz = T(torch.cat([x, z])).split([len(x), len(z)])
+    Fz, Fx = F(torch.cat([z, x])).split([len(z), len(x)])
+    probability = torch.sigmoid(C_T(Tx))
+    transformers = (
+        settings.cycle * (equations.cycle(F(Tx), x) + equations.cycle(T(Fz), z))
+        + settings.identity * (equations.identity(Tz, z) + equations.identity(Fx, x))
+        + settings.classification * equations.classification(probability, y)
+    )
+    critics = equations.classification(probability, y)
+    for name, real, made in (("dis_shared", z, Tx), ("dis_own", x, Fz)):
+        scores = nets[name](noisy(made, noise, generator))
+        transformers = transformers + equations.adversarial(scores)
+        if settings.pool and pool is not None:
+            scores = nets[name](noisy(pooled(pool, name, made.detach(), settings.pool, generator), noise, generator))
+        critics = critics + equations.discrimination(nets[name](noisy(real, noise, generator)), scores)
+    return Losses(transformers, critics)
+
+
+def _trained(
+    s: CycleGan, own: Own, shared: Tensor, seed: int, folder: Folder | None, told: Told, device: torch.device
+) -> nn.Module:
+    C, H, W = own.images.shape[1:]
+    nets = initialised(lambda: networks(s, (C, H, W)), seed).to(device)
+    mean = AveragedModel(_wanted(nets), multi_avg_fn=get_ema_multi_avg_fn(s.ema))  # type: ignore[no-untyped-call]
+    sides = ((s.lr_t, ("translator", "back")), (s.lr_d, ("dis_shared", "dis_own")), (s.lr_c, ("classifier",)))
+    groups = [{"params": [p for name in names for p in nets[name].parameters()], "base": lr} for lr, names in sides]
+    training = Training(nets, mean, torch.optim.Adam(groups, betas=s.betas, fused=True), {})
+    of = fingerprint([asdict(s), seed, device.type], [own.images, own.labels, shared])
+    first = restored(training, folder, of)
+    if first < s.steps:
+        data = _augmented(s, own, shared, seed, device)
+        for step in range(first, s.steps):
+            if step % TELL == 0:
+                told(step, s.steps, "translation")
+            _step(s, training, data, seed, step)
+            if folder is not None and ((step + 1) % s.every == 0 or step + 1 == s.steps):
+                write(training, folder, step + 1, of)
+    told(s.steps, s.steps, "translation")
+    return mean.module
+
+
+def _step(s: CycleGan, training: Training, data: Batch, seed: int, step: int) -> None:
+    """One step. All that is random in it comes from (seed, step), so that nothing of it must be kept for a resume."""
+    device = data.x.device
+    g = torch.Generator(device).manual_seed(mixed(seed, step))
+    i = torch.randint(len(data.x), (s.batch,), generator=g, device=device)
+    j = torch.randint(len(data.z), (s.batch,), generator=g, device=device)
+    batch = Batch(viewed(data.x[i], s.augment, g), data.y[i], viewed(data.z[j], s.augment, g))
+    left = 1.0 - step / s.steps
+    with torch.autocast(device.type, torch.bfloat16, enabled=s.amp and device.type == "cuda"):
+        found = losses(s, training.nets, batch, noise=s.noise * left, pool=training.pool, generator=g)
+    groups = training.rule.param_groups
+    transformers, critics = groups[0]["params"], [*groups[1]["params"], *groups[2]["params"]]
+    # Each side's gradient stops at its own weights: the other side's are passed through, and none is computed for them.
+    grads = [
+        *torch.autograd.grad(found.transformers, transformers, retain_graph=True),
+        *torch.autograd.grad(found.critics, critics),
+    ]
+    for p, grad in zip([*transformers, *critics], grads, strict=True):
+        p.grad = torch.empty_like(p).copy_(grad)  # fused Adam walks along memory: all it is given must lie alike
+    for group in groups:
+        group["lr"] = group["base"] * (min(1.0, 2.0 * left) if s.decay else 1.0)
+    training.rule.step()
+    training.mean.update_parameters(_wanted(training.nets))
+
+
+def _wanted(nets: nn.ModuleDict) -> nn.ModuleDict:
+    return nn.ModuleDict({name: nets[name] for name in ("translator", "back")})
+
+
+def _augmented(s: CycleGan, own: Own, shared: Tensor, seed: int, device: torch.device) -> Batch:
+    """Every image and its deformed copies, on the device. Shared images are deformed too: both kinds blur alike."""
+    x = torch.cat([own.images, deformed(own.images, s.copies, seed=mixed(seed, -1))])
+    z = torch.cat([shared, deformed(shared, s.copies, seed=mixed(seed, -2))])
+    y = torch.cat([own.labels, own.labels.repeat_interleave(s.copies)])
+    return Batch(x.to(device), y.to(device), z.to(device))

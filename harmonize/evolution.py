@@ -1,0 +1,279 @@
+"""Private evolution: which of a public prior's pictures look like the patients, told by patients' noised votes.
+
+Lin et al., Differentially private synthetic data via foundation model APIs 1, ICLR 2024, with a simulator in the place
+of a foundation model (arXiv 2502.05505). A population of candidates - what a prior draws them from - is rendered; each
+patient has one vote, shared by their images, each of which votes for the nearest candidate of its own class; from the
+noised histogram come the parents of the next population. Everything after the histogram is post-processing, and the
+last population with its weights is the model: nothing in it came past the noise.
+
+What can be drawn is what the prior can draw. A lesion of a kind that it does not know will not appear. And where each
+candidate has less than a deviation of the noise in votes, chance picks the parents: the population then shrinks to a
+few pictures that may be farther from the patients than the prior is (48 patients at epsilon 3, for instance).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from harmonize.drawing import Inputs
+from harmonize.embedding import Basis, basis, project
+from harmonize.prior import PRIORS, Prior, PriorName, drawn
+from harmonize.scale import Told, silent
+from privacy.access import Access
+from privacy.accounting import mu_of
+from privacy.message import Params
+
+SLACK = 1e-9  # the root that `mu_of` finds may lie on the wrong side by its tolerance
+LARGEST = 48  # pixels along a side when pictures are compared
+CELLS = 6  # along a side, of the map of how rough a picture is
+SEEDS = 2**62
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateEvolution:
+    """Settings. epsilon, delta: of all rounds together, for adding or removing a patient; None: no noise, no guarantee.
+
+    prior: whose pictures. candidates: how many, half of each class unless labels are given. rounds: how often patients
+    vote; k rounds need sqrt(k) times the noise. threshold: votes below so many deviations of the noise count as none.
+    spread, settled: standard deviation of a child's theta in the first and last generation. share: of theta's numbers
+    that a child changes; mixed: of those that it has from a second parent of either class, since what a scanner does is
+    the same in both. jitter: the deviation in `sampled`. public: prior pictures behind the features; components:
+    principal components of these; roughness: weight of local contrast beside them.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["private_evolution"] = "private_evolution"
+    prior: PriorName = "prostate_adc"
+    epsilon: float | None = 10.0
+    delta: float = 1e-5
+    candidates: int = 150
+    rounds: int = 6
+    threshold: float = 1.0
+    spread: float = 0.3
+    settled: float = 0.05
+    share: float = 0.4
+    mixed: float = 0.5
+    jitter: float = 0.03
+    public: int = 2000
+    components: int = 40
+    roughness: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check all settings.
+
+        Raises:
+            ValueError: one message names all problems.
+        """
+        rules: tuple[tuple[str, float | None, float, float], ...] = (
+            ("epsilon", self.epsilon, 1e-3, 1e3),
+            ("delta", self.delta, 1e-12, 0.1),
+            ("candidates", self.candidates, 2, 10_000),
+            ("rounds", self.rounds, 1, 100),
+            ("threshold", self.threshold, 0.0, 10.0),
+            ("spread", self.spread, 1e-4, 1.0),
+            ("settled", self.settled, 1e-4, 1.0),
+            ("share", self.share, 0.0, 1.0),
+            ("mixed", self.mixed, 0.0, 1.0),
+            ("jitter", self.jitter, 0.0, 1.0),
+            ("public", self.public, 2, 100_000),
+            ("components", self.components, 1, 1000),
+            ("roughness", self.roughness, 0.0, 100.0),
+        )
+        wrong = [
+            f"{name} must be in [{low:g}, {high:g}], found {value}"
+            for name, value, low, high in rules
+            if value is not None and not low <= value <= high
+        ]
+        if self.prior not in PRIORS:
+            wrong.append(f"prior must be one of {', '.join(PRIORS)}, found {self.prior!r}")
+        if wrong:
+            raise ValueError("private_evolution: " + "; ".join(wrong))
+
+    @property
+    def private(self) -> bool:
+        """Whether these settings promise anything."""
+        return self.epsilon is not None
+
+
+def noises(epsilon: float, delta: float, rounds: int) -> float:
+    """The noise multiplier of each of `rounds` noised histograms that cost (epsilon, delta) together.
+
+    Gaussian noise s used k times is Gaussian noise s / sqrt(k); one is calibrated by the analytic Gaussian mechanism.
+
+    Raises:
+        ValueError: epsilon, delta or rounds is out of range.
+    """
+    if rounds < 1:
+        raise ValueError(f"rounds must be at least 1, found {rounds}")
+    return math.sqrt(rounds) * (1 + SLACK) / mu_of(epsilon, delta)
+
+
+class _Candidates(NamedTuple):
+    theta: Tensor  # (n, latent)
+    y: Tensor  # (n,)
+    noise_seed: Tensor  # (n,)
+
+
+class _View(NamedTuple):
+    """How pictures are compared. It is public: it is made of a prior's pictures only.
+
+    spread: root of the summed variance along the basis. mean, deviation: (cells,) of `_rough`. weight: of one cell.
+    """
+
+    basis: Basis
+    spread: float
+    mean: Tensor
+    deviation: Tensor
+    weight: float
+
+
+def evolve(
+    settings: PrivateEvolution,
+    access: Access,
+    inputs: Inputs,
+    *,
+    labels: Tensor | None = None,
+    seed: int,
+    told: Told = silent,
+    noise: float | None = None,
+) -> Params:
+    """Let the training patients of `access`, whose images are in network space (C, H, W), vote for `rounds` rounds.
+
+    labels: (n,) the candidates' classes, instead of half and half; they are in the model, so they must be public or
+    paid for. noise: the multiplier that the votes have, where it is not that of `noises`; it only sets the threshold.
+
+    Returns:
+        The last population: "theta" (n, latent), "y" (n,), "noise_seed" (n,), "weight" (n,) float64 of sum 1 within
+        each class.
+
+    Raises:
+        ValueError: the labels or the inputs do not fit.
+    """
+    prior = PRIORS[settings.prior]
+    y = torch.arange(settings.candidates) % 2 if labels is None else labels.cpu().long()
+    if sorted(set(y.tolist())) != [0, 1]:
+        raise ValueError(f"labels must name both classes, 0 and 1: found {sorted(set(y.tolist()))} in {len(y)} labels")
+    if noise is None:
+        noise = 0.0 if settings.epsilon is None else noises(settings.epsilon, settings.delta, settings.rounds)
+    generator = torch.Generator().manual_seed(seed)
+    told(0, settings.rounds, "public pictures")
+    view = _view(settings, prior, inputs, seed)
+    now = _Candidates(torch.rand(len(y), prior.latent, generator=generator), y, _seeds(len(y), generator))
+    weight = torch.zeros(len(y), dtype=torch.float64)
+    for turn in range(settings.rounds):
+        if turn:
+            progress = (turn - 1) / max(1, settings.rounds - 2)
+            scale = settings.spread ** (1 - progress) * settings.settled**progress
+            now = _next(settings, now, weight, scale, generator)
+        features = _seen(view, prior.render(*now, inputs))
+        weight = _weights(_votes(access, view, features, y), y, settings.threshold * noise)
+        told(turn + 1, settings.rounds, "votes")
+    return {"theta": now.theta, "y": now.y, "noise_seed": now.noise_seed, "weight": weight}
+
+
+def sampled(settings: PrivateEvolution, inputs: Inputs, params: Params, y: Tensor, *, seed: int) -> Tensor:
+    """Pictures (n, C, H, W) in network space of the classes y (n,): candidates by weight, a little varied, new seeds.
+
+    Pure in its arguments; a row is drawn once, so rows differ however many are asked for.
+    """
+    prior = PRIORS[settings.prior]
+    generator = torch.Generator().manual_seed(seed)
+    parent = torch.zeros(len(y), dtype=torch.long)
+    for where, own in zip(_of_classes(y.cpu()), _of_classes(params["y"]), strict=True):
+        if len(where):
+            parent[where] = own[torch.multinomial(params["weight"][own], len(where), True, generator=generator)]
+    theta = params["theta"][parent]
+    theta = reflected(theta + settings.jitter * torch.randn(theta.shape, generator=generator))
+    return prior.render(theta, y.cpu(), _seeds(len(y), generator), inputs)
+
+
+def reflected(theta: Tensor) -> Tensor:
+    """Back into [0, 1], as a mirror at 0 and at 1 would."""
+    return 1 - (theta.remainder(2) - 1).abs()
+
+
+def _view(settings: PrivateEvolution, prior: Prior, inputs: Inputs, seed: int) -> _View:
+    images = drawn(prior, torch.arange(settings.public) % 2, inputs, seed)
+    components, rough = basis(_small(images), settings.components), _rough(images)
+    spread = max(float(components.deviation.norm()), 1e-6)
+    weight = settings.roughness / math.sqrt(rough.shape[1])
+    return _View(components, spread, rough.mean(dim=0), rough.std(dim=0).clamp(min=1e-6), weight)
+
+
+def _seen(view: _View, images: Tensor) -> Tensor:
+    """(n, k): principal components, and how rough an image is here and there. Public pictures have a norm of about 1 in
+    either part, so that neither decides alone.
+    """
+    rough = ((_rough(images) - view.mean) / view.deviation).clamp(-3, 3)
+    return torch.cat([project(view.basis, _small(images)) / view.spread, rough * view.weight], dim=1)
+
+
+def _small(images: Tensor) -> Tensor:
+    height, width = images.shape[-2:]
+    if max(height, width) <= LARGEST:
+        return images
+    return functional.adaptive_avg_pool2d(images, (min(height, LARGEST), min(width, LARGEST)))
+
+
+def _rough(images: Tensor) -> Tensor:
+    """Logarithm of the mean difference from the neighbours' mean in each cell: (n, cells)."""
+    around = functional.avg_pool2d(functional.pad(images, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
+    contrast = (images - around).abs().mean(dim=1, keepdim=True)
+    return (functional.adaptive_avg_pool2d(contrast, CELLS) + 1e-3).log().flatten(1)
+
+
+def _votes(access: Access, view: _View, features: Tensor, y: Tensor) -> Tensor:
+    def assign(images: Tensor, labels: Tensor) -> Tensor:
+        mine = _seen(view, images.cpu().float())
+        far = torch.cdist(mine, features)
+        other = labels.cpu()[:, None] != y[None]
+        return far.masked_fill(other, math.inf).argmin(dim=1).to(labels.device)
+
+    return access.votes(assign, len(y)).cpu()
+
+
+def _weights(votes: Tensor, y: Tensor, floor: float) -> Tensor:
+    """Votes above the floor, of sum 1 within each class; equal ones where a class has none left."""
+    kept = (votes - floor).clamp(min=0.0)
+    for own in _of_classes(y):
+        if not bool(kept[own].any()):
+            kept[own] = 1.0
+        kept[own] = kept[own] / kept[own].sum()
+    return kept
+
+
+def _next(
+    settings: PrivateEvolution, now: _Candidates, weight: Tensor, scale: float, generator: torch.Generator
+) -> _Candidates:
+    """Parents by weight: who is drawn stays as it is, and for every further time that it is drawn it has a child."""
+    parent = torch.empty(len(now.y), dtype=torch.long)
+    again = torch.zeros(len(now.y), dtype=torch.bool)
+    for own in _of_classes(now.y):
+        parent[own] = own[torch.multinomial(weight[own], len(own), True, generator=generator)].sort().values
+        again[own[1:]] = parent[own[1:]] == parent[own[:-1]]
+    second = torch.multinomial(weight, len(parent), True, generator=generator)
+    shape = now.theta.shape
+    mixed = torch.rand(shape, generator=generator) < settings.mixed
+    step = scale * torch.randn(shape, generator=generator) * (torch.rand(shape, generator=generator) < settings.share)
+    child = reflected(torch.where(mixed, now.theta[second], now.theta[parent]) + step)
+    return _Candidates(
+        torch.where(again[:, None], child, now.theta[parent]),
+        now.y,
+        torch.where(again, _seeds(len(parent), generator), now.noise_seed[parent]),
+    )
+
+
+def _of_classes(y: Tensor) -> list[Tensor]:
+    """Of each class the indices of its candidates."""
+    return [(y == label).nonzero().flatten() for label in (0, 1)]
+
+
+def _seeds(number: int, generator: torch.Generator) -> Tensor:
+    return torch.randint(SEEDS, (number,), generator=generator)

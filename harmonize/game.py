@@ -1,0 +1,173 @@
+"""The game of WGAN-GP: a critic that patients train through a door, and a generator that only the critic trains.
+
+Gulrajani et al., Improved training of Wasserstein GANs, NeurIPS 2017, algorithm 1, with classes. What its numbers are
+and what guarantee they buy is in `harmonize/wgan.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Adam
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from harmonize.networks import CLASSES, Critic, Generator, Inputs, Module, initialised
+from privacy.access import Access, Batch
+from privacy.message import Params
+
+BETAS = (0.5, 0.9)
+TOLD_EVERY = 5
+
+Losses: TypeAlias = Callable[[Callable[..., Tensor], Batch], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """The numbers of one game; `harmonize.wgan.WganGp` says what they mean."""
+
+    steps: int
+    critic_steps: int
+    views: int
+    batch: int
+    lr: float
+    gp_weight: float
+
+
+class Players(NamedTuple):
+    """average: the running mean of the generator, which makes the images. inputs: (C, H, W)."""
+
+    generator: Generator
+    average: AveragedModel
+    critic: Critic
+    inputs: Inputs
+
+
+def players(
+    latent: int, inputs: Inputs, width: int, *, ema: float, start: Params | None, seed: int, device: torch.device
+) -> Players:
+    """Both networks as `start` has them, or as random numbers from the seed.
+
+    Raises:
+        ValueError: inputs that no network here takes, or `start` of other networks.
+    """
+    generator = initialised(lambda: Generator(latent, inputs, width), seed)
+    critic = initialised(lambda: Critic(inputs, width), seed + 1)
+    if start is not None:
+        generator, critic = loaded(generator, start, "generator"), loaded(critic, start, "critic")
+    generator, critic = generator.to(device), critic.to(device)
+    average = AveragedModel(generator, multi_avg_fn=get_ema_multi_avg_fn(ema))  # type: ignore[no-untyped-call]
+    return Players(generator, average, critic, inputs)
+
+
+def played(
+    own: Players,
+    access: Access,
+    rules: Rules,
+    *,
+    seed: int,
+    told: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """Both players learn, in place. The fakes, alpha and the generator's z follow from the seed.
+
+    told: (done, total) every few steps of the critic; what it raises ends the game.
+    """
+    objective = critic_losses(own.inputs, rules.gp_weight)
+    rng = torch.Generator().manual_seed(seed)
+    judging, making = (Adam(net.parameters(), lr=rules.lr, betas=BETAS) for net in (own.critic, own.generator))
+    for step in range(rules.steps):
+        if step % TOLD_EVERY == 0:
+            told(step, rules.steps)
+        aux = fakes(own.generator, rng, batch=rules.batch, views=rules.views, device=access.device)
+        _step(judging, own.critic, access.gradient(own.critic, objective, access.draw(), aux).gradient)
+        if (step + 1) % rules.critic_steps == 0:
+            _step(making, own.generator, _generator_gradient(own, rng, rules.batch, access.device))
+            own.average.update_parameters(own.generator)
+    told(rules.steps, rules.steps)
+
+
+def critic_losses(inputs: Inputs, gp_weight: float) -> Losses:
+    """The critic's objective: (forward, batch) -> (b,), one loss a view.
+
+    D(fake, y) - D(x, y) + gp_weight (||grad D(x~, y)||_2 - 1)^2 (equation 1 of the paper), x~ = alpha x + (1 - alpha)
+    fake, where the fake is of the view's own class y and batch.aux is what `fakes` packed.
+    """
+
+    def losses(forward: Callable[..., Tensor], batch: Batch) -> Tensor:
+        if batch.aux is None or batch.y is None:
+            raise ValueError("the critic's loss needs classes and fakes, found none: give `fakes` as aux")
+        y, alpha = batch.y, batch.aux[:, -1].view(-1, 1, 1, 1)
+        of_classes = batch.aux[:, :-1].reshape(-1, CLASSES, *inputs)
+        fake = torch.where(y.view(-1, 1, 1, 1) == 1, of_classes[:, 1], of_classes[:, 0])
+        between = alpha * batch.x + (1 - alpha) * fake
+
+        def score(image: Tensor) -> Tensor:
+            return forward(image, y).sum()
+
+        square: Tensor = torch.func.grad(score)(between).flatten(1).square().sum(dim=1)
+        slope = (square + 1e-16).sqrt()  # a root has no slope at 0
+        return forward(fake, y) - forward(batch.x, y) + gp_weight * (slope - 1).square()
+
+    return losses
+
+
+def fakes(generator: Generator, rng: torch.Generator, *, batch: int, views: int, device: torch.device) -> Tensor:
+    """For each view slot a fake of either class and alpha, flat: (A, K, 2 C H W + 1), with K = views, A K >= batch.
+
+    Of either class, because which one a view needs is known behind the door only.
+    """
+    sets = -(-batch // views)
+    z = torch.randn(sets * views, generator.latent, generator=rng).to(device)
+    alpha = torch.rand(len(z), 1, generator=rng).to(device)
+    with torch.no_grad():
+        made = [generator(z, torch.full((len(z),), c, device=device)).flatten(1) for c in range(CLASSES)]
+    return torch.cat([*made, alpha], dim=1).reshape(sets, views, -1)
+
+
+def loaded(module: Module, params: Params, part: str) -> Module:
+    """`module`, with its parameters from params under "part/...".
+
+    Raises:
+        ValueError: a name that is missing, too much, or of another shape, all told at once.
+    """
+    given = {name.removeprefix(f"{part}/"): value for name, value in params.items() if name.startswith(f"{part}/")}
+    needed = module.state_dict()
+    wrong = [f"{name} is missing" for name in sorted(needed.keys() - given.keys())]
+    wrong += [f"{name} has no place" for name in sorted(given.keys() - needed.keys())]
+    wrong += [
+        f"{name} has shape {tuple(given[name].shape)}, needed is {tuple(value.shape)}"
+        for name, value in needed.items()
+        if name in given and given[name].shape != value.shape
+    ]
+    if wrong:
+        raise ValueError(f"these parameters are of another {part}: {'; '.join(wrong)}; use equal sizes and settings")
+    module.load_state_dict(given)
+    return module
+
+
+def kept(own: Players) -> Params:
+    """The generator's running mean under "generator/...", the critic under "critic/...", copied to the CPU."""
+    parts = {"generator": own.average.module, "critic": own.critic}
+    return {
+        f"{part}/{name}": value.detach().cpu().clone()
+        for part, module in parts.items()
+        for name, value in module.state_dict().items()
+    }
+
+
+def _generator_gradient(own: Players, rng: torch.Generator, batch: int, device: torch.device) -> Params:
+    """Of -mean D(G(z, y), y), with classes equally likely."""
+    z = torch.randn(batch, own.generator.latent, generator=rng).to(device)
+    y = torch.randint(CLASSES, (batch,), generator=rng).to(device)
+    named = dict(own.generator.named_parameters())
+    found = torch.autograd.grad(-own.critic(own.generator(z, y), y).mean(), list(named.values()))
+    return dict(zip(named, found, strict=True))
+
+
+def _step(rule: Adam, module: nn.Module, gradient: Mapping[str, Tensor]) -> None:
+    for name, p in module.named_parameters():
+        p.grad = gradient[name]
+    rule.step()

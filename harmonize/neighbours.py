@@ -1,0 +1,96 @@
+"""The two requirements of VAFL's Algorithm 1: close to a reference image in features, far from all of them in pixels.
+
+Yan et al., IEEE JBHI 2021, section II.B. Everything is computed in float64 on the CPU.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Reference(NamedTuple):
+    """References of one class. pixels: (n, d). patient: (n,). between: (n, n) distances in pixels.
+
+    rest: (r, d) of the other classes, to each of which a candidate must be farther than limits (r,).
+    """
+
+    pixels: Tensor
+    patient: Tensor
+    between: Tensor
+    rest: Tensor
+    limits: Tensor
+
+
+def referenced(images: Tensor, patient: Tensor, rest: tuple[Tensor, Tensor] | None = None) -> Reference:
+    """References in an order that depends on nothing but what they are, so that neither does a t-SNE map.
+
+    images: (n, ...). patient: (n,). rest: images (r, ...) of the other classes and their `limits` (r,).
+    """
+    rows = images.detach().cpu().float().flatten(1)
+    keys = [
+        (blake2b(row.numpy().tobytes(), digest_size=16).digest(), int(who))
+        for row, who in zip(rows, patient, strict=True)
+    ]
+    order = torch.tensor(sorted(range(len(rows)), key=keys.__getitem__))
+    pixels = rows[order].double()
+    apart = (pixels[:0], pixels[:0, 0]) if rest is None else (_flat(rest[0]), rest[1])
+    return Reference(pixels, patient[order], torch.cdist(pixels, pixels), *apart)
+
+
+def limits(images: Tensor, patient: Tensor, *, others: bool) -> Tensor:
+    """(n,) distance of each image (n, ...) to the nearest other one; with `others`, of another patient."""
+    pixels = _flat(images)
+    return torch.where(_barred(patient, others), torch.inf, torch.cdist(pixels, pixels)).amin(dim=1)
+
+
+def judged(
+    candidates: Tensor,
+    features: Tensor,
+    reference: Reference,
+    reference_features: Tensor,
+    *,
+    closeness: float,
+    neighbours: int,
+    others: bool,
+) -> tuple[Tensor, Tensor]:
+    """Both requirements, lines 9 to 19 of Algorithm 1, for candidates (m, d) with features (m, k).
+
+    Args:
+        reference_features: (n, k), in the order of `reference`. closeness: share of the largest distance between them.
+        neighbours: how many; where fewer may be neighbours, all are that may be. others: of other patients only.
+
+    Returns:
+        Of each candidate (m,) whether it is close to its nearest reference in features, and whether it is far from all
+        references in pixels.
+    """
+    f, fr = features.double(), reference_features.double()
+    between = torch.cdist(fr, fr)
+    gap, nearest = _nearest(candidates, reference.pixels)
+    close = (f - fr[nearest]).norm(dim=1) < closeness * between.max()
+    barred = _barred(reference.patient, others)
+    ranked = torch.where(barred, torch.inf, between).sort(dim=1, stable=True).indices[:, :neighbours]
+    pixels = torch.where(barred, 0.0, reference.between).gather(1, ranked)
+    distinct = gap > pixels.amax(dim=1)[nearest]
+    if len(reference.rest):
+        gap, nearest = _nearest(candidates, reference.rest)
+        distinct &= gap > reference.limits[nearest]
+    return close, distinct
+
+
+def _barred(patient: Tensor, others: bool) -> Tensor:
+    """(n, n): who is no neighbour of whom."""
+    return patient[:, None] == patient if others else torch.eye(len(patient), dtype=torch.bool)
+
+
+def _nearest(candidates: Tensor, pixels: Tensor) -> tuple[Tensor, Tensor]:
+    """Distance (m,) of each candidate to its nearest row of pixels (n, d), and which that is. Of a copy exactly 0."""
+    nearest = torch.cdist(candidates, pixels).argmin(dim=1)
+    return (candidates - pixels[nearest]).norm(dim=1), nearest
+
+
+def _flat(images: Tensor) -> Tensor:
+    return images.detach().cpu().float().flatten(1).double()

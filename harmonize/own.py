@@ -1,0 +1,96 @@
+"""What a translation is given of a site: its training images, which patients they are of, which part of them counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+BACKGROUND = -1.0  # the low end of network space: what a scanner masked out lies exactly there
+Region: TypeAlias = Literal["foreground", "centre", "all"]
+
+
+class Own(NamedTuple):
+    """A site's training images. images: (n, C, H, W) float32 in [-1, 1]; labels: (n,) int64 in {0, 1};
+    patient: (n,) int64, equal for one patient's rows.
+    """
+
+    images: Tensor
+    labels: Tensor
+    patient: Tensor
+
+
+def central(images: Tensor) -> Tensor:
+    """The middle half of each side: (..., H/2, W/2), a view."""
+    h, w = images.shape[-2:]
+    return images[..., h // 4 : h - h // 4, w // 4 : w - w // 4]
+
+
+def counted(images: Tensor, region: Region) -> Tensor:
+    """Which pixels are measured, (n, C, H, W) bool: all of them, all above the background, or those in the middle."""
+    if region == "all":
+        return torch.ones_like(images, dtype=torch.bool)
+    above = images > BACKGROUND
+    if region == "foreground":
+        return above
+    middle = torch.zeros_like(above)
+    central(middle).copy_(central(above))
+    return middle
+
+
+def rows_of(patient: Tensor) -> Iterator[Tensor]:
+    """For each patient, in ascending order, the indices (k,) of his rows, on the CPU."""
+    order = torch.argsort(patient.cpu(), stable=True)
+    _, sizes = torch.unique_consecutive(patient.cpu()[order], return_counts=True)
+    yield from torch.split(order, sizes.tolist())
+
+
+def patient_means(images: Tensor, patient: Tensor) -> Tensor:
+    """Mean of the central region over all images of each patient, (patients, C) on the CPU, in ascending order."""
+    middle = central(images).mean(dim=(2, 3)).double().cpu()
+    means = [middle[rows].mean(dim=0, keepdim=True) for rows in rows_of(patient)]
+    return torch.cat([middle[:0], *means]).float()
+
+
+def shifted(images: Tensor, goal: Tensor, patient: Tensor) -> Tensor:
+    """Add one number to each patient's images, so that his central mean becomes `goal` once clipped to [-1, 1].
+
+    images: (n, C, H, W). goal: (patients, C), in ascending order of patients. What clipping takes is made good by
+    bisection, so the order of patients is kept; a pixel at the background's end stays there.
+    """
+    out, limits = images.clone(), goal.clamp(-1.0, 1.0).double()
+    for rows, aim in zip(rows_of(patient), limits, strict=True):
+        stack = images[rows.to(images.device)].cpu().double()
+        background, middle = stack <= -1.0, central(stack)
+        still = central(background)
+        low, high = torch.full_like(aim, -2.0), torch.full_like(aim, 2.0)
+        for _ in range(50):
+            by = ((low + high) / 2).view(1, -1, 1, 1)
+            short = torch.where(still, middle, (middle + by).clamp(-1, 1)).mean(dim=(0, 2, 3)) < aim
+            low, high = torch.where(short, by.flatten(), low), torch.where(short, high, by.flatten())
+        moved = torch.where(background, stack, (stack + high.view(1, -1, 1, 1)).clamp(-1, 1))
+        out[rows.to(images.device)] = moved.to(images)
+    return out
+
+
+def complain(own: Own, shared: Tensor) -> None:
+    """Raise ValueError with everything that is wrong with images that a translation is to be trained on."""
+    problems = []
+    for name, x in (("own images", own.images), ("shared images", shared)):
+        if x.dim() != 4 or not len(x):
+            problems.append(f"{name} must be (n, C, H, W) with n >= 1, found shape {tuple(x.shape)}")
+        elif x.shape[2] % 4 or x.shape[3] % 4 or min(x.shape[2:]) < 16:
+            problems.append(f"{name} must have sides that are multiples of 4 and at least 16, found {tuple(x.shape)}")
+        if x.numel() and not bool(((x >= -1.0) & (x <= 1.0)).all()):
+            problems.append(f"{name} must lie in [-1, 1], found values outside: bring them there with a Scale")
+    if own.images.shape[1:] != shared.shape[1:]:
+        problems.append(f"own images are {tuple(own.images.shape[1:])}, shared images {tuple(shared.shape[1:])}")
+    for name, x in (("labels", own.labels), ("patient", own.patient)):
+        if x.shape != own.images.shape[:1]:
+            problems.append(f"{name} must be ({len(own.images)},), found shape {tuple(x.shape)}")
+    if bool(((own.labels != 0) & (own.labels != 1)).any()):
+        problems.append(f"labels must be 0 or 1, found {sorted(set(own.labels.tolist()))[:5]}")
+    if problems:
+        raise ValueError("translation: " + "; ".join(problems))

@@ -1,0 +1,91 @@
+"""Public pictures of what a kind of image may look like, drawn by a few lines of code and by no patient.
+
+A synthesis under differential privacy looks at patients a few times only; the less it must learn from them the better
+(Lin et al., Differentially private synthetic data via foundation model APIs 1, ICLR 2024; for simulators arXiv
+2502.05505). These priors are that start. Each is broader than any one hospital: a picture's `theta` in [0, 1]^latent
+sets its anatomy and how it was acquired, and its noise seed sets what nobody would name: bends, texture, noise, hair.
+
+What they are not: they solve no signal equation and know no vendor. Ranges were set by hand and fitted to nobody; those
+of skin_lesion after a look at a page of published dermatoscopy (HAM10000), so that it is
+not quite ignorant of that archive's patients. An image that patients chose shows nothing that its prior cannot draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Literal, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from harmonize.drawing import Inputs, Plane, Ranges
+from harmonize.prior_prostate import PROSTATE, prostate
+from harmonize.prior_skin import SKIN, skin
+
+PriorName: TypeAlias = Literal["prostate_adc", "skin_lesion"]
+
+CHUNK = 64  # images that are drawn at a time: their planes stay in the cache
+
+
+class Prior(NamedTuple):
+    """render(theta (n, latent) in [0, 1], y (n,) in {0, 1}, noise_seed (n,) int64, inputs) -> (n, C, H, W) in [-1, 1].
+
+    A row depends on its own theta, y and noise seed only, and is drawn on the CPU. channels: C. ranges: what each
+    column of theta means, and the numbers for which 0 and 1 stand.
+    """
+
+    name: PriorName
+    latent: int
+    render: Callable[[Tensor, Tensor, Tensor, Inputs], Tensor]
+    channels: int
+    ranges: Ranges
+
+
+def drawn(prior: Prior, y: Tensor, inputs: Inputs, seed: int) -> Tensor:
+    """Pictures of random theta: (n, C, H, W) in [-1, 1], for the classes y (n,). Pure in its arguments."""
+    generator = torch.Generator().manual_seed(seed)
+    theta = torch.rand(len(y), prior.latent, generator=generator)
+    return prior.render(theta, y, torch.randint(2**62, (len(y),), generator=generator), inputs)
+
+
+def _prior(name: PriorName, plane: Plane, ranges: Ranges, channels: int) -> Prior:
+    low, high = (torch.tensor(side) for side in zip(*ranges.values(), strict=True))
+
+    def render(theta: Tensor, y: Tensor, noise_seed: Tensor, inputs: Inputs) -> Tensor:
+        _check(theta, y, noise_seed, inputs, len(ranges), channels)
+        values = low + (high - low) * theta.detach().float().cpu()
+        parts = zip(
+            torch.split(values, CHUNK), torch.split(y.cpu(), CHUNK), torch.split(noise_seed, CHUNK), strict=True
+        )
+        images = [
+            plane({key: some[:, i, None, None] for i, key in enumerate(ranges)}, of[:, None, None], seeds, inputs)
+            for some, of, seeds in parts
+        ]
+        return torch.cat(images)
+
+    return Prior(name, len(ranges), render, channels, ranges)
+
+
+def _check(theta: Tensor, y: Tensor, noise_seed: Tensor, inputs: Inputs, latent: int, channels: int) -> None:
+    wrong = []
+    if theta.ndim != 2 or theta.shape[1] != latent:
+        wrong.append(f"theta has shape {tuple(theta.shape)}, needed is (n, {latent})")
+    elif not bool(((theta >= 0) & (theta <= 1)).all()):
+        wrong.append("theta leaves [0, 1] somewhere")
+    if not len(theta) == len(y) == len(noise_seed):
+        wrong.append(f"theta, y and noise_seed have {len(theta)}, {len(y)} and {len(noise_seed)} rows, needed is one n")
+    if not bool(((y == 0) | (y == 1)).all()):
+        wrong.append(f"y holds {sorted(set(y.tolist()))}, allowed are 0 and 1")
+    if len(inputs) != 3 or inputs[0] != channels or min(inputs[1:]) < 8:
+        wrong.append(f"inputs are {tuple(inputs)}, needed is ({channels}, H, W) with sides of at least 8")
+    if wrong:
+        raise ValueError("prior: " + "; ".join(wrong))
+
+
+PRIORS: Mapping[str, Prior] = MappingProxyType(
+    {
+        "prostate_adc": _prior("prostate_adc", prostate, PROSTATE, 1),
+        "skin_lesion": _prior("skin_lesion", skin, SKIN, 3),
+    }
+)

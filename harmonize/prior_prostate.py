@@ -1,0 +1,147 @@
+"""The procedural prior of axial ADC maps through the prostate.
+
+Literature puts the peripheral zone at about 1.6 to 1.9e-3 mm2/s and cancer at about 0.8 to 1.0e-3 mm2/s; the ranges
+here are wider, because hospitals differ. All other tissues are plausible guesses.
+"""
+
+from __future__ import annotations
+
+import math
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from harmonize.drawing import Inputs, Numbers, Ranges, blob, field, fresh, grid, paint, smoothed
+
+FIELD_OF_VIEW_MM = 72.0
+LARGEST_ADC = 3.5  # 1e-3 mm2/s, becomes 1
+BENDS, TEXTURE, NODULES = 6, 16, 3
+
+PROSTATE: Ranges = MappingProxyType(
+    {
+        # Lengths in mm from the image's centre, x to the right and y downwards (posterior); ADC in 1e-3 mm2/s.
+        "gland_x": (-5.0, 5.0),
+        "gland_y": (-10.0, 3.0),
+        "gland_a": (16.0, 29.0),  # half axes, left-right and anterior-posterior
+        "gland_b": (11.0, 22.0),
+        "peripheral": (1.2, 2.1),
+        "transition": (0.9, 1.7),
+        "transition_size": (0.35, 0.9),  # of the gland's half axes
+        "transition_y": (-0.4, 0.1),
+        "lobes": (0.0, 0.6),
+        "stroma": (0.6, 1.3),
+        "stroma_size": (0.05, 0.5),
+        "lesion_angle": (-0.5 * math.pi, 1.5 * math.pi),
+        "lesion_reach": (0.15, 0.8),
+        "lesion_radius": (3.5, 11.0),
+        "lesion_flat": (0.55, 1.0),
+        "lesion_adc": (0.5, 1.15),
+        "benign": (-1.0, 1.0),  # class 0: above 0 there is a small and weak spot, as of prostatitis
+        "nodule": (0.6, 2.0),
+        "nodules": (0.0, 1.0),
+        "rectum_x": (-5.0, 5.0),
+        "rectum_size": (6.0, 17.0),
+        "rectum_adc": (0.0, 1.8),
+        "rectum_seen": (0.01, 0.6),
+        "wall": (0.8, 1.7),
+        "bladder": (0.0, 26.0),
+        "bladder_y": (-6.0, 8.0),
+        "urine": (2.3, 3.4),
+        "muscle": (0.7, 1.8),
+        "muscle_x": (27.0, 42.0),
+        "muscle_width": (6.0, 15.0),
+        "fat": (0.0, 1.3),
+        "fat_seen": (0.03, 0.5),
+        "bone": (0.0, 0.9),
+        # How it was acquired.
+        "zoom": (0.85, 1.2),
+        "bend": (0.2, 2.2),
+        "texture": (0.0, 0.16),
+        "noise": (0.0, 0.14),  # ADC where a tissue is fully seen
+        "smoothing_mm": (0.2, 2.2),
+        "masked": (-0.3, 0.3),  # what is seen less is set to 0; below 0 nothing is
+        "shade": (0.0, 0.3),
+        "shade_angle": (0.0, 2 * math.pi),
+        "gain": (0.8, 1.2),
+        "window": (1.9, 4.2),
+        "tone": (0.8, 1.3),
+        "vignette": (-0.15, 0.25),
+    }
+)
+
+
+def prostate(p: Numbers, y: Tensor, seeds: Tensor, inputs: Inputs) -> Tensor:
+    """Maps (n, 1, H, W), 72 mm wide at zoom 1: -1 is no diffusion, 1 is 3.5e-3 mm2/s. See `drawing.Plane`.
+
+    The canvas has two planes: the ADC, and how much signal a tissue gives. Where that is little, noise is large and a
+    vendor's mask bites.
+    """
+    _, height, width = inputs
+    bends, texture, spots, noise, edge = fresh(
+        seeds, (2, BENDS, BENDS), (1, TEXTURE, TEXTURE), (NODULES, 3), (height, width), (height, width)
+    )
+    x, v = grid(height, width)
+    half = FIELD_OF_VIEW_MM / 2 / p["zoom"]
+    bent = field(bends, height, width) * p["bend"][:, None]
+    x, v = x * half + bent[:, 0], v * half + bent[:, 1]
+    canvas: tuple[Tensor, ...] = (p["fat"].expand_as(x), p["fat_seen"].expand_as(x))
+    canvas = _surroundings(canvas, p, x, v)
+    canvas = _gland(canvas, p, y, x, v, spots)
+    adc = canvas[0] * (1 + p["texture"] * field(texture, height, width)[:, 0])
+    return _exported(adc, canvas[1], p, noise, edge)
+
+
+def _surroundings(canvas: tuple[Tensor, ...], p: Numbers, x: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """Muscles and bones at the sides, the bladder in front, the rectum behind."""
+    gx, gy, a, b = p["gland_x"], p["gland_y"], p["gland_a"], p["gland_b"]
+    side = (x - gx).abs()
+    muscle = (p["muscle"], 0.4)
+    canvas = paint(canvas, blob(side, v, p["muscle_x"], -4.0, p["muscle_width"], 24.0), muscle)
+    canvas = paint(canvas, blob(side, v, 14.0, gy - b - 14, 12.0, 8.0), (p["bone"], 0.06))
+    canvas = paint(canvas, blob(side, v, a + 3.5, gy + 5, 3.0, 15.0), muscle)
+    size = (p["bladder"] - 8).clamp(min=0.1)  # two maps in five lie below it
+    canvas = paint(canvas, blob(x, v, gx, gy - b - p["bladder_y"] - 0.4 * size, size, 0.6 * size), (p["urine"], 1.5))
+    size = p["rectum_size"]
+    cx, cy = gx + p["rectum_x"], gy + b + 0.6 * size + 1
+    canvas = paint(canvas, blob(x, v, cx, cy, size, 0.7 * size), (p["wall"], 0.4))
+    lumen = blob(x, v, cx, cy, size - 2.5, 0.7 * size - 2.5)
+    return paint(canvas, lumen, (p["rectum_adc"], p["rectum_seen"]))
+
+
+def _gland(
+    canvas: tuple[Tensor, ...], p: Numbers, y: Tensor, x: Tensor, v: Tensor, spots: Tensor
+) -> tuple[Tensor, ...]:
+    """Zones and nodules, and the lesion that makes the class."""
+    gx, gy, a, b = p["gland_x"], p["gland_y"], p["gland_a"], p["gland_b"]
+    gland = blob(x, v, gx, gy, a, b)
+    canvas = paint(canvas, gland, (p["peripheral"], 1.0))
+    size, middle, apart = p["transition_size"], gy + p["transition_y"] * b, p["lobes"]
+    zone = blob((x - gx).abs(), v, 0.5 * apart * a * size, middle, a * size * (1 - 0.5 * apart), b * size) * gland
+    canvas = paint(canvas, zone, (p["transition"], 0.75))
+    front = blob(x, v, gx, gy - b, 0.9 * a * p["stroma_size"], b * p["stroma_size"])
+    canvas = paint(canvas, front * gland, (p["stroma"], 0.5))
+    for i, spot in enumerate(spots.clamp(-2, 2).unbind(1)):
+        right, down, wide = spot[:, :, None, None].unbind(1)
+        there = blob(x, v, gx + 0.3 * a * right, middle + 0.3 * b * down, 3 + wide.abs(), 3 + wide.abs())
+        canvas = paint(canvas, there * zone * (p["nodules"] * (NODULES + 1) > i + 1), (p["nodule"], 0.7))
+    reach, angle, radius = p["lesion_reach"], p["lesion_angle"], p["lesion_radius"] * torch.where(y == 1, 1.0, 0.65)
+    cx, cy = gx + reach * a * angle.cos(), gy + reach * b * angle.sin()
+    where = blob(x, v, cx, cy, radius, radius * p["lesion_flat"], soft=0.3 * radius)
+    strength = torch.where(y == 1, 1.0, 0.45 * p["benign"].clamp(min=0))
+    return paint(canvas, where * gland * strength, (p["lesion_adc"], 0.75))
+
+
+def _exported(adc: Tensor, seen: Tensor, p: Numbers, noise: Tensor, edge: Tensor) -> Tensor:
+    """Noise, smoothing, shading, mask, window and tone curve; all on a map in 1e-3 mm2/s (n, H, W)."""
+    height, width = adc.shape[1:]
+    x, v = grid(height, width)
+    finer = math.sqrt(height * width) / 48  # a pixel of half the side has a quarter of the tissue
+    adc = adc + noise * p["noise"] * finer / (seen + 0.05).clamp(max=1.5)
+    sigma = p["smoothing_mm"] * p["zoom"] * (2 / FIELD_OF_VIEW_MM)
+    adc = smoothed(adc[:, None], sigma, sigma)[:, 0]
+    shade = 1 + p["shade"] * (x * p["shade_angle"].cos() + v * p["shade_angle"].sin())
+    adc = adc * p["gain"] * shade * (1 - 0.5 * p["vignette"] * (x**2 + v**2))
+    adc = torch.minimum(adc.clamp(min=0), p["window"]) * (seen * (1 + 0.15 * edge) > p["masked"])
+    share = (adc / LARGEST_ADC).clamp(0, 1) ** p["tone"]
+    return (2 * share - 1)[:, None]

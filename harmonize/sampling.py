@@ -1,0 +1,272 @@
+"""Which synthetic images are shared: VAFL's Algorithm 1, against private images or against ones that may be seen.
+
+Yan et al., IEEE JBHI 2021, section II.B. A candidate is kept if, with x the reference image nearest to it in pixels,
+it lies close to x in features (nearer than `closeness` times the largest distance between references) and far from x in
+pixels (farther than any of the 5 references nearest to x in features). x being the nearest, no reference is nearer.
+
+Read as follows, where Algorithm 1 is loose: its loop collects six neighbours of which x itself is the first, so 5
+others; it ends at exactly the asked number; it gives up after `max_passes`. Classes are sampled apart, with as many
+candidates in a pass as the class has references; the paper has no classes, which labels that are all 0 reproduce. In
+`raw` no candidate may be nearer to a reference of another class than any other reference (of another patient) is to
+that one, so that no copy passes under another label.
+Features of every pass are its own, as in the paper: PCA, then t-SNE, of its candidates and the references together.
+
+`raw` compares with the patients' own images: an extra defence that no guarantee covers, since whether a candidate is
+kept tells of the image near it. `surrogate` compares with images that are private or public already, as a second draw
+of the same generator: post-processing that costs nothing and protects nobody further; it picks a varied set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from harmonize.embedding import FEWEST, basis, project, tsne
+from harmonize.neighbours import Reference, judged, limits, referenced
+from harmonize.scale import Told, silent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """name: raw or surrogate, as told above. closeness: delta of the paper; null = 0.2, the paper's, for pca_tsne, 0.3
+    for pca, in whose more numerous dimensions neighbours lie farther apart. neighbours: null = 5, the paper's, for
+    raw, and 1 for surrogate, whose references need no protection and often come in families of likenesses.
+    neighbours_of: others = images of the same patient are no neighbours, which is stricter, since slices of one patient
+    are alike; any = the paper's. max_passes: after how many an error tells what rejected the candidates. features:
+    pca_tsne = the paper's; pca = faster; null = pca_tsne for raw, pca for surrogate. components, perplexity: of both.
+    spacing: of surrogate; a candidate is refused that is nearer to a kept image than `spacing` times the median
+    distance between a reference and the one nearest to it; 0 = none is.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["surrogate", "raw"] = "surrogate"
+    closeness: float | None = None
+    neighbours: int | None = None
+    neighbours_of: Literal["others", "any"] = "others"
+    max_passes: int = 50
+    features: Literal["pca", "pca_tsne"] | None = None
+    components: int = 40
+    perplexity: float = 30.0
+    spacing: float = 0.5
+
+    def __post_init__(self) -> None:
+        found = [
+            f"sampling.{name} must be in [{low:g}, {high:g}], found {value}"
+            for name, value, low, high in (
+                ("closeness", self.closeness, 1e-6, 1.0),
+                ("neighbours", self.neighbours, 1, 1000),
+                ("max_passes", self.max_passes, 1, 10_000),
+                ("components", self.components, 1, 1000),
+                ("perplexity", self.perplexity, 1, 1000),
+                ("spacing", self.spacing, 0, 100),
+            )
+            if value is not None and not low <= value <= high
+        ]
+        if found:
+            raise ValueError("; ".join(found))
+
+    @property
+    def in_use(self) -> tuple[str, float]:
+        """features and closeness, with null replaced."""
+        features = self.features or ("pca_tsne" if self.name == "raw" else "pca")
+        return features, self.closeness or (0.2 if features == "pca_tsne" else 0.3)
+
+    @property
+    def nearest(self) -> int:
+        """neighbours, with null replaced."""
+        return self.neighbours or (5 if self.name == "raw" else 1)
+
+
+class Sampled(NamedTuple):
+    """images (n, C, H, W) and labels (n,), class after class, on the CPU. tried = n + far + near + same.
+
+    tried: candidates looked at. far: rejected because not close in features. near: of the others, because not far in
+    pixels. same: of the rest, because a kept image was near.
+    """
+
+    images: Tensor
+    labels: Tensor
+    tried: int
+    far: int
+    near: int
+    same: int
+
+
+class TooFew(ValueError):
+    """Too few candidates qualified within `max_passes`. The message counts what was done to patients: it stays."""
+
+
+Draw = Callable[[Tensor, int], Tensor]
+"""draw(labels (m,) int64, pass from 0 on) -> candidates (m, C, H, W), others in every pass."""
+
+
+def sampled(
+    settings: Sampling,
+    draw: Draw,
+    reference: Tensor,
+    labels: Tensor,
+    patient: Tensor | None = None,
+    *,
+    count: Mapping[int, int],
+    seed: int,
+    told: Told = silent,
+) -> Sampled:
+    """Draw candidates until exactly count[class] of each class are kept.
+
+    Args:
+        reference: (n, C, H, W) not augmented, in the space of the candidates. labels, patient: (n,); None = each
+            image is a patient of its own, as synthetic ones are. The order of references does not matter.
+        draw: candidates of all classes that are still short, as many of each as it has references.
+        seed: of t-SNE.
+
+    Raises:
+        ValueError: what was asked cannot be, with all reasons; or a candidate is not finite or of another size.
+        TooFew: naming for each class that is short how many each condition rejected, and what to change.
+    """
+    patient = torch.arange(len(reference)) if patient is None else patient.cpu()
+    labels = labels.cpu()
+    wanted = {label: number for label, number in sorted(count.items()) if number}
+    if wrong := _complaints(settings, reference, labels, patient, wanted):
+        raise ValueError("cannot sample: " + "; ".join(wrong))
+    classes = {c: _gathered(settings, reference, patient, labels == c, n) for c, n in wanted.items()}
+    total = sum(wanted.values())
+    for turn in range(settings.max_passes):
+        told(sum(len(one.kept) for one in classes.values()), total, f"sampling, pass {turn + 1}")
+        short = {label: one for label, one in classes.items() if one.short}
+        if not short:
+            break
+        y = torch.cat([torch.full((len(one.reference.pixels),), label) for label, one in short.items()])
+        candidates = _checked(draw(y, turn), (len(y), *reference.shape[1:]))
+        for label, one in short.items():
+            one.take(candidates[y == label], seed + turn)
+    if complaints := [one.complaint(label) for label, one in classes.items() if one.short]:
+        raise TooFew("; ".join(complaints))
+    kept = [image for one in classes.values() for image in one.kept]
+    return Sampled(
+        torch.stack(kept) if kept else reference[:0].cpu().float(),
+        torch.tensor([label for label, one in classes.items() for _ in one.kept], dtype=torch.int64),
+        *(sum(getattr(one, name) for one in classes.values()) for name in ("tried", "far", "near", "same")),
+    )
+
+
+@dataclass
+class _Gathered:
+    """What was kept of one class so far, and how much was not. least: distance in pixels of kept images."""
+
+    settings: Sampling
+    reference: Reference
+    wanted: int
+    least: float
+    kept: list[Tensor] = field(default_factory=list)
+    tried: int = 0
+    far: int = 0
+    near: int = 0
+    same: int = 0
+
+    @property
+    def short(self) -> bool:
+        """Whether images are missing."""
+        return len(self.kept) < self.wanted
+
+    def take(self, candidates: Tensor, seed: int) -> None:
+        """Judge a pass's candidates (m, C, H, W) one after the other, until as many are kept as are wanted."""
+        pixels = candidates.flatten(1).double()
+        both = _features(self.settings, torch.cat([pixels, self.reference.pixels]), seed)
+        features, of_reference = both[: len(pixels)], both[len(pixels) :]
+        verdicts = judged(
+            pixels,
+            features,
+            self.reference,
+            of_reference,
+            closeness=self.settings.in_use[1],
+            neighbours=self.settings.nearest,
+            others=self.settings.neighbours_of == "others",
+        )
+        for image, row, close, distinct in zip(candidates, pixels, *verdicts, strict=True):
+            if not self.short:
+                return
+            self.tried += 1
+            if not close:
+                self.far += 1
+            elif not distinct:
+                self.near += 1
+            elif self.least and self.kept and self._known(row):
+                self.same += 1
+            else:
+                self.kept.append(image)
+
+    def _known(self, row: Tensor) -> bool:
+        return bool(((torch.stack(self.kept).flatten(1) - row).norm(dim=1) < self.least).any())
+
+    def complaint(self, label: int) -> str:
+        """Why there are too few, and what to do about what rejected most."""
+        s = self.settings
+        remedies = {
+            f"train the synthesis longer, or raise sampling.closeness from {s.in_use[1]:g}": self.far,
+            f"lower sampling.neighbours from {s.nearest}, or use a synthesis that copies less": self.near,
+            f"lower sampling.spacing from {s.spacing:g}, or use a synthesis that varies more": self.same,
+        }
+        return (
+            f"class {label}: {len(self.kept)} of {self.wanted} images were kept in {s.max_passes} passes of "
+            f"{len(self.reference.pixels)} candidates; {self.far} were not close to a reference in features, "
+            f"{self.near} too near to it in pixels, {self.same} too near to a kept one. Ask for fewer images, raise "
+            f"sampling.max_passes, or {max(remedies, key=lambda remedy: remedies[remedy])}"
+        )
+
+
+def _gathered(settings: Sampling, images: Tensor, patient: Tensor, own: Tensor, wanted: int) -> _Gathered:
+    """Nothing yet of the class whose images `own` (n,) marks."""
+    others = settings.neighbours_of == "others"
+    apart = settings.name == "raw" and not bool(own.all())
+    rest = (images[~own], limits(images, patient, others=others)[~own]) if apart else None
+    reference = referenced(images[own], patient[own], rest)
+    nearest = reference.between.clone().fill_diagonal_(torch.inf).amin(dim=1)
+    least = settings.spacing * float(nearest.median()) if settings.name == "surrogate" else 0.0
+    return _Gathered(settings, reference, wanted, least)
+
+
+def _features(settings: Sampling, pixels: Tensor, seed: int) -> Tensor:
+    """Line 8: features of candidates and references together."""
+    components = project(basis(pixels, settings.components), pixels)
+    if settings.in_use[0] == "pca":
+        return components
+    return tsne(components, perplexity=settings.perplexity, seed=seed)
+
+
+def _checked(candidates: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Candidates on the CPU, if they are what was asked for."""
+    if tuple(candidates.shape) != shape:
+        raise ValueError(f"candidates have shape {tuple(candidates.shape)}, needed is {shape}, as the references")
+    if not bool(candidates.isfinite().all()):
+        raise ValueError("candidates hold numbers that are not finite: the synthesis diverged; lower its learning rate")
+    return candidates.detach().cpu().float()
+
+
+def _complaints(
+    settings: Sampling, reference: Tensor, labels: Tensor, patient: Tensor, wanted: Mapping[int, int]
+) -> list[str]:
+    """Everything that is wrong with what was asked."""
+    wrong = []
+    if labels.shape != (len(reference),) or patient.shape != (len(reference),):
+        shapes = f"{tuple(labels.shape)} and {tuple(patient.shape)}"
+        return [f"labels and patient have shapes {shapes}, needed is ({len(reference)},), one for each reference image"]
+    if reference.ndim < 2 or not bool(reference.isfinite().all()):
+        wrong.append(f"references must be finite and (n, ...), found shape {tuple(reference.shape)}")
+    for label, number in wanted.items():
+        own = labels == label
+        images, patients = int(own.sum()), len(set(patient[own].tolist()))
+        if number < 0:
+            wrong.append(f"count of class {label} is {number}, allowed is 0 or more")
+        if images < FEWEST:
+            wrong.append(f"class {label} has {images} reference images, needed are {FEWEST}")
+        elif settings.neighbours_of == "others" and patients < 2:
+            wrong.append(
+                f"class {label} has references of one patient, who has no other patient's images for neighbours; "
+                f"write sampling.neighbours_of: any"
+            )
+    return wrong

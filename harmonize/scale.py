@@ -1,0 +1,42 @@
+"""Between a cohort's units and the [-1, 1] in which every network here works."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from torch import Tensor
+
+Told: TypeAlias = Callable[[int, int, str], None]
+"""told(done, total, what): shown as progress; a stop that was asked for may be raised by it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """low, high: the values that become -1 and 1, in the unit of the cohort's images; what lies outside is clipped.
+
+    They are settings, never read off patients: a range that a patient's brightest pixel decides tells of that patient.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise ValueError(f"low must be less than high, both finite; found {self.low} and {self.high}")
+
+    def into(self, x: Tensor) -> Tensor:
+        """From the cohort's unit into [-1, 1]."""
+        return ((x - self.low) * (2.0 / (self.high - self.low)) - 1.0).clamp(-1.0, 1.0)
+
+    def back(self, x: Tensor) -> Tensor:
+        """From [-1, 1] into the cohort's unit."""
+        return (x + 1.0) * ((self.high - self.low) / 2.0) + self.low
+
+
+def silent(done: int, total: int, what: str) -> None:
+    """Show nothing."""

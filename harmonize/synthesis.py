@@ -1,0 +1,142 @@
+"""Images that imitate a hospital's: one setting, three ways, and what each of them does to patients.
+
+dp_wgan_gp (or wgan_gp, without a guarantee) learns a generator, private_evolution lets patients vote on pictures of a
+public prior, real takes the training images themselves, for simulations: no imitation is better. All of them look at
+patients once, in `synthesize`; its result makes as many candidates as are wanted without looking again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from harmonize import evolution, wgan
+from harmonize.evolution import PrivateEvolution
+from harmonize.networks import CLASSES, Inputs
+from harmonize.scale import Told, silent
+from harmonize.wgan import WganGp
+from privacy.access import Access, Sample
+from privacy.accounting import calibrated
+from privacy.events import Event, Gaussian, Part, SelfComposed
+from privacy.message import Params
+from privacy.protection import Protection
+
+
+@dataclass(frozen=True, kw_only=True)
+class Real:
+    """The hospital's own training images, shared as they are: no guarantee, for simulations only."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+    private: ClassVar[bool] = False
+
+    name: Literal["real"] = "real"
+
+
+AnySynthesis: TypeAlias = Annotated[WganGp | PrivateEvolution | Real, Field(discriminator="name")]
+
+
+def private(settings: AnySynthesis) -> bool:
+    """Whether these settings promise an (epsilon, delta), and so need a private door."""
+    return not isinstance(settings, Real) and settings.epsilon is not None
+
+
+def batch(settings: AnySynthesis) -> int:
+    """Rows of a draw at the plain door; 1 where nothing is drawn but everything at once."""
+    return settings.batch if isinstance(settings, WganGp) else 1
+
+
+def protection(settings: AnySynthesis, *, patients: int, cut: str = "") -> Protection:
+    """The private door's numbers, with just the noise that the settings' (epsilon, delta) needs.
+
+    Args:
+        patients: with training images, a number that was declared public; only variant `paper` uses it, whose noise
+            hangs on it, and whose epsilon is a claim (`harmonize.wgan.bought` tells the true one).
+        cut: names the division into splits.
+
+    Raises:
+        ValueError: these settings have no guarantee, or no noise is enough for theirs.
+    """
+    if isinstance(settings, PrivateEvolution) and settings.epsilon is not None:
+        noise = evolution.noises(settings.epsilon, settings.delta, settings.rounds)
+        return Protection(votes_noise=noise, cut=cut)
+    if isinstance(settings, WganGp) and settings.epsilon is not None:
+        if settings.variant == "paper":
+            noise = wgan.paper_noise(settings, records=patients, batch=settings.sampling * patients)
+        else:
+            noise = calibrated(
+                lambda one: wgan.events(settings, one, cut=cut), epsilon=settings.epsilon, delta=settings.delta
+            )
+        return Protection(clip=settings.clip, sampling=settings.sampling, views=settings.views, noise=noise, cut=cut)
+    raise ValueError(f"{settings.name} without an epsilon has no private door; open the plain one")
+
+
+def events(settings: AnySynthesis, protection: Protection) -> list[Event]:
+    """What `synthesize` does to patients behind the private door: known before it is paid.
+
+    Raises:
+        ValueError: these settings have no guarantee, or votes have no noise.
+    """
+    if isinstance(settings, WganGp) and settings.private:
+        return wgan.events(settings, protection.noise, cut=protection.cut)
+    if isinstance(settings, PrivateEvolution) and protection.votes_noise is not None:
+        return [SelfComposed(Part(protection.cut, "train", Gaussian(protection.votes_noise)), settings.rounds)]
+    raise ValueError(f"{settings.name} with {protection} has no price: give the protection that `protection` makes")
+
+
+def synthesize(
+    settings: AnySynthesis,
+    access: Access,
+    inputs: Inputs,
+    *,
+    start: Params | None = None,
+    seed: int,
+    told: Told = silent,
+) -> Params:
+    """Learn to imitate the training images behind a door.
+
+    Args:
+        inputs: (C, H, W) of the images, which are in [-1, 1].
+        start: of the networks, from `harmonize.wgan.pretrained`; only WGAN-GP has one.
+
+    Returns:
+        What `candidates` takes: a generator and its critic, a population of a prior's parameters, or images.
+
+    Raises:
+        ValueError: as the way in question, or real images are asked of a private door.
+    """
+    if isinstance(settings, WganGp):
+        return wgan.train(settings, access, inputs, start=start, seed=seed, told=told)
+    if isinstance(settings, PrivateEvolution):
+        return evolution.evolve(settings, access, inputs, seed=seed, told=told)
+    draw = access.draw(full=True)
+    if isinstance(draw, Sample):
+        raise ValueError("real images do not come through a private door; share them in simulations only")
+    return {"images": draw.x.detach().cpu().clone(), "labels": draw.y.cpu().clone()}
+
+
+def candidates(settings: AnySynthesis, inputs: Inputs, params: Params, y: Tensor, *, seed: int) -> Tensor:
+    """Images of the classes y (n,): (n, C, H, W) in [-1, 1], in y's order. They follow from the arguments alone.
+
+    Real images come in random order, each one once before any comes again.
+
+    Raises:
+        ValueError: `real` has no image of an asked class.
+    """
+    if isinstance(settings, WganGp):
+        return wgan.sampled(settings, inputs, params, y, seed=seed)
+    if isinstance(settings, PrivateEvolution):
+        return evolution.sampled(settings, inputs, params, y, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    index = torch.zeros(len(y), dtype=torch.long)
+    for label in range(CLASSES):
+        asked, own = (y.cpu() == label).nonzero()[:, 0], (params["labels"] == label).nonzero()[:, 0]
+        if len(asked) and not len(own):
+            raise ValueError(f"there is no image of class {label} to share, and {len(asked)} were asked for")
+        if len(asked):
+            mixed = own[torch.randperm(len(own), generator=generator)]
+            index[asked] = mixed[torch.arange(len(asked)) % len(own)]
+    return params["images"][index]

@@ -1,0 +1,82 @@
+"""One interface over everything that makes a site's images look like the shared ones (VAFL, section II.C)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Protocol, TypeAlias
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from harmonize.cyclegan import CycleGan
+from harmonize.intensity import HistogramMatch, Identity, Nyul, Percentile, ZScore
+from harmonize.own import Own
+from harmonize.scale import Told
+from privacy.folder import Folder
+from privacy.message import Params
+
+__all__ = [
+    "AnyTranslator",
+    "CycleGan",
+    "HistogramMatch",
+    "Identity",
+    "Nyul",
+    "Own",
+    "Percentile",
+    "Translator",
+    "ZScore",
+    "back",
+]
+
+
+class Translator(Protocol):
+    """A frozen dataclass whose fields are its YAML keys."""
+
+    @property
+    def name(self) -> str:
+        """Its name in YAML."""
+        ...
+
+    @property
+    def learns(self) -> bool:
+        """Whether a patient's translation depends on other patients, with no epsilon that covers it."""
+        ...
+
+    def fit(
+        self,
+        own: Own,
+        shared: Tensor,
+        *,
+        seed: int,
+        folder: Folder | None = None,
+        told: Told = ...,
+        device: str | torch.device = "cpu",
+    ) -> Params:
+        """Find what the translation needs, from a site's training images and the shared ones (m, C, H, W).
+
+        folder: where a training that was cut off goes on from; what it holds is made from patients and stays at home.
+        told: shown progress; a stop may be raised by it.
+
+        Raises:
+            ValueError: the images do not suit these settings; all reasons are named.
+        """
+        ...
+
+    def translate(self, params: Params, images: Tensor, patient: Tensor) -> Tensor:
+        """Translate (n, C, H, W) in [-1, 1]. All images of a patient must come in one call; who else comes with him
+        makes no difference.
+        """
+        ...
+
+
+AnyTranslator: TypeAlias = Annotated[
+    CycleGan | Identity | ZScore | Percentile | Nyul | HistogramMatch, Field(discriminator="name")
+]
+
+
+def back(settings: Translator, params: Params, images: Tensor) -> Tensor | None:
+    """F(T(x)) for the cycle error; None where there is no way back.
+
+    images: (n, C, H, W), the site's own images x, *not* translated ones: T is applied here too, without `keep_mean`.
+    """
+    return settings.returned(params, images) if isinstance(settings, CycleGan) else None

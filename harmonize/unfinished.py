@@ -1,0 +1,80 @@
+"""A training that was cut off, and goes on from the site's own disk as if nothing had been."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from privacy.folder import Folder
+from privacy.message import Json, Malformed, Message, Params, from_bytes, sealed, to_bytes, unsealed
+
+
+class Training(NamedTuple):
+    """nets: all of them. mean: of the wanted ones' weights. pool: earlier translations, by discriminator."""
+
+    nets: nn.ModuleDict
+    mean: AveragedModel
+    rule: torch.optim.Adam
+    pool: dict[str, Tensor]
+
+
+def _tensors(training: Training) -> Params:
+    named = dict(training.nets.named_parameters())
+    slots = {f"{n}/{slot}": v for n, p in named.items() for slot, v in training.rule.state[p].items()}
+    parts = {
+        "nets": training.nets.state_dict(),
+        "mean": training.mean.state_dict(),
+        "rule": slots,
+        "pool": training.pool,
+    }
+    return {f"{part}/{name}": value for part, tensors in parts.items() for name, value in tensors.items()}
+
+
+def write(training: Training, folder: Folder, step: int, of: str) -> None:
+    """Keep what `step` steps have made of a training that `of` names."""
+    folder.write(_name(of), sealed(to_bytes(Message(_tensors(training), {"step": step, "of": of}))))
+
+
+def _name(of: str) -> str:
+    return f"cyclegan-{of[:16]}"
+
+
+def restored(training: Training, folder: Folder | None, of: str) -> int:
+    """Load the folder's state into `training`; how many steps it has behind it. 0: there is none, or of another one."""
+    if folder is None or not folder.has(_name(of)):
+        return 0
+    try:
+        kept = from_bytes(unsealed(folder.read(_name(of))))
+    except Malformed:
+        return 0
+    if kept.facts.get("of") != of:
+        return 0
+    parts: dict[str, dict[str, Tensor]] = {"nets": {}, "mean": {}, "rule": {}, "pool": {}}
+    for key, value in kept.tensors.items():
+        part, name = key.split("/", 1)
+        parts[part][name] = value
+    training.nets.load_state_dict(parts["nets"])
+    training.mean.load_state_dict(parts["mean"])
+    named = dict(training.nets.named_parameters())
+    for key, value in parts["rule"].items():
+        name, slot = key.rsplit("/", 1)
+        # Laid out in memory as the parameter is, which a file does not tell.
+        like = torch.empty_like(named[name]) if value.dim() else torch.empty((), device=named[name].device)
+        training.rule.state[named[name]][slot] = like.detach().copy_(value)
+    training.pool.update({name: value.to(next(iter(named.values())).device) for name, value in parts["pool"].items()})
+    return int(str(kept.facts["step"]))
+
+
+def fingerprint(facts: Json, tensors: Sequence[Tensor]) -> str:
+    """What a training is made from, as sha256: an unfinished one of anything else is not gone on with."""
+    found = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for tensor in tensors:
+        found.update(json.dumps([str(tensor.dtype), list(tensor.shape)]).encode())
+        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()

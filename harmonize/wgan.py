@@ -1,0 +1,231 @@
+"""Images of one hospital's kind: WGAN-GP with a critic that patients train through the door, plain or private.
+
+Yan et al. (VAFL), IEEE JBHI 2021, section II, equation 1; Gulrajani et al., Improved training of Wasserstein GANs,
+NeurIPS 2017. Of each view of a patient the critic's loss is
+
+    D(G(z, y), y) - D(x, y) + lambda (||grad D(x~, y)||_2 - 1)^2,    x~ = alpha x + (1 - alpha) G(z, y),
+
+with a fake of the view's own class, and the generator's is -E[D(G(z, y), y)]. Only the critic's gradient looks at
+patients, and it comes from `privacy.access.Access`: clipped for each patient and noised there, so that the critic, the
+generator and every image are post-processing of it. The fakes, alpha and the generator follow from a seed.
+
+The paper (section II.B, variant `paper`) adds N(0, sigma^2) to the critic's gradients with
+
+    sigma = 2 q sqrt(n_d ln(1 / delta)) / epsilon,    n_d = 5, c_g = 1, delta = 1e-5, epsilon = 10         (equation 2)
+
+and claims (epsilon, delta) for it. That formula is of one generator step, not of a training run (Xie et al., DPGAN,
+2018, lemma 2), and it needs gradients that no record exceeds by c_g. The gradient penalty does not bound them: it is on
+the slope for the image, not for the weights. So, as printed, there is no finite epsilon. Here each patient's gradient
+is clipped to 1, the noise is added to the mean (added to the sum it would be smaller still, and buy next to nothing),
+and `bought` tells the epsilon that this is worth.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from harmonize.game import Players, Rules, kept, loaded, played, players
+from harmonize.networks import CLASSES, Generator, Inputs
+from harmonize.prior import PRIORS, PriorName, drawn
+from harmonize.scale import Told, silent
+from privacy.access import Access, Rows, open_access
+from privacy.accounting import Cost, cost
+from privacy.events import Event, Gaussian, Part, PoissonSampled, SelfComposed
+from privacy.message import Params
+
+SAMPLED = 256  # images that are drawn together
+PAPER_CRITIC_STEPS, PAPER_CLIP = 5, 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WganGp:
+    """dp_wgan_gp: private with (epsilon, delta), a patient the unit. wgan_gp: no guarantee, epsilon null; the best that
+    can be had, for simulations.
+
+    variant: `paper` takes its noise from equation 2, with epsilon what the paper would claim. steps: of the critic.
+    critic_steps: of them for one of the generator. sampling, views, clip: of the private door (`Protection`). batch:
+    rows a step at the plain door, and fakes a step. latent, width: of the networks. ema: decay of the generator's
+    running mean, which is what makes images. gp_weight: lambda.
+
+    prior: a public prior on whose images both networks learn before patients are looked at, for prior_steps critic
+    steps at prior_lr on prior_images images; null: they start from random numbers.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["dp_wgan_gp", "wgan_gp"] = "dp_wgan_gp"
+    variant: Literal["consilium", "paper"] = "consilium"
+    epsilon: float | None = 10.0
+    delta: float = 1e-5
+    steps: int = 400
+    critic_steps: int = 3
+    sampling: float = 1 / 3
+    views: int = 4
+    clip: float = 0.5
+    lr: float = 1.2e-4
+    batch: int = 32
+    latent: int = 32
+    width: int = 16
+    ema: float = 0.98
+    gp_weight: float = 10.0
+    prior: PriorName | None = "prostate_adc"
+    prior_steps: int = 600
+    prior_lr: float = 1e-3
+    prior_images: int = 2000
+
+    def __post_init__(self) -> None:
+        whole = ("steps", "critic_steps", "views", "batch", "latent", "width", "prior_steps", "prior_images")
+        found = [f"{n} must be a whole number >= 1, found {getattr(self, n)!r}" for n in whole if not _whole(self, n)]
+        found += [
+            f"{name} must be {rule}, found {value}"
+            for name, value, rule, good in (
+                ("delta", self.delta, "above 0 and below 1", 0 < self.delta < 1),
+                ("sampling", self.sampling, "in (0, 1]", 0 < self.sampling <= 1),
+                ("clip", self.clip, "> 0", self.clip > 0),
+                ("lr", self.lr, "> 0", self.lr > 0),
+                ("prior_lr", self.prior_lr, "> 0", self.prior_lr > 0),
+                ("ema", self.ema, "in [0, 1)", 0 <= self.ema < 1),
+                ("gp_weight", self.gp_weight, ">= 0", self.gp_weight >= 0),
+            )
+            if not good
+        ]
+        if self.prior is not None and self.prior not in PRIORS:
+            found.append(f"prior must be null or one of {sorted(PRIORS)}, found {self.prior}")
+        if found := found + _promised(self):
+            raise ValueError("; ".join(found))
+
+    @property
+    def private(self) -> bool:
+        """Whether patients are behind a private door."""
+        return self.name == "dp_wgan_gp"
+
+
+def _whole(settings: WganGp, name: str) -> bool:
+    value = getattr(settings, name)
+    return type(value) is int and value >= 1
+
+
+def _promised(settings: WganGp) -> list[str]:
+    """What is wrong with the guarantee that was asked for."""
+    if settings.name == "wgan_gp":
+        found = [] if settings.epsilon is None else [f"epsilon must be null for wgan_gp, found {settings.epsilon}"]
+        wrong = settings.variant == "paper"
+        return found + (["variant paper is of dp_wgan_gp: wgan_gp adds no noise"] if wrong else [])
+    found = []
+    if settings.epsilon is None or not (settings.epsilon > 0 and math.isfinite(settings.epsilon)):
+        found.append(
+            f"epsilon must be a number above 0 for dp_wgan_gp, found {settings.epsilon}: give one, or name wgan_gp "
+            f"where no guarantee is needed"
+        )
+    if settings.variant == "paper" and (settings.critic_steps, settings.clip) != (PAPER_CRITIC_STEPS, PAPER_CLIP):
+        found.append(
+            f"variant paper has critic_steps {PAPER_CRITIC_STEPS} and clip {PAPER_CLIP:g} (n_d and c_g of equation 2), "
+            f"found {settings.critic_steps} and {settings.clip:g}"
+        )
+    return found
+
+
+def pretrained(settings: WganGp, inputs: Inputs, *, seed: int, told: Told = silent) -> Params:
+    """Where training starts: both networks after `prior_steps` on images of the public prior; no patient's.
+
+    Returns:
+        As `train`. The same arguments give the same tensors on the same machine, so they can be kept.
+
+    Raises:
+        ValueError: inputs that no network here, or not this prior, takes.
+    """
+    own = _players(settings, inputs, None, seed, torch.device("cpu"))
+    if settings.prior is not None:
+        y = torch.arange(settings.prior_images) % CLASSES
+        rows = Rows(drawn(PRIORS[settings.prior], y, inputs, seed), y, torch.arange(len(y)))
+        public = open_access({"train": rows}, batch=settings.batch, seed=seed)  # a door, with no patient behind it
+        rules = replace(_rules(settings), steps=settings.prior_steps, lr=settings.prior_lr)
+        played(own, public, rules, seed=seed, told=lambda done, total: told(done, total, "prior"))
+    return kept(own)
+
+
+def train(
+    settings: WganGp, access: Access, inputs: Inputs, *, start: Params | None = None, seed: int, told: Told = silent
+) -> Params:
+    """Play `steps` of the critic against the door's patients.
+
+    Args:
+        inputs: (C, H, W) of the door's images, which are in [-1, 1].
+        start: what `pretrained`, or an earlier call, returned; None: random numbers from the seed.
+        seed: of the networks' start, the fakes and alpha. At a private door the result does not follow from it.
+
+    Returns:
+        The generator's running mean under "generator/..." and the critic under "critic/...", float32. What the door
+        booked covers both.
+
+    Raises:
+        ValueError: inputs that no network here takes, or `start` of other networks.
+    """
+    own = _players(settings, inputs, start, seed, access.device)
+    played(own, access, _rules(settings), seed=seed, told=lambda done, total: told(done, total, "synthesis"))
+    return kept(own)
+
+
+def sampled(settings: WganGp, inputs: Inputs, params: Params, y: Tensor, *, seed: int) -> Tensor:
+    """Images of the classes y (n,): (n, C, H, W) in [-1, 1]. They follow from the arguments alone."""
+    generator = loaded(Generator(settings.latent, inputs, settings.width), params, "generator")
+    z = torch.randn(len(y), settings.latent, generator=torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        parts = [generator(a, b) for a, b in zip(torch.split(z, SAMPLED), torch.split(y.cpu(), SAMPLED), strict=True)]
+    return torch.cat(parts)
+
+
+def events(settings: WganGp, noise: float, *, cut: str = "") -> list[Event]:
+    """What training does to patients at the private door, sizes apart: what it books."""
+    return [SelfComposed(Part(cut, "train", PoissonSampled(settings.sampling, Gaussian(noise))), settings.steps)]
+
+
+def bought(settings: WganGp, noise: float) -> Cost:
+    """The (epsilon, delta) of a patient that a noise multiplier truly buys over all `steps`."""
+    return cost(events(settings, noise), settings.delta)
+
+
+def paper_sigma(settings: WganGp, *, sampling: float) -> float:
+    """Equation 2: sigma_n for the sampling probability q, of noise on a gradient that one record bounds by c_g = 1.
+
+    Raises:
+        ValueError: the settings name no epsilon.
+    """
+    if settings.epsilon is None:
+        raise ValueError("equation 2 needs an epsilon, found null: name dp_wgan_gp, variant paper")
+    return 2 * sampling * math.sqrt(PAPER_CRITIC_STEPS * math.log(1 / settings.delta)) / settings.epsilon
+
+
+def paper_noise(settings: WganGp, *, records: int, batch: float) -> float:
+    """The noise multiplier of equation 2: standard deviation / clip, on the sum of the clipped gradients.
+
+    q = batch / records, and the noise of sigma_n is added to the mean over the batch: on the sum it is batch * sigma_n.
+    In the other reading, noise of sigma_n on the sum, the multiplier is sigma_n itself, and 100 epochs of the paper's
+    size cost an epsilon of tens of thousands.
+
+    Args:
+        records: of which a batch is drawn, each one a unit of privacy: here patients. batch: how many a step expects.
+
+    Raises:
+        ValueError: not 0 < batch <= records, or the settings name no epsilon.
+    """
+    if not 0 < batch <= records:
+        raise ValueError(f"batch must be above 0 and at most records, found {batch} of {records}")
+    return batch * paper_sigma(settings, sampling=batch / records)
+
+
+def _rules(settings: WganGp) -> Rules:
+    s = settings
+    return Rules(
+        steps=s.steps, critic_steps=s.critic_steps, views=s.views, batch=s.batch, lr=s.lr, gp_weight=s.gp_weight
+    )
+
+
+def _players(settings: WganGp, inputs: Inputs, start: Params | None, seed: int, device: torch.device) -> Players:
+    s = settings
+    return players(s.latent, inputs, s.width, ema=s.ema, start=start, seed=seed, device=device)

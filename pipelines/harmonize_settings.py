@@ -1,0 +1,99 @@
+"""What a YAML says of harmonization: how a target hospital is chosen, what it shares, and into which spaces images go.
+
+An image space is a name for images of all hospitals that went through one kind of translation; methods say by
+`train.method_images` in which space they learn, and without a word they learn from images as they were read (`raw`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from pydantic import Field
+
+from harmonize.complexity import Score
+from harmonize.sampling import Sampling
+from harmonize.scale import Scale
+from harmonize.synthesis import AnySynthesis
+from harmonize.translation import CycleGan, HistogramMatch, Identity, Nyul, Percentile, ZScore
+from harmonize.veto import Limits
+from harmonize.wgan import WganGp
+
+FORBID: dict[str, Any] = {"extra": "forbid"}
+RAW = "raw"
+"""The space of images as they were read, which always exists."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Oracle:
+    """The same simulated patients, imaged by the target's scanner: what a perfect translation would give."""
+
+    __pydantic_config__: ClassVar = FORBID
+
+    name: Literal["oracle"] = "oracle"
+    learns: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What a phantom's scanner exports before anybody undoes its window and tone curve: grey values, not ADC."""
+
+    __pydantic_config__: ClassVar = FORBID
+
+    name: Literal["exported"] = "exported"
+    learns: ClassVar[bool] = False
+
+
+Simulated: TypeAlias = Oracle | Exported
+"""Spaces that only phantom hospitals can make."""
+AnySpace: TypeAlias = Annotated[
+    CycleGan | ZScore | Percentile | Nyul | HistogramMatch | Identity | Oracle | Exported, Field(discriminator="name")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Harmonize:
+    """scale: the values of images that become -1 and 1 for the networks; null = by the kind of images. score: how the
+    target is chosen. synthesis: how the target's images are made up. sampling: which of them are shared. shared: how
+    many images of each class. copies: non-rigidly deformed copies of each image, from which networks learn.
+    translate: space -> translator. veto: limits beyond which a hospital does not use its translation.
+    """
+
+    __pydantic_config__: ClassVar = FORBID
+
+    scale: Scale | None = None
+    score: Score = Score()
+    synthesis: AnySynthesis = WganGp()
+    sampling: Sampling = Sampling()
+    shared: int = 100
+    copies: int = 4
+    translate: Mapping[str, AnySpace] = field(default_factory=dict)
+    veto: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name} must be in [{low}, {high}], found {value}"
+            for name, value, low, high in (("shared", self.shared, 8, 10_000), ("copies", self.copies, 1, 64))
+            if not low <= value <= high
+        ]
+        if RAW in self.translate:
+            problems.append(f"translate: {RAW} is the space of images as they were read; give this one another name")
+        if problems:
+            raise ValueError("; ".join(problems))
+
+    def public_prior(self, images: object) -> str:
+        """Whose images, made up by nobody's patients, are the yardstick: those of the synthesis, or by kind."""
+        named = getattr(self.synthesis, "prior", None)
+        return str(named or ("skin_lesion" if getattr(images, "kind", "") == "pictures" else "prostate_adc"))
+
+
+def default_scale(images: object) -> Scale:
+    """The values that become -1 and 1, where the YAML does not say: ADC from 0 to 3.5e-3 mm²/s; pictures as they are;
+    four standard deviations where a study was standardized.
+    """
+    if getattr(images, "kind", "") == "pictures":
+        return Scale(low=-1.0, high=1.0)
+    if getattr(images, "values", "") == "adc":
+        return Scale(low=0.0, high=3.5)
+    return Scale(low=-4.0, high=4.0)

@@ -1,0 +1,22 @@
+"""Names that can stand in a path, a message and a table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
+
+
+def named(text: str) -> bool:
+    """Whether this is such a name."""
+    return NAME.fullmatch(text) is not None
+
+
+def unfit_labels(labels: Iterable[str]) -> list[str]:
+    """Which labels of methods or variants cannot be file names and parts of names of conversations."""
+    return [
+        f"the label {label!r} is not made of a-z 0-9 _ - (at most 60), or is the reserved 'manifest'"
+        for label in labels
+        if not named(label) or len(label) > 60 or label == "manifest"
+    ]

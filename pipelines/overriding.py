@@ -1,0 +1,37 @@
+"""The same settings with some fields changed, checked as strictly as if they had been written so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from pipelines.door import to_plain
+
+T = TypeVar("T")
+
+
+def overridden(settings: T, changes: Mapping[str, Any]) -> T:
+    """The same settings with some fields changed, checked as strictly as if they had been written so.
+
+    Raises:
+        ValueError: an unknown field, a wrong type, or a value out of range; all of them in one sentence.
+    """
+    changed = {**_plain(settings), **changes}
+    for one, other in (("epochs", "steps"), ("steps", "epochs")):  # naming one of the two means it
+        if one in changes and other not in changes and other in changed:
+            changed[other] = None
+    try:
+        return TypeAdapter(type(settings)).validate_json(json.dumps(changed), strict=True)
+    except ValidationError as error:
+        found = [f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors()]
+        raise ValueError("; ".join(found)) from error
+
+
+def _plain(settings: object) -> dict[str, Any]:
+    plain = to_plain(settings)
+    if not isinstance(plain, dict):
+        raise TypeError(f"only a group of settings can be overridden, found {type(settings).__name__}")
+    return plain

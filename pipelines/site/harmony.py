@@ -1,0 +1,99 @@
+"""What a hospital's own page says of harmonization: translations of its patients' images, and what they did."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from evaluation.drawing import Picture
+from evaluation.harmony import COLUMNS, Harmony, SpaceRow
+from evaluation.maps import point_map
+from evaluation.pictures import Tile, contact_sheet
+from pipelines.cohort.cohort import Cohort
+from pipelines.site.admit import cohort_of
+from pipelines.site.hospital import Hospital
+from pipelines.site.imitate import MAP
+from pipelines.site.translate import QUALITIES
+from pipelines.store import DiskFolder
+from privacy.gate import Refused
+from privacy.message import Json, from_bytes
+
+PAIRS = 6
+"""Patients of whom each space shows an image before and after."""
+
+
+def own_harmony(hospital: Hospital, cohort: Cohort, raw: str, spaces: Sequence[str]) -> Harmony | None:
+    """This hospital's translations into these spaces; None where there is none. raw: the name of its cohort."""
+    folder = DiskFolder(hospital.root / QUALITIES)
+    said = [json.loads(folder.read(f"{space}.{raw}.json")) for space in spaces if folder.has(f"{space}.{raw}.json")]
+    maps = _maps(hospital)
+    if not said and not maps:
+        return None
+    return Harmony(
+        target="",
+        release="",
+        synthesis="",
+        selected="",
+        rows=tuple(_row(hospital.name, one) for one in said),
+        maps=maps,
+        translations=tuple(sheet for one in said for sheet in _pairs(hospital, cohort, one)),
+    )
+
+
+def _row(site: str, said: Mapping[str, Json]) -> SpaceRow:
+    quality = said["quality"] if isinstance(said["quality"], dict) else {}
+    figures = {name: _number(quality.get(name)) for name in COLUMNS}
+    vetoed = _list(said["vetoed"])
+    told = [str(one) for one in _list(said.get("sentences"))]
+    if unknown := [str(one) for one in _list(said.get("unknown"))]:
+        told.append(f"Could not be judged here: {', '.join(unknown)}.")
+    note = "" if quality else "not judged"
+    return SpaceRow(site, str(said["space"]), "", tuple(map(str, vetoed)), figures, note, tuple(told))
+
+
+def _list(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else []
+
+
+def _pairs(hospital: Hospital, cohort: Cohort, said: Mapping[str, Json]) -> list[Picture]:
+    """Images before and after, lesions first, in one grey window (the paper's figures 7, row 3, and 13)."""
+    try:
+        after = cohort_of(hospital, str(said["cohort"]))
+    except Refused:
+        return []
+    order = torch.argsort(cohort.labels, descending=True, stable=True)
+    first = {int(cohort.patient[row]): int(row) for row in reversed(order.tolist())}
+    rows = sorted(first.values(), key=lambda row: (-int(cohort.labels[row]), row))[:PAIRS]
+    tiles = []
+    for row in rows:
+        name = cohort.patients[int(cohort.patient[row])][:8]
+        lesion = cohort.lesion[row].numpy() if cohort.lesion.dim() > 2 else None
+        for images, when in ((cohort.images, "before"), (after.images, "after")):
+            image = images[row]
+            shown = ((image.permute(1, 2, 0) + 1) / 2).numpy() if len(image) == 3 else image[0].numpy()
+            tiles.append(Tile(image=shown, caption=f"{name} {when}", lesion=lesion if when == "before" else None))
+    vetoed = said["vetoed"]
+    title = f"{said['space']}{': vetoed, not used' if vetoed else ''}"
+    return [contact_sheet(tiles, title=title)]
+
+
+def _maps(hospital: Hospital) -> tuple[Picture, ...]:
+    folder = DiskFolder(hospital.root / "maps")
+    if not folder.has(MAP):
+        return ()
+    points = from_bytes(folder.read(MAP)).tensors
+    return (
+        point_map(
+            np.asarray(points["real"].numpy()),
+            np.asarray(points["made"].numpy()),
+            title="How well this hospital's images can be imitated",
+        ),
+    )
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan

@@ -1,0 +1,79 @@
+"""What a YAML says of variants: a trained method scored once more, calibrated at each hospital on its own images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from federation.calibration import QUANTILE, How, Quantile, adaptable
+
+if TYPE_CHECKING:
+    from pipelines.config import Config
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """A line of its own in every table. Nothing is trained for it.
+
+    of: the label of the method whose models are scored. calibration: `centred` (logits shifted and scaled by the
+    hospital's own unlabelled training images), `adabn` (batch-norm statistics of those images), or both. quantile: of
+    the training logits, which becomes probability 0.5; `prevalence` = 1 - the hospital's own share of positive training
+    examples, which looks at their labels, at home; null = 0.62. Only for `centred` and `adabn_centred`.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    of: str
+    calibration: How
+    quantile: Quantile | None = None
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.quantile is not None and self.quantile != "prevalence" and not 0 <= self.quantile <= 1:
+            problems.append(f"quantile must be in [0, 1], 'prevalence' or null, found {self.quantile}")
+        if self.quantile is not None and self.calibration == "adabn":
+            problems.append("quantile must be null for adabn, which shifts no logits; remove it, or say adabn_centred")
+        if problems:
+            raise ValueError("; ".join(problems))
+
+    @property
+    def at(self) -> Quantile:
+        """The quantile that is used."""
+        return QUANTILE if self.quantile is None else self.quantile
+
+
+def unfit_variants(config: Config) -> list[str]:
+    """Why variants make no sense in this run; empty = fine. Their labels are looked at elsewhere."""
+    problems = []
+    variants: Mapping[str, Variant] = config.evaluate.variants
+    methods = config.train.methods
+    for label, variant in variants.items():
+        place = f"evaluate.variants.{label}"
+        if label in methods:
+            problems.append(f"{place}: is a method already; give the variant a label of its own, as {label}_centred")
+        if variant.of not in methods:
+            problems.append(f"{place}.of: {variant.of!r} is no method; methods are {', '.join(methods)}")
+        elif variant.calibration != "centred" and not _has_batch_norm(config, variant.of):
+            problems.append(
+                f"{place}.calibration: {variant.calibration} recomputes batch-norm statistics, and the network of "
+                f"{variant.of} has none; give it norm: batch where it has a norm, or say centred"
+            )
+    if variants and config.privacy != "none":
+        problems.append(
+            "evaluate.variants: offsets and statistics are computed from training patients without noise, and would "
+            "reach the histogram of test patients that a private run releases, which no epsilon covers; remove them, "
+            "or say privacy: none"
+        )
+    return problems
+
+
+def _has_batch_norm(config: Config, label: str) -> bool:
+    """Whether the network of a method can be adapted. True of one that cannot be built, which is told elsewhere."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return adaptable(config.train.methods[label].network(config.task(label)))
+    except (RuntimeError, ValueError, MemoryError):
+        return True

@@ -1,0 +1,171 @@
+"""A study's numbers against slow second ones, and its page: every case and method, who loses, no NaN."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import statistics
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluation.metrics import AUC, BALANCED_ACCURACY
+from evaluation.report import Command
+from evaluation.rows import OVERALL, PRIVATE, PRIVATE_MEAN
+from evaluation.study import MEAN, POOLED, StudyCase, StudyPage, StudyRun, balances, study_page
+from evaluation.study_numbers import StudyRow, cells, doubt, spread, table_csv, table_json
+
+MEASURES = (AUC.name, BALANCED_ACCURACY.name)
+SITES = ("a", "b")
+LOSS = -0.125
+"""What `vafl` always loses at b."""
+
+
+def rows_of(case, seed, methods, *, sites=SITES):
+    """Scores that follow from their place, with gains over the first method."""
+    found = []
+    for measure in MEASURES:
+        for place, method in enumerate(methods):
+            columns = [(PRIVATE, (site,)) for site in sites] + [(PRIVATE_MEAN, sites), (OVERALL, sites)]
+            for protocol, own in columns:
+                gain = math.nan if not place else LOSS if own == ("b",) else 0.01 * (place + seed)
+                value = 0.7 + 0.01 * seed + (gain if place else 0)
+                fine = own != ("b",) or seed > 0
+                found.append(
+                    StudyRow(case, seed, method, measure, protocol, own, value, 0.6, 0.9, fine, 30 + seed, 9, gain)
+                )
+    return found
+
+
+def case_of(name, share, seeds, methods, *, done=True):
+    runs = tuple(
+        StudyRun(f"s_{name}_s{n}", n, "done" if done else "not run", f"../s_{name}_s{n}/report.html" * done)
+        for n in seeds
+    )
+    return StudyCase(name, f"{name} in words", share, SITES, methods, methods[0], runs)
+
+
+@pytest.fixture(scope="module")
+def page():
+    few, many = ("local", "fedavg"), ("local", "fedavg", "vafl")
+    cases = (
+        case_of("some", 0.4, (0, 1, 2), many),
+        case_of("few", 0.2, (0, 1, 2), few),
+        case_of("once", 0.8, (0,), many),
+        case_of("later", 0.6, (0,), many, done=False),
+    )
+    rows = [row for case in cases[:3] for run in case.runs for row in rows_of(case.name, run.seed, case.methods)]
+    told = Command("Run what is missing", "python -m pipelines.study s.yaml")
+    varies = "A seed sets everything."
+    return StudyPage(
+        "A <study>", "s", "2026-11-21T12:00:00+00:00", "base.yaml", "", varies, cases, tuple(rows), (told,), "{}"
+    )
+
+
+@pytest.fixture(scope="module")
+def text(page):
+    return study_page(page)
+
+
+def words(text):
+    return " ".join(re.sub(r"<(style|svg).*?</\1>|<[^>]+>", " ", text, flags=re.DOTALL).split())
+
+
+def section(text, start):
+    return next(part for part in text.split("<section") if f'id="{start}"' in part)
+
+
+@given(st.lists(st.floats(-1, 1) | st.just(math.nan), max_size=6))
+def test_a_spread_is_the_mean_and_the_sample_deviation_of_what_is_finite(values):
+    held = [value for value in values if math.isfinite(value)]
+    found = spread(values)
+    assert (found.n, found.better) == (len(held), len([value for value in held if value > 0]))
+    assert found.mean == pytest.approx(statistics.fmean(held)) if held else math.isnan(found.mean)
+    assert found.std == pytest.approx(statistics.stdev(held), abs=1e-12) if len(held) > 1 else math.isnan(found.std)
+
+
+def test_doubt_covers_the_true_deviation_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    for seeds in (3, 5):
+        low, high = doubt(seeds)
+        found = rng.normal(0, 2, (20_000, seeds)).std(axis=1, ddof=1)
+        assert np.mean((low * found <= 2) & (high * found >= 2)) == pytest.approx(0.95, abs=0.006)
+    assert all(map(math.isnan, doubt(1)))
+
+
+def test_cells_agree_with_the_rows_taken_one_by_one(page):
+    held = cells(page.rows)
+    for (case, method, measure, column), cell in held.items():
+        own = [r for r in page.rows if (r.case, r.method, r.measure, r.column) == (case, method, measure, column)]
+        assert sorted(cell.value.values) == sorted(row.value for row in own)
+        assert cell.assessable == len([row for row in own if row.assessable])
+        assert cell.patients == (min(r.patients for r in own), max(r.patients for r in own))
+    assert {key[3] for key in held} == {*SITES, POOLED, MEAN}
+
+
+def test_balances_name_who_loses(page):
+    found = {(b.case, b.method): b for b in balances(page.cases, cells(page.rows), AUC.name)}
+    assert set(found) == {("some", "fedavg"), ("some", "vafl"), ("few", "fedavg"), ("once", "fedavg"), ("once", "vafl")}
+    loser = found["some", "vafl"]
+    assert (loser.worst, loser.least.mean, loser.sites, loser.times) == ("b", LOSS, (1, 2), (3, 6))
+
+
+def test_the_table_says_the_same_as_csv_and_as_json(page):
+    lines, plain = list(csv.DictReader(io.StringIO(table_csv(page.rows)))), json.loads(table_json(page.rows))
+    assert len(lines) == len(plain) == len(page.rows)
+    for line, one, row in zip(lines, plain, page.rows, strict=True):
+        assert (line["case"], int(line["seed"]), line["method"]) == (one["case"], one["seed"], row.method)
+        assert tuple(line["sites"].split()) == tuple(one["sites"]) == row.sites
+        assert line["assessable"] == str(one["assessable"]).lower()
+        assert (line["gain"] == "") == (one["gain"] is None) == math.isnan(row.gain)
+        assert float(line["value"]) == one["value"] == row.value
+
+
+def test_the_page_has_every_case_every_method_and_no_nan(page, text):
+    assert "A &lt;study&gt;" in text and "A <study>" not in text
+    assert (
+        text.lower().count("<html") == 1 and "<script" not in text and "http" not in re.sub(r"<svg.*?</svg>", "", text)
+    )
+    for case in page.cases:
+        part = section(text, f"case-{case.name}")
+        assert all(f'<th scope="row">{method}</th>' in part for method in case.methods) or case.name == "later"
+        assert all(f'href="{run.page}"' in part for run in case.runs if run.page)
+    assert "vafl" not in words(section(text, "case-few"))
+    assert not re.search(r"\bnan\b", text, re.IGNORECASE)
+    assert "No run of this case is done" in section(text, "case-later")
+    assert "1 run is missing" in words(text)
+
+
+def test_a_loss_is_printed_where_it_is_and_seeds_are_called_few(text):
+    assert '<span class="down">−0.125</span>' in section(text, "case-some")
+    assert "−0.125" in words(section(text, "gains")) and "1 of 2" in words(section(text, "gains"))
+    low, high = doubt(3)
+    told = words(section(text, "good"))
+    assert "Seeds are few" in told and f"With 3 seeds the true deviation lies between {low:.2g} and {high:.2g}" in told
+    assert "assessable in 2 of 3" in words(section(text, "case-some"))
+    assert "not assessable" in words(section(text, "case-once"))
+
+
+def test_gains_against_the_share_join_only_cases_that_differ_in_it(page, text):
+    assert "by share in training, 2 hospitals" in section(text, "gains")
+    twins = tuple(replace(case, share=0.4) for case in page.cases)
+    assert "by share in training" not in study_page(replace(page, cases=twins))
+
+
+def test_a_study_without_a_run_or_a_reference_is_a_page_too(page):
+    assert "Not finished" in study_page(replace(page, cases=page.cases[3:], rows=()))
+    bare = replace(
+        page,
+        rows=(),
+        cases=tuple(replace(c, reference="", runs=tuple(replace(r, page="") for r in c.runs)) for c in page.cases),
+    )
+    assert "No gain was computed" in study_page(bare)
+    unused = replace(page.cases[0].runs[0], target="a", unused=("vafl at b (contrast)",))
+    vetoed = replace(page, cases=(replace(page.cases[0], runs=(unused,)),))
+    assert "vafl at b (contrast)" in words(section(study_page(vetoed), "case-some"))

@@ -1,0 +1,124 @@
+"""One setting, three ways: what each makes, and that what it books is what was planned and asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from pydantic import TypeAdapter
+
+from harmonize import evolution, wgan
+from harmonize.evolution import PrivateEvolution
+from harmonize.synthesis import AnySynthesis, Real, batch, candidates, events, private, protection, synthesize
+from harmonize.wgan import WganGp
+from privacy.access import Rows, open_access
+from privacy.accounting import cost
+from privacy.events import NON_PRIVATE, Declared, composed
+from privacy.private import open_private
+from privacy.protection import Protection
+
+INPUTS = (1, 32, 32)
+GAN = WganGp(steps=3, critic_steps=1, batch=4, latent=3, width=2, views=2, prior=None, sampling=0.5, epsilon=3.0)
+VOTES = PrivateEvolution(epsilon=2.0, candidates=8, rounds=2, public=40, components=4)
+WAYS = {"dp_wgan_gp": GAN, "private_evolution": VOTES, "real": Real()}
+
+
+def rows(patients: int = 6) -> Rows:
+    g = torch.Generator().manual_seed(0)
+    n = 2 * patients
+    return Rows(torch.rand(n, *INPUTS, generator=g) * 2 - 1, torch.arange(n) % 2, torch.arange(n) // 2)
+
+
+@pytest.mark.parametrize("way", ["dp_wgan_gp", "private_evolution"])
+@pytest.mark.parametrize("dry", [True, False])
+def test_what_is_booked_was_planned_and_costs_what_was_asked_for(way, dry):
+    settings = WAYS[way]
+    door = protection(settings, patients=6, cut="c")
+    access = open_private({"train": rows()}, door, counts=Declared("counts"), dry=dry)
+    synthesize(settings, access, INPUTS, seed=0)
+    planned = events(settings, door)
+    assert {*_parts(composed(access.events))} - {Declared("counts")} == {*_parts(composed(planned))}
+    spent = cost(access.events, settings.delta).epsilon
+    assert 0.998 * settings.epsilon <= spent <= settings.epsilon
+    assert spent == cost(planned, settings.delta).epsilon
+
+
+def _parts(event):
+    return getattr(event, "events", (event,))
+
+
+def test_the_epsilon_of_the_default_is_kept_and_its_noise_is_known():
+    door = protection(WganGp(), patients=48)
+    assert 9.99 <= wgan.bought(WganGp(), door.noise).epsilon <= 10
+    assert (door.clip, door.views, door.sampling) == (0.5, 4, pytest.approx(1 / 3))
+    assert protection(WganGp(epsilon=1.0), patients=48).noise > 4 * door.noise
+
+
+def test_the_papers_noise_hangs_on_how_many_patients_there_are():
+    settings = WganGp(variant="paper", critic_steps=5, clip=1.0, sampling=0.25, steps=100)
+    few, many = (protection(settings, patients=n) for n in (40, 80))
+    assert many.noise == pytest.approx(2 * few.noise)
+    assert few.noise == pytest.approx(wgan.paper_noise(settings, records=40, batch=10)) and few.clip == 1
+    assert cost(events(settings, few), 1e-5) == wgan.bought(settings, few.noise)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_candidates_have_the_asked_classes_and_follow_from_their_arguments(way):
+    settings = WAYS[way]
+    learnt = (
+        settings
+        if way == "real"
+        else replace(settings, epsilon=None, **({"name": "wgan_gp"} if way == "dp_wgan_gp" else {}))
+    )
+    access = open_access({"train": rows()}, batch=batch(learnt), seed=0)
+    params = synthesize(learnt, access, INPUTS, seed=1)
+    assert composed(access.events) == NON_PRIVATE
+    y = torch.tensor([1, 0, 0, 1, 1, 0, 1])
+    one, same, other = (candidates(learnt, INPUTS, params, y, seed=seed) for seed in (3, 3, 4))
+    assert one.shape == (7, *INPUTS) and float(one.abs().max()) <= 1
+    assert torch.equal(one, same) and not torch.equal(one, other)
+    if way == "private_evolution":
+        assert torch.equal(one, evolution.sampled(learnt, INPUTS, params, y, seed=3))
+
+
+def test_real_images_are_those_of_their_class_each_once_before_any_comes_again():
+    own = rows()
+    params = synthesize(Real(), open_access({"train": own}, batch=1, seed=0), INPUTS, seed=0)
+    y = torch.tensor([0, 1] * 12)
+    found = candidates(Real(), INPUTS, params, y, seed=0)
+    which = [next(i for i in range(12) if torch.equal(image, own.x[i])) for image in found]
+    assert torch.equal(own.y[which], y)
+    for label in (0, 1):
+        mine = [i for i, one in zip(which, y, strict=True) if one == label]
+        assert len(set(mine[:6])) == len(set(mine[6:])) == 6
+    lonely = {"images": own.x[:1], "labels": own.y[:1]}
+    with pytest.raises(ValueError, match="no image of class 1"):
+        candidates(Real(), INPUTS, lonely, y, seed=0)
+
+
+def test_what_has_no_guarantee_has_no_private_door_and_no_price():
+    with pytest.raises(ValueError, match="open the plain one"):
+        protection(WganGp(name="wgan_gp", epsilon=None), patients=5)
+    with pytest.raises(ValueError, match="has no private door"):
+        protection(Real(), patients=5)
+    with pytest.raises(ValueError, match="has no price"):
+        events(Real(), Protection())
+    with pytest.raises(ValueError, match="has no price"):
+        events(VOTES, Protection())
+    with pytest.raises(ValueError, match="simulations only"):
+        synthesize(Real(), open_private({"train": rows()}, Protection()), INPUTS, seed=0)
+
+
+def test_a_setting_is_told_apart_by_its_name():
+    read = TypeAdapter(AnySynthesis)
+    for name, kind in {
+        "dp_wgan_gp": WganGp,
+        "wgan_gp": WganGp,
+        "private_evolution": PrivateEvolution,
+        "real": Real,
+    }.items():
+        given = {"name": name, "epsilon": None} if name == "wgan_gp" else {"name": name}
+        found = read.validate_python(given)
+        assert type(found) is kind and found.name == name
+        assert private(found) == (name in ("dp_wgan_gp", "private_evolution"))

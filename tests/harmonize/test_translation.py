@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from pydantic import TypeAdapter, ValidationError
+
+from harmonize.translation import AnyTranslator, CycleGan, Own, Translator, back
+from privacy.message import Message, from_bytes, to_bytes
+
+ADAPTER: TypeAdapter[AnyTranslator] = TypeAdapter(AnyTranslator)
+NAMES = ["cyclegan", "identity", "z_score", "percentile", "nyul", "histogram_match"]
+
+
+def asked(name: str) -> Translator:
+    short = {"steps": 2, "width": 4, "critic": 4, "classifier": 4, "copies": 0} if name == "cyclegan" else {}
+    return ADAPTER.validate_python({"name": name, **short})
+
+
+def own(seed: int = 0) -> Own:
+    g = torch.Generator().manual_seed(seed)
+    patient = torch.tensor([7, 3, 7, 3, 5])
+    return Own(torch.rand(5, 1, 16, 24, generator=g) - 0.8, torch.tensor([0, 1, 0, 1, 0]), patient)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_translator_keeps_shapes_inputs_and_its_promises_across_the_wire(name: str) -> None:
+    site, shared, settings = own(), own(1).images + 0.5, asked(name)
+    before = site.images.clone()
+    params = settings.fit(site, shared, seed=3)
+    there = from_bytes(to_bytes(Message(params))).tensors
+    new = settings.translate(there, site.images, site.patient)
+    assert torch.equal(site.images, before) and new.shape == before.shape and new.dtype == torch.float32
+    assert new.min() >= -1 and new.max() <= 1
+    assert torch.equal(new, settings.translate(params, site.images, site.patient))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_who_else_comes_with_a_patient_makes_no_difference(name: str) -> None:
+    site, settings = own(), asked(name)
+    params = settings.fit(site, own(1).images, seed=3)
+    together = settings.translate(params, site.images, site.patient)
+    for one in (3, 5, 7):
+        rows = site.patient == one
+        alone = settings.translate(params, site.images[rows], site.patient[rows])
+        assert torch.allclose(alone, together[rows], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nobody_is_nobody(name: str) -> None:
+    settings = asked(name)
+    params = settings.fit(own(), own(1).images, seed=3)
+    empty = settings.translate(params, torch.zeros(0, 1, 16, 24), torch.zeros(0, dtype=torch.int64))
+    assert empty.shape == (0, 1, 16, 24)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_a_cyclegan_learns_and_has_a_way_back(name: str) -> None:
+    settings, site = asked(name), own()
+    params = settings.fit(site, own(1).images, seed=3)
+    returned = back(settings, params, site.images)
+    assert settings.name == name and settings.learns == (name == "cyclegan") == (returned is not None)
+    assert returned is None or returned.shape == site.images.shape
+
+
+def test_the_identity_is_the_identity() -> None:
+    site, settings = own(), asked("identity")
+    assert torch.equal(
+        settings.translate(settings.fit(site, site.images, seed=0), site.images, site.patient), site.images
+    )
+
+
+def test_settings_are_read_strictly() -> None:
+    with pytest.raises(ValidationError, match="speed"):
+        ADAPTER.validate_python({"name": "cyclegan", "speed": 3})
+    with pytest.raises(ValidationError, match="does not match any of the expected tags"):
+        ADAPTER.validate_python({"name": "pix2pix"})
+    with pytest.raises(ValidationError, match=r"steps must be at least 1, found 0; ema must lie in \[0, 1\), found 1"):
+        ADAPTER.validate_python({"name": "cyclegan", "steps": 0, "ema": 1.0})
+    assert ADAPTER.validate_python({"name": "cyclegan", "betas": [0.5, 0.9]}) == CycleGan(betas=(0.5, 0.9))

@@ -1,0 +1,278 @@
+"""WGAN-GP through the door: its gradients, its price, its memory, and that it learns."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from pydantic import TypeAdapter, ValidationError
+from torch import nn
+
+from harmonize.game import critic_losses, fakes, kept, loaded, players
+from harmonize.networks import Critic, Generator
+from harmonize.wgan import WganGp, bought, events, paper_noise, paper_sigma, pretrained, sampled, train
+from privacy.access import Batch, Rows, open_access
+from privacy.accounting import cost
+from privacy.events import Declared, composed
+from privacy.message import Params
+from privacy.persample import patient_gradients
+from privacy.private import open_private
+from privacy.protection import Protection
+
+INPUTS = (1, 16, 16)
+CPU = torch.device("cpu")
+SMALL = WganGp(steps=6, critic_steps=2, batch=8, latent=4, width=2, prior_steps=4, prior_images=20, views=2, prior=None)
+OPEN = replace(SMALL, name="wgan_gp", epsilon=None)
+
+
+def bars(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two classes of images: a bright bar that lies or stands somewhere."""
+    g = torch.Generator().manual_seed(seed)
+    y, place = torch.arange(n) % 2, torch.randint(4, 10, (n,), generator=g)
+    x = torch.full((n, *INPUTS), -0.8) + 0.05 * torch.randn(n, *INPUTS, generator=g)
+    for image, label, at in zip(x, y, place, strict=True):
+        (image[0] if label else image[0].T)[at : at + 3] = 0.7
+    return x.clamp(-1, 1), y
+
+
+def table(patients: int = 6, each: int = 2) -> dict:
+    x, y = bars(patients * each, 0)
+    return {"train": Rows(x, y, torch.arange(patients * each) // each)}
+
+
+def by_hand(critic: Critic, batch: Batch) -> torch.Tensor:
+    """Equation 1, view by view, with the fake of the view's own class."""
+    found = []
+    for x, y, aux in zip(batch.x, batch.y, batch.aux, strict=True):
+        both, alpha = aux[:-1].reshape(2, *INPUTS), aux[-1]
+        fake = both[int(y)]
+        between = (alpha * x + (1 - alpha) * fake)[None].requires_grad_()
+        slope = torch.autograd.grad(critic(between, y[None]).sum(), between, create_graph=True)[0].norm()
+        found.append(critic(fake[None], y[None])[0] - critic(x[None], y[None])[0] + 10 * (slope - 1) ** 2)
+    return torch.stack(found)
+
+
+def game() -> tuple[Critic, torch.Tensor]:
+    """A critic and aux (3 sets, 2 views) in float64."""
+    own = players(4, INPUTS, 2, ema=0.9, start=None, seed=1, device=CPU)
+    aux = fakes(own.generator, torch.Generator().manual_seed(2), batch=6, views=2, device=CPU)
+    return own.critic.double(), aux.double()
+
+
+def flat(gradient: Params) -> torch.Tensor:
+    return torch.cat([part.flatten() for part in gradient.values()])
+
+
+def test_each_patients_gradient_of_the_objective_is_that_of_a_loop_in_float64():
+    critic, aux = game()
+    x, y = torch.rand(3, 2, *INPUTS, dtype=torch.float64) * 2 - 1, torch.tensor([[0, 1], [1, 1], [0, 0]])
+    weight = torch.full((3, 2), 0.5, dtype=torch.float64)
+    fast, losses = patient_gradients(critic, critic_losses(INPUTS, 10.0), x, y, weight, aux, chunk=2)
+    for u in range(3):
+        loss = by_hand(critic, Batch(x[u], y[u], aux[u])).mean()
+        slow = torch.autograd.grad(loss, list(critic.parameters()))
+        assert float(losses[u]) == pytest.approx(float(loss.detach()), abs=1e-9)
+        for gradient, wanted in zip(fast.values(), slow, strict=True):
+            assert float((gradient[u] - wanted).abs().max()) < 1e-10
+
+
+def test_a_private_gradient_without_noise_and_clip_is_the_mean_of_the_patients_and_both_doors_take_one_aux():
+    critic, aux = game()
+    x, y = bars(6, 3)
+    rows = Rows(x.double(), y, torch.arange(6) // 2)
+    objective = critic_losses(INPUTS, 10.0)
+    quiet = open_private({"train": rows}, Protection(clip=1e4, noise=0.0, sampling=1.0, chunk=2))
+    plain = open_access({"train": rows}, batch=6, seed=0)
+    private = quiet.gradient(critic, objective, quiet.draw(full=True), aux).gradient
+    public = plain.gradient(critic, objective, plain.draw(full=True), aux).gradient
+    assert float((flat(private) - flat(public)).abs().max()) < 1e-10, "patients with two rows each"
+    wanted = torch.autograd.grad(
+        by_hand(critic, Batch(rows.x, rows.y, aux.flatten(0, 1))).mean(), list(critic.parameters())
+    )
+    assert float((flat(public) - torch.cat([g.flatten() for g in wanted])).abs().max()) < 1e-10
+
+
+def test_aux_has_a_fake_of_either_class_from_the_same_z_and_covers_a_batch():
+    generator = Generator(4, INPUTS, 2)
+    aux = fakes(generator, torch.Generator().manual_seed(7), batch=7, views=3, device=CPU)
+    assert aux.shape == (3, 3, 2 * 256 + 1)
+    rng = torch.Generator().manual_seed(7)
+    z, alpha = torch.randn(9, 4, generator=rng), torch.rand(9, 1, generator=rng)
+    one = generator(z, torch.ones(9, dtype=torch.long)).detach().flatten(1)
+    assert torch.equal(aux.flatten(0, 1)[:, 256:512], one) and torch.equal(aux.flatten(0, 1)[:, 512:], alpha)
+    assert bool(((alpha >= 0) & (alpha <= 1)).all())
+
+
+def test_a_critic_with_a_buffer_is_refused_by_the_private_door():
+    critic, aux = game()
+    critic.register_buffer("memory", torch.zeros(1))
+    access = open_private(table(), Protection(views=2))
+    with pytest.raises(ValueError, match="keeps memory"):
+        access.gradient(critic, critic_losses(INPUTS, 10.0), access.draw(), aux.float())
+
+
+def test_the_generator_keeps_a_running_mean_of_itself():
+    """The second implementation: e_1 = g_1, e_k = 0.7 e_(k-1) + 0.3 g_k, where ema 0 shows each g_k itself."""
+
+    def made(steps: int, ema: float) -> Params:
+        settings = replace(OPEN, steps=steps, ema=ema)
+        return train(settings, open_access(table(), batch=4, seed=0), INPUTS, seed=3)
+
+    mean = None
+    for turn in range(1, 4):
+        now = made(2 * turn, 0.0)
+        mean = now if mean is None else {name: 0.7 * mean[name] + 0.3 * now[name] for name in now}
+        found = made(2 * turn, 0.7)
+        for name in found:
+            if name.startswith("generator/"):
+                assert torch.allclose(found[name], mean[name], atol=1e-6), name
+            else:
+                assert torch.equal(found[name], now[name]), "the mean is not what the critic plays against"
+
+
+def test_at_the_plain_door_a_seed_decides_all_and_the_generator_starts_where_it_was_told_to():
+    def made(seed: int, start: Params | None = None, steps: int = 6) -> Params:
+        settings = replace(OPEN, steps=steps)
+        return train(settings, open_access(table(), batch=4, seed=0), INPUTS, start=start, seed=seed)
+
+    one = made(1)
+    assert all(torch.equal(one[name], value) for name, value in made(1).items())
+    assert not torch.equal(one["critic/score.weight"], made(2)["critic/score.weight"])
+    first = made(1, one, 1)  # the generator has not moved after one step of the critic
+    assert all(torch.equal(first[name], one[name]) for name in one if name.startswith("generator/"))
+    assert not torch.equal(first["critic/score.weight"], one["critic/score.weight"])
+
+
+def test_what_is_sampled_follows_from_the_arguments_alone_and_one_image_does_not_know_the_others():
+    params = pretrained(SMALL, INPUTS, seed=0)
+    y = torch.arange(40) % 2
+    torch.manual_seed(0)
+    one = sampled(SMALL, INPUTS, params, y, seed=5)
+    torch.manual_seed(1)
+    assert torch.equal(one, sampled(SMALL, INPUTS, params, y, seed=5))
+    assert not torch.equal(one, sampled(SMALL, INPUTS, params, y, seed=6))
+    other = y.clone()
+    other[:20] = 1 - other[:20]
+    assert torch.allclose(one[20:], sampled(SMALL, INPUTS, params, other, seed=5)[20:], atol=1e-6)
+    assert one.shape == (40, *INPUTS) and float(one.abs().max()) <= 1
+
+
+def test_a_public_start_follows_from_its_arguments_and_saw_the_prior():
+    settings = replace(SMALL, prior="prostate_adc")
+    inputs = (1, 32, 32)
+    told = []
+    one = pretrained(settings, inputs, seed=4, told=lambda *what: told.append(what))
+    two = pretrained(settings, inputs, seed=4)
+    raw = pretrained(replace(settings, prior=None), inputs, seed=4)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert one.keys() == raw.keys() and not torch.equal(one["critic/score.weight"], raw["critic/score.weight"])
+    assert told == [(0, 4, "prior"), (4, 4, "prior")]
+
+
+def test_what_is_told_may_stop_it():
+    class Stopped(Exception): ...
+
+    def told(done: int, total: int, what: str) -> None:
+        if done:
+            raise Stopped
+
+    access = open_access(table(), batch=4, seed=0)
+    with pytest.raises(Stopped):
+        train(OPEN, access, INPUTS, seed=0, told=told)
+    assert len(access.events) < 2 * OPEN.steps
+
+
+def test_what_the_private_door_books_is_what_was_planned_whatever_it_computes():
+    noise = 1.3
+    settings = replace(SMALL, steps=5, sampling=0.4)
+    protection = Protection(sampling=0.4, views=2, clip=0.5, noise=noise, cut="c")
+    for dry in (False, True):
+        access = open_private(table(), protection, counts=Declared("counts"), dry=dry)
+        params = train(settings, access, INPUTS, seed=0)
+        assert composed(access.events) == composed([Declared("counts"), *events(settings, noise, cut="c")])
+        assert cost(access.events, 1e-5).epsilon == pytest.approx(bought(settings, noise).epsilon)
+        assert all(bool(value.isfinite().all()) for value in params.values())
+
+
+def test_a_sample_without_any_patient_is_a_step_like_any_other():
+    settings = replace(SMALL, steps=2)
+    access = open_private(table(2), Protection(sampling=1e-6, views=2), source=random.Random(0).randbytes)
+    before = kept(players(4, INPUTS, 2, ema=0.9, start=None, seed=0, device=CPU))
+    after = train(settings, access, INPUTS, seed=0)
+    assert not torch.equal(before["critic/score.weight"], after["critic/score.weight"])
+
+
+def test_the_papers_noise_is_equation_2_and_what_it_buys_is_another_number():
+    """The figures of one record = one image, 24 of 1008 a step, 100 epochs: claimed is epsilon 10."""
+    settings = WganGp(variant="paper", critic_steps=5, clip=1.0, sampling=24 / 1008, steps=4200)
+    assert paper_sigma(settings, sampling=24 / 1008) == pytest.approx(
+        2 * (24 / 1008) * math.sqrt(5 * math.log(1e5)) / 10
+    )
+    assert paper_sigma(settings, sampling=24 / 1008) == pytest.approx(0.0361, abs=1e-4)
+    noise = paper_noise(settings, records=1008, batch=24)
+    assert noise == pytest.approx(0.867, abs=1e-3)
+    assert bought(settings, noise).epsilon == pytest.approx(14.1, abs=0.15)
+    assert bought(replace(settings, steps=5), noise).epsilon == pytest.approx(1.22, abs=0.02)
+    with pytest.raises(ValueError, match="at most records, found 9 of 8"):
+        paper_noise(settings, records=8, batch=9)
+    with pytest.raises(ValueError, match="needs an epsilon"):
+        paper_sigma(OPEN, sampling=0.5)
+
+
+def test_settings_that_promise_what_they_do_not_keep_are_refused_together():
+    with pytest.raises(
+        ValueError, match=r"steps must be .*0; delta must .*2.0; epsilon must be a number above 0 .*None"
+    ):
+        WganGp(steps=0, delta=2.0, epsilon=None)
+    with pytest.raises(ValueError, match="epsilon must be null for wgan_gp"):
+        WganGp(name="wgan_gp")
+    with pytest.raises(ValueError, match="critic_steps 5 and clip 1"):
+        WganGp(variant="paper")
+    with pytest.raises(ValueError, match="wgan_gp adds no noise"):
+        WganGp(name="wgan_gp", epsilon=None, variant="paper")
+    with pytest.raises(ValueError, match=r"prior must be null or one of .*found moon"):
+        WganGp(prior="moon")  # type: ignore[arg-type]
+    with pytest.raises(ValidationError, match="Unexpected keyword argument"):
+        TypeAdapter(WganGp).validate_python({"name": "dp_wgan_gp", "epsilom": 3})
+    assert WganGp().private and not OPEN.private
+
+
+def test_parameters_of_other_networks_are_refused_by_name():
+    params = {
+        **pretrained(SMALL, INPUTS, seed=0),
+        "critic/score.weight": torch.zeros(1, 3),
+        "critic/spare": torch.ones(1),
+    }
+    del params["critic/score.bias"]
+    with pytest.raises(
+        ValueError, match=r"another critic: score.bias is missing; spare has no place; score.weight has"
+    ):
+        train(replace(SMALL), open_access(table(), batch=4, seed=0), INPUTS, start=params, seed=0)
+    with pytest.raises(ValueError, match="needs classes and fakes"):
+        critic_losses(INPUTS, 10.0)(nn.Identity(), Batch(torch.zeros(1, *INPUTS), torch.zeros(1, dtype=torch.long)))
+    assert isinstance(loaded(Generator(4, INPUTS, 2), params, "generator"), Generator)
+
+
+def sliced(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Sliced Wasserstein distance of equally many images."""
+    directions = torch.nn.functional.normalize(torch.randn(256, 64, generator=torch.Generator().manual_seed(0)), dim=0)
+    one, two = ((images.flatten(1) @ directions).sort(dim=0).values for images in (a, b))
+    return float((one - two).abs().mean())
+
+
+def test_it_learns_what_each_class_looks_like():
+    settings = replace(OPEN, steps=160, critic_steps=2, batch=16, latent=8, width=8, lr=2e-3, ema=0.8)
+    x, y = bars(128, 1)
+    access = open_access({"train": Rows(x, y, torch.arange(128))}, batch=16, seed=0)
+    start = pretrained(settings, INPUTS, seed=0)
+    params = train(settings, access, INPUTS, start=start, seed=0)
+    real, labels = bars(256, 2)
+    far, near = (sliced(sampled(settings, INPUTS, each, labels, seed=1), real) for each in (start, params))
+    assert near < 0.45 * far
+    made = sampled(settings, INPUTS, params, labels, seed=1)
+    for label in (0, 1):
+        own, other = (sliced(made[labels == label], real[labels == which]) for which in (label, 1 - label))
+        assert own < 0.7 * other

@@ -1,0 +1,280 @@
+"""Harmonization from the YAML to the pages, with phantoms small enough for a test."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from harmonize.veto import Limits
+from pipelines.check import unanswered
+from pipelines.config import Config
+from pipelines.document import ConfigError
+from pipelines.door import validate
+from pipelines.run import STAGES, main, stages_of
+from pipelines_settings import BASE
+from privacy import ledger as book
+from privacy.message import from_bytes, from_file
+
+HARMONIZE: dict[str, Any] = {
+    "score": {"release": "exact", "steps": 3, "seeds": 2, "perplexity": 5.0, "components": 5},
+    "synthesis": {"name": "private_evolution", "epsilon": 10.0, "candidates": 24, "rounds": 2, "public": 100},
+    "sampling": {"name": "surrogate", "closeness": 1.0, "spacing": 0.0},
+    "shared": 12,
+    "copies": 2,
+    "translate": {
+        "vafl": {"name": "cyclegan", "steps": 6, "every": 3},
+        "trusted": {"name": "cyclegan", "steps": 4, "every": 3, "width": 4},
+        "z": {"name": "z_score"},
+        "exported": {"name": "exported"},
+        "oracle": {"name": "oracle"},
+    },
+    "veto": {},
+}
+ANYTHING = dict.fromkeys(field.name for field in fields(Limits))
+"""No limit at all."""
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    found = copy.deepcopy({**BASE, "name": "shapes", "harmonize": HARMONIZE, **changes})
+    found["train"]["methods"] = {
+        "local": {"name": "local"},
+        "fedavg": {"name": "fedavg"},
+        "vafl": {"name": "fedavg"},
+        "vafl_central": {"name": "central"},
+        "oracle": {"name": "fedavg"},
+    }
+    found["train"]["schedule"] = {"rounds": 1}
+    found["train"]["method_images"] = {"vafl": "vafl", "vafl_central": "vafl", "oracle": "oracle"}
+    return found
+
+
+def written(folder: Path, said: dict[str, Any]) -> str:
+    path = folder / "shapes.yaml"
+    path.write_text(yaml.safe_dump(said))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory) -> Path:
+    """A run without vetoes: every space is used."""
+    folder = tmp_path_factory.mktemp("shapes")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        said = settings()
+        said["harmonize"]["veto"] = ANYTHING
+        assert main([written(folder, said)]) == 0
+    return folder / "runs" / "shapes"
+
+
+def artifact(root: Path, stage: str) -> Path:
+    (folder,) = [path for path in (root / stage).iterdir() if (path / "manifest.json").exists()]
+    return folder
+
+
+def cohort(root: Path, site: str, name: str):
+    return from_file(root / "sites" / site / "cohorts" / name / "cohort.safetensors")
+
+
+def answers(root: Path, space: str) -> dict[str, Any]:
+    return json.loads((artifact(root, "translate") / f"{space}.json").read_text())
+
+
+def test_the_site_with_the_lowest_score_is_the_target(done):
+    said = json.loads((artifact(done, "score") / "scores.json").read_text())
+    scores = {site: one["score"] for site, one in said["scores"].items()}
+    assert set(scores) == {"a", "b"} and all(value > 0 for value in scores.values())
+    assert said["target"] == min(scores, key=scores.__getitem__)
+
+
+def test_only_the_target_synthesizes_and_shares_and_pays_what_was_asked(done):
+    target = json.loads((artifact(done, "score") / "scores.json").read_text())["target"]
+    for site in ("a", "b"):
+        lines = list(book.lines(done / "sites" / site / "ledger.jsonl"))
+        asked = {line["request"] for line in lines}
+        assert ({"synthesize", "sample"} <= asked) == (site == target)
+        assert {"score", "translate"} <= asked
+        by = {line["request"]: line["event"]["kind"] for line in lines}
+        assert by["score"] == by["translate"] == "non_private"
+        if site == target:
+            (paid,) = [line["event"] for line in lines if line["request"] == "synthesize"]
+            from privacy.accounting import cost
+            from privacy.events import read
+
+            assert 9.9 < cost([read(paid)], 1e-5).epsilon <= 10.0
+            assert by["sample"] == "nothing"
+
+
+def test_shared_images_are_of_both_classes_and_in_range(done):
+    shared = from_bytes((artifact(done, "sample") / "shared.safetensors").read_bytes()).tensors
+    assert shared["images"].shape == (24, 1, 32, 32) and float(shared["images"].abs().max()) <= 1
+    assert shared["labels"].tolist() == [0] * 12 + [1] * 12
+
+
+def test_translated_cohorts_hold_the_same_patients_with_other_images(done):
+    said = json.loads((artifact(done, "score") / "scores.json").read_text())
+    target = said["target"]
+    (other,) = {"a", "b"} - {target}
+    raw = {site: json.loads((artifact(done, "ingest") / "sites.json").read_text())[site]["cohort"] for site in "ab"}
+    for space in ("vafl", "trusted", "z", "exported", "oracle"):
+        before, after = cohort(done, other, raw[other]), cohort(done, other, answers(done, space)[other]["cohort"])
+        assert not torch.equal(before.tensors["images"], after.tensors["images"])
+        for name in ("labels", "patient", "position", "split", "lesion", "gland"):
+            assert torch.equal(before.tensors[name], after.tensors[name])
+        learnt = space in ("vafl", "trusted")
+        assert (answers(done, space)[target]["cohort"] == raw[target]) == learnt
+        # What learnt from all patients ties each of them to all others.
+        assert after.facts["recipe"]["independent"] is not learnt
+
+
+def test_methods_learn_in_their_spaces(done):
+    for label in ("local", "fedavg", "vafl", "oracle"):
+        result = json.loads((artifact(done, "train") / f"{label}.json").read_text())
+        assert result["space"] == {"vafl": "vafl", "oracle": "oracle"}.get(label, "raw")
+    methods = {row["method"] for row in json.loads((artifact(done, "report") / "scores.json").read_text())}
+    assert methods == {"local", "fedavg", "vafl", "vafl_central", "oracle"}
+
+
+def test_pages_tell_of_spaces_and_pictures_of_patients_stay_home(done):
+    page = (done / "report.html").read_text()
+    assert (
+        "Image spaces" in page and "private_evolution, patient-level ε = 10" in page and "made up 1, positive" in page
+    )
+    for site in ("a", "b"):
+        own = (done / "sites" / site / "report.html").read_text()
+        assert "Image spaces" in own and "How well this hospital" in own
+    assert " before" not in page.partition("Image spaces")[2].partition("What left, by request")[0].replace(
+        "distance before", ""
+    ).replace("correlations before", "").replace("minus before", "").replace("over before", "")
+
+
+def test_a_second_run_does_nothing(done, monkeypatch, capsys):
+    monkeypatch.chdir(done.parents[1])
+    assert main(["shapes.yaml", "--explain", "--json"]) == 0
+    steps = json.loads(capsys.readouterr().out)
+    assert [step["state"] for step in steps] == ["keep"] * len(STAGES)
+
+
+def test_a_ready_model_takes_its_translator_along(done, tmp_path, monkeypatch):
+    from pipelines.predict import main as predict
+
+    said = json.loads((artifact(done, "score") / "scores.json").read_text())
+    (other,) = {"a", "b"} - {said["target"]}
+    ready = done / "sites" / other / "ready"
+    assert {path.stem for path in ready.iterdir()} == {"local", "fedavg", "vafl"}  # oracle: no new study gets there
+    files = sorted((done / "sites" / other / "phantom").glob("*/images"))[0]
+    options = [str(files), "--no-gland", "--out"]
+    assert predict([str(ready / "vafl.safetensors"), *options, str(tmp_path / "vafl"), "--json"]) == 0
+    assert predict([str(ready / "fedavg.safetensors"), *options, str(tmp_path / "raw"), "--json"]) == 0
+    one, two = ((tmp_path / name / "predictions.csv").read_text() for name in ("vafl", "raw"))
+    assert one.count("\n") == two.count("\n") > 5 and one != two
+
+
+def test_a_vetoed_translation_is_not_used_and_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = settings()
+    said["harmonize"]["veto"] = {**ANYTHING, "gland_order": 0.999999, "gland_order_centre": 0.999999}
+    said["harmonize"]["score"] = {"release": "public", "target": "b"}
+    del said["harmonize"]["translate"]["trusted"]
+    assert main([written(tmp_path, said), "--until", "translate"]) == 0
+    root = tmp_path / "runs" / "shapes"
+    raw = json.loads((artifact(root, "ingest") / "sites.json").read_text())["a"]["cohort"]
+    answer = answers(root, "vafl")["a"]
+    assert answer["vetoed"] == ["gland_order"] and answer["cohort"] == raw
+
+
+def test_an_interrupted_translation_goes_on_where_it_was(tmp_path, monkeypatch):
+    """A stop between two states: the run ends politely, the next one finishes, and no patient is asked twice."""
+    from pipelines import stopping
+    from pipelines.site import translate as handler
+
+    monkeypatch.chdir(tmp_path)
+    said = settings()
+    said["harmonize"]["score"] = {"release": "public", "target": "b"}
+    said["harmonize"]["translate"] = {"vafl": {"name": "cyclegan", "steps": 20, "every": 2}}
+    said["train"]["method_images"] = {"vafl": "vafl", "vafl_central": "vafl"}
+    del said["train"]["methods"]["oracle"]
+    path = written(tmp_path, said)
+    assert main([path, "--until", "sample"]) == 0
+    telling = handler.telling
+
+    def stopping_at(hospital, step):
+        told = telling(hospital, step)
+
+        def then(done: int, total: int, what: str) -> None:
+            told(done, total, what)
+            if total and done >= total // 2:
+                raise stopping.Stopped("a test")
+
+        return then
+
+    monkeypatch.setattr(handler, "telling", stopping_at)
+    assert main([path, "--until", "translate"]) != 0
+    root = tmp_path / "runs" / "shapes"
+    assert not list((root / "translate").glob("*/manifest.json"))
+    assert list((root / "sites" / "a" / "fitting").rglob("*"))
+    monkeypatch.setattr(handler, "telling", telling)
+    assert main([path, "--until", "translate"]) == 0
+    lines = [line for line in book.lines(root / "sites" / "a" / "ledger.jsonl") if line["request"] == "translate"]
+    assert [line["refused"] for line in lines].count(None) == 1
+
+
+def problems(said: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        validate(_document(said), Config)
+    return " ".join(f"{problem.path}: {problem.message}" for problem in caught.value.problems)
+
+
+def _document(said: dict[str, Any]):
+    from pipelines.door import read_yaml
+
+    return read_yaml(yaml.safe_dump(said), environment={})
+
+
+def test_without_harmonize_there_are_no_such_stages():
+    config = validate(_document(BASE), Config)
+    stages = stages_of(config)
+    assert [stage.name for stage in stages] == ["ingest", "train", "evaluate", "audit", "report"]
+    assert all(set(stage.needs) <= {one.name for one in stages} for stage in stages)
+    assert stages_of(validate(_document(settings()), Config)) == STAGES
+
+
+def test_spaces_that_do_not_exist_and_images_that_do_not_suit_are_all_told():
+    said = settings(images={"kind": "slices", "size": 36, "spacing_mm": 2.0})
+    said["train"]["method_images"]["local"] = "moon"
+    said["harmonize"]["score"] = {"release": "public", "target": "c"}
+    said["harmonize"]["synthesis"] = {"name": "real"}
+    said["pooling"] = "refused"
+    del said["train"]["methods"]["vafl_central"], said["train"]["method_images"]["vafl_central"]
+    told = problems(said)
+    for words in ("'moon' is no space of images", "must be a multiple of 8", "'c' is no site", "real shares training"):
+        assert words in told
+
+
+def test_under_a_budget_nothing_without_noise_is_planned():
+    said = settings(privacy={"epsilon": 5.0}, model={"name": "cam", "widths": [8, 8, 8, 8], "norm": "group"})
+    said["harmonize"]["sampling"] = {"name": "raw"}
+    said["harmonize"]["synthesis"] = {"name": "wgan_gp", "epsilon": None}
+    del said["train"]["methods"]["vafl_central"], said["train"]["method_images"]["vafl_central"]
+    told = problems(said)
+    for words in (
+        "harmonize.translate.vafl: cyclegan learns from several patients",
+        "harmonize.sampling: raw",
+        "harmonize.score.release: exact",
+        "harmonize.synthesis: wgan_gp has no noise",
+    ):
+        assert words in told
+    assert "harmonize.translate.z:" not in told
+
+
+def test_a_policy_that_does_not_answer_is_told_before_anything_runs():
+    said = settings()
+    said["sites"]["a"]["policy"] = {"pooling": True, "requests": ["survey", "ingest", "holds", "report"]}
+    (told,) = unanswered(validate(_document(said), Config))
+    assert "score, synthesize, sample, translate" in told
