@@ -40,14 +40,17 @@ SPACES: dict[str, dict[str, Any]] = {
     "exported": {"name": "exported"},
     "oracle": {"name": "oracle"},
     "z_score": {"name": "z_score"},
-    "percentile": {"name": "percentile"},
 }
 OF_SYNTHESIS: dict[str, dict[str, Any]] = {
     "vafl": CYCLEGAN,
     "vafl_keep": {**CYCLEGAN, "keep_mean": "patient"},
+}
+CURVES: dict[str, dict[str, Any]] = {
+    "percentile": {"name": "percentile"},
     "nyul": {"name": "nyul"},
     "histogram": {"name": "histogram_match"},
 }
+"""Beside private_evolution only."""
 CALIBRATED = ("fedavg", "vafl", "vafl_keep", "oracle")
 
 
@@ -67,7 +70,7 @@ def settings(n: int, seed: int, unequal: bool, synthesis: str, folder: Path) -> 
             "policy": {"pooling": True},
             "test": [f"PH{population}-{patient:04d}" for patient in range(n, n + TEST)],
         }  # fmt: skip
-    spaces = SPACES | OF_SYNTHESIS
+    spaces = spaces_of(synthesis)
     return {
         "name": f"n{n}-s{seed}-{'unequal' if unequal else 'equal'}",
         "privacy": "none",
@@ -110,6 +113,10 @@ def settings(n: int, seed: int, unequal: bool, synthesis: str, folder: Path) -> 
     }
 
 
+def spaces_of(synthesis: str) -> dict[str, dict[str, Any]]:
+    return SPACES | OF_SYNTHESIS | (CURVES if synthesis == "private_evolution" else {})
+
+
 def one_run(n: int, seed: int, unequal: bool, synthesis: str, folder: Path) -> dict[str, Any]:
     said = settings(n, seed, unequal, synthesis, folder)
     path = folder / f"{said['name']}-{synthesis}.yaml"
@@ -126,7 +133,7 @@ def one_run(n: int, seed: int, unequal: bool, synthesis: str, folder: Path) -> d
             scores.setdefault(row["method"], {})[f"{row['measure']} {where}"] = row["value"]
     quality = {
         space: json.loads((newest["translate"] / f"{space}.json").read_text())["south"]["quality"]
-        for space in SPACES | OF_SYNTHESIS
+        for space in spaces_of(synthesis)
     }
     seconds = {stage: json.loads((place / "manifest.json").read_text())["seconds"] for stage, place in newest.items()}
     statement = json.loads((newest["report"] / "statement.json").read_text())["north"]

@@ -28,13 +28,16 @@ class Tile:
     cam: NDArray[np.generic] | None = None
 
 
-def contact_sheet(tiles: Sequence[Tile], *, title: str, window: tuple[float, float] | None = None) -> Picture:
+def contact_sheet(
+    tiles: Sequence[Tile], *, title: str, window: tuple[float, float] | None = None, columns: int | None = None
+) -> Picture:
     """Tiles side by side, all in one grey window, so that they can be compared.
 
     Args:
         tiles: what to show; at most a few dozen, each becomes an image of its own.
         title: what they are, "training images" for instance.
         window: intensities shown as black and white; by default the 1st and 99.5th percentile over all tiles.
+        columns: tiles in a row, where rows mean something; by default as many as fit.
 
     Raises:
         ValueError: naming every tile that is not (H, W), or whose outlines or CAM have another shape.
@@ -54,7 +57,10 @@ def contact_sheet(tiles: Sequence[Tile], *, title: str, window: tuple[float, flo
     key = f'<p class="keys">{" &nbsp; ".join(keys)}</p>' if keys else ""
     grey = any(tile.image.ndim == 2 for tile in tiles)
     caption = f"Grey window {low:.4g} to {high:.4g}." if grey else "" if tiles else "No images."
-    return Picture(title, caption, f'<ul class="sheet">{items}</ul>{key}')
+    rows = (
+        f' style="grid-template-columns: repeat({columns}, minmax(4.5rem, 1fr)); overflow-x: auto"' if columns else ""
+    )
+    return Picture(title, caption, f'<ul class="sheet"{rows}>{items}</ul>{key}')
 
 
 def _item(tile: Tile, low: float, high: float) -> str:

@@ -32,8 +32,9 @@ from harmonize.scale import Told, silent
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """name: raw or surrogate, as told above. closeness: delta of the paper; null = 0.2, the paper's, for pca_tsne, 0.3
-    for pca, in whose more numerous dimensions neighbours lie farther apart. neighbours: null = 5, the paper's, for
+    """name: raw or surrogate, as told above. closeness: delta of the paper; null = 0.2, the paper's, for pca_tsne; 0.3
+    for pca of raw references and 0.7 for pca of made-up ones, because neighbours lie the farther apart the more numerous
+    the dimensions in which images differ (of made-up ones with noise all), and 0.7 refuses outliers. neighbours: null = 5, the paper's, for
     raw, and 1 for surrogate, whose references need no protection and often come in families of likenesses.
     neighbours_of: others = images of the same patient are no neighbours, which is stricter, since slices of one patient
     are alike; any = the paper's. max_passes: after how many an error tells what rejected the candidates. features:
@@ -74,7 +75,8 @@ class Sampling:
     def in_use(self) -> tuple[str, float]:
         """features and closeness, with null replaced."""
         features = self.features or ("pca_tsne" if self.name == "raw" else "pca")
-        return features, self.closeness or (0.2 if features == "pca_tsne" else 0.3)
+        usual = 0.7 if self.name == "surrogate" else 0.3
+        return features, self.closeness or (0.2 if features == "pca_tsne" else usual)
 
     @property
     def nearest(self) -> int:

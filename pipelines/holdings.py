@@ -18,21 +18,33 @@ from pipelines.stopping import LOCK
 from pipelines.store import HIDDEN, MANIFEST, NAME
 
 Kind: TypeAlias = Literal[
-    "artifacts", "conversations", "models", "cohorts", "scores", "ready", "phantoms", "reports", "leftovers"
+    "artifacts",
+    "conversations",
+    "models",
+    "cohorts",
+    "scores",
+    "ready",
+    "translations",
+    "phantoms",
+    "reports",
+    "leftovers",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 PAGE = "report.html"
 DIGEST = re.compile(r"[0-9a-f]{12}")
 POOLED = "pooled"
 BEGUN = ("sites", "federation")
+TRANSLATORS, QUALITIES, MAPS = "translators", "qualities", "maps"
+SUFFIXES = {TRANSLATORS: ".safetensors", QUALITIES: ".json", MAPS: ".safetensors"}
+"""Folders of files that harmonization leaves at a site; beside them lies `fitting`, one folder for each training."""
 
 
 @dataclass(frozen=True)
 class Item:
     """Something that is removed whole or not at all.
 
-    where: the stage of an artifact, the site of a cohort, scores, a phantom or a page; empty for what several sites
-    share. parts: folders and files, in the order in which they may be removed. newest: when a file of it last changed,
+    where: the stage of an artifact, the site of a cohort, scores, a translation, a phantom or a page; empty for what
+    several sites share. parts: folders and files, in the order in which they may be removed. newest: when a file of it last changed,
     in seconds since 1970.
     """
 
@@ -63,7 +75,7 @@ def runs_below(folder: Path) -> list[Path]:
 def items_of(run: Path) -> list[Item]:
     """All items of a run, kind by kind."""
     found = [*_artifacts(run), *_conversations(run), *_models(run), *_cohorts(run)]
-    return [*found, *_scores(run), *_phantoms(run), *_reports(run), *_leftovers(run)]
+    return [*found, *_scores(run), *_translations(run), *_phantoms(run), *_reports(run), *_leftovers(run)]
 
 
 def size_of(path: Path) -> tuple[int, int, float]:
@@ -165,6 +177,17 @@ def _scores(run: Path) -> Iterator[Item]:
             for path in entries(site / kind):
                 if is_file(path) and path.suffix == ".safetensors" and not path.name.startswith("."):
                     yield _item(run, kind, site.name, path.name, [path])
+
+
+def _translations(run: Path) -> Iterator[Item]:
+    """What a hospital's images taught: translators, unfinished and finished states of their training, and figures."""
+    for site in sites_of(run):
+        for path in folders_in(site / "fitting"):
+            yield _item(run, "translations", site.name, f"fitting/{path.name}", [path])
+        for folder, suffix in SUFFIXES.items():
+            for path in entries(site / folder):
+                if is_file(path) and path.suffix == suffix and not path.name.startswith("."):
+                    yield _item(run, "translations", site.name, f"{folder}/{path.name}", [path])
 
 
 def _phantoms(run: Path) -> Iterator[Item]:

@@ -15,22 +15,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.holdings import PAGE, POOLED, Item, Kind
+from pipelines.holdings import MAPS, PAGE, POOLED, QUALITIES, TRANSLATORS, Item, Kind
 from pipelines.store import MANIFEST, ArtifactError, read_manifest, short
 
 NEEDED = "its finished run rests on it"
+SPOKEN = "an artifact that stays speaks of it; add the kind artifacts"
 ORDER: tuple[Kind, ...] = (
     "artifacts",
     "reports",
+    "conversations",
     "scores",
     "ready",
-    "conversations",
+    "translations",
     "models",
     "cohorts",
     "phantoms",
     "leftovers",
 )
-"""Artifacts first: what they speak of goes after them."""
+"""Artifacts first, then committed answers: what they speak of goes after them, so that a kill between hides nothing."""
+WRITERS = {"scores": "evaluate", "ready": "evaluate", TRANSLATORS: "translate", QUALITIES: "translate", MAPS: "score"}
+"""The request whose work writes a file at a site."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +74,13 @@ def verdicts(items: Sequence[Item], rule: Rule, now: float) -> list[Verdict]:
 def _needed(items: Sequence[Item]) -> set[Item]:
     """Artifacts of the published report and the newest of every stage, and what they speak of at the sites."""
     artifacts = _closure(items, [*_published(items), *_newest(items, "artifacts")])
-    cohorts, runs, labels = set(), set(), set()
+    translations = {item for item in items if any(_tells_of(artifact, item, items) for artifact in artifacts)}
+    cohorts, runs, labels = {_shown(item) for item in translations}, set(), set()
     for item in artifacts:
         labels |= set(_labels_of(item))
         cohorts |= set(_cohorts_of(item))
         runs |= set(_runs_of(item))
-    needed = set(artifacts)
+    needed = {*artifacts, *translations}
     for item in items:
         spoken = {
             "cohorts": (item.where, item.name) in cohorts,
@@ -86,7 +91,14 @@ def _needed(items: Sequence[Item]) -> set[Item]:
             "ready": item.name.partition(".")[0] in labels,
         }
         needed |= {item} if spoken.get(item.kind, False) else set()
-    return needed | set(_newest(items, "phantoms"))
+    return needed | _phantoms(items, artifacts)
+
+
+def _phantoms(items: Sequence[Item], artifacts: Iterable[Item]) -> set[Item]:
+    """The newest of every site; all where their patients were rendered again on another scanner, which is newer."""
+    if any(_is_oracle(artifact) for artifact in artifacts):
+        return {item for item in items if item.kind == "phantoms"}
+    return set(_newest(items, "phantoms"))
 
 
 def _held_back(item: Item, items: Sequence[Item], going: set[Item]) -> str:
@@ -95,24 +107,32 @@ def _held_back(item: Item, items: Sequence[Item], going: set[Item]) -> str:
         halves = [each for each in items if each.kind == "conversations" and each.name == item.name]
         if any(each not in going and not _finished(each) for each in halves):
             return "its training is in the middle; add the kind conversations"
+    staying = [each for each in items if each.kind == "artifacts" and each not in going]
     label = item.name.partition(".")[0]
-    trained = [each for each in items if each.kind == "artifacts" and label in _labels_of(each)]
-    if item.kind == "ready" and any(each not in going for each in trained):
-        return "an artifact that stays speaks of it; add the kind artifacts"
+    if item.kind == "ready" and any(label in _labels_of(each) for each in staying):
+        return SPOKEN
+    if any(_tells_of(each, item, items) for each in staying):
+        return SPOKEN
+    if item.kind == "conversations" and any(item.name in _runs_of(each) for each in staying if each.where != "train"):
+        return SPOKEN
     pooled = any(POOLED in part.parts[-5:] for part in item.parts)
     if item.kind == "scores" or (item.kind in ("models", "conversations") and pooled):
-        name = item.name.partition(".")[0]
-        spoken = [each for each in items if each.kind == "artifacts" and _speaks(each, name, items)]
-        if any(each not in going for each in spoken):
-            return "an artifact that stays speaks of it; add the kind artifacts"
+        if any(_speaks(each, label, items) for each in staying):
+            return SPOKEN
     return ""
 
 
 def _along(going: set[Item], items: Sequence[Item]) -> set[Item]:
-    """Committed answers that would hide that scores or models are gone: asked again, a site only repeats itself."""
-    if not any(item.kind in ("scores", "ready") for item in going):
-        return set()
-    return {item for item in items if item.kind == "conversations" and item.name.startswith("score-")}
+    """Committed answers that would hide that what they wrote is gone: asked again, a site only repeats itself."""
+    wrote = {(item.where, WRITERS.get(item.name.partition("/")[0], WRITERS.get(item.kind))) for item in going}
+    return {
+        item
+        for item in items
+        if item.kind == "conversations"
+        for part in item.parts
+        for site, request in wrote
+        if request and site in part.parts[-4:] and any(part.glob(f"{request}-*"))
+    }
 
 
 def _finished(conversation: Item) -> bool:
@@ -171,19 +191,49 @@ def _manifest(item: Item) -> dict[str, Any]:
 
 
 def _cohorts_of(artifact: Item) -> list[tuple[str, str]]:
-    """(site, cohort) of which an artifact of ingest speaks."""
-    if artifact.where != "ingest":
+    """(site, cohort) of which an artifact of ingest or of translation speaks."""
+    said = [_json(path) for path in sorted(artifact.parts[0].glob("*.json")) if path.name != MANIFEST]
+    if artifact.where not in ("ingest", "translate"):
         return []
-    facts = _json(artifact.parts[0] / "sites.json")
-    return [(site, str(said.get("cohort"))) for site, said in facts.items() if isinstance(said, dict)]
+    return [
+        (site, str(home.get("cohort"))) for facts in said for site, home in facts.items() if isinstance(home, dict)
+    ]
 
 
 def _runs_of(artifact: Item) -> list[str]:
-    """Conversations of which an artifact of training speaks."""
-    if artifact.where != "train":
+    """Conversations that must be remembered for an artifact of training or of synthesis."""
+    name = {"train": "train_run", "synthesize": "run"}.get(artifact.where)
+    if name is None:
         return []
-    said = [_json(path) for path in sorted(artifact.parts[0].glob("*.json"))]
-    return [str(facts["train_run"]).rpartition("/")[2] for facts in said if "train_run" in facts]
+    said = [_json(path) for path in sorted(artifact.parts[0].glob("*.json")) if path.name != MANIFEST]
+    return [str(facts[name]).rpartition("/")[2] for facts in said if name in facts]
+
+
+def _tells_of(artifact: Item, item: Item, items: Sequence[Item]) -> bool:
+    """Whether an artifact speaks of a translator, of figures of a translation, or of a score's map."""
+    if item.kind != "translations":
+        return False
+    folder, _, file = item.name.partition("/")
+    if folder == MAPS:
+        return artifact.where == "score" and _json(artifact.parts[0] / "scores.json").get("release") == "exact"
+    space, _, rest = file.partition(".")
+    if artifact.where != "translate" or not (artifact.parts[0] / f"{space}.json").is_file():
+        return False
+    raw = (item.where, rest.partition(".")[0])
+    return folder == TRANSLATORS or (
+        folder == QUALITIES and raw in [one for each in _closure(items, [artifact]) for one in _cohorts_of(each)]
+    )
+
+
+def _shown(quality: Item) -> tuple[str, str]:
+    """(site, cohort) of the translation that figures are of: the hospital's page shows its images, vetoed or not."""
+    return quality.where, str(_json(quality.parts[0]).get("cohort"))
+
+
+def _is_oracle(artifact: Item) -> bool:
+    settings = _manifest(artifact).get("settings")
+    spaces = settings.get("translate") if isinstance(settings, dict) else None
+    return isinstance(spaces, dict) and any(isinstance(s, dict) and s.get("name") == "oracle" for s in spaces.values())
 
 
 def _labels_of(artifact: Item) -> list[str]:

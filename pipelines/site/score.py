@@ -75,7 +75,19 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
         if variant is None:  # what `ready` holds predicts as it was trained
             origin = {"run": str(facts["train_run"]), "checkpoint": facts["checkpoint"], "round": round_}
             make_ready(hospital, str(facts["label"]), start, params, cohort, origin)
+    elif facts.get("central") is True and variant is None:  # its maps stand on the hospital's page beside the others
+        kept = Message(params, {"opening": {**_mapping(said), "cohort": facts["cohort"]}})
+        DiskFolder(hospital.root / "scores").write(central_name(facts), to_bytes(kept))
     return Done(Message(tensors, {"round": round_, **facts_out}), describe(event))
+
+
+def central_name(facts: Mapping[str, Json]) -> str:
+    """The file of the central baseline's model at home."""
+    return f"{str(facts['train_run']).rpartition('/')[2]}.central.safetensors"
+
+
+def _mapping(value: Json) -> Mapping[str, Json]:
+    return value if isinstance(value, dict) else {}
 
 
 def _variant(facts: Mapping[str, Json], start: Opening, module: nn.Module) -> Variant | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch.nn import functional
@@ -15,11 +16,14 @@ from federation.parameters import loaded
 from pipelines.cohort.cohort import Cohort
 from pipelines.site.admit import cohort_of
 from pipelines.site.hospital import SPLITS, Hospital
-from pipelines.site.learn import opened, own_model
+from pipelines.site.learn import Opening, opened, opening, own_model
+from pipelines.site.score import central_name
+from pipelines.store import DiskFolder
 from privacy.gate import Refused
-from privacy.message import Json
+from privacy.message import Json, Params, from_bytes
 
 TILES = 12
+COMPARED = 6  # lesions that are shown by all methods
 
 
 def image_sheets(cohort: Cohort) -> list[Picture]:
@@ -55,11 +59,15 @@ def _examples(cohort: Cohort, split: int) -> list[int]:
     return chosen
 
 
-def _tile(cohort: Cohort, row: int, cam: torch.Tensor | None = None, text: str = "") -> Tile:
+def _tile(
+    cohort: Cohort, row: int, cam: torch.Tensor | None = None, text: str = "", seen: torch.Tensor | None = None
+) -> Tile:
+    """seen: the image as a method saw it, where that is not the cohort's own."""
     label = "positive" if int(cohort.labels[row]) else "negative"
     plane = _plane(cohort, row)
     place = f", slice {int(cohort.position[row]) if plane is None else plane}" if cohort.lesion.dim() > 2 else ""
     image = cohort.images[row] if plane is None else cohort.images[row][:, plane]
+    image = image if seen is None else seen
     masks = (mask[row] if plane is None else mask[row][plane] for mask in (cohort.lesion, cohort.gland))
     lesion, gland = masks if cohort.lesion.dim() > 2 else (None, None)
     colour = len(image) == 3
@@ -86,27 +94,71 @@ def _plane(cohort: Cohort, row: int) -> int | None:
 def map_sheets(hospital: Hospital, cohort: Cohort, methods: Sequence[Mapping[str, Json]]) -> list[Picture]:
     """Class activation maps on test images, a sheet per method whose network has maps; lesions are outlined."""
     index = _examples(cohort, SPLITS.index("test"))
-    sheets: list[Picture] = []
-    if cohort.images.dim() != 4:
-        return sheets
+    if cohort.images.dim() != 4 or not index:
+        return []
+    drawn: dict[str, Mapped] = {}
     for method in methods:
-        try:
-            start, (_, params) = opened(hospital, str(method["train_run"])), own_model(hospital, method)
-        except Refused:  # the central baseline: no model of this hospital's own
-            continue
-        module = loaded(start.algorithm.network(start.task), params).eval()
-        images = cohort_of(hospital, str(method["cohort"])).images[index]
-        with torch.no_grad():
-            output = module(images)
-        if output.maps is None or not index:
-            continue
-        cams = local_probabilities(output.maps)[:, 1:2]
-        cams = functional.interpolate(cams, cohort.images.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
-        scores = output.logits.softmax(dim=1)[:, 1]
-        tiles = [_tile(cohort, row, cams[i], f", score {scores[i]:.2f}") for i, row in enumerate(index)]
-        sheet = contact_sheet(tiles, title=f"{method['label']}: where its maps speak for the positive class")
-        sheets.append(replace(sheet, caption=f"{sheet.caption} {_resolution(output.maps, cohort.images)}".strip()))
+        if (found := _mapped(hospital, cohort, method, index)) is not None:
+            drawn[str(method["label"])] = found
+    sheets = [_side_by_side(cohort, index, drawn)] if len(drawn) > 1 else []
+    for label, mapped in drawn.items():
+        tiles = [
+            _tile(cohort, row, mapped.cams[i], f", score {mapped.scores[i]:.2f}", mapped.images[i])
+            for i, row in enumerate(index)
+        ]
+        sheet = contact_sheet(tiles, title=f"{label}: where its maps speak for the positive class")
+        sheets.append(replace(sheet, caption=f"{sheet.caption} {mapped.resolution}".strip()))
     return sheets
+
+
+class Mapped(NamedTuple):
+    """What a method's maps say of some images. cams: (n, H, W). scores: (n,). images: (n, C, H, W), as it saw them."""
+
+    cams: torch.Tensor
+    scores: torch.Tensor
+    images: torch.Tensor
+    resolution: str
+
+
+def _mapped(hospital: Hospital, cohort: Cohort, method: Mapping[str, Json], index: Sequence[int]) -> Mapped | None:
+    """None where there is no model here, or one without maps."""
+    try:
+        start, params = _model(hospital, method)
+    except Refused:
+        return None
+    module = loaded(start.algorithm.network(start.task), params).eval()
+    images = cohort_of(hospital, str(method["cohort"])).images[index]
+    with torch.no_grad():
+        output = module(images)
+    if output.maps is None:
+        return None
+    cams = local_probabilities(output.maps)[:, 1:2]
+    cams = functional.interpolate(cams, cohort.images.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
+    return Mapped(cams, output.logits.softmax(dim=1)[:, 1], images, _resolution(output.maps, cohort.images))
+
+
+def _model(hospital: Hospital, method: Mapping[str, Json]) -> tuple[Opening, Params]:
+    """This hospital's own model, or that of the central baseline, which visited it. Raises: Refused."""
+    folder = DiskFolder(hospital.root / "scores")
+    if folder.has(central_name(method)):
+        visiting = from_bytes(folder.read(central_name(method)))
+        said = visiting.facts["opening"]
+        return opening(hospital, said if isinstance(said, dict) else {}), visiting.tensors
+    return opened(hospital, str(method["train_run"])), own_model(hospital, method)[1]
+
+
+def _side_by_side(cohort: Cohort, index: Sequence[int], drawn: Mapping[str, Mapped]) -> Picture:
+    """The same images by all methods, a row each (the paper's figures 8, 10 and 12)."""
+    shown = [(i, row) for i, row in enumerate(index) if int(cohort.labels[row])][:COMPARED]
+    tiles = []
+    for i, row in shown:
+        tiles.append(replace(_tile(cohort, row), organ=None))
+        for label, mapped in drawn.items():
+            tile = _tile(cohort, row, mapped.cams[i], "", mapped.images[i])
+            tiles.append(replace(tile, caption=f"{label}, score {mapped.scores[i]:.2f}"))
+    sheet = contact_sheet(tiles, title="The same lesions by all methods", columns=1 + len(drawn))
+    said = "Left: the image as it was read, lesion outlined. Then each method's map over the image that it saw."
+    return replace(sheet, caption=f"{said} {sheet.caption}")
 
 
 def _resolution(maps: torch.Tensor, images: torch.Tensor) -> str:

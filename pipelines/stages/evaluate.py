@@ -117,6 +117,7 @@ def _ask(
         facts["calibration"] = to_plain(variant)
     if params:
         facts["opening"] = opening(world, trained["label"], test_site, cohort)
+        facts["central"] = model_site == CENTRAL
     run = world.run(f"score-{short(digest({**facts, 'model': model_site, 'test': test_site, 'version': VERSION}))}")
     try:
         return world.ask_all(run, "evaluate", {test_site: Message(params, facts)})[test_site]
