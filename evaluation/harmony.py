@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from evaluation.drawing import Picture
 
@@ -20,6 +20,18 @@ COLUMNS: Mapping[str, str] = {
     "hallucinated": "new dark spots",
 }
 """Figure of a translation's quality -> head of its column. `harmonize/quality.py` defines them."""
+REASONS: Mapping[str, str] = {
+    "no_effect": "no nearer to the target",
+    "contrast": "lesion contrast",
+    "cnr": "lesion contrast to noise",
+    "lesion_order": "lesion order",
+    "gland_order": "patient order",
+    "edges": "edges kept",
+    "cycle": "cycle error",
+    "class_drift": "class drift",
+    "prevalence": "new dark spots",
+}
+"""Veto (`harmonize/veto.py`) -> the same in the words of the columns."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +47,11 @@ class SpaceRow:
     quality: Mapping[str, float]
     note: str = ""
     sentences: tuple[str, ...] = ()
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """`vetoed` in words."""
+        return tuple(REASONS.get(name, name) for name in self.vetoed)
 
     def figure(self, name: str) -> float:
         """One figure, NaN where there is none."""
@@ -66,7 +83,16 @@ class Harmony:
     shared: tuple[Picture, ...] = ()
     maps: tuple[Picture, ...] = ()
     translations: tuple[Picture, ...] = ()
-    columns: Mapping[str, str] = field(default_factory=lambda: COLUMNS)
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """Those of `COLUMNS` in which some row has a figure."""
+        return {name: head for name, head in COLUMNS.items() if any(not math.isnan(r.figure(name)) for r in self.rows)}
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """Heads of the other columns, where anything was judged at all."""
+        return tuple(head for name, head in COLUMNS.items() if self.columns and name not in self.columns)
 
 
 def vetoed(rows: Sequence[SpaceRow]) -> list[SpaceRow]:

@@ -94,12 +94,13 @@ class CycleGan:
         problems = [
             f"{name} must {rule}, found {getattr(self, name)}"
             for names, rule, fine in (
-                (("steps", "batch", "blocks", "every"), "be at least 1", lambda v: v >= 1),
-                (("width", "critic", "classifier"), "be a multiple of 4, at least 4", lambda v: v >= 4 and v % 4 == 0),
+                (("steps", "every"), "be in [1, 1000000]", lambda v: 1 <= v <= 10**6),
+                (("batch", "blocks"), "be in [1, 1024]", lambda v: 1 <= v <= 1024),
+                (("width", "critic", "classifier"), "be a multiple of 4 in [4, 512]", lambda v: v in range(4, 513, 4)),
                 (("downs",), "lie in 1..2", lambda v: 1 <= v <= 2),
                 (("cycle", "identity", "classification", "noise"), "be finite and >= 0", lambda v: 0 <= v < math.inf),
-                (("lr_t", "lr_d", "lr_c"), "be finite and > 0", lambda v: 0 < v < math.inf),
-                (("pool", "copies"), "be at least 0", lambda v: v >= 0),
+                (("lr_t", "lr_d", "lr_c"), "be in (0, 1]", lambda v: 0 < v <= 1),
+                (("pool", "copies"), "be in [0, 1000]", lambda v: 0 <= v <= 1000),
                 (("ema",), "lie in [0, 1)", lambda v: 0 <= v < 1),
                 (("betas",), "be two numbers in [0, 1)", lambda v: all(0 <= beta < 1 for beta in v)),
             )

@@ -7,6 +7,8 @@ Prog Biomed 2021): too slow to be done in every step.
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 import numpy as np
 import torch
 import torchio
@@ -23,7 +25,8 @@ def deformed(
     Args:
         images: (n, C, H, W) float32 in [-1, 1], on any device.
         copies: of each image. The first copies of an image are the same, however many are asked for.
-        seed: the copies of image i depend on (seed, i) and that image only, never on its neighbours.
+        seed: the copies of an image depend on the seed and on that image only: neither on other images nor on its place
+            among them, which would follow from who else is there.
         max_displacement: largest shift of a control point along each axis, as a share of that side.
         control_points: along each side, at least 6; the two outermost rings stay where they are.
 
@@ -57,11 +60,12 @@ def deformed(
     # TorchIO draws from torch's global generator, and fills with 0 what comes in from outside: 0 is made the low end.
     source, made = images.detach().cpu() + 1.0, []
     with torch.random.fork_rng(devices=[]):
-        for i, image in enumerate(source):
-            torch.default_generator.manual_seed(_mixed(seed, i))
+        for image in source:
+            torch.default_generator.manual_seed(_mixed(seed, image))
             made += [transform(image.unsqueeze(-1)).squeeze(-1) for _ in range(copies)]
     return (torch.stack(made) - 1.0).clamp_(-1.0, 1.0).to(images.device)
 
 
-def _mixed(seed: int, index: int) -> int:
-    return int(np.random.SeedSequence([seed, index]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+def _mixed(seed: int, image: Tensor) -> int:
+    own = int.from_bytes(blake2b(image.contiguous().numpy().tobytes(), digest_size=16).digest())
+    return int(np.random.SeedSequence([seed, own]).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -32,15 +32,16 @@ from harmonize.scale import Told, silent
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """name: raw or surrogate, as told above. closeness: delta of the paper; null = 0.2, the paper's, for pca_tsne; 0.3
-    for pca of raw references and 0.7 for pca of made-up ones, because neighbours lie the farther apart the more numerous
-    the dimensions in which images differ (of made-up ones with noise all), and 0.7 refuses outliers. neighbours: null = 5, the paper's, for
-    raw, and 1 for surrogate, whose references need no protection and often come in families of likenesses.
-    neighbours_of: others = images of the same patient are no neighbours, which is stricter, since slices of one patient
-    are alike; any = the paper's. max_passes: after how many an error tells what rejected the candidates. features:
-    pca_tsne = the paper's; pca = faster; null = pca_tsne for raw, pca for surrogate. components, perplexity: of both.
-    spacing: of surrogate; a candidate is refused that is nearer to a kept image than `spacing` times the median
-    distance between a reference and the one nearest to it; 0 = none is.
+    """name: raw or surrogate, as told above. features: pca_tsne = the paper's; pca = faster; null = pca_tsne for raw,
+    pca for surrogate. components, perplexity: of both.
+
+    closeness: delta of the paper; null = 0.2, the paper's, for pca_tsne, 0.3 for pca and raw, 0.7 for pca and
+    surrogate: the more dimensions images differ in (made-up ones with noise: in all), the farther apart are
+    neighbours, and 0.7 refuses outliers only. neighbours: null = 5, the paper's, for raw, 1 for surrogate, whose
+    references need no protection and often come in families. neighbours_of: others = images of the same patient are
+    no neighbours, which is stricter, since slices of one patient are alike; any = the paper's. spacing: of surrogate;
+    a candidate is refused that is nearer to a kept image than `spacing` times the median distance between a reference
+    and the one nearest to it; 0 = none is. max_passes: after how many an error tells what rejected the candidates.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}

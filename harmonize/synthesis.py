@@ -70,7 +70,8 @@ def protection(settings: AnySynthesis, *, patients: int, cut: str = "") -> Prote
             noise = calibrated(
                 lambda one: wgan.events(settings, one, cut=cut), epsilon=settings.epsilon, delta=settings.delta
             )
-        return Protection(clip=settings.clip, sampling=settings.sampling, views=settings.views, noise=noise, cut=cut)
+        sampling = 1.0 if settings.head else settings.sampling
+        return Protection(clip=settings.clip, sampling=sampling, views=settings.views, noise=noise, cut=cut)
     raise ValueError(f"{settings.name} without an epsilon has no private door; open the plain one")
 
 

@@ -15,6 +15,7 @@ from federation.rehearsal import initial_parameters, rehearse
 from pipelines.cohort.pseudonym import normalized
 from pipelines.cohort.split import SPLITS, division_code
 from pipelines.config import Config, overridden
+from pipelines.harmonize_settings import Harmonize
 from pipelines.privacy_settings import PatientLevel
 from pipelines.site.hospital import Hospital
 from pipelines.stages.train import CENTRAL
@@ -52,6 +53,8 @@ def check(world: World, console: Console, *, as_json: bool) -> int:
         for column in table.columns[1:]:
             column.justify = "right"
         console.print(table)
+    if world.config.harmonize is not None:
+        console.print(_harmonizing(world.config.harmonize), markup=False, highlight=False, soft_wrap=True)
     if not private:
         console.print("Settings, files and methods are in order. privacy: none - every release is non-private (ε = ∞).")
         return 0
@@ -65,6 +68,21 @@ def check(world: World, console: Console, *, as_json: bool) -> int:
         console.print(f"! {text}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"Settings, files and methods are in order{', but mind the lines with !' if warnings else ''}.")
     return 0
+
+
+def _harmonizing(plan: Harmonize) -> str:
+    """What will be harmonized, in a sentence."""
+    from pipelines.stages.harmony import described
+
+    by = (
+        plan.score.target
+        or {"exact": "by exact scores", "dp": "by noised scores", "public": "by declared counts"}[plan.score.release]
+    )
+    spaces = ", ".join(f"{space} ({one.name})" for space, one in plan.translate.items()) or "none"
+    return (
+        f"Harmonization: target {by}; made-up images: {described(plan.synthesis)}; selected by the rule "
+        f"{plan.sampling.name}, {plan.shared} of each class; spaces: {spaces}."
+    )
 
 
 def unanswered(config: Config) -> list[str]:

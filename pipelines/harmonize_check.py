@@ -93,6 +93,11 @@ def _promises(config: Config, plan: Harmonize) -> list[str]:
         )
     if plan.score.release == "exact":
         problems.append(f"harmonize.score.release: exact has no noise, and {who}; say dp, or public with a target")
+    if getattr(plan.synthesis, "variant", "") == "paper":
+        problems.append(
+            "harmonize.synthesis.variant: the paper's noise hangs on how many patients there are, so its cost is not "
+            f"known before, and {who}; say consilium"
+        )
     if not plan.synthesis.private:
         problems.append(f"harmonize.synthesis: {plan.synthesis.name} has no noise, and {who}; say dp_wgan_gp")
     return problems

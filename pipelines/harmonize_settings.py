@@ -74,7 +74,7 @@ class Harmonize:
     def __post_init__(self) -> None:
         problems = [
             f"{name} must be in [{low}, {high}], found {value}"
-            for name, value, low, high in (("shared", self.shared, 8, 10_000), ("copies", self.copies, 1, 64))
+            for name, value, low, high in (("shared", self.shared, 8, 2000), ("copies", self.copies, 1, 64))
             if not low <= value <= high
         ]
         if RAW in self.translate:

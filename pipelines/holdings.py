@@ -34,6 +34,8 @@ PAGE = "report.html"
 DIGEST = re.compile(r"[0-9a-f]{12}")
 POOLED = "pooled"
 BEGUN = ("sites", "federation")
+ATTACKED = ".membership.json"
+ENDINGS = {"scores": (".safetensors", ATTACKED), "ready": (".safetensors",)}
 TRANSLATORS, QUALITIES, MAPS = "translators", "qualities", "maps"
 SUFFIXES = {TRANSLATORS: ".safetensors", QUALITIES: ".json", MAPS: ".safetensors"}
 """Folders of files that harmonization leaves at a site; beside them lies `fitting`, one folder for each training."""
@@ -44,8 +46,8 @@ class Item:
     """Something that is removed whole or not at all.
 
     where: the stage of an artifact, the site of a cohort, scores, a translation, a phantom or a page; empty for what
-    several sites share. parts: folders and files, in the order in which they may be removed. newest: when a file of it last changed,
-    in seconds since 1970.
+    several sites share. parts: folders and files, in the order in which they may be removed. newest: when a file of it
+    last changed, in seconds since 1970.
     """
 
     run: str
@@ -170,12 +172,12 @@ def _cohorts(run: Path) -> Iterator[Item]:
 
 
 def _scores(run: Path) -> Iterator[Item]:
-    """Scores of a hospital's patients, and its models that are ready for use."""
+    """Scores of a hospital's patients, attacks on its models, and its models that are ready for use."""
     kinds: tuple[Kind, ...] = ("scores", "ready")
     for site in sites_of(run):
         for kind in kinds:
             for path in entries(site / kind):
-                if is_file(path) and path.suffix == ".safetensors" and not path.name.startswith("."):
+                if is_file(path) and path.name.endswith(ENDINGS[kind]) and not path.name.startswith("."):
                     yield _item(run, kind, site.name, path.name, [path])
 
 

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.holdings import MAPS, PAGE, POOLED, QUALITIES, TRANSLATORS, Item, Kind
-from pipelines.store import MANIFEST, ArtifactError, read_manifest, short
+from federation.conversation import newest
+from pipelines.holdings import ATTACKED, MAPS, PAGE, POOLED, QUALITIES, TRANSLATORS, Item, Kind, is_file
+from pipelines.store import MANIFEST, ArtifactError, DiskFolder, read_manifest, short
+from privacy.message import Malformed
 
 NEEDED = "its finished run rests on it"
 SPOKEN = "an artifact that stays speaks of it; add the kind artifacts"
@@ -35,6 +37,8 @@ ORDER: tuple[Kind, ...] = (
 """Artifacts first, then committed answers: what they speak of goes after them, so that a kill between hides nothing."""
 WRITERS = {"scores": "evaluate", "ready": "evaluate", TRANSLATORS: "translate", QUALITIES: "translate", MAPS: "score"}
 """The request whose work writes a file at a site."""
+TOLD = ("score-0", "sample-0", "translate-0")
+"""Answers that are small, and tell a patient who withdraws what his images shaped: kept as long as their cohort is."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ def _needed(items: Sequence[Item]) -> set[Item]:
     for item in items:
         spoken = {
             "cohorts": (item.where, item.name) in cohorts,
-            "conversations": item.name in runs,
+            "conversations": item.name in runs or bool(_came_from(item, TOLD) & cohorts),
             "models": item.name in runs,
             "scores": item.name.partition(".")[0] in runs,
             "reports": bool(artifacts),
@@ -116,23 +120,44 @@ def _held_back(item: Item, items: Sequence[Item], going: set[Item]) -> str:
     if item.kind == "conversations" and any(item.name in _runs_of(each) for each in staying if each.where != "train"):
         return SPOKEN
     pooled = any(POOLED in part.parts[-5:] for part in item.parts)
-    if item.kind == "scores" or (item.kind in ("models", "conversations") and pooled):
-        if any(_speaks(each, label, items) for each in staying):
-            return SPOKEN
-    return ""
+    trained = item.kind == "scores" or (item.kind in ("models", "conversations") and pooled)
+    return SPOKEN if trained and any(_speaks(each, label, items) for each in staying) else ""
 
 
 def _along(going: set[Item], items: Sequence[Item]) -> set[Item]:
     """Committed answers that would hide that what they wrote is gone: asked again, a site only repeats itself."""
-    wrote = {(item.where, WRITERS.get(item.name.partition("/")[0], WRITERS.get(item.kind))) for item in going}
+    wrote = {(item.where, _writer(item), _raw(item)) for item in going}
     return {
         item
         for item in items
         if item.kind == "conversations"
         for part in item.parts
-        for site, request in wrote
-        if request and site in part.parts[-4:] and any(part.glob(f"{request}-*"))
+        for site, request, raw in wrote
+        if request and part.parents[2].name == site and any(part.glob(f"{request}-*"))
+        if not raw or (site, raw) in _came_from(item, (f"{request}-0",))
     }
+
+
+def _came_from(conversation: Item, answers: tuple[str, ...]) -> set[tuple[str, str]]:
+    """(site, cohort) whose images shaped these answers, as their memory says: see `pipelines.site.withdrawn`."""
+    found = set()
+    for part in conversation.parts:
+        if any(is_file(part / answer) for answer in answers):
+            with suppress(Malformed, OSError):
+                found.add((part.parents[2].name, str(newest(DiskFolder(part)).facts.get("looked_at"))))
+    return found
+
+
+def _raw(item: Item) -> str:
+    """The cohort in the name of a translation's figures; empty for all else."""
+    return item.name.split(".")[1] if item.name.startswith(f"{QUALITIES}/") and item.name.count(".") == 2 else ""
+
+
+def _writer(item: Item) -> str:
+    """The request whose work writes this at a site; empty where asking again writes it again."""
+    if item.name.endswith(ATTACKED):
+        return "audit"
+    return WRITERS.get(item.name.partition("/")[0] if item.kind == "translations" else item.kind, "")
 
 
 def _finished(conversation: Item) -> bool:
@@ -146,7 +171,7 @@ def _speaks(artifact: Item, run: str, items: Sequence[Item]) -> bool:
     """Whether an artifact of training, or one made from it, speaks of a conversation; also where that is unknown."""
     if artifact.where == "train":
         return run in _runs_of(artifact)
-    if artifact.where != "evaluate":
+    if artifact.where not in ("evaluate", "audit"):
         return False
     trained = [each for each in _closure(items, [artifact]) if each.where == "train"]
     return not trained or any(run in _runs_of(each) for each in trained)
@@ -195,9 +220,7 @@ def _cohorts_of(artifact: Item) -> list[tuple[str, str]]:
     said = [_json(path) for path in sorted(artifact.parts[0].glob("*.json")) if path.name != MANIFEST]
     if artifact.where not in ("ingest", "translate"):
         return []
-    return [
-        (site, str(home.get("cohort"))) for facts in said for site, home in facts.items() if isinstance(home, dict)
-    ]
+    return [(site, str(home.get("cohort"))) for facts in said for site, home in facts.items() if isinstance(home, dict)]
 
 
 def _runs_of(artifact: Item) -> list[str]:
@@ -216,10 +239,10 @@ def _tells_of(artifact: Item, item: Item, items: Sequence[Item]) -> bool:
     folder, _, file = item.name.partition("/")
     if folder == MAPS:
         return artifact.where == "score" and _json(artifact.parts[0] / "scores.json").get("release") == "exact"
-    space, _, rest = file.partition(".")
+    space = file.partition(".")[0]
     if artifact.where != "translate" or not (artifact.parts[0] / f"{space}.json").is_file():
         return False
-    raw = (item.where, rest.partition(".")[0])
+    raw = (item.where, _raw(item))
     return folder == TRANSLATORS or (
         folder == QUALITIES and raw in [one for each in _closure(items, [artifact]) for one in _cohorts_of(each)]
     )

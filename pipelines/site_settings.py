@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 
 from pydantic import Field
 
+from harmonize.veto import Limits
 from pipelines.cohort.dicom import DicomSource
 from pipelines.cohort.features import TableSource
 from pipelines.cohort.labels import GlandMask, MaskLabels, TableLabels
@@ -30,7 +31,8 @@ class SiteSettings:
     home: the hospital's own folder, outside of runs: its ledger, which every run goes on with, and its
     `policy.yaml`, which outranks `policy` here; null = the run's folder. labels, gland: of volumes; a phantom
     writes its own, and tables hold theirs. methods: label of a method -> fields that this site overrides for its
-    own part. work: fields of the local work that it overrides. max_rejected: share of studies that may be unusable.
+    own part. work: fields of the local work that it overrides. veto: its own limits of a translation, which outrank the
+    run's. max_rejected: share of studies that may be unusable.
     exclude, test: patients, by identifier or pseudonym, who must not be used (withdrawn consent, for instance), and
     who alone are this site's test split. readers: studies read at a time, 0 = one for each processor, at most 8.
     """
@@ -41,6 +43,7 @@ class SiteSettings:
     labels: AnyLabels | None = None
     gland: GlandMask | None = None
     policy: Policy = Policy()
+    veto: Limits | None = None
     home: str | None = None
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     work: Mapping[str, Any] = field(default_factory=dict)

@@ -106,8 +106,9 @@ class Access(Protocol):
     ) -> Gradient:
         """Gradient of the mean loss over a draw, for every parameter of `module` that requires one.
 
-        aux: (A, K, ...), A K things that are no patient's, which the rows of a draw take in turn. K is how many views
-        of a patient a sample has under differential privacy.
+        aux: (A, K, ...), A K things that are no patient's, of which each row of a draw gets one: in turn, or under
+        differential privacy each patient K that belong together, at random. K is how many views of a patient a sample
+        has there.
         """
         ...
 

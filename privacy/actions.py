@@ -65,7 +65,8 @@ BIRTH = tags("PatientBirthDate")
 KEPT_TEXT = tags(
     "Manufacturer ManufacturerModelName SoftwareVersions CodeValue LongCodeValue CodingSchemeDesignator "
     "CodingSchemeVersion CodeMeaning SequenceName PulseSequenceName ImagedNucleus FilterType ConvolutionKernel "
-    "ReceiveCoilName TransmitCoilName ReceiveCoilManufacturerName MultiCoilElementName MultiCoilConfiguration "
+    "ReceiveCoilName TransmitCoilName ReceiveCoilManufacturerName TransmitCoilManufacturerName "
+    "MultiCoilElementName MultiCoilConfiguration "
     "PositionReferenceIndicator DimensionIndexPrivateCreator FunctionalGroupPrivateCreator DimensionDescriptionLabel "
     "FrameLabel StackID RescaleType WindowCenterWidthExplanation LUTExplanation LUTLabel ModalityLUTType "
     "SegmentLabel SegmentAlgorithmName AlgorithmName AlgorithmVersion OpticalPathIdentifier "

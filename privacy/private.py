@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from privacy.access import Assign, Augment, Batch, Draw, Gradient, Objective, Rows, Sample, Split, ballots
 from privacy.dpsgd import private_gradient
-from privacy.entropy import Source, chosen, generator
+from privacy.entropy import Source, choices, chosen, generator
 from privacy.events import NON_PRIVATE, Event, Gaussian, Part, PoissonSampled, composed
 from privacy.mechanisms import bounded_mean, vote_histogram
 from privacy.modules import unfit
@@ -123,8 +123,8 @@ class PrivateAccess:
     ) -> Gradient:
         """(sum of clipped mean gradients of the drawn patients + noise) / (q N), by name.
 
-        aux: (A, K, ...) for any A: the patients of the sample, whose number is not told, take the A sets in turn. The
-        loss is not told either (NaN).
+        aux: (A, K, ...) for any A: each patient of the sample gets one of the A sets, drawn in secret and for each by
+        itself. How many patients there are is not told, and neither is the loss (NaN).
 
         Raises:
             ValueError: the module cannot be trained privately (all reasons), or aux has another K.
@@ -193,12 +193,13 @@ class PrivateAccess:
             raise ValueError(f"aux must be (A, {index.shape[1]}, ...): one for each view, found {tuple(aux.shape)}")
         random = torch.Generator()
         random.set_state(use.state)
+        given = torch.zeros(0) if aux is None else self._given(len(index), len(aux))
         chunk = self.protection.chunk or _chunk(math.prod(rows.x.shape[1:]) * index.shape[1])
         for own in torch.split(torch.arange(len(index)), chunk) or (torch.arange(0),):
             x = rows.x[index[own]]
             if self.augment is not None and not use.full and len(own):
                 x = self.augment(x.flatten(0, 1), random).reshape(x.shape)
-            extra = None if aux is None else aux[own % len(aux)]
+            extra = None if aux is None else aux[given[own].to(aux.device)]
             of_each, _ = patient_gradients(
                 module, objective, x, rows.y[index[own]], weight[own].to(x), extra, chunk=chunk
             )
@@ -206,6 +207,15 @@ class PrivateAccess:
             if strays:
                 self.strays.append(strays)
             yield kept
+
+    def _given(self, patients: int, sets: int) -> Tensor:
+        """Which set of aux each patient of a sample gets: (patients,), drawn for each by itself.
+
+        By place in the sample it must not be: one patient more would move those after them to other sets, and change
+        the gradients of many where only one is bounded.
+        """
+        shape = (patients, 1)
+        return choices(shape, torch.full(shape, sets), self.source)[:, 0]
 
     def _check(self, module: nn.Module) -> None:
         """Once for each module, and each time that it has no buffers."""

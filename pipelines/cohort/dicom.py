@@ -206,7 +206,8 @@ def _candidate(study: str, group: Sequence[Frame], source: DicomSource, *, alone
             values = group[0].values
             patient = normalized(str(values["PatientID"]))
             whole = partial(_load, study, patient, placed, source.blank)
-            return Candidate(patient, study, str(values["StudyInstanceUID"]), placed.affine, placed.shape, whole)
+            session = str(values["StudyInstanceUID"])
+            return Candidate(patient, study, session, placed.affine, placed.shape, whole, placed)
     except Unusable as error:
         return Rejected(study, error.reason, error.detail)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.cohort.geometry import same_grid
+from pipelines.cohort.stacks import Stack
 from pipelines.cohort.study import Affine, Rejected, Study
 from pipelines.cohort.unusable import Unusable
 from privacy.quiet import quiet
@@ -24,6 +25,7 @@ class Candidate:
     """A study whose headers are in order. `load` reads its values and raises `Unusable` when they are not.
 
     session: what tells two visits of one patient apart (StudyInstanceUID in DICOM). affine, shape: its grid, RAS mm.
+    stack: its images in their places, where it is of DICOM files.
     """
 
     patient: str
@@ -32,6 +34,7 @@ class Candidate:
     affine: Affine
     shape: tuple[int, ...]
     load: Callable[[], Study]
+    stack: Stack | None = None
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def survey_files(hospital: Hospital, call: Call, message: Message, memory: Messa
     found = survey(*files)
     if not found["files"]:
         raise Refused("no_files")
-    of_files = replace(settings, methods={}, work={}, readers=0, policy=Policy(), home=None)
+    of_files = replace(settings, methods={}, work={}, readers=0, policy=Policy(), home=None, veto=None)
     own = {"files": found["digest"], "settings": to_plain(of_files)}
     # Keyed, because file names could be guessed from a plain digest.
     keyed = hmac.new(hospital.key(), digest(own).encode(), "sha256").hexdigest()

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from evaluation.drawing import Picture
-from evaluation.harmony import COLUMNS, Harmony, SpaceRow
+from evaluation.harmony import COLUMNS, REASONS, Harmony, SpaceRow
 from evaluation.maps import point_map
 from evaluation.pictures import Tile, contact_sheet
 from pipelines.cohort.cohort import Cohort
@@ -23,7 +23,7 @@ from privacy.gate import Refused
 from privacy.message import Json, from_bytes
 
 PAIRS = 6
-"""Patients of whom each space shows an image before and after."""
+"""Patients of whom each space shows an image before and after: half of them with positive ones, where there are."""
 
 
 def own_harmony(hospital: Hospital, cohort: Cohort, raw: str, spaces: Sequence[str]) -> Harmony | None:
@@ -49,7 +49,7 @@ def _row(site: str, said: Mapping[str, Json]) -> SpaceRow:
     figures = {name: _number(quality.get(name)) for name in COLUMNS}
     vetoed = _list(said["vetoed"])
     told = [str(one) for one in _list(said.get("sentences"))]
-    if unknown := [str(one) for one in _list(said.get("unknown"))]:
+    if unknown := [REASONS.get(str(one), str(one)) for one in _list(said.get("unknown"))]:
         told.append(f"Could not be judged here: {', '.join(unknown)}.")
     note = "" if quality else "not judged"
     return SpaceRow(site, str(said["space"]), "", tuple(map(str, vetoed)), figures, note, tuple(told))
@@ -60,17 +60,16 @@ def _list(value: Json) -> list[Json]:
 
 
 def _pairs(hospital: Hospital, cohort: Cohort, said: Mapping[str, Json]) -> list[Picture]:
-    """Images before and after, lesions first, in one grey window (the paper's figures 7, row 3, and 13)."""
+    """Images before and after, in one grey window (the paper's figures 7, row 3, and 13): positive ones, then negative
+    ones, in which spots might have appeared."""
     try:
         after = cohort_of(hospital, str(said["cohort"]))
     except Refused:
         return []
-    order = torch.argsort(cohort.labels, descending=True, stable=True)
-    first = {int(cohort.patient[row]): int(row) for row in reversed(order.tolist())}
-    rows = sorted(first.values(), key=lambda row: (-int(cohort.labels[row]), row))[:PAIRS]
     tiles = []
-    for row in rows:
-        name = cohort.patients[int(cohort.patient[row])][:8]
+    for row in _shown(cohort):
+        sign = "+" if int(cohort.labels[row]) else "−"
+        name = f"{cohort.patients[int(cohort.patient[row])][:8]} {sign}"
         lesion = cohort.lesion[row].numpy() if cohort.lesion.dim() > 2 else None
         for images, when in ((cohort.images, "before"), (after.images, "after")):
             image = images[row]
@@ -79,6 +78,16 @@ def _pairs(hospital: Hospital, cohort: Cohort, said: Mapping[str, Json]) -> list
     vetoed = said["vetoed"]
     title = f"{said['space']}{': vetoed, not used' if vetoed else ''}"
     return [contact_sheet(tiles, title=title)]
+
+
+def _shown(cohort: Cohort) -> list[int]:
+    """One row of each of `PAIRS` patients, a positive one where the patient has any; positive patients first."""
+    order = torch.argsort(cohort.labels, descending=True, stable=True)
+    first = {int(cohort.patient[row]): int(row) for row in reversed(order.tolist())}
+    ill = sorted(row for row in first.values() if int(cohort.labels[row]))
+    well = sorted(row for row in first.values() if not int(cohort.labels[row]))
+    fewer = min(len(well), PAIRS // 2)
+    return [*ill[: PAIRS - fewer], *well[: PAIRS - min(len(ill), PAIRS - fewer)]]
 
 
 def _maps(hospital: Hospital) -> tuple[Picture, ...]:

@@ -1,8 +1,9 @@
 """A hospital's name, settings and folder, and where things lie in it.
 
 Below its folder: `cohorts/` (its de-identified images), `conversations/` (committed answers and memories, by run),
-`models/` (models of single rounds, by run), `scores/` (its patients' scores), `ledger.jsonl`, `log.txt`,
-`pseudonym.key` and `report.html`. The coordinator reads none of it.
+`models/` (models of single rounds, by run), `scores/` (its patients' scores), `fitting/` and `translators/`
+(translators in training, and finished ones), `qualities/` and `maps/` (what its page says of harmonization),
+`ledger.jsonl`, `log.txt`, `pseudonym.key` and `report.html`. The coordinator reads none of it.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -36,6 +37,7 @@ from pipelines.site.shaping import (
     telling,
     training_rows,
 )
+from pipelines.site.withdrawn import looked_at
 from pipelines.store import DiskFolder, digest, short
 from privacy.events import NON_PRIVATE, NOTHING, Gaussian, Part, composed, describe
 from privacy.gate import Refused
@@ -46,10 +48,15 @@ SYNTHESIS: TypeAdapter[AnySynthesis] = TypeAdapter(AnySynthesis)
 SAMPLING: TypeAdapter[Sampling] = TypeAdapter(Sampling)
 SCORE: TypeAdapter[Score] = TypeAdapter(Score)
 PUBLIC = 1000  # images of the public prior that make the public basis
+MOST_SHARED = 2000  # of each class: distances between images grow with the square
 SCORE_RATE = 1e-3
 """Learning rate of the imitation that is scored, which starts from random numbers; chosen on public images."""
 MAP = "map.safetensors"
 """Real and made-up images in two dimensions, for the hospital's own page."""
+SCORED = "how hard images are to imitate was measured on theirs"
+MADE_UP = "images were made up from theirs"
+SENT = "images that were made up from theirs were sent"
+REAL_SENT = "their images were sent, as what others' images shall look like"
 
 
 def score(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
@@ -63,6 +70,7 @@ def score(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
     cohort = cohort_in(hospital, facts)
     inputs: Inputs = tuple(cohort.images.shape[1:])  # type: ignore[assignment]
     seed = derived(number(facts, "seed", 0, 2**62), hospital.name, "score")
+    kept = Message({}, looked_at(str(facts["cohort"]), {"train": SCORED}))
     public = _public_basis(facts, inputs, settings.components)
     rows = split_rows(cohort, parsed(SCALE, facts["scale"]), "train")
     if settings.release == "dp":
@@ -71,7 +79,7 @@ def score(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
         protection = Protection(validation_noise=noise, loss_bound=BOUND)
         access = door_to(hospital, cohort, rows, protection, batch=1, seed=seed)
         value = access.measure(Outside(public).to(hospital.device), outside, "train")
-        return Done(Message({}, {"score": value, "deviation": None}), describe(composed(access.events)))
+        return Done(Message({}, {"score": value, "deviation": None}), describe(composed(access.events)), kept)
     affordable(hospital, [NON_PRIVATE])
     imitation = WganGp(name="wgan_gp", epsilon=None, steps=settings.steps, prior=None, lr=SCORE_RATE)
     made = []
@@ -83,10 +91,11 @@ def score(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
             params = wgan.train(imitation, access, inputs, start=None, seed=seed + turn, told=telling(hospital, step))
             made.append(wgan.sampled(imitation, inputs, params, rows.y, seed=seed + turn).cpu())
         telling(hospital, step)(0, 0, "maps")
-        found = scored(settings, rows.x, made, public, seed=seed)
+        compared = replace(settings, images=number(facts, "images", 8, 10**5))
+        found = scored(compared, rows.x, made, public, seed=seed)
     _map(hospital, rows.x, made[0], settings, seed)
     deviation = None if len(found.values) < 2 else found.deviation
-    return Done(Message({}, {"score": found.mean, "deviation": deviation}), describe(NON_PRIVATE))
+    return Done(Message({}, {"score": found.mean, "deviation": deviation}), describe(NON_PRIVATE), kept)
 
 
 def synthesize(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
@@ -102,12 +111,14 @@ def synthesize(hospital: Hospital, call: Call, message: Message, memory: Message
     cohort = cohort_in(hospital, facts)
     inputs: Inputs = tuple(cohort.images.shape[1:])  # type: ignore[assignment]
     seed = derived(number(facts, "seed", 0, 2**62), hospital.name, "synthesize")
-    rows = training_rows(cohort, {**facts, "copies": 1} if settings.name == "real" else facts)
     protection = None
     if settings.private:
-        patients = len(torch.unique(rows.patient))
+        affordable(hospital, [hospital.counts])  # of patients, on which the paper's noise hangs
+        patients = len(torch.unique(cohort.patient[cohort.split == 0]))
         protection = synthesis.protection(settings, patients=patients, cut=cut_of(cohort))
     affordable(hospital, synthesis.events(settings, protection) if protection else [NON_PRIVATE])
+    real = settings.name == "real"
+    rows = split_rows(cohort, parsed(SCALE, facts["scale"]), "train") if real else training_rows(cohort, facts)
     access = door_to(hospital, cohort, rows, protection, batch=synthesis.batch(settings), seed=seed)
     with shown(hospital.name) as step:
         told = telling(hospital, step)
@@ -115,6 +126,7 @@ def synthesize(hospital: Hospital, call: Call, message: Message, memory: Message
         params = synthesis.synthesize(settings, access, inputs, start=start, seed=seed, told=told)
     kept = {name: tensor.detach().cpu() for name, tensor in params.items()}
     said: dict[str, Json] = {
+        **looked_at(str(facts["cohort"]), {"train": MADE_UP}),
         "synthesis": to_plain(settings),
         "protection": None if protection is None else to_plain(protection),
     }
@@ -134,12 +146,14 @@ def sample(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     """
     facts = message.facts
     settings: Sampling = parsed(SAMPLING, facts["sampling"])
-    count = number(facts, "shared", 1, 10_000)
+    count = number(facts, "shared", 1, MOST_SHARED)
     learnt = newest(hospital.conversation(str(facts["synthesis_run"])))
     if "synthesis" not in learnt.facts:
         raise Refused("not_synthesized")
     paid_for(hospital, learnt)
     made_by = parsed(SYNTHESIS, learnt.facts["synthesis"])
+    if made_by.name == "real" and not hospital.policy.pooling:  # it may have been allowed when they were put aside
+        raise Refused("policy_pooling")
     cohort = cohort_in(hospital, facts)
     inputs: Inputs = tuple(cohort.images.shape[1:])  # type: ignore[assignment]
     seed = derived(number(facts, "seed", 0, 2**62), hospital.name, "sample")
@@ -151,8 +165,10 @@ def sample(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     private = learnt.facts["protection"] is not None
     if settings.name == "raw" or not private:
         affordable(hospital, [NON_PRIVATE])
+    shaped = facts["cohort"] if settings.name == "raw" else learnt.facts.get("looked_at", facts["cohort"])
+    kept = Message({}, looked_at(str(shaped), {"train": REAL_SENT if made_by.name == "real" else SENT}))
     if made_by.name == "real":
-        return _real(learnt.tensors, count, seed)
+        return _real(learnt.tensors, count, seed)._replace(memory=kept)
     with shown(hospital.name) as step:
         if settings.name == "raw":
             reference, labels, patient = rows.x, rows.y, rows.patient
@@ -174,7 +190,7 @@ def sample(hospital: Hospital, call: Call, message: Message, memory: Message) ->
             raise Refused("too_few_images") from error
     told: dict[str, Json] = {"tried": found.tried, "far": found.far, "near": found.near, "same": found.same}
     event = NOTHING if private and settings.name == "surrogate" else NON_PRIVATE
-    return Done(Message({"images": found.images, "labels": found.labels}, told), describe(event))
+    return Done(Message({"images": found.images, "labels": found.labels}, told), describe(event), kept)
 
 
 def _real(tensors: Params, count: int, seed: int) -> Done:

@@ -24,7 +24,7 @@ from pipelines.site.files import files_of
 from pipelines.site.hospital import Hospital
 from pipelines.site.learn import ALGORITHM, MODEL, Opening
 from pipelines.store import DiskFolder
-from pipelines.translated.translator_file import SCALE, SETTINGS, TRANSLATORS, read_translator
+from pipelines.translated.translator_file import BESIDE, SCALE, SETTINGS, read_translator
 from privacy.message import Json, Malformed, Message, Params, from_bytes, sealed, to_bytes, unsealed
 
 READY = "ready"
@@ -53,7 +53,7 @@ def make_ready(
     hospital: Hospital, label: str, start: Opening, params: Params, cohort: Cohort, origin: Mapping[str, Json]
 ) -> None:
     """Write `ready/<label>.safetensors`."""
-    translator, tensors = _translator(hospital, cohort)
+    translator, tensors = _translator(hospital, start.cohort, cohort)
     if translator is None and "space" in cohort.recipe:
         return  # a simulation's space, into which no new study can be brought
     files = files_of(hospital)
@@ -76,12 +76,11 @@ def make_ready(
     DiskFolder(hospital.root / READY).write(f"{label}.safetensors", sealed(to_bytes(whole)))
 
 
-def _translator(hospital: Hospital, cohort: Cohort) -> tuple[Json, Params]:
+def _translator(hospital: Hospital, name: str, cohort: Cohort) -> tuple[Json, Params]:
     """What brings a new image into the space of this cohort: settings with their scale, and numbers by name."""
     if "space" not in cohort.recipe or cohort.recipe.get("translator") is None:
         return None, {}
-    path = hospital.root / TRANSLATORS / f"{cohort.recipe['space']}.safetensors"
-    made = read_translator(path)
+    made = read_translator(hospital.cohort_folder(name) / f"{BESIDE}.safetensors")
     said: dict[str, Json] = {"settings": to_plain(made.settings), "scale": to_plain(made.scale)}
     return said, {f"{PREFIX}{name}": tensor for name, tensor in made.params.items()}
 

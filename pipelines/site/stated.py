@@ -39,15 +39,18 @@ def own_statement(
         delta=delta if budget is None else budget.delta,
         budget=None if budget is None else (budget.epsilon, budget.delta),
         details={run: _details(hospital, run) for run in runs},
-        contents=contents(lines),
+        contents=contents(hospital, lines),
         pretraining="; ".join(sorted(filter(None, (_pretraining(hospital, run) for run in runs)))) or "none",
         audit=None if audit is None else Audit(**vars(audit)),
         unit=f"simulated {unit}" if nobody else unit,
     )
 
 
-def contents(lines: Lines) -> Mapping[str, str]:
+def contents(hospital: Hospital, lines: Lines) -> Mapping[str, str]:
     """What replies hold; of shared images also what no guarantee covers."""
+    runs = {str(line.get("run")) for line in lines}
+    if any(_name(_synthesis(hospital, run).get("synthesis")) == "real" for run in runs):
+        return {**CONTENTS, "sample": "training images of patients as they are (synthesis real), for every hospital"}
     sent = [line for line in lines if line["request"] == "sample" and not line.get("refused")]
     if all(known(line["event"]) != NON_PRIVATE for line in sent):
         return CONTENTS
@@ -61,6 +64,10 @@ def _synthesis(hospital: Hospital, run: str) -> Mapping[str, Json]:
         return newest(hospital.conversation(run)).facts
     except (Refused, Malformed):
         return {}
+
+
+def _name(settings: Json) -> str:
+    return str(settings.get("name")) if isinstance(settings, dict) else ""
 
 
 def _pretraining(hospital: Hospital, run: str) -> str:

@@ -4,6 +4,7 @@ whether the hospital uses it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -23,27 +24,33 @@ from pipelines.cohort.cohort import Cohort
 from pipelines.cohort.examples import IMAGES
 from pipelines.door import to_plain
 from pipelines.harmonize_settings import AnySpace, Exported, Oracle
+from pipelines.names import named
 from pipelines.progress import shown
 from pipelines.site.admit import REJECTED, SPLIT, digest_of, split_of
 from pipelines.site.files import files_of
 from pipelines.site.hospital import COHORT, SPLITS, Done, Hospital, keyed, write_cohort_file
-from pipelines.site.shaping import SCALE, cohort_in, number, parsed, telling
+from pipelines.site.shaping import SCALE, cohort_in, inputs_of, number, parsed, telling
 from pipelines.site.simulated import exported, rendered_again
+from pipelines.site.withdrawn import looked_at
 from pipelines.store import DiskFolder, short
-from pipelines.translated.translator_file import TRANSLATORS, write_translator
+from pipelines.translated.translator_file import BESIDE, TRANSLATORS, write_translator
+from privacy.access import Split
 from privacy.events import NON_PRIVATE, NOTHING, describe
 from privacy.gate import Refused
-from privacy.message import Call, Json, Message, Params
+from privacy.message import Call, Json, Message, Params, to_bytes
 
 SPACE: TypeAdapter[AnySpace] = TypeAdapter(AnySpace)
 LIMITS: TypeAdapter[Limits] = TypeAdapter(Limits)
 QUALITIES = "qualities"
 """Folder with what each translation did, for the hospital's own page."""
+FITTED = "its translator was fitted on them"
+JUDGED = "its figures count them"
+LEAST_SHARED, MOST_SHARED = 4, 20_000
 ENOUGH = 60  # validation images; with fewer, a translation is judged on training patients too
 
 
 class Asked(NamedTuple):
-    """What a coordinator asked for, read as strictly as YAML."""
+    """What a coordinator asked for, read as strictly as YAML. question: a digest of it, with the shared images."""
 
     translator: AnySpace
     limits: Limits
@@ -53,6 +60,7 @@ class Asked(NamedTuple):
     scanner: str
     is_target: bool
     private: bool
+    question: str
 
 
 class Brought(NamedTuple):
@@ -62,6 +70,15 @@ class Brought(NamedTuple):
     images: Tensor
     cycled: Tensor | None = None
     params: Params | None = None
+
+
+class Made(NamedTuple):
+    """A translated cohort. reasons: of the veto. judged: whether anybody looked; under a budget nobody does."""
+
+    cohort: str
+    reasons: tuple[str, ...]
+    run: str
+    judged: bool
 
 
 def translate(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
@@ -76,26 +93,35 @@ def translate(hospital: Hospital, call: Call, message: Message, memory: Message)
         is refused, and nothing is judged: a veto is an answer about all patients.
     """
     facts = message.facts
-    asked = _asked(hospital, facts)
+    asked = _asked(hospital, message)
     quiet = asked.private or hospital.policy.budget is not None
     if asked.translator.learns and quiet:
         raise Refused("unprotected_translation")
     cohort = cohort_in(hospital, facts)
     if asked.is_target and asked.translator.learns:  # its images are what the others' shall look like
-        return _answer(hospital, str(facts["cohort"]), (), None, quiet)
+        return _answer(hospital, str(facts["cohort"]), (), None, quiet)._replace(memory=_shaped(facts))
     with shown(asked.space) as step:
         told = telling(hospital, step)
         brought = _brought(hospital, call, message.tensors, asked, cohort, told)
-        quality = None
+        quality: Quality | None = None
+        judges: tuple[Split, ...] = ()
         if not (quiet or isinstance(asked.translator, Oracle | Exported)):
             told(0, 0, "judging")
-            quality = judged(cohort, brought, message.tensors, asked.scale, asked.seed)
+            quality, judges = judged(cohort, brought, message.tensors, asked.scale, asked.seed), judging(cohort)
     reasons = () if quality is None else against(asked.translator, quality, asked.limits)
     name = _written(hospital, cohort, brought, asked)
     _remember(hospital, asked, str(facts["cohort"]), name, quality, reasons)
     if brought.params is not None:
-        _usable(hospital, cohort, brought.params, asked, reasons, call.run)
-    return _answer(hospital, str(facts["cohort"]) if reasons else name, reasons, quality, quiet)
+        _usable(hospital, cohort, brought.params, asked, Made(name, reasons, call.run, quality is not None))
+    done = _answer(hospital, str(facts["cohort"]) if reasons else name, reasons, quality, quiet)
+    return done._replace(memory=_shaped(facts, fitted=("train",) if asked.translator.learns else (), judges=judges))
+
+
+def _shaped(facts: Mapping[str, Json], *, fitted: tuple[Split, ...] = (), judges: tuple[Split, ...] = ()) -> Message:
+    """Whose images shaped this translation: to be remembered, for patients who withdraw."""
+    words = {split: [FITTED] * (split in fitted) + [JUDGED] * (split in judges) for split in SPLITS}
+    told = {split: "; ".join(parts) for split, parts in words.items() if parts}
+    return Message({}, looked_at(str(facts["cohort"]), told))
 
 
 def against(translator: AnySpace, quality: Quality, limits: Limits) -> tuple[str, ...]:
@@ -117,18 +143,43 @@ def _answer(hospital: Hospital, cohort: str, reasons: tuple[str, ...], quality: 
     return Done(Message({}, reply), describe(NOTHING if quiet else NON_PRIVATE))
 
 
-def _asked(hospital: Hospital, facts: Mapping[str, Json]) -> Asked:
-    space = str(facts["space"])
+def _asked(hospital: Hospital, message: Message) -> Asked:
+    """What is asked, before a patient is looked at. Raises: Refused: `malformed_settings`, `malformed_shared`."""
+    facts, space = message.facts, str(message.facts["space"])
+    if not named(space):
+        raise Refused("malformed_settings") from ValueError("a space is named by a-z 0-9 _ - (at most 80)")
+    _check_shared(message.tensors, inputs_of(hospital, facts))
+    own = None if hospital.settings is None else hospital.settings.veto
     return Asked(
         translator=parsed(SPACE, facts["translator"]),
-        limits=parsed(LIMITS, facts["veto"]),
+        limits=parsed(LIMITS, facts["veto"]) if own is None else own,
         scale=parsed(SCALE, facts["scale"]),
         seed=derived(number(facts, "seed", 0, 2**62), hospital.name, "translate", space),
         space=space,
         scanner=str(facts["scanner"]),
         is_target=facts["is_target"] is True,
         private=facts.get("private") is not False,
+        question=hashlib.sha256(to_bytes(Message(message.tensors, dict(facts)))).hexdigest(),
     )
+
+
+def _check_shared(shared: Params, inputs: tuple[int, ...]) -> None:
+    """Whether these are shared images: an error further on could hang on patients. Raises: Refused."""
+    images, labels = shared.get("images"), shared.get("labels")
+    good = (
+        images is not None
+        and labels is not None
+        and images.dtype == torch.float32
+        and tuple(images.shape[1:]) == inputs
+        and LEAST_SHARED <= len(images) <= MOST_SHARED
+        and bool(images.isfinite().all())
+        and float(images.abs().max()) <= 1.0
+        and labels.dtype == torch.int64
+        and tuple(labels.shape) == (len(images),)
+        and bool(((labels == 0) | (labels == 1)).all())
+    )
+    if not good:
+        raise Refused("malformed_shared")
 
 
 def _brought(hospital: Hospital, call: Call, shared: Params, asked: Asked, cohort: Cohort, told: Told) -> Brought:
@@ -147,12 +198,16 @@ def _brought(hospital: Hospital, call: Call, shared: Params, asked: Asked, cohor
     return Brought(asked.scale.back(new), back(translator, params, raw), params)
 
 
+def judging(cohort: Cohort) -> tuple[Split, ...]:
+    """The splits on which a translation is judged: that on which it was not fitted; where it is small, train too."""
+    few = int((cohort.split == SPLITS.index("validation")).sum()) < ENOUGH
+    return ("train", "validation") if few else ("validation",)
+
+
 def judged(cohort: Cohort, brought: Brought, shared: Params, scale: Scale, seed: int) -> Quality:
-    """What the translation did to patients on whom it was not fitted, or to all but the test where those are few."""
-    held_out = cohort.split == SPLITS.index("validation")
-    if int(held_out.sum()) < ENOUGH:
-        held_out = cohort.split != SPLITS.index("test")
-    rows = held_out.nonzero()[:, 0]
+    """What the translation did to the patients that `judging` names."""
+    judges = torch.tensor([SPLITS.index(split) for split in judging(cohort)])
+    rows = torch.isin(cohort.split.long(), judges).nonzero()[:, 0]
     return measured(
         scale.into(cohort.images[rows]),
         scale.into(brought.images[rows]),
@@ -176,6 +231,8 @@ def _written(hospital: Hospital, cohort: Cohort, brought: Brought, asked: Asked)
         "independent": cohort.recipe.get("independent") is True and not asked.translator.learns,
         "space": asked.space,
         "translator": None if brought.params is None else to_plain(asked.translator),
+        # Cohorts of two questions never have one name, which would tell that their images are equal.
+        "question": asked.question,
     }
     made = replace(cohort, images=brought.images.to(torch.float32).contiguous(), recipe=recipe)
     name = short(write_cohort_file(hospital.root / "cohorts", made, hospital.key()))
@@ -185,26 +242,28 @@ def _written(hospital: Hospital, cohort: Cohort, brought: Brought, asked: Asked)
     return name
 
 
-def _usable(
-    hospital: Hospital, cohort: Cohort, params: Params, asked: Asked, reasons: tuple[str, ...], run: str
-) -> None:
-    """Write the translator for `pipelines.translate` and for models that learn in its space; it stays here."""
+def _usable(hospital: Hospital, cohort: Cohort, params: Params, asked: Asked, made: Made) -> None:
+    """Write the translator, without its way back: beside its cohort for models that learn from that, and under the name
+    of the space for `pipelines.translate`. Both stay here.
+    """
     if isinstance(asked.translator, Oracle | Exported) or hospital.settings is None:
         return
     files = files_of(hospital)
-    write_translator(
-        DiskFolder(hospital.root / TRANSLATORS),
-        asked.space,
-        site=hospital.name,
-        settings=asked.translator,
-        params=params,
-        scale=asked.scale,
-        images=IMAGES.validate_python(cohort.recipe["images"]),
-        source=files.source,
-        gland=files.gland is not None,
-        vetoed=reasons,
-        origin={"run": run},
-    )
+    forth = {name: tensor for name, tensor in params.items() if not name.startswith("back/")}
+    for folder, label in ((hospital.cohort_folder(made.cohort), BESIDE), (hospital.root / TRANSLATORS, asked.space)):
+        write_translator(
+            DiskFolder(folder),
+            label,
+            site=hospital.name,
+            settings=asked.translator,
+            params=forth,
+            scale=asked.scale,
+            images=IMAGES.validate_python(cohort.recipe["images"]),
+            source=files.source,
+            gland=files.gland is not None,
+            vetoed=made.reasons,
+            origin={"run": made.run, "judged": made.judged},
+        )
 
 
 def _remember(

@@ -5,24 +5,30 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 
 from evaluation.report import Knew
-from federation.conversation import remembered, stored_reply
+from federation.conversation import newest, remembered, stored_reply
 from pipelines.cohort.pseudonym import normalized, pseudonym
 from pipelines.site.admit import SPLIT, cohort_of
 from pipelines.site.hospital import SPLITS, Hospital, rows_of
+from privacy.access import Split
 from privacy.gate import Refused
-from privacy.message import Malformed, from_bytes
+from privacy.message import Json, Malformed, from_bytes
 
-PARTS = {
+PARTS: Mapping[str, str] = {
     "train": "its model was trained on them",
     "validation": "its checkpoint was chosen by them",
     "test": "its scores count them",
 }
 UNKNOWN = "cannot be told: its list of patients is gone or damaged"
 POOLED = "their images were sent, for a central model"
+LOOKED = ("score-0", "synthesize-0", "sample-0", "translate-0")
+"""Answers whose memory says of which cohort they came, and how: see `looked_at`."""
+Shaped: TypeAlias = tuple[str, str, Mapping[str, str]]
+"""A conversation, the cohort that shaped it, and what each split of it did."""
 
 
 def excluded(hospital: Hospital) -> frozenset[str]:
@@ -31,17 +37,23 @@ def excluded(hospital: Hospital) -> frozenset[str]:
     return frozenset([*names, *(pseudonym(hospital.key(), name) for name in names if name)])
 
 
+def looked_at(cohort: str, how: Mapping[Split, str]) -> dict[str, Json]:
+    """What an answer remembers of whose images shaped it, for `knew`. how: of each split that did, in what way."""
+    return {"looked_at": cohort, "how": {str(split): words for split, words in how.items()}}
+
+
 def knew(hospital: Hospital) -> tuple[Knew, ...]:
     """Runs in this hospital's folder whose cohort holds an excluded patient; and those of which that cannot be told."""
     out = excluded(hospital)
     if not out:
         return ()
-    parts = {folder.name: _parts(hospital, folder.name, out) for folder in sorted(_folders(hospital, "cohorts"))}
+    splits = {folder.name: _splits(hospital, folder.name, out) for folder in sorted(_folders(hospital, "cohorts"))}
     found = []
-    for name, cohort in _opened(hospital):
-        how = parts.get(cohort, (UNKNOWN,))
+    for name, cohort, parts in (*_opened(hospital), *_looked(hospital)):
+        known = splits.get(cohort)
+        how = (UNKNOWN,) if known is None else tuple(parts[split] for split in known if split in parts)
         found += [Knew(name, "; ".join(how))] if how else []
-    return (*found, *_pooled(hospital, [cohort for cohort, how in parts.items() if how]))
+    return (*found, *_pooled(hospital, [cohort for cohort, known in splits.items() if known is None or known]))
 
 
 def known_outside(found: tuple[Knew, ...]) -> list[str]:
@@ -49,23 +61,39 @@ def known_outside(found: tuple[Knew, ...]) -> list[str]:
     return [one.run for one in found if one.how != UNKNOWN]
 
 
-def _parts(hospital: Hospital, cohort: str, out: frozenset[str]) -> tuple[str, ...]:
+def _splits(hospital: Hospital, cohort: str, out: frozenset[str]) -> tuple[Split, ...] | None:
+    """The splits of a cohort that hold one of these patients; None where that cannot be told."""
     try:
         split: Mapping[str, list[str]] = json.loads((hospital.cohort_folder(cohort) / SPLIT).read_text())
-        return tuple(PARTS[name] for name in SPLITS if out & set(split[name]))
+        return tuple(name for name in SPLITS if out & set(split[name]))
     except (OSError, ValueError, KeyError, TypeError, Refused):
-        return (UNKNOWN,)
+        return None
 
 
-def _opened(hospital: Hospital) -> Iterator[tuple[str, str]]:
-    """Name and cohort of every conversation that began with an opening."""
+def _opened(hospital: Hospital) -> Iterator[Shaped]:
+    """Every conversation that began with an opening."""
     for name in _conversations(hospital):
         try:
             said = remembered(hospital.conversation(name), 0).facts.get("opening")
         except (Malformed, Refused, OSError):
             continue  # `holds` tells of damage
         if isinstance(said, dict):
-            yield name, str(said.get("cohort"))
+            yield name, str(said.get("cohort")), PARTS
+
+
+def _looked(hospital: Hospital) -> Iterator[Shaped]:
+    """Every conversation that scored, imitated or translated images."""
+    for name in _conversations(hospital):
+        folder = hospital.conversation(name)
+        if not any(folder.has(answer) for answer in LOOKED):
+            continue
+        try:
+            facts = newest(folder).facts
+        except (Malformed, OSError):
+            facts = {}
+        how = facts.get("how")
+        parts = {split: str(words) for split, words in how.items()} if isinstance(how, dict) else {}
+        yield name, str(facts.get("looked_at", "")), parts
 
 
 def _pooled(hospital: Hospital, cohorts: list[str]) -> Iterator[Knew]:

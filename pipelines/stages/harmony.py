@@ -12,6 +12,7 @@ from evaluation.drawing import Picture
 from evaluation.harmony import COLUMNS, Harmony, ScoreLine, SpaceRow
 from evaluation.pictures import Tile, contact_sheet
 from harmonize.synthesis import AnySynthesis
+from pipelines.harmonize_settings import Harmonize
 from pipelines.stages.sample import SHARED
 from pipelines.stages.score import SCORES
 from pipelines.stages.world import World
@@ -42,7 +43,7 @@ def harmony(world: World, inputs: Mapping[str, Path]) -> Harmony | None:
             for space, translator in plan.translate.items()
             for site, said in json.loads((inputs["translate"] / f"{space}.json").read_text()).items()
         ),
-        shared=tuple(_shared(inputs["sample"], real=plan.synthesis.name == "real")),
+        shared=tuple(_shared(inputs["sample"], plan)),
     )
 
 
@@ -81,9 +82,9 @@ def space_row(site: str, space: str, translator: str, said: Mapping[str, Any], i
     return SpaceRow(site, space, translator, tuple(said["vetoed"]), quality, note)
 
 
-def _shared(artifact: Path, *, real: bool) -> list[Picture]:
+def _shared(artifact: Path, plan: Harmonize) -> list[Picture]:
     """Some of the shared images: nobody's, unless they are the target's own."""
-    if real:
+    if plan.synthesis.name == "real":
         return []  # this page is made from messages; patients' pictures belong on the hospital's own
     tensors = from_bytes((artifact / SHARED).read_bytes()).tensors
     tiles = []
@@ -93,7 +94,10 @@ def _shared(artifact: Path, *, real: bool) -> list[Picture]:
             shown = image.permute(1, 2, 0).numpy() if len(image) == 3 else image[0].numpy()
             tiles.append(Tile(image=shown, caption=f"made up {number + 1}, {name}"))
     sheet = contact_sheet(tiles, title="Shared images", window=(0.0, 1.0))
-    return [Picture(sheet.title, "Made up by the target hospital; nobody's.", sheet.html)]
+    said = "Made up by the target hospital, with a guarantee for its patients."
+    if not plan.synthesis.private or plan.sampling.name == "raw":
+        said = "Made up by the target hospital without a guarantee: such images can resemble those of its patients."
+    return [Picture(sheet.title, said, sheet.html)]
 
 
 def _number(value: object) -> float:

@@ -26,7 +26,8 @@ def settings(world: World) -> Json:
     """What the result depends on beside the shared images."""
     plan = world.config.harmonized
     spaces: dict[str, Json] = {label: to_plain(translator) for label, translator in plan.translate.items()}
-    return {"translate": spaces, "veto": to_plain(plan.veto), **asked_of(world)}
+    own: dict[str, Json] = {name: to_plain(site.veto) for name, site in world.config.sites.items()}
+    return {"translate": spaces, "veto": to_plain(plan.veto), "own": own, **asked_of(world)}
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
@@ -53,7 +54,7 @@ def question(world: World, space: str, translator: AnySpace, site: str, target: 
     return {
         "space": space,
         "translator": to_plain(translator),
-        "veto": to_plain(world.config.harmonized.veto),
+        "veto": to_plain(world.config.sites[site].veto or world.config.harmonized.veto),
         "is_target": site == target,
         "scanner": getattr(source, "scanner", None),
         **asked_of(world),

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pydicom
@@ -42,11 +40,9 @@ def stack_of(candidate: Candidate) -> Stack:
     Raises:
         TypeError: it is none.
     """
-    load: Any = candidate.load
-    found = [part for part in load.args if isinstance(part, Stack)] if isinstance(load, partial) else []
-    if len(found) != 1:
-        raise TypeError("a candidate of DICOM files is needed: its `load` holds the stack of images")
-    return found[0]
+    if candidate.stack is None:
+        raise TypeError(f"{candidate.study}: a candidate of DICOM files is needed, which holds the stack of its images")
+    return candidate.stack
 
 
 def series_place(candidate: Candidate, maker: Maker) -> str:

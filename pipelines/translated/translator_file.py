@@ -23,6 +23,8 @@ from privacy.folder import Folder
 from privacy.message import Json, Malformed, Message, Params, from_bytes, sealed, to_bytes, unsealed
 
 TRANSLATORS = "translators"
+BESIDE = "translator"
+"""Name of a translator that lies beside the cohort that it made."""
 FORMAT = 1
 LONGEST_NAME = 64  # characters of a site's or a label's name
 SETTINGS: TypeAdapter[AnyTranslator] = TypeAdapter(AnyTranslator)

@@ -21,7 +21,8 @@ from privacy.protection import Protection
 INPUTS = (1, 32, 32)
 GAN = WganGp(steps=3, critic_steps=1, batch=4, latent=3, width=2, views=2, prior=None, sampling=0.5, epsilon=3.0)
 VOTES = PrivateEvolution(epsilon=2.0, candidates=8, rounds=2, public=40, components=4)
-WAYS = {"dp_wgan_gp": GAN, "private_evolution": VOTES, "real": Real()}
+HEAD = replace(GAN, prior="prostate_adc", prior_steps=4, prior_images=20, prior_components=3, looks=2, learns="head")
+WAYS = {"dp_wgan_gp": GAN, "head": HEAD, "private_evolution": VOTES, "real": Real()}
 
 
 def rows(patients: int = 6) -> Rows:
@@ -30,7 +31,7 @@ def rows(patients: int = 6) -> Rows:
     return Rows(torch.rand(n, *INPUTS, generator=g) * 2 - 1, torch.arange(n) % 2, torch.arange(n) // 2)
 
 
-@pytest.mark.parametrize("way", ["dp_wgan_gp", "private_evolution"])
+@pytest.mark.parametrize("way", ["dp_wgan_gp", "head", "private_evolution"])
 @pytest.mark.parametrize("dry", [True, False])
 def test_what_is_booked_was_planned_and_costs_what_was_asked_for(way, dry):
     settings = WAYS[way]
@@ -51,8 +52,11 @@ def _parts(event):
 def test_the_epsilon_of_the_default_is_kept_and_its_noise_is_known():
     door = protection(WganGp(), patients=48)
     assert 9.99 <= wgan.bought(WganGp(), door.noise).epsilon <= 10
-    assert (door.clip, door.views, door.sampling) == (0.5, 4, pytest.approx(1 / 3))
+    assert (door.clip, door.sampling) == (1.0, 1.0) and door.noise == pytest.approx(1.0, abs=0.02)
     assert protection(WganGp(epsilon=1.0), patients=48).noise > 4 * door.noise
+    whole = protection(WganGp(learns="whole"), patients=48)
+    assert (whole.views, whole.sampling) == (4, pytest.approx(1 / 3)) and whole.noise > 3 * door.noise
+    assert 9.99 <= wgan.bought(WganGp(learns="whole"), whole.noise).epsilon <= 10
 
 
 def test_the_papers_noise_hangs_on_how_many_patients_there_are():
@@ -69,7 +73,7 @@ def test_candidates_have_the_asked_classes_and_follow_from_their_arguments(way):
     learnt = (
         settings
         if way == "real"
-        else replace(settings, epsilon=None, **({"name": "wgan_gp"} if way == "dp_wgan_gp" else {}))
+        else replace(settings, epsilon=None, **({} if way == "private_evolution" else {"name": "wgan_gp"}))
     )
     access = open_access({"train": rows()}, batch=batch(learnt), seed=0)
     params = synthesize(learnt, access, INPUTS, seed=1)

@@ -22,6 +22,12 @@ from pipelines.store import write_artifact
 
 DAY = 86400.0
 PRECIOUS = ("ledger.jsonl", "ledger.head", "pseudonym.key", "linkage.json", "log.txt", "budget.json")
+TRANSLATIONS = (
+    "fitting/translate-0123456789ab/state",
+    "translators/vafl.safetensors",
+    "qualities/vafl.0123456789ab.json",
+    "maps/map.safetensors",
+)
 TINY = {
     "name": "tiny",
     "privacy": "none",
@@ -86,6 +92,8 @@ def tree(runs: Path, days: dict[str, float]) -> dict[str, list[Path]]:
         put(site / "models" / "r" / name / "1", "weights", days["models"])
         put(site / "scores" / f"{name}.global.1.safetensors", "scores", days["scores"])
         put(site / "ready" / "fedavg.safetensors", "weights", days["ready"])
+        for translation in TRANSLATIONS:
+            put(site / translation, "{}", days["translations"])
         put(site / "phantom" / "p" / "images" / "1.dcm", "image", days["phantoms"])
         put(site / "phantom" / "p.txt", "digest", days["phantoms"])
         put(site / "phantom" / "q" / "images" / "1.dcm", "image", -1)  # the newest
@@ -100,6 +108,7 @@ def tree(runs: Path, days: dict[str, float]) -> dict[str, list[Path]]:
     found["models"] = [site / "models" / "r" / name for site in sites]
     found["scores"] = [site / "scores" / f"{name}.global.1.safetensors" for site in sites]
     found["ready"] = [site / "ready" / "fedavg.safetensors" for site in sites]
+    found["translations"] = [site / translation for site in sites for translation in TRANSLATIONS]
     found["phantoms"] = [site / "phantom" / inner for site in sites for inner in ("p", "p.txt")]
     found["leftovers"] = [site / ".part-0123456789abcdef" for site in sites]
     return found

@@ -242,6 +242,17 @@ def test_codes_of_a_hospitals_own_scheme_are_removed_and_public_ones_stay() -> N
     assert found[0].CodeMeaning == "Prostate" and len(found[1]) == 0
 
 
+@pytest.mark.parametrize("coil", ["Receive", "Transmit"])
+def test_who_made_a_coil_stays_unless_it_names_the_patient(coil) -> None:
+    """The standard wants the attribute there, and its table E.1-1 does not name it (PS3.3 C.8.13.5.7 and .8)."""
+    dataset, item = image(), Dataset()
+    keyword = f"{coil}CoilManufacturerName"
+    for told, kept in (("Siemens", "Siemens"), (f"made for {HOMER.surname}", None)):
+        setattr(item, keyword, told)
+        setattr(dataset, f"MR{coil}CoilSequence", [item])
+        assert cleaned(dataset)[f"MR{coil}CoilSequence"].value[0].get(keyword) == kept
+
+
 def test_a_reader_that_quotes_values_says_nothing(caplog, capfd) -> None:
     dataset = image()
     for tag, vr in ((0x00181088, "IS"), (0x00100010, "PN"), (0x00081155, "UI"), (0x00181020, "SH")):

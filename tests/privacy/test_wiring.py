@@ -148,12 +148,19 @@ def test_augmentation_follows_from_a_state_of_its_own_for_every_draw():
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 100])
-def test_patients_take_the_sets_of_aux_in_turn_whatever_the_chunk(chunk):
+def test_patients_get_sets_of_aux_at_random_whatever_the_chunk(chunk):
     rows = Rows(torch.eye(7), torch.zeros(7, dtype=torch.long), torch.arange(7))
     access = open_private({"train": rows}, replace(QUIET, chunk=chunk))
     aux = torch.tensor([1.0, 2.0, 3.0]).reshape(3, 1, 1)
-    found = added(access, rows, full=True, aux=aux, objective=lambda f, b: f(b.x) * b.aux[:, 0])
-    assert (7 * found).tolist() == pytest.approx([1, 2, 3, 1, 2, 3, 1])
+
+    def drawn() -> tuple[float, ...]:
+        found = added(access, rows, full=True, aux=aux, objective=lambda f, b: f(b.x) * b.aux[:, 0])
+        return tuple((7 * found).round().tolist())
+
+    draws = [drawn() for _ in range(60)]
+    assert {value for draw in draws for value in draw} == {1.0, 2.0, 3.0}
+    assert len(set(draws)) > 40, "neither the same nor in turn"
+    assert all(len({draw[place] for draw in draws}) == 3 for place in range(7)), "each patient by itself"
     with pytest.raises(ValueError, match=r"aux must be \(A, 1, ...\)"):
         added(access, rows, full=True, aux=torch.zeros(3, 2, 1))
 
