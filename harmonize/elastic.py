@@ -58,12 +58,15 @@ def deformed(
         locked_borders=2,
     )
     # TorchIO draws from torch's global generator, and fills with 0 what comes in from outside: 0 is made the low end.
-    source, made = images.detach().cpu() + 1.0, []
+    source = images.detach().cpu() + 1.0
+    # Into one block: small results that live on between TorchIO's large buffers would keep gigabytes from the system.
+    made = torch.empty(len(source), copies, *source.shape[1:])
     with torch.random.fork_rng(devices=[]):
-        for image in source:
+        for image, own in zip(source, made, strict=True):
             torch.default_generator.manual_seed(_mixed(seed, image))
-            made += [transform(image.unsqueeze(-1)).squeeze(-1) for _ in range(copies)]
-    return (torch.stack(made) - 1.0).clamp_(-1.0, 1.0).to(images.device)
+            for copy in own:
+                copy.copy_(transform(image.unsqueeze(-1)).squeeze(-1))
+    return made.flatten(0, 1).sub_(1.0).clamp_(-1.0, 1.0).to(images.device)
 
 
 def _mixed(seed: int, image: Tensor) -> int:

@@ -22,7 +22,7 @@ WORDS: Mapping[str, str] = {
     "edges": "Edges moved, went or came: gradients before and after correlate by {value}",
     "cycle": "Translating there and back does not lead back: the mean error is {value}",
     "class_drift": "A local classifier tells the classes apart less well than before: its AUC changed by {value}",
-    "prevalence": "Dark spots appeared in images without a lesion: in the share {value} of them",
+    "prevalence": "Dark spots appeared in negative images: in the share {value} of them",
 }
 """Name of a veto -> what it means."""
 
@@ -134,7 +134,7 @@ def unknown(quality: Quality, limits: Limits) -> tuple[str, ...]:
 def sentences(quality: Quality, limits: Limits) -> tuple[str, ...]:
     """A sentence for each veto, with the value found and what is allowed."""
     return tuple(
-        f"{WORDS[check.name].format(value=f'{check.value:.2f}')} (allowed is {_allowed(check)})."
+        f"{WORDS[check.name].format(value=f'{check.value:.3g}')} (allowed is {_allowed(check)})."
         for check in checks(quality, limits)
         if not check.passed
     )

@@ -33,6 +33,7 @@ and `bought` tells the epsilon that this is worth.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, cast
 
@@ -54,10 +55,14 @@ PUBLIC = 512  # images that a head's penalty mixes fakes with
 PAPER_CRITIC_STEPS, PAPER_CLIP = 5, 1.0
 CRITIC_SHARE = 8  # prior_steps for one of the critic alone, when the generator is done
 CRITIC_LR = 1e-3  # there
-WHOLE = (
-    *("steps", "critic_steps", "views", "looks", "batch", "latent", "width"),
-    *("prior_steps", "prior_images", "prior_components"),
-)
+MOST: Mapping[str, int] = {
+    **dict.fromkeys(("steps", "prior_steps"), 10**6),
+    **dict.fromkeys(("critic_steps", "views", "looks", "prior_components"), 1000),
+    **dict.fromkeys(("batch", "latent"), 4096),
+    "width": 512,
+    "prior_images": 10**5,
+}
+"""Whole numbers from 1 on, and the largest that is allowed: a coordinator that asks for more asks for no end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,16 +111,20 @@ class WganGp:
     prior_components: int = 30
 
     def __post_init__(self) -> None:
-        found = [f"{n} must be a whole number >= 1, found {getattr(self, n)!r}" for n in WHOLE if not _whole(self, n)]
+        found = [
+            f"{name} must be a whole number in [1, {most}], found {getattr(self, name)!r}"
+            for name, most in MOST.items()
+            if not _whole(self, name)
+        ]
         found += [
             f"{name} must be {rule}, found {value}"
             for name, value, rule, good in (
                 ("delta", self.delta, "above 0 and below 1", 0 < self.delta < 1),
                 ("sampling", self.sampling, "in (0, 1]", 0 < self.sampling <= 1),
                 ("clip", self.clip, "> 0", self.clip > 0),
-                ("lr", self.lr, "> 0", self.lr > 0),
-                ("rate", self.rate, "> 0", self.rate > 0),
-                ("prior_lr", self.prior_lr, "> 0", self.prior_lr > 0),
+                ("lr", self.lr, "in (0, 1]", 0 < self.lr <= 1),
+                ("rate", self.rate, "in (0, 1]", 0 < self.rate <= 1),
+                ("prior_lr", self.prior_lr, "in (0, 1]", 0 < self.prior_lr <= 1),
                 ("ema", self.ema, "in [0, 1)", 0 <= self.ema < 1),
                 ("gp_weight", self.gp_weight, ">= 0", self.gp_weight >= 0),
             )
@@ -145,7 +154,7 @@ class WganGp:
 
 def _whole(settings: WganGp, name: str) -> bool:
     value = getattr(settings, name)
-    return type(value) is int and value >= 1
+    return type(value) is int and 1 <= value <= MOST[name]
 
 
 def _promised(settings: WganGp) -> list[str]:

@@ -237,7 +237,7 @@ def _public_start(hospital: Hospital, settings: AnySynthesis, inputs: Inputs, se
 
 def _code() -> str:
     """A digest of what makes the public start: other code, another start."""
-    made_by = ("wgan", "game", "networks", "prior", "prior_prostate", "prior_skin", "drawing")
+    made_by = ("wgan", "game", "moments", "networks", "embedding", "prior", "prior_prostate", "prior_skin", "drawing")
     folder = Path(wgan.__file__).parent
     return hashlib.sha256(b"".join((folder / f"{name}.py").read_bytes() for name in made_by)).hexdigest()
 

@@ -46,6 +46,7 @@ QUALITIES = "qualities"
 FITTED = "its translator was fitted on them"
 JUDGED = "its figures count them"
 LEAST_SHARED, MOST_SHARED = 4, 20_000
+SEED = 0  # of random directions and folds in judging: the same for all spaces, so that their figures compare
 ENOUGH = 60  # validation images; with fewer, a translation is judged on training patients too
 
 
@@ -107,7 +108,7 @@ def translate(hospital: Hospital, call: Call, message: Message, memory: Message)
         judges: tuple[Split, ...] = ()
         if not (quiet or isinstance(asked.translator, Oracle | Exported)):
             told(0, 0, "judging")
-            quality, judges = judged(cohort, brought, message.tensors, asked.scale, asked.seed), judging(cohort)
+            quality, judges = judged(cohort, brought, message.tensors, asked.scale, SEED), judging(cohort)
     reasons = () if quality is None else against(asked.translator, quality, asked.limits)
     name = _written(hospital, cohort, brought, asked)
     _remember(hospital, asked, str(facts["cohort"]), name, quality, reasons)

@@ -254,7 +254,7 @@ def test_every_veto_has_a_sentence_with_the_value_and_what_is_allowed(quality, l
     by_name = {check.name: check for check in checks(quality, limits)}
     assert len(names) == len(told)
     for name, sentence in zip(names, told, strict=True):
-        assert f"{by_name[name].value:.2f}" in sentence and "allowed is" in sentence
+        assert f"{by_name[name].value:.3g}" in sentence and "allowed is" in sentence
         assert sentence.startswith(WORDS[name].split("{", 1)[0])
 
 
