@@ -38,8 +38,8 @@ class Score:
     """release: what leaves a site. variant: paper = `paper_score`, consilium = `score`. target: of `public`, the site;
     null = that with most declared patients. steps, seeds: of the WGAN-GP, critic steps and how many are trained.
     images: how many real and synthetic images are compared, the same at all sites; null = all of the site. components:
-    of PCA. perplexity: of t-SNE. margin: how many standard deviations lower a joining site's score must be for it to
-    become the target. epsilon, delta: of `dp`, spent once on the training patients.
+    of PCA. perplexity: of t-SNE. current: the target so far, where sites join later; another's score must be lower by
+    `margin` standard deviations for it to take its place. epsilon, delta: of `dp`, spent once on the training patients.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -47,6 +47,7 @@ class Score:
     release: Literal["exact", "dp", "public"] = "public"
     variant: Literal["consilium", "paper"] = "consilium"
     target: str | None = None
+    current: str | None = None
     steps: int = 400
     seeds: int = 3
     images: int | None = None
@@ -76,6 +77,10 @@ class Score:
                 f"score.target is {self.target}, but with release {self.release} the scores choose it: "
                 f"leave it out, or write release: public"
             )
+        if self.current is not None and self.release == "public":
+            found.append(f"score.current is {self.current}, and with release public nothing is compared: name a target")
+        if self.current is not None and self.release == "exact" and self.seeds < 2:
+            found.append("score.current needs the spread of scores over seeds: score.seeds of 2 or more, found 1")
         if self.release == "dp" and self.variant == "paper":
             found.append("score.variant paper has no release dp, because no bound holds for it: write exact or public")
         if found:

@@ -88,7 +88,7 @@ def trusted(answer: Tensor, start: Tensor, deviation: float, bound: float) -> Te
     if square <= noise * (1 + TRUSTED * (2 / len(answer)) ** 0.5):
         return start
     found = start + (1 - noise / square) * away
-    return found * min(1.0, bound / float(found.norm()))
+    return found * (bound / max(bound, float(found.norm())))
 
 
 def learnt(

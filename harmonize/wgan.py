@@ -77,7 +77,8 @@ class WganGp:
     ema: decay of the generator's running mean, which is what makes images. gp_weight: lambda.
 
     whole: sampling and views are the private door's, lr is both players'. head: looks says how often patients are
-    asked, all of them at a time; the noise allows for it; rate is the generator's learning rate, which falls to 0.
+    asked, all of them at a time; the noise allows for it, and with noise it is 2 or more, as only answers that differ
+    tell how large that is; rate is the generator's learning rate, which falls to 0.
 
     prior: a public prior that makes the start. The generator learns which of prior_images pictures belongs to which
     theta (z is its normal quantile), for prior_steps at prior_lr at most; then the critic learns to tell both apart.
@@ -120,13 +121,15 @@ class WganGp:
             f"{name} must be {rule}, found {value}"
             for name, value, rule, good in (
                 ("delta", self.delta, "above 0 and below 1", 0 < self.delta < 1),
-                ("sampling", self.sampling, "in (0, 1]", 0 < self.sampling <= 1),
-                ("clip", self.clip, "> 0", self.clip > 0),
+                ("sampling", self.sampling, "in [1e-6, 1]", 1e-6 <= self.sampling <= 1),
+                ("clip", self.clip, "in [1e-4, 1e4]", 1e-4 <= self.clip <= 1e4),
                 ("lr", self.lr, "in (0, 1]", 0 < self.lr <= 1),
                 ("rate", self.rate, "in (0, 1]", 0 < self.rate <= 1),
                 ("prior_lr", self.prior_lr, "in (0, 1]", 0 < self.prior_lr <= 1),
                 ("ema", self.ema, "in [0, 1)", 0 <= self.ema < 1),
-                ("gp_weight", self.gp_weight, ">= 0", self.gp_weight >= 0),
+                ("gp_weight", self.gp_weight, "in [0, 1e6]", 0 <= self.gp_weight <= 1e6),
+                ("prior_images", self.prior_images, "above 1: one of each class", self.prior_images != 1),
+                ("looks", self.looks, "above 1 for private heads", self.looks != 1 or not (self.private and self.head)),
             )
             if not good
         ]

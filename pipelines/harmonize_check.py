@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from harmonize import synthesis
+from harmonize.prior import PRIORS
 from pipelines.cohort.phantom import PhantomSource
 from pipelines.harmonize_settings import RAW, Exported, Harmonize, Oracle
 from pipelines.names import named
@@ -45,6 +47,17 @@ def _unfit(config: Config, plan: Harmonize) -> list[str]:
         for space in plan.translate
         if not named(space)
     ]
+    channels = PRIORS[plan.public_prior(config.images)].channels if config.images.kind in ("slices", "pictures") else 0
+    if channels and channels != config.images.inputs[0]:
+        problems.append(
+            f"harmonize.synthesis.prior: {plan.public_prior(config.images)} has {channels} channels, and images have "
+            f"{config.images.inputs[0]}; known are {', '.join(PRIORS)}"
+        )
+    if plan.synthesis.private and getattr(plan.synthesis, "variant", "") != "paper":
+        try:
+            synthesis.protection(plan.synthesis, patients=1)
+        except ValueError as error:
+            problems.append(f"harmonize.synthesis: {error}")
     if len(config.sites) < 2:
         problems.append("harmonize: there is one hospital, and nobody to share a space with; remove it")
     return problems
@@ -53,10 +66,11 @@ def _unfit(config: Config, plan: Harmonize) -> list[str]:
 def _strangers(config: Config, plan: Harmonize) -> list[str]:
     """Targets that are no hospital, and what only phantoms can do."""
     problems = []
-    if plan.score.target is not None and plan.score.target not in config.sites:
-        problems.append(
-            f"harmonize.score.target: {plan.score.target!r} is no site; sites are {', '.join(config.sites)}"
-        )
+    problems += [
+        f"harmonize.score.{field}: {name!r} is no site; sites are {', '.join(config.sites)}"
+        for field, name in (("target", plan.score.target), ("current", plan.score.current))
+        if name is not None and name not in config.sites
+    ]
     real = [name for name, site in config.sites.items() if not isinstance(site.source, PhantomSource)]
     for space, translator in plan.translate.items():
         if isinstance(translator, Oracle | Exported) and real:

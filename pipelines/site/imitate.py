@@ -79,7 +79,8 @@ def score(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
         protection = Protection(validation_noise=noise, loss_bound=BOUND)
         access = door_to(hospital, cohort, rows, protection, batch=1, seed=seed)
         value = access.measure(Outside(public).to(hospital.device), outside, "train")
-        return Done(Message({}, {"score": value, "deviation": None}), describe(composed(access.events)), kept)
+        noised: dict[str, Json] = {"score": value, "deviation": None, "values": [value]}
+        return Done(Message({}, noised), describe(composed(access.events)), kept)
     affordable(hospital, [NON_PRIVATE])
     imitation = WganGp(name="wgan_gp", epsilon=None, steps=settings.steps, prior=None, lr=SCORE_RATE)
     made = []
@@ -95,7 +96,8 @@ def score(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
         found = scored(compared, rows.x, made, public, seed=seed)
     _map(hospital, rows.x, made[0], settings, seed)
     deviation = None if len(found.values) < 2 else found.deviation
-    return Done(Message({}, {"score": found.mean, "deviation": deviation}), describe(NON_PRIVATE), kept)
+    told: dict[str, Json] = {"score": found.mean, "deviation": deviation, "values": list(found.values)}
+    return Done(Message({}, told), describe(NON_PRIVATE), kept)
 
 
 def synthesize(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:

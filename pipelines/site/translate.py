@@ -151,6 +151,7 @@ def _asked(hospital: Hospital, message: Message) -> Asked:
         raise Refused("malformed_settings") from ValueError("a space is named by a-z 0-9 _ - (at most 80)")
     _check_shared(message.tensors, inputs_of(hospital, facts))
     own = None if hospital.settings is None else hospital.settings.veto
+    shaping = {name: value for name, value in facts.items() if name not in ("veto", "copies")}
     return Asked(
         translator=parsed(SPACE, facts["translator"]),
         limits=parsed(LIMITS, facts["veto"]) if own is None else own,
@@ -160,7 +161,7 @@ def _asked(hospital: Hospital, message: Message) -> Asked:
         scanner=str(facts["scanner"]),
         is_target=facts["is_target"] is True,
         private=facts.get("private") is not False,
-        question=hashlib.sha256(to_bytes(Message(message.tensors, dict(facts)))).hexdigest(),
+        question=hashlib.sha256(to_bytes(Message(message.tensors, shaping))).hexdigest(),
     )
 
 

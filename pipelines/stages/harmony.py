@@ -39,7 +39,7 @@ def harmony(world: World, inputs: Mapping[str, Path]) -> Harmony | None:
         selected=selected(plan.sampling.name, read_manifest(inputs["sample"])["summary"]),
         scores=scores,
         rows=tuple(
-            space_row(site, space, translator.name, said, site == found["target"])
+            space_row(site, space, translator.name, said, site == found["target"] and translator.learns)
             for space, translator in plan.translate.items()
             for site, said in json.loads((inputs["translate"] / f"{space}.json").read_text()).items()
         ),

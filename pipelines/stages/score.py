@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from harmonize.complexity import chosen, most
+from harmonize.complexity import Score, chosen, deviation_of, most, replaces
 from pipelines.door import to_plain
 from pipelines.harmonize_settings import RAW
 from pipelines.progress import shown
@@ -37,19 +38,43 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
             step(position, len(cohorts), site)
             facts: dict[str, Json] = {
                 "score": to_plain(score),
-                "images": smallest,
+                "images": min(smallest, score.images or smallest),
                 "cohort": str(cohorts[site]["cohort"]),
                 "prior": plan.public_prior(config.images),
                 **asked_of(world),
             }
-            name = world.run(f"score-{short(digest({**facts, 'version': VERSION}))}")
+            name = world.conversation(f"score-{short(digest({**facts, 'version': VERSION}))}", site)
             scores[site] = dict(world.ask_all(name, "score", {site: Message({}, facts)})[site].facts)
     declared = {site: int(facts["splits"]["train"]["patients"]) for site, facts in cohorts.items()}
-    numbers = {site: float(str(said["score"])) for site, said in scores.items()}
-    target = score.target or (chosen(numbers) if numbers else most(declared))
+    target = score.target or (_lowest(score, scores, declared) if scores else most(declared))
     found: dict[str, Json] = {"release": score.release, "target": target, "scores": dict(scores)}
     (out / SCORES).write_text(json.dumps(found, indent=1, sort_keys=True))
     return found
+
+
+def _lowest(score: Score, scores: Mapping[str, Mapping[str, Json]], declared: Mapping[str, int]) -> str:
+    """The site with the lowest score; `current` stays the target unless another's is notably lower."""
+    numbers = {site: float(str(said["score"])) for site, said in scores.items()}
+    if score.current is None:
+        return chosen(numbers)
+    values = {site: [float(str(value)) for value in _list(said["values"])] for site, said in scores.items()}
+    known = {site: deviation_of(score, count) if score.release == "dp" else None for site, count in declared.items()}
+    mine = known[score.current]
+    lower = {
+        site: number
+        for site, number in numbers.items()
+        if site != score.current
+        and replaces(values[score.current], values[site], score.margin, deviation=_both(mine, known[site]))
+    }
+    return chosen(lower) if lower else score.current
+
+
+def _both(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else math.hypot(one, other)
+
+
+def _list(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else []
 
 
 def target_of(artifact: Path) -> str:

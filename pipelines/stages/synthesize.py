@@ -35,7 +35,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     }
     with shown("synthesize") as step:
         step(0, 1, target)
-        name = world.run(f"synthesis-{short(digest({**facts, 'version': VERSION}))}")
+        name = world.conversation(f"synthesis-{short(digest({**facts, 'version': VERSION}))}", target)
         said = dict(world.ask_all(name, "synthesize", {target: Message({}, facts)})[target].facts)
     found: dict[str, Json] = {"run": name, "target": target, **said}
     (out / SYNTHESIS).write_text(json.dumps(found, indent=1, sort_keys=True))

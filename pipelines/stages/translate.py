@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from pipelines.stages.score import target_of
 from pipelines.stages.spaces import asked_of, homes
 from pipelines.stages.world import World
 from pipelines.store import digest, short
-from privacy.message import Json, Message, from_bytes
+from privacy.message import Json, Message, from_bytes, to_bytes
 
 VERSION = 1
 
@@ -66,9 +67,10 @@ def _translated(
 ) -> dict[str, Json]:
     """A site's answer: its cohort in this space, and why it vetoed it."""
     facts: dict[str, Json] = {**asked, "cohort": cohort}
-    of_images = digest({name: short(digest(tensor.flatten().tolist())) for name, tensor in sorted(shared.items())})
-    name = world.run(f"translate-{short(digest({'facts': facts, 'shared': of_images, 'version': VERSION}))}")
-    return dict(world.ask_all(name, "translate", {site: Message(shared, facts)})[site].facts)
+    message = Message(shared, facts)
+    asked_for = hashlib.sha256(to_bytes(message)).hexdigest()
+    name = world.run(f"translate-{short(digest({'asked': asked_for, 'version': VERSION}))}")
+    return dict(world.ask_all(name, "translate", {site: message})[site].facts)
 
 
 def intact(world: World, artifact: Path) -> str | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from federation.engine import Engine
@@ -60,6 +61,19 @@ class World:
     def ask_one(self, run: str, request: str, site: str, facts: Mapping[str, Json]) -> Message:
         """Ask one site, and need its answer. Raises: SitesMissing."""
         return self.ask_all(run, request, {site: Message({}, facts)})[site]
+
+    def conversation(self, base: str, site: str) -> str:
+        """The name under which work that must not be done twice is asked of one site: the last that it holds intact, or
+        a new one where there is none, or where `fresh` asks for it.
+        """
+        good = ""
+        for attempt in count():
+            name = self.run(f"{base}-{attempt}" if attempt else base)
+            said = self.ask_one(self.run("holds"), "holds", site, {"runs": {name: "begun"}}).facts
+            if name not in (said["known"] if isinstance(said["known"], list) else []):
+                return name if self.fresh or not good else good
+            good = good if said["complaint"] else name
+        raise RuntimeError("unreachable")
 
     def everyone(self, facts: Mapping[str, Json]) -> dict[str, Message]:
         """The same facts for every site."""

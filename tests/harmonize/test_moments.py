@@ -116,6 +116,18 @@ def test_what_stands_out_is_followed_part_of_the_way_and_within_the_bound(deviat
     assert bool((found * answer >= 0).all())
 
 
+def test_an_answer_that_shrinks_to_nothing_is_nothing():
+    answer, start = (torch.tensor([one], dtype=torch.float64) for one in (-0.125, 1.0))
+    assert torch.equal(trusted(answer, start, 0.375, 1.0), torch.zeros(1, dtype=torch.float64))
+
+
+def test_a_private_head_needs_two_answers_to_know_their_noise():
+    with pytest.raises(ValueError, match="looks must be above 1"):
+        replace(GAN, looks=1)
+    assert replace(GAN, looks=1, learns="whole").looks == 1
+    assert replace(GAN, name="wgan_gp", epsilon=None, learns="head", looks=1).head, "without noise one is enough"
+
+
 def test_with_a_guarantee_it_comes_nearer_to_patients_than_its_start(begun, patients):
     door = protection(replace(GAN, epsilon=100.0), patients=24)
     access = open_private({"train": patients}, door, source=random.Random(1).randbytes)

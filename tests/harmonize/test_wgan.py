@@ -56,6 +56,17 @@ def by_hand(critic: Critic, batch: Batch) -> torch.Tensor:
     return torch.stack(found)
 
 
+@pytest.mark.parametrize("wrong", [{"clip": 1e-5}, {"clip": math.inf}, {"sampling": 1e-7}, {"gp_weight": math.inf}])
+def test_what_the_private_door_would_refuse_is_refused_with_the_settings(wrong):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be in"):
+        replace(SMALL, **wrong)
+
+
+def test_a_start_needs_two_public_images():
+    with pytest.raises(ValueError, match="prior_images must be above 1"):
+        replace(SMALL, prior_images=1)
+
+
 def game() -> tuple[Critic, torch.Tensor]:
     """A critic and aux (3 sets, 2 views) in float64."""
     own = players(4, INPUTS, 2, ema=0.9, start=None, seed=1, device=CPU)

@@ -1,4 +1,4 @@
-"""A coordinator that cheats at harmonization. Some attacks work so far: those are marked, and say what is wrong."""
+"""A coordinator that cheats at harmonization."""
 
 from __future__ import annotations
 

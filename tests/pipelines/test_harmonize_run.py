@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,30 @@ def test_an_interrupted_translation_goes_on_where_it_was(tmp_path, monkeypatch):
     assert [line["refused"] for line in lines].count(None) == 1
 
 
+def test_a_damaged_synthesis_is_learnt_again_under_another_name_and_fresh_learns_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = settings()
+    said["harmonize"]["score"] = {"release": "public", "target": "b"}
+    path, root = written(tmp_path, said), tmp_path / "runs" / "shapes"
+
+    def name() -> str:
+        newest = max((root / "synthesize").glob("*/synthesis.json"), key=lambda place: place.stat().st_mtime_ns)
+        return str(json.loads(newest.read_text())["run"]).partition("/")[2]
+
+    assert main([path, "--until", "synthesize"]) == 0
+    first = name()
+    assert main([path, "--only", "synthesize", "--fresh"]) == 0
+    assert name() == f"{first}-1"
+    (kept,) = (root / "sites" / "b" / "conversations" / "shapes" / f"{first}-1").iterdir()
+    kept.write_bytes(kept.read_bytes()[:-7])
+    for folder in (root / "synthesize").iterdir():
+        shutil.rmtree(folder)
+    assert main([path, "--until", "sample"]) == 0
+    assert name() == first  # the one that is intact; nothing was paid again
+    lines = [line for line in book.lines(root / "sites" / "b" / "ledger.jsonl") if line["request"] == "synthesize"]
+    assert [line["again"] for line in lines] == [False, False, True]
+
+
 def problems(said: dict[str, Any]) -> str:
     with pytest.raises(ConfigError) as caught:
         validate(_document(said), Config)
@@ -255,6 +280,28 @@ def test_spaces_that_do_not_exist_and_images_that_do_not_suit_are_all_told():
     told = problems(said)
     for words in ("'moon' is no space of images", "must be a multiple of 8", "'c' is no site", "real shares training"):
         assert words in told
+
+
+def test_a_prior_of_other_channels_and_an_epsilon_that_no_noise_is_enough_for_are_told():
+    said = settings()
+    said["harmonize"]["synthesis"] = {"name": "private_evolution", "prior": "skin_lesion"}
+    assert "skin_lesion has 3 channels, and images have 1" in problems(said)
+    said["harmonize"]["synthesis"] = {"name": "dp_wgan_gp", "epsilon": 1e-9}
+    assert "harmonize.synthesis" in problems(said) and "noise" in problems(said)
+
+
+def test_the_present_target_stays_unless_another_is_notably_lower():
+    from harmonize.complexity import Score
+    from pipelines.stages.score import _lowest
+
+    def lowest(a: list[float], b: list[float], **more: Any) -> str:
+        said = {site: {"score": sum(v) / len(v), "values": v} for site, v in (("a", a), ("b", b))}
+        return _lowest(Score(release="exact", seeds=2, **more), said, {"a": 5, "b": 5})
+
+    assert lowest([10.0, 12.0], [9.5, 11.0]) == "b"
+    assert lowest([10.0, 12.0], [9.5, 11.0], current="a") == "a"
+    assert lowest([10.0, 12.0], [2.0, 3.0], current="a") == "b"
+    assert lowest([10.0, 12.0], [9.5, 11.0], current="a", margin=0.0) == "b"
 
 
 def test_under_a_budget_nothing_without_noise_is_planned():
