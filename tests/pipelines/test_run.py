@@ -291,7 +291,7 @@ def test_a_file_that_is_not_there_and_a_flag_that_is_not_known(tmp_path, monkeyp
     assert "prostate_adc.yaml" in capsys.readouterr().err
     changed(tmp_path / "tiny.yaml")
     assert main(["tiny.yaml", "--only", "teleport"]) == Exit.CONFIG
-    assert "the stages are ingest, score, synthesize, sample, translate, train" in capsys.readouterr().err
+    assert "the stages are ingest, train, evaluate, audit, report" in capsys.readouterr().err
     (tmp_path / "bad.yaml").write_bytes(b"\xff\xfe\x00")
     assert main(["bad.yaml"]) == Exit.CONFIG
 
