@@ -74,6 +74,7 @@ def test_settings_are_read_strictly() -> None:
         ADAPTER.validate_python({"name": "cyclegan", "speed": 3})
     with pytest.raises(ValidationError, match="does not match any of the expected tags"):
         ADAPTER.validate_python({"name": "pix2pix"})
-    with pytest.raises(ValidationError, match=r"steps must be in \[1, 1000000\], found 0; ema must lie in \[0, 1\), found 1"):
+    told = r"steps must be in \[1, 1000000\], found 0; ema must lie in \[0, 1\), found 1"
+    with pytest.raises(ValidationError, match=told):
         ADAPTER.validate_python({"name": "cyclegan", "steps": 0, "ema": 1.0})
     assert ADAPTER.validate_python({"name": "cyclegan", "betas": [0.5, 0.9]}) == CycleGan(betas=(0.5, 0.9))
