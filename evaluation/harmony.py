@@ -95,6 +95,11 @@ class Harmony:
         return tuple(head for name, head in COLUMNS.items() if self.columns and name not in self.columns)
 
 
+def as_number(value: object) -> float:
+    """A figure that was told; NaN where there is none, as JSON knows no NaN."""
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
 def vetoed(rows: Sequence[SpaceRow]) -> list[SpaceRow]:
     """The translations that are not used."""
     return [row for row in rows if row.vetoed]

@@ -27,7 +27,7 @@ def line(place: int) -> dict[str, Any]:
 
 def mark(place: int) -> dict[str, Any]:
     """Colour and shape of the mark at a place of the key."""
-    return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
+    return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[(place + place // len(COLOURS)) % len(MARKERS)]}
 
 
 def wide(count: int, methods: int) -> tuple[float, float]:

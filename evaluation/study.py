@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evaluation.drawing import Picture
+from evaluation.floors import MAJORITY
 from evaluation.metrics import AUC, BALANCED_ACCURACY
 from evaluation.report import Command, rendered
 from evaluation.rows import OVERALL, PRIVATE_MEAN
 from evaluation.study_figures import Gain, Gains, by_share, by_site
-from evaluation.study_numbers import Cell, Key, Spread, StudyRow, cells, doubt, spread
+from evaluation.study_numbers import EVERY, Cell, Key, Spread, StudyRow, cells, doubt, spread
 
 MEASURES = (AUC.name, BALANCED_ACCURACY.name)
-"""Those of the page; the table has all."""
-POOLED, MEAN = f"/{OVERALL}", f"/{PRIVATE_MEAN}"
+"""Those of a page that names no others; the table has all."""
+POOLED, MEAN, ALL = f"/{OVERALL}", f"/{PRIVATE_MEAN}", f"/{EVERY}"
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ class StudyCase:
 
 @dataclass(frozen=True)
 class StudyPage:
-    """The page. varies: what differs between seeds, in a sentence. settings: the study's YAML as plain text."""
+    """The page. varies: what differs between seeds, in a sentence. settings: the study's YAML as plain text. measures:
+    which it shows.
+    """
 
     title: str
     name: str
@@ -58,6 +61,7 @@ class StudyPage:
     rows: tuple[StudyRow, ...]
     commands: tuple[Command, ...]
     settings: str
+    measures: tuple[str, ...] = MEASURES
 
 
 @dataclass(frozen=True)
@@ -109,13 +113,15 @@ def study_page(page: StudyPage) -> str:
         "study.html",
         page=page,
         cells=found,
-        measures=MEASURES,
-        methods=order,
+        measures=page.measures,
+        methods=[*order, MAJORITY] if any(row.method == MAJORITY for row in page.rows) else order,
+        floor=MAJORITY,
         pooled=POOLED,
         mean=MEAN,
-        balances={measure: balances(page.cases, found, measure) for measure in MEASURES},
-        shares=_shares(page.cases, found, order),
-        pictures={case.name: _pictures(case, found, order) for case in page.cases},
+        every=ALL,
+        balances={measure: balances(page.cases, found, measure) for measure in page.measures},
+        shares=_shares(page, found, order),
+        pictures={case.name: _pictures(case, found, order, page.measures) for case in page.cases},
         fewest=seeds[0] if seeds else 0,
         most=seeds[-1] if seeds else 0,
         doubts={n: doubt(n) for n in {seeds[0], seeds[-1]} if n > 1} if seeds else {},
@@ -129,17 +135,17 @@ def _columns(case: StudyCase) -> dict[str, str]:
     return {POOLED: "overall", MEAN: "mean", **{site: site for site in case.sites}}
 
 
-def _shares(cases: Sequence[StudyCase], found: Mapping[Key, Cell], order: Sequence[str]) -> list[Picture]:
+def _shares(page: StudyPage, found: Mapping[Key, Cell], order: Sequence[str]) -> list[Picture]:
     """Gains against the share of patients in training, for hospitals that meet again with several shares."""
     groups: dict[tuple[tuple[str, ...], str], list[StudyCase]] = {}
-    for case in cases:
+    for case in page.cases:
         groups.setdefault((case.sites, case.reference), []).append(case)
     pictures = []
     for (sites, reference), own in groups.items():
         own = sorted(own, key=lambda case: case.share)
         if not reference or len({case.share for case in own}) < max(2, len(own)):
             continue  # one share, or two cases with the same one: a line would join what differs in something else
-        for measure in MEASURES:
+        for measure in page.measures:
             points: Gains = {}
             for case in own:
                 for column, name in _columns(case).items():
@@ -152,10 +158,12 @@ def _shares(cases: Sequence[StudyCase], found: Mapping[Key, Cell], order: Sequen
     return pictures
 
 
-def _pictures(case: StudyCase, found: Mapping[Key, Cell], order: Sequence[str]) -> dict[str, Picture]:
+def _pictures(
+    case: StudyCase, found: Mapping[Key, Cell], order: Sequence[str], measures: Sequence[str]
+) -> dict[str, Picture]:
     """Measure -> gains of one case, by hospital."""
     pictures = {}
-    for measure in MEASURES:
+    for measure in measures:
         gains = {
             name: {
                 method: _gain(found[key])

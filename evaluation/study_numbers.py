@@ -10,14 +10,17 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 
 import numpy as np
 from scipy import stats
 
+from evaluation.intervals import t_interval
 from evaluation.rows import PRIVATE, to_json
 
 COVERED = 0.95
+EVERY = "every hospital"
+"""Mean of the private scores of all hospitals, those that cannot be assessed among them: what the field averages."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,14 @@ class Spread:
         return len(self.values)
 
     @property
+    def half(self) -> float:
+        """Half of Student's 95 % interval of the mean over seeds; NaN for one seed."""
+        if self.n < 2:
+            return math.nan
+        estimate = t_interval(self.values, level=COVERED)
+        return (estimate.high - estimate.low) / 2
+
+    @property
     def better(self) -> int:
         """How many are above 0."""
         return sum(value > 0 for value in self.values)
@@ -90,10 +101,36 @@ Key = tuple[str, str, str, str]
 """(case, method, measure, column)."""
 
 
+def with_means(rows: Sequence[StudyRow]) -> list[StudyRow]:
+    """The rows, and of each run, method and measure the mean over every hospital (`EVERY`)."""
+    own: dict[tuple[str, int, str, str], list[StudyRow]] = {}
+    for row in rows:
+        if row.protocol == PRIVATE:
+            own.setdefault((row.case, row.seed, row.method, row.measure), []).append(row)
+    return [*rows, *(_mean(each) for each in own.values() if len(each) > 1)]
+
+
+def _mean(rows: Sequence[StudyRow]) -> StudyRow:
+    return replace(
+        rows[0],
+        protocol=EVERY,
+        sites=tuple(row.sites[0] for row in rows),
+        value=float(np.mean([row.value for row in rows])),
+        gain=float(np.mean([row.gain for row in rows])),
+        low=math.nan,
+        high=math.nan,
+        gain_low=math.nan,
+        gain_high=math.nan,
+        assessable=all(row.assessable for row in rows),
+        patients=sum(row.patients for row in rows),
+        positive_patients=sum(row.positive_patients for row in rows),
+    )
+
+
 def cells(rows: Sequence[StudyRow]) -> dict[Key, Cell]:
     """Every score and gain over the seeds of its case."""
     found: dict[Key, list[StudyRow]] = {}
-    for row in rows:
+    for row in with_means(rows):
         found.setdefault((row.case, row.method, row.measure, row.column), []).append(row)
     return {key: _cell(own) for key, own in found.items()}
 
@@ -119,6 +156,26 @@ def doubt(seeds: int) -> tuple[float, float]:
     edges = stats.chi2.ppf([(1 + COVERED) / 2, (1 - COVERED) / 2], seeds - 1)
     low, high = np.sqrt((seeds - 1) / edges)
     return float(low), float(high)
+
+
+SUMMARY = (
+    "case", "method", "measure", "column", "seeds", "mean", "std", "half_95", "gain", "gain_std", "assessable_seeds",
+)  # fmt: skip
+
+
+def summary_csv(rows: Sequence[StudyRow]) -> str:
+    """One line a case, method, measure and column: over seeds the mean, the deviation (n - 1), half of Student's 95 %
+    interval, and the mean gain with its deviation; what is not defined is empty.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(SUMMARY)
+    for (case, method, measure, column), cell in cells(rows).items():
+        value, gain = cell.value, cell.gain
+        numbers = (value.n, value.mean, value.std, value.half, gain.mean, gain.std, cell.assessable)
+        told = ["" if number != number else number for number in numbers]
+        writer.writerow([case, method, measure, column.lstrip("/"), *told])
+    return text.getvalue()
 
 
 def table_csv(rows: Sequence[StudyRow]) -> str:

@@ -3,9 +3,13 @@
 from typing import TypeAlias
 
 from federation.fedavg import FedAvg
+from federation.feddyn import FedDyn
+from federation.fedopt import FedOpt
 from federation.fedprox import FedProx
+from federation.fedsld import FedSld
 from federation.local import Local
+from federation.moon import Moon
 from federation.scaffold import Scaffold
 
-Federated: TypeAlias = FedAvg | FedProx | Local | Scaffold
+Federated: TypeAlias = FedAvg | FedDyn | FedOpt | FedProx | FedSld | Local | Moon | Scaffold
 """The methods of this room that a YAML can name: a new one is its file, its place here, and its test."""

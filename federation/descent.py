@@ -120,6 +120,7 @@ class Site:
         correction: Correction | None = None,
         after: Callable[[nn.Module], None] | None = None,
         optimizer: Params | None = None,
+        rates: Mapping[str, float] | None = None,
     ) -> Descent:
         """Train `module` in place on this site's patients; what is not given comes from the site's `Work`.
 
@@ -129,6 +130,7 @@ class Site:
             correction: (current parameters) -> tensors added to the gradient, after any noise.
             after: called on the module after each step (clamps).
             optimizer: state of an earlier descent over the same parameters; empty or None starts afresh.
+            rates: parameter name -> its own learning rate, where it is not that of the others.
         """
         lr = self.work.lr if lr is None else lr
         total = self._steps(steps, epochs)
@@ -137,7 +139,7 @@ class Site:
         for name, p in module.named_parameters():
             p.requires_grad_(name in names)
         params = {name: p for name, p in module.named_parameters() if name in names}
-        rule = _optimizer(self.work, list(params.values()), lr)
+        rule = _optimizer(self.work, params, lr, rates or {})
         if optimizer and self.work.keep_optimizer:
             _restore(rule, params, optimizer)
         module.train()
@@ -169,11 +171,16 @@ def _step(
     rule.step()
 
 
-def _optimizer(work: Work, params: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+def _optimizer(
+    work: Work, params: Mapping[str, nn.Parameter], lr: float, rates: Mapping[str, float]
+) -> torch.optim.Optimizer:
+    groups = [{"params": [p for name, p in params.items() if name not in rates], "lr": lr}]
+    groups += [{"params": [p], "lr": rates[name]} for name, p in params.items() if name in rates]
+    groups = [group for group in groups if group["params"]]
     if work.optimizer == "sgd":
-        return torch.optim.SGD(params, lr=lr, momentum=work.momentum, weight_decay=work.weight_decay)
+        return torch.optim.SGD(groups, lr=lr, momentum=work.momentum, weight_decay=work.weight_decay)
     kind = torch.optim.AdamW if work.optimizer == "adamw" else torch.optim.Adam
-    return kind(params, lr=lr, weight_decay=work.weight_decay)
+    return kind(groups, lr=lr, weight_decay=work.weight_decay)
 
 
 def _state(rule: torch.optim.Optimizer, params: Mapping[str, nn.Parameter]) -> Params:

@@ -3,7 +3,8 @@
 Beside what the algorithm does, a site scores the merged model that it just received on its own validation patients,
 keeps the models that a checkpoint may still ask for, and remembers its losses. All of it is memory: a message that is
 committed together with the reply. Model files are written under their round's number first; written twice they are the
-same bytes.
+same bytes. What a method puts under `notes` in the facts of its memory (a lambda, a cosine, whom it hears) is filed
+by round for the site's own page, and never leaves.
 
 Federated checkpointing (FENDA-FL, section 3.4): `latest` is the model after the last merge, `local` the one with the
 lowest validation loss at this site, `global` the one of the round with the lowest example-weighted mean of all sites'
@@ -22,10 +23,11 @@ from federation.algorithm import Algorithm, Memory
 from federation.descent import Site
 from federation.parameters import loaded
 from privacy.folder import Folder
-from privacy.message import Call, Json, Message, Params, from_bytes, sealed, to_bytes, unsealed
+from privacy.message import Call, Json, Message, Params, as_mapping, from_bytes, sealed, to_bytes, unsealed
 
 Checkpoint: TypeAlias = Literal["latest", "global", "local"]
 CHECKPOINTS: tuple[Checkpoint, ...] = ("latest", "global", "local")
+NOTES = "notes"
 
 
 def participate(
@@ -46,8 +48,8 @@ def participate(
     if call.request == "introduce":
         said = algorithm.introduce(site)
         return Message(said.tensors, {"algorithm": dict(said.facts)}), memory
-    received = Message(_on(site.device, message.tensors), _mapping(message.facts.get("algorithm")))
-    own = Message(_on(site.device, memory.tensors), _mapping(memory.facts.get("algorithm")))
+    received = Message(_on(site.device, message.tensors), as_mapping(message.facts.get("algorithm")))
+    own = Message(_on(site.device, memory.tensors), as_mapping(memory.facts.get("algorithm")))
     losses, validation = _validate(algorithm, site, call, received, own, memory, models)
     if call.request == "finish":
         return Message({}, {"algorithm": {}, **validation}), Message(
@@ -55,14 +57,18 @@ def participate(
         )
     sent, kept = algorithm.train(site, received, own, call)
     reply = Message(sent.tensors, {"algorithm": dict(sent.facts), **validation})
-    return reply, Message(kept.tensors, {"algorithm": dict(kept.facts), "losses": dict(losses)})
+    facts = {name: fact for name, fact in kept.facts.items() if name != NOTES}
+    remembered: dict[str, Json] = {"algorithm": facts, "losses": dict(losses)}
+    if NOTES in kept.facts:
+        remembered[NOTES] = {**as_mapping(memory.facts.get(NOTES)), str(call.round): kept.facts[NOTES]}
+    return reply, Message(kept.tensors, remembered)
 
 
 def _validate(
     algorithm: Algorithm, site: Site, call: Call, received: Message, own: Message, memory: Memory, models: Folder
 ) -> tuple[Mapping[str, Json], dict[str, Json]]:
     """Score and keep the model after the previous merge. Round 0 is the common start, which nobody keeps."""
-    losses = _mapping(memory.facts.get("losses"))
+    losses = as_mapping(memory.facts.get("losses"))
     if call.round <= 1:
         return losses, {"loss": None, "n": 0}
     params = algorithm.model(site, received, own)
@@ -81,7 +87,7 @@ def prune(models: Folder, memories: Sequence[Memory], *, best: int | None, newes
     """
     kept: set[int | None] = {newest, newest - 1, best}
     for memory in memories:
-        losses = _mapping(memory.facts.get("losses"))
+        losses = as_mapping(memory.facts.get("losses"))
         kept.add(best_round(losses))
         if best is not None:  # a site that was not asked in the best round answers with its last model before it
             kept.add(max((int(name) for name in losses if int(name) <= best), default=None))
@@ -100,7 +106,7 @@ def checkpoint(models: Folder, memory: Memory, which: Checkpoint, *, best: int |
         KeyError: this site does not hold the model that it should (it never finished a round, or a file is gone).
         Malformed: the model's file is damaged.
     """
-    losses = _mapping(memory.facts.get("losses"))
+    losses = as_mapping(memory.facts.get("losses"))
     rounds = sorted(int(name) for name in losses)
     if not rounds:
         raise KeyError(f"no model for checkpoint {which!r}: this site finished no round")
@@ -123,7 +129,3 @@ def best_round(losses: Mapping[str, Json]) -> int | None:
 def _on(device: torch.device, tensors: Params) -> Params:
     """The tensors on a device; what leaves again is brought back to the CPU when it becomes bytes."""
     return {name: tensor.to(device) for name, tensor in tensors.items()}
-
-
-def _mapping(value: Json) -> dict[str, Json]:
-    return dict(value) if isinstance(value, dict) else {}

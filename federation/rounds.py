@@ -16,7 +16,7 @@ from federation.participant import best_round
 from federation.randomness import derived
 from privacy.folder import Folder
 from privacy.gate import BUDGET
-from privacy.message import Call, Json, Message, Params, from_bytes, sealed, to_bytes, unsealed
+from privacy.message import Call, Json, Message, Params, as_mapping, from_bytes, sealed, to_bytes, unsealed
 
 STATE = "state"  # the one file that a run resumes from
 TRIES = 3  # of the introduction and the finish, which every site must answer
@@ -129,7 +129,7 @@ def _introduce(
     replies, missing = _insistent(engine, Call(run, 0, "introduce", {}), opening, None)
     if missing:
         raise QuorumLost(run, 0, missing)
-    introductions = {site: Message(r.tensors, _mapping(r.facts.get("algorithm"))) for site, r in replies.items()}
+    introductions = {site: Message(r.tensors, as_mapping(r.facts.get("algorithm"))) for site, r in replies.items()}
     state = algorithm.start(initial, introductions)
     return Outcome(state, {}, {}, {}, (), None, 0)
 
@@ -156,7 +156,7 @@ def _round(
         raise QuorumLost(run, number, lost)
     if not good:  # all who were asked retired: the round is asked of others
         return replace(last, missing=last.missing + gone)
-    parts = {site: Message(r.tensors, _mapping(r.facts["algorithm"])) for site, r in good.items()}
+    parts = {site: Message(r.tensors, as_mapping(r.facts["algorithm"])) for site, r in good.items()}
     state = algorithm.merge(last.state, parts)
     seen = _scored(last, good, number - 1)
     merged = {**last.merged, **dict.fromkeys(good, number)}
@@ -207,7 +207,7 @@ def sampled(sites: tuple[str, ...], share: float, seed: int) -> tuple[str, ...]:
 
 def verdict(reply: Message, template: Message) -> str | None:
     """The code of what is wrong with a reply, or None: `malformed` (names, shapes, types) or `non_finite`."""
-    said, rehearsed = reply.facts.get("algorithm"), _mapping(template.facts.get("algorithm"))
+    said, rehearsed = reply.facts.get("algorithm"), as_mapping(template.facts.get("algorithm"))
     expected = {name: (tensor.shape, tensor.dtype) for name, tensor in template.tensors.items()}
     found = {name: (tensor.shape, tensor.dtype) for name, tensor in reply.tensors.items()}
     if expected != found or not isinstance(said, dict) or set(said) != set(rehearsed):
@@ -274,17 +274,13 @@ def restored(folder: Folder, run: str) -> Outcome | None:
     missing = facts["missing"]
     best = facts["best"]
     return Outcome(
-        state=Message(saved.tensors, _mapping(facts["state"])),
-        merged={site: int(str(r)) for site, r in _mapping(facts["merged"]).items()},
-        losses={site: _mapping(series) for site, series in _mapping(facts["losses"]).items()},
-        totals=_mapping(facts["totals"]),
+        state=Message(saved.tensors, as_mapping(facts["state"])),
+        merged={site: int(str(r)) for site, r in as_mapping(facts["merged"]).items()},
+        losses={site: as_mapping(series) for site, series in as_mapping(facts["losses"]).items()},
+        totals=as_mapping(facts["totals"]),
         missing=tuple((int(str(m[0])), str(m[1]), str(m[2])) for m in missing if isinstance(m, list))
         if isinstance(missing, list)
         else (),
         best=best if isinstance(best, int) else None,
         round=int(str(facts["round"])),
     )
-
-
-def _mapping(value: Json) -> dict[str, Json]:
-    return dict(value) if isinstance(value, dict) else {}

@@ -39,7 +39,7 @@ SEEDS = 2**62
 class PrivateEvolution:
     """Settings. epsilon, delta: of all rounds together, for adding or removing a patient; None: no noise, no guarantee.
 
-    prior: whose pictures. candidates: how many, half of each class unless labels are given. rounds: how often patients
+    prior: whose pictures. candidates: how many, half of each class. rounds: how often patients
     vote; k rounds need sqrt(k) times the noise. threshold: votes below so many deviations of the noise count as none.
     spread, settled: standard deviation of a child's theta in the first and last generation. share: of theta's numbers
     that a child changes; mixed: of those that it has from a second parent of either class, since what a scanner does is
@@ -139,29 +139,21 @@ def evolve(
     access: Access,
     inputs: Inputs,
     *,
-    labels: Tensor | None = None,
     seed: int,
     told: Told = silent,
-    noise: float | None = None,
 ) -> Params:
     """Let the training patients of `access`, whose images are in network space (C, H, W), vote for `rounds` rounds.
-
-    labels: (n,) the candidates' classes, instead of half and half; they are in the model, so they must be public or
-    paid for. noise: the multiplier that the votes have, where it is not that of `noises`; it only sets the threshold.
 
     Returns:
         The last population: "theta" (n, latent), "y" (n,), "noise_seed" (n,), "weight" (n,) float64 of sum 1 within
         each class.
 
     Raises:
-        ValueError: the labels or the inputs do not fit.
+        ValueError: the inputs do not fit.
     """
     prior = PRIORS[settings.prior]
-    y = torch.arange(settings.candidates) % 2 if labels is None else labels.cpu().long()
-    if sorted(set(y.tolist())) != [0, 1]:
-        raise ValueError(f"labels must name both classes, 0 and 1: found {sorted(set(y.tolist()))} in {len(y)} labels")
-    if noise is None:
-        noise = 0.0 if settings.epsilon is None else noises(settings.epsilon, settings.delta, settings.rounds)
+    y = torch.arange(settings.candidates) % 2
+    noise = 0.0 if settings.epsilon is None else noises(settings.epsilon, settings.delta, settings.rounds)
     generator = torch.Generator().manual_seed(seed)
     told(0, settings.rounds, "public pictures")
     view = _view(settings, prior, inputs, seed)

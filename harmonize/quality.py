@@ -17,6 +17,7 @@ All figures are made of patients and tell of them: they stay at home unless the 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -111,7 +112,13 @@ def measured(
     Raises:
         ValueError: naming everything that is wrong with the arguments.
     """
-    wrong = _misfits(raw, translated, labels, patient, lesion, gland, shared, cycled)
+    wrong = _misfits(
+        raw,
+        {"translated": translated, "cycled": raw if cycled is None else cycled},
+        {"labels": labels, "patient": patient},
+        {"lesion": lesion, "gland": gland},
+        shared,
+    )
     if wrong:
         raise ValueError("measured: " + "; ".join(wrong))
     before, after = coarse(raw), coarse(translated)
@@ -252,35 +259,30 @@ def _mask(mask: Tensor, shape: tuple[int, ...]) -> Bools:
 
 
 def _misfits(
-    raw: Tensor,
-    translated: Tensor,
-    labels: Tensor,
-    patient: Tensor,
-    lesion: Tensor,
-    gland: Tensor,
-    shared: Tensor,
-    cycled: Tensor | None,
+    raw: Tensor, like: Mapping[str, Tensor], rows: Mapping[str, Tensor], masks: Mapping[str, Tensor], shared: Tensor
 ) -> list[str]:
-    """Everything that is wrong with the arguments of `measured`."""
+    """Everything that is wrong with the arguments of `measured`, by name. like: images of the shape of raw. rows: one
+    value for each image.
+    """
     if raw.ndim != 4 or not len(raw):
         return [f"raw has shape {tuple(raw.shape)}, needed is (n, C, H, W) with n >= 1"]
     n, sides = len(raw), tuple(raw.shape[2:])
     wrong = [
         f"{name} has shape {tuple(x.shape)}, needed is {tuple(raw.shape)}, as raw has"
-        for name, x in (("translated", translated), ("cycled", raw if cycled is None else cycled))
+        for name, x in like.items()
         if x.shape != raw.shape
     ]
     if shared.shape[1:] != raw.shape[1:] or not len(shared):
         wrong.append(f"shared has shape {tuple(shared.shape)}, needed is (m, {', '.join(map(str, raw.shape[1:]))})")
-    for name, x in (("labels", labels), ("patient", patient)):
+    for name, x in rows.items():
         if tuple(x.shape) != (n,):
             wrong.append(f"{name} has shape {tuple(x.shape)}, needed is ({n},)")
-    for name, x in (("lesion", lesion), ("gland", gland)):
+    for name, x in masks.items():
         if tuple(x.shape) not in ((n, *sides), (n, 0)):
             wrong.append(f"{name} has shape {tuple(x.shape)}, needed is {(n, *sides)}, or ({n}, 0) without masks")
-    for name, x in (("raw", raw), ("translated", translated), ("shared", shared)):
+    for name, x in (("raw", raw), ("translated", like["translated"]), ("shared", shared)):
         if not bool(x.isfinite().all()):
             wrong.append(f"{name} is not finite somewhere")
-    if others := sorted(set(labels.flatten().tolist()) - {0, 1})[:5]:
+    if others := sorted(set(rows["labels"].flatten().tolist()) - {0, 1})[:5]:
         wrong.append(f"labels hold {others}, allowed are 0 and 1")
     return wrong

@@ -264,7 +264,7 @@ def events(settings: WganGp, noise: float, *, cut: str = "") -> list[Event]:
 
 
 def bought(settings: WganGp, noise: float) -> Cost:
-    """The (epsilon, delta) of a patient that a noise multiplier truly buys over all `steps`."""
+    """The (epsilon, delta) that a noise multiplier truly buys a patient; the page tells it beside the paper's claim."""
     return cost(events(settings, noise), settings.delta)
 
 

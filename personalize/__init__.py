@@ -3,7 +3,42 @@
 from typing import TypeAlias
 
 from federation import Federated
-from personalize.fedper import FedPer
+from personalize.apfl import Apfl
+from personalize.apple import Apple
+from personalize.cusfl import CusFL
+from personalize.ditto import Ditto
+from personalize.fedavg_local import FedAvgLocal
+from personalize.fedbabu import FedBabu
+from personalize.fedfomo import FedFomo
+from personalize.fedrep import FedRep
+from personalize.fedrod import FedRod
+from personalize.fenda import Fenda
+from personalize.heurfedamp import HeurFedAMP
+from personalize.moe import MoE
+from personalize.partial import Partial
+from personalize.perfcl import PerFCL
+from personalize.perfedavg import PerFedAvg
+from personalize.pfedme import PFedMe
+from personalize.pgfed import PGFed
 
-AnyAlgorithm: TypeAlias = Federated | FedPer
+Personal: TypeAlias = (
+    Apfl
+    | Apple
+    | CusFL
+    | Ditto
+    | FedAvgLocal
+    | FedBabu
+    | FedFomo
+    | FedRep
+    | FedRod
+    | Fenda
+    | HeurFedAMP
+    | MoE
+    | Partial
+    | PerFCL
+    | PerFedAvg
+    | PFedMe
+    | PGFed
+)
+AnyAlgorithm: TypeAlias = Federated | Personal
 """Every method that a YAML can name: a new one is its file, its place here, and its test."""

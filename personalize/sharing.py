@@ -1,31 +1,118 @@
-"""Which parameters travel: predicates on names. A network names its parts `stem`, `blocks.k`, `head`."""
+"""Which parameters travel: predicates on names, and the conversation of every method that shares a part of its network.
+
+A network names its parts `stem`, `blocks.k`, `head`. The coordinator does not know the predicate: what replies hold is
+shared, and the rest of the common start goes to a site until its first merge.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from federation.algorithm import Memory, State
+from federation.descent import Site
+from federation.fedavg import Weights, merged
+from federation.parameters import prefixed, read, section, select
+from privacy.message import Call, Message, Params
 
 Shared: TypeAlias = Callable[[str], bool]
 
+NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+
 
 def body(name: str) -> bool:
-    """Everything but the head (FedPer)."""
-    return not name.startswith("head.")
+    """Everything but the head."""
+    return not head(name)
 
 
-def without_effect(module: nn.Module, shared: Shared, method: str) -> list[str]:
-    """A complaint when a predicate selects no parameter or every one: then the method is local training or FedAvg.
+def head(name: str) -> bool:
+    """The head alone."""
+    return name.startswith("head.")
+
+
+def all_but_intercept(name: str) -> bool:
+    """Everything but the bias of the last layer."""
+    return name != "head.bias"
+
+
+def all_but_norms(module: nn.Module) -> Shared:
+    """Everything but normalization layers: their parameters and their running statistics stay."""
+    norms = tuple(f"{path}." for path, part in module.named_modules() if isinstance(part, NORMS))
+    return lambda name: not name.startswith(norms)
+
+
+def all_after(module: nn.Module, depth: int) -> Shared:
+    """Everything after the first `depth` parts (see `parts`)."""
+    first = tuple(f"{part}." for part in parts(module)[:depth])
+    return lambda name: not name.startswith(first)
+
+
+def parts(module: nn.Module) -> tuple[str, ...]:
+    """Names of the parts one after the other, `stem`, `blocks.0`, ..., `head`; those that hold nothing do not count."""
+    names: list[str] = []
+    for name, part in module.named_children():
+        inside = [f"{name}.{k}" for k, _ in part.named_children()] if isinstance(part, nn.ModuleList) else [name]
+        names += inside
+    return tuple(name for name in names if module.get_submodule(name).state_dict())
+
+
+SHARED: Mapping[str, Callable[[nn.Module, int], Shared]] = {
+    "fedper": lambda module, depth: body,
+    "lg_fedavg": lambda module, depth: head,
+    "fedbn": lambda module, depth: all_but_norms(module),
+    "splitnn": all_after,
+    "private_intercept": lambda module, depth: all_but_intercept,
+}
+"""What each method of `personalize/partial.py` shares, given the network and a depth."""
+
+
+def without_effect(module: nn.Module, shared: Shared, method: str, remedy: str = "choose another network") -> list[str]:
+    """A complaint when a predicate leaves nothing shared or nothing personal: then it is local training or FedAvg.
+
+    Buffers count as personal: a norm without parameters still has running statistics of its own.
 
     Returns:
         At most one sentence; empty = the predicate splits this network.
     """
     names = [name for name, _ in module.named_parameters()]
     chosen = [name for name in names if shared(name)]
-    if 0 < len(chosen) < len(names):
+    if chosen and not all(shared(name) for name in module.state_dict()):
         return []
     what = "no parameter, which is local training" if not chosen else "every parameter, which is FedAvg"
-    return [
-        f"{method} would share {what}, on {type(module).__name__} with {len(names)} parameters: choose another network"
-    ]
+    return [f"{method} would share {what}, on {type(module).__name__} with {len(names)} parameters: {remedy}"]
+
+
+def begun(initial: Params) -> State:
+    """At the coordinator, before round 1: nothing is shared yet, all is the common start."""
+    return Message(prefixed("start", initial))
+
+
+def sent(state: State, site: str, call: Call) -> Message:
+    """What a site gets: the shared part, and until its first merge the start of what will be personal."""
+    model = section(state.tensors, "model")
+    return Message(
+        prefixed("model", model if call.merged.get(site, 0) else {**section(state.tensors, "start"), **model})
+    )
+
+
+def own(received: Message, memory: Memory) -> Params:
+    """A site's model: the shared part as received, with the site's personal part."""
+    return {**section(received.tensors, "model"), **section(memory.tensors, "personal")}
+
+
+def parted(module: nn.Module, shared: Shared, site: Site, optimizer: Params) -> tuple[Message, Memory]:
+    """A trained model as what leaves (the shared part and n_k) and what stays (the rest, and the optimizer's state)."""
+    params = read(module)
+    personal = select(params, lambda name: not shared(name))
+    reply = Message(prefixed("model", select(params, shared)), {"n": site.size()})
+    return reply, Message({**prefixed("personal", personal), **prefixed("optimizer", optimizer)})
+
+
+def joined(state: State, replies: Mapping[str, Message], weights: Weights) -> State:
+    """The mean of the shared parts, beside the start of the personal ones."""
+    model = merged(replies, weights)
+    start = select(section(state.tensors, "start"), lambda name: name not in model)
+    return Message({**prefixed("model", model), **prefixed("start", start)})

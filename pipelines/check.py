@@ -20,7 +20,7 @@ from pipelines.privacy_settings import PatientLevel
 from pipelines.site.hospital import Hospital
 from pipelines.stages.train import CENTRAL
 from pipelines.stages.world import World
-from privacy.message import Json, to_bytes
+from privacy.message import Json, as_list, as_mapping, to_bytes
 
 WEAK = 20.0  # of all methods together
 
@@ -62,7 +62,7 @@ def check(world: World, console: Console, *, as_json: bool) -> int:
         console.print(f"{site}: {cost['words']}", markup=False, highlight=False, soft_wrap=True)
     warnings = [
         *unanswered(world.config),
-        *(f"{site}: {w}" for site, one in costs.items() for w in _list(one["warnings"])),
+        *(f"{site}: {w}" for site, one in costs.items() for w in as_list(one["warnings"])),
     ]
     for text in warnings:
         console.print(f"! {text}", markup=False, highlight=False, soft_wrap=True)
@@ -109,8 +109,8 @@ def _privacy_table(costs: Mapping[str, Mapping[str, Json]]) -> Table:
         title_justify="left",
     )
     for site, said in costs.items():
-        for one in _list(said["methods"]):
-            row = _mapping(one)
+        for one in as_list(said["methods"]):
+            row = as_mapping(one)
             noised = row["noise"] is not None
             numbers = (
                 f"{float(str(row['noise'])):.3f}" if noised else "–",
@@ -171,6 +171,7 @@ def _costs(world: World) -> dict[str, dict[str, Json]]:
                 test=[*map(normalized, settings.test)],
                 independent=True,
                 key=hospital.key(),
+                fold=config.split.place,
             )
             events = [at_cut(e, cut) for e in (*shared, *(e for plan in plans.values() for e in plan.events))]
             spent, then = after(hospital.ledger, budget.delta, events)
@@ -185,14 +186,6 @@ def _costs(world: World) -> dict[str, dict[str, Json]]:
         facts["warnings"] = warnings
         found[site] = {**facts, "words": words + "; counts of patients are outside of it"}
     return found
-
-
-def _mapping(value: Json) -> Mapping[str, Json]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Json) -> list[Json]:
-    return value if isinstance(value, list) else []
 
 
 def _rehearsed(world: World, label: str) -> dict[str, Json]:

@@ -14,7 +14,6 @@ from federation.models import AnyModel
 from federation.task import Task
 from personalize import AnyAlgorithm
 from pipelines.cohort.examples import AnyImages, misfit
-from pipelines.cohort.phantom import PhantomSource
 from pipelines.cohort.prepare import Slices
 from pipelines.harmonize_check import misplaced
 from pipelines.harmonize_settings import Harmonize
@@ -22,6 +21,7 @@ from pipelines.learning_settings import Audits, Evaluation, Training
 from pipelines.learning_settings import Split as Split
 from pipelines.names import named
 from pipelines.overriding import overridden as overridden
+from pipelines.partition_check import expanded, shared_patients
 from pipelines.privacy_settings import AnyPrivacy, PatientLevel
 from pipelines.site_settings import SiteSettings as SiteSettings
 from pipelines.variants import unfit_variants
@@ -56,7 +56,12 @@ class Config:
     audit: Audits = Audits()
 
     def __post_init__(self) -> None:
-        problems = self._site_problems()
+        problems = []
+        try:
+            object.__setattr__(self, "sites", expanded(self.sites))
+        except ValueError as error:
+            problems.append(str(error))
+        problems += self._site_problems()
         if not named(self.name):
             problems.append(f"name: made of a-z 0-9 _ -, at most 80, found {self.name!r}")
         if not 1 <= self.threads <= 256:
@@ -93,7 +98,7 @@ class Config:
 
     def _site_problems(self) -> list[str]:
         problems = [] if self.sites else ["sites: empty; name at least one hospital"]
-        problems += self._twins()
+        problems += shared_patients(self)
         problems += [
             f"sites.{name}.test: split.test is 0; name this site's test patients, or give split.test a share"
             for name, site in self.sites.items()
@@ -118,16 +123,6 @@ class Config:
                 except ValueError as error:
                     problems.append(f"sites.{name}.work: {error} (method {label})")
         return problems
-
-    def _twins(self) -> list[str]:
-        """Two sites with one source: the same patients at two hospitals, in training here and in the test there."""
-        real = {name: site.source for name, site in self.sites.items() if not isinstance(site.source, PhantomSource)}
-        return [
-            f"sites.{name}.source: the same as that of {other}; give each hospital its own files"
-            for position, (name, source) in enumerate(real.items())
-            for other in list(real)[:position]
-            if source == real[other]
-        ]
 
     def _misfits(self) -> list[str]:
         """Sources that cannot give such examples, and augmentations that make no sense of them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
@@ -13,27 +14,64 @@ from federation.models import AnyModel
 from federation.participant import Checkpoint
 from federation.rounds import Schedule
 from personalize import AnyAlgorithm
+from pipelines.cohort.split import Fold
 from pipelines.names import unfit_labels
 from pipelines.overriding import overridden
 from pipelines.variants import Variant
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
+UNSAID = math.nan
+"""A share that nobody said, by identity: it follows from the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Shares of each site's patients. test: 0 where every site names its own `test` patients."""
+    """Shares of each site's patients. test: 0 where every site names its own `test` patients.
+
+    folds: cross-validation instead: patients are dealt out to so many folds, of which number `fold`, 0 = first, is the
+    test; `test` is then 1 / folds and `train` what remains beside `validation`, and neither need be said.
+    """
 
     __pydantic_config__: ClassVar = FORBID
 
-    train: float = 0.5
+    train: float = UNSAID
     validation: float = 0.15
-    test: float = 0.35
+    test: float = UNSAID
+    folds: int | None = None
+    fold: int | None = None
 
     def __post_init__(self) -> None:
+        test = 0.35 if self.folds is None or self.folds < 2 else 1 / self.folds
+        train = 0.5 if self.folds is None else 1 - test - self.validation
+        problems = self._fold_problems(train, test)
+        for name, share in (("train", train), ("test", test)):
+            if getattr(self, name) is UNSAID:
+                object.__setattr__(self, name, share)
         parts = (self.train, self.validation, self.test)
-        if min(parts) < 0 or self.train == 0 or abs(sum(parts) - 1) > 1e-9:
-            raise ValueError(f"split: shares must be >= 0, train > 0, and sum to 1, found {list(parts)}")
+        if not (min(parts) >= 0 and self.train > 0 and abs(sum(parts) - 1) <= 1e-9):
+            problems.append(f"split: shares must be >= 0, train > 0, and sum to 1, found {list(parts)}")
+        if problems:
+            raise ValueError("; ".join(problems))
+
+    def _fold_problems(self, train: float, test: float) -> list[str]:
+        if self.folds is None:
+            return [] if self.fold is None else [f"fold: {self.fold}, and folds is missing; say how many there are"]
+        problems = [] if 2 <= self.folds <= 100 else [f"folds must be in [2, 100], found {self.folds}"]
+        if self.fold is None:
+            problems.append(f"fold: missing; say which fold is the test, 0 to {self.folds - 1}; every run has one")
+        elif not 0 <= self.fold < max(self.folds, 1):
+            problems.append(f"fold must be in [0, {self.folds - 1}], 0 is the first of {self.folds}, found {self.fold}")
+        problems += [
+            f"{name}: {said}, and with folds {self.folds} and validation {self.validation} it is {share:.6g}; remove it"
+            for name, said, share in (("train", self.train, train), ("test", self.test, test))
+            if said is not UNSAID and not abs(said - share) <= 1e-9
+        ]
+        return problems
+
+    @property
+    def place(self) -> Fold | None:
+        """The fold that is the test, or None where shares are drawn."""
+        return None if self.folds is None or self.fold is None else Fold(self.fold, self.folds)
 
 
 @dataclass(frozen=True, kw_only=True)

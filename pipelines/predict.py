@@ -22,6 +22,7 @@ import torch
 from rich.console import Console
 
 from pipelines.cohort.admission import Admitted, Opened, admitted
+from pipelines.cohort.axes import projected
 from pipelines.cohort.dicom import DicomSource
 from pipelines.cohort.examples import open_source
 from pipelines.cohort.features import Features, TableSource, normalized_by, open_lines
@@ -161,6 +162,8 @@ def _line(ready: Ready, study: Admitted, threshold: float) -> tuple[object, ...]
     x = torch.from_numpy(study.examples.images)
     if ready.scale is not None:
         x = normalized_by(x, ready.scale)
+    if ready.axes is not None:
+        x = projected(x, ready.axes)
     scores = ready.task.probabilities(ready.module, ready.translate(x))[:, 1]
     top = int(scores.argmax())
     value = float(scores[top])

@@ -13,6 +13,7 @@ from pipelines.cohort.dicom import DicomSource
 from pipelines.cohort.features import TableSource
 from pipelines.cohort.labels import GlandMask, MaskLabels, TableLabels
 from pipelines.cohort.nifti import NiftiSource
+from pipelines.cohort.partition import Part
 from pipelines.cohort.phantom import PhantomSource
 from pipelines.cohort.picture import PictureSource
 from privacy.policy import Policy
@@ -35,6 +36,8 @@ class SiteSettings:
     run's. max_rejected: share of studies that may be unusable.
     exclude, test: patients, by identifier or pseudonym, who must not be used (withdrawn consent, for instance), and
     who alone are this site's test split. readers: studies read at a time, 0 = one for each processor, at most 8.
+    part: in simulations, which part of its source this site has; the others have other sites. Without a number the site
+    stands for all parts.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -51,6 +54,7 @@ class SiteSettings:
     exclude: tuple[str, ...] = ()
     test: tuple[str, ...] = ()
     readers: int = 0
+    part: Part | None = None
 
     def __post_init__(self) -> None:
         if self.labels is None and isinstance(self.source, DicomSource | NiftiSource):
@@ -61,6 +65,10 @@ class SiteSettings:
             raise ValueError("labels: a table holds its labels (source.label); remove labels and gland")
         if both := sorted(set(self.exclude) & set(self.test)):
             raise ValueError(f"test: {len(both)} patients are excluded as well; name each in one of the two")
+        if self.part is not None and (self.home is not None or self.policy.budget is not None):
+            raise ValueError(
+                "part: is for simulations, and a home or a budget is a real hospital's; remove one of the two"
+            )
         if not 0 <= self.readers <= 64:
             raise ValueError(f"readers must be in [0, 64], found {self.readers}")
         if not 0 <= self.max_rejected <= 1:

@@ -128,8 +128,11 @@ def _planned(algorithm: AnyAlgorithm, task: Task, work: Work, privacy: PatientLe
     seen = rehearse_events(algorithm, task, work, initial_parameters(algorithm, task, seed=0), marked)
     learning = [seen.introduction, SelfComposed(seen.training, rounds)]
 
+    # A method may ask for label counts once, or every round: together they get their share.
+    asked = max(1, sum(times(event, COUNTS) for event in learning))
+
     def priced(noise: float, mu: float) -> list[Event]:
-        noises: dict[Event, Event] = {TRAINING: Gaussian(noise), COUNTS: Gaussian(_enough(COUNTS_SHARE, mu))}
+        noises: dict[Event, Event] = {TRAINING: Gaussian(noise), COUNTS: Gaussian(_enough(COUNTS_SHARE / asked, mu))}
         return [renoised(event, noises) for event in learning]
 
     epsilon = privacy.epsilon or cost(priced(float(privacy.noise or 0), 1.0), privacy.delta).epsilon
@@ -142,7 +145,8 @@ def _planned(algorithm: AnyAlgorithm, task: Task, work: Work, privacy: PatientLe
         SelfComposed(validation, rounds * validated),
         Part(marked.cut, "test", SelfComposed(Gaussian(evaluation_noise), evaluations)),
     )
-    protection = replace(marked, noise=noise, validation_noise=validation_noise, counts_noise=_enough(COUNTS_SHARE, mu))
+    counts_noise = _enough(COUNTS_SHARE / asked, mu)
+    protection = replace(marked, noise=noise, validation_noise=validation_noise, counts_noise=counts_noise)
     return Plan(protection, evaluation_noise, events, cost(events, privacy.delta))
 
 
@@ -157,6 +161,17 @@ def _enough(share: float, mu: float) -> float:
 def at_cut(event: Event, cut: str) -> Event:
     """The same event on the patients of this division."""
     return changed(event, lambda one: replace(one, cut=cut) if isinstance(one, Part) else None)
+
+
+def times(event: Event, mark: Event) -> int:
+    """How often a marked mechanism is used in an event."""
+    if event == mark:
+        return 1
+    if isinstance(event, Composed):
+        return sum(times(one, mark) for one in event.events)
+    if isinstance(event, SelfComposed):
+        return event.count * times(event.event, mark)
+    return times(event.event, mark) if isinstance(event, PoissonSampled | Part) else 0
 
 
 def renoised(event: Event, noises: Mapping[Event, Event]) -> Event:

@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from evaluation.study import MEASURES, POOLED, StudyPage
+from evaluation.study import ALL, POOLED, StudyPage
 from evaluation.study_numbers import Spread, cells
 from pipelines.check import check
 from pipelines.document import ConfigError
@@ -200,15 +200,16 @@ def _answer(page: StudyPage, root: Path, code: Exit, ran: Sequence[str], kept: S
 def _show(page: StudyPage, root: Path, console: Console) -> None:
     """Overall scores, a line a method and a column a case, and where to look next."""
     held = cells(page.rows)
-    for measure in MEASURES:
-        title = f"{measure}, overall (mean ± standard deviation over seeds)"
-        table = Table("method", title=title, title_justify="left")
-        for case in page.cases:
-            table.add_column(case.name, justify="right", no_wrap=True)
-        for method in dict.fromkeys(method for case in page.cases for method in case.methods):
-            values = [held.get((case.name, method, measure, POOLED)) for case in page.cases]
-            table.add_row(method, *("–" if v is None or not v.value.n else _said(v.value) for v in values))
-        console.print(table)
+    for measure in page.measures:
+        for column, what in ((POOLED, "overall"), (ALL, "mean over every hospital")):
+            title = f"{measure}, {what} (mean ± standard deviation over seeds)"
+            table = Table("method", title=title, title_justify="left")
+            for case in page.cases:
+                table.add_column(case.name, justify="right", no_wrap=True)
+            for method in dict.fromkeys(row.method for row in page.rows):
+                values = [held.get((case.name, method, measure, column)) for case in page.cases]
+                table.add_row(method, *("–" if v is None or not v.value.n else _said(v.value) for v in values))
+            console.print(table)
     for run in (run for case in page.cases for run in case.runs if not run.page):
         console.print(f"! {run.run}: {run.state}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"page: {root / PAGE}\ntable: {root / TABLE}", highlight=False, soft_wrap=True)

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 from evaluation.report import Command
 from evaluation.study import StudyCase, StudyPage, StudyRun, study_page
-from evaluation.study_numbers import StudyRow, table_csv, table_json
+from evaluation.study_numbers import StudyRow, summary_csv, table_csv, table_json
 from pipelines.stages.report import PAGE as RUN_PAGE
 from pipelines.store import DiskFolder
 from pipelines.study_settings import OTHERS, Planned, Study
 from privacy.message import Json
 
-PAGE, TABLE, TABLE_JSON = "study.html", "table.csv", "table.json"
+PAGE, TABLE, TABLE_JSON, SUMMARY = "study.html", "table.csv", "table.json", "summary.csv"
 NUMBERS = ("value", "low", "high", "gain", "gain_low", "gain_high")
 OWN = ("source", "labels", "gland", "exclude", "test", "home")
 """Settings of a site that may name its files and its patients."""
@@ -65,6 +65,7 @@ def page_of(
         rows=tuple(rows),
         commands=_commands(study, planned, root, command),
         settings=json.dumps(_nameless(settings), indent=1, ensure_ascii=False),
+        measures=study.measures,
     )
 
 
@@ -74,6 +75,7 @@ def write(page: StudyPage, root: Path) -> None:
     folder.write(PAGE, study_page(page).encode())
     folder.write(TABLE, table_csv(page.rows).encode())
     folder.write(TABLE_JSON, table_json(page.rows).encode())
+    folder.write(SUMMARY, summary_csv(page.rows).encode())
 
 
 def _case(

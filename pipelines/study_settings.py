@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from pipelines.config import FORBID, Config
 from pipelines.document import ConfigError, Document, Problem, notation, problem_at
@@ -54,7 +54,8 @@ class Study:
     base: a run's YAML, looked up as `pipelines.run` does. set: changes of every run. methods: which of the base's
     methods are trained, with the image spaces that only they need; null = all. seeds: the `seed` of the runs, which
     sets the first models, who is in which split, and the order of the images. resample_patients: whether phantom
-    hospitals also have other patients with every seed; what real hospitals hold never changes. what: a paragraph.
+    hospitals also have other patients with every seed; what real hospitals hold never changes. measures: those of the
+    page, the first one first; the tables have all. what: a paragraph.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -67,10 +68,13 @@ class Study:
     seeds: tuple[int, ...] = (0,)
     methods: tuple[str, ...] | None = None
     resample_patients: bool = False
+    measures: tuple[Literal["AUC", "balanced accuracy", "accuracy"], ...] = ("AUC", "balanced accuracy")
     cases: Mapping[str, Case]
 
     def __post_init__(self) -> None:
         problems = [*_unfit_seeds(self.seeds), *_not_here(self.set)]
+        if not self.measures or len(set(self.measures)) < len(self.measures):
+            problems.append(f"measures must be one or more different ones, found {list(self.measures)}")
         if not named(self.name):
             problems.append(f"name: made of a-z 0-9 _ -, at most 80, found {self.name!r}")
         if not self.cases:

@@ -19,6 +19,11 @@ def unprotected(config: Config) -> list[str]:
             f"images.normalize: {config.images.normalize} computes means from patients, which no noise covers; "
             "say none, or declared with public ranges"
         )
+    if config.images.kind == "features" and config.images.components is not None:
+        problems.append(
+            f"images.components: {config.images.components} fits principal axes to all training patients, which no "
+            "noise covers; remove it"
+        )
     for label, method in config.train.methods.items():
         if method.name == "central":
             problems.append(f"train.methods.{label}: pools images, which no epsilon covers; remove it")

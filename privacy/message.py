@@ -47,6 +47,16 @@ class Call(NamedTuple):
     merged: Mapping[str, int]
 
 
+def as_mapping(value: Json) -> dict[str, Json]:
+    """A fact that should be a mapping, copied; empty where it is none."""
+    return dict(value) if isinstance(value, dict) else {}
+
+
+def as_list(value: Json) -> list[Json]:
+    """A fact that should be a list, copied; empty where it is none."""
+    return list(value) if isinstance(value, list) else []
+
+
 class Malformed(ValueError):
     """Bytes that are not a message of ours."""
 

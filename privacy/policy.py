@@ -51,12 +51,13 @@ class Budget:
 class Policy:
     """What a site answers.
 
-    requests: the requests that it answers at all. algorithms: methods that it trains by; null = any. recipients: who
-    may get an answer. pooling: whether its images may leave for the central baseline. max_bytes: the largest reply.
-    budget: the most that a patient may be charged; null = no limit, and no promise. public: facts that the hospital
-    declares public and therefore outside any guarantee; null = counts without a budget, nothing with one, because who
-    promises something says himself what he does not. max_failures: with a budget, how many failures may be told before
-    nothing is any more, until a person has looked: each can be one bit about a patient.
+    requests: the requests that it answers at all. algorithms: methods that it trains by; null = any. recipients:
+    who may get an answer. pooling: whether its images may leave, for the central baseline or as shared images
+    (`synthesis: real`). max_bytes: the largest reply. budget: the most that a patient may be charged; null = no
+    limit, and no promise. public: facts that the hospital declares public and therefore outside any guarantee; null
+    = counts without a budget, nothing with one, because who promises something says himself what he does not.
+    max_failures: with a budget, how many failures may be told before nothing is any more, until a person has
+    looked: each can be one bit about a patient.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}

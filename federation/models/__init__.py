@@ -5,5 +5,6 @@ from typing import TypeAlias
 from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
+from federation.models.resnet import ResNet18
 
-AnyModel: TypeAlias = Cam | Cnn | Mlp
+AnyModel: TypeAlias = Cam | Cnn | Mlp | ResNet18

@@ -6,26 +6,26 @@ Rejections quote file names and headers, so they stay at the site; their counts 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from pipelines.cohort.admission import Waiting, admitted
+from pipelines.cohort.admission import Opened
+from pipelines.cohort.axes import axes_to_json, fitted_axes, projected
 from pipelines.cohort.examples import IMAGES, AnyImages, Files, Labels, open_source
 from pipelines.cohort.features import Features, Moments, moments, normalized_by, to_json
 from pipelines.cohort.labels import GlandMask
+from pipelines.cohort.partition import Divided, Part, dealing_code, divided, written
 from pipelines.cohort.pseudonym import normalized, pseudonym
-from pipelines.cohort.split import SPLITS, division_code, split_patients
-from pipelines.cohort.spool import Spool
+from pipelines.cohort.split import SPLITS, Fold, division_code
 from pipelines.cohort.study import Rejected
 from pipelines.cohort.survey import survey as survey
+from pipelines.cohort.taking import Taken, kept, natural, take
 from privacy.message import Json, Message
 
 
@@ -37,8 +37,9 @@ class Cohort:
     (n,) int64, 0 or 1. patient: (n,) int64, index into `patients`. position: (n,) float32, slice index in its study,
     0 = most inferior. lesion, gland: (n, *spatial) uint8, 0 where unknown, or (n, 0) where such masks make no sense.
     split: (n,) int8, 0 = train, 1 = validation, 2 = test. patients: pseudonyms, sorted. unit: of the images' values.
-    recipe: `images`, the settings by which examples were made; `scale`, the moments that normalized features; and how
-    patients were divided: `independent`, and the `cut`, a keyed name of the division (see `split.division_code`).
+    recipe: `images`, the settings by which examples were made; `scale`, the moments that normalized features; `axes`,
+    onto which they were projected, where they were; and how patients were divided: `independent`, and the `cut`, a
+    keyed name of the division (see `split.division_code`).
     """
 
     images: Tensor
@@ -54,12 +55,15 @@ class Cohort:
 
 
 class Reading(NamedTuple):
-    """What `read_cohort` found. names: pseudonym -> identifier of each patient; it never leaves the hospital."""
+    """What `read_cohort` found. names: pseudonym -> identifier of each patient; it never leaves the hospital.
+    partition: how the source was dealt out, by pseudonym (`partition.written`); None where it was not.
+    """
 
     cohort: Cohort
     rejected: tuple[Rejected, ...]
     facts: dict[str, Json]
     names: Mapping[str, str]
+    partition: Mapping[str, Json] | None = None
 
 
 def read_cohort(
@@ -77,10 +81,12 @@ def read_cohort(
     readers: int = 1,
     scale: Moments | None = None,
     scratch: Path | None = None,
+    fold: Fold | None = None,
+    part: Part | None = None,
 ) -> Reading:
     """Read, check, prepare, label, de-identify and split all studies of a hospital.
 
-    fractions, seed, independent: see `split_patients`; the split follows the identifiers in the files, not the key.
+    fractions, seed, independent, fold, part: see `divided`; it follows the identifiers in the files.
     key: of the pseudonyms. exclude: identifiers or pseudonyms of patients that must not be used, for instance after
     withdrawal. test: those who alone are the test split. readers: studies read at a time; it does not change the
     result. scale: moments of all sites' training patients, by which features are normalized; without it they stay raw.
@@ -90,7 +96,8 @@ def read_cohort(
         The cohort; the studies that were not used, with reasons; names; and counts: `files`, `ignored_files`,
         `unselected_series`, `studies`, `patients`, `images`, `positives`, `splits` (each with `patients`, `images`,
         `positives`), `rejected_by_reason`, `excluded` studies, `unmatched_exclusions`, `unmatched_tests`, and
-        `scanners` by vendor and field strength.
+        `scanners` by vendor and field strength. With a part also `source_studies`, of which `studies` are here, and
+        unless `independent`, `dealing` (see `dealing_code`); rejections and exclusions are those of the whole source.
 
     Raises:
         ValueError: settings are wrong (a folder is missing, nothing matches, ...); all problems at once.
@@ -101,30 +108,56 @@ def read_cohort(
     # With the names as given: which of them are here must not change how the others are divided.
     held = {*map(normalized, test), *_named_by(test, names)}
     # In the order in which they are kept, which does not depend on that of the files.
-    ordered = sorted(opened.waiting, key=lambda found: (names.get(found.patient, ""), _natural(found.study)))
+    ordered = sorted(opened.waiting, key=lambda found: (names.get(found.patient, ""), natural(found.study)))
     waiting = [found for found in ordered if found.patient not in out]
-    taken, refused, parts = _take(waiting, images.inputs, readers, scratch)
+    shape = images.columns if isinstance(images, Features) else images.inputs
+    taken, refused, parts = take(waiting, shape, readers, scratch)
     rejected = (*opened.rejected, *refused)
-    positives_last = sorted(taken, key=lambda study: any(study.labels))
-    positive = {study.patient: int(any(study.labels)) for study in positives_last}
-    splits = split_patients(positive, fractions=fractions, seed=seed, test=held, independent=independent, key=key)
-    cut = division_code(fractions, seed=seed, test=[*map(normalized, test)], independent=independent, key=key)
-    cohort = _assembled(taken, parts, names, splits, opened.unit)
+    positive = _labels(taken)
+    how: Mapping[str, Any] = {"seed": seed, "independent": independent, "key": key, "fold": fold}
+    done = divided(positive, part, fractions=fractions, test=held, **how)
+    said = None if part is None else asdict(part)
+    cut = division_code(fractions, test=[*map(normalized, test)], part=said, **how)
+    of_source = _of_source(part, done, len(taken), independent)
+    taken, parts = (taken, parts) if part is None else kept(taken, parts, done.splits)
+    cohort = _assembled(taken, parts, names, done.splits, opened.unit)
     facts: dict[str, Json] = {
+        **_found(opened, taken, rejected),
+        "excluded": len(opened.waiting) - len(waiting),
+        "unmatched_exclusions": len(exclude) - _matched(exclude, names),
+        "unmatched_tests": len(test) - _matched(test, names),
+        **of_source,
+        **_counts(cohort),
+    }
+    cohort = replace(cohort, recipe={"independent": independent, "cut": cut, **({"part": said} if said else {})})
+    partition = None if part is None else written(part, done, positive, names)
+    return Reading(
+        _scaled(cohort, images, scale), rejected, facts, {names[s.patient]: s.patient for s in taken}, partition
+    )
+
+
+def _found(opened: Opened, taken: Sequence[Taken], rejected: Sequence[Rejected]) -> dict[str, Json]:
+    return {
         "files": opened.files,
         "ignored_files": opened.ignored,
         "unselected_series": opened.unselected,
         "studies": len(taken),
-        "excluded": len(opened.waiting) - len(waiting),
-        "unmatched_exclusions": len(exclude) - _matched(exclude, names),
-        "unmatched_tests": len(test) - _matched(test, names),
         "rejected_by_reason": dict(sorted(Counter(study.reason for study in rejected).items())),
         "scanners": dict(sorted(Counter(study.scanner for study in taken).items())),
-        **_counts(cohort),
     }
-    identifiers = {names[study.patient]: study.patient for study in taken}
-    cohort = replace(cohort, recipe={"independent": independent, "cut": cut})
-    return Reading(_scaled(cohort, images, scale), rejected, facts, identifiers)
+
+
+def _labels(taken: Sequence[Taken]) -> dict[str, int]:
+    """Patient -> 1 where any of his examples is positive."""
+    positives_last = sorted(taken, key=lambda study: any(study.labels))
+    return {study.patient: int(any(study.labels)) for study in positives_last}
+
+
+def _of_source(part: Part | None, done: Divided, studies: int, independent: bool) -> dict[str, Json]:
+    """Counts of a source that is dealt out; its code looks at all patients, so a private run has none."""
+    if part is None:
+        return {}
+    return {"source_studies": studies} | ({} if independent else {"dealing": dealing_code(part, done)})
 
 
 def _named_by(wanted: tuple[str, ...], names: Mapping[str, str]) -> frozenset[str]:
@@ -139,14 +172,20 @@ def _matched(wanted: tuple[str, ...], names: Mapping[str, str]) -> int:
 
 
 def _scaled(cohort: Cohort, images: AnyImages, scale: Moments | None) -> Cohort:
-    recipe: dict[str, Json] = {**cohort.recipe, "images": IMAGES.dump_python(images, mode="json"), "scale": None}
-    known = None
-    if isinstance(images, Features) and images.normalize in ("site", "pooled"):
-        known = training_moments(cohort) if images.normalize == "site" else scale
-    if known is None:
-        return replace(cohort, recipe=recipe)
-    recipe["scale"] = to_json(known)
-    return replace(cohort, images=normalized_by(cohort.images, known), recipe=recipe)
+    said = IMAGES.dump_python(images, mode="json", exclude_none=True)
+    cohort = replace(cohort, recipe={**cohort.recipe, "images": said, "scale": None})
+    if not isinstance(images, Features):
+        return cohort
+    known = training_moments(cohort) if images.normalize == "site" else scale if images.normalize == "pooled" else None
+    if known is not None:
+        scaled = normalized_by(cohort.images, known)
+        cohort = replace(cohort, images=scaled, recipe={**cohort.recipe, "scale": to_json(known)})
+    if images.components is None or (images.normalize == "pooled" and known is None):
+        return cohort  # the latter is asked for moments alone
+    axes = fitted_axes(cohort.images[cohort.split == SPLITS.index("train")], images.components)
+    # The axes look at all training patients, so that each example hangs on all of them.
+    recipe: dict[str, Json] = {**cohort.recipe, "axes": axes_to_json(axes), "independent": False}
+    return replace(cohort, images=projected(cohort.images, axes), recipe=recipe)
 
 
 def training_moments(cohort: Cohort) -> Moments:
@@ -218,41 +257,8 @@ def _content_problems(cohort: Cohort) -> list[str]:
     return problems
 
 
-@dataclass(frozen=True)
-class _Taken:
-    """What is remembered of an admitted study: all but its images."""
-
-    patient: str
-    labels: Sequence[int]
-    position: Sequence[float]
-    scanner: str
-
-
-def _take(
-    waiting: Sequence[Waiting], inputs: tuple[int, ...], readers: int, scratch: Path | None
-) -> tuple[list[_Taken], list[Rejected], dict[str, Tensor]]:
-    """Read what waits; examples and masks go to the disk."""
-    taken: list[_Taken] = []
-    rejected: list[Rejected] = []
-    kinds = {
-        "images": (inputs, np.float32),
-        "lesion": (inputs[1:] or (0,), np.uint8),
-        "gland": (inputs[1:] or (0,), np.uint8),
-    }
-    spools = {name: Spool(shape, dtype, scratch) for name, (shape, dtype) in kinds.items()}
-    for result in admitted(waiting, readers=readers):
-        if isinstance(result, Rejected):
-            rejected.append(result)
-            continue
-        for name, spool in spools.items():
-            spool.append(getattr(result.examples, name))
-        position = result.examples.position.tolist()
-        taken.append(_Taken(result.patient, tuple(result.labels), position, result.scanner))
-    return taken, rejected, {name: spool.tensor() for name, spool in spools.items()}
-
-
 def _assembled(
-    taken: Sequence[_Taken],
+    taken: Sequence[Taken],
     parts: Mapping[str, Tensor],
     names: Mapping[str, str],
     splits: Mapping[str, str],
@@ -272,11 +278,6 @@ def _assembled(
         patients=patients,
         unit=unit,
     )
-
-
-def _natural(study: str) -> tuple[object, ...]:
-    """Line 10 comes after line 9."""
-    return tuple((part.isdigit(), int(part) if part.isdigit() else part) for part in re.split(r"(\d+)", study))
 
 
 def _repeated(values: Sequence[int], lengths: Sequence[int], dtype: torch.dtype) -> Tensor:

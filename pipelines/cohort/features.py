@@ -35,6 +35,7 @@ UNITS = {
     "declared": "share of the declared range",
     "none": "as in the table",
 }
+COMPONENTS = "along the site's own principal axes"
 NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
@@ -76,7 +77,9 @@ class Features:
     normalize: subtract the mean and divide by the standard deviation of training patients of each site (`site`) or of
     all sites (`pooled`); or cut the numbers to `ranges` and bring these onto [0, 1] (`declared`); or leave the numbers
     (`none`). A column that is constant there is only centred. ranges: of `declared`, number -> lowest and highest
-    value, from public knowledge and never from the data; values beyond them become the nearer end.
+    value, from public knowledge and never from the data; values beyond them become the nearer end. components: how many
+    principal components of its own training patients each site takes in place of the columns, after `normalize`; the
+    sites' features then mean different things (FENDA-FL 5.3); null = the columns themselves.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -86,6 +89,7 @@ class Features:
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     normalize: Literal["site", "pooled", "declared", "none"] = "site"
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    components: int | None = None
 
     def __post_init__(self) -> None:
         names = [*self.numbers, *self.categories]
@@ -98,6 +102,8 @@ class Features:
             if len(set(values)) < 2 or len(set(values)) < len(values)
         ]
         problems += self._range_problems()
+        if self.components is not None and not 1 <= self.components <= self.columns[0]:
+            problems.append(f"components must be in [1, {self.columns[0]}], the columns, found {self.components}")
         if problems:
             raise ValueError("; ".join(problems))
 
@@ -117,9 +123,14 @@ class Features:
         ]
 
     @property
+    def columns(self) -> tuple[int, ...]:
+        """Shape of one line, coded."""
+        return (len(self.numbers) + sum(len(values) - 1 for values in self.categories.values()),)
+
+    @property
     def inputs(self) -> tuple[int, ...]:
         """Shape of one example."""
-        return (len(self.numbers) + sum(len(values) - 1 for values in self.categories.values()),)
+        return self.columns if self.components is None else (self.components,)
 
 
 def open_lines(source: TableSource, images: Features, *, labelled: bool = True) -> Opened:
@@ -143,7 +154,8 @@ def open_lines(source: TableSource, images: Features, *, labelled: bool = True) 
     ]
     broken = refused(everything)
     unselected = len(everything) - len(broken) - len(lines)
-    return Opened(tuple(waiting), tuple(broken), 1, 0, unselected, UNITS[images.normalize])
+    unit = UNITS[images.normalize] if images.components is None else COMPONENTS
+    return Opened(tuple(waiting), tuple(broken), 1, 0, unselected, unit)
 
 
 def _patient(source: TableSource, number: int, line: Mapping[str, str]) -> str:

@@ -10,12 +10,22 @@ import hmac
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate
+from typing import NamedTuple
+
+from privacy.message import Json
 
 SPLITS = ("train", "validation", "test")
-RANKS = 2**256  # as many as `_rank` can give
+RANKS = 2**256  # as many as `rank` can give
+
+
+class Fold(NamedTuple):
+    """The fold that is the test: `number` of `of`, 0 = first."""
+
+    number: int
+    of: int
 
 
 def split_patients(
@@ -26,6 +36,7 @@ def split_patients(
     test: Collection[str] = (),
     independent: bool = False,
     key: bytes = b"",
+    fold: Fold | None = None,
 ) -> dict[str, str]:
     """Assign each patient to a split so that each split has its share of the patients, and of each class.
 
@@ -45,46 +56,91 @@ def split_patients(
     only on average (a share s of n patients has the standard deviation sqrt(n s (1 - s))), and a split can lack a
     class, or be empty, training too. `test` counts as given even if none of its patients is here.
     key: the hospital's; with it nobody outside can tell where a known patient comes, or choose a split around one.
+    fold: the patients of this fold are the test split (`fold_numbers`), and the others are divided by the shares of
+    training and validation. With `independent` a patient's fold follows from himself, as his split does.
 
     Returns:
         patient -> split, sorted by patient.
 
     Raises:
-        ValueError: the fractions are not as above.
+        ValueError: the fractions are not as above, or both `test` and `fold` are given.
     """
     _check(fractions)
+    if fold is not None:
+        if test:
+            raise ValueError(f"test: {len(test)} patients are named, and a fold is the test; give one of the two")
+        numbers = fold_numbers(labels, folds=fold.of, seed=seed, independent=independent, key=key)
+        test, fractions = [p for p, number in numbers.items() if number == fold.number], without_test(fractions)
     if independent:
         return {patient: _by_itself(patient, fractions, seed, test, key) for patient in sorted(labels)}
     held = set(labels) & set(test)
     if held:
         free = {patient: label for patient, label in labels.items() if patient not in held}
-        share = fractions["train"] / (fractions["train"] + fractions["validation"])
-        rest = split_patients(free, fractions={"train": share, "validation": 1 - share, "test": 0.0}, seed=seed)
+        rest = split_patients(free, fractions=without_test(fractions), seed=seed)
         return {patient: rest.get(patient, "test") for patient in sorted(labels)}
     shares = [fractions[name] for name in SPLITS]
-    groups: dict[int, list[str]] = {}
-    for patient in sorted(labels, key=lambda name: (_rank(seed, name), name)):
-        groups.setdefault(labels[patient], []).append(patient)
-    rarest_first = sorted(groups, key=lambda label: (len(groups[label]), -label))
-    counts = _counts([len(groups[label]) for label in rarest_first], shares)
+    groups = _by_class(labels, lambda name: rank(seed, name))
+    counts = _counts([len(group) for group in groups], shares)
     assigned = {
         patient: name
-        for label, row in zip(rarest_first, counts, strict=True)
-        for patient, name in zip(groups[label], _names(row), strict=True)
+        for group, row in zip(groups, counts, strict=True)
+        for patient, name in zip(group, _names(row), strict=True)
     }
     return {patient: assigned[patient] for patient in sorted(assigned)}
 
 
+def fold_numbers(
+    labels: Mapping[str, int], *, folds: int, seed: int, independent: bool = False, key: bytes = b""
+) -> dict[str, int]:
+    """Patient -> fold, 0 to folds - 1, sorted by patient: disjoint, and all patients are in one.
+
+    Patients are dealt out like cards, class by class, so that sizes of folds differ by one patient at most, and so does
+    each class within them. independent, key: as in `split_patients`; folds are then even only on average.
+
+    Raises:
+        ValueError: there are fewer than two folds.
+    """
+    if folds < 2:
+        raise ValueError(f"folds must be >= 2, found {folds}")
+    if independent:
+        ranks = {patient: int.from_bytes(rank(seed, f"fold\0{patient}", key)) for patient in sorted(labels)}
+        return {patient: place * folds // RANKS for patient, place in ranks.items()}
+    dealt = [patient for group in _by_class(labels, lambda name: rank(seed, f"fold\0{name}")) for patient in group]
+    numbers = {patient: place % folds for place, patient in enumerate(dealt)}
+    return {patient: numbers[patient] for patient in sorted(numbers)}
+
+
+def without_test(fractions: Mapping[str, float]) -> dict[str, float]:
+    """The shares of training and validation among patients who are not in the test."""
+    share = fractions["train"] / (fractions["train"] + fractions["validation"])
+    return {"train": share, "validation": 1 - share, "test": 0.0}
+
+
 def division_code(
-    fractions: Mapping[str, float], *, seed: int, test: Collection[str], independent: bool, key: bytes
+    fractions: Mapping[str, float],
+    *,
+    seed: int,
+    test: Collection[str],
+    independent: bool,
+    key: bytes,
+    fold: Fold | None = None,
+    part: Json = None,
 ) -> str:
     """A name for a way of dividing patients, 12 hexadecimal digits: equal where all of these arguments are equal.
 
     With `independent`, divisions of one code put a patient into the same split whoever else is there; without it only
-    if everybody else is the same too. key: the hospital's, because whoever could make the code could test a guess at
-    who is in `test` (HMAC-SHA256, RFC 2104).
+    if everybody else is the same too. fold, part: of the test, and of a source dealt out over several hospitals, where
+    there are such. key: the hospital's, because whoever could make the code could test a guess at who is in `test`
+    (HMAC-SHA256, RFC 2104).
     """
-    said = {"fractions": dict(fractions), "seed": seed, "test": sorted(set(test)), "independent": independent}
+    said: dict[str, Json] = {
+        "fractions": dict(fractions),
+        "seed": seed,
+        "test": [*sorted(set(test))],
+        "independent": independent,
+        **({} if fold is None else {"fold": list(fold)}),
+        **({} if part is None else {"part": part}),
+    }
     text = f"division {json.dumps(said, sort_keys=True)}"
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()[:12]
 
@@ -95,8 +151,20 @@ def _by_itself(patient: str, fractions: Mapping[str, float], seed: int, test: Co
         return "test"
     open_to = [name for name in SPLITS if fractions[name] > 0 and not (test and name == "test")]
     edges = list(accumulate(Fraction(fractions[name]) for name in open_to))
-    place = Fraction(int.from_bytes(_rank(seed, patient, key)), RANKS) * edges[-1]  # exact: a float could round up to 1
-    return open_to[bisect_right(edges, place)]
+    return open_to[fallen(rank(seed, patient, key), edges)]
+
+
+def fallen(ranked: bytes, edges: Sequence[Fraction]) -> int:
+    """The share into which a rank, as a fraction of the last edge, falls. Exact: a float could round up to 1."""
+    return bisect_right(edges, Fraction(int.from_bytes(ranked), RANKS) * edges[-1])
+
+
+def _by_class(labels: Mapping[str, int], ranked: Callable[[str], bytes]) -> list[list[str]]:
+    """Patients of each class in the order of their ranks, the rarest class first."""
+    groups: dict[int, list[str]] = {}
+    for patient in sorted(labels, key=lambda name: (ranked(name), name)):
+        groups.setdefault(labels[patient], []).append(patient)
+    return [groups[label] for label in sorted(groups, key=lambda label: (len(groups[label]), -label))]
 
 
 def _check(fractions: Mapping[str, float]) -> None:
@@ -109,7 +177,7 @@ def _check(fractions: Mapping[str, float]) -> None:
         )
 
 
-def _rank(seed: int, patient: str, key: bytes = b"") -> bytes:
+def rank(seed: int, patient: str, key: bytes = b"") -> bytes:
     """A hash of seed and identifier; keyed, nobody outside can tell or choose who comes where."""
     text = f"{seed}\x00{patient}".encode("utf-8", "surrogateescape")
     return hmac.new(key, text, hashlib.sha256).digest() if key else hashlib.sha256(text).digest()
@@ -120,8 +188,8 @@ def _names(row: Sequence[int]) -> list[str]:
 
 
 def _counts(sizes: Sequence[int], shares: Sequence[float]) -> list[list[int]]:
-    """(classes, splits) whole numbers with row sums `sizes`, and column sums `_totals` if training gets a patient."""
-    totals = _totals(sum(sizes), shares)
+    """(classes, splits) whole numbers with row sums `sizes`, and column sums `rounded` if training gets a patient."""
+    totals = rounded(sum(sizes), shares)
     table = [[math.floor(size * share + 1e-9) for share in shares] for size in sizes]
     for row, size in zip(table, sizes, strict=True):
         wanting = [total - sum(column) for total, column in zip(totals, zip(*table, strict=True), strict=True)]
@@ -136,7 +204,7 @@ def _counts(sizes: Sequence[int], shares: Sequence[float]) -> list[list[int]]:
     return table
 
 
-def _totals(count: int, shares: Sequence[float]) -> list[int]:
+def rounded(count: int, shares: Sequence[float]) -> list[int]:
     """Largest-remainder (Hamilton) rounding of count * shares."""
     totals = [math.floor(count * share + 1e-9) for share in shares]
     rest = sorted(range(len(shares)), key=lambda s: (totals[s] - count * shares[s], s))

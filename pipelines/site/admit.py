@@ -25,7 +25,7 @@ from privacy.events import NON_PRIVATE, NOTHING, describe
 from privacy.gate import Refused
 from privacy.message import Call, Json, Malformed, Message, from_bytes, unsealed
 
-REJECTED, SPLIT = "rejected.json", "split.json"
+REJECTED, SPLIT, PARTITION = "rejected.json", "split.json", "partition.json"
 
 
 def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
@@ -36,7 +36,8 @@ def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     Returns:
         Counts by split and by reason of rejection; the name of the cohort and its digest, `sha256`, both keyed; and
         `cut`, a keyed name of the division. The studies that were rejected, with the reason of each, are written to
-        `rejected.json` beside it and stay here.
+        `rejected.json` beside it and stay here, as does `partition.json`, which patients of a source that is dealt out
+        this hospital has.
     """
     settings = settings_of(hospital)
     one_cohort(hospital, dict(message.facts))
@@ -47,7 +48,10 @@ def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     folder = DiskFolder(hospital.cohort_folder(short(code)))
     folder.write(REJECTED, json.dumps([q._asdict() for q in quarantined(hospital, read.rejected)], indent=1).encode())
     folder.write(SPLIT, json.dumps(split_of(cohort), indent=1).encode())
-    share = len(read.rejected) / max(1, len(read.rejected) + int(str(facts["studies"])))
+    if read.partition is not None:
+        folder.write(PARTITION, json.dumps(read.partition, indent=1).encode())
+    studies = int(str(facts.get("source_studies", facts["studies"])))  # whose rejections are told
+    share = len(read.rejected) / max(1, len(read.rejected) + studies)
     reply: dict[str, Json] = {
         **facts,
         "cohort": short(code),
@@ -90,6 +94,8 @@ def _read(hospital: Hospital, message: Message) -> Reading:
             readers=settings.readers,
             scratch=hospital.scratch(),
             scale=Moments(float(sums["count"]), sums["total"], sums["squares"]) if sums else None,
+            fold=shares.place,
+            part=settings.part,
         )
     except ValueError as error:  # a study's trouble is quarantined; this is the source as a whole
         raise Refused("bad_source") from error

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 
 from evaluation.drawing import Picture
-from evaluation.harmony import COLUMNS, REASONS, Harmony, SpaceRow
+from evaluation.harmony import COLUMNS, REASONS, Harmony, SpaceRow, as_number
 from evaluation.maps import point_map
 from evaluation.pictures import Tile, contact_sheet
 from pipelines.cohort.cohort import Cohort
@@ -20,7 +19,7 @@ from pipelines.site.imitate import MAP
 from pipelines.site.translate import QUALITIES
 from pipelines.store import DiskFolder
 from privacy.gate import Refused
-from privacy.message import Json, from_bytes
+from privacy.message import Json, as_list, as_mapping, from_bytes
 
 PAIRS = 6
 """Patients of whom each space shows an image before and after: half of them with positive ones, where there are."""
@@ -45,18 +44,14 @@ def own_harmony(hospital: Hospital, cohort: Cohort, raw: str, spaces: Sequence[s
 
 
 def _row(site: str, said: Mapping[str, Json]) -> SpaceRow:
-    quality = said["quality"] if isinstance(said["quality"], dict) else {}
-    figures = {name: _number(quality.get(name)) for name in COLUMNS}
-    vetoed = _list(said["vetoed"])
-    told = [str(one) for one in _list(said.get("sentences"))]
-    if unknown := [REASONS.get(str(one), str(one)) for one in _list(said.get("unknown"))]:
+    quality = as_mapping(said["quality"])
+    figures = {name: as_number(quality.get(name)) for name in COLUMNS}
+    vetoed = as_list(said["vetoed"])
+    told = [str(one) for one in as_list(said.get("sentences"))]
+    if unknown := [REASONS.get(str(one), str(one)) for one in as_list(said.get("unknown"))]:
         told.append(f"Could not be judged here: {', '.join(unknown)}.")
     note = "" if quality else "not judged"
     return SpaceRow(site, str(said["space"]), "", tuple(map(str, vetoed)), figures, note, tuple(told))
-
-
-def _list(value: Json) -> list[Json]:
-    return value if isinstance(value, list) else []
 
 
 def _pairs(hospital: Hospital, cohort: Cohort, said: Mapping[str, Json]) -> list[Picture]:
@@ -102,7 +97,3 @@ def _maps(hospital: Hospital) -> tuple[Picture, ...]:
             title="How well this hospital's images can be imitated",
         ),
     )
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan

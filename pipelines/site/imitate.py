@@ -1,4 +1,6 @@
-"""A hospital's images imitated: `score`, `synthesize`, `sample`. Of images only made-up ones ever leave."""
+"""A hospital's images imitated: `score`, `synthesize`, `sample`. Of images only made-up ones leave, or the
+training images themselves where a simulation asks for them (synthesis real) and the policy lets images be pooled.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,13 @@ from harmonize.embedding import Basis, basis, project, tsne
 from harmonize.networks import Inputs
 from harmonize.prior import PRIORS, drawn
 from harmonize.sampling import Sampling, TooFew
-from harmonize.synthesis import AnySynthesis
+from harmonize.scale import Told
+from harmonize.synthesis import AnySynthesis, Real
 from harmonize.wgan import WganGp
+from pipelines.cohort.cohort import Cohort
 from pipelines.door import to_plain
 from pipelines.progress import shown
-from pipelines.site.hospital import Done, Hospital
+from pipelines.site.hospital import SPLITS, Done, Hospital
 from pipelines.site.learn import cut_of
 from pipelines.site.limits import paid_for
 from pipelines.site.shaping import (
@@ -68,7 +72,7 @@ def score(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
     facts = message.facts
     settings: Score = parsed(SCORE, facts["score"])
     cohort = cohort_in(hospital, facts)
-    inputs: Inputs = tuple(cohort.images.shape[1:])  # type: ignore[assignment]
+    inputs = inputs_of(cohort)
     seed = derived(number(facts, "seed", 0, 2**62), hospital.name, "score")
     kept = Message({}, looked_at(str(facts["cohort"]), {"train": SCORED}))
     public = _public_basis(facts, inputs, settings.components)
@@ -111,12 +115,12 @@ def synthesize(hospital: Hospital, call: Call, message: Message, memory: Message
     if settings.name == "real" and not hospital.policy.pooling:
         raise Refused("policy_pooling")
     cohort = cohort_in(hospital, facts)
-    inputs: Inputs = tuple(cohort.images.shape[1:])  # type: ignore[assignment]
+    inputs = inputs_of(cohort)
     seed = derived(number(facts, "seed", 0, 2**62), hospital.name, "synthesize")
     protection = None
     if settings.private:
         affordable(hospital, [hospital.counts])  # of patients, on which the paper's noise hangs
-        patients = len(torch.unique(cohort.patient[cohort.split == 0]))
+        patients = len(torch.unique(cohort.patient[cohort.split == SPLITS.index("train")]))
         protection = synthesis.protection(settings, patients=patients, cut=cut_of(cohort))
     affordable(hospital, synthesis.events(settings, protection) if protection else [NON_PRIVATE])
     real = settings.name == "real"
@@ -136,7 +140,8 @@ def synthesize(hospital: Hospital, call: Call, message: Message, memory: Message
 
 
 def sample(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """Made-up images that the rule lets go, for every hospital.
+    """Made-up images that the rule lets go, for every hospital; of a synthesis `real` the training images themselves,
+    which no rule looks at.
 
     Facts: `synthesis_run`, `sampling` (settings), `shared` (how many of each class), `cohort`, `scale`, `seed`.
 
@@ -157,7 +162,7 @@ def sample(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     if made_by.name == "real" and not hospital.policy.pooling:  # it may have been allowed when they were put aside
         raise Refused("policy_pooling")
     cohort = cohort_in(hospital, facts)
-    inputs: Inputs = tuple(cohort.images.shape[1:])  # type: ignore[assignment]
+    inputs = inputs_of(cohort)
     seed = derived(number(facts, "seed", 0, 2**62), hospital.name, "sample")
     rows = split_rows(cohort, parsed(SCALE, facts["scale"]), "train")
 
@@ -170,7 +175,7 @@ def sample(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     shaped = facts["cohort"] if settings.name == "raw" else learnt.facts.get("looked_at", facts["cohort"])
     kept = Message({}, looked_at(str(shaped), {"train": REAL_SENT if made_by.name == "real" else SENT}))
     if made_by.name == "real":
-        return _real(learnt.tensors, count, seed)._replace(memory=kept)
+        return _real(made_by, inputs, learnt.tensors, count, seed)._replace(memory=kept)
     with shown(hospital.name) as step:
         if settings.name == "raw":
             reference, labels, patient = rows.x, rows.y, rows.patient
@@ -195,18 +200,18 @@ def sample(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     return Done(Message({"images": found.images, "labels": found.labels}, told), describe(event), kept)
 
 
-def _real(tensors: Params, count: int, seed: int) -> Done:
+def inputs_of(cohort: Cohort) -> Inputs:
+    """(C, H, W) of a cohort's images."""
+    _, channels, height, width = cohort.images.shape
+    return channels, height, width
+
+
+def _real(settings: Real, inputs: Inputs, params: Params, count: int, seed: int) -> Done:
     """The target's own training images, as many of each class as there are, at most: for simulations."""
-    images, labels = tensors["images"], tensors["labels"]
-    random = torch.Generator().manual_seed(seed % 2**63)
-    chosen = []
-    for label in (0, 1):
-        own = (labels == label).nonzero()[:, 0]
-        chosen.append(own[torch.randperm(len(own), generator=random)[:count]])
-    index = torch.cat(chosen)
-    return Done(
-        Message({"images": images[index], "labels": labels[index]}, {"tried": len(index)}), describe(NON_PRIVATE)
-    )
+    held = [min(count, int((params["labels"] == label).sum())) for label in (0, 1)]
+    y = torch.arange(2).repeat_interleave(torch.tensor(held))
+    images = synthesis.candidates(settings, inputs, params, y, seed=seed)
+    return Done(Message({"images": images, "labels": y}, {"tried": len(y)}), describe(NON_PRIVATE))
 
 
 def _public_basis(facts: Mapping[str, Json], inputs: Inputs, components: int) -> Basis:
@@ -216,7 +221,7 @@ def _public_basis(facts: Mapping[str, Json], inputs: Inputs, components: int) ->
     return basis(drawn(prior, torch.arange(PUBLIC) % 2, inputs, seed=0), components)
 
 
-def _public_start(hospital: Hospital, settings: AnySynthesis, inputs: Inputs, seed: int, told: object) -> Params | None:
+def _public_start(hospital: Hospital, settings: AnySynthesis, inputs: Inputs, seed: int, told: Told) -> Params | None:
     """Networks that learnt from public images alone: made once for all runs beside which they lie."""
     if not isinstance(settings, WganGp) or settings.prior is None:
         return None
@@ -232,16 +237,15 @@ def _public_start(hospital: Hospital, settings: AnySynthesis, inputs: Inputs, se
             return from_bytes(unsealed(folder.read(name))).tensors
         except Malformed:
             folder.remove(name)
-    params = wgan.pretrained(settings, inputs, seed=seed, told=told)  # type: ignore[arg-type]
+    params = wgan.pretrained(settings, inputs, seed=seed, told=told)
     folder.write(name, sealed(to_bytes(Message(params))))
     return params
 
 
 def _code() -> str:
-    """A digest of what makes the public start: other code, another start."""
-    made_by = ("wgan", "game", "moments", "networks", "embedding", "prior", "prior_prostate", "prior_skin", "drawing")
-    folder = Path(wgan.__file__).parent
-    return hashlib.sha256(b"".join((folder / f"{name}.py").read_bytes() for name in made_by)).hexdigest()
+    """A digest of the room that makes the public start: other code, another start."""
+    files = sorted(Path(wgan.__file__).parent.glob("*.py"))
+    return digest({path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files})
 
 
 def _map(hospital: Hospital, real: Tensor, made: Tensor, settings: Score, seed: int) -> None:

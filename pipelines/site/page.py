@@ -15,7 +15,7 @@ from evaluation.drawing import Picture
 from evaluation.figures import Curve, learning_curves, roc_curves
 from evaluation.histograms import Counts, count
 from evaluation.patients import by_class, characteristics, intensities
-from evaluation.report import Command, Quarantined, SitePage, SplitCount, Withdrawn, site_page
+from evaluation.report import Command, Left, Quarantined, SitePage, SplitCount, Withdrawn, site_page
 from evaluation.rows import score_rows
 from evaluation.statement_page import MechanismAudit, MembershipRow, site_statement
 from evaluation.wording import Words
@@ -35,7 +35,7 @@ from pipelines.site.words import WORDS
 from pipelines.store import DiskFolder
 from privacy import ledger as book
 from privacy.events import describe
-from privacy.message import Call, Json, Message, from_bytes
+from privacy.message import Call, Json, Message, as_list, from_bytes
 from privacy.statement import markdown, to_json
 
 PAGE, STATEMENT = "report.html", "statement.md"
@@ -43,7 +43,7 @@ DELTA = 1e-5  # at which costs are told where nobody names one
 
 
 def report(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """Write the page; say how many messages and bytes left, by request and by run (this one not yet counted).
+    """Write the page; say what left and in how many messages and bytes, by request and by run (not yet this one).
 
     Facts: `title`, `run`, `date`, `cohort`, `reference`, `copies`, `excluded`, `unmatched_exclusions`, and `methods`,
     each with `label`, `train_run`, `checkpoint` and `best`. Returns also the names of earlier runs that patients had a
@@ -51,7 +51,7 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     """
     facts = message.facts
     cohort = cohort_of(hospital, str(facts["cohort"]))
-    methods = [m for m in _list(facts["methods"]) if isinstance(m, dict)]
+    methods = [m for m in as_list(facts["methods"]) if isinstance(m, dict)]
     tables = _own_tables(hospital, methods, facts)
     lines = [line for line in book.lines(hospital.ledger) if not line.get("torn")]
     delta = float(str(facts.get("delta", DELTA)))
@@ -86,15 +86,12 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
         characteristics=characteristics(features, positive),
         commands=_commands(hospital, methods),
         statement=site_statement(stated),
-        harmony=own_harmony(hospital, cohort, str(facts["cohort"]), [str(s) for s in _list(facts.get("spaces"))]),
+        harmony=own_harmony(hospital, cohort, str(facts["cohort"]), [str(s) for s in as_list(facts.get("spaces"))]),
         membership=tuple(_attacks(hospital, methods)),
     )
     DiskFolder(hospital.root).write(STATEMENT, markdown(said).encode())
     text = site_page(page).encode()
     DiskFolder(hospital.root).write(PAGE, text)
-    gone: list[Json] = [
-        {"request": e.request, "messages": e.messages, "bytes": e.bytes, "epsilon": e.epsilon} for e in page.left
-    ]
     sent: dict[str, Json] = {}
     for line in lines:
         run = str(line["run"])
@@ -102,7 +99,7 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     digest = keyed(hospital.key(), hashlib.sha256(text).hexdigest())
     head = book.head(hospital.ledger)
     reply: dict[str, Json] = {
-        "left": gone,
+        "left": [_plain(entry) for entry in page.left],
         "sent": sent,
         "page": digest,
         "knew": [*known_outside(known)],
@@ -110,6 +107,12 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
         "ledger": [head.lines, head.sha256],  # whoever keeps it can prove that history was not rewritten
     }
     return Done(Message({}, reply), describe(hospital.counts))
+
+
+def _plain(entry: Left) -> dict[str, Json]:
+    """What left in answer to one request, for the coordinator's page."""
+    names = ("request", "content", "messages", "bytes", "epsilon")
+    return {name: getattr(entry, name) for name in names}
 
 
 def _audit(said: Json) -> MechanismAudit | None:
@@ -214,7 +217,3 @@ def _pictures(hospital: Hospital, cohort: Cohort, methods: Sequence[Mapping[str,
             values[split] = images[images != 0].numpy()
     drawn = [intensities(values, unit=cohort.unit)] if values else []
     return [learning_curves({hospital.name: curves}, order=_order(methods)), *drawn] if curves else drawn
-
-
-def _list(value: Json) -> list[Json]:
-    return value if isinstance(value, list) else []

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from federation.parameters import loaded
 from federation.task import Task
+from pipelines.cohort.axes import Axes, axes_from_json
 from pipelines.cohort.cohort import Cohort
 from pipelines.cohort.examples import IMAGES, SOURCE, AnyImages, Files
 from pipelines.cohort.features import Moments, from_json
@@ -25,7 +26,7 @@ from pipelines.site.hospital import Hospital
 from pipelines.site.learn import ALGORITHM, MODEL, Opening
 from pipelines.store import DiskFolder
 from pipelines.translated.translator_file import BESIDE, SCALE, SETTINGS, read_translator
-from privacy.message import Json, Malformed, Message, Params, from_bytes, sealed, to_bytes, unsealed
+from privacy.message import Json, Malformed, Message, Params, as_list, from_bytes, sealed, to_bytes, unsealed
 
 READY = "ready"
 FORMAT = 1
@@ -36,6 +37,7 @@ PREFIX = "translator:"
 @dataclass(frozen=True)
 class Ready:
     """A usable model. source: how the training images were found, its folder left out. facts: where it comes from.
+    scale, axes: by which features are normalized, and onto which they are projected.
     translate: brings one study's examples (n, C, H, W) into the space in which the model learnt.
     """
 
@@ -45,6 +47,7 @@ class Ready:
     source: Files
     gland: bool
     scale: Moments | None
+    axes: Axes | None
     facts: Mapping[str, Json]
     translate: Callable[[Tensor], Tensor]
 
@@ -98,7 +101,7 @@ def read_ready(path: Path) -> Ready:
         if facts["format"] != FORMAT:
             raise ValueError(f"format {facts['format']}, and {FORMAT} is read here")
         model = MODEL.validate_json(json.dumps(facts["model"]), strict=True)
-        inputs = [int(str(side)) for side in _list(facts["inputs"])]
+        inputs = [int(str(side)) for side in as_list(facts["inputs"])]
         task = Task(model, tuple(inputs), int(str(facts["classes"])))
         algorithm = ALGORITHM.validate_json(json.dumps(facts["algorithm"]), strict=True)
         own = {name: tensor for name, tensor in message.tensors.items() if not name.startswith(PREFIX)}
@@ -111,7 +114,8 @@ def read_ready(path: Path) -> Ready:
             f"{path} is not a model to predict with ({error}); give a file of a site's {READY}/ folder, "
             "runs/<name>/sites/<site>/ready/<method>.safetensors"
         ) from error
-    return Ready(module, task, images, source, bool(facts["gland"]), from_json(facts["scale"]), facts, translate)
+    scale, axes = from_json(facts["scale"]), axes_from_json(facts.get("axes"))
+    return Ready(module, task, images, source, bool(facts["gland"]), scale, axes, facts, translate)
 
 
 def translation(message: Message) -> Callable[[Tensor], Tensor]:
@@ -132,11 +136,3 @@ def translation(message: Message) -> Callable[[Tensor], Tensor]:
         return scale.back(settings.translate(params, scale.into(x), nobody_else))
 
     return translate
-
-
-def _mapping(value: Json) -> Mapping[str, Json]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Json) -> list[Json]:
-    return value if isinstance(value, list) else []

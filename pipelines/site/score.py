@@ -14,17 +14,21 @@ from evaluation.histograms import count, to_tensors
 from evaluation.noised import to_tensors as noised_tensors
 from evaluation.noised import votes
 from federation import calibration
+from federation.descent import Site
+from federation.finetuning import Tuning, fine_tuned
 from federation.parameters import loaded
+from federation.randomness import derived, seeded
+from pipelines.cohort.cohort import Cohort
 from pipelines.site.hospital import COHORT, Done, Hospital, read_cohort_file, rows_of
-from pipelines.site.learn import Opening, cut_of, opened, opening, own_model, shaped
+from pipelines.site.learn import Opening, cut_of, door, opened, opening, own_model, shaped
 from pipelines.site.ready import make_ready
-from pipelines.store import DiskFolder
+from pipelines.store import DiskFolder, digest, short
 from pipelines.variants import Variant
 from privacy.access import Rows, Split
 from privacy.events import NON_PRIVATE, Event, Part, composed, describe
 from privacy.gate import Refused
 from privacy.mechanisms import vote_histogram
-from privacy.message import Call, Json, Message, to_bytes
+from privacy.message import Call, Json, Message, as_mapping, to_bytes
 
 VARIANT: TypeAdapter[Variant] = TypeAdapter(Variant)
 
@@ -60,6 +64,8 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
     rows = splits["test"]
     if not len(rows.y):
         raise Refused("no_test_patients")
+    if variant is not None and variant.tuning is not None:
+        module = _tuned(hospital, start, cohort, module, variant.tuning)
     probabilities = _probabilities(start, module, splits, variant).cpu()
     # A network that gives no number decides nothing; failing here instead would tell one bit about a patient.
     probabilities = probabilities.nan_to_num(nan=1.0 / start.task.classes)
@@ -76,7 +82,7 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
             origin = {"run": str(facts["train_run"]), "checkpoint": facts["checkpoint"], "round": round_}
             make_ready(hospital, str(facts["label"]), start, params, cohort, origin)
     elif facts.get("central") is True and variant is None:  # its maps stand on the hospital's page beside the others
-        kept = Message(params, {"opening": {**_mapping(said), "cohort": facts["cohort"]}})
+        kept = Message(params, {"opening": {**as_mapping(said), "cohort": facts["cohort"]}})
         DiskFolder(hospital.root / "scores").write(central_name(facts), to_bytes(kept))
     return Done(Message(tensors, {"round": round_, **facts_out}), describe(event))
 
@@ -84,10 +90,6 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
 def central_name(facts: Mapping[str, Json]) -> str:
     """The file of the central baseline's model at home."""
     return f"{str(facts['train_run']).rpartition('/')[2]}.central.safetensors"
-
-
-def _mapping(value: Json) -> Mapping[str, Json]:
-    return value if isinstance(value, dict) else {}
 
 
 def _variant(facts: Mapping[str, Json], start: Opening, module: nn.Module) -> Variant | None:
@@ -99,7 +101,7 @@ def _variant(facts: Mapping[str, Json], start: Opening, module: nn.Module) -> Va
         variant = VARIANT.validate_json(json.dumps(said), strict=True)
         if start.protection is not None:
             raise ValueError("a private run releases nothing that training patients shaped without noise")
-        if variant.calibration != "centred" and not calibration.adaptable(module):
+        if "adabn" in (variant.calibration or "") and not calibration.adaptable(module):
             raise ValueError(f"{variant.calibration} needs batch norm, and the network of this run has none")
     except ValueError as error:
         raise Refused("malformed_calibration") from error
@@ -109,9 +111,17 @@ def _variant(facts: Mapping[str, Json], start: Opening, module: nn.Module) -> Va
 def _probabilities(start: Opening, module: nn.Module, splits: Mapping[Split, Rows], variant: Variant | None) -> Tensor:
     """Of the test patients, (n, classes)."""
     task, x = start.task, splits["test"].x
-    if variant is None:
+    if variant is None or variant.calibration is None or variant.calibration == "fine_tuned":
         return task.probabilities(module, x)
     return calibration.probabilities(task, module, x, splits["train"], variant.calibration, variant.at)
+
+
+def _tuned(hospital: Hospital, start: Opening, cohort: Cohort, module: nn.Module, tuning: Tuning) -> nn.Module:
+    """The model, trained on here; the same model and cohort always give the same."""
+    seed = derived(start.seed, hospital.name, "fine_tuned")
+    site = Site(hospital.name, start.task, start.work, door(hospital, cohort, start, derived(seed, "draws")))
+    with seeded(seed):
+        return fine_tuned(site, module, tuning)
 
 
 Told: TypeAlias = tuple[Mapping[str, Tensor], dict[str, Json], Event]
@@ -149,7 +159,9 @@ def _noised(hospital: Hospital, tested: Rows, noise: float, cut: str) -> Told:
 def scores_name(facts: Mapping[str, Json]) -> str:
     """The file of a model's scores at home: of a run, a checkpoint, the globally best round, and a calibration."""
     said = facts.get("calibration")
-    how = f".{said['calibration']}-{said['quantile']}" if isinstance(said, dict) else ""
+    how = f".{said.get('calibration')}-{said.get('quantile')}" if isinstance(said, dict) else ""
+    if isinstance(said, dict) and said.get("tuning") is not None:
+        how = f".{said['calibration']}-{short(digest(said['tuning']))}"
     return f"{str(facts['train_run']).rpartition('/')[2]}.{facts['checkpoint']}.{facts['best']}{how}.safetensors"
 
 

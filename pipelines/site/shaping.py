@@ -49,11 +49,6 @@ def cohort_in(hospital: Hospital, facts: Mapping[str, Json]) -> Cohort:
     return cohort
 
 
-def inputs_of(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[int, ...]:
-    """Shape of an example of the cohort that is meant: how images are read, which is no secret."""
-    return tuple(cohort_in(hospital, facts).images.shape[1:])
-
-
 def training_rows(cohort: Cohort, facts: Mapping[str, Json]) -> Rows:
     """Training images in [-1, 1], each with its non-rigidly deformed copies, all of them their patient's.
 

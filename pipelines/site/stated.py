@@ -11,6 +11,7 @@ from evaluation.statement_page import NO_GUARANTEE, MechanismAudit
 from federation.conversation import newest
 from pipelines.cohort.phantom import PhantomSource
 from pipelines.site.hospital import Hospital
+from pipelines.site.imitate import REAL_SENT
 from pipelines.site.learn import opened
 from pipelines.site.words import CONTENTS
 from privacy import ledger as book
@@ -18,11 +19,21 @@ from privacy.accounting import cost
 from privacy.events import NON_PRIVATE, Declared, Event, composed, known
 from privacy.gate import Refused
 from privacy.meaning import loss
-from privacy.message import Json, Malformed
+from privacy.message import Json, Malformed, as_mapping
 from privacy.statement import Audit, Details, Statement
 from privacy.stating import statement
 
 Lines = Sequence[Mapping[str, Json]]
+AS_THEY_ARE = "training images of patients as they are, with their labels (synthesis real), for every hospital"
+"""The coordinator's page says so above its numbers too, where it finds the words `as they are` in a reply."""
+OUTSIDE = (
+    "made-up images, outside any guarantee: their synthesis had no noise, or they were selected by looking at "
+    "patients' images (the rule raw), which is an extra defence and no guarantee"
+)
+FORGOTTEN = (
+    "images, outside any guarantee: made-up ones, or those of patients as they are; which cannot be told any more, "
+    "because what this hospital remembered of them is gone"
+)
 
 
 def own_statement(
@@ -31,6 +42,7 @@ def own_statement(
     """The statement over the life of the hospital's ledger. delta: where there is no budget. unit: a patient's name."""
     budget = hospital.policy.budget
     settings = hospital.settings
+    learnt = _remembered(hospital, [line for line in lines if line.get("request") == "synthesize"])
     runs = {str(line.get("run")) for line in lines}
     nobody = settings is not None and isinstance(settings.source, PhantomSource)
     return statement(
@@ -38,49 +50,58 @@ def own_statement(
         site=hospital.name,
         delta=delta if budget is None else budget.delta,
         budget=None if budget is None else (budget.epsilon, budget.delta),
-        details={run: _details(hospital, run) for run in runs},
+        details={run: _details(hospital, run, learnt.get(run, {})) for run in runs},
         contents=contents(hospital, lines),
-        pretraining="; ".join(sorted(filter(None, (_pretraining(hospital, run) for run in runs)))) or "none",
+        pretraining="; ".join(sorted(set(filter(None, map(_pretraining, learnt.values()))))) or "none",
         audit=None if audit is None else Audit(**vars(audit)),
         unit=f"simulated {unit}" if nobody else unit,
     )
 
 
 def contents(hospital: Hospital, lines: Lines) -> Mapping[str, str]:
-    """What replies hold; of shared images also what no guarantee covers."""
-    runs = {str(line.get("run")) for line in lines}
-    if any(_name(_synthesis(hospital, run).get("synthesis")) == "real" for run in runs):
-        return {**CONTENTS, "sample": "training images of patients as they are (synthesis real), for every hospital"}
-    sent = [line for line in lines if line["request"] == "sample" and not line.get("refused")]
-    if all(known(line["event"]) != NON_PRIVATE for line in sent):
-        return CONTENTS
-    why = "their synthesis had no noise, or they were selected by looking at patients' images (the rule raw), which is "
-    return {**CONTENTS, "sample": f"made-up images, outside any guarantee: {why}an extra defence and no guarantee"}
+    """What replies hold. Of shared images also whether they are patients' own and what no guarantee covers, with the
+    names of the runs where these differ.
+    """
+    sent = [line for line in lines if line.get("request") == "sample" and not line.get("refused")]
+    remembered, runs = _remembered(hospital, sent), dict[str, list[str]]()
+    for line in sent:
+        run = str(line.get("run"))
+        of = runs.setdefault(_shared(line, remembered[run]), [])
+        of += [] if run in of else [run]
+    named = [text if len(runs) == 1 else f"{text} ({', '.join(of)})" for text, of in runs.items()]
+    return {**CONTENTS, "sample": "; ".join(named) or CONTENTS["sample"]}
 
 
-def _synthesis(hospital: Hospital, run: str) -> Mapping[str, Json]:
-    """What a hospital remembers of having learnt to imitate its images; empty for other runs."""
-    try:
-        return newest(hospital.conversation(run)).facts
-    except (Refused, Malformed):
-        return {}
+def _shared(line: Mapping[str, Json], remembered: Mapping[str, Json]) -> str:
+    """What a reply with shared images held."""
+    if known(line["event"]) != NON_PRIVATE:
+        return CONTENTS["sample"]
+    how = as_mapping(remembered.get("how")).get("train")
+    return FORGOTTEN if how is None else AS_THEY_ARE if how == REAL_SENT else OUTSIDE
 
 
-def _name(settings: Json) -> str:
-    return str(settings.get("name")) if isinstance(settings, dict) else ""
+def _remembered(hospital: Hospital, lines: Lines) -> Mapping[str, Mapping[str, Json]]:
+    """What the hospital remembers of the runs of these lines, each read once; nothing of what is gone or damaged."""
+    found: dict[str, Mapping[str, Json]] = {}
+    for run in dict.fromkeys(str(line.get("run")) for line in lines):
+        try:
+            found[run] = newest(hospital.conversation(run)).facts
+        except (Refused, Malformed):
+            found[run] = {}
+    return found
 
 
-def _pretraining(hospital: Hospital, run: str) -> str:
+def _pretraining(learnt: Mapping[str, Json]) -> str:
     """What the networks of a synthesis learnt from before they met patients."""
-    said = _synthesis(hospital, run).get("synthesis")
-    prior = said.get("prior") if isinstance(said, dict) else None
+    prior = as_mapping(learnt.get("synthesis")).get("prior")
     if not prior:
         return ""
     return f"synthesis began with pictures of the procedural prior {prior}, which is code of this program: nobody's"
 
 
-def _details(hospital: Hospital, run: str) -> Details:
-    made_up = _synthesis(hospital, run).get("protection")
+def _details(hospital: Hospital, run: str, learnt: Mapping[str, Json]) -> Details:
+    """learnt: what a synthesis remembers; empty for other runs."""
+    made_up = learnt.get("protection")
     if isinstance(made_up, dict) and made_up.get("votes_noise") is None:
         return Details(clip=float(str(made_up["clip"])), views=int(str(made_up["views"])))
     try:
@@ -92,13 +113,13 @@ def _details(hospital: Hospital, run: str) -> Details:
 
 def left(hospital: Hospital, lines: Lines, *, delta: float) -> list[Left]:
     """The ledger, summed by request in the order in which requests first came, with what each cost."""
-    charged: dict[str, list[Event]] = {}
+    about, charged = contents(hospital, lines), dict[str, list[Event]]()
     for line, event in book.charged(lines):
         charged.setdefault(str(line["request"]), []).append(event)
     sums: dict[str, Left] = {}
     for line in lines:
         request = str(line["request"])
-        entry = sums.setdefault(request, Left(hospital.name, request, 0, 0, content=CONTENTS.get(request, "")))
+        entry = sums.setdefault(request, Left(hospital.name, request, 0, 0, content=about.get(request, "")))
         size = int(str(line["bytes"]))
         sums[request] = replace(entry, messages=entry.messages + (line["refused"] is None), bytes=entry.bytes + size)
     return [replace(entry, epsilon=_text(charged.get(request, []), delta)) for request, entry in sums.items()]

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from federation.randomness import derived
+from harmonize.networks import Inputs
 from harmonize.quality import Quality, measured
 from harmonize.scale import Scale, Told
 from harmonize.translation import Own, Translator, back
@@ -29,7 +30,8 @@ from pipelines.progress import shown
 from pipelines.site.admit import REJECTED, SPLIT, digest_of, split_of
 from pipelines.site.files import files_of
 from pipelines.site.hospital import COHORT, SPLITS, Done, Hospital, keyed, write_cohort_file
-from pipelines.site.shaping import SCALE, cohort_in, inputs_of, number, parsed, telling
+from pipelines.site.imitate import inputs_of
+from pipelines.site.shaping import SCALE, cohort_in, number, parsed, telling
 from pipelines.site.simulated import exported, rendered_again
 from pipelines.site.withdrawn import looked_at
 from pipelines.store import DiskFolder, short
@@ -94,11 +96,11 @@ def translate(hospital: Hospital, call: Call, message: Message, memory: Message)
         is refused, and nothing is judged: a veto is an answer about all patients.
     """
     facts = message.facts
-    asked = _asked(hospital, message)
+    cohort = cohort_in(hospital, facts)
+    asked = _asked(hospital, message, inputs_of(cohort))
     quiet = asked.private or hospital.policy.budget is not None
     if asked.translator.learns and quiet:
         raise Refused("unprotected_translation")
-    cohort = cohort_in(hospital, facts)
     if asked.is_target and asked.translator.learns:  # its images are what the others' shall look like
         return _answer(hospital, str(facts["cohort"]), (), None, quiet)._replace(memory=_shaped(facts))
     with shown(asked.space) as step:
@@ -144,12 +146,16 @@ def _answer(hospital: Hospital, cohort: str, reasons: tuple[str, ...], quality: 
     return Done(Message({}, reply), describe(NOTHING if quiet else NON_PRIVATE))
 
 
-def _asked(hospital: Hospital, message: Message) -> Asked:
-    """What is asked, before a patient is looked at. Raises: Refused: `malformed_settings`, `malformed_shared`."""
+def _asked(hospital: Hospital, message: Message, inputs: Inputs) -> Asked:
+    """What is asked, before a patient is looked at. inputs: of the cohort's examples: how images are read, no secret.
+
+    Raises:
+        Refused: `malformed_settings`, `malformed_shared`.
+    """
     facts, space = message.facts, str(message.facts["space"])
     if not named(space):
         raise Refused("malformed_settings") from ValueError("a space is named by a-z 0-9 _ - (at most 80)")
-    _check_shared(message.tensors, inputs_of(hospital, facts))
+    _check_shared(message.tensors, inputs)
     own = None if hospital.settings is None else hospital.settings.veto
     shaping = {name: value for name, value in facts.items() if name not in ("veto", "copies")}
     return Asked(
@@ -165,7 +171,7 @@ def _asked(hospital: Hospital, message: Message) -> Asked:
     )
 
 
-def _check_shared(shared: Params, inputs: tuple[int, ...]) -> None:
+def _check_shared(shared: Params, inputs: Inputs) -> None:
     """Whether these are shared images: an error further on could hang on patients. Raises: Refused."""
     images, labels = shared.get("images"), shared.get("labels")
     good = (

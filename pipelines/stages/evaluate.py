@@ -9,6 +9,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from federation.participant import Checkpoint
 from pipelines.door import to_plain
 from pipelines.progress import shown
 from pipelines.runner import Stage
@@ -40,7 +41,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         for method in world.config.train.methods:
             trained = json.loads((inputs["train"] / f"{method}.json").read_text())
             homes = homes_of(world.config, inputs, method)
-            models = cache(partial(_models, world, trained, homes))  # handed out once, for all lines of this method
+            models = cache(partial(_models, world, trained, homes))  # handed out once for all lines with a checkpoint
             for line in _lines(world, method):
                 step(done, len(order), line[0])
                 done += 1
@@ -66,25 +67,35 @@ def _lines(world: World, method: str) -> list[Line]:
     return [(method, None), *((label, one) for label, one in variants.items() if one.of == method)]
 
 
+Models: TypeAlias = Callable[[Checkpoint], Mapping[str, Params]]
+"""A method's models of a checkpoint, by site."""
 Scored: TypeAlias = tuple[str, str, Message | None]
 """Model site, test site, counts; None where the test patients' budget does not allow them."""
 
 
 def _scored(
-    world: World, trained: Mapping[str, Any], homes: Cohorts, line: Line, models: Callable[[], Mapping[str, Params]]
+    world: World,
+    trained: Mapping[str, Any],
+    homes: Cohorts,
+    line: Line,
+    models: Models,
 ) -> Iterator[Scored]:
-    """Every site's own model at home, and everywhere for the public protocol. A calibration is the test site's own."""
+    """Every site's own model at home, and everywhere for the public protocol. A calibration is the test site's own; a
+    model that was tuned at a site stays there.
+    """
+    held = _checkpoint(world, line)
     if trained["name"] == CENTRAL:
         for site in world.engine.sites:
-            yield CENTRAL, site, _ask(world, trained, homes, line, (CENTRAL, site), models()[CENTRAL])
+            yield CENTRAL, site, _ask(world, trained, homes, line, (CENTRAL, site), models(held)[CENTRAL])
         return
     own = {site: _ask(world, trained, homes, line, (site, site), {}) for site in world.engine.sites}
     for site, reply in own.items():
         yield site, site, reply
-    if not world.config.evaluate.public or len(own) == 1:
+    tuned = line[1] is not None and line[1].tuning is not None
+    if not world.config.evaluate.public or len(own) == 1 or tuned:
         return
-    same = {site: hashlib.sha256(to_bytes(Message(params))).hexdigest() for site, params in models().items()}
-    for model_site, params in models().items():
+    same = {site: hashlib.sha256(to_bytes(Message(params))).hexdigest() for site, params in models(held).items()}
+    for model_site, params in models(held).items():
         for test_site in own:
             if test_site == model_site:
                 continue
@@ -94,8 +105,13 @@ def _scored(
                 yield model_site, test_site, _ask(world, trained, homes, line, (model_site, test_site), params)
 
 
-def _chosen(world: World, trained: Mapping[str, Any]) -> dict[str, Json]:
-    checkpoint = world.config.evaluate.checkpoint
+def _checkpoint(world: World, line: Line) -> Checkpoint:
+    """Which model of a site a line scores."""
+    _, variant = line
+    return (variant and variant.checkpoint) or world.config.evaluate.checkpoint
+
+
+def _chosen(trained: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Json]:
     said = {"label": trained["label"], "train_run": trained["train_run"]}
     return {**said, "checkpoint": checkpoint, "best": trained["best"]}
 
@@ -109,7 +125,7 @@ def _ask(
     (model_site, test_site), (_, variant) = pair, line
     cohort = str(homes[test_site]["cohort"])
     facts: dict[str, Json] = {
-        **_chosen(world, trained),
+        **_chosen(trained, _checkpoint(world, line)),
         "cohort": cohort,
         "copies": world.config.evaluate.copies,
     }
@@ -127,23 +143,22 @@ def _ask(
         raise
 
 
-def _models(world: World, trained: Mapping[str, Any], homes: Cohorts) -> Mapping[str, Params]:
+def _models(world: World, trained: Mapping[str, Any], homes: Cohorts, checkpoint: Checkpoint) -> Mapping[str, Params]:
     """A method's models by site, handed out so that other sites can be asked to score them."""
+    facts = _chosen(trained, checkpoint)
     if trained["name"] == CENTRAL:
-        return {CENTRAL: _central(world, trained, homes)}
-    return {site: _export(world, trained, site) for site in world.engine.sites}
+        return {CENTRAL: _central(world, facts, homes)}
+    return {site: _export(world, facts, site) for site in world.engine.sites}
 
 
-def _export(world: World, trained: Mapping[str, Any], site: str) -> Params:
+def _export(world: World, facts: Mapping[str, Json], site: str) -> Params:
     """A site's model, so that other sites can be asked to score it: a release, for the public protocol only."""
-    facts = _chosen(world, trained)
     run = world.run(f"export-{short(digest({**facts, 'site': site, 'version': VERSION}))}")
     return world.ask_one(run, "export", site, facts).tensors
 
 
-def _central(world: World, trained: Mapping[str, Any], homes: Cohorts) -> Params:
+def _central(world: World, facts: Mapping[str, Json], homes: Cohorts) -> Params:
     engine, _ = pooled_engine(world, homes)
-    facts = _chosen(world, trained)
     call = Call(world.run(f"export-{short(digest({**facts, 'site': CENTRAL, 'version': VERSION}))}"), 0, "export", {})
     answers = engine.ask(call, {CENTRAL: Message({}, facts)})
     if answers.missing:  # its models were removed, perhaps; train --fresh makes them again

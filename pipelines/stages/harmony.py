@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from evaluation.drawing import Picture
-from evaluation.harmony import COLUMNS, Harmony, ScoreLine, SpaceRow
+from evaluation.harmony import COLUMNS, Harmony, ScoreLine, SpaceRow, as_number
 from evaluation.pictures import Tile, contact_sheet
-from harmonize.synthesis import AnySynthesis
+from harmonize.synthesis import AnySynthesis, protection
+from harmonize.wgan import WganGp, bought
 from pipelines.harmonize_settings import Harmonize
 from pipelines.stages.sample import SHARED
 from pipelines.stages.score import SCORES
@@ -30,13 +30,16 @@ def harmony(world: World, inputs: Mapping[str, Path]) -> Harmony | None:
         return None
     found = json.loads((inputs["score"] / SCORES).read_text())
     scores = tuple(
-        ScoreLine(site, float(said["score"]), _number(said.get("deviation"))) for site, said in found["scores"].items()
+        ScoreLine(site, float(said["score"]), as_number(said.get("deviation")))
+        for site, said in found["scores"].items()
     )
     return Harmony(
         target=found["target"],
         release=found["release"],
-        synthesis=described(plan.synthesis),
-        selected=selected(plan.sampling.name, read_manifest(inputs["sample"])["summary"]),
+        synthesis=described(plan.synthesis, patients=_declared(inputs["ingest"], found["target"])),
+        selected=selected(
+            "" if plan.synthesis.name == "real" else plan.sampling.name, read_manifest(inputs["sample"])["summary"]
+        ),
         scores=scores,
         rows=tuple(
             space_row(site, space, translator.name, said, site == found["target"] and translator.learns)
@@ -47,20 +50,38 @@ def harmony(world: World, inputs: Mapping[str, Path]) -> Harmony | None:
     )
 
 
-def described(synthesis: AnySynthesis) -> str:
-    """How images were made up, with what it promises."""
+def _declared(artifact: Path, site: str) -> int:
+    """A hospital's training patients, as it declared them."""
+    return int(json.loads((artifact / "sites.json").read_text())[site]["splits"]["train"]["patients"])
+
+
+def described(synthesis: AnySynthesis, *, patients: int | None = None) -> str:
+    """How images were made up, with what it promises. patients: of the target's training, where they are known: on them
+    hangs what the paper's noise truly buys.
+    """
     if synthesis.name == "real":
         return "none: the target's own training images, as they are, in a simulation"
     promise = "without noise: no guarantee"
     if synthesis.private:
         promise = f"patient-level ε = {synthesis.epsilon:g} at δ = {synthesis.delta:g}"
         if getattr(synthesis, "variant", "") == "paper":
-            promise = f"the paper's noise for a claimed ε = {synthesis.epsilon:g}; the ledger says what it truly buys"
+            truly = "the ledger says what it truly buys" if patients is None else _truly(synthesis, patients)
+            promise = f"the paper's noise for a claimed ε = {synthesis.epsilon:g}; {truly}"
     return f"{synthesis.name}, {promise}"
 
 
+def _truly(settings: AnySynthesis, patients: int) -> str:
+    """What the noise of variant `paper` buys a patient, whatever is claimed for it."""
+    if not isinstance(settings, WganGp):
+        return ""
+    found = bought(settings, protection(settings, patients=patients).noise)
+    return f"with {patients} training patients it truly buys ε = {found.epsilon:.3g} at δ = {settings.delta:g}"
+
+
 def selected(rule: str, told: Mapping[str, Any]) -> str:
-    """How the shared images were chosen."""
+    """How the shared images were chosen. rule: empty where none was asked, because they are the target's own."""
+    if not rule:
+        return f"{told['images']} of its training images, drawn at random"
     refused = ", ".join(f"{told[name]} {why}" for name, why in _WHY.items() if told.get(name))
     tried = f"{told['images']} of {told['tried']} candidates" if "tried" in told else f"{told['images']} images"
     return f"{tried}, by the rule {rule}{': refused ' + refused if refused else ''}"
@@ -75,7 +96,7 @@ _WHY = {
 
 def space_row(site: str, space: str, translator: str, said: Mapping[str, Any], is_target: bool) -> SpaceRow:
     """A line of the table of spaces."""
-    quality = {name: _number(said["quality"].get(name)) for name in COLUMNS}
+    quality = {name: as_number(said["quality"].get(name)) for name in COLUMNS}
     note = ""
     if not said["quality"]:
         note = "the target: its images are as they were" if is_target else "not judged"
@@ -98,7 +119,3 @@ def _shared(artifact: Path, plan: Harmonize) -> list[Picture]:
     if not plan.synthesis.private or plan.sampling.name == "raw":
         said = "Made up by the target hospital without a guarantee: such images can resemble those of its patients."
     return [Picture(sheet.title, said, sheet.html)]
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from pipelines.cohort.features import Features
 from pipelines.door import to_plain
+from pipelines.partition_check import told_apart
 from pipelines.progress import shown
 from pipelines.runner import Stage
 from pipelines.stages.world import World
 from pipelines.store import digest, short
 from privacy.message import Json, Message
 
-VERSION = 3
+VERSION = 4
 MOMENTS = ("count", "total", "squares")
 
 
@@ -30,11 +31,17 @@ def settings(world: World) -> Json:
     """What the result depends on beside the hospitals' files and settings, which `outside` covers."""
     config = world.config
     return {
-        "images": to_plain(config.images),
-        "split": to_plain(config.split),
+        "images": _said(config.images),
+        "split": _said(config.split),
         "seed": config.seed,
         "independent": config.independent,
     }
+
+
+def _said(settings: object) -> Json:
+    """Settings without those that are null: one that is new does not make what was asked before another question."""
+    plain = to_plain(settings)
+    return {key: value for key, value in plain.items() if value is not None} if isinstance(plain, dict) else plain
 
 
 def outside(world: World) -> Mapping[str, str]:
@@ -56,7 +63,9 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
             message = Message(scale, facts)
             found[site] = world.ask_all(name, "ingest", {site: message})[site].facts
     (out / "sites.json").write_text(json.dumps(found, indent=1, sort_keys=True))
-    if problems := [text for site, facts in sorted(found.items()) for text in _unusable(world, site, facts)]:
+    problems = [text for site, facts in sorted(found.items()) for text in _unusable(world, site, facts)]
+    problems += told_apart(world.config.sites, {site: facts.get("dealing") for site, facts in found.items()})
+    if problems:
         raise UnusableCohort("; ".join(problems))
     return {"sites": {site: dict(facts) for site, facts in found.items()}}
 
@@ -78,7 +87,8 @@ def _scale(
 def _unusable(world: World, site: str, facts: Mapping[str, Any]) -> list[str]:
     where = world.root / "sites" / site / "cohorts" / facts["cohort"] / "rejected.json"
     if facts["too_many_rejected"]:
-        counts = f"{facts['rejected']} rejected, {facts['studies']} used, max_rejected {facts['max_rejected']}"
+        used = facts.get("source_studies", facts["studies"])
+        counts = f"{facts['rejected']} rejected, {used} used, max_rejected {facts['max_rejected']}"
         return [f"{site}: {counts}; why, study by study: {where}, and in full in linkage.json of that site"]
     patients = {split: facts["splits"][split]["patients"] for split in ("train", "test")}
     return [

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from evaluation.drawing import Picture
 from evaluation.figures import Curve, cross_site, dots, gain_bars, learning_curves, roc_curves
+from evaluation.floors import MAJORITY, with_floor
 from evaluation.histograms import Counts, from_tensors
 from evaluation.metrics import AUC
 from evaluation.noised import from_tensors as from_noised
@@ -41,16 +42,16 @@ from pipelines.site.attack import from_plain
 from pipelines.site.hospital import SPLITS
 from pipelines.site.page import DELTA
 from pipelines.site.ready import READY
-from pipelines.site.words import CONTENTS, WORDS
+from pipelines.site.words import WORDS
 from pipelines.stages.harmony import harmony
 from pipelines.stages.spaces import homes, homes_of
 from pipelines.stages.train import CENTRAL
 from pipelines.stages.world import World
 from pipelines.store import digest, read_manifest, short
-from privacy.message import Json, Message, from_bytes
+from privacy.message import Json, Message, as_list, as_mapping, from_bytes
 from privacy.statement import from_json, markdown
 
-VERSION = 4
+VERSION = 5
 PAGE = "report.html"
 Tables = Mapping[str, Mapping[tuple[str, str], Counts]]
 
@@ -70,7 +71,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     said = _ask_sites(world, inputs, trained, audits["mechanism"])
     (out / "sites.json").write_text(json.dumps({site: facts["page"] for site, facts in said.items()}))
     reference = config.evaluate.reference if config.evaluate.reference in tables else None
-    rows = score_rows(tables, reference=reference)
+    rows = score_rows(with_floor(tables), reference=reference)
     (out / "scores.json").write_text(to_json(rows))
     (out / "scores.csv").write_text(scores_csv(rows))
     page = RunPage(
@@ -84,13 +85,13 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         scores=rows,
         gains=gain_rows(tables, reference=reference) if reference else (),
         methods=tuple(_cost(result, said) for result in trained),
-        left=tuple(_left(site, entry) for site, facts in sorted(said.items()) for entry in _list(facts["left"])),
+        left=tuple(_left(site, entry) for site, facts in sorted(said.items()) for entry in as_list(facts["left"])),
         missing=tuple(_missing(trained, json.loads((inputs["evaluate"] / "refused.json").read_text()))),
         stages=tuple(_state(name, folder) for name, folder in inputs.items()),
         settings=json.dumps(without_patients(to_plain(config)), indent=1),
         commands=_commands(world),
         pooled=any(result["name"] == CENTRAL for result in trained),
-        pictures=tuple(_pictures(tables, rows, trained, reference)),
+        pictures=tuple(_pictures(tables, [row for row in rows if row.method != MAJORITY], trained, reference)),
         words=WORDS[config.images.kind],
         statements=tuple(site_statement(facts["statement"]) for _, facts in sorted(said.items())),
         audits=(TypeAdapter(MechanismAudit).validate_python(audits["mechanism"]),) if audits["mechanism"] else (),
@@ -171,15 +172,15 @@ def without_patients(settings: Json) -> Json:
     """Settings without what is each site's own: of files only their kind, of named patients only their number."""
     if not isinstance(settings, dict):
         return settings
-    return {**settings, "sites": {site: _nameless(own) for site, own in _mapping(settings.get("sites")).items()}}
+    return {**settings, "sites": {site: _nameless(own) for site, own in as_mapping(settings.get("sites")).items()}}
 
 
 def _nameless(site: Json) -> Json:
-    own = _mapping(site)
+    own = as_mapping(site)
     kinds: dict[str, Json] = {
-        name: {"kind": _mapping(own[name]).get("kind")} for name in ("source", "labels") if own.get(name)
+        name: {"kind": as_mapping(own[name]).get("kind")} for name in ("source", "labels") if own.get(name)
     }
-    lists: dict[str, Json] = {name: f"{len(_list(own[name]))} names" for name in ("exclude", "test") if own.get(name)}
+    lists: dict[str, Json] = {name: f"{len(as_list(own[name]))} names" for name in ("exclude", "test") if own.get(name)}
     return {name: value for name, value in {**own, **kinds, **lists}.items() if name != "gland"}
 
 
@@ -201,21 +202,21 @@ def _promise(privacy: AnyPrivacy) -> str:
 
 def _counts(site: str, facts: Mapping[str, Any], said: Mapping[str, Json]) -> SiteCounts:
     splits = tuple(SplitCount(split, **facts["splits"][split]) for split in SPLITS)
-    knew = tuple(Knew(str(run)) for run in _list(said.get("knew")))
+    knew = tuple(Knew(str(run)) for run in as_list(said.get("knew")))
     withdrawn = Withdrawn(facts["excluded"], facts["unmatched_exclusions"], knew)
     return SiteCounts(site, splits, dict(facts["rejected_by_reason"]), withdrawn)
 
 
 def _cost(result: Mapping[str, Any], said: Mapping[str, Mapping[str, Json]]) -> MethodCost:
     """Bytes of one site: the largest, from the sites' ledgers."""
-    sent = [_number(_mapping(facts["sent"]).get(result["train_run"], 0)) for facts in said.values()]
+    sent = [_number(as_mapping(facts["sent"]).get(result["train_run"], 0)) for facts in said.values()]
     return MethodCost(result["label"], result["parameters"], max(sent, default=0), result["received"], result["rounds"])
 
 
 def _left(site: str, entry: Json) -> Left:
-    facts = _mapping(entry)
+    facts = as_mapping(entry)
     request = str(facts["request"])
-    content, epsilon = CONTENTS.get(request, ""), str(facts["epsilon"])
+    content, epsilon = str(facts["content"]), str(facts["epsilon"])
     return Left(site, request, _number(facts["messages"]), _number(facts["bytes"]), epsilon=epsilon, content=content)
 
 
@@ -280,14 +281,6 @@ def _pictures(tables: Tables, rows: Any, trained: list[Any], reference: str | No
         if len(models) > 1 and len(table) == len(models) * len(tests) and np.ptp(values, axis=0).any():
             drawn.append(cross_site(models, tests, values, AUC.name, method))
     return drawn
-
-
-def _mapping(value: Json) -> Mapping[str, Json]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Json) -> list[Json]:
-    return value if isinstance(value, list) else []
 
 
 def _number(value: Json) -> int:

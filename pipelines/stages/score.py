@@ -15,7 +15,7 @@ from pipelines.runner import Stage
 from pipelines.stages.spaces import asked_of, homes
 from pipelines.stages.world import World
 from pipelines.store import digest, short
-from privacy.message import Json, Message
+from privacy.message import Json, Message, as_list
 
 VERSION = 1
 SCORES = "scores.json"
@@ -57,7 +57,7 @@ def _lowest(score: Score, scores: Mapping[str, Mapping[str, Json]], declared: Ma
     numbers = {site: float(str(said["score"])) for site, said in scores.items()}
     if score.current is None:
         return chosen(numbers)
-    values = {site: [float(str(value)) for value in _list(said["values"])] for site, said in scores.items()}
+    values = {site: [float(str(value)) for value in as_list(said["values"])] for site, said in scores.items()}
     known = {site: deviation_of(score, count) if score.release == "dp" else None for site, count in declared.items()}
     mine = known[score.current]
     lower = {
@@ -71,10 +71,6 @@ def _lowest(score: Score, scores: Mapping[str, Mapping[str, Json]], declared: Ma
 
 def _both(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else math.hypot(one, other)
-
-
-def _list(value: Json) -> list[Json]:
-    return value if isinstance(value, list) else []
 
 
 def target_of(artifact: Path) -> str:

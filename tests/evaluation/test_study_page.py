@@ -19,7 +19,17 @@ from evaluation.metrics import AUC, BALANCED_ACCURACY
 from evaluation.report import Command
 from evaluation.rows import OVERALL, PRIVATE, PRIVATE_MEAN
 from evaluation.study import MEAN, POOLED, StudyCase, StudyPage, StudyRun, balances, study_page
-from evaluation.study_numbers import StudyRow, cells, doubt, spread, table_csv, table_json
+from evaluation.study_numbers import (
+    EVERY,
+    StudyRow,
+    cells,
+    doubt,
+    spread,
+    summary_csv,
+    table_csv,
+    table_json,
+    with_means,
+)
 
 MEASURES = (AUC.name, BALANCED_ACCURACY.name)
 SITES = ("a", "b")
@@ -99,14 +109,46 @@ def test_doubt_covers_the_true_deviation_as_often_as_it_says():
     assert all(map(math.isnan, doubt(1)))
 
 
+def test_every_hospital_enters_the_mean_whether_it_can_be_assessed_or_not(page):
+    added = [row for row in with_means(page.rows) if row.protocol == EVERY]
+    assert added
+    for row in added:
+        own = [
+            r.value
+            for r in page.rows
+            if r.protocol == "private"
+            and (r.case, r.seed, r.method, r.measure) == (row.case, row.seed, row.method, row.measure)
+        ]
+        assert len(own) == len(row.sites) > 1 and row.value == pytest.approx(sum(own) / len(own), nan_ok=True)
+
+
+def test_the_interval_is_students():
+    # t with 4 degrees of freedom is 2.776 at 97.5 %: by hand for 1, 2, 3, 4, 5
+    assert spread([1, 2, 3, 4, 5]).half == pytest.approx(2.776 * (2.5**0.5) / 5**0.5, abs=1e-3)
+    assert math.isnan(spread([1.0]).half)
+
+
+def test_the_summary_has_what_the_cells_have(page):
+    lines = list(csv.DictReader(io.StringIO(summary_csv(page.rows))))
+    held = cells(page.rows)
+    assert len(lines) == len(held)
+    for line, cell in zip(lines, held.values(), strict=True):
+        assert int(line["seeds"]) == cell.value.n
+        assert line["mean"] == ("" if math.isnan(cell.value.mean) else str(cell.value.mean))
+
+
 def test_cells_agree_with_the_rows_taken_one_by_one(page):
     held = cells(page.rows)
     for (case, method, measure, column), cell in held.items():
-        own = [r for r in page.rows if (r.case, r.method, r.measure, r.column) == (case, method, measure, column)]
+        own = [
+            r
+            for r in with_means(page.rows)
+            if (r.case, r.method, r.measure, r.column) == (case, method, measure, column)
+        ]
         assert sorted(cell.value.values) == sorted(row.value for row in own)
         assert cell.assessable == len([row for row in own if row.assessable])
         assert cell.patients == (min(r.patients for r in own), max(r.patients for r in own))
-    assert {key[3] for key in held} == {*SITES, POOLED, MEAN}
+    assert {key[3] for key in held} == {*SITES, POOLED, MEAN, f"/{EVERY}"}
 
 
 def test_balances_name_who_loses(page):

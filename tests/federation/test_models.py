@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from federation.models.cam import Cam, activation_maps, map_loss
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
+from federation.models.resnet import ResNet18
 from federation.task import Output, Task
 from privacy.access import Batch
 
@@ -20,6 +21,8 @@ NETWORKS = [
     pytest.param(Cnn(norm="group"), (3, 32, 32), id="cnn-group"),
     pytest.param(Cam(norm="batch"), (1, 48, 48), id="cam-batch"),
     pytest.param(Cam(norm="group"), (1, 64, 64), id="cam-group"),
+    pytest.param(ResNet18(width=8, small=True, norm="group"), (3, 32, 32), id="resnet-group"),
+    pytest.param(ResNet18(width=8), (1, 64, 64), id="resnet-batch"),
     pytest.param(Mlp(hidden=(10, 5), dropout=0.3), (13,), id="mlp"),
     pytest.param(Mlp(hidden=()), (13,), id="logistic"),
 ]
@@ -46,8 +49,15 @@ def test_every_network_keeps_the_contract(model, inputs, classes):
     assert torch.allclose(probabilities, task.probabilities(network, x, chunk=1), atol=1e-5)
 
 
-def test_group_norm_has_no_buffers_so_it_can_be_private():
-    assert not list(Task(Cam(norm="group"), (1, 48, 48), 2).network().buffers())
+@pytest.mark.parametrize("model", [Cam(norm="group"), Cnn(norm="group"), ResNet18(width=8, norm="group")])
+def test_group_norm_has_no_buffers_so_it_can_be_private(model):
+    assert not list(Task(model, (1, 48, 48), 2).network().buffers())
+
+
+def test_resnet_18_has_as_many_parameters_as_its_authors_network():
+    """11,689,512 with 1,000 classes (He et al.; torchvision's documentation of resnet18): 11,177,538 with two."""
+    network = ResNet18().build(inputs=(3, 224, 224), classes=1000)
+    assert sum(p.numel() for p in network.parameters()) == 11_689_512
 
 
 def test_logistic_regression_of_heart_disease_has_fourteen_parameters():

@@ -176,15 +176,6 @@ def test_colour_pictures_larger_than_the_view_evolve_too():
     assert sampled(settings, (3, 56, 64), params, torch.tensor([1]), seed=0).shape == (1, 3, 56, 64)
 
 
-def test_given_labels_are_the_classes_of_the_model_and_must_name_both():
-    access = _private(_patients(6), 0.0)
-    labels = torch.tensor([0] * 9 + [1] * 3)
-    params = evolve(replace(SMALL, rounds=2, epsilon=None), access, INPUTS, labels=labels, seed=0)
-    assert torch.equal(params["y"], labels)
-    with pytest.raises(ValueError, match=r"must name both classes, 0 and 1: found \[1\] in 4"):
-        evolve(SMALL, access, INPUTS, labels=torch.ones(4), seed=0)
-
-
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=5))
 def test_reflection_stays_inside_and_leaves_what_is_inside(values):
     theta = torch.tensor(values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import methods
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,14 +16,11 @@ from federation.conversation import newest, once
 from federation.descent import Work
 from federation.engine import InProcess
 from federation.fedavg import FedAvg
-from federation.fedprox import FedProx
-from federation.local import Local
 from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.participant import CHECKPOINTS, checkpoint
 from federation.rehearsal import initial_parameters, rehearse
 from federation.rounds import Outcome, QuorumLost, Schedule, restored, sampled, verdict
-from federation.scaffold import Scaffold
 from federation.task import Task
 from personalize.fedper import FedPer
 from privacy.access import Rows
@@ -31,15 +29,13 @@ from privacy.message import Call, Malformed, Message, from_bytes, to_bytes
 
 ADAM = Work(optimizer="adam", lr=0.02, batch=5)
 SGD = Work(optimizer="sgd", lr=0.05, batch=5)
-METHODS = [
-    pytest.param(FedAvg(), ADAM, id="fedavg"),
-    pytest.param(FedProx(mu=0.5), ADAM, id="fedprox"),
-    pytest.param(Scaffold(), SGD, id="scaffold"),
-    pytest.param(FedPer(), ADAM, id="fedper"),
-    pytest.param(Local(), ADAM, id="local"),
-]
+METHODS = methods.with_work(methods.ALL, ADAM, SGD)
 SITES = {"a": rig.table(1), "b": rig.table(2, shift=0.7), "c": rig.table(3, n=10, shift=-0.4)}
 SCHEDULE = Schedule(rounds=5, quorum=0.3)
+
+
+def test_every_method_that_a_yaml_can_name_is_under_this_contract():
+    assert {one.name for one in methods.ALL} == methods.names()
 
 
 def hospitals(algorithm, work, sites=SITES, task=None):

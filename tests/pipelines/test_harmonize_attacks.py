@@ -21,14 +21,16 @@ from pipelines.cohort.phantom import PhantomSource
 from pipelines.cohort.prepare import Slices
 from pipelines.config import Split
 from pipelines.door import to_plain
-from pipelines.site import imitate, ready
+from pipelines.site import imitate, ready, shaping, stated
+from pipelines.site import translate as handler
 from pipelines.site import worker as way_in
 from pipelines.site.admit import cohort_of
-from pipelines.site.hospital import SPLITS, Hospital, write_cohort_file
+from pipelines.site.hospital import SPLITS, Hospital, read_cohort_file, write_cohort_file
 from pipelines.site.imitate import SYNTHESIS
 from pipelines.site.shaping import parsed, training_rows
-from pipelines.site.stated import contents
+from pipelines.site.stated import AS_THEY_ARE, FORGOTTEN, contents, left, own_statement
 from pipelines.site.translate import SPACE
+from pipelines.site.words import CONTENTS
 from pipelines.site.worker import worker
 from pipelines.site_settings import SiteSettings
 from pipelines.store import short
@@ -225,6 +227,92 @@ def test_the_statement_does_not_call_patients_images_made_up(tmp_path):
     own = Scale(low=0.0, high=3.5).into(cohort_of(site.hospital, site.cohort).images)
     assert (own - sent[0]).abs().flatten(1).mean(dim=1).min() < 0.06  # a patient's own
     assert "made-up" not in contents(site.hospital, list(book.lines(site.hospital.ledger)))["sample"]
+
+
+def _said(site: Site, *, forget: str = "") -> tuple[str, str]:
+    """What the statement and the list of what left call the shared images: both must say the same."""
+    if forget:
+        for name in (folder := site.hospital.conversation(forget)).names():
+            folder.remove(name)
+    lines = list(book.lines(site.hospital.ledger))
+    (listed,) = [entry.content for entry in left(site.hospital, lines, delta=1e-5) if entry.request == "sample"]
+    return contents(site.hospital, lines)["sample"], listed
+
+
+def test_images_that_were_made_up_stay_so_beside_a_run_that_sent_patients_own(tmp_path):
+    site = Site(tmp_path / "a", Policy(pooling=True))
+    site.ask("synthesize", site.facts(synthesis=EVOLUTION), run="r/paid")
+    site.ask("sample", site.facts(synthesis_run="r/paid", sampling=SURROGATE, shared=2), run="r/made-up")
+    assert set(_said(site)) == {CONTENTS["sample"]}
+    site.ask("synthesize", site.facts(synthesis={"name": "real"}), run="r/real")
+    assert set(_said(site)) == {CONTENTS["sample"]}, "put aside, and not sent"
+    site.ask("sample", site.facts(synthesis_run="r/real", sampling=SURROGATE, shared=1), run="r/own")
+    (said,) = set(_said(site))
+    assert said == f"{CONTENTS['sample']} (r/made-up); {AS_THEY_ARE} (r/own)"
+
+
+def test_images_of_which_nothing_is_remembered_are_not_called_made_up(tmp_path):
+    site = Site(tmp_path / "a", Policy(pooling=True))
+    site.ask("synthesize", site.facts(synthesis={"name": "real"}), run="r/real")
+    site.ask("sample", site.facts(synthesis_run="r/real", sampling=SURROGATE, shared=1), run="r/own")
+    assert set(_said(site)) == {AS_THEY_ARE}
+    (said,) = set(_said(site, forget="r/own"))
+    assert said == FORGOTTEN and "made-up" not in said.partition(":")[0]
+
+
+def test_refused_samples_are_no_images(tmp_path):
+    site = Site(tmp_path / "a", Policy(pooling=True))
+    site.ask("synthesize", site.facts(synthesis={"name": "real"}), run="r/real")
+    strict = Site(tmp_path / "a", Policy())
+    assert strict.code("sample", site.facts(synthesis_run="r/real", sampling=SURROGATE, shared=4)) == "policy_pooling"
+    assert set(_said(strict)) == {CONTENTS["sample"]}
+
+
+def test_a_statement_reads_what_each_conversation_remembers_once(tmp_path, monkeypatch):
+    site, read = Site(tmp_path / "a", Policy(pooling=True)), []
+    for name in ("r/one", "r/two"):
+        site.ask("synthesize", site.facts(synthesis=EVOLUTION), run=name)
+    site.ask("translate", site.translation(), shared())
+    newest = stated.newest
+    monkeypatch.setattr(stated, "newest", lambda folder: read.append(folder.root) or newest(folder))
+    own_statement(site.hospital, list(book.lines(site.hospital.ledger)), delta=1e-5, unit="patient", audit=None)
+    assert len(read) == len(set(read)) == 2
+
+
+def test_real_images_are_drawn_as_every_other_candidate_and_none_twice(tmp_path):
+    site = Site(tmp_path / "a", Policy(pooling=True))
+    site.ask("synthesize", site.facts(synthesis={"name": "real"}), run="r/real")
+    sent = site.ask("sample", site.facts(synthesis_run="r/real", sampling=SURROGATE, shared=1000))
+    cohort = cohort_of(site.hospital, site.cohort)
+    train = cohort.split == SPLITS.index("train")
+    own = Scale(low=0.0, high=3.5).into(cohort.images[train])
+    images, labels = sent.tensors["images"], sent.tensors["labels"]
+    assert labels.tolist() == sorted(cohort.labels[train].tolist())
+    whose = [int((own == one).flatten(1).all(dim=1).nonzero()[0, 0]) for one in images]
+    assert sorted(whose) == list(range(len(own)))
+    assert torch.equal(cohort.labels[train][whose], labels)
+
+
+def test_every_file_of_the_room_makes_another_public_start(tmp_path, monkeypatch):
+    for path in Path(synthesis.__file__).parent.glob("*.py"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(imitate.wgan, "__file__", str(tmp_path / "wgan.py"))
+    before = imitate._code()
+    for path in sorted(tmp_path.iterdir()):
+        kept = path.read_bytes()
+        path.write_bytes(kept + b"#")
+        assert imitate._code() != before, path.name
+        path.write_bytes(kept)
+    assert imitate._code() == before
+
+
+def test_a_translation_reads_the_cohort_once(site, monkeypatch):
+    asked, read = site.translation("z_score"), []
+    cohort_in = handler.cohort_in
+    monkeypatch.setattr(handler, "cohort_in", lambda *a: read.append(a) or cohort_in(*a))
+    monkeypatch.setattr(shaping, "read_cohort_file", lambda path: read.append(path) or read_cohort_file(path))
+    site.ask("translate", asked, shared())
+    assert len(read) == 2  # one call, which read one file
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,15 @@ import pytest
 import torch
 import yaml
 
+from harmonize.scale import Scale
 from harmonize.veto import Limits
 from pipelines.check import unanswered
 from pipelines.config import Config
 from pipelines.document import ConfigError
 from pipelines.door import validate
 from pipelines.run import STAGES, main, stages_of
+from pipelines.site.stated import AS_THEY_ARE
+from pipelines.site.words import CONTENTS
 from pipelines_settings import BASE
 from privacy import ledger as book
 from privacy.message import from_bytes, from_file
@@ -150,9 +153,59 @@ def test_pages_tell_of_spaces_and_pictures_of_patients_stay_home(done):
     for site in ("a", "b"):
         own = (done / "sites" / site / "report.html").read_text()
         assert "Image spaces" in own and "How well this hospital" in own
-    assert " before" not in page.partition("Image spaces")[2].partition("What left, by request")[0].replace(
-        "distance before", ""
-    ).replace("correlations before", "").replace("minus before", "").replace("over before", "")
+    assert "no patient's image" not in page and "central baseline" in page  # vafl_central pools them
+    assert CONTENTS["sample"] in page and AS_THEY_ARE not in page
+
+
+def pseudonyms(root: Path) -> set[str]:
+    """Of every patient of every hospital, as short as pages print them."""
+    places = (root / "sites").glob("*/cohorts/*/split.json")
+    return {name[:8] for place in places for names in json.loads(place.read_text()).values() for name in names}
+
+
+def named_on(page: str, names: set[str]) -> set[str]:
+    return {name for name in names if name in page}
+
+
+def test_no_patient_has_a_name_on_the_coordinators_page(done):
+    names, page = pseudonyms(done), (done / "report.html").read_text()
+    assert len(names) == 20
+    assert named_on(page, names) == set()
+    for name in names:
+        assert named_on(page.replace("Image spaces", f"Image spaces {name}"), names) == {name}
+    for site in ("a", "b"):  # where they may stand, they are found
+        assert named_on((done / "sites" / site / "report.html").read_text(), names)
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory) -> Path:
+    """A run that shares the target's own images."""
+    folder = tmp_path_factory.mktemp("real")
+    said = settings()
+    harmonize = said["harmonize"] | {"score": {"release": "public", "target": "b"}, "synthesis": {"name": "real"}}
+    said["harmonize"] = harmonize | {"translate": {"z": {"name": "z_score"}}}
+    said["train"]["methods"] = {"fedavg": {"name": "fedavg"}}
+    said["train"]["method_images"], said["evaluate"] = {"fedavg": "z"}, {"copies": 20, "reference": None}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main([written(folder, said)]) == 0
+    return folder / "runs" / "shapes"
+
+
+def test_patients_own_images_that_were_shared_are_called_so_on_every_page(real):
+    shared = from_bytes((artifact(real, "sample") / "shared.safetensors").read_bytes()).tensors["images"]
+    name = json.loads((artifact(real, "ingest") / "sites.json").read_text())["b"]["cohort"]
+    own = Scale(low=0.0, high=3.5).into(cohort(real, "b", name).tensors["images"])
+    assert all(bool((own == one).flatten(1).all(dim=1).any()) for one in shared)
+    page, at_b, at_a = (
+        (real / place).read_text() for place in ("report.html", "sites/b/report.html", "sites/a/report.html")
+    )
+    assert "no patient's image" not in page
+    assert "training slices of b as they are" in page and AS_THEY_ARE in page and CONTENTS["sample"] not in page
+    assert f"{len(shared)} of its training images, drawn at random" in page and "made up 1" not in page
+    assert AS_THEY_ARE in at_b and AS_THEY_ARE not in at_a and "made-up images, which" not in at_b
+    assert AS_THEY_ARE in (real / "sites" / "b" / "statement.md").read_text()
+    assert named_on(page, pseudonyms(real)) == set()
 
 
 def test_a_second_run_does_nothing(done, monkeypatch, capsys):

@@ -1,17 +1,25 @@
 """What pages show of image spaces: figures that exist, vetoes in words, pictures of both classes."""
 
 import math
+import re
 from dataclasses import replace
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluation.harmony import COLUMNS, REASONS, Harmony, SpaceRow
-from evaluation.report import _environment
+from evaluation.report import Left, RunPage, _environment, coordinator_page
 from harmonize.veto import WORDS
+from harmonize.wgan import WganGp
 from pipelines.cohort.cohort import Cohort
 from pipelines.site.harmony import PAIRS, _shown
+from pipelines.site.stated import AS_THEY_ARE, FORGOTTEN, OUTSIDE
+from pipelines.site.words import CONTENTS
+from pipelines.stages.harmony import described, selected
+from privacy.accounting import cost
+from privacy.events import Gaussian, PoissonSampled, SelfComposed
 
 JUDGED = SpaceRow("north", "vafl", "cyclegan", ("cycle", "prevalence"), {"sw_before": 0.1, "cycle_mae": math.nan})
 
@@ -26,6 +34,62 @@ def cohort(labels, patient):
     y, who = torch.tensor(labels), torch.tensor(patient)
     names = tuple(f"p{k}" for k in range(max(patient) + 1))
     return Cohort(torch.zeros(n, 1, 2, 2), y, who, torch.zeros(n), none, none, torch.zeros(n), names)
+
+
+def page(*left: Left) -> str:
+    """The coordinator's page of a run without a method, in one line of words."""
+    none: dict[str, tuple] = dict.fromkeys(("sites", "scores", "gains", "methods", "missing", "stages", "commands"), ())
+    text = coordinator_page(RunPage("t", "r", "d", "w", True, "", left=left, settings="", **none))
+    return " ".join(re.sub(r"<[^>]+>", "", text).split())
+
+
+NOTHING = "no patient's image, label or record is among them"
+
+
+@pytest.mark.parametrize("text", [CONTENTS["sample"], OUTSIDE])
+def test_the_page_says_that_no_image_left_where_shared_ones_were_made_up(text):
+    assert NOTHING in page(Left("north", "sample", 1, 9, content=text), Left("north", "train", 3, 9))
+
+
+@pytest.mark.parametrize("more", [f"{CONTENTS['sample']} (r/1); {AS_THEY_ARE} (r/2)", AS_THEY_ARE])
+def test_the_page_says_whose_images_left_as_they_are(more):
+    """Whatever this run's own settings are: what left is counted over the life of the ledger."""
+    said = page(Left("north", "sample", 1, 9, content=more), Left("south", "train", 3, 9))
+    assert NOTHING not in said and "are training images of north as they are, with their labels" in said
+    assert more in said, "and what left, by request"
+
+
+def test_the_page_claims_nothing_of_images_of_which_nothing_is_remembered():
+    said = page(Left("north", "sample", 1, 9, content=FORGOTTEN))
+    assert NOTHING not in said and "are training images of north" not in said
+    assert "cannot be told any more of north" in said
+
+
+def test_the_page_tells_of_images_that_were_pooled_in_an_earlier_run_and_not_of_refused_ones():
+    assert NOTHING not in page(Left("north", "pool", 1, 9))
+    assert NOTHING in page(Left("north", "pool", 0, 9), Left("north", "sample", 0, 9, content=AS_THEY_ARE))
+
+
+def test_the_page_does_not_say_of_one_hospital_what_another_sent():
+    both = Left("north", "sample", 1, 9, content=AS_THEY_ARE), Left("south", "sample", 1, 9, content=CONTENTS["sample"])
+    for order in (both, both[::-1]):
+        said = page(*order)
+        assert f"north: {AS_THEY_ARE}" in said and f"south: {CONTENTS['sample']}" in said
+
+
+def test_what_the_papers_noise_buys_is_told_beside_what_is_claimed_for_it():
+    settings = WganGp(variant="paper", critic_steps=5, clip=1.0, sampling=0.25, steps=40)
+    noise = 0.25 * 24 * (2 * 0.25 * math.sqrt(5 * math.log(1e5)) / 10)  # equation 2, on a mean over 6 of 24
+    truly = cost([SelfComposed(PoissonSampled(0.25, Gaussian(noise)), 40)], 1e-5).epsilon
+    assert f"claimed ε = 10; with 24 training patients it truly buys ε = {truly:.3g}" in described(
+        settings, patients=24
+    )
+    assert "the ledger says" in described(settings)
+
+
+def test_no_rule_is_named_for_images_that_none_chose():
+    told = {"images": 24, "tried": 24}
+    assert "rule" not in selected("", told) and "by the rule surrogate" in selected("surrogate", told)
 
 
 def test_every_veto_has_a_word_for_the_table():

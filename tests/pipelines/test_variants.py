@@ -13,8 +13,10 @@ import torch
 import yaml
 from sklearn.metrics import roc_auc_score
 
+from evaluation.floors import MAJORITY
 from evaluation.histograms import count, from_tensors
 from federation.calibration import QUANTILE, adapted, log_odds
+from federation.randomness import derived
 from pipelines.cohort.cohort import Cohort
 from pipelines.cohort.phantom import PhantomSource
 from pipelines.config import Config, SiteSettings
@@ -30,6 +32,7 @@ from pipelines.store import short
 from pipelines.variants import Variant
 from pipelines_settings import BASE
 from privacy import ledger as book
+from privacy.access import minibatches
 from privacy.events import NON_PRIVATE, read
 from privacy.gate import Refused
 from privacy.message import Call, Message, from_bytes
@@ -43,6 +46,8 @@ VARIANTS = {
     "fedavg_adabn": {"of": "fedavg", "calibration": "adabn"},
     "local_adabn_centred": {"of": "local", "calibration": "adabn_centred"},
     "pooled_centred": {"of": "pooled", "calibration": "centred"},
+    "local_latest": {"of": "local", "checkpoint": "latest"},
+    "fedavg_ft": {"of": "fedavg", "calibration": "fine_tuned", "tuning": {"epochs": 2}},
 }
 
 
@@ -73,10 +78,19 @@ def complaints(made: dict) -> list[str]:
         ("v", {"of": "nobody", "calibration": "centred"}, "variants.v.of: 'nobody' is no method; methods are"),
         ("v", {"of": "fedavg_centred", "calibration": "centred"}, "'fedavg_centred' is no method"),
         ("v", {"of": "fedavg", "calibration": "platt"}, "variants.v.calibration: must be 'centred', 'adabn' or"),
-        ("v", {"of": "fedavg"}, "variants.v.calibration: missing; add it"),
+        ("v", {"of": "fedavg"}, "variants.v: says nothing that differs from the method; give a calibration or"),
+        ("v", {"of": "fedavg", "checkpoint": "best"}, "variants.v.checkpoint: must be 'latest', 'global' or"),
         ("v", {"of": "fedavg", "calibration": "centred", "quantile": 1.5}, "variants.v.quantile: must be in [0, 1]"),
         ("v", {"of": "fedavg", "calibration": "centred", "quantile": "median"}, "a number or 'prevalence', found"),
         ("v", {"of": "fedavg", "calibration": "adabn", "quantile": 0.5}, "quantile: must be null for adabn"),
+        ("v", {"of": "fedavg", "calibration": "fine_tuned"}, "tuning belongs to fine_tuned, as in tuning: {epochs: 5}"),
+        ("v", {"of": "fedavg", "calibration": "adabn", "tuning": {"epochs": 1}}, "found one with adabn"),
+        ("v", {"of": "fedavg", "calibration": "fine_tuned", "tuning": {}}, "give either epochs or steps, found None"),
+        (
+            "v",
+            {"of": "fedavg", "calibration": "fine_tuned", "tuning": {"steps": 0}},
+            "tuning.steps: must be >= 1, found 0",
+        ),
         ("v", {"of": "fedavg", "calibration": "centred", "quantil": 0.5}, "unknown key (did you mean 'quantile'?)"),
     ],
 )
@@ -122,7 +136,7 @@ def test_a_private_run_has_no_variants():
     for site in made["sites"].values():
         site["policy"] = {"public": ["counts"]}
     (found,) = complaints(made)
-    assert "evaluate.variants: offsets and statistics are computed from training patients without noise" in found
+    assert "evaluate.variants: offsets, statistics and tuned models come from training patients without noise" in found
     assert found.endswith("which no epsilon covers; remove them, or say privacy: none")
     made["evaluate"]["variants"] = {}
     config(made)
@@ -227,6 +241,28 @@ def test_a_budget_lets_no_calibrated_counts_leave(tmp_path):
         asked(own, {**facts, "calibration": {"of": "m", "calibration": "centred", "quantile": None}})
 
 
+def test_a_tuned_model_is_the_model_trained_on_at_home_by_a_plain_loop(tmp_path):
+    own, facts = hospital(tmp_path)
+    rows = rows_of(read_cohort_file(own.cohort_folder(facts["cohort"]) / COHORT))
+    tuning = {"epochs": None, "steps": 3, "lr": 0.05, "trainable": "head"}
+    said = {"of": "mine", "calibration": "fine_tuned", "quantile": None, "tuning": tuning}
+    reply = asked(own, {**facts, "calibration": said})
+    network, x, y = model().train(), rows["train"].x, rows["train"].y
+    rule = torch.optim.Adam(network.head.parameters(), lr=0.05)
+    draws = torch.Generator().manual_seed(derived(derived(0, "a", "fine_tuned"), "draws"))
+    stream = minibatches(y, batch=24, balance=False, generator=draws)
+    for _ in range(3):
+        index = next(stream)
+        rule.zero_grad()
+        torch.nn.functional.cross_entropy(network(x[index]).logits, y[index]).backward()
+        rule.step()
+    p = network.eval()(rows["test"].x).logits.softmax(dim=1).detach().numpy()
+    slow = count(rows["test"].y, p, rows["test"].patient, copies=0, seed=0)
+    assert np.array_equal(from_tensors(reply.tensors).scores[0], slow.scores[0])
+    plain = asked(own, facts, run="r/plain")
+    assert not np.array_equal(from_tensors(reply.tensors).scores[0], from_tensors(plain.tensors).scores[0])
+
+
 # A whole run
 
 
@@ -245,15 +281,17 @@ def test_every_variant_is_a_line_of_every_table(run):
     (scores,) = run.glob("report/*/scores.csv")
     rows = list(csv.DictReader(scores.open()))
     labels = [*METHODS, *VARIANTS]
-    assert list(dict.fromkeys(row["method"] for row in rows)) == labels
+    assert list(dict.fromkeys(row["method"] for row in rows)) == [*labels, MAJORITY]
     lines = {
         label: {(r["protocol"], r["sites"], r["measure"]) for r in rows if r["method"] == label} for label in labels
     }
     for label, variant in VARIANTS.items():
-        assert lines[label] == lines[variant["of"]]
-        assert {protocol for protocol, _, _ in lines[label]} == {"private", "private mean", "overall", "public"}
+        only_home = {"public"} if "tuning" in variant else set()
+        assert lines[label] == {line for line in lines[variant["of"]] if line[0] not in only_home}
+        protocols = {"private", "private mean", "overall", "public"}
+        assert {protocol for protocol, _, _ in lines[label]} == protocols - only_home
     gains = {row["method"] for row in rows if row["gain"]}
-    assert gains == set(labels), "a variant can be the reference"
+    assert gains == {*labels, MAJORITY}, "a variant can be the reference"
     page = (run / "report.html").read_text()
     assert all(label in page for label in VARIANTS)
 
@@ -299,11 +337,11 @@ def test_the_usable_models_and_the_methods_own_scores_stay_those_of_the_methods(
 def test_each_line_of_the_ledger_says_that_no_epsilon_covers_it(run):
     for site in "ab":
         lines = [line for line in book.lines(run / "sites" / site / "ledger.jsonl") if line["request"] == "evaluate"]
-        # Own models: fedavg and its 3 variants, local and its variant. Of the other site: local's two. The pooled two.
-        assert len(lines) == 6 + 2 + 2
+        # Own models: fedavg and its 4 variants, local and its 2. Of the other site: local's three. The pooled two.
+        assert len(lines) == 8 + 3 + 2
         assert {line["event"]["kind"] for line in lines} == {"non_private"}
         exports = [line for line in book.lines(run / "sites" / site / "ledger.jsonl") if line["request"] == "export"]
-        assert len(exports) == 2, "a model is handed out once, for all its variants"
+        assert len(exports) == 3, "a model is handed out once, for all its variants with one checkpoint"
 
 
 def test_another_variant_trains_nothing(run, capsys, monkeypatch):

@@ -48,7 +48,7 @@ def source(path, **options):
 
 def test_lines_are_coded_and_what_does_not_fit_has_a_reason(table):
     shares = {"train": 0.5, "validation": 0.0, "test": 0.5}
-    cohort, rejected, facts, names = read_cohort(source(table), None, FEATURES, fractions=shares, seed=0, key=KEY)
+    cohort, rejected, facts, names, *_ = read_cohort(source(table), None, FEATURES, fractions=shares, seed=0, key=KEY)
     by_patient = {
         names[cohort.patients[p]]: x for p, x in zip(cohort.patient.tolist(), cohort.images.tolist(), strict=True)
     }
@@ -145,7 +145,7 @@ def declared(tmp_path, lines=LINES, images=DECLARED):
 
 
 def test_declared_ranges_cut_and_scale_numbers_and_leave_categories(tmp_path):
-    cohort, rejected, _, names = declared(tmp_path)
+    cohort, rejected, _, names, *_ = declared(tmp_path)
     assert not rejected and cohort.recipe["scale"] is None
     found = {names[cohort.patients[p]]: x for p, x in zip(cohort.patient.tolist(), cohort.images.tolist(), strict=True)}
     assert found == {"a": [0.5, 0.25, 0, 0], "b": [1, 1, 0, 1], "c": [0, 0, 1, 0], "d": [0, 0.5, 1, 0]}
@@ -172,7 +172,7 @@ def test_declared_scaling_is_numpys_interpolation_and_has_an_inverse(values, low
 def test_the_sites_own_page_tells_the_tables_numbers_however_they_were_scaled(tmp_path, normalize):
     images = DECLARED if normalize == "declared" else replace(DECLARED, normalize=normalize, ranges={})
     inside = [("a", 55, 0.0, "none"), ("b", 88, 6.0, "much"), ("c", 21, -2.0, "some"), ("d", 33, 2.7, "some")]
-    cohort, _, _, names = declared(tmp_path, inside, images)
+    cohort, _, _, names, *_ = declared(tmp_path, inside, images)
     order = [names[cohort.patients[p]] for p in cohort.patient.tolist()]
     wanted = {name: line for name, *line in inside}
     told = features_of(cohort)
@@ -228,7 +228,7 @@ def test_fed_heart_disease_has_the_published_patients(data, monkeypatch):
     config = load("heart_disease.yaml")
     assert config.images.inputs == (13,)
     for name, site in config.sites.items():
-        cohort, _, facts, _ = read_cohort(
+        cohort, _, facts, *_ = read_cohort(
             site.source,
             None,
             config.images,

@@ -47,7 +47,7 @@ def read(hospital: Path, images: Pictures | None = None, **options: object):
 
 
 def test_pictures_become_a_cohort_split_by_patient(hospital):
-    cohort, rejected, facts, names = read(hospital)
+    cohort, rejected, facts, names, *_ = read(hospital)
     assert not rejected
     assert (cohort.images.shape, cohort.lesion.shape) == ((12, 3, 16, 16), (12, 0))
     assert (facts["patients"], facts["images"], facts["positives"], len(names)) == (6, 12, 6, 6)
@@ -57,7 +57,7 @@ def test_pictures_become_a_cohort_split_by_patient(hospital):
 
 
 def test_only_lines_of_this_site_are_used_and_watched(hospital):
-    cohort, _, facts, _ = read(hospital, where={"site": ("graz",)})
+    cohort, _, facts, *_ = read(hospital, where={"site": ("graz",)})
     assert (len(cohort.labels), facts["unselected_series"]) == (4, 8)
     graz = source(hospital, where={"site": ("graz",)})
     before = survey(graz, None)
@@ -80,7 +80,7 @@ def test_each_trouble_has_its_reason(hospital):
     (hospital / "pictures" / "7.png").write_bytes(b"\x89PNG broken")
     frames = [Image.new("L", (8, 8)), Image.new("L", (8, 8), 9)]
     frames[0].save(hospital / "pictures" / "8.png", save_all=True, append_images=frames[1:], format="TIFF")
-    _, rejected, _, _ = read(hospital)
+    _, rejected, *_ = read(hospital)
     assert Counter(found.reason for found in rejected) == {
         "no_patient": 1,
         "bad_label": 1,
@@ -97,7 +97,7 @@ def test_a_picture_that_two_patients_claim_is_nobodys(hospital):
     table = (hospital / "labels.csv").read_text().splitlines()
     table[1] = "11.png,P0,graz,0"
     (hospital / "labels.csv").write_text("\n".join(table))
-    cohort, rejected, _, _ = read(hospital)
+    cohort, rejected, *_ = read(hospital)
     assert [found.reason for found in rejected] == ["duplicate_picture"] * 2
     assert len(cohort.labels) == 10
 

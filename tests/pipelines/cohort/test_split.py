@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.cohort.split import SPLITS, division_code, split_patients
+from pipelines.cohort.split import SPLITS, Fold, division_code, fold_numbers, split_patients
 
 USUAL = {"train": 0.5, "validation": 0.15, "test": 0.35}
 cohorts = st.dictionaries(st.text(min_size=1, max_size=6), st.integers(0, 1), max_size=60)
@@ -167,3 +167,69 @@ def test_a_division_has_one_code_and_every_part_of_it_counts() -> None:
         code(fractions={"train": 0.5, "validation": 0.2, "test": 0.3}),
     ]
     assert all(one != other for one, other in combinations([code(), *others], 2))
+
+
+@settings(deadline=None)
+@given(cohorts, st.integers(2, 7), st.integers(0, 2**32))
+def test_folds_are_disjoint_complete_and_even_in_size_and_in_each_class(labels, folds, seed) -> None:  # type: ignore[no-untyped-def]
+    numbers = fold_numbers(labels, folds=folds, seed=seed)
+    assert list(numbers) == sorted(labels) and set(numbers.values()) <= set(range(folds))
+    for group in (None, 0, 1):
+        sizes = [
+            sum(number == fold and group in (None, labels[p]) for p, number in numbers.items()) for fold in range(folds)
+        ]
+        assert max(sizes) - min(sizes) <= 1
+
+
+@settings(deadline=None)
+@given(cohorts, shares, st.integers(2, 6), st.integers(0, 2**32), st.booleans())
+def test_over_all_folds_every_patient_is_tested_once(labels, fractions, folds, seed, independent) -> None:  # type: ignore[no-untyped-def]
+    said = {"fractions": fractions, "seed": seed, "independent": independent, "key": b"k"}
+    splits = [split_patients(labels, fold=Fold(number, folds), **said) for number in range(folds)]
+    tested = Counter(patient for split in splits for patient, where in split.items() if where == "test")
+    assert tested == dict.fromkeys(labels, 1)
+    for split in splits:
+        assert list(split) == sorted(labels)
+        free = [where for where in split.values() if where != "test"]
+        share = fractions["train"] / (fractions["train"] + fractions["validation"])
+        forced = int(len(free) * share < 1)
+        assert independent or abs(free.count("train") - len(free) * share) < 1 + 1e-6 + forced
+
+
+@settings(deadline=None)
+@given(patients, shares, st.integers(2, 5), st.integers(0, 2**32))
+def test_alone_or_among_others_a_patient_is_in_the_same_independent_fold(labels, fractions, folds, seed) -> None:  # type: ignore[no-untyped-def]
+    said = {"fractions": fractions, "seed": seed, "independent": True, "fold": Fold(0, folds), "key": b"secret"}
+    found = split_patients(labels, **said)
+    for patient in labels:
+        assert split_patients({patient: 1}, **said) == {patient: found[patient]}
+
+
+def test_independent_folds_hang_on_the_hospitals_key_and_are_even_on_average() -> None:
+    labels = {f"p{number}": 0 for number in range(4000)}
+    one, other = (fold_numbers(labels, folds=5, seed=0, independent=True, key=key) for key in (b"a", b"b"))
+    assert one != other
+    sizes = Counter(one.values())
+    assert all(abs(sizes[fold] - 800) < 4 * math.sqrt(4000 * 0.2 * 0.8) for fold in range(5))
+    split = split_patients(labels, fractions=USUAL, seed=0, independent=True, key=b"a", fold=Fold(2, 5))
+    kinds = Counter((one[patient], where) for patient, where in split.items())
+    for fold in (0, 1, 3, 4):  # the fold tells nothing of the split
+        spread = math.sqrt(sizes[fold] * 0.77 * 0.23)
+        assert abs(kinds[fold, "train"] - sizes[fold] * 0.5 / 0.65) < 4 * spread
+
+
+def test_a_fold_and_named_test_patients_do_not_go_together_and_one_fold_is_none() -> None:
+    with pytest.raises(ValueError, match=r"1 patients are named, and a fold is the test"):
+        split_patients({"a": 1}, fractions=USUAL, seed=0, test=("a",), fold=Fold(0, 2))
+    with pytest.raises(ValueError, match=r"folds must be >= 2, found 1"):
+        fold_numbers({"a": 1}, folds=1, seed=0)
+
+
+def test_folds_and_parts_count_in_the_code_of_a_division_and_nothing_else_changed_it() -> None:
+    said: dict[str, object] = {"seed": 1, "test": (), "independent": True, "key": b"k" * 32}
+    codes = [
+        division_code(USUAL, **said, **more)  # type: ignore[arg-type]
+        for more in ({}, {"fold": Fold(0, 5)}, {"fold": Fold(1, 5)}, {"fold": Fold(1, 4)}, {"part": {"number": 1}})
+    ]
+    assert len(set(codes)) == len(codes)
+    assert codes[0] == "082a5fd849db", "ledgers hold codes: a division that was named before has the same name now"

@@ -1,0 +1,93 @@
+"""FedDyn: each site's loss gets a linear and a quadratic term, so that its own optimum moves to the common one.
+
+Acar, Zhao, Navarro, Mattina, Whatmough, Saligrama: Federated Learning Based on Dynamic Regularization, ICLR 2021,
+algorithm 1.
+
+What the paper leaves open, and how it is read here. Its inner problem is an exact minimum; a round of local work stands
+for it, so the site's gradient at the minimum is what the first-order condition says, g_k - alpha (theta_k - theta). Its
+objective is the plain mean of the sites' losses; `weights: size` makes it the mean over examples as the authors'
+released code does, by alpha n_mean / n_k at site k (and a site with an alpha of its own weighs alpha / alpha_k). The
+released code also clips gradients to norm 10 and reports means of the sites' models; here it is the theta of algorithm
+1, which is what all sites get. Buffers are averaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import nn
+
+from federation.algorithm import Memory, State
+from federation.descent import Site, Work
+from federation.fedavg import Weights, descend_from
+from federation.fedopt import averaged, parted
+from federation.parameters import combined, difference, loaded, prefixed, read, section, trainable, zeros
+from federation.task import Task
+from privacy.message import Call, Json, Message, Params, as_mapping
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDyn:
+    """theta_k <- argmin L_k(w) - <g_k, w> + alpha/2 |w - theta|^2; g_k <- g_k - alpha (theta_k - theta);
+    h <- h - alpha/m sum_k (theta_k - theta); theta <- mean theta_k - h/alpha, with m the number of all sites.
+
+    alpha: the paper tries 0.1, 0.01 and 0.001. A small one trusts a site more and steps further.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["feddyn"] = "feddyn"
+    alpha: float = 0.1
+    weights: Weights = "uniform"
+
+    def __post_init__(self) -> None:
+        if not self.alpha > 0:
+            raise ValueError(f"alpha must be > 0 (fedavg has no such term), found {self.alpha}")
+
+    def network(self, task: Task) -> nn.Module:
+        return task.network()
+
+    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
+        return []
+
+    def introduce(self, site: Site) -> Message:
+        return Message({}, {"n": site.size()} if self.weights == "size" else {})
+
+    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
+        n = {site: float(str(said.facts.get("n", 1))) for site, said in introductions.items()}
+        mean = sum(n.values()) / len(n)
+        scales: dict[str, Json] = {site: mean / max(1.0, value) for site, value in sorted(n.items())}
+        return Message(prefixed("model", initial), {"scales": scales})
+
+    def send(self, state: State, site: str, call: Call) -> Message:
+        scale = as_mapping(state.facts["scales"])[site]
+        return Message(prefixed("model", section(state.tensors, "model")), {"scale": scale})
+
+    def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
+        theta = section(received.tensors, "model")
+        alpha = self.alpha * float(str(received.facts["scale"]))
+        module = loaded(self.network(site.task), theta)
+        g = section(memory.tensors, "gradient") or zeros({n: theta[n] for n in trainable(module)})
+
+        def pull(w: Params) -> Params:  # gradient of -<g, w> + alpha/2 |w - theta|^2
+            return {n: alpha * (value - theta[n]) - g[n] for n, value in w.items()}
+
+        descent = descend_from(site, module, memory, correction=pull)
+        w = read(module)
+        g = {n: g[n] - alpha * (w[n] - theta[n]) for n in g}
+        kept = {**prefixed("gradient", g), **prefixed("optimizer", descent.optimizer)}
+        return Message(parted(module, prefixed("model", w))), Message(kept)
+
+    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
+        theta = section(state.tensors, "model")
+        mean, buffers = averaged(replies, "uniform")
+        step = difference(mean, theta)
+        share = len(replies) / len(as_mapping(state.facts["scales"]))
+        h = combined(section(state.tensors, "h") or zeros(step), plus=step, times=-self.alpha * share)
+        moved = combined(mean, plus=h, times=-1.0 / self.alpha)
+        return Message({**prefixed("model", {**buffers, **moved}), **prefixed("h", h)}, state.facts)
+
+    def model(self, site: Site, received: Message, memory: Memory) -> Params:
+        return section(received.tensors, "model")

@@ -1,0 +1,119 @@
+"""FedSLD: the loss of an example is weighted by how common its label is everywhere, over how common it is here.
+
+Luo, Wu: FedSLD: Federated Learning with Shared Label Distribution for Medical Image Classification, ISBI 2022,
+algorithm 1 and equations 1 to 3.
+
+What the paper leaves open or prints otherwise, and how it is read here. Equation 3 sums over the batch, which is a
+learning rate times the batch size: the default is the mean, as in every other method (`reduction`). The weights of a
+batch do not average to 1 but to the common share of the labels present in it, so a site with one label learns slower
+and is not rebalanced: as printed by default; `normalize` divides by that share. A weight by the batch's own labels
+hangs on who else is in it, so one patient would move everybody's gradient and clipping would not bound it: private
+training wants `share: site`, the site's label shares as they were released. Shares count what the loss counts:
+examples, or patients in private training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from federation.algorithm import Memory, State
+from federation.descent import Site, Work
+from federation.fedavg import merged, reply
+from federation.parameters import loaded, prefixed, section
+from federation.task import Task
+from privacy.access import Batch, Forward, Objective
+from privacy.message import Call, Json, Message, Params, as_list, as_mapping
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSld:
+    """l_k <- P(y_k) / p(y_k) l_k, where P(c) = sum_i n_ic / sum_i n_i, and p(c) is the share of c in the batch.
+
+    share: p of the `batch`, or of the whole `site`. reduction: over the batch. The sites' label shares are released
+    once, in the introduction.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["fedsld"] = "fedsld"
+    share: Literal["batch", "site"] = "batch"
+    reduction: Literal["mean", "sum"] = "mean"
+    normalize: bool = False
+
+    def network(self, task: Task) -> nn.Module:
+        return task.network()
+
+    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
+        found = []
+        if private and self.share == "batch":
+            found.append(
+                "fedsld with share: batch weighs a patient by who else is in the batch, which clipping does not bound: "
+                "say share: site"
+            )
+        if private and self.reduction == "sum":
+            found.append("fedsld with reduction: sum has no batch to sum over in private training: say reduction: mean")
+        if work.balance and self.share == "site":
+            found.append(
+                "fedsld with share: site weighs by a site's labels, and balance: true draws others: "
+                "say balance: false, or share: batch"
+            )
+        return found
+
+    def introduce(self, site: Site) -> Message:
+        shares: list[Json] = [float(value) for value in site.shares()]
+        return Message({}, {"n": site.size(), "shares": shares})
+
+    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
+        n = {site: float(str(said.facts["n"])) for site, said in introductions.items()}
+        shares: dict[str, Json] = {site: as_list(said.facts["shares"]) for site, said in sorted(introductions.items())}
+        prior = sum(n[site] * _tensor(shares[site]) for site in shares) / sum(n.values())
+        return Message(prefixed("model", initial), {"prior": torch.as_tensor(prior).tolist(), "shares": shares})
+
+    def send(self, state: State, site: str, call: Call) -> Message:
+        own = as_mapping(state.facts["shares"])[site]  # of this site only, as it left there: nothing is told twice
+        return Message(state.tensors, {"prior": state.facts["prior"], "shares": own})
+
+    def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
+        module = loaded(self.network(site.task), section(received.tensors, "model"))
+        objective = self._objective(site.task, _tensor(received.facts["prior"]), _tensor(received.facts["shares"]))
+        descent = site.descend(module, objective, optimizer=section(memory.tensors, "optimizer"))
+        return reply(module, site), Message(prefixed("optimizer", descent.optimizer))
+
+    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
+        return Message(prefixed("model", merged(replies, "size")), state.facts)
+
+    def model(self, site: Site, received: Message, memory: Memory) -> Params:
+        return section(received.tensors, "model")
+
+    def _objective(self, task: Task, prior: Tensor, shares: Tensor) -> Objective:
+        """Equation 3 for each example (b,), to be averaged."""
+
+        def objective(forward: Forward, batch: Batch) -> Tensor:
+            loss = task.objective(forward, batch)
+            if batch.y is None:
+                raise TypeError("fedsld weighs by labels, found none")
+            p = shares.to(loss.device)
+            if self.share == "batch":
+                p = torch.bincount(batch.y, minlength=task.classes).double() / len(batch.y)
+            weight = label_weights(prior.to(loss.device), p, normalize=self.normalize)
+            return loss * weight[batch.y].to(loss.dtype) * (len(batch.y) if self.reduction == "sum" else 1)
+
+        return objective
+
+
+def label_weights(prior: Tensor, p: Tensor, *, normalize: bool) -> Tensor:
+    """P(c) / p(c), (classes,), and 0 for labels that are not there.
+
+    normalize: divide by the common share of the labels that are there, so that weights average to 1 under p.
+    """
+    weight = torch.where(p > 0, prior / p.clamp(min=1e-12), 0.0)
+    return weight / torch.where(p > 0, prior, 0.0).sum() if normalize else weight
+
+
+def _tensor(values: Json) -> Tensor:
+    return torch.tensor([float(str(value)) for value in as_list(values)], dtype=torch.float64)

@@ -1,0 +1,77 @@
+"""A trained model trained on at one hospital, after the federation: FedAvg-FT, FedProx-FT, FedBABU's own evaluation.
+
+The comparison tables of APPLE and PGFed have FedAvg and FedProx so; Oh, Kim, Yun, FedBABU, ICLR 2022, section 4, tunes
+the whole network or its head; CusFL, table XIV, goes on for 100 rounds after 200. Nothing is sent any more. The tuned
+model is the hospital's own: it is scored at home and never handed out.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor, nn
+
+from federation.descent import Site
+from federation.task import Output, cross_entropy
+from privacy.access import Batch, Forward
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """epochs or steps: exactly one. lr: null = that of the method's own work. trainable: the whole network, or every
+    parameter of a part whose name begins with `head` or ends so (`personal_head`).
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    epochs: int | None = None
+    steps: int | None = None
+    lr: float | None = None
+    trainable: Literal["all", "head"] = "all"
+
+    def __post_init__(self) -> None:
+        found = [
+            f"{name} must be >= 1, found {value}"
+            for name, value in (("epochs", self.epochs), ("steps", self.steps))
+            if value is not None and value < 1
+        ]
+        if (self.epochs is None) == (self.steps is None):
+            found.append(f"give either epochs or steps, found {self.epochs} and {self.steps}")
+        if self.lr is not None and not self.lr > 0:
+            found.append(f"lr must be > 0 or null, found {self.lr}")
+        if found:
+            raise ValueError("; ".join(found))
+
+
+def fine_tuned(site: Site, module: nn.Module, tuning: Tuning) -> nn.Module:
+    """A copy of the model, trained on this site's training patients by the optimizer of its work, started afresh.
+
+    Raises:
+        ValueError: `trainable: head`, and no parameter of the network belongs to a head.
+    """
+    tuned = copy.deepcopy(module)
+    if tuning.trainable == "head" and not any(_head(name) for name, _ in tuned.named_parameters()):
+        raise ValueError(f"{type(module).__name__} has no part that is a head; say trainable: all")
+
+    def objective(forward: Forward, batch: Batch) -> Tensor:
+        output = forward(batch.x)
+        if not isinstance(output, Output) or batch.y is None:
+            raise TypeError(f"a network returns Output and training needs labels, found {type(output).__name__}")
+        # A wrapper around several networks has no maps, which a model's own loss may need.
+        return cross_entropy(output, batch.y) if output.maps is None else site.task.model.losses(output, batch.y)
+
+    site.descend(
+        tuned,
+        objective,
+        epochs=tuning.epochs,
+        steps=tuning.steps,
+        lr=tuning.lr,
+        trainable=_head if tuning.trainable == "head" else None,
+    )
+    return tuned.eval()
+
+
+def _head(name: str) -> bool:
+    return name.split(".")[0].endswith("head")

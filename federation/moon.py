@@ -1,0 +1,120 @@
+"""MOON: a site's features are drawn to those of the global model and away from those of its own last model.
+
+Li, He, Song: Model-Contrastive Federated Learning, CVPR 2021, equations 3 and 4, algorithm 1.
+
+What the paper leaves open, and how it is read here. The two models that are compared with are in evaluation mode and do
+not learn, as in the authors' released code. A site that never had a model merged has nothing to be pushed away from:
+no contrast then, as in that code, whose loss over the positive pair alone is zero (of a site that joins later it would
+take an untrained network instead). One previous model is kept, the released code's default, and the paper's. Features
+are those before the network's head; the paper puts a two-layer projection before it, which is a matter of the network.
+
+FENDA's released code contrasts the same way, but its earlier versions replaced the previous model at every receipt of
+parameters, that for validation included: then positive and negative are the same model, and the loss has no gradient.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from federation.algorithm import Memory, State
+from federation.descent import Site, Work
+from federation.fedavg import Weights, merged, reply
+from federation.parameters import loaded, prefixed, read, section
+from federation.task import Output, Task
+from privacy.access import Batch, Forward, Objective
+from privacy.message import Call, Message, Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moon:
+    """l + mu l_con, l_con = -log(e^(cos(z, z_glob)/T) / (e^(cos(z, z_glob)/T) + e^(cos(z, z_prev)/T))).
+
+    mu: 0 is FedAvg; 0.1, 1, 5 and 10 are tried in the paper, 1 is the released code's default. temperature: T.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["moon"] = "moon"
+    mu: float = 1.0
+    temperature: float = 0.5
+    weights: Weights = "size"
+
+    def __post_init__(self) -> None:
+        found = [] if self.mu >= 0 else [f"mu must be >= 0, found {self.mu}"]
+        found += [] if self.temperature > 0 else [f"temperature must be > 0, found {self.temperature}"]
+        if found:
+            raise ValueError("; ".join(found))
+
+    def network(self, task: Task) -> nn.Module:
+        return task.network()
+
+    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
+        if any(not name.startswith("head.") for name, _ in module.named_parameters()):
+            return []
+        return [
+            f"moon would be fedavg on {type(module).__name__}: nothing before its head is trained, so its features are "
+            "the same for every site: choose a network with a hidden layer"
+        ]
+
+    def introduce(self, site: Site) -> Message:
+        return Message()
+
+    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
+        return Message(prefixed("model", initial))
+
+    def send(self, state: State, site: str, call: Call) -> Message:
+        return state
+
+    def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
+        w_t = section(received.tensors, "model")
+        module = loaded(self.network(site.task), w_t)
+        previous = section(memory.tensors, "previous")
+        objective: Objective = site.task.objective
+        if previous:
+            objective = self._objective(site.task, frozen(module, w_t), frozen(module, previous))
+        descent = site.descend(module, objective, optimizer=section(memory.tensors, "optimizer"))
+        kept = {**prefixed("previous", read(module)), **prefixed("optimizer", descent.optimizer)}
+        return reply(module, site), Message(kept)
+
+    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
+        return Message(prefixed("model", merged(replies, self.weights)))
+
+    def model(self, site: Site, received: Message, memory: Memory) -> Params:
+        return section(received.tensors, "model")
+
+    def _objective(self, task: Task, received: nn.Module, previous: nn.Module) -> Objective:
+        """The task's loss and the contrast of each example (b,); one pass through the network for both."""
+
+        def objective(forward: Forward, batch: Batch) -> Tensor:
+            output = forward(batch.x)
+            loss = task.objective(lambda _: output, batch)
+            z = _features(output)
+            toward, away = (cosine(z, _features(model(batch.x))) for model in (received, previous))
+            return loss + self.mu * functional.softplus((away - toward) / self.temperature)
+
+        return objective
+
+
+def cosine(left: Tensor, right: Tensor) -> Tensor:
+    """Cosine similarity of features (b, d) with features (b, d), in [-1, 1]: (b,)."""
+    return functional.cosine_similarity(left, right, dim=1)
+
+
+def frozen(module: nn.Module, params: Params) -> nn.Module:
+    """A copy of the module with these parameters, that neither learns nor follows its batches.
+
+    A copy, because a new network would draw its start from torch's generator, and dropout would go on elsewhere.
+    """
+    return loaded(copy.deepcopy(module), params).eval().requires_grad_(False)
+
+
+def _features(output: object) -> Tensor:
+    if not isinstance(output, Output):
+        raise TypeError(f"a network returns Output, found {type(output).__name__}")
+    return output.features

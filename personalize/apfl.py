@@ -1,0 +1,149 @@
+"""APFL: every site answers with a mixture of a local model and the federated one, and learns how much of each.
+
+Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, arXiv 2003.13461, algorithm 1: w_i <- w_i - eta grad
+f_i(w_i), v_i <- v_i - eta grad_v f_i(m), alpha_i <- alpha_i - eta_alpha d f_i(m) / d alpha_i clipped to [0, 1], with
+m = alpha_i v_i + (1 - alpha_i) w_i: alpha weights the local twin. All on one batch, and no gradient of m reaches w.
+
+That m mixes parameters. The FENDA benchmark mixes outputs (logits here), which is the default, as its tables are what
+we compare with; for a linear model both are one. alpha moves once a round, at the first step, by plain gradient descent
+whatever the optimizer is. Released code (FedTorch, and FL4Health after it) takes as alpha's gradient
+<v - w, alpha grad_v + (1 - alpha) grad_w> + 0.02 alpha with the values after that step: `variant: official`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import ClassVar, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from federation.algorithm import Memory, State
+from federation.descent import Site, Work
+from federation.fedavg import Weights, merged
+from federation.parameters import loaded, prefixed, read, section, select
+from federation.task import Output, Task
+from personalize.twins import both, is_shared, losses_of_both, of_both, start_once, with_merged, with_start
+from privacy.message import Call, Message, Params
+
+DECAY = 0.02  # of `variant: official`: an addend that no paper names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Apfl:
+    """alpha: the local twin's weight at the start; with `adaptive` it is learnt at the rate alpha_lr.
+
+    alpha = 1 held is local training, alpha = 0 held is FedAvg. weights: of the shared twins' mean.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["apfl"] = "apfl"
+    alpha: float = 0.5
+    adaptive: bool = True
+    alpha_lr: float = 0.01
+    mix: Literal["outputs", "parameters"] = "outputs"
+    variant: Literal["paper", "official"] = "paper"
+    weights: Weights = "size"
+
+    def __post_init__(self) -> None:
+        found = [] if 0 <= self.alpha <= 1 else [f"alpha must be in [0, 1], found {self.alpha}"]
+        found += [] if self.alpha_lr > 0 else [f"alpha_lr must be > 0, found {self.alpha_lr}: say adaptive: false"]
+        if found:
+            raise ValueError("; ".join(found))
+
+    def network(self, task: Task) -> nn.Module:
+        return _Mixed(task.network(), self.alpha, self.mix)
+
+    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
+        return []
+
+    def introduce(self, site: Site) -> Message:
+        return Message()
+
+    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
+        return with_start(select(initial, is_shared))
+
+    def send(self, state: State, site: str, call: Call) -> Message:
+        return start_once(state, site, call)
+
+    def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
+        start = section(received.tensors, "start") or section(received.tensors, "model")
+        mixed = loaded(self.network(site.task), self._params(received, memory, start))
+        descent = site.descend(
+            mixed,
+            losses_of_both(site.task),
+            trainable=lambda name: self.adaptive or name != "alpha",
+            rates={"alpha": 0.0},  # `after` moves it: an adaptive optimizer would make of any gradient a full step
+            after=self._moved() if self.adaptive else None,
+            optimizer=section(memory.tensors, "optimizer"),
+        )
+        after = read(mixed)
+        kept = {n: value for n, value in after.items() if not is_shared(n)}
+        sent = Message(prefixed("model", select(after, is_shared)), {"n": site.size()})
+        tensors = {**prefixed("personal", kept), **prefixed("optimizer", descent.optimizer)}
+        return sent, Message(tensors, {"notes": {"alpha": float(after["alpha"])}})
+
+    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
+        return with_merged(state, merged(replies, self.weights))
+
+    def model(self, site: Site, received: Message, memory: Memory) -> Params:
+        return self._params(received, memory, section(received.tensors, "model"))
+
+    def _params(self, received: Message, memory: Memory, start: Params) -> Params:
+        alpha = torch.tensor([self.alpha], device=next(iter(start.values())).device)
+        return of_both(received, memory, start, {"alpha": alpha})
+
+    def _moved(self) -> Callable[[nn.Module], None]:
+        """Moves alpha after the first step of a round; later steps leave it."""
+        steps = iter((True,))
+
+        def move(module: nn.Module) -> None:
+            if not next(steps, False):
+                return
+            alpha = cast(_Mixed, module).alpha
+            slope = cast(Tensor, alpha.grad) if self.variant == "paper" else _official(cast(_Mixed, module))
+            with torch.no_grad():
+                alpha.copy_((alpha - self.alpha_lr * slope).clamp(0.0, 1.0))
+
+        return move
+
+
+def _official(mixed: _Mixed) -> Tensor:
+    """The released rule, from the gradients of the step just taken."""
+    alpha = mixed.alpha.detach()
+    total = DECAY * alpha
+    for v, w in zip(mixed.personal.parameters(), mixed.shared.parameters(), strict=True):
+        slope = alpha * cast(Tensor, v.grad) + (1 - alpha) * cast(Tensor, w.grad)
+        total = total + ((v - w).detach() * slope).sum()
+    return total
+
+
+class _Mixed(nn.Module):
+    """Two twins and alpha. Mixing parameters, the buffers of `personal` are those of the mixture."""
+
+    def __init__(self, network: nn.Module, alpha: float, mix: str) -> None:
+        super().__init__()
+        self.shared, self.personal = network, deepcopy(network)
+        self.alpha = nn.Parameter(torch.tensor([alpha]))
+        self.mix = mix
+
+    def forward(self, x: Tensor, apart: bool = False) -> Output | tuple[Output, Output]:
+        """The mixture; with `apart` the shared twin and the mixture, through which no gradient reaches it."""
+        if self.mix == "outputs":
+            one, two = both(self.shared, self.personal, x)
+            mixture = _output(self.alpha, two, one)
+        else:
+            w = dict(self.shared.named_parameters())
+            m = {n: self.alpha * v + (1 - self.alpha) * w[n].detach() for n, v in self.personal.named_parameters()}
+            one, mixture = both(self.shared, lambda x: functional_call(self.personal, m, (x,)), x)
+        return (one, mixture) if apart else mixture
+
+
+def _output(alpha: Tensor, v: Output, w: Output) -> Output:
+    logits = alpha * v.logits + (1 - alpha) * w.logits.detach()
+    maps = None if v.maps is None or w.maps is None else alpha * v.maps + (1 - alpha) * w.maps.detach()
+    return Output(logits, torch.cat([v.features, w.features.detach()], dim=1), maps)

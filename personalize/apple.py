@@ -1,0 +1,169 @@
+"""APPLE: each site diagnoses with a mixture of all sites' core models and learns how much of each to take.
+
+Luo, Wu: Adapt to Adaptation: Learning Personalization for Cross-Silo Federated Learning, IJCAI 2022, as told in the
+slides of Luo's proposal (2025), where the schedule, its length, the rates and the start of p are not given: those here
+are of the released code (pFL-APPLE). It sums outputs layer by layer, which is the same only for affine layers without
+norms; here parameters are mixed. Its pull has no 1/2, so its mu is half of this one, and its cores start independently.
+The slides do not say which M cores to take: after a first full download those with the largest |p_ij| are asked for.
+Buffers are the site's own: p may be negative, and a mixture of running variances with it.
+
+A core model goes to every other site and not only to the coordinator, and so do the shares p_0: the recipient is all
+sites. p stays at home; only with M the coordinator hears for whom a site asks. Weight decay would pull p to 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from federation.algorithm import Memory, State
+from federation.descent import Site, Work
+from federation.fedavg import Weights
+from federation.parameters import loaded, prefixed, read, section, select, trainable
+from federation.task import Task
+from privacy.message import Call, Json, Message, Params, as_list, as_mapping
+
+
+@dataclass(frozen=True, kw_only=True)
+class Apple:
+    """w_i = sum_j p_ij c_j; c_i <- c_i - eta_1 grad F_i(w_i); p_i <- p_i - eta_2 (grad F_i(w_i) + mu s(r) (p_i - p_0)).
+
+    eta_2: learning rate of p; eta_1 is that of the work. mu: peak of the pull to p_0, which weights makes n_j / n or
+    1 / K. s(r) falls from 1 over L rounds (0.001^(r/L) or a half cosine), then is 0. M: cores a site downloads in a
+    round; null is all. cores: whether they start alike.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["apple"] = "apple"
+    eta_2: float = 1e-3
+    mu: float = 0.1
+    schedule: Literal["exponential", "cosine"] = "exponential"
+    L: int = 16
+    M: int | None = None
+    cores: Literal["common", "independent"] = "common"
+    weights: Weights = "size"
+
+    def __post_init__(self) -> None:
+        found = [f"{n} must be >= 0, found {v}" for n, v in (("eta_2", self.eta_2), ("mu", self.mu)) if not v >= 0]
+        found += [] if self.L >= 1 else [f"L must be >= 1, found {self.L}"]
+        found += [] if self.M is None or self.M >= 1 else [f"M must be >= 1 or null, found {self.M}"]
+        if found:
+            raise ValueError("; ".join(found))
+
+    def network(self, task: Task) -> nn.Module:
+        return task.network()
+
+    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
+        return []
+
+    def introduce(self, site: Site) -> Message:
+        core = read(self.network(site.task)) if self.cores == "independent" else {}
+        return Message(prefixed("core", core), {"n": site.size()})
+
+    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
+        tensors = dict(prefixed("start", initial))
+        for site, said in introductions.items():
+            tensors |= prefixed(f"core/{site}", section(said.tensors, "core"))
+        n = {s: float(str(m.facts["n"])) if self.weights == "size" else 1.0 for s, m in sorted(introductions.items())}
+        return Message(tensors, {"p_0": {site: one / sum(n.values()) for site, one in n.items()}, "asked": {}})
+
+    def send(self, state: State, site: str, call: Call) -> Message:
+        sites, start = as_mapping(state.facts["p_0"]), section(state.tensors, "start")
+        asked = as_list(as_mapping(state.facts["asked"]).get(site))
+        sent: dict[str, Tensor] = {}
+        first = call.merged.get(site, 0) == 0
+        for name in sites:
+            core = section(state.tensors, f"core/{name}")
+            if name == site and first:
+                sent.update(prefixed(f"core/{name}", {**start, **core}))
+            elif name != site and (first or self.M is None or name in asked):
+                sent.update(prefixed(f"core/{name}", core or {n: value.clone() for n, value in start.items()}))
+        return Message(sent, {"p_0": sites})
+
+    def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
+        mixture, sites = self._mixture(site, received, memory), sorted(as_mapping(received.facts["p_0"]))
+        p_0, pull = _p_0(received, mixture.p), self.mu * self._s(call.round - 1)
+        descent = site.descend(
+            mixture,
+            site.task.objective,
+            trainable=lambda name: name == "p" or name.startswith("core."),
+            rates={"p": self.eta_2},
+            correction=lambda now: {"p": pull * (now["p"] - p_0)},
+            optimizer=section(memory.tensors, "optimizer"),
+        )
+        p = dict(zip(sites, mixture.p.tolist(), strict=True))
+        notes: dict[str, Json] = {**{f"p/{name}": value for name, value in p.items()}, "pull": pull}
+        notes["own core climbs its loss (p_ii <= 0)"] = float(p[site.name] <= 0)
+        core = trainable(mixture.core)
+        kept = {**prefixed(f"core/{site.name}", read(mixture.core)), **prefixed("optimizer", descent.optimizer)}
+        asked: dict[str, Json] = {}
+        if self.M is not None:
+            others = sorted((name for name in sites if name != site.name), key=lambda name: (-abs(p[name]), name))
+            asked["asked"] = list(others[: self.M])
+            for name in others:
+                kept |= prefixed(f"core/{name}", select(_core(name, received, memory), core.__contains__))
+        sent = prefixed("core", select(read(mixture.core), core.__contains__))
+        return Message(sent, asked), Message({**kept, "p": mixture.p.detach().clone()}, {"notes": notes})
+
+    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
+        new = [prefixed(f"core/{site}", section(reply.tensors, "core")) for site, reply in replies.items()]
+        asked = {site: reply.facts["asked"] for site, reply in replies.items() if "asked" in reply.facts}
+        whom = {**as_mapping(state.facts["asked"]), **asked}
+        tensors = {**state.tensors, **{name: value for core in new for name, value in core.items()}}
+        return Message(tensors, {**state.facts, "asked": whom})
+
+    def model(self, site: Site, received: Message, memory: Memory) -> Params:
+        mixture = self._mixture(site, received, memory)
+        return {**read(mixture.core), **{name: value.detach() for name, value in mixture.mixed().items()}}
+
+    def _s(self, r: int) -> float:
+        if r >= self.L:
+            return 0.0
+        return 0.001 ** (r / self.L) if self.schedule == "exponential" else (math.cos(math.pi * r / self.L) + 1) / 2
+
+    def _mixture(self, site: Site, received: Message, memory: Memory) -> Mixture:
+        sites = sorted(as_mapping(received.facts["p_0"]))
+        core = loaded(self.network(site.task), _core(site.name, received, memory))
+        others = [_core(name, received, memory) for name in sites if name != site.name]
+        p = memory.tensors.get("p", _p_0(received, next(core.parameters())))
+        return Mixture(core, p, sites.index(site.name), others)
+
+
+class Mixture(nn.Module):
+    """What is trained: the own core and p (K,). Others' cores are frozen parameters: no buffer, as privacy demands."""
+
+    def __init__(self, core: nn.Module, p: Tensor, own: int, others: Sequence[Params]) -> None:
+        super().__init__()
+        self.core, self.p, self.own = core, nn.Parameter(p.clone()), own
+        self.rest = [j for j in range(len(p)) if j != own]
+        stacked = [
+            torch.stack([o[name] for o in others]) if others else w.new_zeros(0, *w.shape)
+            for name, w in core.named_parameters()
+        ]
+        self.others = nn.ParameterList([nn.Parameter(one.detach(), requires_grad=False) for one in stacked])
+
+    def mixed(self) -> Params:
+        """The mixture's parameters, by their names in the network."""
+        p, own = self.p[self.rest], self.p[self.own]
+        pairs = zip(self.core.named_parameters(), self.others, strict=True)
+        return {name: own * w + torch.tensordot(p, other, dims=1) for (name, w), other in pairs}
+
+    def forward(self, x: Tensor) -> object:
+        """The network's output with the mixture's parameters and the site's own buffers."""
+        return functional_call(self.core, dict(self.mixed()), (x,))
+
+
+def _core(name: str, received: Message, memory: Memory) -> Params:
+    return section(received.tensors, f"core/{name}") or section(memory.tensors, f"core/{name}")
+
+
+def _p_0(received: Message, like: Tensor) -> Tensor:
+    shares = sorted(as_mapping(received.facts["p_0"]).items())
+    return torch.tensor([float(str(share)) for _, share in shares], dtype=like.dtype, device=like.device)

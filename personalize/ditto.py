@@ -1,0 +1,91 @@
+"""Ditto: a model for all by FedAvg, and beside it one for each site that is pulled towards it.
+
+Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021, algorithm 1 with
+FedAvg as its solver: v_k <- v_k - eta (grad F_k(v_k) + lambda (v_k - w^t)). Both models step on the same batch, s steps
+each, from a common start, as in the code of the FENDA benchmark; the paper leaves batches and start open. lambda = 0 is
+local training, and w is FedAvg's, whatever lambda is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor, nn
+
+from federation.algorithm import Memory, State
+from federation.descent import Site, Work
+from federation.fedavg import Weights, merged, reply
+from federation.parameters import loaded, prefixed, read, section
+from federation.task import Output, Task
+from personalize.twins import both, losses_of_both, start_once, with_merged, with_start
+from privacy.message import Call, Message, Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ditto:
+    """lam: lambda of the penalty lambda/2 |v_k - w^t|^2, over parameters, not buffers. weights: of FedAvg.
+
+    A site diagnoses with v_k, or with w before it first took part.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["ditto"] = "ditto"
+    lam: float = 1.0
+    weights: Weights = "size"
+
+    def __post_init__(self) -> None:
+        if not self.lam >= 0:
+            raise ValueError(f"lam must be >= 0, found {self.lam}")
+
+    def network(self, task: Task) -> nn.Module:
+        return task.network()
+
+    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
+        return []
+
+    def introduce(self, site: Site) -> Message:
+        return Message()
+
+    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
+        return with_start(initial)
+
+    def send(self, state: State, site: str, call: Call) -> Message:
+        return start_once(state, site, call)
+
+    def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
+        w = section(received.tensors, "model")
+        v = section(memory.tensors, "personal") or section(received.tensors, "start") or w
+        shared = loaded(self.network(site.task), w)
+        twins = _Twins(shared, loaded(deepcopy(shared), v))
+        centre = {f"personal.{name}": value for name, value in w.items()}
+
+        def pull(params: Params) -> Params:  # gradient of lambda/2 |v - w^t|^2
+            return {n: self.lam * (p - centre[n]) for n, p in params.items() if n in centre}
+
+        descent = site.descend(
+            twins, losses_of_both(site.task), correction=pull, optimizer=section(memory.tensors, "optimizer")
+        )
+        kept = {**prefixed("personal", read(twins.personal)), **prefixed("optimizer", descent.optimizer)}
+        apart = sum(float((p.detach() - w[n]).square().sum()) for n, p in twins.personal.named_parameters()) ** 0.5
+        return reply(twins.shared, site), Message(kept, {"notes": {"distance_to_global": apart}})
+
+    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
+        return with_merged(state, merged(replies, self.weights))
+
+    def model(self, site: Site, received: Message, memory: Memory) -> Params:
+        return section(memory.tensors, "personal") or section(received.tensors, "model")
+
+
+class _Twins(nn.Module):
+    """Both models, trained as one module: one look at the patients serves both. They share no parameter."""
+
+    def __init__(self, shared: nn.Module, personal: nn.Module) -> None:
+        super().__init__()
+        self.shared, self.personal = shared, personal
+
+    def forward(self, x: Tensor, apart: bool = True) -> tuple[Output, Output]:
+        return both(self.shared, self.personal, x)

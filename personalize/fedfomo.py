@@ -1,0 +1,131 @@
+"""FedFomo: each site mixes the models that do better on its own validation patients.
+
+Zhang, Sapra, Fidler, Yeung, Alvarez: Personalized Federated Learning with First Order Model Optimization, ICLR 2021,
+equations 3 to 5. theta_i of the round before is what all are compared with, and the site's own newest model is one of
+the candidates, as in released code. Where nobody is better, the site goes back to the model of the round before, as the
+equations say. Choice of M: the paper draws at random now and then; here the sums of weights so far, negative ones too,
+decide alone, so that a model that did harm makes room for one not yet seen. Buffers are mixed like parameters.
+
+A site's model goes to every other site and not only to the coordinator: the recipient is all sites. With M the
+coordinator hears for whom a site asks. A site without validation patients cannot take part and says so when it is
+introduced. Evaluated is the site's model after its own training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import nn
+
+from federation.algorithm import Memory, State
+from federation.descent import Site, Work
+from federation.fedavg import descend_from
+from federation.parameters import loaded, mean, prefixed, read, section, trainable
+from federation.task import Task
+from privacy.message import Call, Json, Message, Params, as_list, as_mapping
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedFomo:
+    """theta_i <- theta_i' + sum_n w_n (theta_n - theta_i'), with theta_i' the site's own model of the round before.
+
+    w_n is (L(theta_i') - L(theta_n)) / |theta_n - theta_i'| where that is positive, then normalized to sum to 1; L: the
+    loss on the site's validation patients. M: how many others' models a site downloads in a round; null is all.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["fedfomo"] = "fedfomo"
+    M: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.M is not None and self.M < 1:
+            raise ValueError(f"M must be >= 1 or null, found {self.M}")
+
+    def network(self, task: Task) -> nn.Module:
+        return task.network()
+
+    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
+        if not private:
+            return []
+        return [
+            "fedfomo looks at validation patients once for every model that it receives, and how many those are is not "
+            "known before the round: train it without privacy, or choose heurfedamp or apple"
+        ]
+
+    def introduce(self, site: Site) -> Message:
+        if site.size("validation") == 0:
+            raise ValueError(
+                f"fedfomo weighs models by their loss on validation patients, and {site.name} has none: give it "
+                "some, or choose heurfedamp or apple"
+            )
+        return Message()
+
+    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
+        sites: list[Json] = [*sorted(introductions)]
+        return Message(prefixed("start", initial), {"sites": sites, "merged": [], "asked": {}})
+
+    def send(self, state: State, site: str, call: Call) -> Message:
+        first = call.merged.get(site, 0) == 0
+        sent = dict(prefixed("start", section(state.tensors, "start"))) if first else {}
+        others = [name for name in as_list(state.facts["merged"]) if name != site]
+        asked = as_list(as_mapping(state.facts["asked"]).get(site))
+        if self.M is not None:
+            others = others[: self.M] if first else [name for name in others if name in asked]
+        if call.request == "finish":
+            return Message(sent)
+        for name in others:
+            sent |= prefixed(f"model/{name}", section(state.tensors, f"model/{name}"))
+        return Message(sent, {"models": others, "sites": state.facts["sites"]})
+
+    def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
+        newest = self.model(site, received, memory)
+        others = {str(name): section(received.tensors, f"model/{name}") for name in as_list(received.facts["models"])}
+        before = section(memory.tensors, "before") or newest
+        weights = self._weights(site, before, {**others, site.name: newest}) if others else {}
+        mixed = _mixed(before, {**others, site.name: newest}, weights) if others else newest
+        module = loaded(self.network(site.task), mixed)
+        descent = descend_from(site, module, memory)
+        model = prefixed("model", read(module))
+        affinity = {str(name): 0.0 for name in as_list(received.facts["sites"]) if name != site.name}
+        affinity |= {name: float(str(value)) for name, value in as_mapping(memory.facts.get("affinity")).items()}
+        affinity |= {name: affinity[name] + weights[name] for name in others}
+        asked: dict[str, Json] = {}
+        if self.M is not None:
+            asked["asked"] = list(sorted(affinity, key=lambda name: (-affinity[name], name))[: self.M])
+        kept = {**model, **prefixed("before", newest), **prefixed("optimizer", descent.optimizer)}
+        notes: dict[str, Json] = {f"weight/{name}": weight for name, weight in weights.items()}
+        return Message(model, asked), Message(kept, {"affinity": dict(affinity), "notes": notes})
+
+    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
+        tensors = dict(state.tensors)
+        for site, said in replies.items():
+            tensors |= prefixed(f"model/{site}", section(said.tensors, "model"))
+        seen = sorted({str(name) for name in as_list(state.facts["merged"])} | set(replies))
+        asked = {site: said.facts["asked"] for site, said in replies.items() if "asked" in said.facts}
+        whom = {**as_mapping(state.facts["asked"]), **asked}
+        return Message(tensors, {**state.facts, "merged": list(seen), "asked": whom})
+
+    def model(self, site: Site, received: Message, memory: Memory) -> Params:
+        return section(memory.tensors, "model") or section(received.tensors, "start")
+
+    def _weights(self, site: Site, before: Params, candidates: Mapping[str, Params]) -> dict[str, float]:
+        module = self.network(site.task)
+        names = list(trainable(module))
+
+        def loss(params: Params) -> float:
+            return site.measure(loaded(module, params), site.task.objective, "validation")
+
+        reference, weights = loss(before), dict[str, float]()
+        for name, params in sorted(candidates.items()):
+            apart = sum(float((params[n].double() - before[n].double()).square().sum()) for n in names) ** 0.5
+            weights[name] = (reference - loss(params)) / apart if apart > 0 else 0.0
+        return weights
+
+
+def _mixed(before: Params, candidates: Mapping[str, Params], weights: Mapping[str, float]) -> Params:
+    """The weights that are kept sum to 1, so before + sum_n w_n (theta_n - before) is the mean of the theta_n."""
+    better = sorted(name for name, weight in weights.items() if weight > 0)
+    return mean([candidates[name] for name in better], [weights[name] for name in better]) if better else before

@@ -1,0 +1,133 @@
+"""Fed-RoD: a generic head that is trained as if classes were balanced, and a personal head on top of it.
+
+Chen, Chao: On Bridging Generic and Personalized Federated Learning for Image Classification, ICLR 2022, sections 4.1
+(balanced softmax, of Ren et al., NeurIPS 2020) and 4.2; the linear personal head, not that of a hypernetwork.
+
+Read here: both losses are taken on one batch in one step; the personal one sees detached features and detached generic
+logits, so that it trains its own head alone. Personal heads start at zero, so that a site begins with the generic
+diagnosis. Losses that a model adds by its maps stay as they are; only the logits are adjusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from federation.algorithm import Memory, State
+from federation.descent import Site, Work
+from federation.fedavg import Weights
+from federation.parameters import loaded, section
+from federation.task import Output, Task, cross_entropy
+from personalize.sharing import begun, joined, own, parted, sent
+from privacy.access import Batch, Forward, Objective
+from privacy.message import Call, Message, Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedRod:
+    """Shared: l(g + gamma log pi_k), pi_k the class shares of site k. Personal: l(sg(g) + h_k(sg(features))).
+
+    gamma: 1 in balanced softmax; 0 trains the generic part as FedAvg does. Under differential privacy shares are noised
+    and asked for in every round.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["fedrod"] = "fedrod"
+    gamma: float = 1.0
+    weights: Weights = "size"
+
+    def __post_init__(self) -> None:
+        if not self.gamma >= 0:
+            raise ValueError(f"gamma must be >= 0, found {self.gamma}")
+
+    def network(self, task: Task) -> TwoHeads:
+        generic = task.network().eval()
+        with torch.no_grad():
+            width = generic(torch.zeros(1, *task.inputs)).features.shape[1]
+        personal_head = nn.Linear(width, task.classes)
+        nn.init.zeros_(personal_head.weight)
+        nn.init.zeros_(personal_head.bias)
+        return TwoHeads(generic.train(), personal_head)
+
+    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
+        if not work.balance:
+            return []
+        return ["fedrod corrects for class shares itself, and balance: true would do so twice: say balance: false"]
+
+    def introduce(self, site: Site) -> Message:
+        return Message()
+
+    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
+        return begun(initial)
+
+    def send(self, state: State, site: str, call: Call) -> Message:
+        return sent(state, site, call)
+
+    def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
+        module = self.network(site.task)
+        loaded(module, self.model(site, received, memory))
+        prior = (site.shares() ** self.gamma).log().to(site.device)
+        optimizer = section(memory.tensors, "optimizer")
+        descent = site.descend(Apart(module), both(site.task, prior), optimizer=optimizer)
+        return parted(module, shared, site, descent.optimizer)
+
+    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
+        return joined(state, replies, self.weights)
+
+    def model(self, site: Site, received: Message, memory: Memory) -> Params:
+        return own(received, memory)
+
+
+def shared(name: str) -> bool:
+    """What travels: everything but the personal head."""
+    return not name.startswith("personal_head.")
+
+
+class TwoHeads(nn.Module):
+    """What a site diagnoses with: the task's network, and a linear head (features -> classes) added to its logits."""
+
+    def __init__(self, generic: nn.Module, personal_head: nn.Linear) -> None:
+        super().__init__()
+        self.generic, self.personal_head = generic, personal_head
+
+    def forward(self, x: Tensor) -> Output:
+        output: Output = self.generic(x)
+        return output._replace(logits=output.logits + self.personal_head(output.features))
+
+
+class Heads(NamedTuple):
+    """The network's own output, and the personal logits (b, classes), through which no gradient reaches it."""
+
+    generic: Output
+    personal: Tensor
+
+
+class Apart(nn.Module):
+    """What is trained: the same parameters under the same names, with both answers apart."""
+
+    def __init__(self, module: TwoHeads) -> None:
+        super().__init__()
+        self.generic, self.personal_head = module.generic, module.personal_head
+
+    def forward(self, x: Tensor) -> Heads:
+        output: Output = self.generic(x)
+        return Heads(output, output.logits.detach() + self.personal_head(output.features.detach()))
+
+
+def both(task: Task, prior: Tensor) -> Objective:
+    """Balanced loss of the generic head plus cross-entropy of the personal one. prior: gamma log pi (classes,)."""
+
+    def objective(forward: Forward, batch: Batch) -> Tensor:
+        found = forward(batch.x)
+        if not isinstance(found, Heads) or batch.y is None:
+            raise TypeError(f"fedrod trains two heads on labels, found {type(found).__name__}")
+        output = found.generic
+        adjusted = output._replace(logits=output.logits + prior.to(output.logits.dtype))
+        return task.model.losses(adjusted, batch.y) + cross_entropy(output._replace(logits=found.personal), batch.y)
+
+    return objective

@@ -1,0 +1,130 @@
+"""FENDA-FL: a shared and a local feature extractor side by side, under a personal head.
+
+Tavakoli, Emerson, Ayromlou, Jewell, Krishnan, Zhang, Verma, Razak: A Comprehensive View of Personalized Federated
+Learning on Heterogeneous Clinical Datasets, MLHC 2024, section 3.3 and appendix F.
+
+What the paper leaves open, and how it is read here. An extractor is the task's network without its head; the head is
+one linear layer, as in the paper's models for tables. Its activation maps are lost: with a network whose own loss needs
+them (Cam), the loss is cross-entropy. Local extractors and heads begin from a common start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from federation.algorithm import Memory, State
+from federation.descent import Site, Work
+from federation.fedavg import Weights
+from federation.models import AnyModel
+from federation.models.cam import Cam
+from federation.parameters import loaded, section
+from federation.task import Model, Output, Task
+from personalize.sharing import begun, joined, own, parted, sent, without_effect
+from privacy.access import Objective
+from privacy.message import Call, Message, Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nothing:
+    """No local extractor at all."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["none"] = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fenda:
+    """w <- sum_k (n_k / n) w_k, while each local extractor w_i and each head theta_i stay at their site.
+
+    local: the local extractor's network, as appendix F varies it; null = the same as the shared one; `{name: none}` =
+    no local extractor, which is FedPer.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["fenda"] = "fenda"
+    weights: Weights = "size"
+    local: Annotated[AnyModel | Nothing, Field(discriminator="name")] | None = None
+
+    def network(self, task: Task) -> nn.Module:
+        shared, width, outputs = extractor(task.model, task)
+        if isinstance(self.local, Nothing):
+            return Parallel(shared, None, width, outputs)
+        local, more, _ = extractor(self.local or task.model, task)
+        return Parallel(shared, local, width + more, outputs)
+
+    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
+        return without_effect(module, travels, self.name)
+
+    def introduce(self, site: Site) -> Message:
+        return Message()
+
+    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
+        return begun(initial)
+
+    def send(self, state: State, site: str, call: Call) -> Message:
+        return sent(state, site, call)
+
+    def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
+        module = loaded(self.network(site.task), self.model(site, received, memory))
+        descent = site.descend(module, objective(site.task), optimizer=section(memory.tensors, "optimizer"))
+        return parted(module, travels, site, descent.optimizer)
+
+    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
+        return joined(state, replies, self.weights)
+
+    def model(self, site: Site, received: Message, memory: Memory) -> Params:
+        return own(received, memory)
+
+
+def travels(name: str) -> bool:
+    """The shared extractor."""
+    return name.startswith("shared.")
+
+
+def objective(task: Task) -> Objective:
+    """The model's own loss; cross-entropy where that needs maps, which two extractors side by side do not have."""
+    return task.validation if isinstance(task.model, Cam) else task.objective
+
+
+class Parallel(nn.Module):
+    """Input as the task's network; features (b, H_G + H_i), the shared ones first; a single logit stands against 0."""
+
+    def __init__(self, shared: nn.Module, local: nn.Module | None, width: int, outputs: int) -> None:
+        super().__init__()
+        self.shared, self.local = shared, local
+        with torch.random.fork_rng(devices=()):  # dropout goes on as if the extractors had kept their own heads
+            self.head = nn.Linear(width, outputs)
+
+    def forward(self, x: Tensor) -> Output:
+        sides = [self.shared] if self.local is None else [self.shared, self.local]
+        features = torch.cat([side(x).features for side in sides], dim=1)
+        logits = self.head(features)
+        return Output(functional.pad(logits, (1, 0)) if self.head.out_features == 1 else logits, features)
+
+
+def extractor(model: Model, task: Task) -> tuple[nn.Module, int, int]:
+    """A network without its head, the width of its features, and how many logits it has: one, or the classes."""
+    module = model.build(inputs=task.inputs, classes=task.classes)
+    outputs, width = module.get_parameter("head.weight").shape[:2]
+    module.head = Headless(outputs)
+    return module, width, 1 if outputs == 1 else task.classes
+
+
+class Headless(nn.Module):
+    """Stands where a head stood: no parameters, and zeros (b, outputs, ...) for what nobody reads."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.out_features = outputs
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h.new_zeros(h.shape[0], self.out_features, *h.shape[2:])

@@ -1,0 +1,120 @@
+"""HeurFedAMP: the coordinator mixes, for each site, the models that point its model's way; the site stays near that.
+
+Huang, Chu, Zhou, Wang, Liu, Pei, Zhang: Personalized Cross-Silo Federated Learning on Non-IID Data, AAAI 2021: FedAMP's
+algorithm 1 with the heuristic attention for deep networks. The paper leaves open where a site's descent starts: at u_i
+here. Its alpha_k is a sequence; one number here. The model of a site that was never merged is the common start. Cosines
+are of parameters; buffers are mixed with the same weights.
+
+Site i gets a mixture of all sites' models, in which one of them may weigh most: the recipient is all sites. Evaluated
+is w_i, the site's model after its training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from federation.algorithm import Memory, State
+from federation.descent import Site, Work
+from federation.fedavg import descend_from
+from federation.parameters import loaded, mean, prefixed, read, section, select, trainable
+from federation.task import Task
+from privacy.message import Call, Json, Message, Params, as_list
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeurFedAMP:
+    """u_i = sum_j xi_ij w_j; w_i <- argmin F_i(w) + lam / (2 alpha) |w - u_i|^2.
+
+    xi_ij = (1 - xi) exp(sigma cos(w_i, w_j)) / sum_{h != i} exp(sigma cos(w_i, w_h)) for j != i. xi: xi_ii, the share
+    of a site's own model; null is 1 / K.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["heurfedamp"] = "heurfedamp"
+    lam: float = 1.0
+    alpha: float = 1e4
+    sigma: float = 25.0
+    xi: float | None = None
+
+    def __post_init__(self) -> None:
+        found = [] if self.lam >= 0 else [f"lam must be >= 0, found {self.lam}"]
+        found += [] if self.alpha > 0 else [f"alpha must be > 0, found {self.alpha}"]
+        found += [] if self.sigma >= 0 else [f"sigma must be >= 0, found {self.sigma}"]
+        found += [] if self.xi is None or 0 <= self.xi <= 1 else [f"xi must be in [0, 1] or null, found {self.xi}"]
+        if found:
+            raise ValueError("; ".join(found))
+
+    def network(self, task: Task) -> nn.Module:
+        return task.network()
+
+    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
+        return []
+
+    def introduce(self, site: Site) -> Message:
+        return Message()
+
+    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
+        alike = torch.ones(len(introductions), len(introductions), dtype=torch.float64)
+        tensors = {**prefixed("start", initial), "between/attention": self._attention(alike)}
+        return Message(tensors, {"sites": [*sorted(introductions)]})
+
+    def send(self, state: State, site: str, call: Call) -> Message:
+        if call.request == "finish" and call.merged.get(site, 0):
+            return Message()
+        sites = [str(name) for name in as_list(state.facts["sites"])]
+        row = state.tensors["between/attention"][sites.index(site)].tolist()
+        heard = [(_model(state, name), share) for name, share in zip(sites, row, strict=True) if share > 0]
+        return Message(prefixed("model", mean([model for model, _ in heard], [share for _, share in heard])))
+
+    def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
+        u = section(received.tensors, "model")
+        module = loaded(self.network(site.task), u)
+        pull = self.lam / self.alpha
+        descent = descend_from(
+            site, module, memory, correction=lambda w: {name: pull * (value - u[name]) for name, value in w.items()}
+        )
+        w, names = read(module), trainable(module)
+        apart = sum(float((w[name] - u[name]).square().sum()) for name in names) ** 0.5
+        notes: dict[str, Json] = {"distance to u": apart}
+        parameters, buffers = select(w, names.__contains__), select(w, lambda name: name not in names)
+        kept = {**prefixed("model", w), **prefixed("optimizer", descent.optimizer)}
+        sent = {**prefixed("model", parameters), **prefixed("buffer", buffers)}
+        return Message(sent), Message(kept, {"notes": notes})
+
+    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
+        tensors, names = dict(state.tensors), list[str]()
+        for site, said in replies.items():
+            tensors |= prefixed(f"model/{site}", section(said.tensors, "model"))
+            tensors |= prefixed(f"buffer/{site}", section(said.tensors, "buffer"))
+            names = sorted(section(said.tensors, "model"))
+        now = Message(tensors, state.facts)
+        models = [_model(now, str(name)) for name in as_list(state.facts["sites"])]
+        flat = torch.stack([torch.cat([model[name].double().flatten() for name in names]) for model in models])
+        unit = functional.normalize(flat, dim=1)
+        return Message({**tensors, "between/attention": self._attention(unit @ unit.T)}, state.facts)
+
+    def model(self, site: Site, received: Message, memory: Memory) -> Params:
+        return section(memory.tensors, "model") or section(received.tensors, "model")
+
+    def _attention(self, cosines: Tensor) -> Tensor:
+        """(K, K) cosines -> (K, K) weights; each row sums to 1."""
+        k = len(cosines)
+        own = torch.eye(k, dtype=torch.float64)
+        if k == 1:
+            return own
+        xi = 1.0 / k if self.xi is None else self.xi
+        others = torch.softmax((self.sigma * cosines).masked_fill(own.bool(), -torch.inf), dim=1)
+        return (1.0 - xi) * others + xi * own
+
+
+def _model(state: State, site: str) -> Params:
+    """A site's newest merged model with its buffers, or the common start."""
+    own = {**section(state.tensors, f"model/{site}"), **section(state.tensors, f"buffer/{site}")}
+    return own or section(state.tensors, "start")

@@ -1,0 +1,149 @@
+"""MoE: a federated expert and one of the site's own, and a gate that says for each image whom to trust.
+
+Peterson, Kanani, Marathe: Private Federated Learning with Domain Adaptation, arXiv 1912.06733, as Wicaksana et al.
+(CusFL, IEEE JBHI 2022) write it, section II, equation 1: y_i = alpha_i(x) C_G(x) + (1 - alpha_i(x)) C_i(x).
+
+What CusFL leaves open and how it is read. Probabilities are mixed. C_G learns from its own loss, so that it is
+FedAvg's; C_i and the gate learn from the mixture's, through which no gradient reaches C_G (`joint` trains all three by
+the mixture alone, and C_G is then FedAvg's no more). The gate is a linear map of both experts' features, which it
+reads but does not shape, and a sigmoid; it starts at 1/2 for every image. Both experts begin at the common start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from math import inf, log
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from federation.algorithm import Memory, State
+from federation.descent import Site, Work
+from federation.fedavg import Weights, merged
+from federation.parameters import loaded, prefixed, read, section, select
+from federation.task import Output, Task
+from personalize.twins import both, is_shared, losses_of_both, of_both, start_once, with_merged, with_start
+from privacy.message import Call, Message, Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoE:
+    """gate: alpha_i held at this value for every image; None = learnt. Held at 1 it is FedAvg, at 0 local training.
+
+    joint: train C_G by the mixture's loss too, instead of its own.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["moe"] = "moe"
+    gate: float | None = None
+    joint: bool = False
+    weights: Weights = "size"
+
+    def __post_init__(self) -> None:
+        found = []
+        if self.gate is not None and not 0 <= self.gate <= 1:
+            found.append(f"gate must be in [0, 1] or null, found {self.gate}")
+        if self.joint and self.gate == 0:
+            found.append("joint with gate 0 would never train the federated expert: let the gate be learnt (null)")
+        if found:
+            raise ValueError("; ".join(found))
+
+    def network(self, task: Task) -> nn.Module:
+        return _Experts(task, self.gate, self.joint)
+
+    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
+        return []
+
+    def introduce(self, site: Site) -> Message:
+        return Message()
+
+    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
+        return with_start(select(initial, lambda name: not name.startswith("personal.")))
+
+    def send(self, state: State, site: str, call: Call) -> Message:
+        return start_once(state, site, call)
+
+    def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
+        start = section(received.tensors, "start") or section(received.tensors, "model")
+        experts = loaded(self.network(site.task), _params(received, memory, start))
+        descent = site.descend(
+            experts,
+            site.task.objective if self.joint else losses_of_both(site.task),
+            trainable=lambda name: self.gate is None or not _is_gate(name),
+            optimizer=section(memory.tensors, "optimizer"),
+        )
+        after = read(experts)
+        kept = {n: value for n, value in after.items() if not is_shared(n)}
+        sent = Message(prefixed("model", select(after, is_shared)), {"n": site.size()})
+        return sent, Message({**prefixed("personal", kept), **prefixed("optimizer", descent.optimizer)})
+
+    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
+        return with_merged(state, merged(replies, self.weights))
+
+    def model(self, site: Site, received: Message, memory: Memory) -> Params:
+        return _params(received, memory, section(received.tensors, "model"))
+
+
+def _is_gate(name: str) -> bool:
+    return name.startswith("gate.")
+
+
+def _params(received: Message, memory: Memory, start: Params) -> Params:
+    begun = section(received.tensors, "start") or section(received.tensors, "model")
+    return of_both(received, memory, start, select(begun, _is_gate))
+
+
+class _Experts(nn.Module):
+    """C_G, C_i and the gate. Logits are the logarithms of the mixed probabilities."""
+
+    def __init__(self, task: Task, held: float | None, joint: bool) -> None:
+        super().__init__()
+        self.shared = task.network()
+        self.personal = deepcopy(self.shared)
+        with torch.no_grad():
+            d = self.shared.eval()(torch.zeros(1, *task.inputs)).features.shape[1]
+        self.shared.train()
+        # By way of `meta` it draws no random number, so that what follows is drawn as without a gate.
+        self.gate = nn.Linear(2 * d, 1, device="meta").to_empty(device="cpu")
+        nn.init.zeros_(self.gate.weight)
+        nn.init.zeros_(self.gate.bias)
+        self.held, self.joint = held, joint
+
+    def forward(self, x: Tensor, apart: bool = False) -> Output | tuple[Output, Output]:
+        """The mixture; with `apart` C_G's own output and the mixture."""
+        one, own = both(self.shared, self.personal, x)
+        free = one if self.joint else _detached(one)
+        features = torch.cat([free.features, own.features], dim=1)
+        z = self.gate(features.detach())[:, 0] if self.held is None else features.new_full((len(x),), _logit(self.held))
+        mixture = _mixture(z, free, own, features)
+        return (one, mixture) if apart else mixture
+
+
+def _detached(output: Output) -> Output:
+    maps = None if output.maps is None else output.maps.detach()
+    return Output(output.logits.detach(), output.features.detach(), maps)
+
+
+def _mixture(z: Tensor, one: Output, own: Output, features: Tensor) -> Output:
+    """sigmoid(z) of `one` and the rest of `own`. z: (b,)."""
+
+    def spread(like: Tensor) -> Tensor:
+        return z.reshape(-1, *[1] * (like.dim() - 1))
+
+    logits = torch.logaddexp(
+        functional.logsigmoid(spread(one.logits)) + one.logits.log_softmax(dim=1),
+        functional.logsigmoid(-spread(own.logits)) + own.logits.log_softmax(dim=1),
+    )
+    if one.maps is None or own.maps is None:
+        return Output(logits, features)
+    trust = torch.sigmoid(spread(one.maps))
+    return Output(logits, features, trust * one.maps + (1 - trust) * own.maps)
+
+
+def _logit(p: float) -> float:
+    return log(p / (1 - p)) if 0 < p < 1 else inf if p else -inf

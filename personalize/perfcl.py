@@ -1,0 +1,137 @@
+"""PerFCL: FENDA's two extractors, held apart by two contrastive losses.
+
+Zhang, Xu, Wei, Wang, Li, Shang: Doubly contrastive representation learning for federated image recognition, Pattern
+Recognition 139, 2023 (Personalized Federated Contrastive Learning, IEEE Big Data 2022), as FENDA-FL compares with it
+(section 3.2 and tables 7 and 9 there).
+
+That source gives no formulas. What is contrasted with what is read from the release of FENDA-FL's authors: the shared
+extractor is drawn to the aggregated one and away from the site's own of its last round; the local extractor is drawn
+to itself as it was before the round and away from the aggregated one; cosine, temperature 0.5, from a site's second
+round on. Ours: the frozen networks are in evaluation mode, without dropout and with averaged norms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from federation.algorithm import Memory, State
+from federation.descent import Descent, Site, Work
+from federation.fedavg import Weights
+from federation.moon import cosine, frozen
+from federation.parameters import loaded, prefixed, section
+from federation.task import Output, Task
+from personalize.fenda import Fenda, objective, travels
+from personalize.sharing import begun, joined, own, parted, sent, without_effect
+from privacy.access import Batch, Forward, Objective
+from privacy.message import Call, Message, Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerFCL:
+    """L = L_task + mu L_con(z; aggregated, own previous) + gamma L_con(z_i; local previous, aggregated).
+
+    mu, gamma: what FENDA-FL found best for heart disease. With both 0 it is FENDA-FL.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["perfcl"] = "perfcl"
+    weights: Weights = "size"
+    mu: float = 0.1
+    gamma: float = 1.0
+    temperature: float = 0.5
+
+    def __post_init__(self) -> None:
+        found = [
+            f"{name} must be {rule}, found {value}"
+            for name, value, rule, good in (
+                ("mu", self.mu, ">= 0", self.mu >= 0),
+                ("gamma", self.gamma, ">= 0", self.gamma >= 0),
+                ("temperature", self.temperature, "> 0", self.temperature > 0),
+            )
+            if not good
+        ]
+        if found:
+            raise ValueError("; ".join(found))
+
+    def network(self, task: Task) -> nn.Module:
+        return Fenda().network(task)
+
+    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
+        return without_effect(module, travels, self.name)
+
+    def introduce(self, site: Site) -> Message:
+        return Message()
+
+    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
+        return begun(initial)
+
+    def send(self, state: State, site: str, call: Call) -> Message:
+        return sent(state, site, call)
+
+    def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
+        start, previous = self.model(site, received, memory), section(memory.tensors, "previous")
+        module = loaded(self.network(site.task), start)
+        loss, seen = objective(site.task), list[Tensor]()
+        if previous and (self.mu or self.gamma):
+            before = frozen(module, {**start, **previous}).get_submodule("shared")
+            loss = self._contrasted(loss, frozen(module, start), before, seen)
+        descent = site.descend(module, loss, optimizer=section(memory.tensors, "optimizer"))
+        reply, kept = parted(module, travels, site, descent.optimizer)
+        notes = averages(("global_contrast", "local_contrast"), seen, descent)
+        own_shared = prefixed("previous", section(reply.tensors, "model"))
+        return reply, Message({**kept.tensors, **own_shared}, {"notes": {**notes}})
+
+    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
+        return joined(state, replies, self.weights)
+
+    def model(self, site: Site, received: Message, memory: Memory) -> Params:
+        return own(received, memory)
+
+    def _contrasted(self, loss: Objective, start: nn.Module, before: nn.Module, seen: list[Tensor]) -> Objective:
+        """The loss and both contrasts, per example, so that no patient's gradient depends on another patient.
+
+        start: the network as this round begins, with the aggregated extractor; before: the site's own previous
+        extractor. Both are frozen.
+        """
+
+        def whole(forward: Forward, batch: Batch) -> Tensor:
+            output = forward(batch.x)
+            z, z_i = _sides(output)
+            aggregated, local = _sides(start(batch.x))
+            of_shared = contrast(z, aggregated, before(batch.x).features, self.temperature)
+            of_local = contrast(z_i, local, aggregated, self.temperature)
+            seen.append(torch.stack([of_shared.mean(), of_local.mean()]).detach())
+            return loss(lambda x: output, batch) + self.mu * of_shared + self.gamma * of_local
+
+        return whole
+
+
+def _sides(output: object) -> tuple[Tensor, Tensor]:
+    """Shared and local features; they have the same width."""
+    if not isinstance(output, Output):
+        raise TypeError(f"a network returns Output, found {type(output).__name__}")
+    z, z_i = output.features.chunk(2, dim=1)
+    return z, z_i
+
+
+def contrast(z: Tensor, positive: Tensor, negative: Tensor, temperature: float) -> Tensor:
+    """MOON's contrastive loss, -log(e^p / (e^p + e^n)) with p, n = cosine / temperature: (b, d) each -> (b,)."""
+    return functional.softplus((cosine(z, negative) - cosine(z, positive)) / temperature)
+
+
+def averages(names: Sequence[str], seen: Sequence[Tensor], descent: Descent) -> dict[str, float]:
+    """What training saw, averaged over its steps, for the site alone.
+
+    Empty under differential privacy: there not even the loss is told, and `seen` holds nothing that may be read.
+    """
+    if not seen or math.isnan(descent.loss):
+        return {}
+    return dict(zip(names, torch.stack(list(seen)).mean(dim=0).tolist(), strict=True))

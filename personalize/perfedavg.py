@@ -1,0 +1,128 @@
+"""Per-FedAvg: a model that is good after one gradient step on a site's own patients.
+
+Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning
+Approach, NeurIPS 2020, algorithm 1: minimize mean_i f_i(w - alpha grad f_i(w)). A local step takes three batches:
+w~ = w - alpha grad f(w, D); w <- w - beta (I - alpha hess f(w, D'')) grad f(w~, D'). Its cheaper variants leave the
+Hessian out (first-order) or take (grad f(w + delta v) - grad f(w - delta v)) / (2 delta) for its product with v
+(Hessian-free).
+
+How it is read: beta is the work's `lr`, and the work's batches are the number of such steps, so a round looks at two or
+three times as many batches as others do. What a site diagnoses with is the merged model after one step along the
+gradient over all its training examples, in evaluation mode, in which it is used. Batch norms gather their statistics
+wherever a gradient is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import nn
+
+from federation.algorithm import Memory, State
+from federation.descent import Site, Work
+from federation.fedavg import Weights, merged, reply
+from federation.parameters import combined, difference, loaded, prefixed, section, trainable, zeros
+from federation.task import Task
+from personalize.pfedme import batches, plain_sgd
+from privacy.access import Draw
+from privacy.message import Call, Message, Params
+
+CHUNK = 256  # examples of the last step at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerFedAvg:
+    """alpha: rate of the step at a site. delta: of the Hessian-free differences, small. weights: of the mean.
+
+    alpha = 0 is FedAvg by plain SGD (on every second or third batch).
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["perfedavg"] = "perfedavg"
+    alpha: float = 0.01
+    variant: Literal["first-order", "hessian-free"] = "first-order"
+    delta: float = 1e-3
+    weights: Weights = "uniform"
+
+    def __post_init__(self) -> None:
+        found = [] if self.alpha >= 0 else [f"alpha must be >= 0, found {self.alpha}"]
+        found += [] if self.delta > 0 else [f"delta must be > 0, found {self.delta}"]
+        if found:
+            raise ValueError("; ".join(found))
+
+    def network(self, task: Task) -> nn.Module:
+        return task.network()
+
+    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
+        found = plain_sgd(work, self.name)
+        if private:
+            found.append(
+                "perfedavg takes a gradient of a site's patients each time that its model is scored, which the plan of "
+                "private training does not hold: train it without differential privacy, or choose ditto"
+            )
+        return found
+
+    def introduce(self, site: Site) -> Message:
+        return Message()
+
+    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
+        return Message(prefixed("model", initial))
+
+    def send(self, state: State, site: str, call: Call) -> Message:
+        return state
+
+    def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
+        module = loaded(self.network(site.task), section(received.tensors, "model")).train()
+        for _ in range(batches(site)):
+            w = {name: p.detach().clone() for name, p in trainable(module).items()}
+            inner = site.gradient(module, site.task.objective, site.draw())
+            _put(module, combined(w, plus=inner, times=-self.alpha))
+            outer = site.gradient(module, site.task.objective, site.draw())
+            if self.variant == "hessian-free":
+                outer = combined(outer, plus=self._curved(site, module, w, outer), times=-self.alpha)
+            _put(module, combined(w, plus=outer, times=-site.work.lr))
+        return reply(module, site), Message()
+
+    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
+        return Message(prefixed("model", merged(replies, self.weights)))
+
+    def model(self, site: Site, received: Message, memory: Memory) -> Params:
+        w = section(received.tensors, "model")
+        module = loaded(self.network(site.task), w).eval()
+        return {**w, **combined({n: w[n] for n in trainable(module)}, plus=_full(site, module), times=-self.alpha)}
+
+    def _curved(self, site: Site, module: nn.Module, w: Params, v: Params) -> Params:
+        """The Hessian's product with v, at w on a batch of its own."""
+        third, ends = site.draw(), []
+        for sign in (1.0, -1.0):
+            _put(module, combined(w, plus=v, times=sign * self.delta))
+            # The same dropout at both ends: what else they differ by would be divided by delta.
+            with torch.random.fork_rng(enabled=sign > 0):
+                ends.append(site.gradient(module, site.task.objective, third))
+        return {n: slope / (2 * self.delta) for n, slope in difference(*ends).items()}
+
+
+def _put(module: nn.Module, params: Params) -> None:
+    with torch.no_grad():
+        for name, p in trainable(module).items():
+            p.copy_(params[name])
+
+
+def _full(site: Site, module: nn.Module) -> Params:
+    """Gradient of the mean loss over all training examples.
+
+    Raises:
+        ValueError: the door to the patients is private, for which this gradient was not planned.
+    """
+    draw = site.draw(full=True)
+    if not isinstance(draw, Draw):
+        raise ValueError("perfedavg was asked to adapt a model under differential privacy; its complaints say why not")
+    total = zeros(dict(trainable(module)))
+    for part in torch.split(torch.arange(len(draw.y), device=draw.y.device), CHUNK):
+        slope = site.gradient(module, site.task.objective, Draw(draw.x[part], draw.y[part], draw.patient[part]))
+        total = combined(total, plus=slope, times=len(part) / len(draw.y))
+    return total

@@ -1,0 +1,113 @@
+"""pFedMe: each site's model minimizes its loss near the federated one, which minimizes the sites' Moreau envelopes.
+
+Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, algorithm 1. On each of R
+batches theta <- argmin f_i(theta) + lambda/2 |theta - w_i|^2, then w_i <- w_i - eta lambda (w_i - theta); the server
+takes w <- (1 - beta) w + beta mean_i w_i over those who answered. A site diagnoses with theta.
+
+Left open and read as in the released code: the inner problem is solved by K steps of gradient descent on the same
+batch, from where the last batch left theta, which begins a round at w. The rate of these steps is the work's `lr`; R is
+the number of batches of the local work. The code weighs by examples where the paper does not (`weights`). Buffers
+follow theta and are averaged without beta: beyond 1 it could make a variance negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import nn
+
+from federation.algorithm import Memory, State
+from federation.descent import Site, Work
+from federation.fedavg import Weights, merged
+from federation.parameters import combined, difference, loaded, prefixed, read, section, trainable
+from federation.task import Task
+from privacy.message import Call, Message, Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class PFedMe:
+    """lam: lambda, how near theta stays to w. eta: rate of w_i at a site. beta: of w at the server. K: inner steps."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["pfedme"] = "pfedme"
+    lam: float = 15.0
+    eta: float = 0.005
+    beta: float = 1.0
+    K: int = 5
+    weights: Weights = "uniform"
+
+    def __post_init__(self) -> None:
+        named = {"lam": self.lam, "eta": self.eta, "beta": self.beta}
+        found = [f"{name} must be > 0, found {value}" for name, value in named.items() if not value > 0]
+        found += [] if self.K >= 1 else [f"K must be >= 1, found {self.K}"]
+        if not found and self.eta * self.lam > 1:
+            found = [f"eta * lam must be <= 1, or w steps past theta; found {self.eta} * {self.lam}: lower eta"]
+        if found:
+            raise ValueError("; ".join(found))
+
+    def network(self, task: Task) -> nn.Module:
+        return task.network()
+
+    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
+        found = plain_sgd(work, self.name)
+        if work.lr * self.lam >= 2:
+            found.append(
+                f"pfedme needs lr * lam < 2, or theta swings away from w; found {work.lr} * {self.lam}: lower lr"
+            )
+        return found
+
+    def introduce(self, site: Site) -> Message:
+        return Message()
+
+    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
+        return Message(prefixed("model", initial))
+
+    def send(self, state: State, site: str, call: Call) -> Message:
+        return state
+
+    def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
+        module = loaded(self.network(site.task), section(received.tensors, "model")).train()
+        theta = trainable(module)
+        w: Params = {name: p.detach().clone() for name, p in theta.items()}
+        for _ in range(batches(site)):
+            draw = site.draw()
+            for _ in range(self.K):
+                slope = site.gradient(module, site.task.objective, draw)
+                with torch.no_grad():
+                    for name, p in theta.items():
+                        p.sub_(site.work.lr * (slope[name] + self.lam * (p - w[name])))
+            w = {name: v - self.eta * self.lam * (v - theta[name].detach()) for name, v in w.items()}
+        personal = read(module)
+        buffers = {name: value for name, value in personal.items() if name not in w}
+        sent = Message({**prefixed("model", w), **prefixed("buffer", buffers)}, {"n": site.size()})
+        apart = sum(float((personal[name] - v).square().sum()) for name, v in w.items()) ** 0.5
+        return sent, Message(prefixed("personal", personal), {"notes": {"distance_to_w": apart}})
+
+    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
+        w, mean = section(state.tensors, "model"), merged(replies, self.weights)
+        moved = combined({n: w[n] for n in mean}, plus=difference(mean, w), times=self.beta) if self.beta != 1 else mean
+        of_buffers = {s: Message(prefixed("model", section(r.tensors, "buffer")), r.facts) for s, r in replies.items()}
+        return Message(prefixed("model", {**merged(of_buffers, self.weights), **moved}))
+
+    def model(self, site: Site, received: Message, memory: Memory) -> Params:
+        return section(memory.tensors, "personal") or section(received.tensors, "model")
+
+
+def batches(site: Site) -> int:
+    """How many batches the local work of a round has."""
+    work = site.work
+    return work.steps if work.steps is not None else (work.epochs or 0) * site.access.epoch()
+
+
+def plain_sgd(work: Work, method: str) -> list[str]:
+    """A complaint where the local work asks for an optimizer that a method with a step of its own does not have."""
+    if work.optimizer == "sgd" and not work.momentum and not work.weight_decay:
+        return []
+    return [
+        f"{method} steps by plain sgd, found {work.optimizer}, momentum {work.momentum}, weight_decay "
+        f"{work.weight_decay}: give it work of its own, as in method_work: {{{method}: {{optimizer: sgd, lr: 0.05}}}}"
+    ]

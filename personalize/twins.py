@@ -1,0 +1,72 @@
+"""Two networks at a site, one shared and one its own, that train together on the same batches.
+
+For Ditto, APFL and MoE. A network that holds both names them `shared` and `personal`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from federation.algorithm import Memory, State
+from federation.parameters import prefixed, section, select
+from federation.task import Output, Task
+from privacy.access import Batch, Forward, Objective
+from privacy.message import Call, Message, Params
+
+
+def both(shared: Callable[[Tensor], Output], personal: Callable[[Tensor], Output], x: Tensor) -> tuple[Output, Output]:
+    """What two networks make of the same inputs, with the same dropout: neither takes the other's random numbers."""
+    with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+        one = shared(x)
+    return one, personal(x)
+
+
+def losses_of_both(task: Task) -> Objective:
+    """The task's loss of each of two outputs, added up, for a module that gives both where it is called (x, True).
+
+    One look at the patients then serves both. A loss's gradient reaches the other network only where the module lets
+    it through.
+    """
+
+    def losses(forward: Forward, batch: Batch) -> Tensor:
+        one, two = cast(tuple[Output, Output], forward(batch.x, True))
+        return task.objective(lambda _: one, batch) + task.objective(lambda _: two, batch)
+
+    return losses
+
+
+def is_shared(name: str) -> bool:
+    """Whether a parameter or buffer belongs to the shared network."""
+    return name.startswith("shared.")
+
+
+def of_both(received: Message, memory: Memory, start: Params, beside: Params) -> Params:
+    """Parameters and buffers of a network that holds both: `shared` as received, the rest as the site remembers it.
+
+    Before a site's first merge the personal network is `start` (named `shared.`), and `beside` what else there is.
+    """
+    fresh = {n.replace("shared.", "personal.", 1): value.clone() for n, value in select(start, is_shared).items()}
+    own = section(memory.tensors, "personal") or {**fresh, **beside}
+    return {**select(section(received.tensors, "model"), is_shared), **own}
+
+
+def with_start(model: Params) -> State:
+    """A coordinator's first state: `model` goes on, `start` stays for personal networks that have not begun."""
+    start = {name: value.clone() for name, value in model.items()}  # a message's tensors share no memory
+    return Message({**prefixed("model", model), **prefixed("start", start)})
+
+
+def start_once(state: State, site: str, call: Call) -> Message:
+    """The shared model; and the common start, where the two differ, until something of this site was merged."""
+    first = call.round > 1 and not call.merged.get(site, 0)
+    start = prefixed("start", section(state.tensors, "start")) if first else {}
+    return Message({**prefixed("model", section(state.tensors, "model")), **start})
+
+
+def with_merged(state: State, model: Params) -> State:
+    """The next state after `with_start`."""
+    return Message({**prefixed("model", model), **prefixed("start", section(state.tensors, "start"))})

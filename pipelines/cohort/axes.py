@@ -1,0 +1,58 @@
+"""A hospital's own principal components: each brings its features into a space that only it has (FENDA-FL 5.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from privacy.message import Json
+
+RANK = 1e-6
+"""A direction whose spread is below this share of the largest is rounding: another sum would turn it."""
+
+
+@dataclass(frozen=True)
+class Axes:
+    """mean: (F,) of the training examples. axes: (C, F), orthonormal rows. float64."""
+
+    mean: Tensor
+    axes: Tensor
+
+
+def fitted_axes(x: Tensor, components: int) -> Axes:
+    """The first `components` principal axes of examples (n, F), each with its largest loading positive.
+
+    Raises:
+        ValueError: the examples do not span so many directions.
+    """
+    from sklearn.decomposition import PCA  # seconds that other runs save
+
+    most = min(len(x), x.shape[1])
+    found = PCA(n_components=most, svd_solver="full").fit(x.double().numpy()) if most > 1 else None
+    spread = [] if found is None else found.singular_values_.tolist()
+    spanned = sum(value > RANK * spread[0] for value in spread)
+    if found is None or spanned < components:
+        raise ValueError(
+            f"images.components: {components}, and the {len(x)} training examples vary in {spanned} directions; "
+            "lower it, or give more training patients"
+        )
+    return Axes(torch.from_numpy(found.mean_.copy()), torch.from_numpy(found.components_[:components].copy()))
+
+
+def projected(x: Tensor, known: Axes) -> Tensor:
+    """Examples (n, F) as (n, C) float32."""
+    return ((x.double() - known.mean) @ known.axes.T).float()
+
+
+def axes_to_json(known: Axes) -> Json:
+    """Axes as a cohort and a ready model keep them."""
+    return {"mean": known.mean.tolist(), "axes": known.axes.tolist()}
+
+
+def axes_from_json(said: Json) -> Axes | None:
+    """What `axes_to_json` gave; None for null."""
+    if not isinstance(said, dict):
+        return None
+    return Axes(*(torch.tensor(said[name], dtype=torch.float64) for name in ("mean", "axes")))

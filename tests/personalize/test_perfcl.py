@@ -1,0 +1,213 @@
+"""PerFCL: FENDA with two contrasts."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional
+
+import rig
+from federation.conversation import newest
+from federation.descent import Work
+from federation.engine import InProcess
+from federation.models.cnn import Cnn
+from federation.models.mlp import Mlp
+from federation.randomness import derived
+from federation.rehearsal import initial_parameters, rehearse, rehearse_events
+from federation.rounds import Schedule, sampled
+from federation.task import Task
+from personalize.fenda import Fenda
+from personalize.perfcl import PerFCL, contrast
+from privacy.access import Rows, batches_per_epoch, minibatches
+from privacy.events import composed
+from privacy.protection import Protection
+
+ADAM = Work(optimizer="adam", lr=0.02, batch=5)
+SGD = Work(optimizer="sgd", lr=0.05, batch=4, epochs=2)
+TABLES = {"a": rig.table(1), "b": rig.table(2, shift=0.7), "c": rig.table(3, n=10, shift=-0.4)}
+IMAGES = Task(Cnn(widths=(8, 8), norm="batch"), (1, 8, 8), 2)
+ROUNDS, PARTICIPATION = 4, 0.67
+LOST = frozenset({(2, "a"), (2, "b"), (3, "c")})
+
+
+def images(seed: int, n: int) -> dict[str, Rows]:
+    g = torch.Generator().manual_seed(seed)
+    y = torch.randint(0, 2, (n,), generator=g)
+    x = torch.rand(n, 1, 8, 8, generator=g) + 0.3 * y[:, None, None, None] * seed
+    return {"train": Rows(x, y, torch.arange(n)), "validation": Rows(x[:4], y[:4], torch.arange(4))}
+
+
+PICTURES = {"a": images(1, 9), "b": images(2, 14), "c": images(3, 6)}
+
+
+def go(algorithm, sites, task, work, lost=frozenset(), protection=None, **schedule):
+    crew = rig.federation(algorithm, sites, task=task, work=work)
+    crew = {name: replace(hospital, protection=protection) for name, hospital in crew.items()}
+    schedule = Schedule(**{"rounds": ROUNDS, "quorum": 0.3, **schedule})
+    engine = rig.Lossy(InProcess(crew), lost)
+    return rig.train(algorithm, crew, task=task, work=work, schedule=schedule, engine=engine), crew
+
+
+@pytest.mark.parametrize("weights", ["size", "uniform"])
+@pytest.mark.parametrize(
+    ("task", "sites"), [(Task(Mlp(hidden=(6, 5), dropout=0.4), (4,), 2), TABLES), (IMAGES, PICTURES)]
+)
+def test_without_its_contrasts_it_is_fenda(task, sites, weights):
+    schedule = {"participation": PARTICIPATION, "rounds": 5}
+    perfcl, ours = go(PerFCL(mu=0.0, gamma=0.0, weights=weights), sites, task, ADAM, LOST, **schedule)
+    fenda, theirs = go(Fenda(weights=weights), sites, task, ADAM, LOST, **schedule)
+    assert perfcl.losses == fenda.losses and rig.equal(perfcl.state.tensors, fenda.state.tensors)
+    assert all(rig.equal(rig.final(ours[site]), rig.final(theirs[site])) for site in sites)
+
+
+def test_the_contrast_by_hand():
+    z, right, up = torch.tensor([[2.0, 0.0]]), torch.tensor([[5.0, 0.0]]), torch.tensor([[0.0, 3.0]])
+    assert float(contrast(z, right, up, 0.5)) == pytest.approx(-math.log(math.e**2 / (math.e**2 + 1)))
+    assert float(contrast(z, up, right, 1.0)) == pytest.approx(-math.log(1 / (math.e + 1)))
+    assert float(contrast(z, up, up, 0.1)) == pytest.approx(math.log(2))
+
+
+def test_features_that_are_all_zero_have_finite_gradients():
+    """Dropout and ReLU make such features on small networks."""
+    weight = torch.zeros(3, 2, requires_grad=True)
+    z = torch.relu(torch.ones(4, 2) @ weight.T)
+    (gradient,) = torch.autograd.grad(contrast(z, torch.ones(4, 3), torch.zeros(4, 3), 0.5).sum(), weight)
+    assert bool(gradient.isfinite().all())
+
+
+def part(params, name):
+    return {key[len(name) + 1 :]: value for key, value in params.items() if key.startswith(f"{name}.")}
+
+
+def slow_contrast(z, positive, negative, temperature):
+    unit = [v / v.norm(dim=1, keepdim=True) for v in (z, positive, negative)]
+    near = torch.exp((unit[0] * unit[1]).sum(1) / temperature)
+    far = torch.exp((unit[0] * unit[2]).sum(1) / temperature)
+    return -torch.log(near / (near + far))
+
+
+def slow_mean(nets, weights):
+    states, total = [net.state_dict() for net in nets], sum(weights)
+    return {
+        name: sum(w / total * s[name].double() for w, s in zip(weights, states, strict=True)).float()
+        if states[0][name].is_floating_point()
+        else torch.stack([s[name] for s in states]).amax(0)
+        for name in states[0]
+    }
+
+
+@pytest.mark.parametrize(
+    ("mu", "gamma", "temperature", "lost"),
+    [(0.7, 2.0, 0.5, frozenset()), (0.7, 2.0, 0.5, LOST), (3.0, 0.0, 0.3, LOST), (0.0, 4.0, 1.0, LOST)],
+)
+def test_it_is_a_slow_loop_with_absent_sites_and_lost_replies(mu, gamma, temperature, lost):
+    algorithm = PerFCL(mu=mu, gamma=gamma, temperature=temperature)
+    _, crew = go(algorithm, PICTURES, IMAGES, SGD, lost, participation=PARTICIPATION)
+    initial = initial_parameters(algorithm, IMAGES, seed=1)
+
+    def fresh(side):
+        net = IMAGES.network()
+        net.load_state_dict(part(initial, side), strict=False)
+        return net
+
+    shared, head = fresh("shared"), torch.nn.Linear(32, 2)
+    head.load_state_dict(part(initial, "head"))
+    local = {site: fresh("local") for site in PICTURES}
+    heads = {site: copy.deepcopy(head) for site in PICTURES}
+    own: dict[str, torch.nn.Module] = {}
+    for r in range(1, ROUNDS + 1):
+        came, sizes = [], []
+        for site in sampled(tuple(PICTURES), PARTICIPATION, derived(0, "participation", r)):
+            rows = PICTURES[site]["train"]
+            nets = w, w_i, theta = tuple(copy.deepcopy(net).train() for net in (shared, local[site], heads[site]))
+            params = [p for net in nets for p in net.parameters()]
+            seed = derived(0, site, r, "train")
+            stream = minibatches(rows.y, batch=4, balance=False, generator=torch.Generator().manual_seed(seed))
+            for _ in range(2 * batches_per_epoch(len(rows.y), 4)):
+                index = next(stream)
+                x, y = rows.x[index], rows.y[index]
+                z, z_i = w(x).features, w_i(x).features
+                loss = functional.cross_entropy(theta(torch.cat([z, z_i], dim=1)), y)
+                if site in own:
+                    frozen = [copy.deepcopy(n).eval()(x).features.detach() for n in (shared, own[site], local[site])]
+                    loss = loss + mu * slow_contrast(z, frozen[0], frozen[1], temperature).mean()
+                    loss = loss + gamma * slow_contrast(z_i, frozen[2], frozen[0], temperature).mean()
+                grads = torch.autograd.grad(loss, params, allow_unused=True)
+                with torch.no_grad():
+                    for p, g in zip(params, grads, strict=True):
+                        p -= torch.zeros_like(p) if g is None else 0.05 * g
+            if (r, site) not in lost:
+                local[site], heads[site], own[site] = w_i, theta, w
+                came.append(w)
+                sizes.append(len(rows.y))
+        shared.load_state_dict(slow_mean(came, sizes))
+    for site in PICTURES:
+        final = rig.final(crew[site])
+        for name, net in (("shared", shared), ("local", local[site]), ("head", heads[site])):
+            for key, value in part(final, name).items():
+                assert torch.allclose(value.float(), net.state_dict()[key].float(), atol=5e-5), (site, name, key)
+
+
+def test_the_contrasts_change_what_is_learnt_from_the_second_round_on():
+    for rounds, same in ((1, True), (2, False)):
+        _, plain = go(Fenda(), TABLES, rig.task(), ADAM, rounds=rounds)
+        _, drawn = go(PerFCL(), TABLES, rig.task(), ADAM, rounds=rounds)
+        assert all(rig.equal(rig.final(plain[s]), rig.final(drawn[s])) == same for s in TABLES)
+
+
+def test_a_site_sees_its_contrasts_round_by_round_and_nobody_else_does():
+    outcome, crew = go(PerFCL(), TABLES, rig.task(), ADAM)
+    notes = newest(crew["a"].disk).facts["notes"]
+    assert notes["1"] == {} and set(notes["4"]) == {"global_contrast", "local_contrast"}
+    assert all(0 < value < 5 for value in notes["4"].values())
+    reply = rehearse(PerFCL(), rig.task(), ADAM, initial_parameters(PerFCL(), rig.task(), seed=1))
+    assert set(reply.facts["algorithm"]) == {"n"} and all(
+        ".".join(n.split(".")[:1]) == "model/shared" for n in reply.tensors
+    )
+    assert "previous" not in {name.split("/")[0] for name in outcome.state.tensors}
+
+
+@pytest.fixture
+def doubles():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def alone(seed, shift=0.0):
+    rows = rig.table(seed, shift=shift)
+    return {split: Rows(r.x.double(), r.y, torch.arange(len(r.y))) for split, r in rows.items()}
+
+
+@pytest.mark.usefixtures("doubles")
+def test_private_training_without_noise_and_clipping_is_plain_training():
+    sites = {"a": alone(1), "b": alone(2, 0.7)}
+    quiet = Protection(clip=1e4, sampling=1.0, views=1, noise=0.0, validation_noise=0.0, loss_bound=1e6, cut="c")
+    work = Work(optimizer="adam", lr=0.02, batch=24, epochs=2)
+    _, plain = go(PerFCL(), sites, rig.task(), work)
+    _, private = go(PerFCL(), sites, rig.task(), work, protection=quiet)
+    assert all(rig.close(rig.final(plain[s]), rig.final(private[s]), 1e-9) for s in sites)
+    assert newest(private["a"].disk).facts["notes"]["4"] == {}, "the loss is not told, and so is nothing beside it"
+
+
+@pytest.mark.usefixtures("doubles")
+def test_what_privacy_costs_is_the_same_every_round():
+    noised = Protection(clip=0.5, sampling=0.4, views=2, noise=1.1, cut="c")
+    work = Work(optimizer="adam", lr=0.02, batch=24, epochs=2)
+    _, crew = go(PerFCL(), {"a": alone(1), "b": alone(2)}, rig.task(), work, protection=noised)
+    initial = initial_parameters(PerFCL(), rig.task(), seed=0)
+    seen = rehearse_events(PerFCL(), rig.task(), work, initial, noised)
+    wanted = [seen.introduction, *[seen.training] * ROUNDS, *[seen.validation] * ROUNDS]
+    assert all(composed(hospital.events) == composed(wanted) for hospital in crew.values())
+
+
+def test_wrong_settings_are_refused_all_at_once():
+    with pytest.raises(ValueError, match=r"mu must be >= 0, found -1; gamma .* -2; temperature must be > 0, found 0"):
+        PerFCL(mu=-1, gamma=-2, temperature=0)
+    task = rig.task(hidden=())
+    (text,) = PerFCL().complaints(PerFCL().network(task), ADAM, False)
+    assert "perfcl" in text and "no parameter" in text

@@ -1,0 +1,248 @@
+"""Which parameters travel: predicates against names written by hand, and every method that is only a predicate."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import rig
+from federation.descent import Site, Work
+from federation.engine import InProcess
+from federation.fedavg import FedAvg
+from federation.local import Local
+from federation.models.cam import Cam
+from federation.models.cnn import Cnn
+from federation.models.mlp import Mlp
+from federation.parameters import section
+from federation.randomness import derived, seeded
+from federation.rehearsal import initial_parameters
+from federation.rounds import Schedule, sampled
+from federation.task import Task
+from personalize.fedper import FedPer
+from personalize.partial import Partial
+from personalize.sharing import SHARED, body, head, own, parted, parts, without_effect
+from privacy.access import Batch, Rows, batches_per_epoch, minibatches, open_access
+from privacy.message import Call, Message
+
+TASK = Task(Cnn(widths=(8, 8), norm="batch"), (1, 8, 8), 2)
+SGD = Work(optimizer="sgd", lr=0.05, batch=4, epochs=2)
+ADAM = Work(optimizer="adam", lr=0.02, batch=5)
+NORM = tuple(f"adn.N.{n}" for n in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"))
+PERSONAL = {
+    "fedper": {"head.weight", "head.bias"},
+    "lg_fedavg": {f"{part}.0.{n}" for part in ("stem", "blocks.0") for n in ("conv.weight", *NORM)},
+    "fedbn": {f"{part}.0.{n}" for part in ("stem", "blocks.0") for n in NORM},
+    "splitnn": {f"stem.0.{n}" for n in ("conv.weight", *NORM)},
+    "private_intercept": {"head.bias"},
+}
+"""Written by hand for the network of TASK; splitnn with depth 1."""
+
+
+def made(name, **fields):
+    return Partial(name=name, **({"depth": 1} if name == "splitnn" else {}), **fields)
+
+
+def images(seed: int, n: int) -> dict[str, Rows]:
+    g = torch.Generator().manual_seed(seed)
+    y = torch.randint(0, 2, (n,), generator=g)
+    x = torch.rand(n, 1, 8, 8, generator=g) + 0.3 * y[:, None, None, None] * seed
+    return {"train": Rows(x, y, torch.arange(n)), "validation": Rows(x[:4], y[:4], torch.arange(4))}
+
+
+SITES = {"a": images(1, 9), "b": images(2, 14), "c": images(3, 6)}
+
+
+def run(algorithm, sites=SITES, task=TASK, work=SGD, lost=frozenset(), **options):
+    crew = rig.federation(algorithm, sites, task=task, work=work)
+    schedule = Schedule(**{"rounds": 3, "quorum": 0.3, **options})
+    outcome = rig.train(
+        algorithm, crew, task=task, work=work, schedule=schedule, engine=rig.Lossy(InProcess(crew), lost)
+    )
+    return outcome, {name: rig.final(hospital) for name, hospital in crew.items()}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_what_stays_is_what_was_written_by_hand(name):
+    network = TASK.network()
+    shared = made(name).shared(network)
+    assert {n for n in network.state_dict() if not shared(n)} == PERSONAL[name]
+
+
+def test_fedper_and_lg_fedavg_share_complementary_parts():
+    for model in (Cnn(widths=(8, 16)), Cam(widths=(8, 8, 8, 8)), Mlp(hidden=(5, 3))):
+        for name in model.build(inputs=(1, 16, 16), classes=3).state_dict():
+            assert body(name) != head(name)
+    assert isinstance(FedPer(), Partial) and FedPer() == Partial(name="fedper")
+
+
+def test_parts_stand_in_the_order_of_the_forward_pass():
+    assert parts(TASK.network()) == ("stem", "blocks.0", "head")
+    assert parts(rig.task(hidden=(6, 5, 4)).network()) == ("stem", "blocks.0", "blocks.1", "head")
+    assert parts(rig.task(hidden=()).network()) == ("head",), "a stem that holds nothing is no part"
+
+
+def test_group_norms_stay_too_and_a_norm_without_parameters_is_a_norm():
+    network = Cnn(widths=(8, 8), norm="group").build(inputs=(1, 8, 8), classes=2)
+    shared = Partial(name="fedbn").shared(network)
+    kept = {name for name in network.state_dict() if not shared(name)}
+    assert kept == {f"{part}.0.adn.N.{n}" for part in ("stem", "blocks.0") for n in ("weight", "bias")}
+    bare = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, affine=False), nn.Linear(2, 2))
+    assert Partial(name="fedbn").complaints(bare, SGD, False) == []
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "hidden", "words"),
+    [
+        (FedPer(), (), ("fedper", "no parameter")),
+        (Partial(name="lg_fedavg"), (), ("lg_fedavg", "every parameter")),
+        (Partial(name="fedbn"), (6,), ("fedbn", "every parameter, which is FedAvg", "norm layers")),
+        (Partial(name="splitnn", depth=0), (6, 5), ("every parameter, which is FedAvg", "depth from 1 to 2")),
+        (Partial(name="splitnn", depth=3), (6, 5), ("no parameter, which is local", "depth from 1 to 2")),
+        (Partial(name="splitnn"), (), ("no parameter", "more than a head")),
+    ],
+)
+def test_a_method_without_effect_is_refused_with_a_sentence(algorithm, hidden, words):
+    (text,) = algorithm.complaints(rig.task(hidden=hidden).network(), SGD, False)
+    assert all(word in text for word in words)
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_split_is_not_refused_and_may_run_privately(name):
+    assert made(name).complaints(Cnn(widths=(8, 8), norm="group").build(inputs=(1, 8, 8), classes=2), SGD, True) == []
+
+
+def test_a_head_without_bias_has_no_private_intercept():
+    network = nn.Sequential()
+    network.head = nn.Linear(3, 2, bias=False)
+    (text,) = Partial(name="private_intercept").complaints(network, SGD, False)
+    assert "every parameter" in text and "bias" in text
+    assert without_effect(network, head, "x") and not without_effect(rig.task().network(), head, "x")
+
+
+def test_all_that_is_wrong_with_a_depth_is_said_at_once():
+    with pytest.raises(ValueError, match=r"depth must be >= 1, found -2.*belongs to splitnn.*fedbn"):
+        Partial(name="fedbn", depth=-2)
+
+
+def test_splitnn_with_nothing_private_is_fedavg_and_with_everything_private_local():
+    outcome, nothing = run(Partial(name="splitnn", depth=0), work=ADAM)
+    average, expected = run(FedAvg(), work=ADAM)
+    assert rig.equal(section(outcome.state.tensors, "model"), section(average.state.tensors, "model"))
+    assert all(rig.equal(nothing[site], expected[site]) for site in SITES)
+    _, everything = run(Partial(name="splitnn", depth=3), work=ADAM)
+    _, alone = run(Local(), work=ADAM)
+    assert all(rig.equal(everything[site], alone[site]) for site in SITES)
+
+
+def test_splitnn_with_all_but_the_head_private_is_lg_fedavg():
+    _, split = run(Partial(name="splitnn", depth=2))
+    _, lg = run(Partial(name="lg_fedavg"))
+    assert all(rig.equal(split[site], lg[site]) for site in SITES)
+
+
+def local_work(model, rows, round_, site):
+    """Plain SGD as the papers write it, over the same mini-batches."""
+    seed = derived(0, site, round_, "train")
+    stream = minibatches(rows.y, batch=4, balance=False, generator=torch.Generator().manual_seed(seed))
+    model.train()
+    with seeded(seed):
+        for _ in range(2 * batches_per_epoch(len(rows.y), 4)):
+            index = next(stream)
+            loss = TASK.objective(model, Batch(rows.x[index], rows.y[index])).mean()
+            grads = torch.autograd.grad(loss, list(model.parameters()))
+            with torch.no_grad():
+                for p, g in zip(model.parameters(), grads, strict=True):
+                    p -= 0.05 * g
+
+
+@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("weights", [None, "size", "uniform"])
+def test_a_slow_loop_with_sites_away_and_replies_lost_finds_the_same(name, weights):
+    """A site keeps its own part only if its reply arrived; the names are those written by hand."""
+    rounds, lost, stays = 4, frozenset({(1, "a"), (2, "b"), (3, "a")}), PERSONAL[name]
+    uniform = weights == "uniform" or (weights is None and name == "fedbn")
+    start = initial_parameters(FedAvg(), TASK, seed=1)
+    server = {n: v for n, v in start.items() if n not in stays}
+    personal = {site: {n: start[n] for n in stays} for site in SITES}
+    for r in range(1, rounds + 1):
+        locals_ = {}
+        for site in sampled(tuple(SITES), 0.67, derived(0, "participation", r)):
+            model = TASK.network()
+            model.load_state_dict({**server, **personal[site]})
+            local_work(model, SITES[site]["train"], r, site)
+            if (r, site) not in lost:
+                locals_[site] = copy.deepcopy(model.state_dict())
+                personal[site] = {n: locals_[site][n] for n in stays}
+        sizes = {site: 1 if uniform else len(SITES[site]["train"].y) for site in locals_}
+        for n, value in server.items() if locals_ else ():
+            if value.is_floating_point():
+                server[n] = sum(sizes[s] * locals_[s][n].double() for s in locals_).div(sum(sizes.values())).float()
+            else:
+                server[n] = torch.stack([m[n] for m in locals_.values()]).amax(0)
+    _, found = run(made(name, weights=weights), lost=lost, rounds=rounds, participation=0.67)
+    for site in SITES:
+        assert rig.close(found[site], {n: {**server, **personal[site]}[n] for n in found[site]}, 2e-5)
+
+
+def test_the_private_intercept_by_hand():
+    """Two sites, one full-batch step on half the squared error: weights are averaged 1 to 3, biases stay."""
+    task = Task(rig.Linear(), (1,), 2)
+    x = {"a": [1.0], "b": [1.0, 3.0, 2.0]}
+    y = {"a": [1], "b": [0, 1, 1]}
+    sites = {}
+    for s in x:
+        rows = Rows(torch.tensor(x[s])[:, None], torch.tensor(y[s]), torch.arange(len(y[s])))
+        sites[s] = {"train": rows, "validation": rows}
+    work = Work(optimizer="sgd", lr=0.5, batch=8)
+    _, found = run(Partial(name="private_intercept"), sites, task, work, rounds=1)
+    start = initial_parameters(FedAvg(), task, seed=1)
+    w, b = float(start["head.weight"][0, 0]), float(start["head.bias"][0])
+    stepped = {}
+    for s in x:
+        residual = [w * v + b - t for v, t in zip(x[s], y[s], strict=True)]
+        slope = sum(r * v for r, v in zip(residual, x[s], strict=True)) / len(residual)
+        stepped[s] = (w - 0.5 * slope, b - 0.5 * sum(residual) / len(residual))
+    for s in x:
+        assert float(found[s]["head.weight"][0, 0]) == pytest.approx(0.25 * stepped["a"][0] + 0.75 * stepped["b"][0])
+        assert float(found[s]["head.bias"][0]) == pytest.approx(stepped[s][1])
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_personal_parts_are_sent_until_the_first_merge_and_never_replied(name):
+    algorithm, whole = made(name), set(TASK.network().state_dict())
+    state = algorithm.start(initial_parameters(algorithm, TASK, seed=1), {})
+    site = Site("a", TASK, SGD, open_access(SITES["a"], batch=4, seed=0))
+    first = algorithm.send(state, "a", Call("r", 1, "train", {}))
+    assert set(section(first.tensors, "model")) == whole
+    reply, memory = algorithm.train(site, first, Message(), Call("r", 1, "train", {}))
+    assert set(section(reply.tensors, "model")) == whole - PERSONAL[name]
+    assert set(section(memory.tensors, "personal")) == PERSONAL[name]
+    state = algorithm.merge(state, {"a": reply})
+    later = algorithm.send(state, "a", Call("r", 2, "train", {"a": 1}))
+    assert set(later.tensors) == set(reply.tensors)
+    newcomer = algorithm.send(state, "b", Call("r", 2, "train", {"a": 1}))
+    assert set(section(newcomer.tensors, "model")) == whole
+    for n in PERSONAL[name]:
+        assert torch.equal(newcomer.tensors[f"model/{n}"], first.tensors[f"model/{n}"]), (
+            "the common start, nobody's own"
+        )
+
+
+@given(
+    st.sampled_from(sorted(SHARED)),
+    st.integers(0, 4),
+    st.lists(st.sampled_from([8, 16]), min_size=2, max_size=3),
+    st.sampled_from(["batch", "group"]),
+)
+@settings(max_examples=25, deadline=None)
+def test_what_leaves_and_what_stays_are_the_model_again(name, depth, widths, norm):
+    network = Cnn(widths=tuple(widths), norm=norm).build(inputs=(1, 8, 8), classes=2)
+    site = Site("a", TASK, SGD, open_access(SITES["a"], batch=4, seed=0))
+    reply, memory = parted(network, SHARED[name](network, depth), site, {})
+    assert not set(section(reply.tensors, "model")) & set(section(memory.tensors, "personal"))
+    assert rig.equal(own(reply, memory), network.state_dict())
