@@ -1,7 +1,7 @@
-"""Figures of a run: scores with intervals, gains, ROC curves, learning curves, the cross-site matrix.
+"""Figures of a run: scores with intervals, gains, ROC curves, learning curves, what methods noted by round.
 
-Each takes numbers and returns a `Picture` whose alternative text tells the same numbers in words. Sites are panels or
-groups of rows, methods are colours with a marker or dash of their own, and always in the order given.
+Each takes numbers and returns a `Picture` whose alternative text tells the same numbers in words. Sites are panels,
+methods are named rows, or colours with a marker or dash of their own, and always in the order given.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,10 @@ from matplotlib.ticker import MaxNLocator
 from evaluation.drawing import INK, Picture, svg
 from evaluation.histograms import Floats, Ints
 from evaluation.metrics import auc, roc
-from evaluation.panels import WIDTH, legend, line, mark, panels, wide
+from evaluation.panels import legend, line, mark, panels, rows, tall, wide
 from evaluation.rows import PRIVATE, PRIVATE_MEAN, ScoreRow
+
+SCALES = "Each panel has a scale of its own."
 
 
 @dataclass(frozen=True)
@@ -32,61 +33,55 @@ class Curve:
     values: tuple[float, ...]
 
 
-def dots(rows: Sequence[ScoreRow], measure: str) -> Picture:
-    """Private scores with their intervals, grouped by site; not assessable ones are hollow."""
-    shown = [row for row in rows if row.measure == measure and row.protocol in (PRIVATE, PRIVATE_MEAN)]
+def dots(scores: Sequence[ScoreRow], measure: str) -> Picture:
+    """Private scores with their intervals, a panel for each site; not assessable ones are hollow."""
+    shown = [row for row in scores if row.measure == measure and row.protocol in (PRIVATE, PRIVATE_MEAN)]
     values = {(_group(row), row.method): (row.value, row.low, row.high, row.assessable) for row in shown}
-    order = _ordered(rows)
+    order = _ordered(scores)
     alt = f"{measure} by hospital and method. " + _told(values)
 
     def draw(figure: Figure) -> None:
-        axes = _grouped(figure, values, order)
-        for y, method, (value, low, high, fine) in _places(values):
+        for axes, y, method, (value, low, high, fine) in _places(figure, values):
             look = mark(order.index(method))
             axes.hlines(y, low, high, color=look["color"], linewidth=1.6, alpha=1 if fine else 0.45)
             axes.plot(value, y, markersize=6, markerfacecolor=look["color"] if fine else "none", **look)
-        axes.set_xlabel(measure)
-        axes.axvline(0.5, color=INK, linewidth=0.8, linestyle=(0, (2, 2)), alpha=0.5)
+        figure.supxlabel(measure, fontsize=9)
 
-    caption = (
-        "Each hospital's own model on its own test patients; bars are 95 % intervals over patients, the dashed line "
-    )
-    return Picture(
-        measure, caption + "is chance, hollow marks rest on too few patients.", svg(_tall(values), alt, draw)
-    )
+    caption = "Each hospital's own model on its own test patients; bars are 95 % intervals over patients, hollow marks "
+    return Picture(measure, caption + f"rest on too few patients. {SCALES}", svg(tall(*_axes_of(values)), alt, draw))
 
 
-def gain_bars(rows: Sequence[ScoreRow], measure: str, reference: str) -> Picture:
-    """Gains over the reference method with their intervals, grouped by site; not assessable ones are pale."""
+def gain_bars(scores: Sequence[ScoreRow], measure: str, reference: str) -> Picture:
+    """Gains over the reference method with their intervals, a panel for each site; not assessable ones are pale."""
     shown = [
-        r for r in rows if r.measure == measure and r.protocol in (PRIVATE, PRIVATE_MEAN) and r.method != reference
+        r for r in scores if r.measure == measure and r.protocol in (PRIVATE, PRIVATE_MEAN) and r.method != reference
     ]
     values = {(_group(row), row.method): (row.gain, row.gain_low, row.gain_high, row.assessable) for row in shown}
-    order = _ordered(rows)
+    order = _ordered(scores)
     alt = f"Gain in {measure} over {reference} by hospital and method. " + _told(values)
 
     def draw(figure: Figure) -> None:
-        axes = _grouped(figure, values, order)
-        for y, method, (value, low, high, fine) in _places(values):
+        for axes, y, method, (value, low, high, fine) in _places(figure, values):
             colour = mark(order.index(method))["color"]
-            axes.barh(y, value, height=_step(values) * 0.82, color=colour, alpha=0.9 if fine else 0.35, linewidth=0)
+            axes.barh(y, value, height=0.7, color=colour, alpha=0.9 if fine else 0.35, linewidth=0)
             axes.hlines(y, low, high, color=INK, linewidth=1.0)
-        axes.axvline(0, color=INK, linewidth=0.9)
-        axes.set_xlabel(f"gain in {measure} over {reference}")
+            axes.axvline(0, color=INK, linewidth=0.9)
+        figure.supxlabel(f"gain in {measure} over {reference}", fontsize=9)
 
     caption = (
         f"Same patients, same bootstrap copies: an interval that leaves out 0 is a difference to {reference} that "
+        f"chance alone would rarely make. Pale bars rest on too few patients. {SCALES}"
     )
-    end = "chance alone would rarely make. Pale bars rest on too few patients."
-    return Picture(f"Gain over {reference}", caption + end, svg(_tall(values), alt, draw))
+    return Picture(f"Gain over {reference}", caption, svg(tall(*_axes_of(values)), alt, draw))
 
 
-def roc_curves(scores: Mapping[str, Mapping[str, Ints]], *, order: Sequence[str] = ()) -> Picture:
+def roc_curves(scores: Mapping[str, Mapping[str, Ints]], *, order: Sequence[str] = (), part: str = "") -> Picture:
     """ROC curves, a panel per site and a line per method.
 
     Args:
         scores: site -> method -> (2, bins) counts of examples.
         order: all methods of the run, so that each looks as in the other figures.
+        part: which part of the methods this is, where one picture cannot hold them.
     """
     looks = _looks(scores, order)
     areas = {site: {m: float(auc(s)) for m, s in lines.items()} for site, lines in scores.items()}
@@ -108,13 +103,17 @@ def roc_curves(scores: Mapping[str, Mapping[str, Ints]], *, order: Sequence[str]
         legend(figure, looks)
 
     caption = "Each hospital's own model on its own test patients, from histograms of predicted probability."
-    return Picture("ROC curves", caption, svg(wide(len(scores), len(looks)), alt, draw))
+    return Picture(f"ROC curves{part}", caption, svg(wide(len(scores), list(looks)), alt, draw))
 
 
 def learning_curves(
-    curves: Mapping[str, Mapping[str, Curve]], *, value: str = "validation loss", order: Sequence[str] = ()
+    curves: Mapping[str, Mapping[str, Curve]],
+    *,
+    value: str = "validation loss",
+    order: Sequence[str] = (),
+    part: str = "",
 ) -> Picture:
-    """A value per round, a panel per site and a line per method. curves: site -> method -> curve. order: as above."""
+    """A value per round, a panel per site and a line per method. curves: site -> method -> curve. Others: as above."""
     looks = _looks(curves, order)
     words = [
         f"{site}: "
@@ -136,34 +135,33 @@ def learning_curves(
         legend(figure, looks)
 
     caption = f"{value.capitalize()} on each hospital's validation patients, of the model that it would use."
-    return Picture("Learning curves", caption, svg(wide(len(curves), len(looks)), alt, draw))
+    return Picture(f"Learning curves{part}", caption, svg(wide(len(curves), list(looks)), alt, draw))
 
 
-def cross_site(models: Sequence[str], tests: Sequence[str], values: Floats, measure: str, method: str) -> Picture:
-    """Heat map of `protocols.matrix`: the model of each site (rows) on the patients of each site (columns)."""
-    told = [f"{m} on {t} {_said(float(values[i, j]))}" for i, m in enumerate(models) for j, t in enumerate(tests)]
-    alt = f"{measure} of {method}: " + "; ".join(told) + "."
+def note_curves(curves: Mapping[tuple[str, str], Curve], *, order: Sequence[str] = ()) -> Picture:
+    """What methods noted at a site, by round: a panel for each (method, note). order: as above."""
+    looks = _looks({"": {method: None for method, _ in curves}}, order)
+    words = [
+        f"{method}, {note}: {_said(c.values[0])} after round {c.rounds[0]}, {_said(c.values[-1])} after {c.rounds[-1]}"
+        for (method, note), c in curves.items()
+    ]
+    shown = {f"{method}\n{note}": (method, curve) for (method, note), curve in curves.items()}
 
     def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        low, high = (
-            (0.5, 1.0) if np.isnan(values).all() or np.nanmin(values) >= 0.5 else (float(np.nanmin(values)), 1.0)
-        )
-        drawn = axes.imshow(values, cmap="cividis", vmin=low, vmax=high, aspect="auto")
-        for i, j in np.ndindex(values.shape):
-            light = values[i, j] > (low + high) / 2
-            axes.text(
-                j, i, _said(float(values[i, j])), ha="center", va="center", color="#111111" if light else "#ffffff"
-            )
-        axes.set_xticks(range(len(tests)), tests, rotation=0 if len(tests) < 7 else 60)
-        axes.set_yticks(range(len(models)), models)
-        axes.set(xlabel="tested on the patients of", ylabel="model of")
-        axes.spines[:].set_visible(False)
-        figure.colorbar(drawn, ax=axes, label=measure, shrink=0.9).outline.set_visible(False)
+        for axes, (title, (method, curve)) in panels(figure, shown, share_y=False):
+            axes.plot(curve.rounds, curve.values, **looks[method], marker="." if len(curve.rounds) == 1 else "")
+            axes.grid(axis="y")
+            axes.set_title(title)
+            axes.set_xlabel("round")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
 
-    size = (min(WIDTH, 2.6 + 0.85 * len(tests)), 1.3 + 0.45 * len(models))
-    caption = "The diagonal is private testing; a column shows which hospitals' models suit these patients."
-    return Picture(f"Cross-site generalization: {method}", caption, svg(size, alt, draw))
+    alt = "What methods noted by round. " + "; ".join(words) + "."
+    caption = (
+        "Averages over a round's steps, or the value after the last one, in rounds that this hospital took part in."
+    )
+    return Picture(
+        "Notes by round", caption, svg((wide(len(shown), ())[0], 2.1 * math.ceil(len(shown) / 4)), alt, draw)
+    )
 
 
 Values = Mapping[tuple[str, str], tuple[float, float, float, bool]]
@@ -195,37 +193,12 @@ def _axes_of(values: Values) -> tuple[list[str], list[str]]:
     return list(dict.fromkeys(group for group, _ in values)), list(dict.fromkeys(method for _, method in values))
 
 
-def _step(values: Values) -> float:
-    return 0.8 / max(1, len(_axes_of(values)[1]))
-
-
-def _tall(values: Values) -> tuple[float, float]:
+def _places(figure: Figure, values: Values) -> Iterator[tuple[Axes, int, str, tuple[float, float, float, bool]]]:
+    """(panel, row, method, value) of everything to be drawn: a panel for each group, a row for each method."""
     groups, methods = _axes_of(values)
-    return WIDTH, 1.05 + len(groups) * (0.22 + 0.17 * len(methods))
-
-
-def _grouped(figure: Figure, values: Values, order: Sequence[str]) -> Axes:
-    """Axes with a band of rows per group; the key of the methods shown lies below."""
-    groups, methods = _axes_of(values)
-    axes = figure.subplots()
-    axes.set_yticks(range(len(groups)), groups)
-    axes.set_ylim(len(groups) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.grid(axis="x")
-    for place, _ in enumerate(pairwise(groups)):
-        axes.axhline(place + 0.5, color=INK, alpha=0.14, linewidth=0.6)
-    marks = {method: {**mark(order.index(method)), "linestyle": "none"} for method in methods}
-    legend(figure, marks)
-    return axes
-
-
-def _places(values: Values) -> Iterator[tuple[float, str, tuple[float, float, float, bool]]]:
-    """(y, method, value) of everything to be drawn."""
-    groups, methods = _axes_of(values)
-    step = _step(values)
+    drawn = dict(zip(groups, rows(figure, groups, methods), strict=True)) if groups else {}
     for (group, method), value in values.items():
-        yield groups.index(group) - 0.4 + (methods.index(method) + 0.5) * step, method, value
+        yield drawn[group], methods.index(method), method, value
 
 
 def _looks(shown: Mapping[str, Mapping[str, object]], order: Sequence[str]) -> dict[str, dict[str, Any]]:

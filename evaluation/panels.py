@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from evaluation.drawing import COLOURS, DASHES, MARKERS
 
@@ -16,7 +18,10 @@ Lines = TypeVar("Lines")
 
 WIDTH = 10.6  # inches; the page's width
 PANEL = 2.45  # inches; a side of a small multiple
-ROOM = 1.3  # inches; an entry of a key
+CHARACTER = 0.075  # inches; a letter of a name
+KEY = 0.66  # inches; of an entry of a key, beside its name
+ROW = 0.17  # inches; the row of a method
+LINES = 8  # of one panel that can still be told apart
 
 
 def line(place: int) -> dict[str, Any]:
@@ -30,11 +35,11 @@ def mark(place: int) -> dict[str, Any]:
     return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[(place + place // len(COLOURS)) % len(MARKERS)]}
 
 
-def wide(count: int, methods: int) -> tuple[float, float]:
-    """Width and height in inches: square panels with title and axis label, and the rows of the key below."""
+def wide(count: int, names: Sequence[str]) -> tuple[float, float]:
+    """Width and height in inches: square panels with title and axis label, and the rows of the key of names below."""
     columns = _columns(count)
     width = 5.4 if count == 1 else min(WIDTH, 0.5 + PANEL * columns)
-    keys = math.ceil(max(1, methods) / max(1, int(width / ROOM)))
+    keys = math.ceil(max(1, len(names)) / _entries(width, names))
     return width, (PANEL + 0.45) * math.ceil(max(1, count) / columns) + 0.22 * keys
 
 
@@ -48,13 +53,62 @@ def panels(figure: Figure, shown: Mapping[str, Lines], *, share_y: bool) -> list
     return list(zip(cells, shown.items(), strict=False))
 
 
+def parts(names: Sequence[str], always: str | None = None) -> list[tuple[str, list[str]]]:
+    """Names in groups of which each is few enough for one picture, `always` in each of them; sizes differ by at most 1.
+
+    Returns: what a title says of the group (nothing where there is one only), and its names. They follow one another,
+    so that no two have the same colour.
+    """
+    if len(names) <= LINES:
+        return [("", list(names))] if names else []
+    first, others = [name for name in names if name == always], [name for name in names if name != always]
+    count = math.ceil(len(others) / (LINES - 1))
+    ends = [round(len(others) * i / count) for i in range(count + 1)]
+    return [(f", part {i} of {count}", first + others[low:high]) for i, (low, high) in enumerate(pairwise(ends), 1)]
+
+
+def rows(figure: Figure, groups: Sequence[str], methods: Sequence[str]) -> list[Axes]:
+    """A panel for each group with a row for each method, the first one at the top; each has a scale of its own."""
+    columns = _side_by_side(groups, methods)
+    cells = figure.subplots(math.ceil(len(groups) / columns), columns, squeeze=False, sharey=True).ravel()
+    for axes in cells[len(groups) :]:
+        axes.set_visible(False)
+    for place, (axes, group) in enumerate(zip(cells, groups, strict=False)):
+        axes.set_yticks(range(len(methods)), methods)
+        axes.set_ylim(len(methods) - 0.4, -0.6)
+        axes.tick_params(axis="y", length=0, labelleft=place % columns == 0)
+        axes.tick_params(axis="x", labelsize=8)
+        axes.spines["left"].set_visible(False)
+        axes.grid()
+        axes.set_title(group)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=3))
+    return list(cells[: len(groups)])
+
+
+def tall(groups: Sequence[str], methods: Sequence[str]) -> tuple[float, float]:
+    """Width and height of `rows` in inches."""
+    down = math.ceil(max(1, len(groups)) / _side_by_side(groups, methods))
+    return WIDTH, 0.3 + down * (0.6 + ROW * max(1, len(methods)))
+
+
 def legend(figure: Figure, looks: Mapping[str, Mapping[str, Any]]) -> None:
     """A key below the figure, in as many columns as there is room for."""
     handles = [Line2D([], [], **look) for look in looks.values()]
     if handles:
-        columns = max(1, min(len(handles), int(figure.get_figwidth() / ROOM)))
+        columns = min(len(handles), _entries(figure.get_figwidth(), list(looks)))
         figure.legend(handles, list(looks), loc="outside lower center", ncols=columns, handlelength=2.6)
 
 
 def _columns(count: int) -> int:
     return max(1, min(4, count))
+
+
+def _entries(width: float, names: Sequence[str]) -> int:
+    """How many entries of a key stand side by side."""
+    return max(1, int(width / (KEY + CHARACTER * max(map(len, names), default=0))))
+
+
+def _side_by_side(groups: Sequence[str], methods: Sequence[str]) -> int:
+    """How many panels of `rows` stand beside the names of the methods."""
+    fit = int((WIDTH - 0.2 - CHARACTER * max(map(len, methods), default=0)) / 1.35)
+    return max(1, min(len(groups), fit))

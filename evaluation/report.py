@@ -6,20 +6,17 @@ reference to another document.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from evaluation.drawing import Picture
 from evaluation.grid import by_column, weak_columns, weak_rows
 from evaluation.harmony import Harmony
 from evaluation.patients import Characteristic
+from evaluation.rendering import rendered
 from evaluation.rows import OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, GainRow, ScoreRow
-from evaluation.statement_page import NO_GUARANTEE, MechanismAudit, MembershipRow, SiteStatement, loss, spent, together
-from evaluation.wording import Words, counted, duration, moment, number, signed, size, whole
+from evaluation.statement_page import NO_GUARANTEE, MechanismAudit, MembershipRow, SiteStatement, spent, together
+from evaluation.wording import Words
 
 
 @dataclass(frozen=True)
@@ -64,13 +61,19 @@ class SiteCounts:
 
 @dataclass(frozen=True)
 class MethodCost:
-    """What a method's model holds and what one site sent and received for it, in bytes over all rounds."""
+    """What a method's model holds, and its traffic in bytes.
+
+    sent, received: of one site over all rounds. total: of all sites, both ways. reached: the first round whose
+    aggregated validation loss is as low as the reference's lowest; None: never, or the reference has none.
+    """
 
     method: str
     parameters: int
     sent: int
     received: int
     rounds: int
+    total: int = 0
+    reached: int | None = None
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,8 @@ class Reason:
 @dataclass(frozen=True)
 class SitePage:
     """A hospital's own page. images: contact sheets, one for each split. maps: the same with class activation maps, one
-    for each method. characteristics: of features."""
+    for each method. characteristics: of features. noted: what methods noted here while they learnt; warnings: what of
+    it a person should know, in sentences. Neither has a place on the coordinator's page."""
 
     title: str
     site: str
@@ -190,6 +194,8 @@ class SitePage:
     statement: SiteStatement | None = None
     membership: tuple[MembershipRow, ...] = ()
     harmony: Harmony | None = None
+    noted: tuple[Picture, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def coordinator_page(page: RunPage) -> str:
@@ -272,33 +278,3 @@ def _totals(left: Sequence[Left], statements: Sequence[SiteStatement]) -> list[T
 
 def _ordered(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
-
-
-@functools.cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("evaluation"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        number=number,
-        signed=signed,
-        size=size,
-        duration=duration,
-        whole=whole,
-        moment=moment,
-        counted=counted,
-        loss=loss,
-    )
-    environment.filters["drawn"] = lambda picture: Markup(picture.html)  # noqa: S704
-    return environment
-
-
-def rendered(template: str, **values: object) -> str:
-    """A page from one of the templates beside this file."""
-    environment = _environment()
-    style = environment.get_template("style.css").render()
-    return environment.get_template(template).render(style=Markup(style), **values)  # noqa: S704

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from evaluation.drawing import Picture
 from evaluation.floors import MAJORITY
 from evaluation.metrics import AUC, BALANCED_ACCURACY
-from evaluation.report import Command, rendered
+from evaluation.panels import parts
+from evaluation.rendering import rendered
+from evaluation.report import Command
 from evaluation.rows import OVERALL, PRIVATE_MEAN
 from evaluation.study_figures import Gain, Gains, by_share, by_site
 from evaluation.study_numbers import EVERY, Cell, Key, Spread, StudyRow, cells, doubt, spread
@@ -122,12 +124,22 @@ def study_page(page: StudyPage) -> str:
         balances={measure: balances(page.cases, found, measure) for measure in page.measures},
         shares=_shares(page, found, order),
         pictures={case.name: _pictures(case, found, order, page.measures) for case in page.cases},
+        weak=_weak(page.cases, found),
         fewest=seeds[0] if seeds else 0,
         most=seeds[-1] if seeds else 0,
         doubts={n: doubt(n) for n in {seeds[0], seeds[-1]} if n > 1} if seeds else {},
         done=sum(bool(run.page) for case in page.cases for run in case.runs),
         planned=sum(len(case.runs) for case in page.cases),
     )
+
+
+def _weak(cases: Sequence[StudyCase], found: Mapping[Key, Cell]) -> set[tuple[str, str, str]]:
+    """(case, measure, column) in which no score of any method is assessable with any seed."""
+    known: dict[tuple[str, str, str], list[int]] = {}
+    for (case, _, measure, column), cell in found.items():
+        known.setdefault((case, measure, column), []).append(cell.assessable)
+    shown = {case.name for case in cases}
+    return {key for key, assessable in known.items() if key[0] in shown and not any(assessable)}
 
 
 def _columns(case: StudyCase) -> dict[str, str]:
@@ -153,8 +165,10 @@ def _shares(page: StudyPage, found: Mapping[Key, Cell], order: Sequence[str]) ->
                         cell = found.get((case.name, method, measure, column))
                         if cell and cell.gain.n:
                             points.setdefault(name, {}).setdefault(method, {})[case.share] = _gain(cell)
-            if points:
-                pictures.append(by_share(points, measure=measure, reference=reference, order=order, sites=sites))
+            for part, names in parts([name for name in order if any(name in own for own in points.values())]):
+                shown = {panel: {m: own[m] for m in names if m in own} for panel, own in points.items()}
+                about = {"measure": measure, "reference": reference, "part": part}
+                pictures.append(by_share(shown, **about, order=order, sites=sites))
     return pictures
 
 

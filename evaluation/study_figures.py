@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from evaluation.drawing import INK, Picture, svg
-from evaluation.panels import WIDTH, legend, line, mark, panels, wide
+from evaluation.panels import legend, line, mark, panels, rows, tall, wide
 
 Values: TypeAlias = tuple[float, ...]
 """One gain a seed."""
@@ -36,7 +36,9 @@ HOW = (
 )
 
 
-def by_share(gains: Gains, *, measure: str, reference: str, order: Sequence[str], sites: Sequence[str]) -> Picture:
+def by_share(
+    gains: Gains, *, measure: str, reference: str, order: Sequence[str], sites: Sequence[str], part: str = ""
+) -> Picture:
     """Gains against the share of patients in training, a panel for each hospital and a line for each method."""
     words = [
         f"{panel}, {method} at {100 * share:.0f} %: {told(gain)}"
@@ -55,7 +57,7 @@ def by_share(gains: Gains, *, measure: str, reference: str, order: Sequence[str]
                 shares = np.array([100 * share for share in own[method]]) + shift
                 axes.plot(shares, [np.mean(gain.values) for gain in own[method].values()], **line(look), alpha=0.7)
                 for x, gain in zip(shares, own[method].values(), strict=True):
-                    _upright(axes, float(x), gain, look)
+                    _marked(axes, float(x), gain, look, lying=False)
             axes.axhline(0, color=INK, linewidth=0.9)
             axes.grid(axis="y")
             ticks = sorted({100 * share for points in own.values() for share in points})
@@ -65,8 +67,8 @@ def by_share(gains: Gains, *, measure: str, reference: str, order: Sequence[str]
         figure.axes[0].set_ylabel(f"gain in {measure}")
         legend(figure, {method: {**mark(order.index(method)), **line(order.index(method))} for method in methods})
 
-    title = f"{measure}: gain over {reference} by share in training, {len(sites)} hospitals"
-    return Picture(title, HOW.format(reference), svg(wide(len(gains), len(methods)), alt, draw))
+    title = f"{measure}: gain over {reference} by share in training, {len(sites)} hospitals{part}"
+    return Picture(title, HOW.format(reference), svg(wide(len(gains), methods), alt, draw))
 
 
 def by_site(
@@ -78,24 +80,14 @@ def by_site(
     alt = f"Gain in {measure} over {reference} by hospital in {case}. {'; '.join(words)}."
 
     def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        step = 0.7 / max(1, len(methods))
-        for column, own in enumerate(gains.values()):
+        for axes, own in zip(rows(figure, list(gains), methods), gains.values(), strict=True):
             for method, gain in own.items():
-                place = column - 0.35 + (methods.index(method) + 0.5) * step
-                _upright(axes, place, gain, order.index(method))
-            if column:
-                axes.axvline(column - 0.5, color=INK, alpha=0.14, linewidth=0.6)
-        axes.axhline(0, color=INK, linewidth=0.9)
-        axes.grid(axis="y")
-        axes.set_xticks(range(len(gains)), list(gains))
-        axes.tick_params(axis="x", length=0)
-        axes.set_xlim(-0.5, len(gains) - 0.5)
-        axes.set_ylabel(f"gain in {measure}")
-        legend(figure, {method: {**mark(order.index(method)), "linestyle": "none"} for method in methods})
+                _marked(axes, methods.index(method), gain, order.index(method), lying=True)
+            axes.axvline(0, color=INK, linewidth=0.9)
+        figure.supxlabel(f"gain in {measure}", fontsize=9)
 
-    width = min(WIDTH, max(6.8, 1.2 + 0.95 * len(gains)))
-    return Picture(f"{measure}: gain over {reference}", HOW.format(reference), svg((width, 3.1), alt, draw))
+    caption = f"{HOW.format(reference)} Each panel has a scale of its own."
+    return Picture(f"{measure}: gain over {reference}", caption, svg(tall(list(gains), methods), alt, draw))
 
 
 def told(gain: Gain) -> str:
@@ -107,14 +99,16 @@ def told(gain: Gain) -> str:
     return f"{float(np.mean(values)):+.3f}{between}{few}"
 
 
-def _upright(axes: Axes, x: float, gain: Gain, look: int) -> None:
-    """One method at one place: its seeds, their mean, and one standard deviation to either side."""
+def _marked(axes: Axes, at: float, gain: Gain, look: int, *, lying: bool) -> None:
+    """One method at one place: its seeds, their mean, and one standard deviation to either side. lying: along x."""
     values, looks = gain.values, mark(look)
     if not values:
         return
     mean, std = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+    span = axes.hlines if lying else axes.vlines
     if math.isfinite(std):
-        axes.vlines(x, mean - std, mean + std, color=looks["color"], linewidth=1.6, alpha=1 if gain.fine else 0.45)
-        axes.plot([x] * len(values), values, linestyle="none", markersize=3, markerfacecolor="none", **looks)
+        span(at, mean - std, mean + std, color=looks["color"], linewidth=1.6, alpha=1 if gain.fine else 0.45)
+        points = (values, [at] * len(values)) if lying else ([at] * len(values), values)
+        axes.plot(*points, linestyle="none", markersize=3, markerfacecolor="none", **looks)
     face = looks["color"] if gain.fine else "none"
-    axes.plot(x, mean, markersize=6, linestyle="none", markerfacecolor=face, **looks)
+    axes.plot(*((mean, at) if lying else (at, mean)), markersize=6, linestyle="none", markerfacecolor=face, **looks)

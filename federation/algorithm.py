@@ -10,7 +10,7 @@ remembers may add to it (`optimizer/head.weight/exp_avg`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from torch import nn
 
@@ -20,6 +20,8 @@ from privacy.message import Call, Message, Params
 
 State: TypeAlias = Message
 Memory: TypeAlias = Message
+Recipient: TypeAlias = Literal["coordinator", "sites"]
+"""Who gets what a site says by a method: the coordinator alone, or through it all other sites too."""
 
 
 class Algorithm(Protocol):
@@ -63,3 +65,14 @@ class Algorithm(Protocol):
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
         """At a site: the model that it diagnoses with, after a merge; it loads into `network()`."""
         ...
+
+
+def recipient_of(algorithm: Algorithm) -> Recipient:
+    """Who gets what a site says by a method, in an introduction and in training.
+
+    `sites`: the coordinator hands one site's tensors on to others as they are, up to a factor, or in a mixture in which
+    one site may weigh most. What is merged over all sites alike is no handing on, although few sites can take it apart.
+    A method says it by an attribute `recipient`, where it may hang on settings; without one it is `coordinator`.
+    """
+    said: Recipient = getattr(algorithm, "recipient", "coordinator")
+    return said

@@ -21,7 +21,8 @@ from privacy.access import Batch, Forward
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
     """epochs or steps: exactly one. lr: null = that of the method's own work. trainable: the whole network, or every
-    parameter of a part whose name begins with `head` or ends so (`personal_head`).
+    parameter of a part whose name ends in `head` (`personal_head`). What a method's network calls `untuned` stays as it
+    is: the federated twin of APFL and of MoE, and APFL's alpha, which its own rule keeps in [0, 1].
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -33,9 +34,9 @@ class Tuning:
 
     def __post_init__(self) -> None:
         found = [
-            f"{name} must be >= 1, found {value}"
-            for name, value in (("epochs", self.epochs), ("steps", self.steps))
-            if value is not None and value < 1
+            f"{name} must be in [1, {most}], found {value}"
+            for name, value, most in (("epochs", self.epochs, 1000), ("steps", self.steps, 100_000))
+            if value is not None and not 1 <= value <= most
         ]
         if (self.epochs is None) == (self.steps is None):
             found.append(f"give either epochs or steps, found {self.epochs} and {self.steps}")
@@ -52,7 +53,8 @@ def fine_tuned(site: Site, module: nn.Module, tuning: Tuning) -> nn.Module:
         ValueError: `trainable: head`, and no parameter of the network belongs to a head.
     """
     tuned = copy.deepcopy(module)
-    if tuning.trainable == "head" and not any(_head(name) for name, _ in tuned.named_parameters()):
+    untuned: tuple[str, ...] = getattr(module, "untuned", ())
+    if not tunable(module, tuning):
         raise ValueError(f"{type(module).__name__} has no part that is a head; say trainable: all")
 
     def objective(forward: Forward, batch: Batch) -> Tensor:
@@ -68,9 +70,14 @@ def fine_tuned(site: Site, module: nn.Module, tuning: Tuning) -> nn.Module:
         epochs=tuning.epochs,
         steps=tuning.steps,
         lr=tuning.lr,
-        trainable=_head if tuning.trainable == "head" else None,
+        trainable=_head if tuning.trainable == "head" else lambda name: not name.startswith(untuned),
     )
     return tuned.eval()
+
+
+def tunable(module: nn.Module, tuning: Tuning) -> bool:
+    """Whether the network has what shall be trained."""
+    return tuning.trainable == "all" or any(_head(name) for name, _ in module.named_parameters())
 
 
 def _head(name: str) -> bool:

@@ -60,7 +60,7 @@ def participate(
     facts = {name: fact for name, fact in kept.facts.items() if name != NOTES}
     remembered: dict[str, Json] = {"algorithm": facts, "losses": dict(losses)}
     if NOTES in kept.facts:
-        remembered[NOTES] = {**as_mapping(memory.facts.get(NOTES)), str(call.round): kept.facts[NOTES]}
+        remembered[NOTES] = {**as_mapping(memory.facts.get(NOTES)), str(call.round): _finite(kept.facts[NOTES])}
     return reply, Message(kept.tensors, remembered)
 
 
@@ -124,6 +124,14 @@ def best_round(losses: Mapping[str, Json]) -> int | None:
     """The round with the lowest finite loss (the earlier of two equal ones), or None."""
     finite = [(float(str(loss)), int(name)) for name, loss in losses.items() if loss is not None]
     return min(finite)[1] if finite else None
+
+
+def _finite(notes: Json) -> dict[str, Json]:
+    """Notes with null for what is no finite number: one that diverged must not cost a good reply."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in as_mapping(notes).items()
+    }
 
 
 def _on(device: torch.device, tensors: Params) -> Params:

@@ -52,7 +52,11 @@ class Rehearsed(NamedTuple):
 
 
 def rehearse_events(algorithm: Algorithm, task: Task, work: Work, initial: Params, protection: Protection) -> Rehearsed:
-    """What private training would do to patients, found out without any: the door books and computes nothing."""
+    """What private training would do to patients, found out without any: the door books and computes nothing.
+
+    Raises:
+        privacy.roof.TooLong: it would look at them beyond all reason.
+    """
     from privacy.private import open_private  # Opacus: seconds that plain training saves
 
     def rehearsed() -> tuple[Site, Access]:

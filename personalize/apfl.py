@@ -125,6 +125,8 @@ def _official(mixed: _Mixed) -> Tensor:
 class _Mixed(nn.Module):
     """Two twins and alpha. Mixing parameters, the buffers of `personal` are those of the mixture."""
 
+    untuned = ("alpha", "shared.")
+
     def __init__(self, network: nn.Module, alpha: float, mix: str) -> None:
         super().__init__()
         self.shared, self.personal = network, deepcopy(network)

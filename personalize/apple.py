@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from federation.algorithm import Memory, State
+from federation.algorithm import Memory, Recipient, State
 from federation.descent import Site, Work
 from federation.fedavg import Weights
 from federation.parameters import loaded, prefixed, read, section, select, trainable
@@ -40,6 +40,7 @@ class Apple:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    recipient: ClassVar[Recipient] = "sites"
 
     name: Literal["apple"] = "apple"
     eta_2: float = 1e-3

@@ -45,7 +45,9 @@ class Ditto:
         return task.network()
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        return []
+        if work.optimizer != "sgd" or work.lr * self.lam < 2:
+            return []
+        return [f"ditto needs lr * lam < 2, or v swings away from w; found {work.lr} * {self.lam}: lower one of them"]
 
     def introduce(self, site: Site) -> Message:
         return Message()

@@ -13,13 +13,14 @@ introduced. Evaluated is the site's model after its own training.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from torch import nn
 
-from federation.algorithm import Memory, State
+from federation.algorithm import Memory, Recipient, State
 from federation.descent import Site, Work
 from federation.fedavg import descend_from
 from federation.parameters import loaded, mean, prefixed, read, section, trainable
@@ -36,6 +37,7 @@ class FedFomo:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    recipient: ClassVar[Recipient] = "sites"
 
     name: Literal["fedfomo"] = "fedfomo"
     M: int | None = None
@@ -121,7 +123,8 @@ class FedFomo:
         reference, weights = loss(before), dict[str, float]()
         for name, params in sorted(candidates.items()):
             apart = sum(float((params[n].double() - before[n].double()).square().sum()) for n in names) ** 0.5
-            weights[name] = (reference - loss(params)) / apart if apart > 0 else 0.0
+            weight = (reference - loss(params)) / apart if apart > 0 else 0.0
+            weights[name] = weight if math.isfinite(weight) else 0.0  # a model that diverged must not stop the others
         return weights
 
 

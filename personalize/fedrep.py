@@ -40,7 +40,7 @@ class FedRep:
     weights: Weights = "uniform"
 
     def __post_init__(self) -> None:
-        found = [f"head_epochs must be >= 1, found {self.head_epochs}"] if self.head_epochs < 0 else []
+        found = [f"head_epochs must be >= 0, found {self.head_epochs}"] if self.head_epochs < 0 else []
         found += [f"body_epochs must be >= 1, found {self.body_epochs}"] if self.body_epochs < 1 else []
         if found:
             raise ValueError("; ".join(found))

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from federation.algorithm import Memory, State
+from federation.algorithm import Memory, Recipient, State
 from federation.descent import Site, Work
 from federation.fedavg import descend_from
 from federation.parameters import loaded, mean, prefixed, read, section, select, trainable
@@ -36,6 +36,7 @@ class HeurFedAMP:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    recipient: ClassVar[Recipient] = "sites"
 
     name: Literal["heurfedamp"] = "heurfedamp"
     lam: float = 1.0

@@ -101,6 +101,8 @@ def _params(received: Message, memory: Memory, start: Params) -> Params:
 class _Experts(nn.Module):
     """C_G, C_i and the gate. Logits are the logarithms of the mixed probabilities."""
 
+    untuned = ("shared.",)
+
     def __init__(self, task: Task, held: float | None, joint: bool) -> None:
         super().__init__()
         self.shared = task.network()

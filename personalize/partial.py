@@ -49,7 +49,7 @@ class Partial:
     depth: int | None = None
 
     def __post_init__(self) -> None:
-        found = [] if self.depth is None or self.depth >= 0 else [f"depth must be >= 1, found {self.depth}"]
+        found = [] if self.depth is None or self.depth >= 0 else [f"depth must be >= 0, found {self.depth}"]
         if self.depth is not None and self.name != "splitnn":
             found.append(f"depth belongs to splitnn, found depth {self.depth} with {self.name}: leave it out")
         if found:

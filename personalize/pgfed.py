@@ -24,7 +24,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import nn
 
-from federation.algorithm import Memory, State
+from federation.algorithm import Memory, Recipient, State
 from federation.descent import Site, Work
 from federation.fedavg import Weights, merged, reply
 from federation.parameters import combined, loaded, prefixed, read, section, trainable, zeros
@@ -37,7 +37,8 @@ class PGFed:
     """min f_i(theta_i) + mu sum_j alpha_ij (f_j(theta_j) + grad f_j(theta_j)^T (theta_i - theta_j)).
 
     eta_2: step of alpha; 0 leaves it at alpha_0 and needs no risks. alpha_0: null is 1 / K; the paper's is 1 / M with M
-    the sites asked in a round. beta: momentum of the others' gradient, of pgfedmo only. Defaults are of released code.
+    the sites asked in a round. beta: momentum of the others' gradient, of pgfedmo only, where null is 0.5. Defaults are
+    of released code.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -46,19 +47,31 @@ class PGFed:
     mu: float = 0.1
     eta_2: float = 0.01
     alpha_0: float | None = None
-    beta: float = 0.0
+    beta: float | None = None
     slopes: Literal["mean", "each"] = "mean"
     weights: Weights = "size"
 
     def __post_init__(self) -> None:
         known = (("mu", self.mu), ("eta_2", self.eta_2), ("alpha_0", self.alpha_0))
         found = [f"{name} must be >= 0, found {value}" for name, value in known if value is not None and not value >= 0]
-        if not 0 <= self.beta < 1:
+        if self.beta is not None and not 0 <= self.beta < 1:
             found.append(f"beta must be in [0, 1), found {self.beta}")
         if self.beta and self.name == "pgfed":
             found.append(f"beta belongs to pgfedmo, found {self.beta}: say name: pgfedmo, or leave it out")
         if found:
             raise ValueError("; ".join(found))
+
+    @property
+    def momentum(self) -> float:
+        """beta, where the method has one."""
+        if self.name == "pgfed":
+            return 0.0
+        return 0.5 if self.beta is None else self.beta
+
+    @property
+    def recipient(self) -> Recipient:
+        """All sites, where each one's gradient is sent by itself."""
+        return "sites" if self.slopes == "each" and self.eta_2 else "coordinator"
 
     def network(self, task: Task) -> nn.Module:
         return task.network()
@@ -100,9 +113,9 @@ class PGFed:
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = loaded(self.network(site.task), section(received.tensors, "model"))
         aid, before = section(received.tensors, "aid"), section(memory.tensors, "aid")
-        if aid and self.beta:
-            kept = combined(zeros(aid), plus=before or zeros(aid), times=self.beta)
-            aid = combined(kept, plus=aid, times=1 - self.beta)
+        if aid and self.momentum:
+            kept = combined(zeros(aid), plus=before or zeros(aid), times=self.momentum)
+            aid = combined(kept, plus=aid, times=1 - self.momentum)
         alpha = {name: float(str(value)) for name, value in as_mapping(received.facts.get("alpha")).items()}
         descent = site.descend(
             module,
@@ -111,13 +124,14 @@ class PGFed:
             after=lambda now: self._step_alpha(alpha, trainable(now), received) if alpha else None,
             optimizer=section(memory.tensors, "optimizer"),
         )
-        said, gradient, facts = reply(module, site), self._gradient(site, module), dict[str, Json]()
+        gradient, risk = site.access.gradient(module.eval(), site.task.objective, site.draw(full=True))
+        said, facts = reply(module, site), dict[str, Json]()
         if self.eta_2:
-            facts = {"alpha": dict(alpha), "risk": site.measure(module, site.task.objective, "train")}
+            facts = {"alpha": dict(alpha), "risk": risk}
         notes: dict[str, Json] = {f"alpha/{name}": value for name, value in alpha.items()}
         personal = {**prefixed("model", read(module)), **prefixed("optimizer", descent.optimizer)}
         sent = Message({**said.tensors, **prefixed("gradient", gradient)}, {**said.facts, **facts})
-        momentum = prefixed("aid", aid or before) if self.beta else {}
+        momentum = prefixed("aid", aid or before) if self.momentum else {}
         return sent, Message({**personal, **momentum}, {"notes": notes})
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
@@ -141,10 +155,6 @@ class PGFed:
         for name, g_1 in as_mapping(received.facts["g_1"]).items():
             g_2 = product if mean else _dot(section(received.tensors, f"slope/{name}"), theta)
             alpha[name] = max(0.0, alpha[name] - self.eta_2 * (float(str(g_1)) + g_2))
-
-    def _gradient(self, site: Site, module: nn.Module) -> Params:
-        module.eval()
-        return site.gradient(module, site.task.objective, site.draw(full=True))
 
 
 def _sum(terms: Iterable[tuple[float, Params]]) -> Params:

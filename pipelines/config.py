@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -11,6 +12,8 @@ from pydantic import Field
 
 from federation.descent import Work
 from federation.models import AnyModel
+from federation.rehearsal import initial_parameters, rehearse
+from federation.rounds import verdict
 from federation.task import Task
 from personalize import AnyAlgorithm
 from pipelines.cohort.examples import AnyImages, misfit
@@ -21,7 +24,7 @@ from pipelines.learning_settings import Audits, Evaluation, Training
 from pipelines.learning_settings import Split as Split
 from pipelines.names import named
 from pipelines.overriding import overridden as overridden
-from pipelines.partition_check import expanded, shared_patients
+from pipelines.partition_check import expanded, handed_on, shared_patients
 from pipelines.privacy_settings import AnyPrivacy, PatientLevel
 from pipelines.site_settings import SiteSettings as SiteSettings
 from pipelines.variants import unfit_variants
@@ -89,10 +92,18 @@ class Config:
                 f"evaluate.checkpoint: {self.evaluate.checkpoint} is chosen by validation loss, and split.validation "
                 "is 0; give validation patients, or say latest"
             )
+        if self.split.validation == 0:
+            problems += [
+                f"train.methods.{label}: fedfomo weighs models by validation patients, and split.validation is 0; give "
+                "validation patients, or choose another method"
+                for label, method in self.train.methods.items()
+                if method.name == "fedfomo"
+            ]
         problems += self._misfits()
         problems += self._complaints()
         problems += self._unprotected()
         problems += misplaced(self)
+        problems += [] if problems else handed_on(self)  # which asks for every site's method
         if problems:
             raise ValueError("; ".join(problems))
 
@@ -141,7 +152,7 @@ class Config:
 
     def _complaints(self) -> list[str]:
         problems = []
-        for label, algorithm in self.train.methods.items():
+        for label in self.train.methods:
             task = self.task(label)
             try:
                 with torch.no_grad():
@@ -152,14 +163,26 @@ class Config:
                     f"smaller network, or one for such examples: mlp for features, cnn or cam for images ({error})"
                 )
                 continue
-            module = algorithm.network(task)
             for site in self.sites:
-                try:
-                    said = algorithm.complaints(module, self.work(label, site), self.privacy != "none")
-                except ValueError:
-                    continue  # already told as a problem of this site's work
-                problems += [f"train.methods.{label}: {text}" for text in said]
+                problems += self._objections(label, site, task)
         return list(dict.fromkeys(problems))
+
+    def _objections(self, label: str, site: str, task: Task) -> list[str]:
+        """What a method says against a site's own form of it, and why the coordinator could not read its replies."""
+        try:
+            common, own, work = self.train.methods[label], self.method(label, site), self.work(label, site)
+        except ValueError:
+            return []  # told as a problem of this site
+        place = f"train.methods.{label}" if own == common else f"sites.{site}.methods.{label}"
+        if own.name != common.name:
+            return [f"{place}.name: {own.name}, but all sites run one method, {common.name} here; remove it"]
+        problems = [f"{place}: {said}" for said in own.complaints(_network(own, task), work, self.privacy != "none")]
+        if own != common and not problems and not alike(own, common, task, work):
+            problems.append(
+                f"{place}: replies would have other tensors or facts than those of the other sites, and each would be "
+                "refused as malformed; change only what leaves the replies as they are"
+            )
+        return problems
 
     def _unprotected(self) -> list[str]:
         """What no epsilon covers, or no hospital's budget allows."""
@@ -198,6 +221,21 @@ class Config:
     def work(self, label: str, site: str) -> Work:
         """The local work of a method at a site: the common one, the method's changes, the site's own changes."""
         return overridden(overridden(self.train.work, self.train.method_work.get(label, {})), self.sites[site].work)
+
+
+@lru_cache(maxsize=64)
+def _network(algorithm: AnyAlgorithm, task: Task) -> torch.nn.Module:
+    """A network to be looked at, made once for all sites."""
+    return algorithm.network(task)
+
+
+def alike(one: AnyAlgorithm, other: AnyAlgorithm, task: Task, work: Work) -> bool:
+    """Whether the replies of two forms of a method have the same names, shapes and facts."""
+    try:
+        replies = [rehearse(each, task, work, initial_parameters(each, task, seed=0)) for each in (one, other)]
+    except (RuntimeError, ValueError):
+        return False
+    return verdict(replace(replies[0], facts={**replies[0].facts, "loss": None, "n": 0}), replies[1]) is None
 
 
 def chosen_device(config: Config) -> str:

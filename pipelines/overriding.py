@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Hashable, Mapping
+from functools import lru_cache
+from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -24,10 +25,17 @@ def overridden(settings: T, changes: Mapping[str, Any]) -> T:
         if one in changes and other not in changes and other in changed:
             changed[other] = None
     try:
-        return TypeAdapter(type(settings)).validate_json(json.dumps(changed), strict=True)
+        found: T = _adapter(cast(Hashable, type(settings))).validate_json(json.dumps(changed), strict=True)
+        return found
     except ValidationError as error:
-        found = [f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors()]
-        raise ValueError("; ".join(found)) from error
+        said = [f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors()]
+        raise ValueError("; ".join(said)) from error
+
+
+@lru_cache(maxsize=128)
+def _adapter(kind: Hashable) -> TypeAdapter[Any]:
+    """Made once a type: a hospital overrides its settings in every request."""
+    return TypeAdapter(cast("type[Any]", kind))
 
 
 def _plain(settings: object) -> dict[str, Any]:

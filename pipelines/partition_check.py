@@ -1,4 +1,6 @@
-"""Hospitals that are parts of one source: what of them cannot be dealt out, or would give two of them one patient."""
+"""Hospitals that are parts of one source: what of them cannot be dealt out, or would give two of them one patient; and
+methods by which hospitals would get each other's models.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,12 @@ from dataclasses import replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from federation.algorithm import recipient_of
 from pipelines.cohort.features import TableSource
 from pipelines.cohort.phantom import PhantomSource
 from pipelines.cohort.picture import PictureSource
 from pipelines.site_settings import SiteSettings
+from privacy.policy import SITES
 
 if TYPE_CHECKING:
     from pipelines.config import Config
@@ -125,6 +129,23 @@ def _unfit(config: Config) -> Iterator[str]:
                 f"sites.{name}.part.least: {site.part.least} would be reached by looking at all patients, which no "
                 "epsilon covers; say least: 1"
             )
+        if config.privacy != "none" and site.part is not None and site.part.tests == "source":
+            yield (
+                f"sites.{name}.part.tests: source makes every part score the same test patients, and each hospital "
+                "counts an epsilon of its own for them, which nobody adds up; say tests: own"
+            )
+
+
+def handed_on(config: Config) -> list[str]:
+    """Methods that hand what one site says on to all others, where a site's policy does not let them."""
+    return [
+        f"sites.{name}.policy.recipients: train.methods.{label} ({method.name}) hands what this site says on to all "
+        "other sites, and its policy does not let it; say recipients: [coordinator, sites], or leave the method out"
+        for name, site in config.sites.items()
+        for label, method in config.train.methods.items()
+        if SITES not in site.policy.recipients
+        and SITES in (recipient_of(method), recipient_of(config.method(label, name)))
+    ]
 
 
 def told_apart(sites: Mapping[str, SiteSettings], dealing: Mapping[str, object]) -> list[str]:

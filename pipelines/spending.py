@@ -127,6 +127,11 @@ def _planned(algorithm: AnyAlgorithm, task: Task, work: Work, privacy: PatientLe
     )
     seen = rehearse_events(algorithm, task, work, initial_parameters(algorithm, task, seed=0), marked)
     learning = [seen.introduction, SelfComposed(seen.training, rounds)]
+    if any(times(event, VALIDATION) for event in learning):
+        raise ValueError(
+            f"{algorithm.name} looks at validation patients while it trains, for which no noise is planned; train it "
+            "without differential privacy"
+        )
 
     # A method may ask for label counts once, or every round: together they get their share.
     asked = max(1, sum(times(event, COUNTS) for event in learning))

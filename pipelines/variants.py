@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 
 from federation.calibration import QUANTILE, How, Quantile, adaptable
-from federation.finetuning import Tuning
+from federation.finetuning import Tuning, tunable
 from federation.participant import Checkpoint
 
 if TYPE_CHECKING:
@@ -69,6 +69,13 @@ def unfit_variants(config: Config) -> list[str]:
             problems.append(f"{place}: is a method already; give the variant a label of its own, as {label}_centred")
         if variant.of not in methods:
             problems.append(f"{place}.of: {variant.of!r} is no method; methods are {', '.join(methods)}")
+        elif variant.checkpoint not in (None, "latest") and config.split.validation == 0:
+            problems.append(
+                f"{place}.checkpoint: {variant.checkpoint} is chosen by validation loss, and split.validation is 0; "
+                "give validation patients, or remove it"
+            )
+        elif variant.tuning is not None and not _tunable(config, variant.of, variant.tuning):
+            problems.append(f"{place}.tuning.trainable: the network of {variant.of} has no head of its own; say all")
         elif "adabn" in (variant.calibration or "") and not _has_batch_norm(config, variant.of):
             problems.append(
                 f"{place}.calibration: {variant.calibration} recomputes batch-norm statistics, and the network of "
@@ -81,6 +88,15 @@ def unfit_variants(config: Config) -> list[str]:
             "them, or say privacy: none"
         )
     return problems
+
+
+def _tunable(config: Config, label: str, tuning: Tuning) -> bool:
+    """Whether the network of a method has what shall be tuned. True of one that cannot be built."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return tunable(config.train.methods[label].network(config.task(label)), tuning)
+    except (RuntimeError, ValueError, MemoryError):
+        return True
 
 
 def _has_batch_norm(config: Config, label: str) -> bool:

@@ -24,6 +24,7 @@ Split: TypeAlias = Literal["train", "validation", "test"]
 Augment: TypeAlias = Callable[[Tensor, torch.Generator], Tensor]
 Assign: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """assign(x (m, ...), y (m,)) -> (m,) int64: for which bin each row of one patient votes; outside of all, for none."""
+CHUNK = 64  # rows of a gradient in evaluation mode: larger passes fall out of a processor's cache, and fill memory
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,8 @@ class PlainAccess:
     ) -> Gradient:
         """Gradient of the mean loss over a draw, for every parameter of `module` that requires one.
 
-        A parameter that the loss does not reach gets zeros, so that every site answers with the same names.
+        A parameter that the loss does not reach gets zeros, so that every site answers with the same names. In training
+        mode the draw is one batch; in evaluation mode no row knows of the others, and many go through in chunks.
 
         aux: (A, K, ...) for any A and K: the rows of the draw take the A K things in turn.
 
@@ -179,12 +181,17 @@ class PlainAccess:
         extra = None if aux is None else in_turn(aux, len(draw.y))
         self.events.append(NON_PRIVATE)
         named = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        loss = objective(module, Batch(draw.x, draw.y, extra)).mean()
-        grads = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-        filled = {
-            name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(named.items(), grads, strict=True)
-        }
-        return Gradient(filled, float(loss.detach()))
+        size = len(draw.y) if module.training else CHUNK
+        beside = [None] * -(-len(draw.y) // size) if extra is None else torch.split(extra, size)
+        gradient, total = dict[str, Tensor](), 0.0
+        for x, y, other in zip(torch.split(draw.x, size), torch.split(draw.y, size), beside, strict=True):
+            loss = objective(module, Batch(x, y, other)).mean() * (len(y) / len(draw.y))
+            total += float(loss.detach())
+            grads = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+            for (name, p), g in zip(named.items(), grads, strict=True):
+                found = torch.zeros_like(p) if g is None else g
+                gradient[name] = gradient[name] + found if name in gradient else found
+        return Gradient(gradient, total)
 
     def votes(self, assign: Assign, bins: int) -> Tensor:
         """What each training patient votes for, added up over patients: (bins,) float64. See `ballots`."""

@@ -28,7 +28,8 @@ REQUESTS = (
     "report",
     "holds",
 )
-COORDINATOR = "coordinator"
+COORDINATOR, SITES = "coordinator", "sites"
+"""Who gets what a reply holds: the coordinator alone, or through it every other site as it is or in a mixture."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +53,12 @@ class Policy:
     """What a site answers.
 
     requests: the requests that it answers at all. algorithms: methods that it trains by; null = any. recipients:
-    who may get an answer. pooling: whether its images may leave, for the central baseline or as shared images
-    (`synthesis: real`). max_bytes: the largest reply. budget: the most that a patient may be charged; null = no
-    limit, and no promise. public: facts that the hospital declares public and therefore outside any guarantee; null
-    = counts without a budget, nothing with one, because who promises something says himself what he does not.
-    max_failures: with a budget, how many failures may be told before nothing is any more, until a person has
+    who may get an answer: the coordinator; and `sites`, where methods may hand what this site says on to all others,
+    not only merged with what they say (APPLE's cores). pooling: whether its images may leave, for the central baseline
+    or as shared images (`synthesis: real`). max_bytes: the largest reply. budget: the most that a patient may be
+    charged; null = no limit, and no promise. public: facts that the hospital declares public and therefore outside any
+    guarantee; null = counts without a budget, nothing with one, because who promises something says himself what he
+    does not. max_failures: with a budget, how many failures may be told before nothing is any more, until a person has
     looked: each can be one bit about a patient.
     """
 
@@ -77,6 +79,10 @@ class Policy:
             found.append(f"policy.requests: unknown {', '.join(unknown)}; known are {', '.join(REQUESTS)}")
         if unknown := sorted(set(self.public or ()) - {"counts"}):
             found.append(f"policy.public: unknown {', '.join(unknown)}; known is counts")
+        if unknown := sorted(set(self.recipients) - {COORDINATOR, SITES}):
+            found.append(f"policy.recipients: unknown {', '.join(unknown)}; known are {COORDINATOR}, {SITES}")
+        if SITES in self.recipients and COORDINATOR not in self.recipients:
+            found.append(f"policy.recipients: {SITES} get everything through the coordinator; say {COORDINATOR} too")
         if self.max_bytes < 1:
             found.append(f"policy.max_bytes must be at least 1, found {self.max_bytes}")
         if self.max_failures < 0:

@@ -28,6 +28,7 @@ from privacy.mechanisms import bounded_mean, vote_histogram
 from privacy.modules import unfit
 from privacy.persample import CHUNK, patient_gradients, without_strays
 from privacy.protection import Protection
+from privacy.roof import Roof
 from privacy.units import Units, Views, all_views, some_views, units_of
 
 ROWS = 256  # of which a statistic is measured at a time
@@ -50,7 +51,8 @@ class _Use:
 class PrivateAccess:
     """See `open_private`. strays: patients whose gradient was not finite, so far; it stays at the site.
 
-    dry: nothing is computed and nobody looked at, only events are booked, to know a cost before it is paid.
+    dry: nothing is computed and nobody looked at, only events are booked, to know a cost before it is paid; `roof`
+    ends what would hardly end.
     """
 
     splits: Mapping[Split, Rows]
@@ -64,6 +66,7 @@ class PrivateAccess:
     uses: list[_Use] = field(default_factory=list)
     fit: list[nn.Module] = field(default_factory=list)
     strays: list[int] = field(default_factory=list)
+    roof: Roof = field(default_factory=Roof)
 
     @property
     def events(self) -> list[Event]:
@@ -89,6 +92,7 @@ class PrivateAccess:
 
     def size(self, split: Split) -> int:
         """Number of rows of a split: declared public by the hospital, or non-private."""
+        self._count("size")
         self.booked.append(self.counts)
         return len(self.splits[split].y) if split in self.splits else 0
 
@@ -97,6 +101,7 @@ class PrivateAccess:
 
         Without `counts_noise` uniform: they were not paid for.
         """
+        self._count("share of each class")
         noise = self.protection.counts_noise
         if noise is None:
             return torch.full((classes,), 1.0 / classes, dtype=torch.float64)
@@ -111,11 +116,13 @@ class PrivateAccess:
 
     def draw(self, *, full: bool = False) -> Sample:
         """Sample patients, or with `full` take all of them with every row, not augmented."""
+        self._count("draw")
         units, p = self.units["train"], self.protection
         who = torch.arange(0 if self.dry else len(units.sizes))
         who = who if full else who[chosen(len(who), p.sampling, self.source)]
         views = all_views(units, who) if full else some_views(units, who, p.views, self.source)
-        self.uses.append(_Use(views, full, generator(self.source).get_state()))
+        state = torch.zeros(0) if self.dry else generator(self.source).get_state()
+        self.uses.append(_Use(views, full, state))
         return Sample(len(self.uses) - 1)
 
     def gradient(
@@ -134,6 +141,7 @@ class PrivateAccess:
         use, p = self.uses[draw.number], self.protection
         named = {name: value for name, value in module.named_parameters() if value.requires_grad}
         self._check(module)
+        self._count("gradient", sum(value.numel() for value in named.values()))
         use.times += 1
         self.booked.append(self.counts)  # N divides the sum
         if self.dry:
@@ -149,6 +157,7 @@ class PrivateAccess:
 
         NaN where it was not paid for (`validation_noise`), and for a split without patients.
         """
+        self._count("measure")
         p, rows = self.protection, self.splits.get(split)
         if p.validation_noise is None or rows is None or len(rows.y) == 0:
             return math.nan
@@ -176,6 +185,7 @@ class PrivateAccess:
         Raises:
             ValueError: votes were not paid for (`votes_noise`), or as `privacy.access.ballots`.
         """
+        self._count("vote")
         noise = self.protection.votes_noise
         if noise is None:
             raise ValueError("votes were not paid for: votes_noise is null; give the noise multiplier that was planned")
@@ -217,6 +227,11 @@ class PrivateAccess:
         shape = (patients, 1)
         return choices(shape, torch.full(shape, sets), self.source)[:, 0]
 
+    def _count(self, what: str, numbers: int = 0) -> None:
+        """In a rehearsal, that something was asked for. Raises: TooLong: too often."""
+        if self.dry:
+            self.roof.count(what, numbers)
+
     def _check(self, module: nn.Module) -> None:
         """Once for each module, and each time that it has no buffers."""
         if all(known is not module for known in self.fit) and (complaints := unfit(module)):
@@ -239,7 +254,7 @@ def open_private(
 
     augment: of views, inside a patient's share. counts: the event of telling how many rows there are: `Declared` where
     the hospital says that they are public. source: of randomness; only tests give another one. dry: book events, look
-    at nobody.
+    at nobody, and raise `privacy.roof.TooLong` where a method asks beyond all reason.
 
     Raises:
         ValueError: the training split has no patients, on whom q N = 0 would divide.

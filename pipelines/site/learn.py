@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from federation.algorithm import Recipient, recipient_of
 from federation.augmentation import AUGMENTATIONS
 from federation.conversation import newest, remembered
 from federation.descent import Site, Work
@@ -25,24 +26,30 @@ from pipelines.cohort.cohort import Cohort
 from pipelines.config import overridden
 from pipelines.site.hospital import COHORT, Done, Hospital, read_cohort_file, rows_of
 from pipelines.site.limits import paid_for
+from pipelines.site.roofs import beyond
 from privacy import ledger as book
 from privacy.access import Access, Rows, open_access
 from privacy.events import NON_PRIVATE, NOTHING, Event, composed, describe
 from privacy.gate import Refused, unaffordable
 from privacy.message import Call, Json, Malformed, Message, Params
+from privacy.policy import COORDINATOR, SITES
 from privacy.protection import Protection
+from privacy.roof import TooLong
 
 ALGORITHM: TypeAdapter[AnyAlgorithm] = TypeAdapter(AnyAlgorithm)
 MODEL: TypeAdapter[AnyModel] = TypeAdapter(AnyModel)
-LONGEST = 10_000
 PROTECTION: TypeAdapter[Protection] = TypeAdapter(Protection)
+RECIPIENT = "recipient"
+"""The fact of a memory that says who gets the reply that was committed with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:
     """What a run is, as the coordinator said it in the introduction, with this hospital's own overrides applied.
 
-    protection: None without differential privacy. evaluation_noise: of test histograms, in patients.
+    protection: None without differential privacy. evaluation_noise: of test histograms, in patients. recipient: who
+    gets what is said in an introduction and in training; `sites` if the method as the coordinator runs it, or as this
+    hospital does, hands it on.
     """
 
     algorithm: AnyAlgorithm
@@ -52,6 +59,7 @@ class Opening:
     cohort: str
     protection: Protection | None = None
     evaluation_noise: float = 0.0
+    recipient: Recipient = "coordinator"
 
 
 def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
@@ -66,7 +74,7 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
     """
     try:
         own = hospital.settings
-        algorithm = ALGORITHM.validate_json(json.dumps(said["algorithm"]), strict=True)
+        common = algorithm = ALGORITHM.validate_json(json.dumps(said["algorithm"]), strict=True)
         work = overridden(Work(), _mapping(said["work"]))
         if own is not None:
             algorithm = overridden(algorithm, own.methods.get(str(said["label"]), {}))
@@ -79,10 +87,8 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
         evaluation_noise = float(str(said.get("evaluation_noise", 0.0)))
         if not 0 <= evaluation_noise <= 1e6 or task.classes != 2:
             raise ValueError(f"evaluation_noise must be in [0, 1e6] and classes 2, found {evaluation_noise}, {task}")
-        if protection is not None and max(work.steps or 0, (work.epochs or 0) / protection.sampling) > LONGEST:
-            raise ValueError(
-                f"a private round has at most {LONGEST} steps, found {work}, sampling {protection.sampling}"
-            )
+        if found := beyond(algorithm, task, work):
+            raise ValueError("; ".join(found))
     except (KeyError, TypeError, ValueError) as error:
         raise Refused("malformed_opening") from error
     if hospital.policy.budget is not None and tuple(_cohort(hospital, cohort).images.shape[1:]) != inputs:
@@ -98,6 +104,7 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
         cohort=cohort,
         protection=protection,
         evaluation_noise=evaluation_noise,
+        recipient="sites" if SITES in (recipient_of(common), recipient_of(algorithm)) else "coordinator",
     )
 
 
@@ -110,7 +117,8 @@ def introduce(hospital: Hospital, call: Call, message: Message, memory: Message)
         reply, kept = participate(start.algorithm, site, call, message, memory, hospital.models(call.run))
     said_something = bool(reply.tensors or reply.facts["algorithm"])
     event = describe(composed(site.access.events or ([NON_PRIVATE] if said_something else [])))
-    return Done(reply, event, Message(kept.tensors, {**kept.facts, "opening": dict(said)}))
+    facts = {**kept.facts, "opening": dict(said), RECIPIENT: start.recipient}
+    return Done(reply, event, Message(kept.tensors, facts))
 
 
 def train(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
@@ -119,6 +127,9 @@ def train(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
     site = _site(hospital, start, call)
     with seeded(derived(start.seed, hospital.name, call.round, call.request)):
         reply, kept = participate(start.algorithm, site, call, message, memory, hospital.models(call.run))
+    # Nobody but the coordinator gets the last validation loss.
+    recipient = COORDINATOR if call.request == "finish" else start.recipient
+    kept = Message(kept.tensors, {**kept.facts, RECIPIENT: recipient})
     # A reply is made from this request's patients and from memory that patients shaped in earlier rounds: privately,
     # if the run is private, and then those rounds stand in the ledger already.
     return Done(reply, describe(composed([*site.access.events, shaped(start)])), kept)
@@ -178,20 +189,30 @@ def tidy(hospital: Hospital, call: Call, message: Message) -> None:
 def affordable(hospital: Hospital, start: Opening, call: Call) -> Opening:
     """The opening, if the hospital's policy allows what this request would do; looked at before it is done.
 
-    Everybody finishes: where the last validation is too dear, it is left out.
+    Everybody finishes: where the last validation is too dear, it is left out. A private round is rehearsed without a
+    budget too, for only that tells whether it ends.
 
     Raises:
-        Refused: with the code of `privacy.gate.unaffordable`.
+        Refused: `policy_recipient`: it would go to sites too; `malformed_opening`: it would hardly end; or with the
+        code of `privacy.gate.unaffordable`.
     """
-    if hospital.policy.budget is None:
-        return start
-    events: list[Event] = [NON_PRIVATE]
+    if call.request != "finish" and start.recipient == SITES and SITES not in hospital.policy.recipients:
+        raise Refused("policy_recipient") from ValueError(
+            f"{start.algorithm.name} hands what this hospital says on to all other sites, and its policy does not let "
+            "it: say recipients: [coordinator, sites] in the policy, or leave this method out"
+        )
+    budget, events = hospital.policy.budget, list[Event]([NON_PRIVATE])
     if start.protection is not None:
-        protection = replace(start.protection, cut=cut_of(_cohort(hospital, start.cohort)))
-        seen = _rehearsed(start.algorithm, start.task, start.work, protection)
+        cut = "" if budget is None else cut_of(_cohort(hospital, start.cohort))
+        try:
+            seen = _rehearsed(start.algorithm, start.task, start.work, replace(start.protection, cut=cut))
+        except TooLong as error:
+            raise Refused("malformed_opening") from error
         events = {"introduce": [seen.introduction], "finish": [seen.validation]}.get(
             call.request, [seen.training, *([seen.validation] if call.round > 1 else [])]
         )
+    if budget is None:
+        return start
     events = [hospital.counts, *events]  # how many patients there are divides every sum
     code = unaffordable(hospital.policy, book.lines(hospital.ledger), events)
     if code is None:

@@ -14,7 +14,9 @@ from pydantic import TypeAdapter
 from evaluation.drawing import Picture
 from evaluation.figures import Curve, learning_curves, roc_curves
 from evaluation.histograms import Counts, count
+from evaluation.panels import parts
 from evaluation.patients import by_class, characteristics, intensities
+from evaluation.protocols import Table
 from evaluation.report import Command, Left, Quarantined, SitePage, SplitCount, Withdrawn, site_page
 from evaluation.rows import score_rows
 from evaluation.statement_page import MechanismAudit, MembershipRow, site_statement
@@ -25,6 +27,7 @@ from pipelines.site.admit import cohort_of, rejected_studies
 from pipelines.site.attack import found_at_home
 from pipelines.site.harmony import own_harmony
 from pipelines.site.hospital import SPLITS, Done, Hospital, keyed
+from pipelines.site.notes import noted
 from pipelines.site.ready import READY
 from pipelines.site.score import scores_name
 from pipelines.site.sheets import image_sheets, map_sheets
@@ -35,7 +38,7 @@ from pipelines.site.words import WORDS
 from pipelines.store import DiskFolder
 from privacy import ledger as book
 from privacy.events import describe
-from privacy.message import Call, Json, Message, as_list, from_bytes
+from privacy.message import Call, Json, Message, as_list, as_mapping, from_bytes
 from privacy.statement import markdown, to_json
 
 PAGE, STATEMENT = "report.html", "statement.md"
@@ -51,7 +54,7 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     """
     facts = message.facts
     cohort = cohort_of(hospital, str(facts["cohort"]))
-    methods = [m for m in as_list(facts["methods"]) if isinstance(m, dict)]
+    methods = _methods(facts)
     tables = _own_tables(hospital, methods, facts)
     lines = [line for line in book.lines(hospital.ledger) if not line.get("torn")]
     delta = float(str(facts.get("delta", DELTA)))
@@ -62,6 +65,7 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     known = knew(hospital)
     words, features = words_of(cohort), features_of(cohort)
     positive = (cohort.labels == 1).numpy()
+    notes = noted(hospital, methods)
     page = SitePage(
         title=str(facts["title"]),
         site=hospital.name,
@@ -80,7 +84,7 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
             *image_sheets(cohort),
         ),
         maps=tuple(map_sheets(hospital, cohort, methods)),
-        pictures=(*_rocs(hospital.name, tables, methods), *_pictures(hospital, cohort, methods)),
+        pictures=(*_rocs(hospital.name, tables, facts), *_curves(hospital, facts), *_intensities(cohort)),
         words=words,
         withdrawn=Withdrawn(_count(facts, "excluded"), _count(facts, "unmatched_exclusions"), known),
         characteristics=characteristics(features, positive),
@@ -88,6 +92,8 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
         statement=site_statement(stated),
         harmony=own_harmony(hospital, cohort, str(facts["cohort"]), [str(s) for s in as_list(facts.get("spaces"))]),
         membership=tuple(_attacks(hospital, methods)),
+        noted=notes.pictures,
+        warnings=notes.warnings,
     )
     DiskFolder(hospital.root).write(STATEMENT, markdown(said).encode())
     text = site_page(page).encode()
@@ -191,29 +197,41 @@ def _own_tables(
     return tables
 
 
-def _rocs(
-    site: str, tables: Mapping[str, Mapping[tuple[str, str], Counts]], methods: Sequence[Mapping[str, Json]]
-) -> list[Picture]:
-    lines = {method: table[site, site].scores[0, 0] for method, table in tables.items()}
-    return [roc_curves({site: lines}, order=_order(methods))] if lines else []
+def _rocs(site: str, tables: Mapping[str, Table], facts: Mapping[str, Json]) -> list[Picture]:
+    order, lines = _order(facts), {method: table[site, site].scores[0, 0] for method, table in tables.items()}
+    return [
+        roc_curves({site: {name: lines[name] for name in names}}, order=order, part=part)
+        for part, names in parts([name for name in order if name in lines], str(facts["reference"]))
+    ]
 
 
-def _order(methods: Sequence[Mapping[str, Json]]) -> list[str]:
+def _order(facts: Mapping[str, Json]) -> list[str]:
     """All methods of the run, so that each looks here as on the coordinator's page."""
-    return [str(method["label"]) for method in methods]
+    return [str(method["label"]) for method in _methods(facts)]
 
 
-def _pictures(hospital: Hospital, cohort: Cohort, methods: Sequence[Mapping[str, Json]]) -> list[Picture]:
+def _methods(facts: Mapping[str, Json]) -> list[dict[str, Json]]:
+    return [method for method in as_list(facts["methods"]) if isinstance(method, dict)]
+
+
+def _curves(hospital: Hospital, facts: Mapping[str, Json]) -> list[Picture]:
+    """Validation losses here, by round, from what this hospital remembers."""
     curves: dict[str, Curve] = {}
-    for method in methods:
-        losses = newest(hospital.conversation(str(method["train_run"]))).facts.get("losses")
-        finite = {int(r): float(str(v)) for r, v in losses.items() if v is not None} if isinstance(losses, dict) else {}
+    for method in _methods(facts):
+        losses = as_mapping(newest(hospital.conversation(str(method["train_run"]))).facts.get("losses"))
+        finite = {int(r): float(str(v)) for r, v in losses.items() if v is not None}
         if finite:
             curves[str(method["label"])] = Curve(tuple(sorted(finite)), tuple(finite[r] for r in sorted(finite)))
+    return [
+        learning_curves({hospital.name: {name: curves[name] for name in names}}, order=_order(facts), part=part)
+        for part, names in parts(list(curves), str(facts["reference"]))
+    ]
+
+
+def _intensities(cohort: Cohort) -> list[Picture]:
     values: dict[str, NDArray[np.generic]] = {}
     for number, split in enumerate(SPLITS):
         images = cohort.images[cohort.split == number]
         if len(images) and cohort.images.dim() > 2:
             values[split] = images[images != 0].numpy()
-    drawn = [intensities(values, unit=cohort.unit)] if values else []
-    return [learning_curves({hospital.name: curves}, order=_order(methods)), *drawn] if curves else drawn
+    return [intensities(values, unit=cohort.unit)] if values else []

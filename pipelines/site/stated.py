@@ -20,6 +20,7 @@ from privacy.events import NON_PRIVATE, Declared, Event, composed, known
 from privacy.gate import Refused
 from privacy.meaning import loss
 from privacy.message import Json, Malformed, as_mapping
+from privacy.policy import SITES
 from privacy.statement import Audit, Details, Statement
 from privacy.stating import statement
 
@@ -59,8 +60,8 @@ def own_statement(
 
 
 def contents(hospital: Hospital, lines: Lines) -> Mapping[str, str]:
-    """What replies hold. Of shared images also whether they are patients' own and what no guarantee covers, with the
-    names of the runs where these differ.
+    """What replies hold, and whether others than the coordinator get it. Of shared images also whether they are
+    patients' own and what no guarantee covers. With the names of the runs where these differ.
     """
     sent = [line for line in lines if line.get("request") == "sample" and not line.get("refused")]
     remembered, runs = _remembered(hospital, sent), dict[str, list[str]]()
@@ -69,7 +70,19 @@ def contents(hospital: Hospital, lines: Lines) -> Mapping[str, str]:
         of = runs.setdefault(_shared(line, remembered[run]), [])
         of += [] if run in of else [run]
     named = [text if len(runs) == 1 else f"{text} ({', '.join(of)})" for text, of in runs.items()]
-    return {**CONTENTS, "sample": "; ".join(named) or CONTENTS["sample"]}
+    handed = {request: _handed(request, lines) for request in ("introduce", "train")}
+    return {**CONTENTS, **handed, "sample": "; ".join(named) or CONTENTS["sample"]}
+
+
+def _handed(request: str, lines: Lines) -> str:
+    """What replies to a request of training hold, and which of them the coordinator hands on."""
+    left = [line for line in lines if line.get("request") == request and not line.get("refused")]
+    runs = dict.fromkeys(str(line.get("run")) for line in left if line.get("recipient") == SITES)
+    if not runs:
+        return CONTENTS[request]
+    all_of_them = len(runs) == len({str(line.get("run")) for line in left})
+    names = "" if all_of_them else f" ({', '.join(runs)})"
+    return f"{CONTENTS[request]}; handed on to all other sites{names}"
 
 
 def _shared(line: Mapping[str, Json], remembered: Mapping[str, Json]) -> str:

@@ -62,6 +62,7 @@ def worker(hospital: Hospital) -> Worker:
         if policy.allows(call.request):  # what the policy forbids is not even worked on; the gate refuses it
             done = _tried(hospital, call, message, place)
         try:
+            place["recipient"] = done.recipient
             release(done.reply, done.event, policy=policy, replay=done.replay, commit=done.commit, **place)
         except Refused as refused:
             _log(hospital, f"{call.run} round {call.round} {call.request}: refused with code {refused.code}")
@@ -81,12 +82,15 @@ def worker(hospital: Hospital) -> Worker:
 
 
 class Work(NamedTuple):
-    """The serialized reply, its event, whether it was committed before, and the random name of that commit."""
+    """The serialized reply, its event, whether it was committed before, the random name of that commit, and who gets
+    it.
+    """
 
     reply: bytes
     event: Json
     replay: bool = False
     commit: str = ""
+    recipient: str = COORDINATOR
 
 
 class Place(TypedDict):
@@ -139,7 +143,8 @@ def _work(hospital: Hospital, call: Call, message: Message) -> Work:
         admit.forget_damaged(hospital, call)
     answer = once(hospital.conversation(call.run), call, hospital.name, work)
     facts = answer.memory.facts
-    return Work(answer.reply, facts["event"], answer.again, str(facts.get("commit", "")))
+    recipient = str(facts.get(learn.RECIPIENT, COORDINATOR))
+    return Work(answer.reply, facts["event"], answer.again, str(facts.get("commit", "")), recipient)
 
 
 def trace(error: BaseException) -> str:

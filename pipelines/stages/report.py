@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import TypeAdapter
 
-from evaluation.drawing import Picture
-from evaluation.figures import Curve, cross_site, dots, gain_bars, learning_curves, roc_curves
 from evaluation.floors import MAJORITY, with_floor
+from evaluation.gains import rounds_to_reach
 from evaluation.histograms import Counts, from_tensors
-from evaluation.metrics import AUC
 from evaluation.noised import from_tensors as from_noised
-from evaluation.protocols import matrix
 from evaluation.report import (
     Command,
     Knew,
@@ -32,7 +29,7 @@ from evaluation.report import (
     Withdrawn,
     coordinator_page,
 )
-from evaluation.rows import gain_rows, home, score_rows, scores_csv, to_json
+from evaluation.rows import gain_rows, score_rows, scores_csv, to_json
 from evaluation.statement_page import MechanismAudit, MembershipRow, site_statement
 from pipelines.door import to_plain
 from pipelines.harmonize_settings import RAW
@@ -44,6 +41,7 @@ from pipelines.site.page import DELTA
 from pipelines.site.ready import READY
 from pipelines.site.words import WORDS
 from pipelines.stages.harmony import harmony
+from pipelines.stages.pictures import Tables, pictures
 from pipelines.stages.spaces import homes, homes_of
 from pipelines.stages.train import CENTRAL
 from pipelines.stages.world import World
@@ -51,9 +49,8 @@ from pipelines.store import digest, read_manifest, short
 from privacy.message import Json, Message, as_list, as_mapping, from_bytes
 from privacy.statement import from_json, markdown
 
-VERSION = 5
+VERSION = 6
 PAGE = "report.html"
-Tables = Mapping[str, Mapping[tuple[str, str], Counts]]
 
 
 def settings(world: World) -> Json:
@@ -84,14 +81,14 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         sites=tuple(_counts(site, facts, said[site]) for site, facts in sorted(cohorts.items())),
         scores=rows,
         gains=gain_rows(tables, reference=reference) if reference else (),
-        methods=tuple(_cost(result, said) for result in trained),
+        methods=tuple(_costs(trained, said, config.evaluate.reference)),
         left=tuple(_left(site, entry) for site, facts in sorted(said.items()) for entry in as_list(facts["left"])),
         missing=tuple(_missing(trained, json.loads((inputs["evaluate"] / "refused.json").read_text()))),
         stages=tuple(_state(name, folder) for name, folder in inputs.items()),
         settings=json.dumps(without_patients(to_plain(config)), indent=1),
         commands=_commands(world),
         pooled=any(result["name"] == CENTRAL for result in trained),
-        pictures=tuple(_pictures(tables, [row for row in rows if row.method != MAJORITY], trained, reference)),
+        pictures=tuple(pictures(tables, [row for row in rows if row.method != MAJORITY], trained, reference)),
         words=WORDS[config.images.kind],
         statements=tuple(site_statement(facts["statement"]) for _, facts in sorted(said.items())),
         audits=(TypeAdapter(MechanismAudit).validate_python(audits["mechanism"]),) if audits["mechanism"] else (),
@@ -207,10 +204,32 @@ def _counts(site: str, facts: Mapping[str, Any], said: Mapping[str, Json]) -> Si
     return SiteCounts(site, splits, dict(facts["rejected_by_reason"]), withdrawn)
 
 
-def _cost(result: Mapping[str, Any], said: Mapping[str, Mapping[str, Json]]) -> MethodCost:
-    """Bytes of one site: the largest, from the sites' ledgers."""
-    sent = [_number(as_mapping(facts["sent"]).get(result["train_run"], 0)) for facts in said.values()]
-    return MethodCost(result["label"], result["parameters"], max(sent, default=0), result["received"], result["rounds"])
+def _costs(trained: list[Any], said: Mapping[str, Mapping[str, Json]], reference: str | None) -> Iterator[MethodCost]:
+    """What each method cost, by the sites' ledgers. One site's bytes are the largest."""
+    lowest = next((lowest_loss(result) for result in trained if result["label"] == reference), None)
+    for result in trained:
+        sent = [_number(as_mapping(facts["sent"]).get(result["train_run"], 0)) for facts in said.values()]
+        received = 0 if result["name"] == CENTRAL else result["received"]  # nothing is sent to sites for it
+        yield MethodCost(
+            result["label"],
+            result["parameters"],
+            max(sent, default=0),
+            received,
+            result["rounds"],
+            total=sum(sent) + received * len(sent),
+            reached=None if lowest is None else reached(result, lowest),
+        )
+
+
+def lowest_loss(result: Mapping[str, Any]) -> float | None:
+    """The lowest validation loss over all sites of any round; None without one."""
+    return min((float(loss) for loss in result["totals"].values() if math.isfinite(loss)), default=None)
+
+
+def reached(result: Mapping[str, Any], lowest: float) -> int | None:
+    """The first round of a method whose aggregated validation loss is at most `lowest`."""
+    losses = [result["totals"].get(str(number), math.inf) for number in range(1, result["rounds"] + 1)]
+    return rounds_to_reach([-loss for loss in losses], -lowest)
 
 
 def _left(site: str, entry: Json) -> Left:
@@ -255,32 +274,6 @@ def _commands(world: World) -> tuple[Command, ...]:
         Command("Train again, and everything after it", f"{world.command} --from train --fresh"),
         Command("All of it again", f"{world.command} --fresh"),
     )
-
-
-def _pictures(tables: Tables, rows: Any, trained: list[Any], reference: str | None) -> list[Picture]:
-    """Scores and gains as dots and bars, ROC and learning curves, and each method's generalization across sites."""
-    sites = sorted({test for table in tables.values() for _, test in table})
-    rocs = {
-        site: {m: home(t)[site, site].scores[0, 0] for m, t in tables.items() if (site, site) in home(t)}
-        for site in sites
-    }
-    curves: dict[str, dict[str, Curve]] = {}
-    for result in trained:
-        for site, series in result["losses"].items():
-            finite = sorted((int(r), float(v)) for r, v in series.items() if v is not None)
-            if finite and result["name"] != CENTRAL:
-                curves.setdefault(site, {})[result["label"]] = Curve(
-                    tuple(r for r, _ in finite), tuple(v for _, v in finite)
-                )
-    drawn = [dots(rows, AUC.name)]
-    drawn += [gain_bars(rows, AUC.name, reference)] if reference else []
-    drawn += [roc_curves(rocs, order=list(tables))]
-    drawn += [learning_curves(dict(sorted(curves.items())), order=list(tables))] if curves else []
-    for method, table in tables.items():
-        models, tests, values = matrix(table, AUC)
-        if len(models) > 1 and len(table) == len(models) * len(tests) and np.ptp(values, axis=0).any():
-            drawn.append(cross_site(models, tests, values, AUC.name, method))
-    return drawn
 
 
 def _number(value: Json) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from federation.algorithm import Algorithm
 from federation.engine import Engine, InProcess
-from federation.parameters import count
+from federation.parameters import count, section
 from federation.rehearsal import initial_parameters, rehearse
 from federation.rounds import Outcome, conduct, restored
 from pipelines.config import Config, chosen_device, overridden
@@ -23,9 +23,10 @@ from pipelines.stages.spaces import Cohorts, homes_of, space_of
 from pipelines.stages.world import World
 from pipelines.store import DiskFolder, digest, short
 from privacy.gate import Refused
-from privacy.message import Call, Json, Malformed, Message, to_bytes
+from privacy.message import Call, Json, Malformed, Message, as_list, to_bytes
 
-VERSION = 4
+VERSION = 5
+LEARNING = 4  # raise it, and VERSION, where a conversation would come out differently: it is then held anew
 CENTRAL = "central"
 BEGUN = "begun"
 
@@ -102,7 +103,20 @@ def train_one(world: World, label: str, cohorts: Cohorts, told: Callable[[int], 
         "missing": [list(item) for item in outcome.missing],
         "parameters": count(initial),
         "received": _received(algorithm, outcome, name, engine.sites[0], config.train.schedule.rounds),
+        "between": matrices(outcome.state),
     }
+
+
+def matrices(state: Message) -> dict[str, Json]:
+    """What a method's state holds between sites: name -> `sites` and `values`, (K, K). One that is not finite is not
+    there.
+    """
+    sites = as_list(state.facts.get("sites", []))
+    found: dict[str, Json] = {}
+    for name, value in section(state.tensors, "between").items():
+        if value.shape == (len(sites), len(sites)) and bool(value.isfinite().all()):
+            found[name] = {"sites": sites, "values": value.tolist()}
+    return found
 
 
 def _conversation(world: World, engine: Engine, base: str) -> str:
@@ -208,7 +222,7 @@ def _identity(world: World, label: str, homes: Cohorts) -> Json:
     config = world.config
     sites = [site for site in homes if site != CENTRAL]
     return {
-        "version": VERSION,
+        "version": LEARNING,
         "method": to_plain(config.train.methods[label]),
         "sites": {site: [to_plain(config.method(label, site)), to_plain(config.work(label, site))] for site in sites},
         "work": to_plain(overridden(config.train.work, config.train.method_work.get(label, {}))),

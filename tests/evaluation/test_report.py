@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from evaluation import figures, patients, pictures, protocols, report, rows
+from evaluation import figures, heat, patients, pictures, protocols, report, rows, wording
 from evaluation.drawing import INK
 from evaluation.histograms import count
 from evaluation.metrics import AUC
@@ -77,7 +77,7 @@ def drawn(found):
         figures.gain_bars(scores, "AUC", "local"),
         figures.roc_curves(roc),
         figures.learning_curves({s: {"local": curve, "other": figures.Curve((1,), (0.6,))} for s in (EVIL, "small")}),
-        figures.cross_site(*protocols.matrix(tables["local"], AUC), "AUC", "local"),
+        heat.cross_site(*protocols.matrix(tables["local"], AUC), "AUC", "local"),
         patients.intensities({"train": np.arange(100), "test": np.arange(50)}, unit="1e-6 mm²/s"),
     )
 
@@ -282,7 +282,7 @@ def test_tiles_that_do_not_fit_are_all_named():
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (123_456, "123 kB"), (64_812_000, "64.8 MB"), (10**13, "10000 GB")],
 )
 def test_sizes(value, said):
-    assert report.size(value) == said.replace(" ", "\u202f")
+    assert wording.size(value) == said.replace(" ", "\u202f")
 
 
 @pytest.mark.parametrize(
@@ -290,8 +290,8 @@ def test_sizes(value, said):
     [(4.21, "4.2 s"), (59.96, "1 min 00 s"), (75, "1 min 15 s"), (7500, "2 h 05 min"), (math.nan, "–")],
 )
 def test_durations(value, said):
-    assert report.duration(value) == said
+    assert wording.duration(value) == said
 
 
 def test_numbers_with_a_sign_use_a_minus():
-    assert (report.signed(-0.1234), report.signed(0.5), report.signed(math.nan)) == ("−0.123", "+0.500", "–")
+    assert (wording.signed(-0.1234), wording.signed(0.5), wording.signed(math.nan)) == ("−0.123", "+0.500", "–")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-import methods
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import methods
 import rig
 from federation.conversation import newest, once
 from federation.descent import Work
@@ -22,7 +22,10 @@ from federation.participant import CHECKPOINTS, checkpoint
 from federation.rehearsal import initial_parameters, rehearse
 from federation.rounds import Outcome, QuorumLost, Schedule, restored, sampled, verdict
 from federation.task import Task
+from personalize.apple import Apple
+from personalize.fedfomo import FedFomo
 from personalize.fedper import FedPer
+from personalize.heurfedamp import HeurFedAMP
 from privacy.access import Rows
 from privacy.gate import Refused
 from privacy.message import Call, Malformed, Message, from_bytes, to_bytes
@@ -176,6 +179,37 @@ def test_every_algorithm_trains_every_image_network(algorithm, work, model):
     crew = hospitals(algorithm, work, sites, task)
     outcome = go(algorithm, work, crew, task=task, schedule=Schedule(rounds=2))
     assert all(torch.isfinite(t).all() for t in outcome.state.tensors.values() if t.is_floating_point())
+
+
+@pytest.mark.parametrize(("algorithm", "work"), METHODS)
+def test_every_algorithm_goes_on_when_only_some_sites_are_asked(algorithm, work):
+    crew = hospitals(algorithm, work)
+    outcome = go(algorithm, work, crew, schedule=Schedule(rounds=6, participation=0.67))
+    assert outcome.round == 7 and not outcome.missing
+    assert all(torch.isfinite(t).all() for crewed in models(crew).values() for t in crewed.values())
+
+
+class Diverged:
+    """A site that, from round 2 on, replies with numbers that are finite, and far too large."""
+
+    def __init__(self, hospital):
+        self.hospital = hospital
+
+    def __call__(self, call, message):
+        reply = self.hospital(call, message)
+        if call.request != "train" or call.round < 2:
+            return reply
+        return Message(
+            {n: torch.full_like(t, 1e30) if t.is_floating_point() else t for n, t in reply.tensors.items()}, reply.facts
+        )
+
+
+@pytest.mark.parametrize("algorithm", [FedFomo(), FedFomo(M=1), HeurFedAMP(), Apple()], ids=lambda one: str(one)[:20])
+def test_a_site_that_diverged_does_not_stop_those_that_hear_of_it(algorithm):
+    crew = hospitals(algorithm, SGD)
+    outcome = go(algorithm, SGD, {**crew, "c": Diverged(crew["c"])}, schedule=Schedule(rounds=4, quorum=0.3))
+    assert outcome.round == 5
+    assert not [lost for lost in outcome.missing if lost[2] == "failed"]
 
 
 def test_participation_asks_a_part_and_the_rest_keep_their_memory():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import methods
 import pytest
 import torch
 
+import methods
 import rig
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 
-import by_hand
 import pytest
 import torch
 from torch.nn import functional
 
+import by_hand
 import rig
 from federation.conversation import newest
 from federation.fedavg import FedAvg

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 
-import by_hand
 import pytest
 import torch
 
+import by_hand
 import rig
 from federation.fedavg import FedAvg
 from federation.local import Local

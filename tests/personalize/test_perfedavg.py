@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 
-import by_hand
 import pytest
 import torch
 from torch.func import functional_call
 
+import by_hand
 import rig
 from federation.conversation import newest
 from federation.descent import Site, Work

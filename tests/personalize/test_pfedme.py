@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 
-import by_hand
 import pytest
 import torch
 
+import by_hand
 import rig
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg

@@ -127,7 +127,7 @@ def slow(algorithm, task, sites, asked, lost, rounds):
             aid = {n: sum(algorithm.mu * alpha[i][j] * past[j]["grad"][n] for j in past) for n in names} if past else {}
             if past:
                 old = momentum.get(i, dict.fromkeys(names, 0.0))
-                aid = {n: (1 - algorithm.beta) * aid[n] + algorithm.beta * old[n] for n in names}
+                aid = {n: (1 - algorithm.momentum) * aid[n] + algorithm.momentum * old[n] for n in names}
                 momentum[i] = aid
             seed, rows = derived(0, i, r, "train"), sites[i]["train"]
             stream = minibatches(rows.y, batch=5, balance=False, generator=torch.Generator().manual_seed(seed))

@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 
+from evaluation.floors import MAJORITY
 from harmonize.scale import Scale
 from harmonize.veto import Limits
 from pipelines.check import unanswered
@@ -142,7 +143,7 @@ def test_methods_learn_in_their_spaces(done):
         result = json.loads((artifact(done, "train") / f"{label}.json").read_text())
         assert result["space"] == {"vafl": "vafl", "oracle": "oracle"}.get(label, "raw")
     methods = {row["method"] for row in json.loads((artifact(done, "report") / "scores.json").read_text())}
-    assert methods == {"local", "fedavg", "vafl", "vafl_central", "oracle"}
+    assert methods == {"local", "fedavg", "vafl", "vafl_central", "oracle", MAJORITY}
 
 
 def test_pages_tell_of_spaces_and_pictures_of_patients_stay_home(done):

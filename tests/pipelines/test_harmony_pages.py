@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluation.harmony import COLUMNS, REASONS, Harmony, SpaceRow
-from evaluation.report import Left, RunPage, _environment, coordinator_page
+from evaluation.rendering import _environment
+from evaluation.report import Left, RunPage, coordinator_page
 from harmonize.veto import WORDS
 from harmonize.wgan import WganGp
 from pipelines.cohort.cohort import Cohort

@@ -337,7 +337,7 @@ PUBLIC = ("counts",)
         (Policy(budget=Budget(epsilon=2.0), public=PUBLIC), {"epsilon": 50.0, "sampling": 0.5}, "budget"),
         (Policy(budget=Budget(epsilon=9.0), public=PUBLIC, algorithms=("fedper",)), PRIVATE, "policy_algorithm"),
         (Policy(algorithms=("fedper",)), "none", "policy_algorithm"),
-        (Policy(recipients=("nobody",), public=PUBLIC), PRIVATE, "policy_recipient"),
+        (Policy(recipients=(), public=PUBLIC), PRIVATE, "policy_recipient"),
     ],
 )
 def test_a_coordinator_that_asks_for_more_than_the_policy_allows_is_refused(tmp_path, policy, privacy, code):

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from evaluation.floors import MAJORITY
 from pipelines.exits import Exit
 from pipelines.run import CONFIGS, load, main, parser
 from pipelines_settings import BASE, RUNS
@@ -66,7 +67,7 @@ def test_a_run_ends_with_pages_scores_and_a_ledger_of_every_byte(run):
     assert (run / "report.html").read_text().lower().count("<html") == 1
     (scores,) = run.glob("report/*/scores.json")
     rows = json.loads(scores.read_text())
-    assert {row["method"] for row in rows} == {"local", "fedavg", "fedper"}
+    assert {row["method"] for row in rows} == {"local", "fedavg", "fedper", MAJORITY}
     assert {row["protocol"] for row in rows} >= {"private", "overall", "public"}
     for site in "ab":
         page = (run / "sites" / site / "report.html").read_text()
@@ -138,7 +139,7 @@ def test_another_method_trains_that_one_and_keeps_the_others(copy):
     assert len([line for line in lines if line["request"] == "train"]) == 3 * 4  # local, fedavg, fedper, prox
     assert len([line for line in lines if line["request"] == "pool"]) == 1
     (scores,) = [p for p in copy.glob("report/*/scores.json") if "pooled" in p.read_text()]
-    assert {row["method"] for row in json.loads(scores.read_text())} == set(methods)
+    assert {row["method"] for row in json.loads(scores.read_text())} == {*methods, MAJORITY}
 
 
 @pytest.mark.parametrize(

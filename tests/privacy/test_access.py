@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rig
-from privacy.access import Rows, batches_per_epoch, minibatches, open_access
+from privacy.access import CHUNK, Batch, Rows, batches_per_epoch, in_turn, minibatches, open_access
 from privacy.events import NON_PRIVATE, composed
 
 
@@ -127,3 +127,43 @@ def test_an_aux_of_another_form_is_refused(shape):
     access, task = open_access(rig.table(0), batch=4, seed=0), rig.task()
     with pytest.raises(ValueError, match=r"aux must be \(A, K, ...\)"):
         access.gradient(task.network(), task.objective, access.draw(), torch.zeros(shape))
+
+
+@pytest.mark.parametrize("aux", [None, torch.arange(12.0).view(3, 2, 2)])
+@pytest.mark.parametrize("n", [1, CHUNK, CHUNK + 1, 3 * CHUNK + 5])
+def test_a_gradient_in_evaluation_mode_is_that_of_all_rows_at_once_though_they_go_through_in_chunks(n, aux):
+    access = open_access({"train": table(n)}, batch=4, seed=0)
+    module, seen = rig.task().network().double().eval(), []
+
+    def objective(forward, batch):
+        seen.append(len(batch.y))
+        beside = 0.0 if batch.aux is None else batch.aux.sum(dim=1)
+        return rig.task().objective(forward, batch) * (1 + beside)
+
+    found = access.gradient(module, objective, access.draw(full=True), aux)
+    draw, extra = access.draw(full=True), None if aux is None else in_turn(aux, n)
+    loss = objective(module, Batch(draw.x, draw.y, extra)).mean()
+    loss.backward()
+    assert sum(seen[:-1]) == n
+    assert max(seen[:-1]) <= CHUNK
+    assert found.loss == pytest.approx(float(loss.detach()), rel=1e-12)
+    assert rig.close(found.gradient, {name: p.grad for name, p in module.named_parameters()}, 1e-12)
+    assert len(access.events) == 3
+
+
+def test_a_gradient_in_training_mode_is_that_of_one_batch():
+    access = open_access({"train": table(3 * CHUNK)}, batch=2 * CHUNK, seed=0)
+    module, seen = rig.task().network().double().train(), []
+
+    def objective(forward, batch):
+        seen.append(len(batch.y))
+        return rig.task().objective(forward, batch)
+
+    access.gradient(module, objective, access.draw())
+    access.gradient(module, objective, access.draw(full=True))
+    assert seen == [2 * CHUNK, 3 * CHUNK]
+
+
+def table(n: int) -> Rows:
+    g = torch.Generator().manual_seed(n)
+    return Rows(torch.randn(n, 4, generator=g, dtype=torch.float64), torch.arange(n) % 2, torch.arange(n))

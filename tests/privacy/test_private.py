@@ -23,6 +23,7 @@ from privacy.modules import unfit
 from privacy.persample import patient_gradients, without_strays
 from privacy.private import open_private
 from privacy.protection import Protection
+from privacy.roof import LOOKS, NUMBERS, Roof, TooLong
 from privacy.units import all_views, some_views, units_of
 
 QUIET = Protection(clip=1e4, sampling=1.0, views=3, noise=0.0, chunk=3)
@@ -401,3 +402,47 @@ def test_functional_forward_reaches_every_parameter_of_a_wrapper():
     fast, _ = patient_gradients(module, loss, x, y, weight.double())
     slow = loop(module, loss, x, y, weight.double())
     assert max(float((fast[name] - slow[name]).abs().max()) for name in slow) < 1e-10
+
+
+def test_a_rehearsal_ends_after_so_many_looks_of_each_kind_and_a_real_round_is_not_cut_off():
+    task = rig.task()
+    module, rows = task.network(), images()
+    dry = open_private({"train": rows, "validation": rows}, QUIET, dry=True)
+    draw = dry.draw()
+    for _ in range(LOOKS):
+        dry.gradient(module, task.objective, draw)
+    with pytest.raises(TooLong, match="a gradient more than 10,000 times"):
+        dry.gradient(module, task.objective, draw)
+    dry.measure(module, task.objective, "validation")
+    dry.size("train")
+    for _ in range(LOOKS - 1):
+        dry.draw()
+    with pytest.raises(TooLong, match="a draw more than"):
+        dry.draw()
+    real = open_private({"train": rows}, QUIET)
+    assert [real.size("train") for _ in range(LOOKS + 1)] and not real.roof.asked
+
+
+@given(st.lists(st.integers(1, 2**30), min_size=1, max_size=40))
+def test_a_rehearsal_ends_where_its_gradients_together_are_too_large(sizes):
+    roof, total = Roof(), 0
+    for size in sizes:
+        total += size
+        if total > NUMBERS:
+            with pytest.raises(TooLong, match="17,179,869,184 numbers in all"):
+                roof.count("gradient", size)
+            return
+        roof.count("gradient", size)
+    assert roof.numbers == total <= NUMBERS
+
+
+def test_a_rehearsal_books_what_is_done_and_keeps_no_state_of_a_generator():
+    """Ten thousand of them were 50 MB."""
+    task, rows = rig.task(64), images(dtype=torch.float32)
+    dry, real = (open_private({"train": rows}, QUIET, dry=told, source=bytes_of(0)) for told in (True, False))
+    for door in (dry, real):
+        module = task.network()
+        for _ in range(3):
+            door.gradient(module, task.objective, door.draw())
+    assert composed(dry.events) == composed(real.events)
+    assert sum(use.state.numel() + use.views.rows.numel() for use in dry.uses) == 0 < real.uses[0].state.numel()

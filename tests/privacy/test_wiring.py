@@ -373,7 +373,8 @@ def test_what_was_refused_before_has_not_left(tmp_path):
     ("policy", "more", "code"),
     [
         (Policy(requests=("survey",)), {}, "policy_request"),
-        (Policy(recipients=("friend",)), {}, "policy_recipient"),
+        (Policy(recipients=()), {}, "policy_recipient"),
+        (Policy(), {"recipient": "sites"}, "policy_recipient"),
         (Policy(), {"recipient": "friend"}, "policy_recipient"),
         (Policy(public=()), {}, "policy_public"),
         (Policy(budget=Budget(epsilon=9.0)), {}, "policy_public"),

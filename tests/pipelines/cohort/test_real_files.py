@@ -46,7 +46,7 @@ def test_prostatex_means_come_out() -> None:
 
 @needs_prostatex
 def test_prostatex_becomes_a_cohort() -> None:
-    cohort, rejected, facts, _ = read_cohort(
+    cohort, rejected, facts, *_ = read_cohort(
         SOURCE,
         LESION,
         Slices(slices="gland"),
@@ -76,7 +76,7 @@ def test_prostatex_diffusion_series_are_refused_as_several_volumes() -> None:
 
 @needs_prostatex
 def test_a_t2_weighted_series_is_not_taken_for_adc_by_its_values() -> None:
-    cohort, rejected, facts, _ = read_cohort(
+    cohort, rejected, facts, *_ = read_cohort(
         DicomSource(folder=str(PROSTATEX / "dicom")),
         LESION,
         Slices(),

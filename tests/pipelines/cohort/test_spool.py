@@ -61,7 +61,8 @@ MEASURE = """
 import resource, sys, torch, numpy as np
 from pathlib import Path
 from pipelines.cohort.admission import Admitted, Examples, Waiting
-from pipelines.cohort.cohort import _assembled, _take, Cohort
+from pipelines.cohort.cohort import _assembled, Cohort
+from pipelines.cohort.taking import take
 from pipelines.site.hospital import write_cohort_file
 def admit(k):
     x = np.random.default_rng(k).random((20, 1, 64, 64), np.float32)
@@ -72,7 +73,7 @@ class Lazy:
     def __call__(self): return admit(self.k)()
 folder, count = Path(sys.argv[1]), int(sys.argv[2])
 waiting = [Waiting(f"p{k}", f"s{k}", Lazy(k)) for k in range(count)]
-taken, _, parts = _take(waiting, (1, 64, 64), 2, folder)
+taken, _, parts = take(waiting, (1, 64, 64), 2, folder)
 names = {w.patient: w.patient for w in waiting}
 write_cohort_file(folder, _assembled(taken, parts, names, {w.patient: "train" for w in waiting}, ""), b"k" * 32)
 print(*(line.split()[1] for line in open("/proc/self/status") if line.startswith("RssAnon")))

@@ -1,0 +1,116 @@
+"""Heat maps: the cross-site matrix, what the coordinator holds between sites, what a site noted of others by round.
+
+A value stands in its cell where there is room for it; the alternative text has them all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from evaluation.drawing import INK, Picture, svg
+from evaluation.histograms import Floats
+from evaluation.panels import CHARACTER, WIDTH
+from evaluation.wording import number
+
+CELL, ROW = (0.85, 0.45)  # inches; a cell where there is room
+FITS = 0.5  # inches; the width of a cell that can hold a number
+TICKS = 20  # labels along an axis
+
+
+def cross_site(models: Sequence[str], tests: Sequence[str], values: Floats, measure: str, method: str) -> Picture:
+    """Heat map of `protocols.matrix`: the model of each site (rows) on the patients of each site (columns)."""
+    told = [f"{m} on {t} {number(float(values[i, j]))}" for i, m in enumerate(models) for j, t in enumerate(tests)]
+    alt = f"{measure} of {method}: " + "; ".join(told) + "."
+    low, high = (0.5, 1.0) if np.isnan(values).all() or np.nanmin(values) >= 0.5 else (float(np.nanmin(values)), 1.0)
+
+    def draw(figure: Figure) -> None:
+        axes = _drawn(figure, models, tests, values, (low, high), measure)
+        axes.set(xlabel="tested on the patients of", ylabel="model of")
+
+    caption = "The diagonal is private testing; a column shows which hospitals' models suit these patients."
+    return Picture(f"Cross-site generalization: {method}", caption, svg(_size(models, tests), alt, draw))
+
+
+def between_sites(sites: Sequence[str], values: Floats, name: str, method: str) -> Picture:
+    """What the coordinator holds of each site (row) about each (column) after the last round: (K, K)."""
+    told = [
+        f"{one} from {other} {number(float(value))}"
+        for one, row in zip(sites, values, strict=True)
+        for other, value in zip(sites, row, strict=True)
+    ]
+    alt = f"{name} of {method} between hospitals: " + "; ".join(told) + "."
+
+    def draw(figure: Figure) -> None:
+        axes = _drawn(figure, sites, sites, values, _range(values), name)
+        axes.set(xlabel="takes from", ylabel="hospital")
+
+    caption = (
+        "How much each hospital (row) takes from each (column), as the coordinator holds it after the last round. What "
+        "hospitals note of each other and do not send, as APPLE's relationships, is on their own pages only."
+    )
+    return Picture(f"{method}: {name} between hospitals", caption, svg(_size(sites, sites), alt, draw))
+
+
+def over_rounds(sites: Sequence[str], rounds: Sequence[int], values: Floats, name: str, method: str) -> Picture:
+    """What one site noted of each site (row) in each round (column); NaN where it noted nothing."""
+    last = [f"{site} {number(float(values[i, -1]))}" for i, site in enumerate(sites)]
+    first = [f"{site} {number(float(values[i, 0]))}" for i, site in enumerate(sites)]
+    alt = f"{name} of {method} by hospital and round. Round {rounds[0]}: {', '.join(first)}. "
+    alt += f"Round {rounds[-1]}: {', '.join(last)}."
+
+    def draw(figure: Figure) -> None:
+        axes = _drawn(figure, sites, [str(one) for one in rounds], values, _range(values), name)
+        axes.set_xlabel("round")
+
+    caption = f"{name} that this hospital gives each hospital, itself among them, after each round."
+    return Picture(f"{method}: {name} by round", caption, svg(_size(sites, rounds), alt, draw))
+
+
+def _drawn(
+    figure: Figure, rows: Sequence[str], columns: Sequence[str], values: Floats, limits: tuple[float, float], label: str
+) -> Axes:
+    """The cells with what they hold, their names and the key of colours. Below 0 there is another colour."""
+    axes, (low, high) = figure.subplots(), limits
+    colours = matplotlib.colormaps["PuOr_r" if low < 0 else "cividis"]
+    image = axes.imshow(values, cmap=colours, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
+    if _room(rows, columns) >= FITS:
+        for i, j in np.ndindex(values.shape):
+            red, green, blue, _ = colours(image.norm(values[i, j]))
+            dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.5
+            ink = INK if math.isnan(values[i, j]) else "#ffffff" if dark else "#111111"
+            axes.text(j, i, number(float(values[i, j])), ha="center", va="center", color=ink)
+    step = 1 if not columns[0].isdigit() else math.ceil(len(columns) / TICKS)
+    crowded = max(map(len, columns)) * CHARACTER > _room(rows, columns) * step
+    axes.set_xticks(range(0, len(columns), step), columns[::step], rotation=60 if crowded else 0)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.spines[:].set_visible(False)
+    figure.colorbar(image, ax=axes, label=label, shrink=0.9).outline.set_visible(False)
+    return axes
+
+
+def _range(values: Floats) -> tuple[float, float]:
+    """From 0 upwards; where there are negative values as far to either side of 0."""
+    finite = values[np.isfinite(values)]
+    top = float(np.abs(finite).max()) if finite.size and finite.any() else 1.0
+    return (-top if finite.size and finite.min() < 0 else 0.0), top
+
+
+def _edge(rows: Sequence[str]) -> float:
+    """Inches beside the cells: the names of the rows, and the key of colours."""
+    return 1.7 + CHARACTER * max(map(len, rows))
+
+
+def _room(rows: Sequence[str], columns: Sequence[object]) -> float:
+    """Width of a cell in inches."""
+    return min(CELL, (WIDTH - _edge(rows)) / len(columns))
+
+
+def _size(rows: Sequence[str], columns: Sequence[object]) -> tuple[float, float]:
+    room = _room(rows, columns)
+    return _edge(rows) + max(1.2, room * len(columns)), 1.3 + (ROW if room >= FITS else ROW / 2) * len(rows)

@@ -1,0 +1,41 @@
+"""From one of the templates beside this file to a page."""
+
+from __future__ import annotations
+
+import functools
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from evaluation.statement_page import loss
+from evaluation.wording import counted, duration, moment, number, signed, size, whole
+
+
+@functools.cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("evaluation"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        number=number,
+        signed=signed,
+        size=size,
+        duration=duration,
+        whole=whole,
+        moment=moment,
+        counted=counted,
+        loss=loss,
+    )
+    environment.filters["drawn"] = lambda picture: Markup(picture.html)  # noqa: S704
+    return environment
+
+
+def rendered(template: str, **values: object) -> str:
+    """A page from a template and what it tells."""
+    environment = _environment()
+    style = environment.get_template("style.css").render()
+    return environment.get_template(template).render(style=Markup(style), **values)  # noqa: S704

@@ -1,0 +1,65 @@
+"""The figures of the coordinator's page, from scores and from what the methods' conversations left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from evaluation.drawing import Picture
+from evaluation.figures import Curve, dots, gain_bars, learning_curves, roc_curves
+from evaluation.heat import between_sites, cross_site
+from evaluation.histograms import Counts, Ints
+from evaluation.metrics import AUC
+from evaluation.panels import parts
+from evaluation.protocols import matrix
+from evaluation.rows import ScoreRow, home
+from pipelines.stages.train import CENTRAL
+
+Tables: TypeAlias = Mapping[str, Mapping[tuple[str, str], Counts]]
+
+
+def pictures(
+    tables: Tables, rows: Sequence[ScoreRow], trained: Sequence[Mapping[str, Any]], reference: str | None
+) -> list[Picture]:
+    """Scores and gains of every line of the tables; of methods, and not of their variants, curves and heat maps."""
+    methods = [str(result["label"]) for result in trained if result["label"] in tables]
+    drawn = [dots(rows, AUC.name)]
+    drawn += [gain_bars(rows, AUC.name, reference)] if reference else []
+    for part, names in parts(methods, reference):
+        drawn.append(roc_curves(_rocs(tables, names), order=methods, part=part))
+    drawn += _curves(trained, methods, reference)
+    for method in methods:
+        models, tests, values = matrix(tables[method], AUC)
+        whole = len(tables[method]) == len(models) * len(tests)
+        if len(models) > 1 and whole and np.ptp(values, axis=0).any():
+            drawn.append(cross_site(models, tests, values, AUC.name, method))
+    for result in trained:
+        for name, found in result["between"].items():
+            drawn.append(between_sites(found["sites"], np.array(found["values"]), name, result["label"]))
+    return drawn
+
+
+def _rocs(tables: Tables, methods: Sequence[str]) -> dict[str, dict[str, Ints]]:
+    """Site -> method -> counts of its own model's scores."""
+    own = {method: home(tables[method]) for method in methods}
+    sites = sorted({test for table in tables.values() for _, test in table})
+    return {site: {m: own[m][site, site].scores[0, 0] for m in methods if (site, site) in own[m]} for site in sites}
+
+
+def _curves(trained: Sequence[Mapping[str, Any]], methods: Sequence[str], reference: str | None) -> list[Picture]:
+    curves: dict[str, dict[str, Curve]] = {}
+    for result in trained:
+        for site, series in result["losses"].items():
+            finite = sorted((int(r), float(v)) for r, v in series.items() if v is not None)
+            if finite and result["name"] != CENTRAL:
+                curves.setdefault(site, {})[result["label"]] = Curve(
+                    tuple(r for r, _ in finite), tuple(v for _, v in finite)
+                )
+    names = [name for name in methods if any(name in own for own in curves.values())]
+    found = []
+    for part, group in parts(names, reference):
+        shown = {site: {m: own[m] for m in group if m in own} for site, own in sorted(curves.items())}
+        found.append(learning_curves(shown, order=methods, part=part))
+    return found

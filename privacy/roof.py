@@ -1,0 +1,44 @@
+"""How much a rehearsal may ask of its door: whatever loops a method was told to make, it ends soon, and unpaid work is
+little.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+LOOKS = 10_000
+"""Draws, gradients, measures and so on in one request, of each kind."""
+NUMBERS = 2**34
+"""Numbers in all gradients of one request: a network of 2^20 parameters may take 16,384 of them."""
+
+
+class TooLong(ValueError):
+    """A request would look at patients more often, or with a larger network, than anybody would wait for."""
+
+
+@dataclass
+class Roof:
+    """What a rehearsal asked of its door so far."""
+
+    asked: Counter[str] = field(default_factory=Counter)
+    numbers: int = 0
+
+    def count(self, what: str, numbers: int = 0) -> None:
+        """Count one more access. numbers: in its answer.
+
+        Raises:
+            TooLong: it is one too many.
+        """
+        self.asked[what] += 1
+        self.numbers += numbers
+        if self.asked[what] > LOOKS:
+            raise TooLong(
+                f"one round would ask the door for a {what} more than {LOOKS:,} times: lower the steps or epochs of "
+                "the work and of the method, or raise privacy.sampling"
+            )
+        if self.numbers > NUMBERS:
+            raise TooLong(
+                f"one round would ask for gradients of more than {NUMBERS:,} numbers in all: lower the steps or "
+                "epochs of the work and of the method, or take a smaller network"
+            )
