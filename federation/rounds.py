@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -66,8 +67,8 @@ class Outcome:
     """What a run leaves at the coordinator.
 
     losses: site -> round -> validation loss of the model after that round. missing: (round, site, code) of lost
-    replies. best: the round with the lowest example-weighted mean loss among those that every scoring site scored, or
-    None.
+    replies. received: site -> bytes of tensors and facts that it was sent in rounds and the finish. best: the round
+    with the lowest example-weighted mean loss among those that every scoring site scored, or None.
     """
 
     state: State
@@ -77,6 +78,7 @@ class Outcome:
     missing: tuple[tuple[int, str, str], ...] = ()
     best: int | None = None
     round: int = 0
+    received: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def retired(self) -> frozenset[str]:
@@ -154,13 +156,14 @@ def _round(
     going_on = [site for site in asked if lost.get(site) != BUDGET]
     if len(good) < math.ceil(schedule.quorum * len(going_on) - 1e-9):
         raise QuorumLost(run, number, lost)
+    received = _more(last.received, messages)
     if not good:  # all who were asked retired: the round is asked of others
-        return replace(last, missing=last.missing + gone)
+        return replace(last, missing=last.missing + gone, received=received)
     parts = {site: Message(r.tensors, as_mapping(r.facts["algorithm"])) for site, r in good.items()}
     state = algorithm.merge(last.state, parts)
     seen = _scored(last, good, number - 1)
     merged = {**last.merged, **dict.fromkeys(good, number)}
-    return replace(seen, state=state, merged=merged, missing=last.missing + gone, round=number)
+    return replace(seen, state=state, merged=merged, missing=last.missing + gone, round=number, received=received)
 
 
 def _finish(engine: Engine, algorithm: Algorithm, run: str, last: Outcome) -> Outcome:
@@ -171,7 +174,7 @@ def _finish(engine: Engine, algorithm: Algorithm, run: str, last: Outcome) -> Ou
     replies, missing = _insistent(engine, call, messages, Message({}, {"algorithm": {}}))
     if missing:
         raise QuorumLost(run, number, missing)
-    return replace(_scored(last, replies, number - 1), round=number)
+    return replace(_scored(last, replies, number - 1), round=number, received=_more(last.received, messages))
 
 
 def _insistent(
@@ -192,6 +195,15 @@ def _insistent(
         if not missing:
             break
     return dict(sorted(replies.items())), missing
+
+
+def _more(received: Mapping[str, int], messages: Mapping[str, Message]) -> dict[str, int]:
+    """What sites have been sent so far, with these messages: tensors as they lie in memory, facts as JSON."""
+    sizes = {
+        site: sum(t.numel() * t.element_size() for t in m.tensors.values()) + len(json.dumps(dict(m.facts)))
+        for site, m in messages.items()
+    }
+    return {**received, **{site: received.get(site, 0) + size for site, size in sizes.items()}}
 
 
 def _envelope(message: Message, best: int | None) -> Message:
@@ -254,6 +266,7 @@ def _save(folder: Folder, run: str, outcome: Outcome) -> None:
         "totals": dict(outcome.totals),
         "missing": [list(item) for item in outcome.missing],
         "best": outcome.best,
+        "received": dict(outcome.received),
         "state": dict(outcome.state.facts),
     }
     folder.write(STATE, sealed(to_bytes(Message(outcome.state.tensors, facts))))
@@ -283,4 +296,5 @@ def restored(folder: Folder, run: str) -> Outcome | None:
         else (),
         best=best if isinstance(best, int) else None,
         round=int(str(facts["round"])),
+        received={site: int(str(size)) for site, size in as_mapping(facts.get("received")).items()},
     )

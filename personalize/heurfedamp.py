@@ -82,7 +82,7 @@ class HeurFedAMP:
             site, module, memory, correction=lambda w: {name: pull * (value - u[name]) for name, value in w.items()}
         )
         w, names = read(module), trainable(module)
-        apart = sum(float((w[name] - u[name]).square().sum()) for name in names) ** 0.5
+        apart = sum(float((w[name] - u[name]).square().sum()) for name in sorted(names)) ** 0.5
         notes: dict[str, Json] = {"distance to u": apart}
         parameters, buffers = select(w, names.__contains__), select(w, lambda name: name not in names)
         kept = {**prefixed("model", w), **prefixed("optimizer", descent.optimizer)}

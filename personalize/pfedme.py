@@ -84,7 +84,7 @@ class PFedMe:
         personal = read(module)
         buffers = {name: value for name, value in personal.items() if name not in w}
         sent = Message({**prefixed("model", w), **prefixed("buffer", buffers)}, {"n": site.size()})
-        apart = sum(float((personal[name] - v).square().sum()) for name, v in w.items()) ** 0.5
+        apart = sum(float((personal[name] - v).square().sum()) for name, v in sorted(w.items())) ** 0.5
         return sent, Message(prefixed("personal", personal), {"notes": {"distance_to_w": apart}})
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:

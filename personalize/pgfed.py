@@ -166,4 +166,5 @@ def _sum(terms: Iterable[tuple[float, Params]]) -> Params:
 
 
 def _dot(gradient: Params, theta: Params) -> float:
-    return sum(float((value.double() * theta[name].detach().double()).sum()) for name, value in gradient.items())
+    # In the order of names: a state that was saved and read again has them in another order than one that was not.
+    return sum(float((gradient[n].double() * theta[n].detach().double()).sum()) for n in sorted(gradient))

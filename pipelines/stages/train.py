@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from itertools import count as count_up
 from pathlib import Path
 
-from federation.algorithm import Algorithm
 from federation.engine import Engine, InProcess
 from federation.parameters import count, section
 from federation.rehearsal import initial_parameters, rehearse
@@ -23,9 +22,9 @@ from pipelines.stages.spaces import Cohorts, homes_of, space_of
 from pipelines.stages.world import World
 from pipelines.store import DiskFolder, digest, short
 from privacy.gate import Refused
-from privacy.message import Call, Json, Malformed, Message, as_list, to_bytes
+from privacy.message import Call, Json, Malformed, Message, as_list
 
-VERSION = 5
+VERSION = 6
 LEARNING = 4  # raise it, and VERSION, where a conversation would come out differently: it is then held anew
 CENTRAL = "central"
 BEGUN = "begun"
@@ -102,7 +101,7 @@ def train_one(world: World, label: str, cohorts: Cohorts, told: Callable[[int], 
         "totals": dict(outcome.totals),
         "missing": [list(item) for item in outcome.missing],
         "parameters": count(initial),
-        "received": _received(algorithm, outcome, name, engine.sites[0], config.train.schedule.rounds),
+        "received": max(outcome.received.values(), default=0),
         "between": matrices(outcome.state),
     }
 
@@ -167,13 +166,6 @@ def _folder(world: World, name: str) -> DiskFolder:
 
 def _everyone(engine: Engine, facts: Mapping[str, Json]) -> dict[str, Message]:
     return {site: Message({}, facts) for site in engine.sites}
-
-
-def _received(algorithm: Algorithm, outcome: Outcome, run: str, site: str, rounds: int) -> int:
-    """Bytes that a site which missed no round received: sizes do not change after its first merge."""
-    first = len(to_bytes(algorithm.send(outcome.state, site, Call(run, 1, "train", {}))))
-    later = len(to_bytes(algorithm.send(outcome.state, site, Call(run, 2, "train", {site: 1}))))
-    return first + rounds * later
 
 
 def opening(world: World, label: str, site: str, cohort: str) -> dict[str, Json]:

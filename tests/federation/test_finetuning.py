@@ -19,7 +19,7 @@ def tuned(algorithm, tuning, work=None):
     door = open_access(rig.table(1), batch=5, seed=0)
     after = fine_tuned(Site("a", rig.task(), work, door), module, tuning)
     before = dict(module.named_parameters())
-    return {n: float((p - before[n]).abs().max()) for n, p in after.named_parameters()}, after
+    return {n: float((p - before[n]).detach().abs().max()) for n, p in after.named_parameters()}, after
 
 
 @pytest.mark.parametrize("algorithm", methods.ALL, ids=lambda one: one.name)

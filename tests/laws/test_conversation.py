@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, replace
 
@@ -187,6 +188,26 @@ def test_every_algorithm_goes_on_when_only_some_sites_are_asked(algorithm, work)
     outcome = go(algorithm, work, crew, schedule=Schedule(rounds=6, participation=0.67))
     assert outcome.round == 7 and not outcome.missing
     assert all(torch.isfinite(t).all() for crewed in models(crew).values() for t in crewed.values())
+
+
+@pytest.mark.parametrize(("algorithm", "work"), METHODS)
+def test_the_coordinator_knows_how_many_bytes_each_site_was_sent(algorithm, work):
+    crew, heard = hospitals(algorithm, work), {}
+
+    class Overhearing:
+        sites = tuple(sorted(crew))
+
+        def ask(self, call, messages, *, deadline_s=None):
+            for site, message in messages.items() if call.request != "introduce" else ():
+                tensors = sum(t.numel() * t.element_size() for t in message.tensors.values())
+                heard.setdefault(site, []).append(tensors + len(json.dumps(dict(message.facts))))
+            return rig.Wire(crew).ask(call, messages)
+
+    folder = rig.MemoryFolder()
+    outcome = go(algorithm, work, crew, engine=Overhearing(), folder=folder, schedule=Schedule(rounds=3))
+    assert outcome.received == {site: sum(sizes) for site, sizes in heard.items()}
+    again = go(algorithm, work, crew, engine=Overhearing(), folder=folder, schedule=Schedule(rounds=3))
+    assert again.received == outcome.received, "what was sent is remembered"
 
 
 class Diverged:

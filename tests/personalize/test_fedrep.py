@@ -163,7 +163,7 @@ def test_only_the_body_leaves():
 
 
 def test_what_makes_no_sense_is_refused_at_once():
-    with pytest.raises(ValueError, match=r"head_epochs must be >= 1, found -1; body_epochs must be >= 1, found 0"):
+    with pytest.raises(ValueError, match=r"head_epochs must be >= 0, found -1; body_epochs must be >= 1, found 0"):
         FedRep(head_epochs=-1, body_epochs=0)
     (text,) = FedRep().complaints(rig.task(hidden=()).network(), SGD, True)
     assert "no parameter" in text

@@ -125,7 +125,7 @@ def test_a_head_without_bias_has_no_private_intercept():
 
 
 def test_all_that_is_wrong_with_a_depth_is_said_at_once():
-    with pytest.raises(ValueError, match=r"depth must be >= 1, found -2.*belongs to splitnn.*fedbn"):
+    with pytest.raises(ValueError, match=r"depth must be >= 0, found -2.*belongs to splitnn.*fedbn"):
         Partial(name="fedbn", depth=-2)
 
 

@@ -17,6 +17,8 @@ def settings(methods: dict, site: dict | None = None, **more) -> dict:
     made = copy.deepcopy(BASE) | {"model": {"name": "cnn", "widths": [8, 8], "norm": "group"}}
     made["train"] = {"schedule": {"rounds": 1}, "work": {"lr": 0.01}, "methods": methods}
     made["evaluate"] = {"copies": 5}
+    for name in made["sites"]:
+        made["sites"][name]["policy"] = {"pooling": True, "recipients": ["coordinator", "sites"]}
     if site:
         made["sites"]["a"]["methods"] = site
     return made | more

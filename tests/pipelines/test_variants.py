@@ -89,7 +89,7 @@ def complaints(made: dict) -> list[str]:
         (
             "v",
             {"of": "fedavg", "calibration": "fine_tuned", "tuning": {"steps": 0}},
-            "tuning.steps: must be >= 1, found 0",
+            "tuning.steps: must be in [1, 100000], found 0",
         ),
         ("v", {"of": "fedavg", "calibration": "centred", "quantil": 0.5}, "unknown key (did you mean 'quantile'?)"),
     ],
