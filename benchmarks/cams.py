@@ -29,7 +29,7 @@ if __name__ == "__main__":
             _, params = own_model(hospital, {**trained, "checkpoint": config.evaluate.checkpoint})
             test = cohort.split == 2
             with torch.no_grad():
-                output = loaded(config.task(trained["label"]).network(), params).eval()(cohort.images[test])
+                output = loaded(config.task_of(trained["label"]).network(), params).eval()(cohort.images[test])
             blank = activation_maps(output.maps)[:, 1].amax(dim=(1, 2)) < 0.05
             positive = cohort.labels[test] == 1
             cells = [f"{int(m.sum())} | {100 * float(blank[m].float().mean()):.0f} %" for m in (positive, ~positive)]

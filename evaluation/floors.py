@@ -4,6 +4,9 @@ Each hospital's images all get one score, the share of positive ones in its own 
 them have. Accuracy is then that of always guessing the majority; AUC and balanced accuracy are 0.5 at each hospital;
 and overall, where hospitals are one sample, AUC is what telling the hospitals apart is worth. It is a generous floor:
 the share is that of the test set itself, not of training.
+
+Of masks the floor is the mean mask: every image gets one answer, where the structure mostly lies in the hospital's own
+training masks. The hospital makes and scores it, as it scores a model.
 """
 
 from __future__ import annotations
@@ -12,13 +15,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from evaluation.histograms import Counts
-from evaluation.protocols import Table
+from evaluation.overlap import Overlaps
+from evaluation.protocols import Evidence, Table
 from evaluation.rows import home
 
 MAJORITY = "majority guess"
-"""Its line in the tables; no method can be called so, because of the space."""
+MEAN_MASK = "mean mask"
+"""Their lines in the tables; no method can be called so, because of the space."""
+FLOORS = (MAJORITY, MEAN_MASK)
 
 
 def majority(counts: Counts) -> Counts:
@@ -37,9 +44,31 @@ def majority(counts: Counts) -> Counts:
     return replace(counts, scores=scores, confusion=confusion)
 
 
-def with_floor(tables: Mapping[str, Table]) -> dict[str, Table]:
-    """The tables of all methods, and the floor at every site where some method was scored at home."""
-    own: dict[tuple[str, str], Counts] = {}
+def mean_mask(masks: ArrayLike, classes: int) -> NDArray[np.int64]:
+    """The one answer (*spatial) to all images: the class that a pixel has in more than half of the masks that hold the
+    class at all, the likeliest of several, else background. Without a mask it is empty.
+
+    Args:
+        masks: (n, *spatial) int, of training images; 0 = background, 1 .. classes - 1.
+        classes: the background among them.
+    """
+    given = np.asarray(masks)
+    shares = np.full((classes, *given.shape[1:]), 0.5)
+    for c in range(1, classes):
+        of_class = given == c
+        shown = of_class.any(axis=tuple(range(1, given.ndim)))
+        shares[c] = of_class[shown].mean(axis=0) if shown.any() else 0.0
+    return np.asarray(shares.argmax(axis=0), dtype=np.int64)  # of equals the first: half is background
+
+
+def with_floor(tables: Mapping[str, Table], masks: Mapping[str, Overlaps] | None = None) -> dict[str, Table]:
+    """The tables of all methods, and the floor at every site where some method was scored at home.
+
+    masks: the mean mask's overlaps, by site, where methods segment.
+    """
+    own: dict[tuple[str, str], Evidence] = {(site, site): found for site, found in (masks or {}).items()}
+    name = MEAN_MASK if own else MAJORITY
     for table in tables.values():
-        own.update({pair: majority(counts) for pair, counts in home(table).items() if pair[0] == pair[1]})
-    return {**tables, MAJORITY: own} if own else dict(tables)
+        counted = ((pair, found) for pair, found in home(table).items() if isinstance(found, Counts))
+        own.update({pair: majority(found) for pair, found in counted if pair[0] == pair[1]})
+    return {**tables, name: own} if own else dict(tables)

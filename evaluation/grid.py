@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evaluation.rows import PRIVATE, ScoreRow
+from evaluation.rows import AT_ONE, PRIVATE, ScoreRow
 
 
 def by_column(rows: Sequence[ScoreRow]) -> dict[tuple[str, str, str], ScoreRow]:
@@ -19,7 +19,7 @@ def weak_columns(rows: Sequence[ScoreRow]) -> set[str]:
 
 
 def _column(row: ScoreRow) -> str:
-    return row.sites[0] if row.protocol == PRIVATE else f"/{row.protocol}"
+    return row.sites[0] if row.protocol in AT_ONE else f"/{row.protocol}"
 
 
 def weak_rows(rows: Sequence[ScoreRow]) -> list[ScoreRow]:

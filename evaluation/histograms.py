@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -25,13 +25,15 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from torch import Tensor
 
+from evaluation.supports import NOISE_SHARE as NOISE_SHARE
+from evaluation.supports import Support as Support
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 BINS = 1024
 TOLERANCE = 1e-3  # how far a row of probabilities may sum from 1: half precision is enough
 PACKED = ("class_patients", "columns", "confusion", "patients", "scores", "shape")
-NOISE_SHARE = 0.1  # what the noise in a class's number of patients may be of it: `Support.assessable`
 LARGEST = 2**28  # elements of `scores` once unpacked: a shape that came over a wall must not fill the memory
 
 
@@ -65,34 +67,6 @@ class Counts:
         return int(self.confusion.shape[-1])
 
 
-@dataclass(frozen=True)
-class Support:
-    """On how many a score rests.
-
-    `positives` and `negatives` count images of the rarest score row (two classes: class 1 and class 0; more: the class
-    with fewest images, and the fewest images outside a class); `positive_patients` those of the rarest positive class.
-    Noised counts do not tell the images of a class, only that each of its patients has one: both are then patients.
-    `noise`: as in `Counts`; `class_noise`: in a class's number of patients. They say how, not on whom: not compared.
-    """
-
-    patients: int
-    images: int
-    positives: int
-    negatives: int
-    positive_patients: int
-    noise: float = field(default=0.0, compare=False)
-    class_noise: float = field(default=0.0, compare=False)
-
-    def assessable(self, *, images: int = 20, patients: int = 5, noise: float = NOISE_SHARE) -> bool:
-        """Whether there are at least so many images on either side and so many positive patients, and little noise.
-
-        noise: what `class_noise` may be of the smaller class. Up to 0.1 the 95 % intervals held AUC and balanced
-        accuracy in 90 to 100 % of simulated hospitals, above that in as few as 73 % (benchmarks/noised_scores.py).
-        """
-        few = min(self.positives, self.negatives)
-        return few >= images and self.positive_patients >= patients and self.class_noise <= noise * few
-
-
 def count(
     labels: ArrayLike,
     probabilities: ArrayLike,
@@ -123,7 +97,7 @@ def count(
     if wrong := complaints(y, p, who, copies, bins):
         raise ValueError("cannot count scores: " + "; ".join(wrong))
     distinct, patient = np.unique(who.astype(np.int64), return_inverse=True)
-    weights = np.vstack([np.ones((1, len(distinct)), np.int64), _draws(distinct, copies, seed, site)])
+    weights = np.vstack([np.ones((1, len(distinct)), np.int64), draws(distinct, copies, seed, site)])
     classes = p.shape[1]
     shown = [1] if classes == 2 else list(range(classes))
     bin_ = np.minimum((p[:, shown] * bins).astype(np.int64), bins - 1)
@@ -231,8 +205,8 @@ def _joined(counts: Counts, bins: int) -> Counts:
     return counts if counts.scores.shape[-1] % bins else replace(counts, scores=counts.scores.reshape(shape).sum(-1))
 
 
-def _draws(patients: Ints, copies: int, seed: int, site: str) -> Ints:
-    """(copies, P): how often each patient is in each copy."""
+def draws(patients: Ints, copies: int, seed: int, site: str) -> Ints:
+    """(copies, P): how often each patient, of distinct ones in ascending order, is in each copy."""
     name = hashlib.blake2b(patients.astype("<i8").tobytes() + site.encode(), digest_size=16).digest()
     generator = np.random.default_rng([abs(seed), int(seed < 0), int.from_bytes(name, "little")])
     number = len(patients)

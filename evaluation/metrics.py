@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.histograms import Counts, Floats, Ints
+from evaluation.histograms import Counts, Floats, Ints, support
+from evaluation.supports import Support
 
 
 def auc(scores: Ints | Floats) -> Floats:
@@ -112,11 +114,14 @@ def _centres(bins: int) -> Floats:
 
 @dataclass(frozen=True)
 class Measure:
-    """A metric with its name: `of` gives (1 + B,), the sample's value and its copies'."""
+    """A metric with its name, of `Counts` or of `overlap.Overlaps`: `of` gives (1 + B,), the sample's value and its
+    copies'; `rests`, on how many the sample's value rests.
+    """
 
     name: str
-    of: Callable[[Counts], Floats]
+    of: Callable[[Any], Floats]
     higher_is_better: bool = True
+    rests: Callable[[Any], Support] = support
 
 
 def _present(counts: Counts) -> NDArray[np.bool_]:

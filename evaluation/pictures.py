@@ -1,17 +1,23 @@
-"""Pictures of patients, for a hospital's own page only: slices with outlines of lesion and organ, or a CAM on top."""
+"""Pictures of patients, for a hospital's own page only: slices with outlines of lesion and organ, or a CAM on top, or
+a model's mask beside the given one."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import Normal, Stroke
 from numpy.typing import NDArray
 
 from evaluation.drawing import Picture, png
 
+GIVEN, FOUND = "#ffb000", "#4db8ff"  # with a dark rim, readable on light images too; the second one is dashed
+DASH = (0, (3.2, 1.8))
 LESION, ORGAN = "#ffb000", "#5ec8ff"  # light enough for a dark image, and told apart with any colour vision
 SIDE = 168  # pixels of a tile's longer side
 
@@ -19,13 +25,16 @@ SIDE = 168  # pixels of a tile's longer side
 @dataclass(frozen=True)
 class Tile:
     """One image. image: (H, W), or (H, W, 3) in [0, 1], which no window changes. lesion, organ: (H, W), outlined
-    where > 0. cam: (H, W) in [0, 1], laid over the image."""
+    where > 0. cam: (H, W) in [0, 1], laid over the image. given, found: (H, W) int, masks of which each class but 0 is
+    outlined: the given one, and a model's."""
 
     image: NDArray[np.generic]
     caption: str
     lesion: NDArray[np.generic] | None = None
     organ: NDArray[np.generic] | None = None
     cam: NDArray[np.generic] | None = None
+    given: NDArray[np.generic] | None = None
+    found: NDArray[np.generic] | None = None
 
 
 def contact_sheet(
@@ -47,10 +56,12 @@ def contact_sheet(
     low, high = window or _window(tiles)
     items = "".join(_item(tile, low, high) for tile in tiles)
     keys = [
-        f'<span class="key" style="color:{colour}">━</span> {name}'
-        for name, colour, there in (
-            ("lesion", LESION, any(t.lesion is not None and np.any(t.lesion) for t in tiles)),
-            ("organ", ORGAN, any(t.organ is not None and np.any(t.organ) for t in tiles)),
+        f'<span class="key" style="color:{colour}">{line}</span> {name}'
+        for name, colour, line, there in (
+            ("lesion", LESION, "━", any(t.lesion is not None and np.any(t.lesion) for t in tiles)),
+            ("organ", ORGAN, "━", any(t.organ is not None and np.any(t.organ) for t in tiles)),
+            ("given mask", GIVEN, "━", any(t.given is not None and np.any(t.given) for t in tiles)),
+            ("the model's mask", FOUND, "╍", any(t.found is not None for t in tiles)),
         )
         if there
     ]
@@ -84,6 +95,20 @@ def _draw(figure: Figure, tile: Tile, low: float, high: float) -> None:
     for mask, colour in ((tile.organ, ORGAN), (tile.lesion, LESION)):
         if mask is not None and np.any(mask) and min(mask.shape) > 1:
             axes.contour(np.asarray(mask) > 0, levels=[0.5], colors=[colour], linewidths=1.0)
+    for mask, colour, dash in ((tile.given, GIVEN, "solid"), (tile.found, FOUND, DASH)):
+        for label in [] if mask is None or min(mask.shape) < 2 else np.unique(mask):
+            if label == 0:
+                continue
+            _outlined(axes, np.asarray(mask) >= label, colour, dash)  # an edge between two classes is drawn once
+
+
+def _outlined(axes: Axes, mask: NDArray[np.bool_], colour: str, dash: Any) -> None:
+    """A line around a mask, also where it ends at the border, on a darker and wider one."""
+    framed = np.pad(mask, 1)
+    height, width = mask.shape
+    places = (np.clip(np.arange(side + 2) - 1, -0.5, side - 0.5) for side in (width, height))
+    drawn = axes.contour(*places, framed, levels=[0.5], colors=[colour], linewidths=1.4, linestyles=[dash])
+    drawn.set_path_effects([Stroke(linewidth=2.8, foreground="#000000", alpha=0.8), Normal()])
 
 
 def _alt(tile: Tile) -> str:
@@ -93,6 +118,9 @@ def _alt(tile: Tile) -> str:
         if mask is not None and np.any(mask)
     ]
     said += ["class activation map laid over"] if tile.cam is not None else []
+    said += ["given mask outlined"] if tile.given is not None and np.any(tile.given) else []
+    if tile.found is not None:
+        said.append("the model's mask outlined" if np.any(tile.found) else "the model found nothing")
     return ", ".join([f"Image: {tile.caption}", *said])
 
 
@@ -107,7 +135,8 @@ def _faults(place: int, tile: Tile) -> list[str]:
     shape = tile.image.shape[:2]
     if tile.image.ndim not in (2, 3) or min(shape) < 1 or tile.image.shape[2:] not in ((), (3,)):
         return [f"image {place} has shape {tile.image.shape}, needed is (H, W) or (H, W, 3)"]
-    others = (("lesion", tile.lesion), ("organ", tile.organ), ("cam", tile.cam))
+    masks = ("lesion", "organ", "cam", "given", "found")
+    others = ((name, getattr(tile, name)) for name in masks)
     return [
         f"{name} {place} has shape {mask.shape}, needed is its image's {shape}"
         for name, mask in others

@@ -1,6 +1,7 @@
 """For whom: which model is tested on whose patients.
 
-All protocols read one table of counts by (model site, test site). The words, and what the papers call the same thing:
+All protocols read one table of evidence by (model site, test site): counts, or overlaps of masks. The words, and what
+the papers call the same thing:
 
 private: each site's model on its own test patients (VAFL and CusFL: private testing; FENDA for local models: siloed).
 public: each site's model on the union of all test sets, then the mean over models (CusFL V).
@@ -13,24 +14,29 @@ matrix: every site's model on every site's patients (FENDA, figure 4: cross-site
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 
-from evaluation.histograms import NOISE_SHARE, Counts, Floats, Support, add, support
+from evaluation import overlap
+from evaluation.histograms import Counts, Floats, add
 from evaluation.intervals import Estimate, percentile_interval
 from evaluation.metrics import Measure
+from evaluation.overlap import Overlaps
+from evaluation.supports import NOISE_SHARE, Support
 
-Table: TypeAlias = Mapping[tuple[str, str], Counts]
-"""Counts by (model site, test site)."""
+Evidence: TypeAlias = Counts | Overlaps
+"""What a hospital tells about a model: one that gives labels, or masks."""
+Table: TypeAlias = Mapping[tuple[str, str], Evidence]
+"""Evidence by (model site, test site)."""
 
 
 @dataclass(frozen=True)
 class Limits:
     """What a score needs to be called assessable: images on either side, positive patients, noise at most this share of
-    the smaller class. level: of its interval.
+    the smaller class; of masks only `patients` with the structure. level: of its interval.
     """
 
     images: int = 20
@@ -59,11 +65,24 @@ class Score:
     mixes_sites: bool = False
 
 
-def score(counts: Counts, measure: Measure, *, sites: tuple[str, ...], limits: Limits = STANDARD) -> Score:
+def score(evidence: Evidence, measure: Measure, *, sites: tuple[str, ...], limits: Limits = STANDARD) -> Score:
     """One sample's score."""
-    held = support(counts)
+    held = measure.rests(evidence)
     enough = held.assessable(images=limits.images, patients=limits.patients, noise=limits.noise)
-    return summarised(measure.of(counts), held, sites=sites, assessable=enough, limits=limits)
+    return summarised(measure.of(evidence), held, sites=sites, assessable=enough, limits=limits)
+
+
+def pooled(sites: Sequence[Evidence]) -> Evidence:
+    """The evidence of several sites as one sample.
+
+    Raises:
+        ValueError: there is nothing to pool, or what does not fit together.
+    """
+    counts = [one for one in sites if isinstance(one, Counts)]
+    overlaps = [one for one in sites if isinstance(one, Overlaps)]
+    if counts and overlaps:
+        raise ValueError(f"{len(counts)} counts and {len(overlaps)} overlaps do not mix: score one task at a time")
+    return overlap.add(overlaps) if overlaps else add(counts)
 
 
 def summarised(copies: Floats, held: Support, *, sites: tuple[str, ...], assessable: bool, limits: Limits) -> Score:
@@ -107,8 +126,8 @@ def overall(table: Table, measure: Measure, *, limits: Limits = STANDARD) -> Sco
         ValueError: no site has its own model's counts.
     """
     own = _own(table)
-    pooled = score(add(list(own.values())), measure, sites=tuple(own), limits=limits)
-    return replace(pooled, mixes_sites=len(own) > 1)
+    whole = score(pooled(list(own.values())), measure, sites=tuple(own), limits=limits)
+    return replace(whole, mixes_sites=len(own) > 1)
 
 
 def public_by_model(table: Table, measure: Measure, *, limits: Limits = STANDARD) -> dict[str, Score]:
@@ -121,7 +140,7 @@ def public_by_model(table: Table, measure: Measure, *, limits: Limits = STANDARD
     if missing := [(m, t) for m in models for t in tests if (m, t) not in table]:
         named = ", ".join(f"{m} on {t}" for m, t in missing)
         raise ValueError(f"public testing needs every model on every site; missing: {named}")
-    return {m: score(add([table[m, t] for t in tests]), measure, sites=tests, limits=limits) for m in models}
+    return {m: score(pooled([table[m, t] for t in tests]), measure, sites=tests, limits=limits) for m in models}
 
 
 def public(table: Table, measure: Measure, *, limits: Limits = STANDARD) -> Score:
@@ -143,7 +162,7 @@ def matrix(table: Table, measure: Measure) -> tuple[tuple[str, ...], tuple[str, 
     return models, tests, np.asarray(values, dtype=np.float64)
 
 
-def as_own(table: Table, model: str) -> dict[tuple[str, str], Counts]:
+def as_own(table: Table, model: str) -> dict[tuple[str, str], Evidence]:
     """Let one model, for instance the central one, stand as each test site's own.
 
     Raises:
@@ -155,7 +174,7 @@ def as_own(table: Table, model: str) -> dict[tuple[str, str], Counts]:
     return own
 
 
-def _own(table: Table) -> dict[str, Counts]:
+def _own(table: Table) -> dict[str, Evidence]:
     own = {test: counts for (model, test), counts in sorted(table.items(), key=lambda item: item[0]) if model == test}
     if not own:
         raise ValueError(f"no site's own model was tested at home; there are {sorted(table)}")
@@ -175,4 +194,5 @@ def _summed(held: list[Support]) -> Support:
         positive_patients=sum(s.positive_patients for s in held),
         noise=math.hypot(*(s.noise for s in held)),
         class_noise=math.hypot(*(s.class_noise for s in held)),
+        defined=None if (known := [s.defined for s in held if s.defined is not None]) == [] else sum(known),
     )

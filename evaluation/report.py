@@ -10,11 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from evaluation.drawing import Picture
+from evaluation.floors import FLOORS
 from evaluation.grid import by_column, weak_columns, weak_rows
 from evaluation.harmony import Harmony
+from evaluation.overlap import DICE, HD95
 from evaluation.patients import Characteristic
 from evaluation.rendering import rendered
-from evaluation.rows import OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, GainRow, ScoreRow
+from evaluation.rows import OUTSIDE, OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, GainRow, ScoreRow
 from evaluation.statement_page import NO_GUARANTEE, MechanismAudit, MembershipRow, SiteStatement, spent, together
 from evaluation.wording import Words
 
@@ -123,7 +125,8 @@ class RunPage:
 
     what: a line on what was run. date: as it shall be printed. reference: the method over which gains are taken.
     settings: the YAML. pooled: training and validation images left for a central baseline. statements: one of each
-    hospital that has one. audits: of mechanisms; membership: attacks that guess who took part.
+    hospital that has one. audits: of mechanisms; membership: attacks that guess who took part. structures: what the
+    methods outline; none = they give labels. outside: scores at hospitals outside the federation, by line of `route`.
     """
 
     title: str
@@ -148,6 +151,8 @@ class RunPage:
     audits: tuple[MechanismAudit, ...] = ()
     membership: tuple[MembershipRow, ...] = ()
     harmony: Harmony | None = None
+    structures: tuple[str, ...] = ()
+    outside: tuple[ScoreRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -171,8 +176,9 @@ class Reason:
 @dataclass(frozen=True)
 class SitePage:
     """A hospital's own page. images: contact sheets, one for each split. maps: the same with class activation maps, one
-    for each method. characteristics: of features. noted: what methods noted here while they learnt; warnings: what of
-    it a person should know, in sentences. Neither has a place on the coordinator's page."""
+    for each method, or where methods outline `structures`, their outlines. characteristics: of features. noted: what
+    methods noted here while they learnt; warnings: what of it a person should know, in sentences. Neither has a place
+    on the coordinator's page."""
 
     title: str
     site: str
@@ -196,6 +202,7 @@ class SitePage:
     harmony: Harmony | None = None
     noted: tuple[Picture, ...] = ()
     warnings: tuple[str, ...] = ()
+    structures: tuple[str, ...] = ()
 
 
 def coordinator_page(page: RunPage) -> str:
@@ -205,6 +212,8 @@ def coordinator_page(page: RunPage) -> str:
         "coordinator.html",
         page=page,
         measures=_ordered(row.measure for row in page.scores),
+        leading=_leading(page.scores, page.structures),
+        floors=FLOORS,
         tested=sites,
         grid=by_column(page.scores),
         spread={(row.method, row.measure): row for row in page.gains},
@@ -220,6 +229,9 @@ def coordinator_page(page: RunPage) -> str:
         requests=_ordered(entry.request for entry in page.left),
         sent={(entry.site, entry.request): entry for entry in page.left},
         weak_columns=weak_columns(page.scores),
+        beyond=by_column(page.outside),
+        lines=_ordered(row.method for row in page.outside),
+        strangers=sorted({row.sites[0] for row in page.outside if row.protocol == OUTSIDE}),
     )
 
 
@@ -230,6 +242,8 @@ def site_page(page: SitePage) -> str:
         "site.html",
         page=page,
         measures=_ordered(row.measure for row in page.scores),
+        leading=_leading(page.scores, page.structures),
+        floors=FLOORS,
         grid=by_column(page.scores),
         tables=_ordered(row.method for row in page.scores),
         tested=[page.site],
@@ -240,6 +254,12 @@ def site_page(page: SitePage) -> str:
         common=together(said),
         reasons=_reasons(page.quarantine),
     )
+
+
+def _leading(rows: Sequence[ScoreRow], structures: Sequence[str]) -> list[str]:
+    """The measures of the first table: of several structures those over all of them."""
+    each = {f"{name} {structure}" for name in (DICE.name, HD95.name) for structure in structures}
+    return [name for name in _ordered(row.measure for row in rows) if name not in each]
 
 
 def _reasons(quarantine: Sequence[Quarantined]) -> list[Reason]:

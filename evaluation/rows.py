@@ -26,6 +26,9 @@ from evaluation.protocols import (
 )
 
 PRIVATE, PRIVATE_MEAN, OVERALL, PUBLIC = "private", "private mean", "overall", "public"
+OUTSIDE, OUTSIDE_MEAN = "outside", "outside mean"
+AT_ONE = (PRIVATE, OUTSIDE)
+"""Protocols of a single test site."""
 MEASURES = (BALANCED_ACCURACY, AUC, ACCURACY)
 
 
@@ -33,11 +36,12 @@ MEASURES = (BALANCED_ACCURACY, AUC, ACCURACY)
 class ScoreRow:
     """One number of the report.
 
-    protocol: private (one test site), private mean, overall or public (several sites). sites: the test sites that
-        entered.
+    protocol: private or outside (one test site), private mean, overall, public or outside mean (several).
+    sites: the test sites that entered.
     low, high: 95 % interval over `copies` bootstrap copies; `ignored` more had no value. gain: over the reference
     method, on the same patients, positive = better; NaN where there is none. Supports as in `histograms.Support`.
-    noise: standard deviation of the noise in each bin, in patients, over all sites that entered; 0 = counted.
+    noise: standard deviation of the noise in each bin, in patients, over all sites that entered; 0 = counted. defined:
+    of masks, the patients for whom the measure has a value.
     """
 
     method: str
@@ -60,6 +64,7 @@ class ScoreRow:
     gain_low: float = math.nan
     gain_high: float = math.nan
     noise: float = 0.0
+    defined: int | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ def score_rows(
     Public testing needs every model on every site, and is left out where that was not asked for.
 
     Args:
-        tables: method -> counts by (model site, test site).
+        tables: method -> evidence by (model site, test site).
         reference: the method over which gains are taken, or None.
         measures: which metrics.
         limits: what makes a score assessable, and the intervals' level.
@@ -121,6 +126,16 @@ def scores(table: Table, measure: Measure, *, limits: Limits = STANDARD) -> Iter
         yield OVERALL, replace(pooled, mixes_sites=own is table)
     if len(tests) > 1 and len(table) == len(models) * len(tests):
         yield PUBLIC, public(table, measure, limits=limits)
+
+
+def outside_rows(tables: Mapping[str, Table], measures: Sequence[Measure] = MEASURES) -> tuple[ScoreRow, ...]:
+    """Scores at hospitals outside the federation, one by one and their mean.
+
+    tables: line -> evidence by (site, site).
+    """
+    named = {PRIVATE: OUTSIDE, PRIVATE_MEAN: OUTSIDE_MEAN}
+    rows = score_rows(tables, measures=measures)
+    return tuple(replace(row, protocol=named[row.protocol]) for row in rows if row.protocol in named)
 
 
 def home(table: Table) -> Table:
@@ -205,6 +220,7 @@ def _row(method: str, protocol: str, measure: Measure, ours: Score, theirs: Scor
         gain_low=over.low if over else math.nan,
         gain_high=over.high if over else math.nan,
         noise=held.noise,
+        defined=held.defined,
     )
 
 

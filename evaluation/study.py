@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evaluation.drawing import Picture
-from evaluation.floors import MAJORITY
+from evaluation.floors import FLOORS
 from evaluation.metrics import AUC, BALANCED_ACCURACY
 from evaluation.panels import parts
 from evaluation.rendering import rendered
@@ -50,7 +50,7 @@ class StudyCase:
 @dataclass(frozen=True)
 class StudyPage:
     """The page. varies: what differs between seeds, in a sentence. settings: the study's YAML as plain text. measures:
-    which it shows.
+    which it shows. masks: whether methods outline, so that no patient is positive or negative.
     """
 
     title: str
@@ -64,6 +64,7 @@ class StudyPage:
     commands: tuple[Command, ...]
     settings: str
     measures: tuple[str, ...] = MEASURES
+    masks: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,14 +111,15 @@ def study_page(page: StudyPage) -> str:
     """The study in one page: how good, who gains and who loses, every case, every run."""
     found = cells(page.rows)
     order = list(dict.fromkeys(method for case in page.cases for method in case.methods))
+    floors = [name for name in FLOORS if any(row.method == name for row in page.rows)]
     seeds = sorted({cell.value.n for cell in found.values()})
     return rendered(
         "study.html",
         page=page,
         cells=found,
         measures=page.measures,
-        methods=[*order, MAJORITY] if any(row.method == MAJORITY for row in page.rows) else order,
-        floor=MAJORITY,
+        methods=[*order, *floors],
+        floors=tuple(floors),
         pooled=POOLED,
         mean=MEAN,
         every=ALL,

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import stats
 
 from evaluation.intervals import t_interval
-from evaluation.rows import PRIVATE, to_json
+from evaluation.rows import AT_ONE, PRIVATE, to_json
 
 COVERED = 0.95
 EVERY = "every hospital"
@@ -46,7 +46,7 @@ class StudyRow:
     @property
     def column(self) -> str:
         """Where it stands in a table: a test site, or "/" and a protocol over sites."""
-        return self.sites[0] if self.protocol == PRIVATE else f"/{self.protocol}"
+        return self.sites[0] if self.protocol in AT_ONE else f"/{self.protocol}"
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,16 @@ from datetime import datetime
 
 @dataclass(frozen=True)
 class Words:
-    """What is learnt from, and what can be unusable, one and many. looked_at: whether it is a picture."""
+    """What is learnt from, and what can be unusable, one and many. looked_at: whether it is a picture. length: in what
+    distances are told.
+    """
 
     example: str = "image"
     examples: str = "images"
     study: str = "study"
     studies: str = "studies"
     looked_at: bool = True
+    length: str = "mm"
 
 
 def number(value: float) -> str:

@@ -1,8 +1,9 @@
-"""Random views of a mini-batch, drawn for the whole batch at once, on the device where it lies."""
+"""Random views of a mini-batch, drawn for the whole batch at once, on the device where it lies. Masks move along."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 import torch
 from monai.networks.layers import AffineTransform
@@ -15,19 +16,20 @@ SCALE = 0.1
 SHIFT = 0.1  # of half the image
 
 
-def flip(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Mirror left and right with probability 1/2 each. x: (b, C, [D,] H, W); the last axis is left-right."""
-    mirrored = torch.rand(len(x), generator=generator) < 0.5
-    return torch.where(mirrored.view(-1, *[1] * (x.dim() - 1)).to(x.device), x.flip(-1), x)
+def flip(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Mirror left and right with probability 1/2 each. x: (b, C, [D,] H, W); the last axis is left-right.
 
-
-def affine(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Flip, then a small rotation, scaling and shift in the axial plane. x: (b, C, [D,] H, W).
-
-    Linear interpolation, border values repeated; every slice of a volume moves alike.
+    y: masks (b, [D,] H, W) are mirrored with their images, labels (b,) stay.
     """
-    if x.dim() == 5:
-        return affine(x.flatten(1, 2), generator).reshape(x.shape)
+    mirrored = torch.rand(len(x), generator=generator) < 0.5
+    return _mirrored(x, mirrored), y if y.dim() == 1 else _mirrored(y, mirrored)
+
+
+def affine(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Flip, then a small rotation, scaling and shift in the axial plane. x, y: as `flip` takes them.
+
+    Linear interpolation, of masks the nearest class; border values repeated; every slice of a volume moves alike.
+    """
     drawn = 2 * torch.rand(len(x), 4, generator=generator) - 1
     angle, scale = ROTATION * drawn[:, 0], 1 + SCALE * drawn[:, 1]
     theta = torch.zeros(len(x), 2, 3)
@@ -35,9 +37,20 @@ def affine(x: Tensor, generator: torch.Generator) -> Tensor:
     theta[:, 1, 0] = scale * angle.sin()
     theta[:, 0, 1] = -theta[:, 1, 0]
     theta[:, :, 2] = SHIFT * drawn[:, 2:]
-    warp = AffineTransform(mode="bilinear", padding_mode="border", normalized=True, align_corners=False)
-    warped: Tensor = warp(flip(x, generator), theta.to(x.device))
-    return warped
+    x, y = flip(x, y, generator)
+    return _warped(x, theta, "bilinear"), y if y.dim() == 1 else _warped(y.to(x.dtype), theta, "nearest").to(y.dtype)
+
+
+def _mirrored(x: Tensor, which: Tensor) -> Tensor:
+    return torch.where(which.view(-1, *[1] * (x.dim() - 1)).to(x.device), x.flip(-1), x)
+
+
+def _warped(x: Tensor, theta: Tensor, mode: str) -> Tensor:
+    """x (b, ..., H, W) in the plane of its last two axes. theta: (b, 2, 3)."""
+    warp = AffineTransform(mode=mode, padding_mode="border", normalized=True, align_corners=False)
+    planes = x.reshape(len(x), prod(x.shape[1:-2]), *x.shape[-2:])
+    warped: Tensor = warp(planes, theta.to(x.device))
+    return warped.reshape(x.shape)
 
 
 AUGMENTATIONS: Mapping[str, Augment | None] = {"none": None, "flip": flip, "affine": affine}

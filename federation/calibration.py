@@ -44,8 +44,10 @@ def probabilities(
         quantile: see `centred`; `prevalence` = 1 - the share of positive training rows: labels enter, at home.
 
     Raises:
-        ValueError: not two classes, no training rows, or `adabn` and a network without batch norm.
+        ValueError: not two classes, a class a pixel, no training rows, or `adabn` and a network without batch norm.
     """
+    if task.kind != "classification":
+        raise ValueError(f"calibration needs a class an example, found {task.kind}; leave the variant out")
     if task.classes != 2 or not len(train.y):
         raise ValueError(
             f"calibration needs two classes and training examples, found {task.classes} and {len(train.y)}; "

@@ -20,10 +20,13 @@ Work: TypeAlias = Callable[[Memory], tuple[Message, Memory]]
 
 
 class Answer(NamedTuple):
-    """reply: the bytes that may leave. memory: what was committed with them. again: they were committed before."""
+    """reply: the bytes that may leave. memory: what was committed with them. before: what the work began with. again:
+    they were committed before, and nothing was worked on.
+    """
 
     reply: bytes
     memory: Memory
+    before: Memory
     again: bool
 
 
@@ -37,17 +40,19 @@ def once(folder: Folder, call: Call, site: str, work: Work) -> Answer:
     name = f"{call.request}-{call.round}"
     if folder.has(name):
         reply, memory = _unpack(folder.read(name))
-        return Answer(reply, memory, True)
-    if call.request in ("train", "finish") and any(round_ >= call.round for round_ in _trained(folder)):
+        return Answer(reply, memory, Message(), True)
+    trained = _trained(folder) if call.request in ("train", "finish") else []
+    if any(round_ >= call.round for round_ in trained):
         raise Refused("stale_round")
     merged = call.merged.get(site, 0)
-    message, memory = work(remembered(folder, merged))
+    before = remembered(folder, merged)
+    message, memory = work(before)
     reply = to_bytes(message)
     folder.write(name, _pack(reply, to_bytes(memory)))
-    for round_ in _trained(folder) if call.request == "train" else []:
-        if round_ not in (merged, call.round):
+    for round_ in trained if call.request == "train" else []:
+        if round_ != merged:
             folder.remove(f"train-{round_}")
-    return Answer(reply, memory, False)
+    return Answer(reply, memory, before, False)
 
 
 def remembered(folder: Folder, merged: int) -> Memory:
@@ -79,7 +84,7 @@ def _trained(folder: Folder) -> list[int]:
 
 
 def _pack(reply: bytes, memory: bytes) -> bytes:
-    return sealed(struct.pack("<Q", len(reply)) + reply + memory)
+    return sealed(struct.pack("<Q", len(reply)), reply, memory)
 
 
 def _unpack(data: bytes) -> tuple[bytes, Memory]:

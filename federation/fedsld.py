@@ -25,7 +25,7 @@ from federation.algorithm import Memory, State
 from federation.descent import Site, Work
 from federation.fedavg import merged, reply
 from federation.parameters import loaded, prefixed, section
-from federation.task import Task
+from federation.task import Task, segments
 from privacy.access import Batch, Forward, Objective
 from privacy.message import Call, Json, Message, Params, as_list, as_mapping
 
@@ -50,6 +50,8 @@ class FedSld:
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
         found = []
+        if segments(module):
+            found.append("fedsld weighs an example by its label, and a mask has many: choose fedavg or fedrod")
         if private and self.share == "batch":
             found.append(
                 "fedsld with share: batch weighs a patient by who else is in the batch, which clipping does not bound: "

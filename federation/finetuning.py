@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 
 from federation.descent import Site
-from federation.task import Output, cross_entropy
+from federation.task import Output
 from privacy.access import Batch, Forward
 
 
@@ -62,7 +62,7 @@ def fine_tuned(site: Site, module: nn.Module, tuning: Tuning) -> nn.Module:
         if not isinstance(output, Output) or batch.y is None:
             raise TypeError(f"a network returns Output and training needs labels, found {type(output).__name__}")
         # A wrapper around several networks has no maps, which a model's own loss may need.
-        return cross_entropy(output, batch.y) if output.maps is None else site.task.model.losses(output, batch.y)
+        return site.task.yardstick(output, batch.y) if output.maps is None else site.task.model.losses(output, batch.y)
 
     site.descend(
         tuned,

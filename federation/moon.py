@@ -26,7 +26,7 @@ from federation.algorithm import Memory, State
 from federation.descent import Site, Work
 from federation.fedavg import Weights, merged, reply
 from federation.parameters import loaded, prefixed, read, section
-from federation.task import Output, Task
+from federation.task import Output, Task, pooled
 from privacy.access import Batch, Forward, Objective
 from privacy.message import Call, Message, Params
 
@@ -102,8 +102,8 @@ class Moon:
 
 
 def cosine(left: Tensor, right: Tensor) -> Tensor:
-    """Cosine similarity of features (b, d) with features (b, d), in [-1, 1]: (b,)."""
-    return functional.cosine_similarity(left, right, dim=1)
+    """Cosine similarity of features (b, d) with features (b, d), in [-1, 1]: (b,); of pixels' features, their means."""
+    return functional.cosine_similarity(pooled(left), pooled(right), dim=1)
 
 
 def frozen(module: nn.Module, params: Params) -> nn.Module:

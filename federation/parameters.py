@@ -22,8 +22,14 @@ def loaded(module: nn.Module, params: Params) -> nn.Module:
         RuntimeError: a name or a shape does not fit (torch's own message names them all).
     """
     first = next(iter(params.values()), None)
-    module = module if first is None else module.to(first.device)
-    module.load_state_dict(dict(params))
+    if first is not None and any(tensor.device != first.device for tensor in module.state_dict().values()):
+        module = module.to(first.device)
+    own = module.state_dict()
+    if own.keys() == params.keys() and all(tensor.shape == params[name].shape for name, tensor in own.items()):
+        for name, tensor in own.items():
+            tensor.copy_(params[name])
+    else:
+        module.load_state_dict(dict(params))  # which says what does not fit
     return module
 
 

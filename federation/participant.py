@@ -15,19 +15,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeAlias
 
 import torch
+from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from federation.algorithm import Algorithm, Memory
 from federation.descent import Site
 from federation.parameters import loaded
+from federation.task import Task
 from privacy.folder import Folder
 from privacy.message import Call, Json, Message, Params, as_mapping, from_bytes, sealed, to_bytes, unsealed
 
 Checkpoint: TypeAlias = Literal["latest", "global", "local"]
 CHECKPOINTS: tuple[Checkpoint, ...] = ("latest", "global", "local")
 NOTES = "notes"
+
+_IDLE: dict[tuple[Algorithm, Task], nn.Module] = {}
+"""The network that scored the last model, its numbers wiped: making one takes as long as all else that a short round
+does beside learning. Whoever uses it takes it out. None with dropout: making a network draws random numbers, and
+dropout goes on from there.
+"""
 
 
 def participate(
@@ -50,12 +60,17 @@ def participate(
         return Message(said.tensors, {"algorithm": dict(said.facts)}), memory
     received = Message(_on(site.device, message.tensors), as_mapping(message.facts.get("algorithm")))
     own = Message(_on(site.device, memory.tensors), as_mapping(memory.facts.get("algorithm")))
-    losses, validation = _validate(algorithm, site, call, received, own, memory, models)
+    losses, validation, params = _validate(algorithm, site, call, received, own, memory)
+    model = None if params is None else sealed(to_bytes(Message(params)))
     if call.request == "finish":
+        _keep(models, call, model)
         return Message({}, {"algorithm": {}, **validation}), Message(
             memory.tensors, {**memory.facts, "losses": dict(losses)}
         )
-    sent, kept = algorithm.train(site, received, own, call)
+    with ThreadPoolExecutor(1) as beside:  # the disk works while the site learns
+        written = beside.submit(_keep, models, call, model)
+        sent, kept = algorithm.train(site, received, own, call)
+    written.result()
     reply = Message(sent.tensors, {"algorithm": dict(sent.facts), **validation})
     facts = {name: fact for name, fact in kept.facts.items() if name != NOTES}
     remembered: dict[str, Json] = {"algorithm": facts, "losses": dict(losses)}
@@ -65,19 +80,34 @@ def participate(
 
 
 def _validate(
-    algorithm: Algorithm, site: Site, call: Call, received: Message, own: Message, memory: Memory, models: Folder
-) -> tuple[Mapping[str, Json], dict[str, Json]]:
-    """Score and keep the model after the previous merge. Round 0 is the common start, which nobody keeps."""
+    algorithm: Algorithm, site: Site, call: Call, received: Message, own: Message, memory: Memory
+) -> tuple[Mapping[str, Json], dict[str, Json], Params | None]:
+    """Score the model after the previous merge, and return it: it is to be kept, unless it is the common start."""
     losses = as_mapping(memory.facts.get("losses"))
     if call.round <= 1:
-        return losses, {"loss": None, "n": 0}
+        return losses, {"loss": None, "n": 0}, None
     params = algorithm.model(site, received, own)
-    module = loaded(algorithm.network(site.task), params)
+    module = _IDLE.pop((algorithm, site.task), None)
+    module = loaded(algorithm.network(site.task) if module is None else module, params)
     n = site.size("validation")
     loss = site.measure(module, site.task.validation, "validation") if n else math.nan
-    models.write(f"{call.round - 1}", sealed(to_bytes(Message(params))))
+    _put_back(algorithm, site.task, module)
     finite = loss if math.isfinite(loss) else None
-    return {**losses, str(call.round - 1): finite}, {"loss": finite, "n": n if finite is not None else 0}
+    return {**losses, str(call.round - 1): finite}, {"loss": finite, "n": n if finite is not None else 0}, params
+
+
+def _keep(models: Folder, call: Call, model: bytes | None) -> None:
+    if model is not None:
+        models.write(f"{call.round - 1}", model)
+
+
+def _put_back(algorithm: Algorithm, task: Task, module: nn.Module) -> None:
+    """Keep a network for the next model, with nothing of this one in it. See `_IDLE`."""
+    if not any(isinstance(part, _DropoutNd) and part.p > 0 for part in module.modules()):
+        for tensor in module.state_dict().values():
+            tensor.zero_()
+        _IDLE.clear()
+        _IDLE[algorithm, task] = module
 
 
 def prune(models: Folder, memories: Sequence[Memory], *, best: int | None, newest: int) -> None:

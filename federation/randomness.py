@@ -22,5 +22,8 @@ def derived(seed: int, *names: str | int) -> int:
 def seeded(seed: int) -> Iterator[None]:
     """Seed torch's global generators (dropout, initialization) for a block, and put them back afterwards."""
     with torch.random.fork_rng():
-        torch.manual_seed(seed)
+        if torch.accelerator.is_available():
+            torch.manual_seed(seed)
+        else:  # the same, but nothing is queued, with a trace of the caller, for devices that never come
+            torch.default_generator.manual_seed(seed)
         yield

@@ -76,5 +76,6 @@ def rehearse_events(algorithm: Algorithm, task: Task, work: Work, initial: Param
 
 
 def _invented(task: Task) -> dict[Split, Rows]:
-    rows = Rows(torch.zeros(2, *task.inputs), torch.arange(2) % task.classes, torch.arange(2))
+    y = (torch.arange(2) % task.classes).view(2, *[1] * len(task.spatial)).repeat(1, *task.spatial)
+    rows = Rows(torch.zeros(2, *task.inputs), y, torch.arange(2))
     return {"train": rows, "validation": rows}

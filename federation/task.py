@@ -1,19 +1,30 @@
-"""What all sites learn: the kind of label, the network, and the loss of one example."""
+"""What all sites learn: the kind of label, the network, and the loss of one example.
+
+Classification has a label an example; segmentation has a class a pixel or voxel, of which 0 is the background.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
+from monai.losses.dice import DiceLoss
 from torch import Tensor, nn
 from torch.nn import functional
 
 from privacy.access import Batch, Forward
+from privacy.chunks import at_once
+
+Kind: TypeAlias = Literal["classification", "segmentation"]
+SMOOTH = 1e-5  # of both sides of the Dice ratio, as in MONAI: an absent class that is not predicted has loss 0
 
 
 class Output(NamedTuple):
-    """What every network returns. logits: (b, classes); features: (b, d); maps: class activation maps or None."""
+    """What every network returns. logits: (b, classes); features: (b, d); maps: class activation maps or None.
+
+    In segmentation logits are (b, classes, *spatial), features (b, d, *spatial), and maps None.
+    """
 
     logits: Tensor
     features: Tensor
@@ -21,7 +32,10 @@ class Output(NamedTuple):
 
 
 class Model(Protocol):
-    """Settings that make a network. Its parts are named `stem`, `blocks.k`, `head`, so that methods can split it."""
+    """Settings that make a network. Its parts are named `stem`, `blocks.k`, `head`, so that methods can split it.
+
+    One that segments says so by an attribute `kind`.
+    """
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
         """A new network for inputs of shape (C, H, W) or (features,)."""
@@ -34,11 +48,27 @@ class Model(Protocol):
 
 @dataclass(frozen=True)
 class Task:
-    """inputs: shape of one example, without the batch; classes: number of label values, which are 0 .. classes-1."""
+    """inputs: shape of one example, without the batch; classes: number of label values, which are 0 .. classes-1.
+
+    Raises:
+        ValueError: the model is for the other kind of task.
+    """
 
     model: Model
     inputs: tuple[int, ...]
     classes: int
+    kind: Kind = "classification"
+
+    def __post_init__(self) -> None:
+        found: Kind = getattr(self.model, "kind", "classification")
+        if found != self.kind:
+            what = getattr(self.model, "name", type(self.model).__name__)
+            raise ValueError(f"the model {what} is for {found}, the task is {self.kind}: choose another of them")
+
+    @property
+    def spatial(self) -> tuple[int, ...]:
+        """Shape of one example's target: its sides in segmentation, nothing in classification."""
+        return self.inputs[1:] if self.kind == "segmentation" else ()
 
     def network(self) -> nn.Module:
         """A new network, initialized from torch's generator."""
@@ -52,20 +82,53 @@ class Task:
         return self.model.losses(output, batch.y)
 
     def validation(self, forward: Forward, batch: Batch) -> Tensor:
-        """Cross-entropy of each example (b,): the same yardstick for every method and model."""
+        """Cross-entropy of each example (b,), and in segmentation `overlap_loss`: one yardstick for all methods."""
         output = forward(batch.x)
         if not isinstance(output, Output) or batch.y is None:
             raise TypeError(f"a network returns Output and validation needs labels, found {type(output).__name__}")
-        return cross_entropy(output, batch.y)
+        return self.yardstick(output, batch.y)
 
-    def probabilities(self, module: nn.Module, x: Tensor, *, chunk: int = 256) -> Tensor:
-        """Predicted probabilities (n, classes) float32, in evaluation mode."""
+    def yardstick(self, output: Output, y: Tensor) -> Tensor:
+        """The loss of each example (b,) that hangs on no model's settings and needs no maps."""
+        return overlap_loss(output, y) if self.kind == "segmentation" else cross_entropy(output, y)
+
+    def probabilities(self, module: nn.Module, x: Tensor, *, chunk: int | None = None) -> Tensor:
+        """Predicted probabilities (n, classes, *spatial) float32, in evaluation mode."""
         module.eval()
+        chunk = chunk or at_once(x, dense=self.kind == "segmentation")
         with torch.no_grad():
             parts = [module(part).logits.softmax(dim=1) for part in torch.split(x, chunk)]
-        return torch.cat(parts) if parts else x.new_zeros(0, self.classes)
+        return torch.cat(parts) if parts else x.new_zeros(0, self.classes, *self.spatial)
+
+
+def segments(module: nn.Module) -> bool:
+    """Whether a network, not wrapped, gives a class a pixel."""
+    return getattr(module, "kind", "classification") == "segmentation"
 
 
 def cross_entropy(output: Output, y: Tensor) -> Tensor:
-    """Cross-entropy of the logits, per example (b,)."""
-    return functional.cross_entropy(output.logits, y, reduction="none")
+    """Cross-entropy of the logits, per example (b,): its mean over pixels where y has any, (b, *spatial)."""
+    found = functional.cross_entropy(output.logits, y, reduction="none")
+    return found.flatten(1).mean(dim=1) if found.dim() > 1 else found
+
+
+def overlap_loss(output: Output, y: Tensor) -> Tensor:
+    """Soft Dice loss plus cross-entropy, per example (b,), for masks y (b, *spatial).
+
+    Milletari, Navab, Ahmadi: V-Net, 3DV 2016, section 3, with probabilities not squared: 1 - (2 sum p g + s) /
+    (sum p + sum g + s), the mean over the classes but the background.
+    """
+    return dice_loss(output.logits, y) + cross_entropy(output, y)
+
+
+def dice_loss(logits: Tensor, y: Tensor) -> Tensor:
+    """Soft Dice loss of each example (b,), the mean over foreground classes. logits: (b, C, *spatial)."""
+    of_each = DiceLoss(include_background=False, softmax=True, reduction="none", smooth_nr=SMOOTH, smooth_dr=SMOOTH)
+    classes = torch.arange(logits.shape[1], device=y.device).view(-1, *[1] * (y.dim() - 1))
+    found: Tensor = of_each(logits, (y.unsqueeze(1) == classes).to(logits.dtype))
+    return found.flatten(1).mean(dim=1)
+
+
+def pooled(features: Tensor) -> Tensor:
+    """Features of an example (b, d): the mean over all places of (b, d, *spatial), and (b, d) as they are."""
+    return features.flatten(2).mean(dim=2) if features.dim() > 2 else features

@@ -3,6 +3,7 @@
 from typing import TypeAlias
 
 from federation import Federated
+from personalize.adaptation_rotation import FedTurns
 from personalize.apfl import Apfl
 from personalize.apple import Apple
 from personalize.cusfl import CusFL
@@ -14,6 +15,7 @@ from personalize.fedrep import FedRep
 from personalize.fedrod import FedRod
 from personalize.fenda import Fenda
 from personalize.heurfedamp import HeurFedAMP
+from personalize.iopfl import IopFL
 from personalize.moe import MoE
 from personalize.partial import Partial
 from personalize.perfcl import PerFCL
@@ -31,8 +33,10 @@ Personal: TypeAlias = (
     | FedFomo
     | FedRep
     | FedRod
+    | FedTurns
     | Fenda
     | HeurFedAMP
+    | IopFL
     | MoE
     | Partial
     | PerFCL

@@ -5,7 +5,8 @@ Chen, Chao: On Bridging Generic and Personalized Federated Learning for Image Cl
 
 Read here: both losses are taken on one batch in one step; the personal one sees detached features and detached generic
 logits, so that it trains its own head alone. Personal heads start at zero, so that a site begins with the generic
-diagnosis. Losses that a model adds by its maps stay as they are; only the logits are adjusted.
+diagnosis. Losses that a model adds by its maps stay as they are; only the logits are adjusted. In segmentation class
+shares are those of pixels, and h_k is a 1x1 convolution.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from federation.algorithm import Memory, State
 from federation.descent import Site, Work
 from federation.fedavg import Weights
 from federation.parameters import loaded, section
-from federation.task import Output, Task, cross_entropy
-from personalize.sharing import begun, joined, own, parted, sent
+from federation.task import Output, Task
+from personalize.sharing import begun, joined, new_head, own, parted, sent
 from privacy.access import Batch, Forward, Objective
 from privacy.message import Call, Message, Params
 
@@ -49,9 +50,9 @@ class FedRod:
         generic = task.network().eval()
         with torch.no_grad():
             width = generic(torch.zeros(1, *task.inputs)).features.shape[1]
-        personal_head = nn.Linear(width, task.classes)
-        nn.init.zeros_(personal_head.weight)
-        nn.init.zeros_(personal_head.bias)
+        personal_head = new_head(task, width, task.classes)
+        for p in personal_head.parameters():
+            nn.init.zeros_(p)
         return TwoHeads(generic.train(), personal_head)
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
@@ -91,7 +92,7 @@ def shared(name: str) -> bool:
 class TwoHeads(nn.Module):
     """What a site diagnoses with: the task's network, and a linear head (features -> classes) added to its logits."""
 
-    def __init__(self, generic: nn.Module, personal_head: nn.Linear) -> None:
+    def __init__(self, generic: nn.Module, personal_head: nn.Module) -> None:
         super().__init__()
         self.generic, self.personal_head = generic, personal_head
 
@@ -120,7 +121,8 @@ class Apart(nn.Module):
 
 
 def both(task: Task, prior: Tensor) -> Objective:
-    """Balanced loss of the generic head plus cross-entropy of the personal one. prior: gamma log pi (classes,)."""
+    """Balanced loss of the generic head plus the yardstick's of the personal one. prior: gamma log pi (classes,)."""
+    prior = prior.view(-1, *[1] * len(task.spatial))
 
     def objective(forward: Forward, batch: Batch) -> Tensor:
         found = forward(batch.x)
@@ -128,6 +130,6 @@ def both(task: Task, prior: Tensor) -> Objective:
             raise TypeError(f"fedrod trains two heads on labels, found {type(found).__name__}")
         output = found.generic
         adjusted = output._replace(logits=output.logits + prior.to(output.logits.dtype))
-        return task.model.losses(adjusted, batch.y) + cross_entropy(output._replace(logits=found.personal), batch.y)
+        return task.model.losses(adjusted, batch.y) + task.yardstick(output._replace(logits=found.personal), batch.y)
 
     return objective

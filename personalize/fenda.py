@@ -4,14 +4,15 @@ Tavakoli, Emerson, Ayromlou, Jewell, Krishnan, Zhang, Verma, Razak: A Comprehens
 Learning on Heterogeneous Clinical Datasets, MLHC 2024, section 3.3 and appendix F.
 
 What the paper leaves open, and how it is read here. An extractor is the task's network without its head; the head is
-one linear layer, as in the paper's models for tables. Its activation maps are lost: with a network whose own loss needs
-them (Cam), the loss is cross-entropy. Local extractors and heads begin from a common start.
+one linear layer, as in the paper's models for tables (in segmentation a 1x1 convolution). Its activation maps are lost:
+with a network whose own loss needs them (Cam), the loss is cross-entropy. Local extractors and heads begin from a
+common start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -26,7 +27,7 @@ from federation.models import AnyModel
 from federation.models.cam import Cam
 from federation.parameters import loaded, section
 from federation.task import Model, Output, Task
-from personalize.sharing import begun, joined, own, parted, sent, without_effect
+from personalize.sharing import begun, joined, new_head, own, parted, sent, without_effect
 from privacy.access import Objective
 from privacy.message import Call, Message, Params
 
@@ -57,9 +58,9 @@ class Fenda:
     def network(self, task: Task) -> nn.Module:
         shared, width, outputs = extractor(task.model, task)
         if isinstance(self.local, Nothing):
-            return Parallel(shared, None, width, outputs)
+            return Parallel(task, shared, None, width, outputs)
         local, more, _ = extractor(self.local or task.model, task)
-        return Parallel(shared, local, width + more, outputs)
+        return Parallel(task, shared, local, width + more, outputs)
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
         return without_effect(module, travels, self.name)
@@ -96,24 +97,30 @@ def objective(task: Task) -> Objective:
 
 
 class Parallel(nn.Module):
-    """Input as the task's network; features (b, H_G + H_i), the shared ones first; a single logit stands against 0."""
+    """Input as the task's network; features (b, H_G + H_i), or (b, H_G + H_i, *spatial) in segmentation, the shared
+    ones first; a single logit stands against 0.
+    """
 
-    def __init__(self, shared: nn.Module, local: nn.Module | None, width: int, outputs: int) -> None:
+    def __init__(self, task: Task, shared: nn.Module, local: nn.Module | None, width: int, outputs: int) -> None:
         super().__init__()
         self.shared, self.local = shared, local
         with torch.random.fork_rng(devices=()):  # dropout goes on as if the extractors had kept their own heads
-            self.head = nn.Linear(width, outputs)
+            self.head = new_head(task, width, outputs)
 
     def forward(self, x: Tensor) -> Output:
         sides = [self.shared] if self.local is None else [self.shared, self.local]
         features = torch.cat([side(x).features for side in sides], dim=1)
         logits = self.head(features)
-        return Output(functional.pad(logits, (1, 0)) if self.head.out_features == 1 else logits, features)
+        return Output(functional.pad(logits, (1, 0)) if logits.shape[1] == 1 else logits, features)
 
 
 def extractor(model: Model, task: Task) -> tuple[nn.Module, int, int]:
-    """A network without its head, the width of its features, and how many logits it has: one, or the classes."""
-    module = model.build(inputs=task.inputs, classes=task.classes)
+    """A network without its head, the width of its features, and how many logits it has: one, or the classes.
+
+    Raises:
+        ValueError: the model is for the other kind of task.
+    """
+    module = replace(task, model=model).network()
     outputs, width = module.get_parameter("head.weight").shape[:2]
     module.head = Headless(outputs)
     return module, width, 1 if outputs == 1 else task.classes

@@ -6,7 +6,8 @@ Peterson, Kanani, Marathe: Private Federated Learning with Domain Adaptation, ar
 What CusFL leaves open and how it is read. Probabilities are mixed. C_G learns from its own loss, so that it is
 FedAvg's; C_i and the gate learn from the mixture's, through which no gradient reaches C_G (`joint` trains all three by
 the mixture alone, and C_G is then FedAvg's no more). The gate is a linear map of both experts' features, which it
-reads but does not shape, and a sigmoid; it starts at 1/2 for every image. Both experts begin at the common start.
+reads but does not shape (of pixels' features the means), and a sigmoid; it starts at 1/2 for every image. Both experts
+begin at the common start.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from federation.algorithm import Memory, State
 from federation.descent import Site, Work
 from federation.fedavg import Weights, merged
 from federation.parameters import loaded, prefixed, read, section, select
-from federation.task import Output, Task
+from federation.task import Output, Task, pooled
 from personalize.twins import both, is_shared, losses_of_both, of_both, start_once, with_merged, with_start
 from privacy.message import Call, Message, Params
 
@@ -121,7 +122,8 @@ class _Experts(nn.Module):
         one, own = both(self.shared, self.personal, x)
         free = one if self.joint else _detached(one)
         features = torch.cat([free.features, own.features], dim=1)
-        z = self.gate(features.detach())[:, 0] if self.held is None else features.new_full((len(x),), _logit(self.held))
+        seen = pooled(features).detach()
+        z = self.gate(seen)[:, 0] if self.held is None else features.new_full((len(x),), _logit(self.held))
         mixture = _mixture(z, free, own, features)
         return (one, mixture) if apart else mixture
 

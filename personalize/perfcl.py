@@ -115,7 +115,7 @@ class PerFCL:
 
 
 def _sides(output: object) -> tuple[Tensor, Tensor]:
-    """Shared and local features; they have the same width."""
+    """Shared and local features; they have the same width. Of pixels' features contrasts see the means."""
     if not isinstance(output, Output):
         raise TypeError(f"a network returns Output, found {type(output).__name__}")
     z, z_i = output.features.chunk(2, dim=1)

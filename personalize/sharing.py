@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from monai.networks.layers.factories import Conv
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
@@ -16,6 +17,7 @@ from federation.algorithm import Memory, State
 from federation.descent import Site
 from federation.fedavg import Weights, merged
 from federation.parameters import prefixed, read, section, select
+from federation.task import Task
 from privacy.message import Call, Message, Params
 
 Shared: TypeAlias = Callable[[str], bool]
@@ -83,6 +85,14 @@ def without_effect(module: nn.Module, shared: Shared, method: str, remedy: str =
         return []
     what = "no parameter, which is local training" if not chosen else "every parameter, which is FedAvg"
     return [f"{method} would share {what}, on {type(module).__name__} with {len(names)} parameters: {remedy}"]
+
+
+def new_head(task: Task, width: int, outputs: int) -> nn.Module:
+    """A linear map of features to logits; in segmentation the same at every place, a 1x1 convolution."""
+    if task.kind == "classification":
+        return nn.Linear(width, outputs)
+    head: nn.Module = Conv["conv", len(task.spatial)](width, outputs, kernel_size=1)
+    return head
 
 
 def begun(initial: Params) -> State:

@@ -88,12 +88,13 @@ def _harmonizing(plan: Harmonize) -> str:
 def unanswered(config: Config) -> list[str]:
     """What this run will ask, and a hospital's policy does not answer."""
     asked = ["survey", "ingest", "introduce", "train", "finish", "evaluate", "report", "holds"]
-    asked += ["export"] if config.evaluate.public and len(config.sites) > 1 else []
-    asked += ["audit"] if config.audit.membership else []
+    asked += ["export"] if (config.evaluate.public and len(config.sites) > 1) or config.route is not None else []
+    asked += ["audit"] if config.audit.membership or config.audit.inversion is not None else []
     asked += ["score", "synthesize", "sample", "translate"] if config.harmonize is not None else []
     found = []
     for site, settings in config.sites.items():
-        if silent := [request for request in asked if not settings.policy.allows(request)]:
+        needed = ["survey", "ingest", "route", "holds"] if site in config.outside else asked
+        if silent := [request for request in needed if not settings.policy.allows(request)]:
             found.append(f"{site}: its policy does not answer {', '.join(silent)}")
         known = settings.policy.algorithms
         if known is not None and (others := [m.name for m in config.train.methods.values() if m.name not in known]):
@@ -190,7 +191,7 @@ def _costs(world: World) -> dict[str, dict[str, Json]]:
 
 def _rehearsed(world: World, label: str) -> dict[str, Json]:
     config = world.config
-    algorithm, task = config.train.methods[label], config.task(label)
+    algorithm, task = config.train.methods[label], config.task_of(label)
     work = overridden(config.train.work, config.train.method_work.get(label, {}))
     initial = initial_parameters(algorithm, task, seed=config.seed)
     reply = rehearse(algorithm, task, work, initial)

@@ -26,7 +26,10 @@ from pipelines.names import named
 from pipelines.overriding import overridden as overridden
 from pipelines.partition_check import expanded, handed_on, shared_patients
 from pipelines.privacy_settings import AnyPrivacy, PatientLevel
+from pipelines.route_settings import Route, unfit_route
 from pipelines.site_settings import SiteSettings as SiteSettings
+from pipelines.task_check import unfit_task
+from pipelines.task_settings import AnyTask, Classification
 from pipelines.variants import unfit_variants
 
 RESERVED = ("central", "overall", "public")  # columns of the tables of results
@@ -36,7 +39,8 @@ FORBID: dict[str, Any] = {"extra": "forbid"}
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """A whole run. device: where sites compute; auto = a GPU where there is one. `pooling: allowed` lets the simulation
-    pool images for the central baseline, and only that.
+    pool images for the central baseline, and only that. outside: sites that take no part in the federation; `route`
+    says how they come to a model.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -51,12 +55,15 @@ class Config:
     pooling: Literal["allowed", "refused"] = "refused"
     sites: Mapping[str, SiteSettings]
     images: AnyImages = Slices()
+    task: AnyTask = Classification()
     split: Split = Split()
     model: Annotated[AnyModel, Field(discriminator="name")]
     train: Training
     harmonize: Harmonize | None = None
     evaluate: Evaluation = Evaluation()
     audit: Audits = Audits()
+    outside: tuple[str, ...] = ()
+    route: Route | None = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -80,7 +87,7 @@ class Config:
             f"sites.{name}.policy.pooling: train.methods.{label} pools images, and this site's policy does not allow it"
             for name, site in self.sites.items()
             for label in central
-            if not site.policy.pooling
+            if not site.policy.pooling and name not in self.outside
         ]
         if self.evaluate.reference not in (None, *self.train.methods, *self.evaluate.variants):
             problems.append(
@@ -100,6 +107,8 @@ class Config:
                 if method.name == "fedfomo"
             ]
         problems += self._misfits()
+        problems += unfit_task(self)
+        problems += unfit_route(self)
         problems += self._complaints()
         problems += self._unprotected()
         problems += misplaced(self)
@@ -153,7 +162,11 @@ class Config:
     def _complaints(self) -> list[str]:
         problems = []
         for label in self.train.methods:
-            task = self.task(label)
+            try:
+                task = self.task_of(label)
+            except ValueError as error:
+                problems.append(f"task.kind: {error} (method {label})")
+                continue
             try:
                 with torch.no_grad():
                     task.network().eval()(torch.zeros(2, *task.inputs))
@@ -210,9 +223,10 @@ class Config:
         made_up = self.harmonize is not None and self.harmonize.synthesis.private
         return self.privacy != "none" or made_up
 
-    def task(self, label: str) -> Task:
-        """What all sites learn by one method: a binary label of one kind of example."""
-        return Task(self.train.method_model.get(label, self.model), self.images.inputs, 2)
+    def task_of(self, label: str) -> Task:
+        """What all sites learn by one method."""
+        model, classes = self.train.method_model.get(label, self.model), len(self.task.names)
+        return Task(model, self.images.inputs, classes, self.task.kind)
 
     def method(self, label: str, site: str) -> AnyAlgorithm:
         """A method as one site runs it."""

@@ -34,8 +34,8 @@ PAGE = "report.html"
 DIGEST = re.compile(r"[0-9a-f]{12}")
 POOLED = "pooled"
 BEGUN = ("sites", "federation")
-ATTACKED = ".membership.json"
-ENDINGS = {"scores": (".safetensors", ATTACKED), "ready": (".safetensors",)}
+ATTACKED = (".membership.json", ".inversion.safetensors")
+ENDINGS = {"scores": (".safetensors", *ATTACKED), "ready": (".safetensors",)}
 TRANSLATORS, QUALITIES, MAPS = "translators", "qualities", "maps"
 SUFFIXES = {TRANSLATORS: ".safetensors", QUALITIES: ".json", MAPS: ".safetensors"}
 """Folders of files that harmonization leaves at a site; beside them lies `fitting`, one folder for each training."""

@@ -18,6 +18,7 @@ from pipelines.cohort.split import Fold
 from pipelines.names import unfit_labels
 from pipelines.overriding import overridden
 from pipelines.variants import Variant
+from privacy.inversion import Inversion
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
 UNSAID = math.nan
@@ -115,7 +116,8 @@ class Training:
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """checkpoint: which model of a site is scored. copies: of the bootstrap. reference: of the gains: a method, a
-    variant, or null. variants: label -> a method scored once more, calibrated by each hospital.
+    variant, or null. variants: label -> a method scored once more, calibrated by each hospital. window: where masks are
+    learnt, the sides of what a network sees at once, less than an image; null = whole images.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -125,6 +127,7 @@ class Evaluation:
     public: bool = True
     reference: str | None = None
     variants: Mapping[str, Variant] = field(default_factory=dict)
+    window: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         problems = [f"variants: {said}" for said in unfit_labels(self.variants)]
@@ -137,12 +140,14 @@ class Evaluation:
 @dataclass(frozen=True, kw_only=True)
 class Audits:
     """membership: whether hospitals attack their own models, to tell who was in training. canaries: made-up patients
-    on whom the protection of a private run is tried; 0 = not, 1000 find a noise that is four times too small."""
+    on whom the protection of a private run is tried; 0 = not, 1000 find a noise that is four times too small.
+    inversion: how hospitals try to draw training images from gradients and features of their own models; null = not."""
 
     __pydantic_config__: ClassVar = FORBID
 
     membership: bool = True
     canaries: int = 1000
+    inversion: Inversion | None = None
 
     def __post_init__(self) -> None:
         if not (self.canaries == 0 or 100 <= self.canaries <= 10_000):

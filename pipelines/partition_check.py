@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from federation.algorithm import recipient_of
@@ -109,11 +110,17 @@ def _overlap(first: SiteSettings, second: SiteSettings) -> bool:
     if isinstance(a, TableSource) and isinstance(b, TableSource):
         same = a.file == b.file
     elif isinstance(a, PictureSource) and isinstance(b, PictureSource):
-        same = (a.folder, a.table) == (b.folder, b.table)
+        same = _within(a.folder, b.folder) and a.table == b.table
     else:
         return False
     apart = any(not set(values) & set(b.where[column]) for column, values in a.where.items() if column in b.where)
     return same and not apart
+
+
+def _within(one: str, other: str) -> bool:
+    """Whether two folders are one, or one lies in the other."""
+    first, second = Path(one).resolve(), Path(other).resolve()
+    return first.is_relative_to(second) or second.is_relative_to(first)
 
 
 def _unfit(config: Config) -> Iterator[str]:
@@ -151,11 +158,12 @@ def handed_on(config: Config) -> list[str]:
 def told_apart(sites: Mapping[str, SiteSettings], dealing: Mapping[str, object]) -> list[str]:
     """Parts of one source whose hospitals did not deal it out alike, so that a patient may be dealt twice.
 
-    dealing: site -> how its hospital says that the source was dealt out; None where it does not say.
+    dealing: site -> how its hospital says that the source was dealt out; None where it does not say. Sites that were
+    not asked are not there.
     """
     return [
         f"{', '.join(names)}: parts of one source, which did not look alike to all of them, so that a patient may have "
         "been dealt twice; let the files be as they are while they are read, and run again"
         for names in families(sites)
-        if len({dealing.get(name) for name in names}) > 1
+        if len({dealing[name] for name in names if name in dealing}) > 1
     ]

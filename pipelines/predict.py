@@ -1,9 +1,12 @@
 """python -m pipelines.predict MODEL FOLDER: a finished model on new patients, as a batch job of the night.
 
-MODEL is a file of a site's own, runs/<name>/sites/<site>/ready/<method>.safetensors; it says how images were made when
-it was trained, so new ones are made alike. FOLDER holds DICOM, NIfTI or picture files, or is a CSV file for a model of
-features. Writes two tables for the hospital's own use: predictions.csv, a line for each study, and quarantine.csv, what
-could not be read and why. Both name patients as the files do.
+MODEL is a file of a site's own, runs/<name>/sites/<site>/ready/<method>.safetensors, or the routed.safetensors of a
+hospital outside a federation; it says how images were made when it was trained, so new ones are made alike. FOLDER
+holds DICOM, NIfTI or picture files, or is a CSV file for a model of features. Writes two tables for the hospital's own
+use: predictions.csv, a line for each study, and quarantine.csv, what could not be read and why. Both name patients as
+the files do. A model that segments writes a mask of each study too, into the folder masks: DICOM Segmentation, NIfTI or
+PNG, as the study is; those of DICOM have the patient's name and numbers, as the images have, so all of it stays in the
+hospital.
 """
 
 from __future__ import annotations
@@ -16,28 +19,54 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from rich.console import Console
+from torch import Tensor
 
+from federation.task import Kind
 from pipelines.cohort.admission import Admitted, Opened, admitted
 from pipelines.cohort.axes import projected
 from pipelines.cohort.dicom import DicomSource
-from pipelines.cohort.examples import open_source
+from pipelines.cohort.examples import AnyImages, Files, open_source
 from pipelines.cohort.features import Features, TableSource, normalized_by, open_lines
 from pipelines.cohort.labels import GlandMask
 from pipelines.cohort.nifti import NiftiSource
 from pipelines.cohort.picture import Pictures, loose_pictures
 from pipelines.cohort.prepare import Slices
 from pipelines.cohort.study import Rejected
+from pipelines.cohort.unusable import Unusable
 from pipelines.exits import Exit, exit_code
+from pipelines.outside_adapted import read_adapted
+from pipelines.outside_file import ADAPTED, what_is
 from pipelines.progress import shown
+from pipelines.segmented.predicted import Masking, lies_in, maker_of, open_masking, write_masked
 from pipelines.site.ready import Ready, read_ready
 from pipelines.store import DiskFolder
 
-HEADER = ("patient", "study", "examples", "score", "highest_at", "positive")
+STUDY = ("patient", "study", "examples")
+SCORED = (*STUDY, "score", "highest_at", "positive")
+THRESHOLD = 0.5
 NOTICE = "For research use only: not a medical device, not for diagnosis."
+
+
+class Desk(NamedTuple):
+    """What a prediction needs beside the study. masking: of a model that segments."""
+
+    ready: Ready
+    threshold: float
+    out: Path
+    masking: Masking | None = None
+
+
+class Line(NamedTuple):
+    """A line of the table, and whether the study is positive: its score is high enough, or its mask shows something."""
+
+    cells: tuple[object, ...]
+    positive: bool
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,13 +77,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(stderr=True)
     try:
         _check_options(options)
-        ready = read_ready(Path(options.model))
+        path = Path(options.model)
+        ready = read_adapted(path) if what_is(path) == ADAPTED else read_ready(path)
+        _check_fit(ready, options)
         opened = open_new(ready, options)
+        desk = open_desk(ready, options)
     except (ValueError, OSError) as error:
         console.print(str(error), markup=False, highlight=False, soft_wrap=True)
         return int(Exit.CONFIG)
     try:
-        return _predicted(ready, opened, options, console)
+        return _predicted(desk, opened, options, console)
     except (OSError, KeyboardInterrupt) as error:
         console.print(str(error) or type(error).__name__, markup=False, highlight=False, soft_wrap=True)
         return int(exit_code(error))
@@ -63,9 +95,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(prog="python -m pipelines.predict", description=__doc__.splitlines()[0])
-    made.add_argument("model", help="a model of a site: runs/<name>/sites/<site>/ready/<method>.safetensors")
+    made.add_argument("model", help="runs/<name>/sites/<site>/ready/<method>.safetensors, or a routed.safetensors")
     made.add_argument("folder", help="the new patients' files: a folder, or a CSV file for a model of features")
-    made.add_argument("--out", default=".", help="the folder of the two tables (default: here)")
+    made.add_argument("--out", default=".", help="the folder of the tables and masks (default: here)")
     made.add_argument(
         "--kind", choices=["dicom", "nifti"], help="what the folder holds, if not what the model learnt from"
     )
@@ -74,7 +106,7 @@ def parser() -> argparse.ArgumentParser:
         "--gland", metavar="FOLDER", help="gland masks, <patient>.nii.gz, for a model that learnt with them"
     )
     made.add_argument("--no-gland", action="store_true", help="centre on the image instead; scores may suffer")
-    made.add_argument("--threshold", type=float, default=0.5, help="score from which a study counts as positive")
+    made.add_argument("--threshold", type=float, help="score from which a study counts as positive (default: 0.5)")
     made.add_argument("--readers", type=int, default=0, help="studies read at a time (default: a processor each)")
     made.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     return made
@@ -82,10 +114,42 @@ def parser() -> argparse.ArgumentParser:
 
 def _check_options(options: argparse.Namespace) -> None:
     out = Path(options.out)
-    problems = [] if 0 <= options.threshold <= 1 else [f"--threshold must be in [0, 1], found {options.threshold}"]
+    threshold = THRESHOLD if options.threshold is None else options.threshold
+    problems = [] if 0 <= threshold <= 1 else [f"--threshold must be in [0, 1], found {threshold}"]
     problems += [f"--out: {options.out!r} is a file; give a folder"] if out.exists() and not out.is_dir() else []
     if problems:
         raise ValueError("; ".join(problems))
+
+
+def _check_fit(ready: Ready, options: argparse.Namespace) -> None:
+    """What makes no sense for a model that segments."""
+    if ready.task.kind == "classification":
+        return
+    problems = []
+    if options.threshold is not None:
+        problems.append("--threshold is for scores; a mask shows the most probable class of each pixel: remove it")
+    if lies_in(Path(options.out), Path(options.folder)):
+        problems.append("--out must not lie in FOLDER, or masks would be read as studies the next time; give another")
+    if isinstance(ready.images, Features):
+        problems.append("a model of features cannot segment; give a model of images")
+    if problems:
+        raise ValueError("; ".join(problems))
+
+
+def open_desk(ready: Ready, options: argparse.Namespace) -> Desk:
+    """What predictions need; of a model that segments also where the studies are.
+
+    Raises:
+        ValueError: the folder and the model do not go together, or nothing fits.
+    """
+    images, out = ready.images, Path(options.out)
+    if ready.task.kind == "classification" or isinstance(images, Features):
+        return Desk(ready, THRESHOLD if options.threshold is None else options.threshold, out)
+    source = None if isinstance(images, Pictures) else _source(ready, options)
+    maker = maker_of(str(ready.facts["label"]), ready.digest, datetime.now(UTC).replace(microsecond=0))
+    folder, gland = Path(options.folder), options.gland
+    masking = open_masking(images, ready.names, maker, out, folder=folder, source=source, gland=gland)
+    return Desk(ready, THRESHOLD, out, masking)
 
 
 def open_new(ready: Ready, options: argparse.Namespace) -> Opened:
@@ -104,10 +168,18 @@ def open_new(ready: Ready, options: argparse.Namespace) -> Opened:
             "this model learnt from images centred on the gland: give --gland FOLDER with the new patients' masks, or "
             "say --no-gland to centre on the image"
         )
-    if isinstance(images, Slices) and not options.gland:
+    return open_volumes(images, _source(ready, options), options.gland)
+
+
+def open_volumes(images: AnyImages, source: Files, gland: str | None) -> Opened:
+    """Studies that wait, whose labels nobody knows. gland: a folder of masks about which they are cut, or None.
+
+    Raises:
+        ValueError: nothing fits, or a folder is missing.
+    """
+    if isinstance(images, Slices) and not gland:
         images = replace(images, slices="all")
-    source = _source(ready, options)
-    return open_source(source, None, images, GlandMask(folder=options.gland) if options.gland else None)
+    return open_source(source, None, images, GlandMask(folder=gland) if gland else None)
 
 
 def _source(ready: Ready, options: argparse.Namespace) -> DicomSource | NiftiSource:
@@ -128,47 +200,86 @@ def _source(ready: Ready, options: argparse.Namespace) -> DicomSource | NiftiSou
     return replace(known_nifti, folder=options.folder)
 
 
-def _predicted(ready: Ready, opened: Opened, options: argparse.Namespace, console: Console) -> int:
-    lines: list[tuple[object, ...]] = []
+def _predicted(desk: Desk, opened: Opened, options: argparse.Namespace, console: Console) -> int:
+    lines: list[Line] = []
     refused: list[Rejected] = list(opened.rejected)
     with shown("predict", console=console) as step:
         for number, result in enumerate(admitted(opened.waiting, readers=options.readers)):
             step(number, len(opened.waiting))
             if isinstance(result, Rejected):
                 refused.append(result)
-            else:
-                lines.append(_line(ready, result, options.threshold))
-    out = DiskFolder(Path(options.out))
-    # What was left out first: predictions without it would look complete.
-    out.write("quarantine.csv", _csv(("study", "reason", "detail"), [(r.study, r.reason, r.detail) for r in refused]))
-    out.write("predictions.csv", _csv(HEADER, lines))
-    positive = sum(bool(line[-1]) for line in lines)
+                continue
+            try:
+                lines.append(line_of(desk, result, _probabilities(desk.ready, result)))
+            except Unusable as error:
+                refused.append(Rejected(result.study, error.reason, error.detail))
+    ready = desk.ready
+    write_tables(desk.out, header(ready.task.kind, ready.images, ready.names), lines, refused)
     if options.json:
+        positive = sum(line.positive for line in lines)
         told = {"studies": len(lines), "positive": positive, "quarantined": len(refused), "out": options.out}
         print(json.dumps(told))  # noqa: T201 - the machine's answer
     else:
-        console.print(
-            f"{len(lines)} studies scored, {positive} at or above {options.threshold:g}; {len(refused)} quarantined.\n"
-            f"{Path(options.out, 'predictions.csv')}\n{Path(options.out, 'quarantine.csv')}\n{NOTICE}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        said = said_of(ready.task.kind, desk.threshold, lines, refused, options.out)
+        console.print(said, markup=False, highlight=False, soft_wrap=True)
     return int(Exit.OK if lines or not refused else Exit.DATA)
 
 
-def _line(ready: Ready, study: Admitted, threshold: float) -> tuple[object, ...]:
-    """A study's score is that of its highest example."""
+def write_tables(out: Path, columns: Sequence[str], lines: Sequence[Line], refused: Sequence[Rejected]) -> None:
+    """Write predictions.csv and quarantine.csv. Raises: OSError: the disk."""
+    folder = DiskFolder(out)
+    # What was left out first: predictions without it would look complete.
+    left_out = [(one.study, one.reason, one.detail) for one in refused]
+    folder.write("quarantine.csv", _csv(("study", "reason", "detail"), left_out))
+    folder.write("predictions.csv", _csv(columns, [line.cells for line in lines]))
+
+
+def said_of(kind: Kind, threshold: float, lines: Sequence[Line], refused: Sequence[Rejected], out: str) -> str:
+    """What came out, in words, and where it lies."""
+    masks = kind == "segmentation"
+    positive = sum(line.positive for line in lines)
+    found = "with something inside" if masks else f"at or above {threshold:g}"
+    return (
+        f"{len(lines)} studies {'segmented' if masks else 'scored'}, {positive} {found}; {len(refused)} quarantined.\n"
+        f"{Path(out, 'predictions.csv')}\n{Path(out, 'quarantine.csv')}\n{NOTICE}"
+    )
+
+
+def header(kind: Kind, images: AnyImages, names: Sequence[str]) -> tuple[str, ...]:
+    """Columns of predictions.csv. names: of the classes that are segmented."""
+    if kind == "classification":
+        return SCORED
+    unit = "share" if isinstance(images, Pictures) else "ml"
+    return (*STUDY, *(f"{name}_{unit}" for name in names), "mask")
+
+
+def line_of(desk: Desk, study: Admitted, probabilities: Tensor) -> Line:
+    """A study's score is that of its highest example; or its mask, written, and the size of each class.
+
+    probabilities: (n, classes, *spatial) of its examples.
+
+    Raises:
+        Unusable: its mask cannot be made.
+        OSError: the disk.
+    """
+    known = (study.patient, study.study, len(probabilities))
+    if desk.masking is not None:
+        masked = write_masked(study.study, probabilities.numpy(), study.examples.position, desk.masking)
+        return Line((*known, *(f"{size:.6g}" for size in masked.sizes), masked.file), any(masked.sizes))
+    scores = probabilities[:, 1]
+    top = int(scores.argmax())
+    value = float(scores[top])
+    positive = value >= desk.threshold
+    return Line((*known, f"{value:.6f}", int(study.examples.position[top]), int(positive)), positive)
+
+
+def _probabilities(ready: Ready, study: Admitted) -> Tensor:
     x = torch.from_numpy(study.examples.images)
     if ready.scale is not None:
         x = normalized_by(x, ready.scale)
     if ready.axes is not None:
         x = projected(x, ready.axes)
-    scores = ready.task.probabilities(ready.module, ready.translate(x))[:, 1]
-    top = int(scores.argmax())
-    value = float(scores[top])
-    place = int(study.examples.position[top])
-    return study.patient, study.study, len(scores), f"{value:.6f}", place, int(value >= threshold)
+    return ready.task.probabilities(ready.module, ready.translate(x))
 
 
 def _csv(header: Sequence[str], lines: Sequence[Sequence[object]]) -> bytes:

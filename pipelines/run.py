@@ -1,6 +1,7 @@
 """python -m pipelines.run CONFIG: everything that the configuration says, from files to the report.
 
-CONFIG is looked up in the current folder, then among the configurations that come with the package.
+CONFIG is looked up in the current folder, then among the configurations that come with the package. One with the key
+`models` is that of a hospital outside a federation: see `pipelines.outside`.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ from pipelines.config import Config, chosen_device
 from pipelines.document import ConfigError, Document, Problem
 from pipelines.door import read_yaml, render, validate
 from pipelines.exits import Exit, exit_code
+from pipelines.outside import run_outside
+from pipelines.outside_settings import Outside, is_outside
 from pipelines.progress import Shown, shown
 from pipelines.runner import Event, Results, SelectionError, Stage, StageFailed, Step, execute, explain, explained, plan
 from pipelines.site.hospital import Hospital
 from pipelines.site.worker import trace, worker
-from pipelines.stages import audit, evaluate, ingest, report, sample, score, synthesize, train, translate
+from pipelines.stages import audit, evaluate, ingest, report, route, sample, score, synthesize, train, translate
 from pipelines.stages.ingest import UnusableCohort
 from pipelines.stages.world import DATA_CODES, SitesMissing, World
 from pipelines.stopping import RunLock, Stop, safe_stop
@@ -44,6 +47,7 @@ STAGES: tuple[Stage[World], ...] = (
     train.STAGE,
     evaluate.STAGE,
     audit.STAGE,
+    route.STAGE,
     report.STAGE,
 )
 CONFIGS = Path(__file__).parent / "configs"
@@ -62,18 +66,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         line.error("--only goes alone; --from and --until go together")
     os.umask(0o077)  # everything below the runs folder is for its owner alone
     console = Console(stderr=True)
-    config: Config | None = None
+    root: Path | None = None
     try:
-        config = load(options.config)
+        said = document(options.config)
+        if is_outside(said.data):
+            settings = validate(said, Outside)
+            root = Path(settings.out)
+            return run_outside(settings, said, options, console)
+        config = configured(said)
+        root = Path(config.runs) / config.name
         return _run(config, options, console)
     except (Exception, KeyboardInterrupt) as error:
         code = code_of(error)
-        said = render(error, options.config) if isinstance(error, ConfigError) else str(error) or type(error).__name__
-        if code is Exit.FAILED and config is not None:
-            said = f"trace: {keep_trace(config, error)}\n{said}"
-        console.print(said, markup=False, highlight=False, soft_wrap=True)
+        words = render(error, options.config) if isinstance(error, ConfigError) else str(error) or type(error).__name__
+        if code is Exit.FAILED and root is not None:
+            words = f"trace: {write_trace(root, error)}\n{words}"
+        console.print(words, markup=False, highlight=False, soft_wrap=True)
         if options.json:
-            print(json.dumps({"exit": int(code), "error": said}))  # noqa: T201 - the machine's answer
+            print(json.dumps({"exit": int(code), "error": words}))  # noqa: T201 - the machine's answer
         return int(code)
 
 
@@ -87,8 +97,13 @@ def code_of(error: BaseException) -> Exit:
 
 
 def keep_trace(config: Config, error: BaseException) -> Path:
-    """Write where the error came from to where it can be found again."""
-    path = Path(config.runs) / config.name / "trace.txt"
+    """Write where the error came from to where it can be found again: into the run's folder."""
+    return write_trace(Path(config.runs) / config.name, error)
+
+
+def write_trace(root: Path, error: BaseException) -> Path:
+    """The same, into any folder."""
+    path = root / "trace.txt"
     with suppress(OSError, ValueError):  # a failure of this one would hide the real one
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(trace(error))
@@ -116,7 +131,12 @@ def load(name: str) -> Config:
     Raises:
         ConfigError: everything that is wrong with it, or that it does not exist.
     """
-    return with_own_policies(validate(document(name), Config))
+    return configured(document(name))
+
+
+def configured(said: Document) -> Config:
+    """Check a configuration, and put the hospitals' own policies into it. Raises: ConfigError: all that is wrong."""
+    return with_own_policies(validate(said, Config))
 
 
 def document(name: str) -> Document:
@@ -227,10 +247,9 @@ def _command(options: argparse.Namespace) -> str:
 
 
 def stages_of(config: Config) -> tuple[Stage[World], ...]:
-    """The stages of a run: without `harmonize:` those that harmonize are not there, and nothing needs them."""
-    if config.harmonize is not None:
-        return STAGES
-    without = {stage.name for stage in HARMONIZING}
+    """The stages of a run: without `harmonize:` or `route:` theirs are not there, and nothing needs them."""
+    without = {stage.name for stage in HARMONIZING} if config.harmonize is None else set()
+    without |= {route.STAGE.name} if config.route is None else set()
     kept = (stage for stage in STAGES if stage.name not in without)
     return tuple(replace(stage, needs=tuple(need for need in stage.needs if need not in without)) for stage in kept)
 
@@ -244,7 +263,9 @@ def make_world(config: Config, root: Path, stop: Stop, *, fresh: bool = False, c
         )
         for name, settings in config.sites.items()
     }
-    return World(config, InProcess(workers), root, stop, _now, fresh, command)
+    inside = InProcess({name: own for name, own in workers.items() if name not in config.outside})
+    outside = InProcess({name: workers[name] for name in config.outside})
+    return World(config, inside, root, stop, _now, fresh, command, outside)
 
 
 def _now() -> str:

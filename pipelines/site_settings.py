@@ -57,7 +57,7 @@ class SiteSettings:
     part: Part | None = None
 
     def __post_init__(self) -> None:
-        if self.labels is None and isinstance(self.source, DicomSource | NiftiSource):
+        if self.labels is None and self.gland is None and isinstance(self.source, DicomSource | NiftiSource):
             raise ValueError("labels: missing; say where the labels are, as in labels: {kind: table, file: labels.csv}")
         if isinstance(self.source, PhantomSource) and (self.labels is not None or self.gland is not None):
             raise ValueError("labels: a phantom writes its own labels and gland masks; remove labels and gland")

@@ -54,7 +54,8 @@ def planned(config: Config, label: str, site: str) -> Plan:
         raise ValueError("privacy: none has no plan")
     evaluations = len(config.sites) if config.evaluate.public else 1
     releases = Releases(config.train.schedule.rounds, evaluations, config.split.validation > 0)
-    return _planned(config.method(label, site), config.task(label), config.work(label, site), config.privacy, releases)
+    task = config.task_of(label)
+    return _planned(config.method(label, site), task, config.work(label, site), config.privacy, releases)
 
 
 class Releases(NamedTuple):

@@ -171,6 +171,12 @@ def checked_name(name: str) -> str:
     return name
 
 
+def _told(error: OSError) -> None:
+    """A folder that cannot be listed is no empty folder; one that is not there is."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
 @dataclass(frozen=True)
 class DiskFolder:
     """Named bytes below a folder: the `Folder` of `privacy.folder`, on disk. A name may have parts: `fedavg/state`."""
@@ -185,7 +191,8 @@ class DiskFolder:
             OSError: the disk.
         """
         path = self._path(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
         _write_whole(path, data)
 
     def read(self, name: str) -> bytes:
@@ -205,15 +212,19 @@ class DiskFolder:
 
     def names(self) -> Sequence[str]:
         """All names, sorted."""
-        files = (path.relative_to(self.root) for path in self.root.rglob("*") if path.is_file())
-        return sorted(path.as_posix() for path in files if not path.name.startswith(HIDDEN))
+        above = len(os.path.join(self.root, ""))
+        walked = ((place, name) for place, _, names in os.walk(self.root, onerror=_told) for name in names)
+        found = (os.path.join(place, name)[above:] for place, name in walked if not name.startswith(HIDDEN))
+        return sorted(name.replace(os.sep, "/") for name in found)
 
     def remove(self, name: str) -> None:
-        """Remove; nothing happens where there is nothing of that name."""
+        """Remove; nothing happens where there is nothing of that name.
+
+        Not flushed: what nobody needs any more does no harm where a loss of power brings it back.
+        """
         path = self._path(name)
         if path.is_file():
             path.unlink()
-            _flush_folder(path.parent)
 
     def _path(self, name: str) -> Path:
         return self.root.joinpath(*(checked_name(part) for part in name.split("/")))
@@ -265,8 +276,9 @@ def _write_whole(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
-    finally:
+    except BaseException:
         part.unlink(missing_ok=True)
+        raise
     _flush_folder(path.parent)
 
 

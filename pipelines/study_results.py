@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from evaluation.overlap import DICE
 from evaluation.report import Command
 from evaluation.study import StudyCase, StudyPage, StudyRun, study_page
 from evaluation.study_numbers import StudyRow, summary_csv, table_csv, table_json
@@ -65,8 +66,17 @@ def page_of(
         rows=tuple(rows),
         commands=_commands(study, planned, root, command),
         settings=json.dumps(_nameless(settings), indent=1, ensure_ascii=False),
-        measures=study.measures,
+        measures=_shown(study.measures, rows),
+        masks=any(row.measure == DICE.name for row in rows),
     )
+
+
+def _shown(wanted: Sequence[str], rows: Sequence[StudyRow]) -> tuple[str, ...]:
+    """The measures of the page: of those that are wanted what the runs have; where they have none, as the first ones
+    are those of labels and the runs learn masks, all that there are.
+    """
+    there = tuple(dict.fromkeys(row.measure for row in rows))
+    return tuple(name for name in wanted if name in there) or there or tuple(wanted)
 
 
 def write(page: StudyPage, root: Path) -> None:

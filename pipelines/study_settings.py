@@ -68,7 +68,7 @@ class Study:
     seeds: tuple[int, ...] = (0,)
     methods: tuple[str, ...] | None = None
     resample_patients: bool = False
-    measures: tuple[Literal["AUC", "balanced accuracy", "accuracy"], ...] = ("AUC", "balanced accuracy")
+    measures: tuple[Literal["AUC", "balanced accuracy", "accuracy", "Dice", "HD95"], ...] = ("AUC", "balanced accuracy")
     cases: Mapping[str, Case]
 
     def __post_init__(self) -> None:

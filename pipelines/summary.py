@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from evaluation.rows import AT_ONE
 from pipelines.runner import Results
 from pipelines.site.page import PAGE as SITE_PAGE
 from pipelines.stages.report import PAGE
@@ -75,7 +76,7 @@ def _table(rows: list[dict[str, Any]], measure: str) -> Table:
 
 
 def _column(row: Mapping[str, Any]) -> str:
-    return str(row["sites"][0]) if row["protocol"] == "private" else str(row["protocol"])
+    return str(row["sites"][0]) if row["protocol"] in AT_ONE else str(row["protocol"])
 
 
 def _cell(row: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ def unprotected(config: Config) -> list[str]:
         if method.name == "central":
             problems.append(f"train.methods.{label}: pools images, which no epsilon covers; remove it")
             continue
-        if said := unfit(method.network(config.task(label))):
+        if said := unfit(method.network(config.task_of(label))):
             problems.append(f"train.methods.{label}: cannot be trained privately: {', '.join(said)}")
         for site in config.sites:
             try:

@@ -94,7 +94,7 @@ def _tunable(config: Config, label: str, tuning: Tuning) -> bool:
     """Whether the network of a method has what shall be tuned. True of one that cannot be built."""
     try:
         with torch.random.fork_rng(devices=[]):
-            return tunable(config.train.methods[label].network(config.task(label)), tuning)
+            return tunable(config.train.methods[label].network(config.task_of(label)), tuning)
     except (RuntimeError, ValueError, MemoryError):
         return True
 
@@ -103,6 +103,6 @@ def _has_batch_norm(config: Config, label: str) -> bool:
     """Whether the network of a method can be adapted. True of one that cannot be built, which is told elsewhere."""
     try:
         with torch.random.fork_rng(devices=[]):
-            return adaptable(config.train.methods[label].network(config.task(label)))
+            return adaptable(config.train.methods[label].network(config.task_of(label)))
     except (RuntimeError, ValueError, MemoryError):
         return True

@@ -17,11 +17,13 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from privacy.chunks import at_once, in_turn
 from privacy.events import NON_PRIVATE, Event
 from privacy.message import Params
 
 Split: TypeAlias = Literal["train", "validation", "test"]
-Augment: TypeAlias = Callable[[Tensor, torch.Generator], Tensor]
+Augment: TypeAlias = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]
+"""augment(x (b, ...), y, generator) -> views of both: masks y (b, *spatial) move with x, labels y (b,) stay."""
 Assign: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """assign(x (m, ...), y (m,)) -> (m,) int64: for which bin each row of one patient votes; outside of all, for none."""
 CHUNK = 64  # rows of a gradient in evaluation mode: larger passes fall out of a processor's cache, and fill memory
@@ -31,7 +33,8 @@ CHUNK = 64  # rows of a gradient in evaluation mode: larger passes fall out of a
 class Rows:
     """One split of a site's patients.
 
-    x: (n, ...). y: (n,) int64 classes, or (n, H, W) masks. patient: (n,) int64, equal for one patient's rows.
+    x: (n, ...). y: (n,) int64 classes, or masks (n, *spatial) int64, a class a pixel. patient: (n,) int64, equal for
+    one patient's rows.
     """
 
     x: Tensor
@@ -40,7 +43,9 @@ class Rows:
 
 
 class Batch(NamedTuple):
-    """What an objective sees. x: (b, ...); y: (b,) or None; aux: (b, ...) extra input that is no patient's, or None."""
+    """What an objective sees. x: (b, ...); y: (b,), masks (b, *spatial), or None; aux: (b, ...) extra input that is no
+    patient's, or None.
+    """
 
     x: Tensor
     y: Tensor | None
@@ -48,7 +53,7 @@ class Batch(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """Rows that the site drew from its training split. x: (b, ...); y, patient: (b,)."""
+    """Rows that the site drew from its training split. x: (b, ...); y: (b,) or (b, *spatial); patient: (b,)."""
 
     x: Tensor
     y: Tensor
@@ -95,7 +100,7 @@ class Access(Protocol):
         ...
 
     def shares(self, classes: int) -> Tensor:
-        """(classes,) float64 of the training split that sum to 1: how common each class is."""
+        """(classes,) float64 of the training split that sum to 1: how common each class is, among pixels for masks."""
         ...
 
     def draw(self, *, full: bool = False) -> Draw | Sample:
@@ -148,9 +153,9 @@ class PlainAccess:
         return len(self.splits[split].y) if split in self.splits else 0
 
     def shares(self, classes: int) -> Tensor:
-        """How common each class is among the training rows: (classes,) float64."""
+        """How common each class is among the training rows, or the pixels of their masks: (classes,) float64."""
         self.events.append(NON_PRIVATE)
-        counts = torch.bincount(self.splits["train"].y, minlength=classes).double()
+        counts = torch.bincount(self.splits["train"].y.flatten(), minlength=classes).double()
         return counts / counts.sum()
 
     def draw(self, *, full: bool = False) -> Draw:
@@ -160,8 +165,10 @@ class PlainAccess:
         if full:
             return Draw(rows.x, rows.y, rows.patient)
         index = next(self.stream)
-        x = rows.x[index]
-        return Draw(x if self.augment is None else self.augment(x, self.generator), rows.y[index], rows.patient[index])
+        x, y = rows.x[index], rows.y[index]
+        if self.augment is not None:
+            x, y = self.augment(x, y, self.generator)
+        return Draw(x, y, rows.patient[index])
 
     def gradient(
         self, module: nn.Module, objective: Objective, draw: Draw | Sample, aux: Tensor | None = None
@@ -181,7 +188,7 @@ class PlainAccess:
         extra = None if aux is None else in_turn(aux, len(draw.y))
         self.events.append(NON_PRIVATE)
         named = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        size = len(draw.y) if module.training else CHUNK
+        size = len(draw.y) if module.training else min(CHUNK, at_once(draw.x, dense=draw.y.dim() > 1))
         beside = [None] * -(-len(draw.y) // size) if extra is None else torch.split(extra, size)
         gradient, total = dict[str, Tensor](), 0.0
         for x, y, other in zip(torch.split(draw.x, size), torch.split(draw.y, size), beside, strict=True):
@@ -200,13 +207,13 @@ class PlainAccess:
         total = cast.sum(dim=1, keepdim=True)
         return (cast / total.clamp(min=1.0)).sum(dim=0)
 
-    def measure(self, module: nn.Module, statistic: Objective, split: Split, *, chunk: int = 256) -> float:
+    def measure(self, module: nn.Module, statistic: Objective, split: Split, *, chunk: int | None = None) -> float:
         """Mean of a per-example statistic over a split, in evaluation mode; NaN for an empty split."""
         self.events.append(NON_PRIVATE)
         rows = self.splits.get(split)
         if rows is None or len(rows.y) == 0:
             return float("nan")
-        training = module.training
+        training, chunk = module.training, chunk or at_once(rows.x, dense=rows.y.dim() > 1)
         module.eval()
         with torch.no_grad():
             values = [
@@ -223,25 +230,18 @@ def open_access(
     """Open the plain door for one request. `seed` fixes which rows are drawn and how they are augmented.
 
     Raises:
-        ValueError: the batch size is not positive.
+        ValueError: the batch size is not positive, or classes shall be balanced and the labels are masks.
     """
-    if batch < 1:
-        raise ValueError(f"batch must be at least 1, found {batch}")
+    found = [] if batch >= 1 else [f"batch must be at least 1, found {batch}"]
+    if balance and splits["train"].y.dim() > 1:
+        found.append(
+            f"balance needs a label an example, found masks of {list(splits['train'].y.shape[1:])}: say balance: false"
+        )
+    if found:
+        raise ValueError("; ".join(found))
     generator = torch.Generator().manual_seed(seed)
     stream = minibatches(splits["train"].y, batch=batch, balance=balance, generator=generator)
     return PlainAccess(splits, batch, stream, generator, augment)
-
-
-def in_turn(aux: Tensor, rows: int) -> Tensor:
-    """Of aux (A, K, ...) one thing a row, (rows, ...): one after the other, and from the start again.
-
-    Raises:
-        ValueError: aux has fewer than two axes, or nothing in it.
-    """
-    if aux.dim() < 2 or 0 in aux.shape[:2]:
-        raise ValueError(f"aux must be (A, K, ...) with A and K at least 1, found {tuple(aux.shape)}")
-    flat = aux.flatten(0, 1)
-    return flat[torch.arange(rows, device=aux.device) % len(flat)]
 
 
 def ballots(rows: Rows, assign: Assign, bins: int) -> Tensor:

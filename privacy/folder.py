@@ -26,5 +26,5 @@ class Folder(Protocol):
         ...
 
     def remove(self, name: str) -> None:
-        """Remove; nothing happens where there is nothing of that name."""
+        """Remove; nothing happens where there is nothing of that name. After a loss of power it may be there again."""
         ...

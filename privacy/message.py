@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import struct
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,7 +70,17 @@ def to_bytes(message: Message) -> bytes:
     """
     facts = json.dumps(dict(message.facts), sort_keys=True, allow_nan=False)
     tensors = {name: message.tensors[name].detach().cpu().contiguous() for name in sorted(message.tensors)}
-    return safetensors.torch.save(tensors, metadata={FACTS: facts})
+    if sys.byteorder == "big":
+        return safetensors.torch.save(tensors, metadata={FACTS: facts})
+    # What `save` does, without its numpy views: they cost more than a round's other bookkeeping. `tensors` keeps what
+    # the pointers point at.
+    said = {
+        name: safetensors.TensorSpec(
+            dtype=str(t.dtype).removeprefix("torch."), shape=list(t.shape), data_ptr=t.data_ptr(), data_len=t.nbytes
+        )
+        for name, t in tensors.items()
+    }
+    return bytes(safetensors.serialize(said, metadata={FACTS: facts}))
 
 
 def from_bytes(data: bytes) -> Message:
@@ -127,9 +138,14 @@ def _refused(constant: str) -> None:
     raise ValueError(f"{constant} is not a number that a message may carry")
 
 
-def sealed(data: bytes) -> bytes:
-    """The bytes behind their sha256, for what is kept on a disk and must be noticed when a bit of it flips."""
-    return hashlib.sha256(data).digest() + data
+def sealed(*parts: bytes) -> bytes:
+    """The parts, one after the other, behind their sha256: for what is kept on a disk and must be noticed when a bit of
+    it flips.
+    """
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(part)
+    return b"".join([whole.digest(), *parts])
 
 
 def unsealed(data: bytes) -> bytes:
@@ -138,6 +154,7 @@ def unsealed(data: bytes) -> bytes:
     Raises:
         Malformed: the bytes are not what was sealed.
     """
-    if hashlib.sha256(data[32:]).digest() != data[:32]:
+    body = data[32:]
+    if hashlib.sha256(body).digest() != data[:32]:
         raise Malformed(f"{len(data)} bytes do not match their checksum: the file is damaged")
-    return data[32:]
+    return body

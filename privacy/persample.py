@@ -31,7 +31,7 @@ def patient_gradients(
 
     Args:
         module: without buffers (`privacy.modules.unfit`). objective: (forward, batch) -> losses (K,) of one patient.
-        x: (U, K, ...). y: (U, K). weight: (U, K), each row sums to 1. aux: (U, K, ...) or None.
+        x: (U, K, ...). y: (U, K) or (U, K, *spatial). weight: (U, K), each row sums to 1. aux: (U, K, ...) or None.
 
     Returns:
         By name of each parameter that requires a gradient: (U, *shape); and the losses (U,). Parameters that the

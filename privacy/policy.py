@@ -25,11 +25,13 @@ REQUESTS = (
     "evaluate",
     "audit",
     "pool",
+    "route",
     "report",
     "holds",
 )
-COORDINATOR, SITES = "coordinator", "sites"
-"""Who gets what a reply holds: the coordinator alone, or through it every other site as it is or in a mixture."""
+COORDINATOR, SITES, OUTSIDE = "coordinator", "sites", "outside"
+"""Who gets what a reply holds: the coordinator alone, or through it every other site as it is or in a mixture, or
+hospitals outside the federation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +56,8 @@ class Policy:
 
     requests: the requests that it answers at all. algorithms: methods that it trains by; null = any. recipients:
     who may get an answer: the coordinator; and `sites`, where methods may hand what this site says on to all others,
-    not only merged with what they say (APPLE's cores). pooling: whether its images may leave, for the central baseline
+    not only merged with what they say (APPLE's cores); and `outside`, where its models are handed to hospitals that
+    take no part in the federation (test-time routing). pooling: whether its images may leave, for the central baseline
     or as shared images (`synthesis: real`). max_bytes: the largest reply. budget: the most that a patient may be
     charged; null = no limit, and no promise. public: facts that the hospital declares public and therefore outside any
     guarantee; null = counts without a budget, nothing with one, because who promises something says himself what he
@@ -79,10 +82,13 @@ class Policy:
             found.append(f"policy.requests: unknown {', '.join(unknown)}; known are {', '.join(REQUESTS)}")
         if unknown := sorted(set(self.public or ()) - {"counts"}):
             found.append(f"policy.public: unknown {', '.join(unknown)}; known is counts")
-        if unknown := sorted(set(self.recipients) - {COORDINATOR, SITES}):
-            found.append(f"policy.recipients: unknown {', '.join(unknown)}; known are {COORDINATOR}, {SITES}")
-        if SITES in self.recipients and COORDINATOR not in self.recipients:
-            found.append(f"policy.recipients: {SITES} get everything through the coordinator; say {COORDINATOR} too")
+        if unknown := sorted(set(self.recipients) - {COORDINATOR, SITES, OUTSIDE}):
+            found.append(
+                f"policy.recipients: unknown {', '.join(unknown)}; known are {COORDINATOR}, {SITES}, {OUTSIDE}"
+            )
+        if self.recipients and COORDINATOR not in self.recipients:
+            others = ", ".join(sorted(self.recipients))
+            found.append(f"policy.recipients: {others} get everything through the coordinator; say {COORDINATOR} too")
         if self.max_bytes < 1:
             found.append(f"policy.max_bytes must be at least 1, found {self.max_bytes}")
         if self.max_failures < 0:

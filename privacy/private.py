@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from privacy.access import Assign, Augment, Batch, Draw, Gradient, Objective, Rows, Sample, Split, ballots
+from privacy.chunks import at_once
 from privacy.dpsgd import private_gradient
 from privacy.entropy import Source, choices, chosen, generator
 from privacy.events import NON_PRIVATE, Event, Gaussian, Part, PoissonSampled, composed
@@ -30,8 +31,6 @@ from privacy.persample import CHUNK, patient_gradients, without_strays
 from privacy.protection import Protection
 from privacy.roof import Roof
 from privacy.units import Units, Views, all_views, some_views, units_of
-
-ROWS = 256  # of which a statistic is measured at a time
 
 
 @dataclass
@@ -97,7 +96,7 @@ class PrivateAccess:
         return len(self.splits[split].y) if split in self.splits else 0
 
     def shares(self, classes: int) -> Tensor:
-        """How common each class is among training patients, a patient's vote shared by their rows; noised.
+        """How common each class is among training patients, a patient's vote shared by their rows or pixels; noised.
 
         Without `counts_noise` uniform: they were not paid for.
         """
@@ -108,7 +107,8 @@ class PrivateAccess:
         rows, units = self.splits["train"], self.units["train"]
         votes = torch.zeros(len(units.sizes), classes, dtype=torch.float64)
         whose = torch.repeat_interleave(torch.arange(len(units.sizes)), units.sizes)
-        votes.index_put_((whose, rows.y.cpu()[units.order]), torch.ones(len(whose), dtype=torch.float64), True)
+        y = rows.y.cpu().reshape(len(rows.y), -1)[units.order]
+        votes.index_add_(0, whose, torch.stack([(y == c).sum(dim=1) for c in range(classes)], dim=1).double())
         noised = vote_histogram(votes, noise_multiplier=noise, source=self.source)
         self.booked.append(Part(self.protection.cut, "train", noised.event))
         counts = noised.value.clamp(min=1.0)
@@ -204,15 +204,15 @@ class PrivateAccess:
         random = torch.Generator()
         random.set_state(use.state)
         given = torch.zeros(0) if aux is None else self._given(len(index), len(aux))
-        chunk = self.protection.chunk or _chunk(math.prod(rows.x.shape[1:]) * index.shape[1])
+        least = CHUNK if rows.y.dim() == 1 else 1
+        chunk = self.protection.chunk or _chunk(math.prod(rows.x.shape[1:]) * index.shape[1], least)
         for own in torch.split(torch.arange(len(index)), chunk) or (torch.arange(0),):
-            x = rows.x[index[own]]
+            x, y = rows.x[index[own]], rows.y[index[own]]
             if self.augment is not None and not use.full and len(own):
-                x = self.augment(x.flatten(0, 1), random).reshape(x.shape)
+                moved, along = self.augment(x.flatten(0, 1), y.flatten(0, 1), random)
+                x, y = moved.reshape(x.shape), along.reshape(y.shape)
             extra = None if aux is None else aux[given[own].to(aux.device)]
-            of_each, _ = patient_gradients(
-                module, objective, x, rows.y[index[own]], weight[own].to(x), extra, chunk=chunk
-            )
+            of_each, _ = patient_gradients(module, objective, x, y, weight[own].to(x), extra, chunk=chunk)
             kept, strays = without_strays(of_each)
             if strays:
                 self.strays.append(strays)
@@ -272,7 +272,7 @@ def _per_patient(module: nn.Module, statistic: Objective, rows: Rows, units: Uni
     with torch.no_grad():
         parts = [
             statistic(module, Batch(rows.x[index], rows.y[index])).double().cpu()
-            for index in torch.split(units.order, ROWS)
+            for index in torch.split(units.order, at_once(rows.x, dense=rows.y.dim() > 1))
         ]
     module.train(training)
     whose = torch.repeat_interleave(torch.arange(len(units.sizes)), units.sizes)
@@ -280,9 +280,9 @@ def _per_patient(module: nn.Module, statistic: Objective, rows: Rows, units: Uni
     return sums / units.sizes
 
 
-def _chunk(size: int) -> int:
+def _chunk(size: int, least: int) -> int:
     """How many patients of `size` numbers at a time: as was fastest (benchmarks/private_step.py), and has room."""
-    return max(CHUNK, min(256, 2**18 // max(1, size)))
+    return max(least, min(256, 2**18 // max(1, size)))
 
 
 @contextmanager

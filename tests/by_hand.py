@@ -1,11 +1,15 @@
-"""What slow second implementations of methods share: sites, the batches that each draws, who is there, and the mean."""
+"""What tests of methods share: sites, training over them with lost replies, and the parts of slow second
+implementations, which are the batches that each site draws, who is there, plain steps, and the mean."""
 
 from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -15,30 +19,61 @@ from federation.descent import Work
 from federation.engine import InProcess
 from federation.fedavg import FedAvg
 from federation.models.cnn import Cnn
-from federation.parameters import mean
 from federation.randomness import derived
 from federation.rehearsal import initial_parameters
 from federation.rounds import Outcome, Schedule, sampled
 from federation.task import Task
 from privacy.access import Rows, batches_per_epoch, minibatches
+from privacy.protection import Protection
 
 
-def images(seed: int, n: int) -> dict[str, Rows]:
+def images(seed: int, n: int, side: int = 8) -> dict[str, Rows]:
+    """Splits of small square images; the difference between classes grows with the seed, so that sites differ."""
     g = torch.Generator().manual_seed(seed)
     y = torch.randint(0, 2, (n,), generator=g)
-    x = torch.rand(n, 1, 8, 8, generator=g) + 0.3 * y[:, None, None, None] * seed
+    x = torch.rand(n, 1, side, side, generator=g) + 0.3 * y[:, None, None, None] * seed
     return {"train": Rows(x, y, torch.arange(n)), "validation": Rows(x[:4], y[:4], torch.arange(4))}
+
+
+def alone(seed: int, shift: float = 0.0) -> dict[str, Rows]:
+    """A table in double precision in which every patient has one row, so that a patient's mean is the row."""
+    rows = rig.table(seed, shift=shift)
+    return {split: Rows(r.x.double(), r.y, torch.arange(len(r.y))) for split, r in rows.items()}
 
 
 NAMES = ("a", "b", "c")
 TABLES = {"a": rig.table(1), "b": rig.table(2, shift=0.7), "c": rig.table(3, n=10, shift=-0.4)}
+UNEVEN = {**TABLES, "b": rig.table(2, n=30, shift=0.7)}  # no two sites have as many patients
 IMAGES = {"a": images(1, 9), "b": images(2, 14), "c": images(3, 6)}
 CNN = Task(Cnn(widths=(8, 8), norm="batch"), (1, 8, 8), 2)
 KINDS = {"mlp": (rig.task(), TABLES), "batch norm": (CNN, IMAGES)}
+UNEVEN_KINDS = [pytest.param(rig.task(), UNEVEN, id="mlp"), pytest.param(CNN, IMAGES, id="batch norm")]
 SGD = Work(optimizer="sgd", lr=0.05, batch=4, epochs=2)
 ADAM = Work(optimizer="adam", lr=0.02, batch=4, epochs=2)
+BRIEF = Work(optimizer="sgd", lr=0.1, batch=5)  # one epoch
 LOST = frozenset({(2, "c"), (4, "b")})  # c is there from round 3 on: its first reply is lost
+LOST_LATER = frozenset({(2, "a"), (3, "b")})  # both had a reply merged in round 1
+LOST_OF_ALL = frozenset({(2, "a"), (2, "b"), (3, "c")})  # with PARTICIPATION b is not asked in round 2
 ROUNDS, PARTICIPATION = 5, 0.67
+
+
+def trained(
+    algorithm: Algorithm,
+    sites: Mapping[str, Mapping[str, Rows]] = UNEVEN,
+    task: Task | None = None,
+    work: Work = BRIEF,
+    lost: frozenset[tuple[int, str]] = frozenset(),
+    *,
+    protection: Protection | None = None,
+    **schedule: Any,
+) -> tuple[Outcome, dict[str, rig.Hospital]]:
+    """Training as it is, of `rig.task()` where no task is named: four rounds unless the schedule says otherwise."""
+    task = task or rig.task()
+    crew = rig.federation(algorithm, sites, task=task, work=work)
+    crew = {name: replace(hospital, protection=protection) for name, hospital in crew.items()}
+    rounds = Schedule(**{"rounds": 4, "quorum": 0.3, **schedule})
+    engine = rig.Lossy(InProcess(crew), lost)
+    return rig.train(algorithm, crew, task=task, work=work, schedule=rounds, engine=engine), crew
 
 
 @functools.cache
@@ -52,19 +87,15 @@ def run(
     lost: frozenset[tuple[int, str]] = LOST,
     task: Task | None = None,
 ) -> tuple[Outcome, dict[str, rig.Hospital]]:
-    """Training as it is, with absent sites and lost replies unless told otherwise. Kept: do not write on the result."""
+    """`trained` with absent sites and lost replies unless told otherwise. Kept: do not write on the result."""
     own, sites = KINDS[kind]
-    task = task or own
-    crew = rig.federation(algorithm, sites, task=task, work=work)
-    schedule = Schedule(rounds=rounds, participation=participation, quorum=0.3)
-    engine = rig.Lossy(InProcess(crew), lost)
-    return rig.train(algorithm, crew, task=task, work=work, schedule=schedule, engine=engine), crew
+    return trained(algorithm, sites, task or own, work, lost, rounds=rounds, participation=participation)
 
 
-def present(round_: int) -> list[str]:
+def present(round_: int, lost: frozenset[tuple[int, str]] = LOST, participation: float = PARTICIPATION) -> list[str]:
     """The sites whose replies of this round are merged."""
-    asked = sampled(NAMES, PARTICIPATION, derived(0, "participation", round_))
-    return [site for site in asked if (round_, site) not in LOST]
+    asked = sampled(NAMES, participation, derived(0, "participation", round_))
+    return [site for site in asked if (round_, site) not in lost]
 
 
 def network(task: Task, params: Mapping[str, Tensor] | None = None) -> nn.Module:
@@ -89,10 +120,43 @@ def slopes(module: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(loss, list(module.parameters())))
 
 
+def descend(
+    module: nn.Module,
+    rows: Rows,
+    round_: int,
+    site: str,
+    work: Work = SGD,
+    pull: Callable[[str, Tensor], Tensor | float] = lambda name, p: 0.0,
+) -> None:
+    """Plain SGD over the batches of a site's round, in place; `pull` is added to each parameter's slope."""
+    module.train()
+    for x, y in batches(rows, round_, site, work):
+        grads = slopes(module, x, y)
+        with torch.no_grad():
+            for (name, p), g in zip(module.named_parameters(), grads, strict=True):
+                p.sub_(work.lr * (g + pull(name, p)))
+
+
+def mixed(states: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> dict[str, Tensor]:
+    """Weighted mean of models, whatever the weights sum to; counters take the maximum."""
+    total = sum(weights)
+    return {
+        name: torch.stack([w / total * s[name].double() for w, s in zip(weights, states, strict=True)]).sum(0).float()
+        if value.is_floating_point()
+        else torch.stack([s[name] for s in states]).amax(0)
+        for name, value in states[0].items()
+    }
+
+
 def averaged(models: list[nn.Module], weights: list[float]) -> nn.Module:
     result = copy.deepcopy(models[0])
-    result.load_state_dict(dict(mean([model.state_dict() for model in models], weights)))
+    result.load_state_dict(mixed([model.state_dict() for model in models], weights))
     return result
+
+
+def part(params: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    """The parameters of the submodule `name`, under the names that they have there."""
+    return {key.removeprefix(f"{name}."): value for key, value in params.items() if key.startswith(f"{name}.")}
 
 
 def agree(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float = 2e-5) -> None:

@@ -16,7 +16,9 @@ from federation.fedsld import FedSld
 from federation.local import Local
 from federation.moon import Moon
 from federation.scaffold import Scaffold
+from federation.task import Task
 from personalize import AnyAlgorithm
+from personalize.adaptation_rotation import FedTurns
 from personalize.apfl import Apfl
 from personalize.apple import Apple
 from personalize.cusfl import CusFL
@@ -28,6 +30,7 @@ from personalize.fedrep import FedRep
 from personalize.fedrod import FedRod
 from personalize.fenda import Fenda
 from personalize.heurfedamp import HeurFedAMP
+from personalize.iopfl import IopFL
 from personalize.moe import MoE
 from personalize.partial import Partial
 from personalize.perfcl import PerFCL
@@ -68,7 +71,11 @@ ALL = [
     PGFed(name="pgfedmo", beta=0.5),
     FedFomo(),
     HeurFedAMP(),
+    IopFL(),
+    FedTurns(),
 ]
+SHAPED = {"moon", "fedrod", "apfl", "moe", "fenda", "perfcl", "cusfl"}
+"""Methods whose own code sees logits or features, and so whether there is one an example or one a pixel."""
 PRIVATELY = {"pgfed": PGFed(eta_2=0.0), "pgfedmo": PGFed(name="pgfedmo", beta=0.5, eta_2=0.0)}
 """Settings with which a method may run privately, where its own are refused."""
 
@@ -83,15 +90,22 @@ def names() -> set[str]:
 
 def with_work(algorithms, adam: Work, sgd: Work) -> list:
     """(method, local work that it accepts) as pytest parameters."""
-
-    def wants(one) -> bool:
-        return any("sgd" in text for text in one.complaints(one.network(rig.task()), adam, False))
-
-    return [pytest.param(one, sgd if wants(one) else adam, id=one.name) for one in algorithms]
+    return [pytest.param(one, work_of(one, adam, sgd), id=one.name) for one in algorithms]
 
 
-def private() -> list:
+def work_of(one, adam: Work, sgd: Work) -> Work:
+    """The local work that a method accepts."""
+    return sgd if any("sgd" in text for text in one.complaints(one.network(rig.task()), adam, False)) else adam
+
+
+def private(task: Task | None = None) -> list:
     """Those that may be trained privately on a network without buffers."""
-    work = Work(optimizer="sgd", lr=0.05)
+    work, task = Work(optimizer="sgd", lr=0.05), task or rig.task()
     settled = [PRIVATELY.get(one.name, one) for one in ALL]
-    return [one for one in settled if not one.complaints(one.network(rig.task()), work, True)]
+    return [one for one in settled if not one.complaints(one.network(task), work, True)]
+
+
+def fit(task: Task) -> list:
+    """Those that take such a task."""
+    work = Work(optimizer="sgd", lr=0.05)
+    return [one for one in ALL if not one.complaints(one.network(task), work, False)]

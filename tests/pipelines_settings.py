@@ -6,8 +6,8 @@ from typing import Any
 
 from pipelines.run import CONFIGS
 
-RUNS = sorted(path for path in CONFIGS.glob("*.yaml") if "\nbase:" not in path.read_text())
-"""Every shipped configuration of a run; the others are studies, which are made of runs."""
+RUNS = sorted(path for path in CONFIGS.glob("*.yaml") if "\nsites:" in path.read_text())
+"""Every shipped configuration of a run; the others are studies, made of runs, and that of a hospital outside."""
 
 BASE: dict[str, Any] = {
     "name": "tiny",

@@ -13,7 +13,9 @@ from federation.algorithm import Algorithm
 from federation.conversation import once, remembered
 from federation.descent import Site, Work
 from federation.engine import Answers, InProcess, Worker
+from federation.models.cnn import Norm
 from federation.models.mlp import Mlp, MlpModule
+from federation.models.unet import UNet
 from federation.participant import participate, prune
 from federation.randomness import derived, seeded
 from federation.rehearsal import initial_parameters, rehearse
@@ -76,6 +78,22 @@ def table(seed: int, n: int = 24, d: int = 4, *, shift: float = 0.0) -> dict[str
 
 def task(d: int = 4, hidden: tuple[int, ...] = (6,)) -> Task:
     return Task(Mlp(hidden=hidden), (d,), 2)
+
+
+def scenes(seed: int, n: int = 4, side: int = 8, *, shift: float = 0.0) -> dict[str, Rows]:
+    """Splits of small images with masks of three classes: how bright a place is; `shift` makes sites differ."""
+    g = torch.Generator().manual_seed(seed)
+    x = torch.rand(n + 4, 1, side // 2, side // 2, generator=g).repeat_interleave(2, -1).repeat_interleave(2, -2)
+    y = ((x[:, 0] > 0.4 + shift).long() + (x[:, 0] > 0.7 + shift).long()).long()
+    x, patient = x + 0.2 * torch.randn(x.shape, generator=g), torch.arange(n + 4) // 2
+    return {
+        "train": Rows(x[:n], y[:n], patient[:n]),
+        "validation": Rows(x[n:], y[n:], patient[n:]),
+    }
+
+
+def dense_task(side: int = 8, norm: Norm = "batch") -> Task:
+    return Task(UNet(width=4, levels=1, norm=norm), (1, side, side), 3, "segmentation")
 
 
 @dataclass

@@ -6,5 +6,6 @@ from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
 from federation.models.resnet import ResNet18
+from federation.models.unet import UNet
 
-AnyModel: TypeAlias = Cam | Cnn | Mlp | ResNet18
+AnyModel: TypeAlias = Cam | Cnn | Mlp | ResNet18 | UNet

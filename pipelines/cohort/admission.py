@@ -11,7 +11,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -31,12 +31,18 @@ class Examples:
 
     images: (K, *inputs) float32. lesion, gland: (K, *spatial) uint8, 0 or 1, or (K, 0) where such masks make no sense.
     position: (K,) float32, slice index from inferior to superior; 0 for a whole volume, a picture or a line of a table.
+    mask: (K, *spatial) uint8, label maps of pictures, 0 = background; (K, 0) where there are none.
     """
 
     images: Array
     lesion: NDArray[np.uint8]
     gland: NDArray[np.uint8]
     position: NDArray[np.float32]
+    mask: NDArray[np.uint8] = field(default_factory=lambda: no_masks(0))
+
+    def __post_init__(self) -> None:
+        if self.mask.shape[1:] == (0,):  # no map of nobody is none of each
+            object.__setattr__(self, "mask", no_masks(len(self.images)))
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,8 @@ class Waiting:
 @dataclass(frozen=True)
 class Opened:
     """A hospital's files, whose settings are in order. files: how many there are. ignored: of another format.
-    unselected: series, or lines of a table, that the settings did not ask for. unit: of the examples' values.
+    unselected: series, or lines of a table, that the settings did not ask for. unit: of the examples' values. classes:
+    what the values of label maps stand for, 1 = the first; empty where there are no such maps.
     """
 
     waiting: tuple[Waiting, ...]
@@ -71,6 +78,7 @@ class Opened:
     ignored: int
     unselected: int
     unit: str
+    classes: tuple[str, ...] = ()
 
 
 def admitted(waiting: Sequence[Waiting], *, readers: int) -> Iterator[Admitted | Rejected]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,35 +23,14 @@ from pipelines.cohort.labels import GlandMask
 from pipelines.cohort.partition import Divided, Part, dealing_code, divided, written
 from pipelines.cohort.pseudonym import normalized, pseudonym
 from pipelines.cohort.split import SPLITS, Fold, division_code
+from pipelines.cohort.stored import Cohort as Cohort
+from pipelines.cohort.stored import from_message as from_message
+from pipelines.cohort.stored import to_message as to_message
 from pipelines.cohort.study import Rejected
 from pipelines.cohort.survey import survey as survey
 from pipelines.cohort.taking import Taken, kept, natural, take
-from privacy.message import Json, Message
-
-
-@dataclass(frozen=True, eq=False)
-class Cohort:
-    """The examples of one hospital, sorted by pseudonym, study and position.
-
-    images: (n, *inputs) float32: slices (1, H, W), volumes (1, D, H, W), pictures (C, H, W) or features (F,). labels:
-    (n,) int64, 0 or 1. patient: (n,) int64, index into `patients`. position: (n,) float32, slice index in its study,
-    0 = most inferior. lesion, gland: (n, *spatial) uint8, 0 where unknown, or (n, 0) where such masks make no sense.
-    split: (n,) int8, 0 = train, 1 = validation, 2 = test. patients: pseudonyms, sorted. unit: of the images' values.
-    recipe: `images`, the settings by which examples were made; `scale`, the moments that normalized features; `axes`,
-    onto which they were projected, where they were; and how patients were divided: `independent`, and the `cut`, a
-    keyed name of the division (see `split.division_code`).
-    """
-
-    images: Tensor
-    labels: Tensor
-    patient: Tensor
-    position: Tensor
-    lesion: Tensor
-    gland: Tensor
-    split: Tensor
-    patients: tuple[str, ...]
-    unit: str = ""
-    recipe: Mapping[str, Json] = field(default_factory=dict)
+from pipelines.cohort.targets import Target
+from privacy.message import Json
 
 
 class Reading(NamedTuple):
@@ -83,6 +62,8 @@ def read_cohort(
     scratch: Path | None = None,
     fold: Fold | None = None,
     part: Part | None = None,
+    target: Target | None = None,
+    classes: tuple[str, ...] = (),
 ) -> Reading:
     """Read, check, prepare, label, de-identify and split all studies of a hospital.
 
@@ -91,6 +72,8 @@ def read_cohort(
     withdrawal. test: those who alone are the test split. readers: studies read at a time; it does not change the
     result. scale: moments of all sites' training patients, by which features are normalized; without it they stay raw.
     scratch: a folder on whose disk examples are put down, in files without a name; the cohort's images lie there.
+    target: masks that are learnt, which every study must have. classes: of pictures' label maps, 1 = the first; () =
+    all that the source names, in its order.
 
     Returns:
         The cohort; the studies that were not used, with reasons; names; and counts: `files`, `ignored_files`,
@@ -102,7 +85,7 @@ def read_cohort(
     Raises:
         ValueError: settings are wrong (a folder is missing, nothing matches, ...); all problems at once.
     """
-    opened = open_source(source, labels, images, gland)
+    opened = open_source(source, labels, images, gland, target, classes)
     names = {found.patient: pseudonym(key, found.patient) for found in opened.waiting if found.patient}
     out = _named_by(exclude, names)
     # With the names as given: which of them are here must not change how the others are divided.
@@ -110,8 +93,7 @@ def read_cohort(
     # In the order in which they are kept, which does not depend on that of the files.
     ordered = sorted(opened.waiting, key=lambda found: (names.get(found.patient, ""), natural(found.study)))
     waiting = [found for found in ordered if found.patient not in out]
-    shape = images.columns if isinstance(images, Features) else images.inputs
-    taken, refused, parts = take(waiting, shape, readers, scratch)
+    taken, refused, parts = take(waiting, _shape(images), readers, scratch, masks=bool(opened.classes))
     rejected = (*opened.rejected, *refused)
     positive = _labels(taken)
     how: Mapping[str, Any] = {"seed": seed, "independent": independent, "key": key, "fold": fold}
@@ -120,7 +102,8 @@ def read_cohort(
     cut = division_code(fractions, test=[*map(normalized, test)], part=said, **how)
     of_source = _of_source(part, done, len(taken), independent)
     taken, parts = (taken, parts) if part is None else kept(taken, parts, done.splits)
-    cohort = _assembled(taken, parts, names, done.splits, opened.unit)
+    recipe = {"independent": independent, "cut": cut, **_asked(said, target, opened.classes)}
+    cohort = replace(_assembled(taken, parts, names, done.splits, opened.unit), recipe=recipe)
     facts: dict[str, Json] = {
         **_found(opened, taken, rejected),
         "excluded": len(opened.waiting) - len(waiting),
@@ -129,11 +112,19 @@ def read_cohort(
         **of_source,
         **_counts(cohort),
     }
-    cohort = replace(cohort, recipe={"independent": independent, "cut": cut, **({"part": said} if said else {})})
     partition = None if part is None else written(part, done, positive, names)
-    return Reading(
-        _scaled(cohort, images, scale), rejected, facts, {names[s.patient]: s.patient for s in taken}, partition
-    )
+    named = {names[s.patient]: s.patient for s in taken}
+    return Reading(_scaled(cohort, images, scale), rejected, facts, named, partition)
+
+
+def _shape(images: AnyImages) -> tuple[int, ...]:
+    """Of an example before any projection."""
+    return images.columns if isinstance(images, Features) else images.inputs
+
+
+def _asked(part: dict[str, Json] | None, target: Target | None, classes: Sequence[str]) -> dict[str, Json]:
+    said: dict[str, Json] = {"part": part, "target": target, "classes": [*classes]}
+    return {name: value for name, value in said.items() if value}
 
 
 def _found(opened: Opened, taken: Sequence[Taken], rejected: Sequence[Rejected]) -> dict[str, Json]:
@@ -193,70 +184,6 @@ def training_moments(cohort: Cohort) -> Moments:
     return moments(cohort.images[cohort.split == SPLITS.index("train")])
 
 
-def to_message(cohort: Cohort) -> Message:
-    """A cohort in the form in which it is stored at the site."""
-    facts: dict[str, Json] = {"patients": list(cohort.patients), "unit": cohort.unit, "recipe": dict(cohort.recipe)}
-    return Message({name: getattr(cohort, name) for name in _tensor_names()}, facts)
-
-
-def from_message(message: Message) -> Cohort:
-    """The cohort that `to_message` gave.
-
-    Raises:
-        ValueError: a part is missing, or has the wrong type or shape, or a patient is in two splits; all at once.
-    """
-    patients = message.facts.get("patients")
-    missing = [name for name in _tensor_names() if name not in message.tensors]
-    if missing or not isinstance(patients, list):
-        absent = ", ".join([*missing, *([] if isinstance(patients, list) else ["patients"])])
-        raise ValueError(f"this message is not a cohort: without {absent}; ingest again")
-    parts: dict[str, Any] = {name: message.tensors[name] for name in _tensor_names()}
-    cohort = Cohort(**parts, patients=tuple(map(str, patients)), unit=str(message.facts.get("unit", "")))
-    recipe = message.facts.get("recipe")
-    cohort = replace(cohort, recipe=recipe if isinstance(recipe, dict) else {})
-    if problems := _problems(cohort):
-        raise ValueError(f"this message is not a cohort: {'; '.join(problems)}; ingest again")
-    return cohort
-
-
-def _tensor_names() -> list[str]:
-    return [part.name for part in fields(Cohort) if part.name not in ("patients", "unit", "recipe")]
-
-
-def _problems(cohort: Cohort) -> list[str]:
-    count = len(cohort.labels)
-    line, example = (count,), tuple(cohort.images.shape[1:])
-    none, spatial = (count, 0), (count, *example[1:])
-    picture = none if tuple(cohort.lesion.shape) == none else spatial
-    expected = {
-        "images": (torch.float32, (count, *example)),
-        "labels": (torch.int64, line),
-        "patient": (torch.int64, line),
-        "position": (torch.float32, line),
-        "lesion": (torch.uint8, picture),
-        "gland": (torch.uint8, picture),
-        "split": (torch.int8, line),
-    }
-    problems = [
-        f"{name} is {found.dtype} {tuple(found.shape)}, {dtype} {shape} is needed"
-        for name, (dtype, shape) in expected.items()
-        if ((found := getattr(cohort, name)).dtype, tuple(found.shape)) != (dtype, shape)
-    ]
-    return problems or _content_problems(cohort)
-
-
-def _content_problems(cohort: Cohort) -> list[str]:
-    problems = []
-    for name, limit in (("labels", 2), ("split", len(SPLITS)), ("patient", len(cohort.patients))):
-        values = getattr(cohort, name)
-        if len(values) and not (int(values.min()) >= 0 and int(values.max()) < limit):
-            problems.append(f"{name} goes from {int(values.min())} to {int(values.max())}, 0..{limit - 1} is allowed")
-    pairs = set(zip(cohort.patient.tolist(), cohort.split.tolist(), strict=True))
-    if len(pairs) > len({patient for patient, _ in pairs}):
-        problems.append("a patient is in two splits")
-    return problems
-
-
 def _assembled(
     taken: Sequence[Taken],
     parts: Mapping[str, Tensor],
@@ -277,6 +204,7 @@ def _assembled(
         split=_repeated([SPLITS.index(splits[study.patient]) for study in taken], lengths, torch.int8),
         patients=patients,
         unit=unit,
+        mask=parts["mask"],
     )
 
 

@@ -14,6 +14,7 @@ from pipelines.cohort.nifti import NiftiSource
 from pipelines.cohort.picture import Pictures, PictureSource, open_pictures
 from pipelines.cohort.prepare import Slices, Volumes
 from pipelines.cohort.studies import open_studies
+from pipelines.cohort.targets import Target
 
 Files: TypeAlias = DicomSource | NiftiSource | PictureSource | TableSource
 Labels: TypeAlias = MaskLabels | TableLabels
@@ -33,16 +34,43 @@ def misfit(source_kind: str, images: AnyImages) -> str | None:
     return f"source.kind: images of kind {images.kind} need {needs}, found {source_kind}"
 
 
-def open_source(source: Files, labels: Labels | None, images: AnyImages, gland: GlandMask | None) -> Opened:
+def unmasked(
+    source: Files, labels: Labels | None, images: AnyImages, gland: GlandMask | None, target: Target | None
+) -> list[str]:
+    """Why a source does not give the masks that are to be learnt, or about which pictures are to be cut."""
+    masks = isinstance(source, PictureSource) and source.masks is not None
+    problems = []
+    if target == "masks" and not masks:
+        problems.append("source.masks: missing, and the target is masks; say where the label maps of the pictures are")
+    if target == "gland" and gland is None:
+        problems.append("gland: missing, and it is the target; say where the gland masks are")
+    if target == "lesion" and not isinstance(labels, MaskLabels):
+        problems.append("labels: the target is lesion, which needs masks; give labels of kind mask")
+    if isinstance(images, Pictures) and images.fit == "around" and not masks:
+        problems.append("images.fit: around needs source.masks, about which to cut; give them, or squash or crop")
+    return problems
+
+
+def open_source(
+    source: Files,
+    labels: Labels | None,
+    images: AnyImages,
+    gland: GlandMask | None,
+    target: Target | None = None,
+    classes: tuple[str, ...] = (),
+) -> Opened:
     """Everything that waits in a hospital's files. labels: None = nothing is known of studies; every label is then 0.
+    target, classes: see `read_cohort`.
 
     Raises:
         ValueError: settings are wrong; all problems at once.
     """
+    if problems := unmasked(source, labels, images, gland, target):
+        raise ValueError("; ".join(problems))
     if isinstance(source, PictureSource) and isinstance(images, Pictures):
-        return open_pictures(source, images)
+        return open_pictures(source, images, target, classes)
     if isinstance(source, TableSource) and isinstance(images, Features):
         return open_lines(source, images)
     if isinstance(source, DicomSource | NiftiSource) and isinstance(images, Slices | Volumes):
-        return open_studies(source, labels, images, gland)
+        return open_studies(source, labels, images, gland, target)
     raise ValueError(misfit(source.kind, images))

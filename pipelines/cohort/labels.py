@@ -1,4 +1,4 @@
-"""What is known about a patient: lesion and gland masks in NIfTI files, or a table of labels.
+"""What is known about a patient: lesion and gland masks in files, or a table of labels.
 
 Settings are checked and small files (name mappings, tables) are read once, by `open_masks` and `open_table`; what is
 missing or contradictory for one patient later rejects that study only.
@@ -31,6 +31,7 @@ class MaskLabels:
     visits. names: a JSON object, or a CSV file with a header line, that maps the patient's identifier in the images to
     what stands for {patient}; a key may also be the identifier, an underscore and a date or visit. Where identifiers
     themselves have underscores, give each patient a key of his own, or `P1_2` is taken for a visit of `P1`.
+    segment: of files that are DICOM Segmentations, the segment's label, or the name of its concept; null = all.
     minimum_pixels: how many mask pixels make a slice positive, counted on the prepared slices, so that it is the same
     area at every hospital.
     """
@@ -41,6 +42,7 @@ class MaskLabels:
     folder: str
     pattern: str = "{patient}.nii.gz"
     names: str | None = None
+    segment: str | None = None
     minimum_pixels: int = 3
 
     def __post_init__(self) -> None:
@@ -60,6 +62,7 @@ class GlandMask:
     folder: str
     pattern: str = "{patient}.nii.gz"
     names: str | None = None
+    segment: str | None = None
 
     def __post_init__(self) -> None:
         if problems := _pattern_problems(self.pattern):
@@ -89,13 +92,14 @@ class Masks:
     """A checked folder of masks.
 
     names: identifier in the images -> names in the masks' files, of which there must be one; None = the same.
-    unreadable: numbers of the mapping's lines, or pairs, that cannot be read.
+    unreadable: numbers of the mapping's lines, or pairs, that cannot be read. segment: see `MaskLabels`.
     """
 
     folder: Path
     pattern: str
     names: Mapping[str, frozenset[str]] | None
     unreadable: tuple[int, ...] = ()
+    segment: str | None = None
 
 
 class Row(NamedTuple):
@@ -133,7 +137,7 @@ def open_masks(settings: MaskLabels | GlandMask, where: str) -> Masks:
             problems.append(f"{where}.names: {settings.names!r} is not a mapping of names ({error})")
     if problems:
         raise ValueError("; ".join(problems))
-    return Masks(Path(settings.folder).resolve(), settings.pattern, names, broken)
+    return Masks(Path(settings.folder).resolve(), settings.pattern, names, broken, settings.segment)
 
 
 def find_mask(masks: Masks, patient: str, *, missing: str, session: str = "", visits: int = 1) -> Path:

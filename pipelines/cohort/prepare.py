@@ -23,12 +23,14 @@ THICKEST_PIXEL = 1.5  # of the distance between slices: beyond it, the stack was
 
 @dataclass(frozen=True, kw_only=True)
 class Slices:
-    """Axial slices of volumes, each an example (1, size, size).
+    """Axial slices of volumes, each an example (context, size, size).
 
     values: ADC in 1e-3 mm²/s (a study in no known unit is refused), or standardized per study where the unit means
     nothing. spacing_mm: edge of the square pixels. size: pixels along each side; a slice is cut or filled with 0 about
-    the gland's centroid, or about the image's centre where no gland mask is given. slices: all, or those that show the
-    gland.
+    the `centre`: of the gland's mask where one is given, or of the image, as it must be where the gland is what is to
+    be found. slices: all, or those that show the gland. context: 1 = the slice alone; 3 = the slice between its lower
+    and its upper neighbour, as channels, each as far away as the study was acquired; a slice at an end stands in for
+    the neighbour that it lacks. Labels and masks are those of the slice itself.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -37,7 +39,9 @@ class Slices:
     values: Values = "adc"
     spacing_mm: float = 1.5
     size: int = 48
+    centre: Literal["gland", "image"] = "gland"
     slices: Literal["all", "gland"] = "all"
+    context: Literal[1, 3] = 1
 
     def __post_init__(self) -> None:
         if problems := [*_outside("spacing_mm", self.spacing_mm, 0.1, 10), *_outside("size", self.size, 8, 1024)]:
@@ -46,7 +50,7 @@ class Slices:
     @property
     def inputs(self) -> tuple[int, ...]:
         """Shape of one example."""
-        return (1, self.size, self.size)
+        return (self.context, self.size, self.size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +66,7 @@ class Volumes:
     values: Values = "adc"
     spacing_mm: float = 1.5
     size: int = 48
+    centre: Literal["gland", "image"] = "gland"
     depth_mm: float = 3.0
     depth: int = 16
 
@@ -96,7 +101,7 @@ def prepare_slices(image: Volume, *, lesion: Volume | None, gland: Volume | None
             outside the image: they belong to different studies, or were converted differently).
     """
     stack = _axial(image)
-    centre = _middle(stack, lesion, gland)
+    centre = _middle(stack, lesion, gland, images.centre)
     grid = slice_grid(stack.affine, (float(centre[0]), float(centre[1])), images.spacing_mm, images.size)
     shape = (images.size, images.size, stack.values.shape[2])
     lesions, glands = (_on_grid(mask, grid, shape) for mask in (lesion, gland))
@@ -105,7 +110,9 @@ def prepare_slices(image: Volume, *, lesion: Volume | None, gland: Volume | None
         raise Unusable("no_gland", "no slice shows the gland: its mask is too thin. Draw it on the image.")
     _look_for_lesion(lesion, grid, shape)
     values = resample(stack, grid, shape, 1).astype(np.float32, copy=False).transpose(2, 1, 0)
-    return Examples(values[kept][:, None], lesions[kept], glands[kept], kept.astype(np.float32))
+    steps = np.arange(images.context) - images.context // 2
+    seen = np.clip(kept[:, None] + steps, 0, shape[2] - 1)
+    return Examples(values[seen], lesions[kept], glands[kept], kept.astype(np.float32))
 
 
 def prepare_volume(image: Volume, *, lesion: Volume | None, gland: Volume | None, images: Volumes) -> Examples:
@@ -114,7 +121,7 @@ def prepare_volume(image: Volume, *, lesion: Volume | None, gland: Volume | None
     Axes and errors as in `prepare_slices`.
     """
     stack = _axial(image)
-    centre = _middle(stack, lesion, gland)
+    centre = _middle(stack, lesion, gland, images.centre)
     flat = slice_grid(stack.affine, (float(centre[0]), float(centre[1])), images.spacing_mm, images.size)
     change = np.diag([1.0, 1.0, images.depth_mm / float(spacing_of(stack.affine)[2]), 1.0])
     change[2, 3] = centre[2] - change[2, 2] * (images.depth - 1) / 2
@@ -138,14 +145,15 @@ def _axial(image: Volume) -> Volume:
     return stack
 
 
-def _middle(stack: Volume, lesion: Volume | None, gland: Volume | None) -> Floats:
+def _middle(stack: Volume, lesion: Volume | None, gland: Volume | None, about: Literal["gland", "image"]) -> Floats:
     """About which voxel index (3,) examples are cut; masks must lie inside the image."""
     if gland is not None and not _inside(gland).any():
         raise Unusable("no_gland", "the gland mask is empty. Draw it, or remove the mask's settings.")
-    centre = (np.asarray(stack.values.shape) - 1) / 2 if gland is None else _centre(gland, stack, "gland")
+    middle: Floats = (np.asarray(stack.values.shape) - 1) / 2
+    centre = middle if gland is None else _centre(gland, stack, "gland")
     if lesion is not None and _inside(lesion).any():
         _centre(lesion, stack, "lesion")
-    return centre
+    return centre if about == "gland" else middle
 
 
 def _inside(mask: Volume) -> NDArray[np.bool_]:

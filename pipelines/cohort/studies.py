@@ -24,10 +24,12 @@ from pipelines.cohort.labels import (
     open_table,
     table_labels,
 )
-from pipelines.cohort.nifti import NiftiSource, index_nifti, read_volume
+from pipelines.cohort.mask_file import read_mask
+from pipelines.cohort.nifti import NiftiSource, index_nifti
 from pipelines.cohort.prepare import Slices, Volumes, prepare_slices, prepare_volume
 from pipelines.cohort.pseudonym import scanner
 from pipelines.cohort.study import Array, Study, Volume
+from pipelines.cohort.targets import Target
 from pipelines.cohort.unusable import Unusable
 
 Source: TypeAlias = DicomSource | NiftiSource
@@ -48,10 +50,18 @@ class Desk(NamedTuple):
     gland: Masks | None
     visits: Counter[str]
     sessions: Counter[str]
+    target: Target | None = None
 
 
-def open_studies(source: Source, labels: Labels | None, images: Slices | Volumes, gland: GlandMask | None) -> Opened:
+def open_studies(
+    source: Source,
+    labels: Labels | None,
+    images: Slices | Volumes,
+    gland: GlandMask | None,
+    target: Target | None = None,
+) -> Opened:
     """Index the images and read tables and name mappings. labels: None = nothing is known; every label is then 0.
+    target: masks that every study must have.
 
     Raises:
         ValueError: settings are wrong (a folder is missing, nothing matches, ...); all problems at once.
@@ -66,7 +76,7 @@ def open_studies(source: Source, labels: Labels | None, images: Slices | Volumes
         raise ValueError("; ".join(problems))
     visits = Counter(found.patient for found in index.candidates)
     sessions = Counter(patient for patient, _ in {(found.patient, found.session) for found in index.candidates})
-    desk = Desk(source, labels, images, known, glands, visits, sessions)
+    desk = Desk(source, labels, images, known, glands, visits, sessions, target)
     waiting = tuple(Waiting(one.patient, one.study, partial(_admit, one, desk)) for one in index.candidates)
     return Opened(waiting, index.rejected, index.files, index.ignored, index.unselected, UNITS[images.values])
 
@@ -86,6 +96,8 @@ def _admit(candidate: Candidate, desk: Desk) -> Admitted:
     else:
         examples = prepare_volume(image, lesion=lesion, gland=gland, images=desk.images)
         labels = [_volume_label(study, examples, image.values.shape[2], desk)]
+    if desk.target == "gland" and not examples.gland.any():
+        raise Unusable("no_gland", "no example shows the gland, which is to be learnt. Draw it on the image.")
     return Admitted(study.patient, study.study, examples, labels, scanner(study.facts))
 
 
@@ -153,6 +165,6 @@ def _mask(masks: Masks, study: Candidate, missing: str, desk: Desk) -> Volume:
     visits = desk.sessions[study.patient]
     path = find_mask(masks, study.patient, missing=missing, session=study.session, visits=visits)
     try:
-        return read_volume(path)
+        return read_mask(path, masks.segment)
     except Unusable as error:
         raise Unusable("bad_mask", f"the mask {path.name}: {error.detail} ({error.reason})") from error

@@ -13,6 +13,7 @@ from pipelines.cohort.features import TableSource
 from pipelines.cohort.index import walk
 from pipelines.cohort.labels import GlandMask, MaskLabels, TableLabels
 from pipelines.cohort.picture import PictureSource, picture_names
+from pipelines.cohort.picture_masks import map_name
 from privacy.message import Json
 
 
@@ -36,7 +37,9 @@ def _inputs(source: Files, labels: Labels | None, gland: GlandMask | None) -> It
         yield from _file("source", source.file)
     elif isinstance(source, PictureSource):
         yield from _file("source table", source.table)
-        yield from _pictures(source)
+        yield from _folder("source", source.folder) if source.table is None else _pictures(source)
+        if source.table is None and source.masks is not None:
+            yield from _folder("source masks", source.masks.folder)
     else:
         yield from _folder("source", source.folder)
     if isinstance(labels, TableLabels):
@@ -54,12 +57,15 @@ def _folder(role: str, folder: str) -> Iterator[tuple[str, str, Path]]:
 
 
 def _pictures(source: PictureSource) -> Iterator[tuple[str, str, Path]]:
-    """The pictures that the table names; the folder may hold those of other hospitals."""
+    """The pictures that the table names, and their masks; the folder may hold those of other hospitals."""
     with suppress(OSError, ValueError, csv.Error):  # a bad table is told when it is opened
         for name in picture_names(source):
             path = Path(source.folder, source.pattern.replace("{image}", name))
             if path.is_file():
                 yield "source", name, path
+            mask = None if source.masks is None else Path(source.masks.folder, map_name(source.masks.pattern, name))
+            if mask is not None and mask.is_file():
+                yield "source masks", name, mask
 
 
 def _file(role: str, name: str | None) -> Iterator[tuple[str, str, Path]]:

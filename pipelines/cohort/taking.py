@@ -27,15 +27,16 @@ class Taken:
 
 
 def take(
-    waiting: Sequence[Waiting], inputs: tuple[int, ...], readers: int, scratch: Path | None
+    waiting: Sequence[Waiting], inputs: tuple[int, ...], readers: int, scratch: Path | None, *, masks: bool = False
 ) -> tuple[list[Taken], list[Rejected], dict[str, Tensor]]:
-    """Read what waits; examples and masks go to the disk."""
+    """Read what waits; examples and masks go to the disk. masks: whether there are label maps."""
     taken: list[Taken] = []
     rejected: list[Rejected] = []
     kinds = {
         "images": (inputs, np.float32),
         "lesion": (inputs[1:] or (0,), np.uint8),
         "gland": (inputs[1:] or (0,), np.uint8),
+        "mask": (inputs[1:] if masks else (0,), np.uint8),
     }
     spools = {name: Spool(shape, dtype, scratch) for name, (shape, dtype) in kinds.items()}
     for result in admitted(waiting, readers=readers):

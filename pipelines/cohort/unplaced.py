@@ -17,8 +17,10 @@ def unplaced(source: Files) -> dict[str, Json]:
     """Its settings without folders, files and named patients, and of what selects DICOM files the technical words."""
     plain = to_plain(source)
     found = dict(plain) if isinstance(plain, dict) else {}
-    found |= {key: "." for key in ("folder", "file", "table") if key in found}
+    found |= {key: "." for key in ("folder", "file", "table") if found.get(key) is not None}
     found |= {"where": {}} if "where" in found else {}
+    masks = found.get("masks")
+    found |= {"masks": {**masks, "folder": "."}} if isinstance(masks, dict) else {}
     select = found.get("select")
     if isinstance(select, dict):
         found["select"] = {keyword: text for keyword, text in select.items() if keyword in TECHNICAL}

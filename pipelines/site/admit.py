@@ -18,18 +18,20 @@ from pipelines.cohort.features import Moments
 from pipelines.config import Split
 from pipelines.site.files import files_of, settings_of
 from pipelines.site.hospital import COHORT, SPLITS, Done, Hospital, keyed, read_cohort_file, write_cohort_file
+from pipelines.site.learn import TARGET
 from pipelines.site.limits import one_cohort
 from pipelines.site.quarantine import Quarantine, quarantined, remember
 from pipelines.store import DiskFolder, short
 from privacy.events import NON_PRIVATE, NOTHING, describe
 from privacy.gate import Refused
-from privacy.message import Call, Json, Malformed, Message, from_bytes, unsealed
+from privacy.message import Call, Json, Malformed, Message, as_list, from_bytes, unsealed
 
 REJECTED, SPLIT, PARTITION = "rejected.json", "split.json", "partition.json"
 
 
 def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """Read, check, de-identify and split; facts `images`, `split`, `seed` say how; tensors, how features are scaled.
+    """Read, check, de-identify and split; facts `images`, `split`, `seed` say how, `target` which masks are needed;
+    tensors, how features are scaled.
 
     The fact `independent` (False if it is not there): whether each patient's split follows from himself alone.
 
@@ -96,6 +98,8 @@ def _read(hospital: Hospital, message: Message) -> Reading:
             scale=Moments(float(sums["count"]), sums["total"], sums["squares"]) if sums else None,
             fold=shares.place,
             part=settings.part,
+            target=TARGET.validate_python(message.facts.get("target")),
+            classes=tuple(str(name) for name in as_list(message.facts.get("classes", []))),
         )
     except ValueError as error:  # a study's trouble is quarantined; this is the source as a whole
         raise Refused("bad_source") from error

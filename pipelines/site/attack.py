@@ -1,4 +1,6 @@
-"""An attack on the hospital's own models, by the hospital itself: can it be told who was in training?"""
+"""Attacks on the hospital's own models, by the hospital itself: can it be told who was in training, and what they look
+like?
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ from federation.parameters import loaded
 from federation.task import Task, cross_entropy
 from pipelines.site.admit import cohort_of
 from pipelines.site.hospital import Done, Hospital, rows_of
+from pipelines.site.inversion import invert
 from pipelines.site.learn import opened, own_model
 from pipelines.site.score import scores_name
 from pipelines.store import DiskFolder
@@ -28,31 +31,46 @@ FOUND: TypeAdapter[Membership] = TypeAdapter(Membership)
 
 
 def attack_models(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """Membership inference on this hospital's model of a checkpoint: training against test patients, by their losses.
+    """Attack this hospital's model of a checkpoint: membership inference, and inversion of gradients and features.
 
-    Facts: `train_run`, `checkpoint`, `best`, `cohort`. What is found is computed from training patients without noise:
-    it leaves only where the model itself has no guarantee either, and stays on the hospital's own page otherwise.
+    Facts: `train_run`, `checkpoint`, `best`, `cohort`; `membership`, whether to tell who was in training (where nothing
+    is said: yes); `inversion`, None or how (`pipelines.site.inversion`). What is found is computed from training
+    patients without noise: it leaves only where the model itself has no guarantee either, and stays on the hospital's
+    own page otherwise. What is drawn never leaves.
+
+    Raises:
+        Refused: `malformed_inversion`.
     """
     facts = message.facts
     start = opened(hospital, str(facts["train_run"]))
     _, params = own_model(hospital, facts)
     module = loaded(start.algorithm.network(start.task), params).to(hospital.device)
+    reply: dict[str, Json] = {"found": None}
+    if facts.get("membership", True) is True:
+        reply["found"] = _members(hospital, start.task, module, facts)
+    if facts.get("inversion") is not None:
+        reply["inversion"] = invert(hospital, start, module, facts)
+    leaves = start.protection is None and hospital.policy.budget is None
+    told = reply if leaves else dict.fromkeys(reply)
+    return Done(Message({}, told), describe(NON_PRIVATE if leaves else NOTHING))
+
+
+def _members(hospital: Hospital, task: Task, module: nn.Module, facts: Mapping[str, Json]) -> Json:
+    """Training against test patients, by their losses; written down at home."""
     rows = rows_of(cohort_of(hospital, str(facts["cohort"])), hospital.device)
     members, others = rows["train"], rows["test"]
     found = model_membership(
-        _losses(start.task, module, members),
+        _losses(task, module, members),
         members.patient.cpu().numpy(),
-        _losses(start.task, module, others),
+        _losses(task, module, others),
         others.patient.cpu().numpy(),
         member_images=members.x.cpu().numpy(),
         other_images=others.x.cpu().numpy(),
         seed=hospital.bootstrap_seed(),
     )
-    plain = json.loads(FOUND.dump_json(found))
+    plain: Json = json.loads(FOUND.dump_json(found))
     _folder(hospital).write(_name(facts), json.dumps(plain).encode())
-    leaves = start.protection is None and hospital.policy.budget is None
-    reply: dict[str, Json] = {"found": plain if leaves else None}
-    return Done(Message({}, reply), describe(NON_PRIVATE if leaves else NOTHING))
+    return plain
 
 
 def found_at_home(hospital: Hospital, facts: Mapping[str, Json]) -> Membership | None:

@@ -83,7 +83,8 @@ def _look(files: Files) -> None:
     else:
         needed += [("no_folder", source.folder, True)]
     if isinstance(source, PictureSource):
-        needed += [("no_labels", source.table, False)]
+        needed += [("no_labels", source.table, False)] if source.table is not None else []
+        needed += [("no_labels", source.masks.folder, True)] if source.masks is not None else []
     if isinstance(files.labels, TableLabels):
         needed += [("no_labels", files.labels.file, False)]
     for code, masks in (("no_labels", files.labels), ("no_gland", files.gland)):

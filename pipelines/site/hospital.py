@@ -16,8 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+from torch import Tensor
+
 from pipelines.cohort.cohort import Cohort, from_message, to_message
 from pipelines.cohort.phantom import PhantomSource
+from pipelines.cohort.targets import Target, targets
 from pipelines.names import named
 from pipelines.site_settings import SiteSettings
 from pipelines.store import HIDDEN, DiskFolder, short
@@ -169,11 +173,17 @@ def keyed(key: bytes, sha: str) -> str:
     return hmac.new(key, f"digest {sha}".encode(), hashlib.sha256).hexdigest()
 
 
-def rows_of(cohort: Cohort, device: str = "cpu") -> dict[Split, Rows]:
-    """The cohort's images by split, on a device."""
-    found: dict[Split, Rows] = {}
-    for number, split in enumerate(SPLITS):
-        index = (cohort.split == number).nonzero()[:, 0]
-        parts = (cohort.images[index], cohort.labels[index], cohort.patient[index])
-        found[split] = Rows(*(part.to(device) for part in parts))
-    return found
+def rows_of(cohort: Cohort, device: str = "cpu", target: Target | None = None) -> dict[Split, Rows]:
+    """The cohort's images by split, on a device, with their labels, or the masks that are the target."""
+    return {split: _rows(cohort, cohort.split == number, device, target) for number, split in enumerate(SPLITS)}
+
+
+def all_rows(cohort: Cohort, device: str = "cpu", target: Target | None = None) -> Rows:
+    """As `rows_of`, of all splits together."""
+    return _rows(cohort, torch.ones(len(cohort.split), dtype=torch.bool), device, target)
+
+
+def _rows(cohort: Cohort, chosen: Tensor, device: str, target: Target | None) -> Rows:
+    truth = cohort.labels if target is None else targets(cohort, target)
+    index = chosen.nonzero()[:, 0]
+    return Rows(*(part.to(device) for part in (cohort.images[index], truth[index], cohort.patient[index])))

@@ -5,7 +5,7 @@ baseline.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -23,22 +23,25 @@ from federation.rehearsal import Rehearsed, initial_parameters, rehearse_events
 from federation.task import Task
 from personalize import AnyAlgorithm
 from pipelines.cohort.cohort import Cohort
+from pipelines.cohort.targets import Target
 from pipelines.config import overridden
 from pipelines.site.hospital import COHORT, Done, Hospital, read_cohort_file, rows_of
 from pipelines.site.limits import paid_for
 from pipelines.site.roofs import beyond
+from pipelines.task_settings import MOST
 from privacy import ledger as book
 from privacy.access import Access, Rows, open_access
 from privacy.events import NON_PRIVATE, NOTHING, Event, composed, describe
 from privacy.gate import Refused, unaffordable
 from privacy.message import Call, Json, Malformed, Message, Params
-from privacy.policy import COORDINATOR, SITES
+from privacy.policy import COORDINATOR, OUTSIDE, SITES
 from privacy.protection import Protection
 from privacy.roof import TooLong
 
 ALGORITHM: TypeAdapter[AnyAlgorithm] = TypeAdapter(AnyAlgorithm)
 MODEL: TypeAdapter[AnyModel] = TypeAdapter(AnyModel)
 PROTECTION: TypeAdapter[Protection] = TypeAdapter(Protection)
+TARGET: TypeAdapter[Target | None] = TypeAdapter(Target | None)
 RECIPIENT = "recipient"
 """The fact of a memory that says who gets the reply that was committed with it."""
 
@@ -47,9 +50,9 @@ RECIPIENT = "recipient"
 class Opening:
     """What a run is, as the coordinator said it in the introduction, with this hospital's own overrides applied.
 
-    protection: None without differential privacy. evaluation_noise: of test histograms, in patients. recipient: who
-    gets what is said in an introduction and in training; `sites` if the method as the coordinator runs it, or as this
-    hospital does, hands it on.
+    target: the masks that are learnt; None = labels. protection: None without differential privacy. evaluation_noise:
+    of test histograms, in patients. recipient: who gets what is said in an introduction and in training; `sites` if the
+    method as the coordinator runs it, or as this hospital does, hands it on.
     """
 
     algorithm: AnyAlgorithm
@@ -59,6 +62,7 @@ class Opening:
     cohort: str
     protection: Protection | None = None
     evaluation_noise: float = 0.0
+    target: Target | None = None
     recipient: Recipient = "coordinator"
 
 
@@ -66,8 +70,8 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
     """Read the settings of a run, as strictly as YAML.
 
     Args:
-        said: `label`, `algorithm`, `model`, `inputs`, `classes`, `work`, `seed`, `cohort`, all plain JSON; and
-        `privacy` (None, or the fields of `Protection`) with `evaluation_noise`.
+        said: `label`, `algorithm`, `model`, `inputs`, `classes`, `work`, `seed`, `cohort`, all plain JSON; in
+        segmentation `target`; and `privacy` (None, or the fields of `Protection`) with `evaluation_noise`.
 
     Raises:
         Refused: `malformed_opening`; `policy_algorithm`: this hospital does not train by this method.
@@ -80,13 +84,18 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
             algorithm = overridden(algorithm, own.methods.get(str(said["label"]), {}))
             work = overridden(work, own.work)
         inputs = tuple(int(str(side)) for side in _list(said["inputs"]))
-        task = Task(MODEL.validate_json(json.dumps(said["model"]), strict=True), inputs, int(str(said["classes"])))
+        target = TARGET.validate_python(said.get("target"))
+        model, classes = MODEL.validate_json(json.dumps(said["model"]), strict=True), int(str(said["classes"]))
+        task = Task(model, inputs, classes, "classification" if target is None else "segmentation")
         seed, cohort = int(str(said["seed"])), str(said["cohort"])
         how = said.get("privacy")
         protection = None if how is None else PROTECTION.validate_json(json.dumps(how), strict=True)
         evaluation_noise = float(str(said.get("evaluation_noise", 0.0)))
-        if not 0 <= evaluation_noise <= 1e6 or task.classes != 2:
-            raise ValueError(f"evaluation_noise must be in [0, 1e6] and classes 2, found {evaluation_noise}, {task}")
+        most = 2 if target is None else MOST + 1
+        if not 0 <= evaluation_noise <= 1e6 or not 2 <= classes <= most:
+            raise ValueError(
+                f"evaluation_noise must be in [0, 1e6], classes in [2, {most}], found {evaluation_noise}, {task}"
+            )
         if found := beyond(algorithm, task, work):
             raise ValueError("; ".join(found))
     except (KeyError, TypeError, ValueError) as error:
@@ -104,6 +113,7 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
         cohort=cohort,
         protection=protection,
         evaluation_noise=evaluation_noise,
+        target=target,
         recipient="sites" if SITES in (recipient_of(common), recipient_of(algorithm)) else "coordinator",
     )
 
@@ -140,15 +150,27 @@ finish = train
 
 
 def export(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """Hand out this hospital's model of a checkpoint: facts `train_run`, `checkpoint`, `best`."""
+    """Hand out this hospital's model of a checkpoint: facts `train_run`, `checkpoint`, `best`; `recipient` is `outside`
+    where it shall go to hospitals outside the federation.
+
+    Raises:
+        Refused: `no_model`; `policy_recipient`: this hospital's models do not go there.
+    """
+    recipient = OUTSIDE if message.facts.get("recipient") == OUTSIDE else COORDINATOR
+    if recipient not in hospital.policy.recipients:
+        raise Refused("policy_recipient") from ValueError(
+            "this hospital's models shall go to hospitals outside the federation, and its policy does not let them: "
+            f"say recipients: [coordinator, {OUTSIDE}] in the policy"
+        )
     _, params = own_model(hospital, message.facts)
     start = opened(hospital, str(message.facts["train_run"]))
-    return Done(Message(params), describe(shaped(start)))
+    return Done(Message(params), describe(shaped(start)), Message({}, {RECIPIENT: recipient}))
 
 
 def pool(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
     """Hand out training and validation images: for the central baseline of a simulation, where the policy says so."""
-    rows = rows_of(read_cohort_file(hospital.cohort_folder(str(message.facts["cohort"])) / COHORT))
+    target = TARGET.validate_python(message.facts.get("target"))
+    rows = rows_of(read_cohort_file(hospital.cohort_folder(str(message.facts["cohort"])) / COHORT), target=target)
     tensors = {
         f"{split}/{part}": getattr(rows[split], part)
         for split in ("train", "validation")
@@ -177,13 +199,11 @@ def own_model(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[int, Param
         raise Refused("no_model") from error
 
 
-def tidy(hospital: Hospital, call: Call, message: Message) -> None:
-    """After the release: drop models that no checkpoint can ask for."""
-    memory = newest(hospital.conversation(call.run))
+def tidy(hospital: Hospital, call: Call, message: Message, memories: Sequence[Message]) -> None:
+    """After the release: drop models that no checkpoint can ask for. memories: see `prune`."""
     best = message.facts.get("best")
-    merged = remembered(hospital.conversation(call.run), call.merged.get(hospital.name, 0))
     best = best if isinstance(best, int) else None
-    prune(hospital.models(call.run), (memory, merged), best=best, newest=call.round - 1)
+    prune(hospital.models(call.run), memories, best=best, newest=call.round - 1)
 
 
 def affordable(hospital: Hospital, start: Opening, call: Call) -> Opening:
@@ -252,7 +272,7 @@ def _cohort(hospital: Hospital, name: str) -> Cohort:
 
 def door(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -> Access:
     """Open the door to this hospital's patients for one request: the private one, if the run is."""
-    rows, augment = rows_of(cohort, hospital.device), AUGMENTATIONS[start.work.augment]
+    rows, augment = rows_of(cohort, hospital.device, start.target), AUGMENTATIONS[start.work.augment]
     if start.protection is None:
         return open_access(rows, batch=start.work.batch, seed=seed, balance=start.work.balance, augment=augment)
     from privacy.private import open_private  # Opacus: seconds that plain training saves

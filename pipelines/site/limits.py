@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from pipelines.site.hospital import Hospital
 from pipelines.store import DiskFolder, digest
@@ -13,6 +14,8 @@ from privacy.message import Json, Message
 TELLING = frozenset({"failed", "bad_source", "no_test_patients", "no_model"})
 """Codes that patients can decide."""
 ASKED = "asked.json"
+COPIES = 2000
+"""The most bootstrap copies that a hospital makes of its patients, whoever asks."""
 
 
 def stop(hospital: Hospital) -> None:
@@ -33,6 +36,14 @@ def stop(hospital: Hospital) -> None:
     told = sum(line.get("refused") in TELLING for line in book.lines(hospital.ledger))
     if told > policy.max_failures:
         raise Refused("too_many_failures")
+
+
+def copies_of(facts: Mapping[str, Json]) -> int:
+    """How many bootstrap copies are asked for. Raises: Refused: `malformed_copies`: more than any report needs."""
+    said = str(facts.get("copies"))
+    if not said.isdigit() or int(said) > COPIES:
+        raise Refused("malformed_copies") from ValueError(f"copies must be in [0, {COPIES}], found {said}")
+    return int(said)
 
 
 def paid_for(hospital: Hospital, memory: Message) -> None:

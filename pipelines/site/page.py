@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,28 +14,33 @@ from pydantic import TypeAdapter
 
 from evaluation.drawing import Picture
 from evaluation.figures import Curve, learning_curves, roc_curves
+from evaluation.floors import MEAN_MASK
 from evaluation.histograms import Counts, count
+from evaluation.overlap import measures
 from evaluation.panels import parts
 from evaluation.patients import by_class, characteristics, intensities
-from evaluation.protocols import Table
+from evaluation.protocols import Evidence, Table
 from evaluation.report import Command, Left, Quarantined, SitePage, SplitCount, Withdrawn, site_page
-from evaluation.rows import score_rows
+from evaluation.rows import MEASURES, score_rows
 from evaluation.statement_page import MechanismAudit, MembershipRow, site_statement
-from evaluation.wording import Words
 from federation.conversation import newest
 from pipelines.cohort.cohort import Cohort
+from pipelines.cohort.targets import Target, targets
 from pipelines.site.admit import cohort_of, rejected_studies
 from pipelines.site.attack import found_at_home
 from pipelines.site.harmony import own_harmony
 from pipelines.site.hospital import SPLITS, Done, Hospital, keyed
+from pipelines.site.inversion import inversion_sheets
+from pipelines.site.learn import TARGET
 from pipelines.site.notes import noted
+from pipelines.site.outlines import outline_sheets
 from pipelines.site.ready import READY
 from pipelines.site.score import scores_name
+from pipelines.site.segmenting import FLOOR, kind_of, measured, own_sums, read_kept
 from pipelines.site.sheets import image_sheets, map_sheets
 from pipelines.site.stated import left, own_statement
 from pipelines.site.table import features_of
 from pipelines.site.withdrawn import knew, known_outside
-from pipelines.site.words import WORDS
 from pipelines.store import DiskFolder
 from privacy import ledger as book
 from privacy.events import describe
@@ -49,13 +55,15 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     """Write the page; say what left and in how many messages and bytes, by request and by run (not yet this one).
 
     Facts: `title`, `run`, `date`, `cohort`, `reference`, `copies`, `excluded`, `unmatched_exclusions`, and `methods`,
-    each with `label`, `train_run`, `checkpoint` and `best`. Returns also the names of earlier runs that patients had a
-    part in who are excluded now.
+    each with `label`, `train_run`, `checkpoint` and `best`. Where the methods outline: `structures`, their names;
+    `target`, which masks they are; `window`, as in `evaluate`. Returns also the names of earlier runs that patients had
+    a part in who are excluded now.
     """
     facts = message.facts
     cohort = cohort_of(hospital, str(facts["cohort"]))
     methods = _methods(facts)
     tables = _own_tables(hospital, methods, facts)
+    learnt = learnt_of(facts)
     lines = [line for line in book.lines(hospital.ledger) if not line.get("torn")]
     delta = float(str(facts.get("delta", DELTA)))
     said = own_statement(
@@ -63,7 +71,7 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     )
     stated = to_json(said)
     known = knew(hospital)
-    words, features = words_of(cohort), features_of(cohort)
+    words, features = measured(kind_of(cohort)), features_of(cohort)
     positive = (cohort.labels == 1).numpy()
     notes = noted(hospital, methods)
     page = SitePage(
@@ -74,16 +82,20 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
         simulation=True,
         reference=str(facts["reference"] or ""),
         splits=tuple(split_counts(cohort)),
-        scores=score_rows(tables, reference=str(facts["reference"]) if facts["reference"] in tables else None),
+        scores=score_rows(
+            tables,
+            reference=str(facts["reference"]) if facts["reference"] in tables else None,
+            measures=measures(learnt.structures) if learnt.structures else MEASURES,
+        ),
         left=tuple(left(hospital, lines, delta=delta)),
         quarantine=tuple(
             Quarantined(r.study, r.reason, r.meaning) for r in rejected_studies(hospital, str(facts["cohort"]))
         ),
         images=(
             *([by_class(features, positive, examples=words.examples)] if features else []),
-            *image_sheets(cohort),
+            *image_sheets(cohort, None if learnt.target is None else targets(cohort, learnt.target)),
         ),
-        maps=tuple(map_sheets(hospital, cohort, methods)),
+        maps=_sheets(hospital, cohort, methods, facts),
         pictures=(*_rocs(hospital.name, tables, facts), *_curves(hospital, facts), *_intensities(cohort)),
         words=words,
         withdrawn=Withdrawn(_count(facts, "excluded"), _count(facts, "unmatched_exclusions"), known),
@@ -94,25 +106,43 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
         membership=tuple(_attacks(hospital, methods)),
         noted=notes.pictures,
         warnings=notes.warnings,
+        structures=learnt.structures,
     )
     DiskFolder(hospital.root).write(STATEMENT, markdown(said).encode())
     text = site_page(page).encode()
     DiskFolder(hospital.root).write(PAGE, text)
-    sent: dict[str, Json] = {}
-    for line in lines:
-        run = str(line["run"])
-        sent[run] = int(str(sent.get(run, 0))) + int(str(line["bytes"]))
-    digest = keyed(hospital.key(), hashlib.sha256(text).hexdigest())
     head = book.head(hospital.ledger)
     reply: dict[str, Json] = {
         "left": [_plain(entry) for entry in page.left],
-        "sent": sent,
-        "page": digest,
+        "sent": _sent(lines),
+        "page": keyed(hospital.key(), hashlib.sha256(text).hexdigest()),
         "knew": [*known_outside(known)],
         "statement": stated,
         "ledger": [head.lines, head.sha256],  # whoever keeps it can prove that history was not rewritten
     }
     return Done(Message({}, reply), describe(hospital.counts))
+
+
+def _sheets(
+    hospital: Hospital, cohort: Cohort, methods: Sequence[Mapping[str, Json]], facts: Mapping[str, Json]
+) -> tuple[Picture, ...]:
+    """What models look at, or outline, and what attackers draw of the hospital's images."""
+    structures = learnt_of(facts).structures
+    seen = (
+        outline_sheets(hospital, methods, structures, facts.get("window"))
+        if structures
+        else map_sheets(hospital, cohort, methods)
+    )
+    return (*seen, *inversion_sheets(hospital, methods))
+
+
+def _sent(lines: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
+    """Bytes that left, by run."""
+    sent: dict[str, Json] = {}
+    for line in lines:
+        run = str(line["run"])
+        sent[run] = int(str(sent.get(run, 0))) + int(str(line["bytes"]))
+    return sent
 
 
 def _plain(entry: Left) -> dict[str, Json]:
@@ -143,10 +173,16 @@ def _attacks(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> Itera
             )
 
 
-def words_of(cohort: Cohort) -> Words:
-    """What this cohort's examples are called."""
-    images = cohort.recipe.get("images")
-    return WORDS.get(str(images.get("kind")) if isinstance(images, dict) else "", Words())
+class Learnt(NamedTuple):
+    """The masks that the methods of a run outline, and the names of their classes; nothing where they give labels."""
+
+    target: Target | None
+    structures: tuple[str, ...]
+
+
+def learnt_of(facts: Mapping[str, Json]) -> Learnt:
+    """What is said of it in a request."""
+    return Learnt(TARGET.validate_python(facts.get("target")), tuple(map(str, as_list(facts.get("structures", [])))))
 
 
 def _count(facts: Mapping[str, Json], name: str) -> int:
@@ -175,30 +211,38 @@ def split_counts(cohort: Cohort) -> list[SplitCount]:
 
 def _own_tables(
     hospital: Hospital, methods: Sequence[Mapping[str, Json]], facts: Mapping[str, Json]
-) -> dict[str, dict[tuple[str, str], Counts]]:
-    """Counts of this hospital's own models on its own test patients, from the scores that it kept."""
+) -> dict[str, dict[tuple[str, str], Evidence]]:
+    """Evidence of this hospital's own models on its own test patients, from the scores that it kept; and of the floor,
+    where it was kept beside.
+    """
     folder = DiskFolder(hospital.root / "scores")
-    tables: dict[str, dict[tuple[str, str], Counts]] = {}
+    tables: dict[str, dict[tuple[str, str], Evidence]] = {}
+    copies, own, low = int(str(facts["copies"])), (hospital.name, hospital.name), None
     for method in methods:
         name = scores_name(method)
         if not folder.has(name):
             continue  # the central baseline: no model of this hospital's own
         kept = from_bytes(folder.read(name)).tensors
+        if (values := read_kept(kept)) is not None:
+            tables[str(method["label"])] = {own: own_sums(hospital, values, copies)}
+            low = low or read_kept(kept, FLOOR)
+            continue
         y, patient = kept["y"].numpy(), kept["patient"].numpy()
         counts = count(
             y,
             kept["probabilities"].numpy(),
             patient,
-            copies=int(str(facts["copies"])),
+            copies=copies,
             seed=hospital.bootstrap_seed(),
             site=hospital.name,
         )
-        tables[str(method["label"])] = {(hospital.name, hospital.name): counts}
-    return tables
+        tables[str(method["label"])] = {own: counts}
+    return {**tables, MEAN_MASK: {own: own_sums(hospital, low, copies)}} if low is not None else tables
 
 
 def _rocs(site: str, tables: Mapping[str, Table], facts: Mapping[str, Json]) -> list[Picture]:
-    order, lines = _order(facts), {method: table[site, site].scores[0, 0] for method, table in tables.items()}
+    own = {method: table[site, site] for method, table in tables.items()}
+    order, lines = _order(facts), {m: counts.scores[0, 0] for m, counts in own.items() if isinstance(counts, Counts)}
     return [
         roc_curves({site: {name: lines[name] for name in names}}, order=order, part=part)
         for part, names in parts([name for name in order if name in lines], str(facts["reference"]))

@@ -13,7 +13,10 @@ from privacy.message import Message, to_bytes
 
 
 def adopt(hospital: Hospital, name: str, pooled: Mapping[str, Message]) -> None:
-    """Write the pooled training and validation images as a cohort of `hospital`. pooled: replies to `pool`, by site."""
+    """Write the pooled training and validation images as a cohort of `hospital`. pooled: replies to `pool`, by site.
+
+    Masks, where they are what is learnt, become the cohort's label maps, whatever they were at the sites.
+    """
     offset = 0
     parts: dict[str, list[torch.Tensor]] = {"x": [], "y": [], "patient": [], "split": []}
     for site in sorted(pooled):
@@ -28,14 +31,16 @@ def adopt(hospital: Hospital, name: str, pooled: Mapping[str, Message]) -> None:
             parts["split"].append(torch.full((len(patient),), SPLITS.index(split), dtype=torch.int8))
         offset = last
     images = torch.cat(parts["x"])
+    truth = torch.cat(parts["y"])
     empty = torch.zeros(len(images), 0, dtype=torch.uint8)
     cohort = Cohort(
         images=images,
-        labels=torch.cat(parts["y"]),
+        labels=truth if truth.dim() == 1 else (truth > 0).flatten(1).any(dim=1).long(),
         patient=torch.cat(parts["patient"]),
         position=torch.zeros(len(images)),
         lesion=empty,
         gland=empty.clone(),
+        mask=empty.clone() if truth.dim() == 1 else truth.to(torch.uint8),
         split=torch.cat(parts["split"]),
         patients=tuple(f"pooled-{number}" for number in range(offset)),
     )

@@ -5,31 +5,46 @@ It is written beside the scores when a hospital's own model is evaluated, and st
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from federation.parameters import loaded
-from federation.task import Task
+from federation.task import Kind, Task
 from pipelines.cohort.axes import Axes, axes_from_json
 from pipelines.cohort.cohort import Cohort
 from pipelines.cohort.examples import IMAGES, SOURCE, AnyImages, Files
 from pipelines.cohort.features import Moments, from_json
 from pipelines.cohort.unplaced import unplaced
 from pipelines.door import to_plain
+from pipelines.names import named
 from pipelines.site.files import files_of
 from pipelines.site.hospital import Hospital
 from pipelines.site.learn import ALGORITHM, MODEL, Opening
 from pipelines.store import DiskFolder
 from pipelines.translated.translator_file import BESIDE, SCALE, SETTINGS, read_translator
-from privacy.message import Json, Malformed, Message, Params, as_list, from_bytes, sealed, to_bytes, unsealed
+from privacy.message import (
+    Json,
+    Malformed,
+    Message,
+    Params,
+    as_list,
+    as_mapping,
+    from_bytes,
+    sealed,
+    to_bytes,
+    unsealed,
+)
 
 READY = "ready"
 FORMAT = 1
+KIND: TypeAdapter[Kind] = TypeAdapter(Kind)
 PREFIX = "translator:"
 """Before the names of a translator's numbers, in a file that holds a classifier too."""
 
@@ -38,7 +53,8 @@ PREFIX = "translator:"
 class Ready:
     """A usable model. source: how the training images were found, its folder left out. facts: where it comes from.
     scale, axes: by which features are normalized, and onto which they are projected.
-    translate: brings one study's examples (n, C, H, W) into the space in which the model learnt.
+    translate: brings one study's examples (n, C, H, W) into the space in which the model learnt. names: of classes 1,
+    2, ... of a segmentation; empty in classification. digest: of the file, 16 letters.
     """
 
     module: nn.Module
@@ -50,6 +66,14 @@ class Ready:
     axes: Axes | None
     facts: Mapping[str, Json]
     translate: Callable[[Tensor], Tensor]
+    names: tuple[str, ...] = ()
+    digest: str = ""
+
+
+def _needs_gland(cohort: Cohort) -> bool:
+    """Whether a new study's gland mask says how it is cut."""
+    images = as_mapping(cohort.recipe.get("images"))
+    return images.get("centre", "gland") == "gland" or images.get("slices") == "gland"
 
 
 def make_ready(
@@ -67,16 +91,29 @@ def make_ready(
         "algorithm": to_plain(start.algorithm),
         "model": to_plain(start.task.model),
         "inputs": list(start.task.inputs),
-        "classes": start.task.classes,
         "source": unplaced(files.source),
-        "gland": files.gland is not None,
+        "gland": files.gland is not None and _needs_gland(cohort),
         "translated": translator,
         "privacy": None if start.protection is None else to_plain(start.protection),
         **cohort.recipe,
+        "kind": start.task.kind,
+        "classes": start.task.classes,
+        "names": list(_names(start, cohort)),
         **origin,
     }
     whole = Message({**params, **tensors}, facts)
     DiskFolder(hospital.root / READY).write(f"{label}.safetensors", sealed(to_bytes(whole)))
+
+
+def _names(start: Opening, cohort: Cohort) -> tuple[str, ...]:
+    """What classes 1, 2, ... of a segmentation are called; nothing in classification."""
+    if start.task.kind == "classification":
+        return ()
+    if start.target in ("gland", "lesion"):
+        return (start.target,)
+    said = cohort.recipe.get("classes")
+    names = [str(name) for name in said] if isinstance(said, list) else []
+    return tuple((names + [f"class_{number}" for number in range(1, start.task.classes)])[: start.task.classes - 1])
 
 
 def _translator(hospital: Hospital, name: str, cohort: Cohort) -> tuple[Json, Params]:
@@ -96,13 +133,16 @@ def read_ready(path: Path) -> Ready:
         OSError: it cannot be read.
     """
     try:
-        message = from_bytes(unsealed(path.read_bytes()))
+        data = path.read_bytes()
+        message = from_bytes(unsealed(data))
         facts = message.facts
         if facts["format"] != FORMAT:
             raise ValueError(f"format {facts['format']}, and {FORMAT} is read here")
         model = MODEL.validate_json(json.dumps(facts["model"]), strict=True)
         inputs = [int(str(side)) for side in as_list(facts["inputs"])]
-        task = Task(model, tuple(inputs), int(str(facts["classes"])))
+        kind = KIND.validate_python(facts.get("kind", "classification"))
+        task = Task(model, tuple(inputs), int(str(facts["classes"])), kind)
+        names = _read_names(facts, task)
         algorithm = ALGORITHM.validate_json(json.dumps(facts["algorithm"]), strict=True)
         own = {name: tensor for name, tensor in message.tensors.items() if not name.startswith(PREFIX)}
         module = loaded(algorithm.network(task), own).eval()
@@ -115,7 +155,19 @@ def read_ready(path: Path) -> Ready:
             "runs/<name>/sites/<site>/ready/<method>.safetensors"
         ) from error
     scale, axes = from_json(facts["scale"]), axes_from_json(facts.get("axes"))
-    return Ready(module, task, images, source, bool(facts["gland"]), scale, axes, facts, translate)
+    digest = hashlib.sha256(data).hexdigest()[:16]
+    return Ready(
+        module, task, images, source, bool(facts["gland"]), scale, axes, facts, translate, names=names, digest=digest
+    )
+
+
+def _read_names(facts: Mapping[str, Json], task: Task) -> tuple[str, ...]:
+    """One name for each class but the background, in segmentation. Files of before there was any say none."""
+    names = tuple(str(name) for name in as_list(facts.get("names", [])))
+    needed = task.classes - 1 if task.kind == "segmentation" else 0
+    if len(names) != needed or not all(map(named, names)):
+        raise ValueError(f"{needed} names of classes, made of a-z 0-9 _ -, are needed, found {list(names)}")
+    return names
 
 
 def translation(message: Message) -> Callable[[Tensor], Tensor]:

@@ -21,14 +21,16 @@ from federation.randomness import derived, seeded
 from pipelines.cohort.cohort import Cohort
 from pipelines.site.hospital import COHORT, Done, Hospital, read_cohort_file, rows_of
 from pipelines.site.learn import Opening, cut_of, door, opened, opening, own_model, shaped
+from pipelines.site.limits import copies_of
 from pipelines.site.ready import make_ready
+from pipelines.site.segmenting import answers, compared, floor_of, kept, told
 from pipelines.store import DiskFolder, digest, short
 from pipelines.variants import Variant
 from privacy.access import Rows, Split
 from privacy.events import NON_PRIVATE, Event, Part, composed, describe
 from privacy.gate import Refused
 from privacy.mechanisms import vote_histogram
-from privacy.message import Call, Json, Message, as_mapping, to_bytes
+from privacy.message import Call, Json, Message, as_list, as_mapping, to_bytes
 
 VARIANT: TypeAdapter[Variant] = TypeAdapter(Variant)
 
@@ -39,15 +41,18 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
     The message's facts: `label`, `train_run`, `checkpoint`, `best` choose this hospital's own model; with tensors,
     those are the model (of another site, or of the central baseline, whose `opening` comes along). `copies`: how many
     bootstrap copies; their seed never leaves this hospital. `calibration`: the fields of `pipelines.variants.Variant`
-    where the model shall be calibrated on this hospital's own training images before it is scored.
+    where the model shall be calibrated on this hospital's own training images before it is scored. Of a model that
+    segments, `window`: the sides of what it sees at once, where that is less than an image; `floor`: whether the mean
+    mask is scored too.
 
     Returns:
         Histograms and confusion counts with their bootstrap copies (see `evaluation.histograms`), or in a private run
-        one noised histogram (`evaluation.noised`); and the model's round.
+        one noised histogram (`evaluation.noised`), or sums of overlaps (`evaluation.overlap`); and the model's round.
 
     Raises:
         Refused: `no_test_patients`; `malformed_calibration`: it is unknown, does not fit the network, or the run is
-        private, whose histograms would tell of training patients without noise.
+        private, whose histograms would tell of training patients without noise; `unprotected_scores`: the run is
+        private, and overlaps have no noise yet; `malformed_window`.
     """
     facts = message.facts
     said = facts.get("opening")
@@ -60,31 +65,82 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
     module = loaded(start.algorithm.network(start.task), params).to(hospital.device)
     variant = _variant(facts, start, module)
     cohort = read_cohort_file(hospital.cohort_folder(str(facts["cohort"])) / COHORT)
-    splits = rows_of(cohort, hospital.device)
-    rows = splits["test"]
-    if not len(rows.y):
+    splits = rows_of(cohort, hospital.device, start.target)
+    if not len(splits["test"].y):
         raise Refused("no_test_patients")
     if variant is not None and variant.tuning is not None:
         module = _tuned(hospital, start, cohort, module, variant.tuning)
-    probabilities = _probabilities(start, module, splits, variant).cpu()
-    # A network that gives no number decides nothing; failing here instead would tell one bit about a patient.
-    probabilities = probabilities.nan_to_num(nan=1.0 / start.task.classes)
-    tested = Rows(probabilities, rows.y.cpu(), rows.patient.cpu())
-    tensors, facts_out, event = (
-        _counted(hospital, tested, int(str(facts["copies"])))
-        if start.protection is None
-        else _noised(hospital, tested, start.evaluation_noise, cut_of(cohort))
-    )
+    made = _masks if start.task.kind == "segmentation" else _labels
+    (tensors, facts_out, event), home = made(hospital, start, cohort, module, splits, variant, facts)
     if not message.tensors:
         event = composed([event, shaped(opened(hospital, str(facts["train_run"])))])
-        _keep(hospital, scores_name(facts), rows.y, probabilities, rows.patient)
+        DiskFolder(hospital.root / "scores").write(scores_name(facts), to_bytes(Message(home)))
         if variant is None:  # what `ready` holds predicts as it was trained
             origin = {"run": str(facts["train_run"]), "checkpoint": facts["checkpoint"], "round": round_}
             make_ready(hospital, str(facts["label"]), start, params, cohort, origin)
     elif facts.get("central") is True and variant is None:  # its maps stand on the hospital's page beside the others
-        kept = Message(params, {"opening": {**as_mapping(said), "cohort": facts["cohort"]}})
-        DiskFolder(hospital.root / "scores").write(central_name(facts), to_bytes(kept))
+        visiting = Message(params, {"opening": {**as_mapping(said), "cohort": facts["cohort"]}})
+        DiskFolder(hospital.root / "scores").write(central_name(facts), to_bytes(visiting))
     return Done(Message(tensors, {"round": round_, **facts_out}), describe(event))
+
+
+Told: TypeAlias = tuple[Mapping[str, Tensor], dict[str, Json], Event]
+"""Tensors, facts and the event of a reply."""
+Home: TypeAlias = Mapping[str, Tensor]
+"""The hospital's own copy of single patients' scores, for its page."""
+
+
+def _labels(
+    hospital: Hospital,
+    start: Opening,
+    cohort: Cohort,
+    module: nn.Module,
+    splits: Mapping[Split, Rows],
+    variant: Variant | None,
+    facts: Mapping[str, Json],
+) -> tuple[Told, Home]:
+    """What leaves of a model that gives labels, and what stays."""
+    rows, probabilities = splits["test"], _probabilities(start, module, splits, variant).cpu()
+    # A network that gives no number decides nothing; failing here instead would tell one bit about a patient.
+    probabilities = probabilities.nan_to_num(nan=1.0 / start.task.classes)
+    tested = Rows(probabilities, rows.y.cpu(), rows.patient.cpu())
+    reply = (
+        _counted(hospital, tested, copies_of(facts))
+        if start.protection is None
+        else _noised(hospital, tested, start.evaluation_noise, cut_of(cohort))
+    )
+    return reply, {"y": rows.y, "probabilities": probabilities, "patient": rows.patient}
+
+
+def _masks(
+    hospital: Hospital,
+    start: Opening,
+    cohort: Cohort,
+    module: nn.Module,
+    splits: Mapping[Split, Rows],
+    variant: Variant | None,
+    facts: Mapping[str, Json],
+) -> tuple[Told, Home]:
+    """What leaves of a model that segments, and what stays. Raises: Refused: see `evaluate`."""
+    if start.protection is not None:
+        raise Refused("unprotected_scores") from ValueError("sums of overlaps have no noise, and the run promises it")
+    if variant is not None and variant.calibration == "adabn":
+        module = calibration.adapted(module, splits["train"].x)
+    window, classes = _window(facts, start), start.task.classes
+    found = compared(cohort, splits["test"], answers(start.task, module, splits["test"].x, window=window), classes)
+    low = floor_of(cohort, splits, classes) if facts.get("floor") is True else None
+    return (told(hospital, found, low, copies_of(facts)), {}, NON_PRIVATE), kept(found, low)
+
+
+def _window(facts: Mapping[str, Json], start: Opening) -> tuple[int, ...] | None:
+    """Raises: Refused: `malformed_window`: it is larger than an image, or has other axes."""
+    said, sides = facts.get("window"), start.task.spatial
+    if said is None:
+        return None
+    window = tuple(int(str(side)) if str(side).isdigit() else 0 for side in as_list(said))
+    if len(window) != len(sides) or not all(1 <= side <= most for side, most in zip(window, sides, strict=True)):
+        raise Refused("malformed_window") from ValueError(f"a window {said} for images of {sides}")
+    return window
 
 
 def central_name(facts: Mapping[str, Json]) -> str:
@@ -101,6 +157,8 @@ def _variant(facts: Mapping[str, Json], start: Opening, module: nn.Module) -> Va
         variant = VARIANT.validate_json(json.dumps(said), strict=True)
         if start.protection is not None:
             raise ValueError("a private run releases nothing that training patients shaped without noise")
+        if "centred" in (variant.calibration or "") and start.task.kind == "segmentation":
+            raise ValueError(f"{variant.calibration} moves the threshold of labels, and this run learns masks")
         if "adabn" in (variant.calibration or "") and not calibration.adaptable(module):
             raise ValueError(f"{variant.calibration} needs batch norm, and the network of this run has none")
     except ValueError as error:
@@ -122,10 +180,6 @@ def _tuned(hospital: Hospital, start: Opening, cohort: Cohort, module: nn.Module
     site = Site(hospital.name, start.task, start.work, door(hospital, cohort, start, derived(seed, "draws")))
     with seeded(seed):
         return fine_tuned(site, module, tuning)
-
-
-Told: TypeAlias = tuple[Mapping[str, Tensor], dict[str, Json], Event]
-"""Tensors, facts and the event of a reply."""
 
 
 def _counted(hospital: Hospital, tested: Rows, copies: int) -> Told:
@@ -163,9 +217,3 @@ def scores_name(facts: Mapping[str, Json]) -> str:
     if isinstance(said, dict) and said.get("tuning") is not None:
         how = f".{said['calibration']}-{short(digest(said['tuning']))}"
     return f"{str(facts['train_run']).rpartition('/')[2]}.{facts['checkpoint']}.{facts['best']}{how}.safetensors"
-
-
-def _keep(hospital: Hospital, name: str, y: Tensor, probabilities: Tensor, patient: Tensor) -> None:
-    """The hospital's own copy, for its page."""
-    scores = Message({"y": y, "probabilities": probabilities, "patient": patient})
-    DiskFolder(hospital.root / "scores").write(name, to_bytes(scores))

@@ -18,6 +18,7 @@ from pipelines.site.admit import cohort_of
 from pipelines.site.hospital import SPLITS, Hospital
 from pipelines.site.learn import Opening, opened, opening, own_model
 from pipelines.site.score import central_name
+from pipelines.site.segmenting import kind_of
 from pipelines.store import DiskFolder
 from privacy.gate import Refused
 from privacy.message import Json, Params, from_bytes
@@ -26,16 +27,20 @@ TILES = 12
 COMPARED = 6  # lesions that are shown by all methods
 
 
-def image_sheets(cohort: Cohort) -> list[Picture]:
-    """A contact sheet per split: slices with a lesion first, a patient each."""
+def image_sheets(cohort: Cohort, given: torch.Tensor | None = None) -> list[Picture]:
+    """A contact sheet per split: slices with a lesion first, a patient each. given: (n, *spatial), masks that are
+    learnt: then slices with a mask come first, and it is outlined.
+    """
     sheets: list[Picture] = []
     if cohort.images.dim() < 4:  # lines of a table
         return sheets
     for number, split in enumerate(SPLITS):
-        index = _examples(cohort, number)
-        if index:
+        index = _examples(cohort, number, given)
+        if index and given is None:
             tiles = [_tile(cohort, i) for i in index]
             sheets.append(contact_sheet(tiles, title=f"{split}{outlined(tiles)}"))
+        elif index and given is not None:
+            sheets.append(contact_sheet([masked(cohort, i, given[i]) for i in index], title=split))
     return sheets
 
 
@@ -49,11 +54,14 @@ def outlined(tiles: Sequence[Tile]) -> str:
     return f": {', '.join(said)}" if said else ""
 
 
-def _examples(cohort: Cohort, split: int) -> list[int]:
-    """Row numbers: half positive, half negative where there are as many, no patient twice in either half."""
+def _examples(cohort: Cohort, split: int, given: torch.Tensor | None = None) -> list[int]:
+    """Row numbers: half positive, half negative where there are as many, no patient twice in either half. Of masks:
+    half with one, half without.
+    """
     chosen: list[int] = []
+    positive = cohort.labels if given is None else given.flatten(1).any(dim=1).long()
     for label in (1, 0):
-        rows = ((cohort.split == split) & (cohort.labels == label)).nonzero()[:, 0].tolist()
+        rows = ((cohort.split == split) & (positive == label)).nonzero()[:, 0].tolist()
         first = {int(cohort.patient[row]): row for row in reversed(rows)}
         chosen += sorted(first.values())[: TILES // 2]
     return chosen
@@ -77,6 +85,25 @@ def _tile(
         lesion=None if lesion is None else lesion.numpy(),
         organ=None if gland is None or cam is not None else gland.numpy(),
         cam=None if cam is None else cam.numpy(),
+    )
+
+
+def masked(cohort: Cohort, row: int, given: torch.Tensor, found: torch.Tensor | None = None, text: str = "") -> Tile:
+    """An image with its given mask (*spatial), and a model's where there is one; of a volume the slice that shows most
+    of either, the given one first. text: before the patient's code.
+    """
+    image, plane, which = cohort.images[row], None, [given, *([] if found is None else [found])]
+    if image.dim() == 4:
+        areas = [(mask > 0).sum(dim=(1, 2)) for mask in which]
+        plane = next((int(area.argmax()) for area in areas if area.any()), len(given) // 2)
+        image, which = image[:, plane], [mask[plane] for mask in which]
+    colour = len(image) == 3 and kind_of(cohort) != "slices"  # slices may have their neighbours beside them
+    place = f", slice {int(cohort.position[row]) if plane is None else plane}" if kind_of(cohort) != "pictures" else ""
+    return Tile(
+        image=((image.permute(1, 2, 0) + 1) / 2).numpy() if colour else image[len(image) // 2].numpy(),
+        caption=f"{text}{cohort.patients[int(cohort.patient[row])][:8]}{place}",
+        given=which[0].numpy(),
+        found=None if found is None else which[1].numpy(),
     )
 
 
@@ -123,7 +150,7 @@ class Mapped(NamedTuple):
 def _mapped(hospital: Hospital, cohort: Cohort, method: Mapping[str, Json], index: Sequence[int]) -> Mapped | None:
     """None where there is no model here, or one without maps."""
     try:
-        start, params = _model(hospital, method)
+        start, params = model_here(hospital, method)
     except Refused:
         return None
     module = loaded(start.algorithm.network(start.task), params).eval()
@@ -137,7 +164,7 @@ def _mapped(hospital: Hospital, cohort: Cohort, method: Mapping[str, Json], inde
     return Mapped(cams, output.logits.softmax(dim=1)[:, 1], images, _resolution(output.maps, cohort.images))
 
 
-def _model(hospital: Hospital, method: Mapping[str, Json]) -> tuple[Opening, Params]:
+def model_here(hospital: Hospital, method: Mapping[str, Json]) -> tuple[Opening, Params]:
     """This hospital's own model, or that of the central baseline, which visited it. Raises: Refused."""
     folder = DiskFolder(hospital.root / "scores")
     if folder.has(central_name(method)):

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias, TypedDict
 
 from federation.conversation import once
 from federation.engine import Worker
-from pipelines.site import admit, attack, files, imitate, learn, page, score, translate
+from pipelines.site import admit, attack, files, imitate, learn, page, route, score, translate
 from pipelines.site.hospital import Done, Hospital
 from pipelines.site.limits import paid_for, stop
 from pipelines.stopping import Stopped
@@ -45,10 +45,11 @@ ONCE: Mapping[str, Handler] = {
     "pool": learn.pool,
     "evaluate": score.evaluate,
     "audit": attack.attack_models,
+    "route": route.route,
 }
 """Work: done once per (run, round, request), committed before anything leaves."""
 
-REPEATABLE = ("moments", "ingest", "sample", "translate", "export", "pool", "evaluate", "audit")
+REPEATABLE = ("moments", "ingest", "sample", "translate", "export", "pool", "evaluate", "audit", "route")
 """Work that trains nothing: a committed answer that is damaged may be made again, and comes out the same."""
 
 
@@ -75,7 +76,7 @@ def worker(hospital: Hospital) -> Worker:
             raise Refused("damaged_ledger") from error
         with suppress(Exception):  # what left has left: a model too many on the disk is no reason to say otherwise
             if call.request in ("train", "finish") and not done.replay:
-                learn.tidy(hospital, call, message)
+                learn.tidy(hospital, call, message, done.memories)
         return from_bytes(done.reply)
 
     return answer
@@ -83,7 +84,7 @@ def worker(hospital: Hospital) -> Worker:
 
 class Work(NamedTuple):
     """The serialized reply, its event, whether it was committed before, the random name of that commit, and who gets
-    it.
+    it. memories: what was committed with it, and what the work began with; their facts only.
     """
 
     reply: bytes
@@ -91,6 +92,7 @@ class Work(NamedTuple):
     replay: bool = False
     commit: str = ""
     recipient: str = COORDINATOR
+    memories: tuple[Message, ...] = ()
 
 
 class Place(TypedDict):
@@ -144,7 +146,8 @@ def _work(hospital: Hospital, call: Call, message: Message) -> Work:
     answer = once(hospital.conversation(call.run), call, hospital.name, work)
     facts = answer.memory.facts
     recipient = str(facts.get(learn.RECIPIENT, COORDINATOR))
-    return Work(answer.reply, facts["event"], answer.again, str(facts.get("commit", "")), recipient)
+    memories = (Message({}, facts), Message({}, answer.before.facts))
+    return Work(answer.reply, facts["event"], answer.again, str(facts.get("commit", "")), recipient, memories)
 
 
 def trace(error: BaseException) -> str:

@@ -1,4 +1,6 @@
-"""Does the protection hold, and can it be told who was in training? Made-up patients, and attacks at the hospitals."""
+"""Does the protection hold, can it be told who was in training, and can their images be drawn? Made-up patients, and
+attacks at the hospitals.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ from pipelines.stages.train import CENTRAL
 from pipelines.stages.world import SitesMissing, World
 from pipelines.store import digest, short
 from privacy.entropy import Source
-from privacy.message import Call, Json, Message
+from privacy.message import Call, Json, Message, as_mapping
 
-VERSION = 1
+VERSION = 2
 CLAIM, STEPS, SAMPLING = 1.0, 50, 0.1
 """The door is tried at epsilon 1, because no number of canaries that runs in seconds refutes much more, and with a
 sampling at which forgetting it would cost most: at 1/3 and 200 steps a missing sampling was not always found."""
@@ -36,16 +38,19 @@ def settings(world: World) -> Json:
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Try the run's protection on canaries; ask every hospital to attack its own models; write what was found."""
     trained = [json.loads((inputs["train"] / f"{label}.json").read_text()) for label in world.config.train.methods]
+    asked, found = world.config.audit, list[dict[str, Json]]()
     with shown("audit") as step:
         step(0, 1 + len(trained), "canaries")
-        mechanism = tried(world.config.privacy, world.config.audit.canaries)
-        attacks: list[Json] = []
+        mechanism = tried(world.config.privacy, asked.canaries)
         for position, result in enumerate(trained):
             step(1 + position, 1 + len(trained), result["label"])
-            if world.config.audit.membership and result["name"] != CENTRAL:
-                attacks += _attacked(world, result, homes_of(world.config, inputs, result["label"]))
-    (out / "audits.json").write_text(json.dumps({"mechanism": mechanism, "membership": attacks}, indent=1))
-    return {"attacks": len(attacks), "mechanism": mechanism}
+            if (asked.membership or asked.inversion) and result["name"] != CENTRAL:
+                found += _attacked(world, result, homes_of(world.config, inputs, result["label"]))
+    members = [_entry(one, "found") for one in found] if asked.membership else []
+    drawn = [_entry(one, "inversion") for one in found] if asked.inversion else []
+    audits = {"mechanism": mechanism, "membership": members, "inversion": drawn}
+    (out / "audits.json").write_text(json.dumps(audits, indent=1))
+    return {"attacks": len(members), "inversions": len(drawn), "mechanism": mechanism}
 
 
 def tried(privacy: object, canaries: int, source: Source = os.urandom) -> dict[str, Json] | None:
@@ -64,9 +69,9 @@ def tried(privacy: object, canaries: int, source: Source = os.urandom) -> dict[s
     return asdict(audit_gradients(make, claimed=CLAIM, delta=delta, canaries=canaries, steps=STEPS, source=source))
 
 
-def _attacked(world: World, result: Mapping[str, Any], cohorts: Mapping[str, Any]) -> list[Json]:
-    """One entry for each site; `found` is null where it stays at the hospital."""
-    found: list[Json] = []
+def _attacked(world: World, result: Mapping[str, Any], cohorts: Mapping[str, Any]) -> list[dict[str, Json]]:
+    """One entry for each site: `site`, `method`, the code of a refusal, and `said`, the facts of its reply."""
+    found: list[dict[str, Json]] = []
     for site in world.engine.sites:
         facts: dict[str, Json] = {
             "label": result["label"],
@@ -74,6 +79,8 @@ def _attacked(world: World, result: Mapping[str, Any], cohorts: Mapping[str, Any
             "checkpoint": world.config.evaluate.checkpoint,
             "best": result["best"],
             "cohort": cohorts[site]["cohort"],
+            "membership": world.config.audit.membership,
+            "inversion": to_plain(world.config.audit.inversion),
         }
         name = world.run(f"audit-{short(digest({**facts, 'site': site, 'version': VERSION}))}")
         answers = world.engine.ask(Call(name, 0, "audit", {}), {site: Message({}, facts)})
@@ -81,8 +88,13 @@ def _attacked(world: World, result: Mapping[str, Any], cohorts: Mapping[str, Any
         if code is not None and not code.startswith("policy_"):
             raise SitesMissing("audit", answers.missing, where=str(world.root / "sites" / site / "log.txt"))
         note = {"method": str(result["label"]), "refused": code}  # a hospital need not take part in this
-        found.append({"site": site, **note, "found": reply.facts.get("found")})
+        found.append({"site": site, **note, "said": dict(reply.facts)})
     return found
+
+
+def _entry(one: Mapping[str, Json], attack: str) -> dict[str, Json]:
+    """What is written down of an attack; `found` is null where it stays at the hospital."""
+    return {**{name: one[name] for name in ("site", "method", "refused")}, "found": as_mapping(one["said"]).get(attack)}
 
 
 STAGE = Stage("audit", VERSION, ("ingest", "translate", "train"), settings, run)

@@ -19,9 +19,9 @@ from pipelines.stages.world import SitesMissing, World
 from pipelines.store import digest, short
 from pipelines.variants import Variant
 from privacy.gate import BUDGET
-from privacy.message import Call, Json, Message, Params, to_bytes
+from privacy.message import Call, Json, Message, Params, as_mapping, to_bytes
 
-VERSION = 4
+VERSION = 5
 Line: TypeAlias = tuple[str, Variant | None]
 """A label in the tables of results, and how the method's models are calibrated for it; None: as they are."""
 
@@ -37,6 +37,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     index: list[dict[str, str]] = []
     refused: list[Json] = []
     done = 0
+    floor = _floor_of(world)
     with shown("evaluate") as step:
         for method in world.config.train.methods:
             trained = json.loads((inputs["train"] / f"{method}.json").read_text())
@@ -45,7 +46,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
             for line in _lines(world, method):
                 step(done, len(order), line[0])
                 done += 1
-                for model_site, test_site, reply in _scored(world, trained, homes, line, models):
+                for model_site, test_site, reply in _scored(world, trained, homes, line, models, line[0] == floor):
                     if reply is None:
                         refused.append({"site": test_site, "request": f"evaluate {line[0]}", "code": BUDGET})
                         continue
@@ -59,6 +60,14 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     (out / "index.json").write_text(json.dumps(index, indent=1))
     (out / "refused.json").write_text(json.dumps(refused, indent=1))
     return {"scored": len(index), "refused": len(refused)}
+
+
+def _floor_of(world: World) -> str | None:
+    """The method with whose models the mean mask is scored at home, once; None where methods give labels."""
+    methods = world.config.train.methods
+    if world.config.task.target is None:
+        return None
+    return next((label for label, method in methods.items() if method.name != CENTRAL), next(iter(methods)))
 
 
 def _lines(world: World, method: str) -> list[Line]:
@@ -79,16 +88,17 @@ def _scored(
     homes: Cohorts,
     line: Line,
     models: Models,
+    floor: bool,
 ) -> Iterator[Scored]:
     """Every site's own model at home, and everywhere for the public protocol. A calibration is the test site's own; a
-    model that was tuned at a site stays there.
+    model that was tuned at a site stays there. floor: whether the mean mask is scored beside the models at home.
     """
     held = _checkpoint(world, line)
     if trained["name"] == CENTRAL:
         for site in world.engine.sites:
-            yield CENTRAL, site, _ask(world, trained, homes, line, (CENTRAL, site), models(held)[CENTRAL])
+            yield CENTRAL, site, _ask(world, trained, homes, line, (CENTRAL, site), models(held)[CENTRAL], floor)
         return
-    own = {site: _ask(world, trained, homes, line, (site, site), {}) for site in world.engine.sites}
+    own = {site: _ask(world, trained, homes, line, (site, site), {}, floor) for site in world.engine.sites}
     for site, reply in own.items():
         yield site, site, reply
     tuned = line[1] is not None and line[1].tuning is not None
@@ -117,7 +127,13 @@ def _chosen(trained: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Jso
 
 
 def _ask(
-    world: World, trained: Mapping[str, Any], homes: Cohorts, line: Line, pair: tuple[str, str], params: Params
+    world: World,
+    trained: Mapping[str, Any],
+    homes: Cohorts,
+    line: Line,
+    pair: tuple[str, str],
+    params: Params,
+    floor: bool = False,
 ) -> Message | None:
     """Ask the second site of a pair to score its own model (no params), or these, which are the first's. None: its
     patients' budget is spent.
@@ -129,6 +145,10 @@ def _ask(
         "cohort": cohort,
         "copies": world.config.evaluate.copies,
     }
+    if floor:
+        facts["floor"] = True
+    if (window := window_of(world)) is not None:
+        facts["window"] = window
     if variant is not None:
         facts["calibration"] = to_plain(variant)
     if params:
@@ -141,6 +161,11 @@ def _ask(
         if set(missing.missing.values()) == {BUDGET}:
             return None
         raise
+
+
+def window_of(world: World) -> Json:
+    """Sides of what a network that segments sees at once; None: whole images, and labels."""
+    return as_mapping(to_plain(world.config.evaluate)).get("window")
 
 
 def _models(world: World, trained: Mapping[str, Any], homes: Cohorts, checkpoint: Checkpoint) -> Mapping[str, Params]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pipelines.cohort.features import Features
+from pipelines.config import Config
 from pipelines.door import to_plain
 from pipelines.partition_check import told_apart
 from pipelines.progress import shown
@@ -19,7 +20,7 @@ from pipelines.stages.world import World
 from pipelines.store import digest, short
 from privacy.message import Json, Message
 
-VERSION = 4
+VERSION = 5
 MOMENTS = ("count", "total", "squares")
 
 
@@ -35,7 +36,16 @@ def settings(world: World) -> Json:
         "split": _said(config.split),
         "seed": config.seed,
         "independent": config.independent,
+        **_masks(config),
     }
+
+
+def _masks(config: Config) -> dict[str, Json]:
+    """Which masks are needed; nothing where labels are learnt."""
+    task = config.task
+    if task.target is None:
+        return {}
+    return {"target": task.target, "classes": list(task.names[1:]) if task.target == "masks" else []}
 
 
 def _said(settings: object) -> Json:

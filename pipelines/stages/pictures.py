@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,29 +13,38 @@ from evaluation.figures import Curve, dots, gain_bars, learning_curves, roc_curv
 from evaluation.heat import between_sites, cross_site
 from evaluation.histograms import Counts, Ints
 from evaluation.metrics import AUC
+from evaluation.overlap import DICE, HD95, Overlaps
 from evaluation.panels import parts
-from evaluation.protocols import matrix
+from evaluation.protocols import Evidence, matrix
 from evaluation.rows import ScoreRow, home
 from pipelines.stages.train import CENTRAL
 
-Tables: TypeAlias = Mapping[str, Mapping[tuple[str, str], Counts]]
+Tables: TypeAlias = Mapping[str, Mapping[tuple[str, str], Evidence]]
 
 
 def pictures(
     tables: Tables, rows: Sequence[ScoreRow], trained: Sequence[Mapping[str, Any]], reference: str | None
 ) -> list[Picture]:
-    """Scores and gains of every line of the tables; of methods, and not of their variants, curves and heat maps."""
+    """Scores and gains of every line of the tables; of methods, and not of their variants, curves and heat maps. Where
+    methods outline there is no ROC curve.
+    """
     methods = [str(result["label"]) for result in trained if result["label"] in tables]
-    drawn = [dots(rows, AUC.name)]
-    drawn += [gain_bars(rows, AUC.name, reference)] if reference else []
-    for part, names in parts(methods, reference):
+    masks = any(isinstance(found, Overlaps) for table in tables.values() for found in table.values())
+    drawn: list[Picture] = []
+    for measure in (DICE, HD95) if masks else (AUC,):
+        drawn.append(dots(rows, measure.name))
+        if reference:
+            gained = gain_bars(rows, measure.name, reference)
+            drawn.append(replace(gained, title=f"{measure.name}: gain over {reference}") if masks else gained)
+    for part, names in [] if masks else parts(methods, reference):
         drawn.append(roc_curves(_rocs(tables, names), order=methods, part=part))
     drawn += _curves(trained, methods, reference)
     for method in methods:
-        models, tests, values = matrix(tables[method], AUC)
+        measure = DICE if masks else AUC
+        models, tests, values = matrix(tables[method], measure)
         whole = len(tables[method]) == len(models) * len(tests)
         if len(models) > 1 and whole and np.ptp(values, axis=0).any():
-            drawn.append(cross_site(models, tests, values, AUC.name, method))
+            drawn.append(cross_site(models, tests, values, measure.name, method))
     for result in trained:
         for name, found in result["between"].items():
             drawn.append(between_sites(found["sites"], np.array(found["values"]), name, result["label"]))
@@ -43,7 +53,10 @@ def pictures(
 
 def _rocs(tables: Tables, methods: Sequence[str]) -> dict[str, dict[str, Ints]]:
     """Site -> method -> counts of its own model's scores."""
-    own = {method: home(tables[method]) for method in methods}
+    own = {
+        method: {pair: found for pair, found in home(tables[method]).items() if isinstance(found, Counts)}
+        for method in methods
+    }
     sites = sorted({test for table in tables.values() for _, test in table})
     return {site: {m: own[m][site, site].scores[0, 0] for m in methods if (site, site) in own[m]} for site in sites}
 

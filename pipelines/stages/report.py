@@ -12,10 +12,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from evaluation.floors import MAJORITY, with_floor
+from evaluation.floors import FLOORS, with_floor
 from evaluation.gains import rounds_to_reach
-from evaluation.histograms import Counts, from_tensors
-from evaluation.noised import from_tensors as from_noised
+from evaluation.overlap import measures
 from evaluation.report import (
     Command,
     Knew,
@@ -29,7 +28,7 @@ from evaluation.report import (
     Withdrawn,
     coordinator_page,
 )
-from evaluation.rows import gain_rows, score_rows, scores_csv, to_json
+from evaluation.rows import MEASURES, gain_rows, outside_rows, score_rows, scores_csv, to_json
 from evaluation.statement_page import MechanismAudit, MembershipRow, site_statement
 from pipelines.door import to_plain
 from pipelines.harmonize_settings import RAW
@@ -39,17 +38,19 @@ from pipelines.site.attack import from_plain
 from pipelines.site.hospital import SPLITS
 from pipelines.site.page import DELTA
 from pipelines.site.ready import READY
-from pipelines.site.words import WORDS
+from pipelines.site.segmenting import measured
+from pipelines.stages.evaluate import window_of
+from pipelines.stages.evidence import read_floor, read_tables
 from pipelines.stages.harmony import harmony
-from pipelines.stages.pictures import Tables, pictures
+from pipelines.stages.pictures import pictures
 from pipelines.stages.spaces import homes, homes_of
 from pipelines.stages.train import CENTRAL
 from pipelines.stages.world import World
 from pipelines.store import digest, read_manifest, short
-from privacy.message import Json, Message, as_list, as_mapping, from_bytes
+from privacy.message import Json, Message, as_list, as_mapping
 from privacy.statement import from_json, markdown
 
-VERSION = 6
+VERSION = 7
 PAGE = "report.html"
 
 
@@ -68,9 +69,13 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     said = _ask_sites(world, inputs, trained, audits["mechanism"])
     (out / "sites.json").write_text(json.dumps({site: facts["page"] for site, facts in said.items()}))
     reference = config.evaluate.reference if config.evaluate.reference in tables else None
-    rows = score_rows(with_floor(tables), reference=reference)
-    (out / "scores.json").write_text(to_json(rows))
-    (out / "scores.csv").write_text(scores_csv(rows))
+    structures = config.task.names[1:] if config.task.target else ()
+    scored = measures(structures) if structures else MEASURES
+    rows = score_rows(with_floor(tables, read_floor(inputs["evaluate"])), reference=reference, measures=scored)
+    routed = read_tables(inputs["route"], copies=config.evaluate.copies, seed=config.seed) if "route" in inputs else {}
+    outside = outside_rows(routed, scored)
+    (out / "scores.json").write_text(to_json((*rows, *outside)))
+    (out / "scores.csv").write_text(scores_csv((*rows, *outside)))
     page = RunPage(
         title=config.title or config.name,
         run=config.name,
@@ -80,7 +85,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         reference=reference or "",
         sites=tuple(_counts(site, facts, said[site]) for site, facts in sorted(cohorts.items())),
         scores=rows,
-        gains=gain_rows(tables, reference=reference) if reference else (),
+        gains=gain_rows(tables, reference=reference, measures=scored) if reference else (),
         methods=tuple(_costs(trained, said, config.evaluate.reference)),
         left=tuple(_left(site, entry) for site, facts in sorted(said.items()) for entry in as_list(facts["left"])),
         missing=tuple(_missing(trained, json.loads((inputs["evaluate"] / "refused.json").read_text()))),
@@ -88,8 +93,10 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         settings=json.dumps(without_patients(to_plain(config)), indent=1),
         commands=_commands(world),
         pooled=any(result["name"] == CENTRAL for result in trained),
-        pictures=tuple(pictures(tables, [row for row in rows if row.method != MAJORITY], trained, reference)),
-        words=WORDS[config.images.kind],
+        pictures=tuple(pictures(tables, [row for row in rows if row.method not in FLOORS], trained, reference)),
+        words=measured(config.images.kind),
+        structures=structures,
+        outside=outside,
         statements=tuple(site_statement(facts["statement"]) for _, facts in sorted(said.items())),
         audits=(TypeAdapter(MechanismAudit).validate_python(audits["mechanism"]),) if audits["mechanism"] else (),
         membership=tuple(_attack(one) for one in audits["membership"]),
@@ -104,21 +111,6 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     (out / PAGE).write_text(text)
     (out / "report.json").write_text(to_json(replace(page, pictures=())))
     return {"report": PAGE, "scores": len(rows)}
-
-
-def read_tables(folder: Path, *, copies: int, seed: int) -> Tables:
-    """Counts by method and (model site, test site), as the evaluate stage wrote them. copies, seed: of the parametric
-    bootstrap of noised ones; the others bring their own.
-    """
-    tables: dict[str, dict[tuple[str, str], Counts]] = {}
-    for entry in json.loads((folder / "index.json").read_text()):
-        reply = from_bytes((folder / entry["file"]).read_bytes())
-        if "noised" in reply.tensors:
-            counts = from_noised(reply.tensors, reply.facts, copies=copies, seed=seed)
-        else:
-            counts = from_tensors(reply.tensors)
-        tables.setdefault(entry["label"], {})[entry["model_site"], entry["test_site"]] = counts
-    return tables
 
 
 def _ask_sites(
@@ -148,6 +140,7 @@ def _ask_sites(
         "delta": config.privacy.delta if isinstance(config.privacy, PatientLevel) else DELTA,
         "unit": config.privacy.unit if isinstance(config.privacy, PatientLevel) else "patient",
         "audit": audit,
+        **_learnt(world),
     }
     asked = {
         site: Message({}, {**facts, "methods": methods(site), **_of_ingest(cohorts[site]), "date": world.now()})
@@ -159,6 +152,14 @@ def _ask_sites(
     known = {**facts, "sites": used, "version": VERSION}
     replies = world.ask_all(world.run(f"report-{short(digest(known))}"), "report", asked)
     return {site: reply.facts for site, reply in replies.items()}
+
+
+def _learnt(world: World) -> dict[str, Json]:
+    """Which masks the methods outline; nothing where they give labels."""
+    task = world.config.task
+    if task.target is None:
+        return {}
+    return {"target": task.target, "structures": list(task.names[1:]), "window": window_of(world)}
 
 
 def _of_ingest(said: Mapping[str, Any]) -> dict[str, Json]:
@@ -184,9 +185,10 @@ def _nameless(site: Json) -> Json:
 def _what(world: World) -> str:
     config = world.config
     names = ", ".join(config.train.methods)
+    beside = f" and {len(config.outside)} outside the federation" if config.outside else ""
     return (
-        f"{len(config.sites)} hospitals, {len(config.train.methods)} methods ({names}), {config.train.schedule.rounds} "
-        f"rounds, checkpoint {config.evaluate.checkpoint}. {_promise(config.privacy)}"
+        f"{len(config.sites) - len(config.outside)} hospitals{beside}, {len(config.train.methods)} methods ({names}), "
+        f"{config.train.schedule.rounds} rounds, checkpoint {config.evaluate.checkpoint}. {_promise(config.privacy)}"
     )
 
 
@@ -292,7 +294,7 @@ def intact(world: World, artifact: Path) -> str | None:
 STAGE = Stage(
     "report",
     VERSION,
-    ("ingest", "score", "sample", "translate", "train", "evaluate", "audit"),
+    ("ingest", "score", "sample", "translate", "train", "evaluate", "audit", "route"),
     settings,
     run,
     intact=intact,

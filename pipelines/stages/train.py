@@ -44,6 +44,7 @@ def settings(world: World) -> Json:
         "public": config.evaluate.public if config.privacy != "none" else None,
         "seed": config.seed,
         "sites": sites,
+        **_learnt(config),
     }
 
 
@@ -71,7 +72,7 @@ def train_one(world: World, label: str, cohorts: Cohorts, told: Callable[[int], 
     name = _conversation(world, engine, f"{label}-{short(digest(_identity(world, label, homes)))}")
     folder = _folder(world, name)
     folder.write(BEGUN, b"")  # from here on the conversation is known to be this coordinator's
-    task = config.task(label)
+    task = config.task_of(label)
     initial = initial_parameters(algorithm, task, seed=config.seed)
 
     def between(outcome: Outcome) -> None:
@@ -171,13 +172,14 @@ def _everyone(engine: Engine, facts: Mapping[str, Json]) -> dict[str, Message]:
 def opening(world: World, label: str, site: str, cohort: str) -> dict[str, Json]:
     """What a site must know of a run: see `pipelines.site.learn.opening`."""
     config = world.config
-    task = config.task(label)
+    task = config.task_of(label)
     return {
         "label": label,
         "algorithm": to_plain(config.train.methods[label]),
         "model": to_plain(task.model),
         "inputs": list(task.inputs),
         "classes": task.classes,
+        **_target(config, site),
         "work": to_plain(overridden(config.train.work, config.train.method_work.get(label, {}))),
         "seed": config.seed,
         "cohort": cohort,
@@ -195,16 +197,29 @@ def _protected(config: Config, label: str, site: str) -> dict[str, Json]:
     return {"privacy": to_plain(plan.protection), "evaluation_noise": plan.evaluation_noise}
 
 
+def _target(config: Config, site: str) -> dict[str, Json]:
+    """Which masks a site learns; what is pooled has but one kind. Nothing where labels are learnt."""
+    target = config.task.target
+    return {} if target is None else {"target": "masks" if site == CENTRAL else target}
+
+
+def _learnt(config: Config) -> dict[str, Json]:
+    """What is learnt; nothing where it is labels, as it was before there was a choice."""
+    return {} if config.task.target is None else {"task": to_plain(config.task)}
+
+
 def pooled_engine(world: World, cohorts: Cohorts) -> tuple[Engine, Cohorts]:
     """A site that holds everybody's images, in this process. `Config` lets nobody get here without `pooling:
     allowed`.
     """
-    name = short(digest({site: [cohorts[site]["cohort"], cohorts[site]["sha256"]] for site in sorted(cohorts)}))
+    held: dict[str, Json] = {site: [cohorts[site]["cohort"], cohorts[site]["sha256"]] for site in sorted(cohorts)}
+    name = short(digest({**held, **_learnt(world.config)}))
     hospital = Hospital(CENTRAL, world.root / "pooled", None, world.now, device=chosen_device(world.config))
     try:
         read_cohort_file(hospital.cohort_folder(name) / COHORT)
     except Refused:  # not pooled yet, or damaged
-        asked = {site: Message({}, {"cohort": str(cohorts[site]["cohort"])}) for site in world.engine.sites}
+        said = {site: {"cohort": str(cohorts[site]["cohort"]), **_target(world.config, site)} for site in cohorts}
+        asked = {site: Message({}, said[site]) for site in world.engine.sites}
         adopt(hospital, name, world.ask_all(world.run(f"pool-{name}"), "pool", asked))
     return InProcess({CENTRAL: worker(hospital)}), {CENTRAL: {"cohort": name, "sha256": name}}
 
@@ -219,10 +234,11 @@ def _identity(world: World, label: str, homes: Cohorts) -> Json:
         "sites": {site: [to_plain(config.method(label, site)), to_plain(config.work(label, site))] for site in sites},
         "work": to_plain(overridden(config.train.work, config.train.method_work.get(label, {}))),
         "schedule": to_plain(config.train.schedule),
-        "model": to_plain(config.task(label).model),
+        "model": to_plain(config.task_of(label).model),
         "seed": config.seed,
         "privacy": to_plain(config.privacy),
         "public": config.evaluate.public if config.privacy != "none" else None,  # how many evaluations share epsilon
+        **_learnt(config),
         "cohorts": {site: [str(home["cohort"]), str(home["sha256"])] for site, home in homes.items()},
     }
 

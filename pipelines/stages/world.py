@@ -5,11 +5,11 @@ patients.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
-from federation.engine import Engine
+from federation.engine import Engine, InProcess
 from pipelines.config import Config
 from pipelines.stopping import Stop
 from privacy.message import Call, Json, Message
@@ -30,7 +30,7 @@ class SitesMissing(RuntimeError):
 @dataclass(frozen=True)
 class World:
     """root: the run's folder at the coordinator. fresh: finished conversations are begun anew. command: how the
-    run was called."""
+    run was called. outside: carries questions to hospitals outside the federation."""
 
     config: Config
     engine: Engine
@@ -39,6 +39,11 @@ class World:
     now: Callable[[], str]
     fresh: bool = False
     command: str = "python -m pipelines.run CONFIG"
+    outside: Engine = field(default_factory=lambda: InProcess({}))
+
+    def beyond(self) -> World:
+        """The same world, in which sites are the hospitals outside the federation."""
+        return replace(self, engine=self.outside)
 
     def run(self, name: str) -> str:
         """The name of a conversation of this run."""

@@ -21,7 +21,8 @@ from pipelines.cohort.dicom import DicomSource
 from pipelines.cohort.geometry import resample
 from pipelines.cohort.index import Candidate, readable
 from pipelines.cohort.labels import find_mask
-from pipelines.cohort.nifti import NiftiSource, read_volume
+from pipelines.cohort.mask_file import read_mask
+from pipelines.cohort.nifti import NiftiSource
 from pipelines.cohort.prepare import Slices
 from pipelines.cohort.studies import MM2_PER_S_1E_3, standardized
 from pipelines.cohort.study import Array, Rejected, Study, Volume
@@ -109,7 +110,7 @@ def _gland(candidate: Candidate, desk: Desk) -> Volume | None:
     try:
         visits = desk.visits[candidate.patient]
         path = find_mask(desk.gland, candidate.patient, missing="no_gland", session=candidate.session, visits=visits)
-        return read_volume(path)
+        return read_mask(path, desk.gland.segment)
     except Unusable as error:
         if looks_at_study(desk.file):
             raise Unusable(

@@ -48,9 +48,11 @@ def test_a_mixed_federation_learns_what_one_on_the_cpu_learns(algorithm, work):
 @needs_gpu
 @pytest.mark.parametrize("name", [name for name, augment in AUGMENTATIONS.items() if augment])
 def test_augmentation_moves_the_same_way_on_any_device(name):
-    x = torch.rand(4, 1, 16, 16)
-    here, there = (AUGMENTATIONS[name](x.to(d), torch.Generator().manual_seed(0)).cpu() for d in ("cpu", "cuda"))
-    assert torch.allclose(here, there, atol=1e-5)
+    x, y = torch.rand(4, 1, 16, 16), torch.rand(4, 16, 16).gt(0.5).long()
+    views = (AUGMENTATIONS[name](x.to(d), y.to(d), torch.Generator().manual_seed(0)) for d in ("cpu", "cuda"))
+    here, there = ([one.cpu() for one in view] for view in views)
+    assert torch.allclose(here[0], there[0], atol=1e-5)
+    assert float((here[1] != there[1]).float().mean()) < 0.01, "but for places half way between two pixels"
 
 
 def test_a_model_goes_to_where_its_parameters_are():

@@ -9,29 +9,25 @@ import torch
 from laws.test_identities import distance
 from laws.test_oracles import NAMES, PARTICIPATION, ROUNDS, SITES, TASK, WORK, agree, asked, averaged, local_work, start
 
+import by_hand
 import rig
 from federation.conversation import newest, remembered
 from federation.descent import Site, Work
-from federation.engine import InProcess
 from federation.fedavg import FedAvg
 from federation.feddyn import FedDyn
 from federation.fedprox import FedProx
 from federation.parameters import section
-from federation.rounds import Outcome, Schedule, sampled
+from federation.rounds import Outcome, sampled
 from federation.task import Task
 from privacy.access import Rows, open_access
 from privacy.message import Call, Message, as_mapping
 
-LOST = frozenset({(2, "a"), (2, "b"), (3, "c")})
 LINEAR = Task(rig.Linear(), (2,), 2)
 FULL = Work(optimizer="sgd", lr=0.2, batch=99, epochs=None, steps=5)
 
 
-def run(algorithm, sites=SITES, task=TASK, work=WORK, lost=frozenset(), **schedule):
-    crew = rig.federation(algorithm, sites, task=task, work=work)
-    engine = rig.Lossy(InProcess(crew), lost)
-    schedule = Schedule(**{"rounds": ROUNDS, "quorum": 0.3, **schedule})
-    return rig.train(algorithm, crew, task=task, work=work, schedule=schedule, engine=engine), crew
+def run(algorithm, sites=SITES, task=TASK, work=WORK, rounds=ROUNDS, **options):
+    return by_hand.trained(algorithm, sites, task, work, rounds=rounds, **options)
 
 
 def quadratics(sizes, weights):
@@ -97,7 +93,7 @@ def test_the_first_round_goes_twice_as_far_as_fedprox(names):
 
 
 @pytest.mark.parametrize("weights", ["uniform", "size"])
-@pytest.mark.parametrize("lost", [frozenset(), LOST], ids=["", "lost replies"])
+@pytest.mark.parametrize("lost", [frozenset(), by_hand.LOST_OF_ALL], ids=["", "lost replies"])
 def test_rounds_on_a_network_with_batch_norm(lost, weights):
     """Partial participation; as the authors' code keeps it: how far each site went from theta, added up."""
     alpha = 0.4

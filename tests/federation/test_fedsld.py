@@ -12,31 +12,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws.test_oracles import NAMES, PARTICIPATION, ROUNDS, SITES, TASK, WORK, agree, asked, averaged, start
 
+import by_hand
 import rig
 from federation.descent import Site, Work
-from federation.engine import InProcess
 from federation.fedavg import FedAvg
 from federation.fedsld import FedSld, label_weights
 from federation.parameters import section
-from federation.randomness import derived
 from federation.rehearsal import initial_parameters, rehearse_events
-from federation.rounds import Schedule
 from federation.task import Task
-from privacy.access import Batch, Rows, batches_per_epoch, minibatches, open_access
+from privacy.access import Batch, Rows, open_access
 from privacy.events import Gaussian, Part, PoissonSampled, SelfComposed
 from privacy.message import Call
 from privacy.private import open_private
 from privacy.protection import Protection
 
 ADAM = Work(optimizer="adam", lr=0.02, batch=5)
-TABLES = {"a": rig.table(1), "b": rig.table(2, shift=0.7), "c": rig.table(3, n=10, shift=-0.4)}
 
 
-def run(algorithm, sites, task=None, work=ADAM, engine=None, **schedule):
-    task = task or rig.task()
-    crew = rig.federation(algorithm, sites, task=task, work=work)
-    schedule = Schedule(**{"rounds": 3, "quorum": 0.3, **schedule})
-    return rig.train(algorithm, crew, task=task, work=work, schedule=schedule, engine=engine and engine(crew))
+def run(algorithm, sites, task=None, work=ADAM, rounds=3, **options):
+    return by_hand.trained(algorithm, sites, task, work, rounds=rounds, **options)[0]
 
 
 def model_of(outcome):
@@ -45,7 +39,7 @@ def model_of(outcome):
 
 @pytest.mark.parametrize("normalize", [False, True])
 def test_one_site_with_its_full_batch_is_plain_training(normalize):
-    one, work = {"a": TABLES["a"]}, replace(ADAM, batch=24)
+    one, work = {"a": by_hand.TABLES["a"]}, replace(ADAM, batch=24)
     assert rig.close(
         model_of(run(FedSld(normalize=normalize), one, work=work)), model_of(run(FedAvg(), one, work=work)), 1e-6
     )
@@ -56,18 +50,18 @@ def test_one_site_with_its_full_batch_is_plain_training(normalize):
 def test_sites_with_the_same_label_shares_weighed_by_them_are_fedavg():
     """Whatever the batches: the weights are 1."""
     alike = {}
-    for name, rows in TABLES.items():
+    for name, rows in by_hand.TABLES.items():
         n = len(rows["train"].y) // 2 * 2
         train = Rows(rows["train"].x[:n], torch.arange(n) % 2, torch.arange(n))
         alike[name] = {**rows, "train": train}
     assert rig.close(model_of(run(FedSld(share="site"), alike)), model_of(run(FedAvg(), alike)), 1e-6)
-    different = model_of(run(FedSld(share="site"), TABLES))
-    assert not rig.close(different, model_of(run(FedAvg(), TABLES)), 1e-4)
+    different = model_of(run(FedSld(share="site"), by_hand.TABLES))
+    assert not rig.close(different, model_of(run(FedAvg(), by_hand.TABLES)), 1e-4)
 
 
 def test_a_sum_over_the_batch_is_a_learning_rate_times_its_size():
     work = Work(optimizer="sgd", lr=0.01, batch=6)
-    even = {"a": TABLES["a"]}  # 24 examples: every batch has 6
+    even = {"a": by_hand.TABLES["a"]}  # 24 examples: every batch has 6
     mean = run(FedSld(), even, work=replace(work, lr=0.06))
     total = run(FedSld(reduction="sum"), even, work=work)
     assert rig.close(model_of(mean), model_of(total), 1e-5)
@@ -109,7 +103,7 @@ def test_a_batchs_loss_is_the_common_mean_of_its_classes_mean_losses(labels, cha
 
 @pytest.mark.parametrize("share", ["batch", "site"])
 @pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("lost", [frozenset(), frozenset({(2, "a"), (2, "b"), (3, "c")})], ids=["", "lost replies"])
+@pytest.mark.parametrize("lost", [frozenset(), by_hand.LOST_OF_ALL], ids=["", "lost replies"])
 def test_rounds_on_a_network_with_batch_norm(share, normalize, lost):
     counts = {site: [int((SITES[site]["train"].y == c).sum()) for c in (0, 1)] for site in NAMES}
     n = sum(map(sum, counts.values()))
@@ -120,16 +114,13 @@ def test_rounds_on_a_network_with_batch_norm(share, normalize, lost):
         locals_ = []
         for site in present:
             rows, own = SITES[site]["train"], copy.deepcopy(model).train()
-            generator = torch.Generator().manual_seed(derived(0, site, r, "train"))
-            stream = minibatches(rows.y, batch=4, balance=False, generator=generator)
-            for _ in range(2 * batches_per_epoch(len(rows.y), 4)):
-                index = next(stream)
-                y = rows.y[index].tolist()
+            for x, labels in by_hand.batches(rows, r, site, WORK):
+                y = labels.tolist()
                 among = y if share == "batch" else rows.y.tolist()
                 weights = [prior[c] / (among.count(c) / len(among)) for c in y]
                 if normalize:
                     weights = [w / sum(prior[c] for c in set(among)) for w in weights]
-                logs = own(rows.x[index]).logits.log_softmax(dim=1)
+                logs = own(x).logits.log_softmax(dim=1)
                 loss = -sum(w * logs[i, c] for i, (w, c) in enumerate(zip(weights, y, strict=True))) / len(y)
                 grads = torch.autograd.grad(loss, list(own.parameters()))
                 with torch.no_grad():
@@ -138,38 +129,30 @@ def test_rounds_on_a_network_with_batch_norm(share, normalize, lost):
             locals_.append(own)
         model = averaged(locals_, [sum(counts[site]) for site in present])
     algorithm = FedSld(share=share, normalize=normalize)
-    outcome = run(
-        algorithm,
-        SITES,
-        TASK,
-        WORK,
-        engine=lambda crew: rig.Lossy(InProcess(crew), lost),
-        rounds=ROUNDS,
-        participation=PARTICIPATION,
-    )
+    outcome = run(algorithm, SITES, TASK, WORK, lost=lost, rounds=ROUNDS, participation=PARTICIPATION)
     agree(model_of(outcome), model)
 
 
 def test_label_counts_leave_in_the_introduction_and_a_site_gets_its_own_back():
     algorithm = FedSld()
     introductions = {}
-    for name, rows in TABLES.items():
+    for name, rows in by_hand.TABLES.items():
         site = Site(name, rig.task(), ADAM, open_access(rows, batch=5, seed=0))
         introductions[name] = algorithm.introduce(site)
         assert introductions[name].facts["n"] == len(rows["train"].y)
     state = algorithm.start(initial_parameters(algorithm, rig.task(), seed=1), introductions)
-    ones = sum(int(rows["train"].y.sum()) for rows in TABLES.values())
+    ones = sum(int(rows["train"].y.sum()) for rows in by_hand.TABLES.values())
     assert state.facts["prior"] == pytest.approx([1 - ones / 58, ones / 58])
     message = algorithm.send(state, "b", Call("law", 1, "train", {}))
     assert set(message.facts) == {"prior", "shares"}
     assert message.facts["shares"] == pytest.approx(
-        [float((TABLES["b"]["train"].y == c).double().mean()) for c in (0, 1)]
+        [float((by_hand.TABLES["b"]["train"].y == c).double().mean()) for c in (0, 1)]
     )
 
 
 def test_a_label_that_a_site_does_not_have_needs_no_division():
-    only = {s: {k: replace(r, y=torch.ones_like(r.y)) for k, r in TABLES[s].items()} for s in "a"}
-    both = {"b": TABLES["b"], **only}
+    only = {s: {k: replace(r, y=torch.ones_like(r.y)) for k, r in by_hand.TABLES[s].items()} for s in "a"}
+    both = {"b": by_hand.TABLES["b"], **only}
     for share in ("batch", "site"):
         outcome = run(FedSld(share=share), both)
         assert all(torch.isfinite(t).all() for t in outcome.state.tensors.values())
@@ -195,7 +178,7 @@ def test_privately_label_shares_are_paid_for_once_and_rounds_as_in_fedavg():
 
 def test_privately_nobodys_gradient_hangs_on_others():
     """One patient's part of a private gradient is the same with and without another patient in the sample."""
-    rows = replace(TABLES["a"]["train"], patient=torch.arange(24))
+    rows = replace(by_hand.TABLES["a"]["train"], patient=torch.arange(24))
     prior, shares = torch.tensor([0.3, 0.7], dtype=torch.float64), torch.tensor([0.6, 0.4], dtype=torch.float64)
     objective = FedSld(share="site")._objective(rig.task(), prior, shares)
     module = rig.task().network()

@@ -11,37 +11,31 @@ import pytest
 import torch
 from laws.test_oracles import PARTICIPATION, ROUNDS, SITES, TASK, WORK, agree, asked, averaged, start
 
+import by_hand
 import rig
 from federation.descent import Site, Work
-from federation.engine import InProcess
 from federation.fedavg import FedAvg
 from federation.models.mlp import Mlp
 from federation.moon import Moon, cosine, frozen
 from federation.parameters import prefixed, read, section
-from federation.randomness import derived, seeded
-from federation.rounds import Schedule
 from federation.task import Output, Task
-from privacy.access import Batch, batches_per_epoch, minibatches, open_access
+from privacy.access import Batch, open_access
 from privacy.message import Call, Message
 from privacy.private import open_private
 from privacy.protection import Protection
 
-TABLES = {"a": rig.table(1), "b": rig.table(2, shift=0.7), "c": rig.table(3, n=10, shift=-0.4)}
 ADAM = Work(optimizer="adam", lr=0.02, batch=5, epochs=2)
-SCHEDULE = Schedule(rounds=ROUNDS, participation=PARTICIPATION, quorum=0.3)
 
 
-def run(algorithm, sites, task, work, schedule=SCHEDULE, lost=frozenset()):
-    crew = rig.federation(algorithm, sites, task=task, work=work)
-    engine = rig.Lossy(InProcess(crew), lost)
-    return rig.train(algorithm, crew, task=task, work=work, schedule=schedule, engine=engine), crew
+def run(algorithm, sites, task, work, lost=frozenset()):
+    return by_hand.trained(algorithm, sites, task, work, lost, rounds=ROUNDS, participation=PARTICIPATION)
 
 
 @pytest.mark.parametrize("weights", ["size", "uniform"])
 @pytest.mark.parametrize("model", [Mlp(hidden=(6, 5), dropout=0.4), TASK.model], ids=["dropout", "batch norm"])
 def test_without_contrast_it_is_fedavg_bit_for_bit(model, weights):
     images = model is TASK.model
-    task, sites = (TASK, SITES) if images else (Task(model, (4,), 2), TABLES)
+    task, sites = (TASK, SITES) if images else (Task(model, (4,), 2), by_hand.TABLES)
     plain, _ = run(FedAvg(weights=weights), sites, task, ADAM)
     moon, _ = run(Moon(mu=0.0, weights=weights), sites, task, ADAM)
     assert rig.equal(plain.state.tensors, moon.state.tensors)
@@ -72,17 +66,13 @@ def test_several_rounds_on_a_network_with_batch_norm(lost):
         present = [site for site in asked(r) if (r, site) not in lost]
         locals_ = []
         for site in present:
-            rows, seed = SITES[site]["train"], derived(0, site, r, "train")
             own, glob = copy.deepcopy(model).train(), copy.deepcopy(model).eval()
-            stream = minibatches(rows.y, batch=4, balance=False, generator=torch.Generator().manual_seed(seed))
-            with seeded(seed):
-                for _ in range(2 * batches_per_epoch(len(rows.y), 4)):
-                    index = next(stream)
-                    loss = contrasted(own, glob, previous.get(site), rows.x[index], rows.y[index], mu, temperature)
-                    grads = torch.autograd.grad(loss, list(own.parameters()))
-                    with torch.no_grad():
-                        for p, g in zip(own.parameters(), grads, strict=True):
-                            p -= lr * g
+            for x, y in by_hand.batches(SITES[site]["train"], r, site, WORK):
+                loss = contrasted(own, glob, previous.get(site), x, y, mu, temperature)
+                grads = torch.autograd.grad(loss, list(own.parameters()))
+                with torch.no_grad():
+                    for p, g in zip(own.parameters(), grads, strict=True):
+                        p -= lr * g
             contrasts += site in previous
             previous[site] = copy.deepcopy(own).eval()
             locals_.append(own)
@@ -94,7 +84,7 @@ def test_several_rounds_on_a_network_with_batch_norm(lost):
 
 def trained(algorithm, memory, round_=1):
     """One round at site a from the common start, with this memory."""
-    site = Site("a", rig.task(), ADAM, open_access(TABLES["a"], batch=5, seed=7))
+    site = Site("a", rig.task(), ADAM, open_access(by_hand.TABLES["a"], batch=5, seed=7))
     initial = rig.initial_parameters(algorithm, rig.task(), seed=1)
     received = Message(prefixed("model", initial))
     return algorithm.train(site, received, memory, Call("law", round_, "train", {}))
@@ -129,7 +119,7 @@ def test_the_contrast_draws_features_toward_the_global_model_and_away_from_the_p
         for params in (section(reply.tensors, "model"), initial, previous):
             networks.append(rig.task().network())
             networks[-1].load_state_dict(dict(params))
-        x = TABLES["a"]["train"].x
+        x = by_hand.TABLES["a"]["train"].x
         z, toward, away = (network(x).features for network in networks)
         margins.append((cosine(z, toward) - cosine(z, away)).mean().item())
     assert margins[1] > margins[0] + 0.02
@@ -156,7 +146,7 @@ def test_privately_a_patients_contrast_is_the_same_and_rounds_cost_the_same():
     """Patients one at a time, unclipped and without noise, give the gradient of the batch of all of them."""
     work = replace(ADAM, optimizer="sgd", batch=99, epochs=None, steps=3)
     initial = rig.initial_parameters(FedAvg(), rig.task(), seed=1)
-    table = TABLES["a"]["train"]
+    table = by_hand.TABLES["a"]["train"]
     rows = {"train": replace(table, patient=torch.arange(len(table.y)))}
     quiet = Protection(clip=1e4, sampling=1.0, views=1, noise=0.0)
     found, events = [], []

@@ -68,7 +68,7 @@ def test_augmentation_keeps_shapes_and_is_drawn_from_its_generator_alone():
         if augment is None:
             assert name == "none"
             continue
-        views = [augment(x, torch.Generator().manual_seed(5)) for _ in range(2)]
+        views = [augment(x, torch.arange(8), torch.Generator().manual_seed(5))[0] for _ in range(2)]
         assert views[0].shape == x.shape and torch.equal(*views)
         assert not torch.equal(views[0], x)
         assert float(views[0].min()) >= float(x.min()) - 1e-6 and float(views[0].max()) <= float(x.max()) + 1e-6
@@ -76,13 +76,13 @@ def test_augmentation_keeps_shapes_and_is_drawn_from_its_generator_alone():
 
 def test_flip_mirrors_or_keeps_and_affine_keeps_most_of_the_mass_in_place():
     x = torch.rand(40, 1, 4, 6)
-    y = flip(x, torch.Generator().manual_seed(0))
+    y, _ = flip(x, torch.arange(40), torch.Generator().manual_seed(0))
     kept = [torch.equal(a, b) for a, b in zip(x, y, strict=True)]
     mirrored = [torch.equal(a.flip(-1), b) for a, b in zip(x, y, strict=True)]
     assert all(k or m for k, m in zip(kept, mirrored, strict=True)) and 5 < sum(kept) < 35
     blob = torch.zeros(16, 1, 33, 33)
     blob[:, :, 13:20, 13:20] = 1.0
-    moved = affine(blob, torch.Generator().manual_seed(0))
+    moved, _ = affine(blob, torch.arange(16), torch.Generator().manual_seed(0))
     assert (moved[:, :, 8:25, 8:25].sum(dim=(1, 2, 3)) > 25).all()
 
 

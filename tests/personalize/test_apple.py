@@ -10,47 +10,18 @@ import pytest
 import torch
 from torch.func import functional_call
 
+import by_hand
 import rig
 from federation.conversation import newest
 from federation.descent import Work
-from federation.engine import InProcess
 from federation.fedavg import FedAvg
 from federation.local import Local
-from federation.models.cnn import Cnn
 from federation.parameters import mean, section
-from federation.randomness import derived, seeded
 from federation.rehearsal import initial_parameters
-from federation.rounds import Schedule, sampled
 from federation.task import Task
 from personalize.apple import Apple
-from privacy.access import Rows, batches_per_epoch, minibatches
+from privacy.access import Rows
 from privacy.message import Call, Message
-
-WORK = Work(optimizer="sgd", lr=0.1, batch=5)
-TABLES = {"a": rig.table(1), "b": rig.table(2, n=30, shift=0.7), "c": rig.table(3, n=10, shift=-0.4)}
-LOST = frozenset({(2, "a"), (3, "b")})
-
-
-def images(seed, n):
-    g = torch.Generator().manual_seed(seed)
-    y = torch.randint(0, 2, (n,), generator=g)
-    x = torch.rand(n, 1, 8, 8, generator=g) + 0.3 * y[:, None, None, None] * seed
-    return {"train": Rows(x, y, torch.arange(n)), "validation": Rows(x[:4], y[:4], torch.arange(4))}
-
-
-IMAGES = {"a": images(1, 9), "b": images(2, 14), "c": images(3, 6)}
-CNN = Task(Cnn(widths=(8, 8), norm="batch"), (1, 8, 8), 2)
-KINDS = [pytest.param(rig.task(), TABLES, id="mlp"), pytest.param(CNN, IMAGES, id="batch norm")]
-
-
-def run(algorithm, sites=TABLES, work=WORK, task=None, rounds=4, lost=frozenset(), **options):
-    task = task or rig.task()
-    crew = rig.federation(algorithm, sites, task=task, work=work)
-    schedule = Schedule(rounds=rounds, quorum=0.3, **options)
-    outcome = rig.train(
-        algorithm, crew, task=task, work=work, schedule=schedule, engine=rig.Lossy(InProcess(crew), lost)
-    )
-    return outcome, crew
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,35 +35,37 @@ class OneHot(Apple):
         return Message(sent.tensors, {"p_0": {name: float(name == site) for name in sent.facts["p_0"]}})
 
 
-@pytest.mark.parametrize("work", [WORK, Work(optimizer="adam", lr=0.02, batch=5)])
-@pytest.mark.parametrize(("task", "sites"), KINDS)
+@pytest.mark.parametrize("work", [by_hand.BRIEF, Work(optimizer="adam", lr=0.02, batch=5)])
+@pytest.mark.parametrize(("task", "sites"), by_hand.UNEVEN_KINDS)
 def test_with_p_frozen_on_the_own_core_it_is_local_training_bit_for_bit(task, sites, work):
-    _, apple = run(OneHot(), sites, work, task, rounds=3)
-    _, alone = run(Local(), sites, work, task, rounds=3)
+    _, apple = by_hand.trained(OneHot(), sites, task, work, rounds=3)
+    _, alone = by_hand.trained(Local(), sites, task, work, rounds=3)
     for name in sites:
         assert rig.equal(rig.final(apple[name]), rig.final(alone[name]))
 
 
 def test_with_p_at_p_0_the_model_is_fedavgs_merge_of_the_same_cores():
-    outcome, crew = run(Apple(eta_2=0.0))
-    cores = [section(outcome.state.tensors, f"core/{name}") for name in TABLES]
-    merge = mean(cores, [len(rows["train"].y) for rows in TABLES.values()])
+    outcome, crew = by_hand.trained(Apple(eta_2=0.0))
+    cores = [section(outcome.state.tensors, f"core/{name}") for name in by_hand.UNEVEN]
+    merge = mean(cores, [len(rows["train"].y) for rows in by_hand.UNEVEN.values()])
     for hospital in crew.values():
         assert rig.close(rig.final(hospital), merge, 1e-6)
 
 
 def test_one_step_at_p_0_moves_the_mixture_by_the_squared_shares_times_the_gradients():
     work = Work(optimizer="sgd", lr=0.5, batch=99, epochs=None, steps=1)
-    _, apple = run(Apple(eta_2=0.0), work=work, rounds=1)
-    _, alone = run(Local(), work=work, rounds=1)
+    _, apple = by_hand.trained(Apple(eta_2=0.0), work=work, rounds=1)
+    _, alone = by_hand.trained(Local(), work=work, rounds=1)
     start = initial_parameters(FedAvg(), rig.task(), seed=1)
-    n = {name: len(rows["train"].y) for name, rows in TABLES.items()}
+    n = {name: len(rows["train"].y) for name, rows in by_hand.UNEVEN.items()}
     p = {name: n[name] / sum(n.values()) for name in n}
     found = rig.final(apple["a"])
     for key, w in start.items():
-        step = sum(p[name] ** 2 * (rig.final(alone[name])[key] - w) for name in TABLES)
+        step = sum(p[name] ** 2 * (rig.final(alone[name])[key] - w) for name in by_hand.UNEVEN)
         assert torch.allclose(found[key], w + step, atol=1e-6)
-        assert not torch.allclose(found[key], w + sum(p[s] * (rig.final(alone[s])[key] - w) for s in TABLES), atol=1e-4)
+        assert not torch.allclose(
+            found[key], w + sum(p[s] * (rig.final(alone[s])[key] - w) for s in by_hand.UNEVEN), atol=1e-4
+        )
 
 
 def test_one_step_on_two_sites_by_hand():
@@ -102,7 +75,7 @@ def test_one_step_on_two_sites_by_hand():
     sites = {s: {"train": r, "validation": r} for s, r in rows.items()}
     task = Task(rig.Linear(), (1,), 2)
     work = Work(optimizer="sgd", lr=0.5, batch=2, epochs=None, steps=1)
-    outcome, crew = run(Apple(eta_2=0.25, mu=3.0), sites, work, task, rounds=2)
+    outcome, crew = by_hand.trained(Apple(eta_2=0.25, mu=3.0), sites, task, work, rounds=2)
     start = initial_parameters(FedAvg(), task, seed=1)
     begin = [[float(start["head.weight"][o]), float(start["head.bias"][o])] for o in (0, 1)]
     core, p = dict.fromkeys(x, begin), {s: {"a": 0.5, "b": 0.5} for s in x}
@@ -124,12 +97,10 @@ def test_one_step_on_two_sites_by_hand():
         assert rig.final(crew[s])["head.weight"].flatten().tolist() == pytest.approx(expected, abs=1e-5)
 
 
-def slow(algorithm, task, sites, asked, lost, rounds):
+def slow(algorithm, task, sites, lost, rounds):
     """Rounds as the slides tell them, with everybody's cores in one place; returns each site's final model."""
     first = initial_parameters(algorithm, task, seed=1)
-    nets = {s: task.network() for s in sites}
-    for net in nets.values():
-        net.load_state_dict(dict(first))
+    nets = {s: by_hand.network(task, first) for s in sites}
     names = [name for name, _ in nets["a"].named_parameters()]
     core = {s: {n: first[n].clone() for n in names} for s in sites}
     total = sum(len(rows["train"].y) for rows in sites.values())
@@ -137,24 +108,19 @@ def slow(algorithm, task, sites, asked, lost, rounds):
     p, known, wants = {s: p_0.clone() for s in sites}, {s: {} for s in sites}, {s: set(sites) for s in sites}
     for r in range(1, rounds + 1):
         new = {}
-        for s in [s for s in asked(r) if (r, s) not in lost]:
+        for s in by_hand.present(r, lost):
             known[s] |= {j: core[j] for j in wants[s]}
             own, p_s = {n: v.clone() for n, v in core[s].items()}, p[s].clone()
             s_r = algorithm.mu * (0.0 if r - 1 >= algorithm.L else (math.cos(math.pi * (r - 1) / algorithm.L) + 1) / 2)
-            seed, rows = derived(0, s, r, "train"), sites[s]["train"]
-            stream = minibatches(rows.y, batch=5, balance=False, generator=torch.Generator().manual_seed(seed))
-            nets[s].train()
-            with seeded(seed):
-                for _ in range(batches_per_epoch(len(rows.y), 5)):
-                    index = next(stream)
-                    leaves = [v.requires_grad_() for v in (*own.values(), p_s)]
-                    parts = {j: own if j == s else known[s][j] for j in sites}
-                    mixed = {n: sum(p_s[k] * parts[j][n] for k, j in enumerate(sorted(sites))) for n in names}
-                    output = functional_call(nets[s], mixed, (rows.x[index],))
-                    loss = torch.nn.functional.cross_entropy(output.logits, rows.y[index])
-                    *grads, along = torch.autograd.grad(loss, leaves)
-                    own = {n: (own[n] - 0.1 * g).detach() for n, g in zip(names, grads, strict=True)}
-                    p_s = (p_s - algorithm.eta_2 * (along + s_r * (p_s - p_0))).detach()
+            for x, y in by_hand.batches(sites[s]["train"], r, s, by_hand.BRIEF):
+                leaves = [v.requires_grad_() for v in (*own.values(), p_s)]
+                parts = {j: own if j == s else known[s][j] for j in sites}
+                mixed = {n: sum(p_s[k] * parts[j][n] for k, j in enumerate(sorted(sites))) for n in names}
+                output = functional_call(nets[s], mixed, (x,))
+                loss = torch.nn.functional.cross_entropy(output.logits, y)
+                *grads, along = torch.autograd.grad(loss, leaves)
+                own = {n: (own[n] - 0.1 * g).detach() for n, g in zip(names, grads, strict=True)}
+                p_s = (p_s - algorithm.eta_2 * (along + s_r * (p_s - p_0))).detach()
             new[s], p[s] = own, p_s
             ranked = sorted((-abs(float(p_s[k])), j) for k, j in enumerate(sorted(sites)) if j != s)
             wants[s] = {j for _, j in ranked[: algorithm.M or len(sites)]}
@@ -168,26 +134,22 @@ def slow(algorithm, task, sites, asked, lost, rounds):
     return final
 
 
-@pytest.mark.parametrize("lost", [frozenset(), LOST], ids=["", "lost replies"])
+@pytest.mark.parametrize("lost", [frozenset(), by_hand.LOST_LATER], ids=["", "lost replies"])
 @pytest.mark.parametrize("M", [None, 1])
-@pytest.mark.parametrize(("task", "sites"), KINDS)
+@pytest.mark.parametrize(("task", "sites"), by_hand.UNEVEN_KINDS)
 def test_several_rounds_against_a_slow_implementation(task, sites, M, lost):
     algorithm = Apple(eta_2=0.05, mu=0.5, schedule="cosine", L=3, M=M)
-    who = lambda r: sampled(tuple(sites), 0.67, derived(0, "participation", r))  # noqa: E731
-    _, crew = run(algorithm, sites, task=task, rounds=5, lost=lost, participation=0.67)
-    expected = slow(algorithm, task, sites, who, lost, 5)
+    _, crew = by_hand.trained(algorithm, sites, task=task, rounds=5, lost=lost, participation=by_hand.PARTICIPATION)
+    expected = slow(algorithm, task, sites, lost, 5)
     for s, hospital in crew.items():
-        found = rig.final(hospital)
-        assert found.keys() == expected[s].keys()
-        for name, value in expected[s].items():
-            assert torch.allclose(found[name].float(), value.float(), atol=2e-5), (s, name)
+        by_hand.agree(rig.final(hospital), expected[s])
 
 
 def test_with_m_a_site_downloads_everything_once_and_then_only_what_it_asked_for():
     algorithm = Apple(M=1, eta_2=0.1)
-    outcome, _ = run(algorithm, rounds=2)
+    outcome, _ = by_hand.trained(algorithm, rounds=2)
     (wanted,) = outcome.state.facts["asked"]["a"]
-    again = algorithm.send(outcome.state, "a", Call("law", 3, "train", dict.fromkeys(TABLES, 2)))
+    again = algorithm.send(outcome.state, "a", Call("law", 3, "train", dict.fromkeys(by_hand.UNEVEN, 2)))
     assert {name.split("/")[1] for name in again.tensors} == {wanted}
     late = algorithm.send(outcome.state, "a", Call("law", 3, "train", {"b": 2, "c": 2}))
     assert {name.split("/")[1] for name in late.tensors} == {"a", "b", "c"}
@@ -197,7 +159,7 @@ def test_independent_cores_differ_before_the_first_round_and_common_ones_do_not(
     task, states = rig.task(), {}
     for cores in ("independent", "common"):
         algorithm = Apple(cores=cores)
-        crew = rig.federation(algorithm, TABLES, task=task, work=WORK)
+        crew = rig.federation(algorithm, by_hand.UNEVEN, task=task, work=by_hand.BRIEF)
         said = {s: h(Call("law", 0, "introduce", {}), Message()) for s, h in crew.items()}
         parts = {s: replace(m, facts=m.facts["algorithm"]) for s, m in said.items()}
         state = algorithm.start(initial_parameters(algorithm, task, seed=1), parts)
@@ -205,27 +167,27 @@ def test_independent_cores_differ_before_the_first_round_and_common_ones_do_not(
     for cores, sent in states.items():
         same = torch.equal(sent["core/a/head.weight"], sent["core/b/head.weight"])
         assert same == (cores == "common")
-    _, crew = run(Apple(cores="independent"), IMAGES, task=CNN, rounds=2)
+    _, crew = by_hand.trained(Apple(cores="independent"), by_hand.IMAGES, task=by_hand.CNN, rounds=2)
     assert all(torch.isfinite(value).all() for value in rig.final(crew["a"]).values())
 
 
 def test_p_stays_at_home_in_the_notes_and_a_core_that_climbs_is_told():
     algorithm = Apple(eta_2=2.0, mu=0.0)
-    outcome, crew = run(algorithm, rounds=3)
+    outcome, crew = by_hand.trained(algorithm, rounds=3)
     assert not any(name.startswith("p") for name in outcome.state.tensors)
     for s, hospital in crew.items():
         memory = newest(hospital.disk)
         notes = memory.facts["notes"]["3"]
-        p = dict(zip(sorted(TABLES), memory.tensors["p"].tolist(), strict=True))
-        assert {j: notes[f"p/{j}"] for j in TABLES} == p
+        p = dict(zip(sorted(by_hand.UNEVEN), memory.tensors["p"].tolist(), strict=True))
+        assert {j: notes[f"p/{j}"] for j in by_hand.UNEVEN} == p
         assert notes["own core climbs its loss (p_ii <= 0)"] == float(p[s] <= 0)
 
 
 def test_the_pull_holds_p_at_p_0():
     spread = {}
     for mu in (0.0, 15.0):
-        _, crew = run(Apple(eta_2=0.05, mu=mu, L=1000), rounds=3)
-        n = torch.tensor([float(len(rows["train"].y)) for rows in TABLES.values()])
+        _, crew = by_hand.trained(Apple(eta_2=0.05, mu=mu, L=1000), rounds=3)
+        n = torch.tensor([float(len(rows["train"].y)) for rows in by_hand.UNEVEN.values()])
         spread[mu] = sum(float((newest(h.disk).tensors["p"] - n / n.sum()).norm()) for h in crew.values())
     assert spread[15.0] < 0.3 * spread[0.0]
 

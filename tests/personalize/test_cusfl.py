@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import by_hand
 import rig
 from federation.conversation import newest
 from federation.descent import Work
-from federation.engine import InProcess
 from federation.fedavg import FedAvg
 from federation.local import Local
 from federation.models.cam import Cam
@@ -21,40 +21,17 @@ from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
 from federation.models.resnet import ResNet18
 from federation.parameters import section
-from federation.randomness import derived
 from federation.rehearsal import initial_parameters, rehearse, rehearse_events
-from federation.rounds import Schedule, sampled
 from federation.task import Task
 from personalize.cusfl import COLLAPSED, CusFL, Guided, between, parts_of
-from privacy.access import Batch, Rows, batches_per_epoch, minibatches
+from privacy.access import Batch, Rows
 from privacy.events import composed
 from privacy.message import Call, Message
 from privacy.protection import Protection
 
 ADAM = Work(optimizer="adam", lr=0.02, batch=5)
 SGD = Work(optimizer="sgd", lr=0.05, batch=4)
-TABLES = {"a": rig.table(1), "b": rig.table(2, shift=0.7), "c": rig.table(3, n=10, shift=-0.4)}
-IMAGES = Task(Cnn(widths=(8, 8), norm="batch"), (1, 8, 8), 2)
-ROUNDS, PARTICIPATION = 4, 0.67
-LOST = frozenset({(2, "a"), (2, "b"), (3, "c")})
-
-
-def images(seed: int, n: int) -> dict[str, Rows]:
-    g = torch.Generator().manual_seed(seed)
-    y = torch.randint(0, 2, (n,), generator=g)
-    x = torch.rand(n, 1, 8, 8, generator=g) + 0.3 * y[:, None, None, None] * seed
-    return {"train": Rows(x, y, torch.arange(n)), "validation": Rows(x[:4], y[:4], torch.arange(4))}
-
-
-PICTURES = {"a": images(1, 9), "b": images(2, 14), "c": images(3, 6)}
-
-
-def go(algorithm, sites, task, work, lost=frozenset(), protection=None, **schedule):
-    crew = rig.federation(algorithm, sites, task=task, work=work)
-    crew = {name: replace(hospital, protection=protection) for name, hospital in crew.items()}
-    schedule = Schedule(**{"rounds": ROUNDS, "quorum": 0.3, **schedule})
-    engine = rig.Lossy(InProcess(crew), lost)
-    return rig.train(algorithm, crew, task=task, work=work, schedule=schedule, engine=engine), crew
+ROUNDS = 4
 
 
 def diagnosing(params):
@@ -64,30 +41,32 @@ def diagnosing(params):
 @pytest.mark.parametrize(
     ("task", "sites", "depth", "options"),
     [
-        (Task(Mlp(hidden=(6, 5), dropout=0.4), (4,), 2), TABLES, 1, {"balance": "paper"}),
-        (Task(Mlp(hidden=(6, 5), dropout=0.4), (4,), 2), TABLES, 2, {"contrast": "moon", "projection": None}),
-        (IMAGES, PICTURES, 2, {}),
+        (Task(Mlp(hidden=(6, 5), dropout=0.4), (4,), 2), by_hand.TABLES, 1, {"balance": "paper"}),
+        (Task(Mlp(hidden=(6, 5), dropout=0.4), (4,), 2), by_hand.TABLES, 2, {"contrast": "moon", "projection": None}),
+        (by_hand.CNN, by_hand.IMAGES, 2, {}),
     ],
 )
 def test_without_guidance_it_is_local_training(task, sites, depth, options):
-    schedule = {"participation": PARTICIPATION}
-    cusfl, ours = go(CusFL(r=0.0, depth=depth, **options), sites, task, ADAM, LOST, **schedule)
-    local, theirs = go(Local(), sites, task, ADAM, LOST, **schedule)
+    schedule = {"participation": by_hand.PARTICIPATION}
+    cusfl, ours = by_hand.trained(
+        CusFL(r=0.0, depth=depth, **options), sites, task, ADAM, by_hand.LOST_OF_ALL, **schedule
+    )
+    local, theirs = by_hand.trained(Local(), sites, task, ADAM, by_hand.LOST_OF_ALL, **schedule)
     assert cusfl.losses == local.losses
     assert all(rig.equal(diagnosing(rig.final(ours[site])), rig.final(theirs[site])) for site in sites)
 
 
 def test_the_first_round_is_local_training_as_the_federated_part_knows_nothing_yet():
     for rounds, same in ((1, True), (2, False)):
-        _, ours = go(CusFL(depth=1), TABLES, rig.task(), ADAM, rounds=rounds)
-        _, theirs = go(Local(), TABLES, rig.task(), ADAM, rounds=rounds)
-        assert all(rig.equal(diagnosing(rig.final(ours[s])), rig.final(theirs[s])) == same for s in TABLES)
+        _, ours = by_hand.trained(CusFL(depth=1), by_hand.TABLES, rig.task(), ADAM, rounds=rounds)
+        _, theirs = by_hand.trained(Local(), by_hand.TABLES, rig.task(), ADAM, rounds=rounds)
+        assert all(rig.equal(diagnosing(rig.final(ours[s])), rig.final(theirs[s])) == same for s in by_hand.TABLES)
 
 
 @pytest.mark.parametrize("balance", ["capped", "paper"])
 def test_the_federated_part_is_the_plain_mean_of_what_the_sites_hold(balance):
     """xi_t = mean_k theta_k,t with a common start and full participation, though sites differ in size."""
-    outcome, crew = go(CusFL(depth=2, balance=balance), PICTURES, IMAGES, ADAM)
+    outcome, crew = by_hand.trained(CusFL(depth=2, balance=balance), by_hand.IMAGES, by_hand.CNN, ADAM)
     federated = section(outcome.state.tensors, "federated")
     assert {name.split(".")[0] for name in federated} == {"stem", "blocks", "projector"}
     finals = [rig.final(crew[site]) for site in sorted(crew)]
@@ -102,7 +81,7 @@ class Slow:
     is frozen follow the batch because they are in training mode, and forget it because they are copies."""
 
     def __init__(self, initial, projection=128):
-        self.net = IMAGES.network()
+        self.net = by_hand.CNN.network()
         self.net.load_state_dict(diagnosing(initial))
         self.g = [initial[f"projector.{name}"].clone() for name in ("0.weight", "0.bias", "2.weight", "2.bias")]
         self.g = [v.requires_grad_(True) for v in self.g] if projection else []
@@ -135,29 +114,17 @@ class Slow:
         return self
 
 
-def slow_mean(states):
-    return {
-        name: sum(s[name].double() for s in states).div(len(states)).float()
-        if states[0][name].is_floating_point()
-        else torch.stack([s[name] for s in states]).amax(0)
-        for name in states[0]
-    }
-
-
 def slow_cosine(a, b):
     return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
 
 
-def slow_round(own, federated, rows, seed, algorithm, first):
+def slow_round(own, federated, draws, algorithm, first):
     """One site's round of equations 2 to 4. Returns nothing: `own` is trained in place."""
     guide, past = copy.deepcopy(own).take(federated), copy.deepcopy(own)
     if algorithm.resync:
         own.take(federated)
-    stream = minibatches(rows.y, batch=4, balance=False, generator=torch.Generator().manual_seed(seed))
     off = algorithm.r == 0 or (first and algorithm.balance == "capped")
-    for _ in range(batches_per_epoch(len(rows.y), 4)):
-        index = next(stream)
-        x, y = rows.x[index], rows.y[index]
+    for x, y in draws:
         h, z = own.split(x)
         task = functional.cross_entropy(own.logits(h), y)
         params = own.parameters()
@@ -195,22 +162,21 @@ VARIANTS = [
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
 def test_it_is_a_slow_loop_with_absent_sites_and_lost_replies(options):
     algorithm = CusFL(depth=2, **options)
-    outcome, crew = go(algorithm, PICTURES, IMAGES, SGD, LOST, participation=PARTICIPATION)
-    initial = initial_parameters(CusFL(depth=2), IMAGES, seed=1)
-    own = {site: Slow(initial, algorithm.projection) for site in PICTURES}
+    outcome, crew = by_hand.trained(
+        algorithm, by_hand.IMAGES, by_hand.CNN, SGD, by_hand.LOST_OF_ALL, participation=by_hand.PARTICIPATION
+    )
+    initial = initial_parameters(CusFL(depth=2), by_hand.CNN, seed=1)
+    own = {site: Slow(initial, algorithm.projection) for site in by_hand.IMAGES}
     federated, merged = Slow(initial, algorithm.projection).shared(), 0
     for r in range(1, ROUNDS + 1):
         came = []
-        for site in sampled(tuple(PICTURES), PARTICIPATION, derived(0, "participation", r)):
-            theta = copy.deepcopy(own[site])
-            seed = derived(0, site, r, "train")
-            slow_round(theta, federated, PICTURES[site]["train"], seed, algorithm, first=not merged)
-            if (r, site) not in LOST:
-                own[site] = theta
-                came.append(theta.shared())
+        for site in by_hand.present(r, by_hand.LOST_OF_ALL):
+            draws = by_hand.batches(by_hand.IMAGES[site]["train"], r, site, SGD)
+            slow_round(own[site], federated, draws, algorithm, first=not merged)
+            came.append(own[site].shared())
         if came:
-            federated, merged = slow_mean(came), merged + 1
-    for site in PICTURES:
+            federated, merged = by_hand.mixed(came, [1] * len(came)), merged + 1
+    for site in by_hand.IMAGES:
         state = own[site].net.state_dict()
         for name, value in diagnosing(rig.final(crew[site])).items():
             assert torch.allclose(value.float(), state[name].float(), atol=1e-4), (site, name)
@@ -225,7 +191,7 @@ def test_guidance_without_the_stopped_gradient_would_cancel():
     algorithm = CusFL(depth=1, balance="paper")
     own, other = algorithm.network(task), algorithm.network(task)
     module = Guided(own, algorithm._extractor(other, other.state_dict()), None, 1, True).train()
-    rows = TABLES["a"]["train"]
+    rows = by_hand.TABLES["a"]["train"]
     batch = Batch(rows.x, rows.y)
     seen: list[torch.Tensor] = []
     loss = algorithm._objective(task, seen)(module, batch).mean()
@@ -254,9 +220,8 @@ def test_lambda_is_the_papers_ratio_and_is_capped(wanted, apart, capped, printed
 
 @pytest.mark.parametrize("freeze", [True, False])
 def test_a_frozen_guide_follows_the_batch_and_remembers_nothing(freeze):
-    task = Task(Cnn(widths=(8, 8), norm="batch"), (1, 8, 8), 2)
     algorithm = CusFL(depth=2)
-    own = algorithm.network(task)
+    own = algorithm.network(by_hand.CNN)
     guide = algorithm._extractor(own, own.state_dict())
     before = copy.deepcopy(guide.state_dict())
     module = Guided(own, guide, None, 2, freeze).train()
@@ -318,7 +283,9 @@ def test_resnet_is_split_after_its_ninth_convolution(small, channels):
 def test_the_model_to_diagnose_with_is_the_tasks_own_and_g_is_beside_it(model):
     task = Task(model, (1, 16, 16), 2)
     rows = Rows(torch.rand(6, 1, 16, 16), torch.tensor([0, 1] * 3), torch.arange(6))
-    _, crew = go(CusFL(projection=4), {s: {"train": rows, "validation": rows} for s in "ab"}, task, SGD, rounds=2)
+    _, crew = by_hand.trained(
+        CusFL(projection=4), {s: {"train": rows, "validation": rows} for s in "ab"}, task, SGD, rounds=2
+    )
     final = rig.final(crew["a"])
     module, plain = CusFL(projection=4).network(task), task.network()
     module.load_state_dict(final)
@@ -329,7 +296,7 @@ def test_the_model_to_diagnose_with_is_the_tasks_own_and_g_is_beside_it(model):
 
 
 def test_a_site_sees_what_guided_it_and_is_warned_when_the_projections_say_nothing():
-    _, crew = go(CusFL(depth=2), PICTURES, IMAGES, ADAM)
+    _, crew = by_hand.trained(CusFL(depth=2), by_hand.IMAGES, by_hand.CNN, ADAM)
     notes = newest(crew["b"].disk).facts["notes"]
     assert notes["1"] == {}, "nothing guided the first round"
     for r in ("2", "3", "4"):
@@ -346,7 +313,7 @@ def test_a_constant_projection_is_called_collapsed():
     algorithm, task = CusFL(depth=1, balance="paper"), rig.task()
     initial = dict(initial_parameters(algorithm, task, seed=1))
     initial["projector.2.weight"] = torch.zeros_like(initial["projector.2.weight"])
-    hospital = rig.federation(algorithm, {"a": TABLES["a"]}, task=task, work=ADAM)["a"]
+    hospital = rig.federation(algorithm, {"a": by_hand.TABLES["a"]}, task=task, work=ADAM)["a"]
     hospital(Call("law", 1, "train", {}), Message({f"model/{n}": v for n, v in initial.items()}))
     notes = newest(hospital.disk).facts["notes"]["1"]
     assert notes["collapsed"] == 1.0 and notes["between"] == pytest.approx(1.0)
@@ -359,22 +326,17 @@ def doubles():
     torch.set_default_dtype(torch.float32)
 
 
-def alone(seed, shift=0.0):
-    rows = rig.table(seed, shift=shift)
-    return {split: Rows(r.x.double(), r.y, torch.arange(len(r.y))) for split, r in rows.items()}
-
-
 QUIET = Protection(clip=1e4, sampling=1.0, views=1, noise=0.0, validation_noise=0.0, loss_bound=1e6, cut="c")
 
 
 @pytest.mark.usefixtures("doubles")
 def test_private_training_without_noise_and_clipping_is_plain_training_where_the_cap_holds():
     """lambda_2 at its cap is the same for a batch and for each of its patients."""
-    sites = {"a": alone(1), "b": alone(2, 0.7)}
+    sites = {"a": by_hand.alone(1), "b": by_hand.alone(2, 0.7)}
     work = Work(optimizer="adam", lr=0.02, batch=24, epochs=2)
     algorithm = CusFL(depth=1, cap=0.01)
-    _, plain = go(algorithm, sites, rig.task(), work)
-    _, private = go(algorithm, sites, rig.task(), work, protection=QUIET)
+    _, plain = by_hand.trained(algorithm, sites, rig.task(), work)
+    _, private = by_hand.trained(algorithm, sites, rig.task(), work, protection=QUIET)
     assert all(rig.close(rig.final(plain[s]), rig.final(private[s]), 1e-9) for s in sites)
     assert newest(plain["a"].disk).facts["notes"]["4"]["lambda2"] == pytest.approx(0.01)
     assert newest(private["a"].disk).facts["notes"]["4"] == {}
@@ -390,7 +352,7 @@ def test_under_privacy_each_patient_is_balanced_alone(contrast):
     module = Guided(own, algorithm._extractor(other, other.state_dict()), past, 1, True).train()
     for name, p in module.named_parameters():
         p.requires_grad_(name.startswith("network."))
-    rows = alone(1)
+    rows = by_hand.alone(1)
     hospital = rig.federation(algorithm, {"a": rows}, task=task, work=ADAM)["a"]
     door = replace(hospital, protection=QUIET).door(0)
     objective = algorithm._objective(task, [])
@@ -415,7 +377,9 @@ def test_what_privacy_costs_is_the_same_every_round(options):
     noised = Protection(clip=0.5, sampling=0.4, views=2, noise=1.1, cut="c")
     work = Work(optimizer="adam", lr=0.02, batch=24, epochs=2)
     algorithm = CusFL(depth=1, **options)
-    _, crew = go(algorithm, {"a": alone(1), "b": alone(2)}, rig.task(), work, protection=noised)
+    _, crew = by_hand.trained(
+        algorithm, {"a": by_hand.alone(1), "b": by_hand.alone(2)}, rig.task(), work, protection=noised
+    )
     seen = rehearse_events(algorithm, rig.task(), work, initial_parameters(algorithm, rig.task(), seed=0), noised)
     wanted = [seen.introduction, *[seen.training] * ROUNDS, *[seen.validation] * ROUNDS]
     assert all(composed(hospital.events) == composed(wanted) for hospital in crew.values())
@@ -438,7 +402,7 @@ def test_wrong_settings_are_refused_all_at_once():
 
 def test_restarting_without_guidance_is_fedavg_of_f_under_heads_of_their_own():
     """One site: nothing is averaged, so restarting changes nothing either."""
-    one = {"a": TABLES["a"]}
-    _, ours = go(CusFL(r=0.0, depth=1, resync=True), one, rig.task(), ADAM)
-    _, whole = go(FedAvg(), one, rig.task(), ADAM)
+    one = {"a": by_hand.TABLES["a"]}
+    _, ours = by_hand.trained(CusFL(r=0.0, depth=1, resync=True), one, rig.task(), ADAM)
+    _, whole = by_hand.trained(FedAvg(), one, rig.task(), ADAM)
     assert rig.equal(diagnosing(rig.final(ours["a"])), rig.final(whole["a"]))

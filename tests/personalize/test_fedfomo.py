@@ -5,88 +5,30 @@ from __future__ import annotations
 import pytest
 import torch
 
+import by_hand
 import rig
 from federation.conversation import newest
 from federation.descent import Site, Work
-from federation.engine import InProcess
 from federation.local import Local
-from federation.models.cnn import Cnn
-from federation.randomness import derived, seeded
 from federation.rehearsal import initial_parameters
-from federation.rounds import QuorumLost, Schedule, sampled
+from federation.rounds import QuorumLost, Schedule
 from federation.task import Task
 from personalize.fedfomo import FedFomo
-from privacy.access import Batch, Rows, batches_per_epoch, minibatches
+from privacy.access import Batch, Rows
 from privacy.message import Call, Message
-
-WORK = Work(optimizer="sgd", lr=0.1, batch=5)
-TABLES = {"a": rig.table(1), "b": rig.table(2, n=30, shift=0.7), "c": rig.table(3, n=10, shift=-0.4)}
-LOST = frozenset({(2, "a"), (3, "b")})
-
-
-def images(seed, n):
-    g = torch.Generator().manual_seed(seed)
-    y = torch.randint(0, 2, (n,), generator=g)
-    x = torch.rand(n, 1, 8, 8, generator=g) + 0.3 * y[:, None, None, None] * seed
-    return {"train": Rows(x, y, torch.arange(n)), "validation": Rows(x[:4], y[:4], torch.arange(4))}
-
-
-IMAGES = {"a": images(1, 9), "b": images(2, 14), "c": images(3, 6)}
-CNN = Task(Cnn(widths=(8, 8), norm="batch"), (1, 8, 8), 2)
-KINDS = [pytest.param(rig.task(), TABLES, id="mlp"), pytest.param(CNN, IMAGES, id="batch norm")]
-
-
-def run(algorithm, sites=TABLES, work=WORK, task=None, rounds=4, lost=frozenset(), **options):
-    task = task or rig.task()
-    crew = rig.federation(algorithm, sites, task=task, work=work)
-    schedule = Schedule(rounds=rounds, quorum=0.3, **options)
-    outcome = rig.train(
-        algorithm, crew, task=task, work=work, schedule=schedule, engine=rig.Lossy(InProcess(crew), lost)
-    )
-    return outcome, crew
-
-
-def descend(task, model, rows, s, r, pull=lambda name, p: 0.0):
-    """An epoch of plain SGD over the site's mini-batches of this round."""
-    seed = derived(0, s, r, "train")
-    stream = minibatches(rows.y, batch=5, balance=False, generator=torch.Generator().manual_seed(seed))
-    model.train()
-    with seeded(seed):
-        for _ in range(batches_per_epoch(len(rows.y), 5)):
-            index = next(stream)
-            loss = task.objective(model, Batch(rows.x[index], rows.y[index])).mean()
-            grads = torch.autograd.grad(loss, list(model.parameters()))
-            with torch.no_grad():
-                for (name, p), g in zip(model.named_parameters(), grads, strict=True):
-                    p -= 0.1 * (g + pull(name, p))
-
-
-def net(task, params):
-    made = task.network()
-    made.load_state_dict({name: value.clone() for name, value in params.items()})
-    return made
-
-
-def mixed(models, weights):
-    return {
-        name: sum(w * m[name].double() for w, m in zip(weights, models, strict=True)).float()
-        if value.is_floating_point()
-        else torch.stack([m[name] for m in models]).amax(0)
-        for name, value in models[0].items()
-    }
 
 
 def test_one_site_alone_trains_locally_bit_for_bit():
-    one = {"a": TABLES["a"]}
-    _, fomo = run(FedFomo(), one)
-    _, alone = run(Local(), one)
+    one = {"a": by_hand.UNEVEN["a"]}
+    _, fomo = by_hand.trained(FedFomo(), one)
+    _, alone = by_hand.trained(Local(), one)
     assert rig.equal(rig.final(fomo["a"]), rig.final(alone["a"]))
 
 
 def test_the_first_round_is_local_training_bit_for_bit():
-    _, fomo = run(FedFomo(), rounds=1)
-    _, alone = run(Local(), rounds=1)
-    assert all(rig.equal(rig.final(fomo[s]), rig.final(alone[s])) for s in TABLES)
+    _, fomo = by_hand.trained(FedFomo(), rounds=1)
+    _, alone = by_hand.trained(Local(), rounds=1)
+    assert all(rig.equal(rig.final(fomo[s]), rig.final(alone[s])) for s in by_hand.UNEVEN)
 
 
 def test_the_second_round_starts_where_weights_by_hand_say():
@@ -121,21 +63,21 @@ def test_the_second_round_starts_where_weights_by_hand_say():
 def test_where_nobody_is_better_the_site_goes_back_to_the_round_before():
     task = rig.task()
     start = initial_parameters(FedFomo(), task, seed=1)
-    _, crew = run(FedFomo(), work=Work(optimizer="sgd", lr=0.5, batch=5), rounds=3)
+    _, crew = by_hand.trained(FedFomo(), work=Work(optimizer="sgd", lr=0.5, batch=5), rounds=3)
     good = rig.final(crew["a"])
     bad = {
         name: value + 5 * torch.randn(value.shape, generator=torch.Generator().manual_seed(1))
         for name, value in good.items()
     }
     work = Work(optimizer="sgd", lr=1e-9, batch=5)
-    site = Site("a", task, work, rig.federation(FedFomo(), TABLES, task=task, work=work)["a"].door(0))
+    site = Site("a", task, work, rig.federation(FedFomo(), by_hand.UNEVEN, task=task, work=work)["a"].door(0))
     memory = {**{f"model/{n}": v for n, v in bad.items()}, **{f"before/{n}": v for n, v in good.items()}}
     message = Message({f"model/b/{n}": v for n, v in start.items()}, {"models": ["b"], "sites": ["a", "b"]})
     _, kept = FedFomo().train(site, message, Message(memory), Call("law", 2, "train", {}))
     assert rig.close({n: kept.tensors[f"model/{n}"] for n in good}, good, 1e-5)
 
 
-def slow(algorithm, task, sites, asked, lost, rounds):
+def slow(algorithm, task, sites, lost, rounds):
     """Returns each site's model."""
     first = initial_parameters(algorithm, task, seed=1)
     parts = [name for name, _ in task.network().named_parameters()]
@@ -143,13 +85,13 @@ def slow(algorithm, task, sites, asked, lost, rounds):
     affinity = {s: dict.fromkeys(sorted(set(sites) - {s}), 0.0) for s in sites}
 
     def loss(params, s):
-        rows, model = sites[s]["validation"], net(task, params).eval()
+        rows, model = sites[s]["validation"], by_hand.network(task, params).eval()
         with torch.no_grad():
             return float(task.objective(model, Batch(rows.x, rows.y)).mean())
 
     for r in range(1, rounds + 1):
         new = {}
-        for s in [s for s in asked(r) if (r, s) not in lost]:
+        for s in by_hand.present(r, lost):
             others = [j for j in sorted(uploaded) if j != s]
             if algorithm.M:
                 others = [j for j in others if j in wants[s]] if s in before else others[: algorithm.M]
@@ -163,10 +105,9 @@ def slow(algorithm, task, sites, asked, lost, rounds):
                 for j in others:
                     affinity[s][j] += weights[j]
                 kept = sorted(j for j in models if weights[j] > 0)
-                total = sum(weights[j] for j in kept)
-                start = mixed([models[j] for j in kept], [weights[j] / total for j in kept]) if kept else reference
-            model = net(task, start)
-            descend(task, model, sites[s]["train"], s, r)
+                start = by_hand.mixed([models[j] for j in kept], [weights[j] for j in kept]) if kept else reference
+            model = by_hand.network(task, start)
+            by_hand.descend(model, sites[s]["train"], r, s, by_hand.BRIEF)
             before[s], mine[s] = mine[s], {n: v.clone() for n, v in model.state_dict().items()}
             new[s] = mine[s]
             if algorithm.M:
@@ -175,23 +116,20 @@ def slow(algorithm, task, sites, asked, lost, rounds):
     return mine
 
 
-@pytest.mark.parametrize("lost", [frozenset(), LOST], ids=["", "lost replies"])
+@pytest.mark.parametrize("lost", [frozenset(), by_hand.LOST_LATER], ids=["", "lost replies"])
 @pytest.mark.parametrize("M", [None, 1])
-@pytest.mark.parametrize(("task", "sites"), KINDS)
+@pytest.mark.parametrize(("task", "sites"), by_hand.UNEVEN_KINDS)
 def test_several_rounds_against_a_slow_implementation(task, sites, M, lost):
-    who = lambda r: sampled(tuple(sites), 0.67, derived(0, "participation", r))  # noqa: E731
     algorithm = FedFomo(M=M)
-    _, crew = run(algorithm, sites, task=task, rounds=6, lost=lost, participation=0.67)
-    for s, expected in slow(algorithm, task, sites, who, lost, 6).items():
-        found = rig.final(crew[s])
-        for name, value in expected.items():
-            assert torch.allclose(found[name].float(), value.float(), atol=2e-5), (s, name)
+    _, crew = by_hand.trained(algorithm, sites, task=task, rounds=6, lost=lost, participation=by_hand.PARTICIPATION)
+    for s, expected in slow(algorithm, task, sites, lost, 6).items():
+        by_hand.agree(rig.final(crew[s]), expected)
 
 
 def test_with_m_only_what_was_asked_for_is_sent_and_affinity_stays_at_home():
-    outcome, crew = run(FedFomo(M=1), rounds=4)
+    outcome, crew = by_hand.trained(FedFomo(M=1), rounds=4)
     (wanted,) = outcome.state.facts["asked"]["a"]
-    sent = FedFomo(M=1).send(outcome.state, "a", Call("law", 5, "train", dict.fromkeys(TABLES, 4)))
+    sent = FedFomo(M=1).send(outcome.state, "a", Call("law", 5, "train", dict.fromkeys(by_hand.UNEVEN, 4)))
     assert {name.split("/")[1] for name in sent.tensors} == {wanted} and sent.facts["models"] == [wanted]
     affinity = newest(crew["a"].disk).facts["algorithm"]["affinity"]
     assert max(affinity, key=lambda j: affinity[j]) == wanted
@@ -200,19 +138,19 @@ def test_with_m_only_what_was_asked_for_is_sent_and_affinity_stays_at_home():
 
 def test_a_site_without_validation_patients_is_refused_before_anything_is_trained():
     empty = Rows(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
-    sites = {**TABLES, "b": {"train": TABLES["b"]["train"], "validation": empty}}
-    crew = rig.federation(FedFomo(), sites, task=rig.task(), work=WORK)
-    site = Site("b", rig.task(), WORK, crew["b"].door(0))
+    sites = {**by_hand.UNEVEN, "b": {"train": by_hand.UNEVEN["b"]["train"], "validation": empty}}
+    crew = rig.federation(FedFomo(), sites, task=rig.task(), work=by_hand.BRIEF)
+    site = Site("b", rig.task(), by_hand.BRIEF, crew["b"].door(0))
     with pytest.raises(ValueError, match="b has none: give it some, or choose heurfedamp or apple"):
         FedFomo().introduce(site)
     with pytest.raises(QuorumLost, match="round 0"):
-        rig.train(FedFomo(), crew, task=rig.task(), work=WORK, schedule=Schedule(rounds=2))
+        rig.train(FedFomo(), crew, task=rig.task(), work=by_hand.BRIEF, schedule=Schedule(rounds=2))
     assert all(hospital.trained == 0 for hospital in crew.values())
 
 
 def test_private_training_and_a_wrong_m_are_refused_by_name():
-    (text,) = FedFomo().complaints(rig.task().network(), WORK, True)
+    (text,) = FedFomo().complaints(rig.task().network(), by_hand.BRIEF, True)
     assert "validation patients" in text and "heurfedamp" in text
-    assert FedFomo().complaints(rig.task().network(), WORK, False) == []
+    assert FedFomo().complaints(rig.task().network(), by_hand.BRIEF, False) == []
     with pytest.raises(ValueError, match="M must be >= 1 or null, found 0"):
         FedFomo(M=0)

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 import math
 
 import pytest
 import torch
 
+import by_hand
 import rig
 from federation.descent import Work
-from federation.engine import InProcess
 from federation.fedavg import FedAvg
 from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
 from federation.parameters import section
-from federation.randomness import derived, seeded
 from federation.rehearsal import initial_parameters, rehearse, rehearse_events
-from federation.rounds import Schedule, sampled
 from federation.task import Output, Task
 from personalize.fedrod import Apart, FedRod, both
-from privacy.access import Batch, Rows, batches_per_epoch, minibatches
+from privacy.access import Batch, Rows
 from privacy.events import Composed, Gaussian, SelfComposed
 from privacy.protection import Protection
 
@@ -44,28 +41,18 @@ SITES = {
 }
 
 
-def run(algorithm, work=SGD, task=TASK, sites=SITES, lost=frozenset(), protection=None, **options):
-    crew = rig.federation(algorithm, sites, task=task, work=work)
-    for hospital in crew.values():
-        hospital.protection = protection
-    schedule = Schedule(**{"rounds": 3, "quorum": 0.3, **options})
-    outcome = rig.train(
-        algorithm, crew, task=task, work=work, schedule=schedule, engine=rig.Lossy(InProcess(crew), lost)
-    )
+def run(algorithm, work=SGD, task=TASK, sites=SITES, rounds=3, **options):
+    outcome, crew = by_hand.trained(algorithm, sites, task, work, rounds=rounds, **options)
     return outcome, {name: rig.final(hospital) for name, hospital in crew.items()}
-
-
-def generic(model):
-    return {name.removeprefix("generic."): value for name, value in model.items() if name.startswith("generic.")}
 
 
 @pytest.mark.parametrize("work", [SGD, ADAM], ids=["sgd", "adam"])
 def test_without_balance_the_generic_part_is_fedavg_bit_for_bit(work):
     """The personal head sees detached features: whatever it does, what travels does not notice."""
-    options = {"lost": frozenset({(2, "b")}), "participation": 0.67}
+    options = {"lost": frozenset({(2, "b")}), "participation": by_hand.PARTICIPATION}
     outcome, _ = run(FedRod(gamma=0.0), work, **options)
     average, _ = run(FedAvg(), work, **options)
-    shared = generic(section(outcome.state.tensors, "model"))
+    shared = by_hand.part(section(outcome.state.tensors, "model"), "generic")
     assert rig.equal(shared, section(average.state.tensors, "model"))
 
 
@@ -77,39 +64,28 @@ def test_a_plain_loop_of_fedavg_with_balanced_softmax_finds_the_same(gamma, lost
     heads = {site: (torch.zeros(3, 16), torch.zeros(3)) for site in SITES}
     for r in range(1, 5):
         locals_, sizes = [], []
-        for site in sampled(tuple(SITES), 0.67, derived(0, "participation", r)):
-            if (r, site) in lost:
-                continue
-            model, rows, seed = TASK.network(), SITES[site]["train"], derived(0, site, r, "train")
-            model.load_state_dict(server)
-            model.train()
+        for site in by_hand.present(r, lost):
+            model, rows = by_hand.network(TASK, server), SITES[site]["train"]
             v, c = (part.clone().requires_grad_() for part in heads[site])
             counts = torch.tensor([float((rows.y == label).sum()) for label in range(3)]) ** gamma
-            stream = minibatches(rows.y, batch=4, balance=False, generator=torch.Generator().manual_seed(seed))
-            with seeded(seed):
-                for _ in range(batches_per_epoch(len(rows.y), 4)):
-                    index = next(stream)
-                    y, output = rows.y[index], model(rows.x[index])
-                    weighed = counts * output.logits.exp()
-                    balanced = -(weighed.gather(1, y[:, None])[:, 0] / weighed.sum(dim=1)).log().mean()
-                    personal = output.logits.detach() + output.features.detach() @ v.T + c
-                    own = -personal.log_softmax(dim=1).gather(1, y[:, None]).mean()
-                    moved = list(model.parameters())
-                    for p, g in zip(moved, torch.autograd.grad(balanced, moved), strict=True):
-                        p.data -= 0.05 * g
-                    for p, g in zip((v, c), torch.autograd.grad(own, (v, c)), strict=True):
-                        p.data -= 0.05 * g
+            for x, y in by_hand.batches(rows, r, site, SGD):
+                output = model(x)
+                weighed = counts * output.logits.exp()
+                balanced = -(weighed.gather(1, y[:, None])[:, 0] / weighed.sum(dim=1)).log().mean()
+                personal = output.logits.detach() + output.features.detach() @ v.T + c
+                own = -personal.log_softmax(dim=1).gather(1, y[:, None]).mean()
+                moved = list(model.parameters())
+                for p, g in zip(moved, torch.autograd.grad(balanced, moved), strict=True):
+                    p.data -= 0.05 * g
+                for p, g in zip((v, c), torch.autograd.grad(own, (v, c)), strict=True):
+                    p.data -= 0.05 * g
             heads[site] = (v.detach(), c.detach())
-            locals_.append(copy.deepcopy(model.state_dict()))
+            locals_.append(model.state_dict())
             sizes.append(len(rows.y))
-        for n in server:
-            stack = torch.stack([m[n] for m in locals_])
-            share = torch.tensor(sizes, dtype=torch.float64) / sum(sizes)
-            floats = stack.is_floating_point()
-            server[n] = torch.tensordot(share, stack.double(), dims=1).float() if floats else stack.amax(0)
-    _, found = run(FedRod(gamma=gamma), lost=lost, rounds=4, participation=0.67)
+        server = by_hand.mixed(locals_, sizes)
+    _, found = run(FedRod(gamma=gamma), lost=lost, rounds=4, participation=by_hand.PARTICIPATION)
     for site in SITES:
-        assert rig.close(generic(found[site]), server, 2e-5)
+        assert rig.close(by_hand.part(found[site], "generic"), server, 2e-5)
         assert torch.allclose(found[site]["personal_head.weight"], heads[site][0], atol=2e-5)
         assert torch.allclose(found[site]["personal_head.bias"], heads[site][1], atol=2e-5)
 
@@ -143,8 +119,9 @@ def test_a_site_begins_with_the_generic_diagnosis_and_training_says_both(model):
     task = Task(model, (1, 16, 16), 2)
     plain, ours = task.network(), FedRod().network(task)
     start = initial_parameters(FedRod(), task, seed=3)
-    assert rig.equal(generic(start), initial_parameters(FedAvg(), task, seed=3)), "the same common start as FedAvg's"
-    plain.load_state_dict(generic(start))
+    generic = by_hand.part(start, "generic")
+    assert rig.equal(generic, initial_parameters(FedAvg(), task, seed=3)), "the same common start as FedAvg's"
+    plain.load_state_dict(generic)
     ours.load_state_dict(dict(start))
     x = torch.rand(3, 1, 16, 16)
     found = ours.eval()(x)
@@ -156,7 +133,7 @@ def test_a_site_begins_with_the_generic_diagnosis_and_training_says_both(model):
 
 def test_only_the_generic_part_leaves():
     reply = rehearse(FedRod(), TASK, SGD, initial_parameters(FedRod(), TASK, seed=1))
-    assert set(generic(section(reply.tensors, "model"))) == set(TASK.network().state_dict())
+    assert set(by_hand.part(section(reply.tensors, "model"), "generic")) == set(TASK.network().state_dict())
     assert len(reply.tensors) == len(TASK.network().state_dict()) and set(reply.facts["algorithm"]) == {"n"}
 
 
@@ -177,10 +154,7 @@ def doubles():
 
 def test_privately_without_noise_it_is_plain_training_and_every_round_asks_for_shares(doubles):
     """Same draws (all patients), huge clip, no noise, also of shares; the accesses are the same in every round."""
-    sites = {}
-    for name, seed in (("a", 1), ("b", 2)):
-        rows = rig.table(seed)
-        sites[name] = {s: Rows(r.x.double(), r.y, torch.arange(len(r.y))) for s, r in rows.items()}
+    sites = {"a": by_hand.alone(1), "b": by_hand.alone(2)}
     work = Work(optimizer="sgd", lr=0.05, batch=24)
     quiet = Protection(clip=1e4, sampling=1.0, views=1, noise=0.0, counts_noise=0.0)
     _, plain = run(FedRod(), work, rig.task(), sites)

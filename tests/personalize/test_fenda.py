@@ -10,45 +10,23 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch.nn import functional
 
+import by_hand
 import rig
 from federation.descent import Work
-from federation.engine import InProcess
 from federation.fedavg import FedAvg
 from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
 from federation.models.resnet import ResNet18
 from federation.parameters import section
-from federation.randomness import derived
 from federation.rehearsal import initial_parameters, rehearse
-from federation.rounds import Schedule, sampled
 from federation.task import Task, cross_entropy
 from personalize.fedper import FedPer
 from personalize.fenda import Fenda, Nothing
-from privacy.access import Batch, Rows, batches_per_epoch, minibatches
+from privacy.access import Batch, Rows
 
 ADAM = Work(optimizer="adam", lr=0.02, batch=5)
-TABLES = {"a": rig.table(1), "b": rig.table(2, shift=0.7), "c": rig.table(3, n=10, shift=-0.4)}
-IMAGES = Task(Cnn(widths=(8, 8), norm="batch"), (1, 8, 8), 2)
-ROUNDS, PARTICIPATION = 4, 0.67
-LOST = frozenset({(2, "a"), (2, "b"), (3, "c")})
-
-
-def images(seed: int, n: int) -> dict[str, Rows]:
-    g = torch.Generator().manual_seed(seed)
-    y = torch.randint(0, 2, (n,), generator=g)
-    x = torch.rand(n, 1, 8, 8, generator=g) + 0.3 * y[:, None, None, None] * seed
-    return {"train": Rows(x, y, torch.arange(n)), "validation": Rows(x[:4], y[:4], torch.arange(4))}
-
-
-PICTURES = {"a": images(1, 9), "b": images(2, 14), "c": images(3, 6)}
-
-
-def go(algorithm, sites, task, work, lost=frozenset(), **schedule):
-    crew = rig.federation(algorithm, sites, task=task, work=work)
-    schedule = Schedule(**{"rounds": ROUNDS, "quorum": 0.3, **schedule})
-    engine = rig.Lossy(InProcess(crew), lost)
-    return rig.train(algorithm, crew, task=task, work=work, schedule=schedule, engine=engine), crew
+ROUNDS = 4
 
 
 def test_heart_disease_has_151_parameters_and_one_logit_stands_against_zero():
@@ -80,86 +58,79 @@ class FedPerFrom(FedPer):
 @pytest.mark.parametrize(
     ("task", "sites"),
     [
-        (Task(Mlp(hidden=(6, 5), dropout=0.4), (4,), 2), TABLES),
-        (Task(Mlp(hidden=(6,), dropout=0.4, logits="one"), (4,), 2), TABLES),
-        (IMAGES, PICTURES),
+        (Task(Mlp(hidden=(6, 5), dropout=0.4), (4,), 2), by_hand.TABLES),
+        (Task(Mlp(hidden=(6,), dropout=0.4, logits="one"), (4,), 2), by_hand.TABLES),
+        (by_hand.CNN, by_hand.IMAGES),
     ],
 )
 def test_without_a_local_extractor_it_is_fedper(task, sites, weights):
-    fenda, ours = go(Fenda(local=Nothing(), weights=weights), sites, task, ADAM, LOST, participation=PARTICIPATION)
-    fedper, theirs = go(FedPerFrom(weights=weights), sites, task, ADAM, LOST, participation=PARTICIPATION)
+    fenda, ours = by_hand.trained(
+        Fenda(local=Nothing(), weights=weights),
+        sites,
+        task,
+        ADAM,
+        by_hand.LOST_OF_ALL,
+        participation=by_hand.PARTICIPATION,
+    )
+    fedper, theirs = by_hand.trained(
+        FedPerFrom(weights=weights), sites, task, ADAM, by_hand.LOST_OF_ALL, participation=by_hand.PARTICIPATION
+    )
     assert fenda.losses == fedper.losses
     for site in sites:
         model = {name.removeprefix("shared."): value for name, value in rig.final(ours[site]).items()}
         assert rig.equal(model, rig.final(theirs[site]))
 
 
-def slow_work(nets, rows, round_, site, loss_of, lr=0.05):
+def slow_work(nets, draws, loss_of, lr=0.05):
     """Plain SGD on the parameters of `nets` over the mini-batches that a site draws."""
-    seed = derived(0, site, round_, "train")
-    stream = minibatches(rows.y, batch=4, balance=False, generator=torch.Generator().manual_seed(seed))
     for net in nets:
         net.train()
     params = [p for net in nets for p in net.parameters()]
-    for _ in range(2 * batches_per_epoch(len(rows.y), 4)):
-        index = next(stream)
-        grads = torch.autograd.grad(loss_of(rows.x[index], rows.y[index]), params, allow_unused=True)
+    for x, y in draws:
+        grads = torch.autograd.grad(loss_of(x, y), params, allow_unused=True)
         with torch.no_grad():
             for p, g in zip(params, grads, strict=True):
                 p -= 0.0 if g is None else lr * g
 
 
-def slow_mean(nets, weights):
-    states, total = [net.state_dict() for net in nets], sum(weights)
-    return {
-        name: sum(w / total * s[name].double() for w, s in zip(weights, states, strict=True)).float()
-        if states[0][name].is_floating_point()
-        else torch.stack([s[name] for s in states]).amax(0)
-        for name in states[0]
-    }
-
-
-@pytest.mark.parametrize("lost", [frozenset(), LOST], ids=["", "lost replies"])
+@pytest.mark.parametrize("lost", [frozenset(), by_hand.LOST_OF_ALL], ids=["", "lost replies"])
 @pytest.mark.parametrize("weights", ["size", "uniform"])
 def test_it_is_the_papers_two_extractors_over_rounds_with_absent_sites_and_lost_replies(weights, lost):
-    work = Work(optimizer="sgd", lr=0.05, batch=4, epochs=2)
-    outcome, crew = go(Fenda(weights=weights), PICTURES, IMAGES, work, lost, participation=PARTICIPATION)
-    initial = initial_parameters(Fenda(), IMAGES, seed=1)
+    outcome, crew = by_hand.trained(
+        Fenda(weights=weights), by_hand.IMAGES, by_hand.CNN, by_hand.SGD, lost, participation=by_hand.PARTICIPATION
+    )
+    initial = initial_parameters(Fenda(), by_hand.CNN, seed=1)
 
     def fresh(side):
-        net = IMAGES.network()
-        net.load_state_dict(section_of(initial, side), strict=False)
+        net = by_hand.CNN.network()
+        net.load_state_dict(by_hand.part(initial, side), strict=False)
         return net
 
     shared, head = fresh("shared"), torch.nn.Linear(32, 2)
-    head.load_state_dict(section_of(initial, "head"))
-    local = {site: fresh("local") for site in PICTURES}
-    heads = {site: copy.deepcopy(head) for site in PICTURES}
+    head.load_state_dict(by_hand.part(initial, "head"))
+    local = {site: fresh("local") for site in by_hand.IMAGES}
+    heads = {site: copy.deepcopy(head) for site in by_hand.IMAGES}
     for r in range(1, ROUNDS + 1):
         came, sizes = [], []
-        for site in sampled(tuple(PICTURES), PARTICIPATION, derived(0, "participation", r)):
+        for site in by_hand.present(r, lost):
             w, w_i, theta = (copy.deepcopy(net) for net in (shared, local[site], heads[site]))
 
             def loss(x, y, w=w, w_i=w_i, theta=theta):
                 logits = theta(torch.cat([w(x).features, w_i(x).features], dim=1))
                 return functional.cross_entropy(logits, y)
 
-            slow_work((w, w_i, theta), PICTURES[site]["train"], r, site, loss)
-            if (r, site) not in lost:
-                local[site], heads[site] = w_i, theta
-                came.append(w)
-                sizes.append(len(PICTURES[site]["train"].y) if weights == "size" else 1)
-        shared.load_state_dict(slow_mean(came, sizes))
-    for site in PICTURES:
+            rows = by_hand.IMAGES[site]["train"]
+            slow_work((w, w_i, theta), by_hand.batches(rows, r, site), loss)
+            local[site], heads[site] = w_i, theta
+            came.append(w)
+            sizes.append(len(rows.y) if weights == "size" else 1)
+        shared = by_hand.averaged(came, sizes)
+    for site in by_hand.IMAGES:
         final = rig.final(crew[site])
         for part, net in (("shared", shared), ("local", local[site]), ("head", heads[site])):
-            for name, value in section_of(final, part).items():
+            for name, value in by_hand.part(final, part).items():
                 assert torch.allclose(value.float(), net.state_dict()[name].float(), atol=2e-5), (site, part, name)
     assert {name.split(".")[0] for name in section(outcome.state.tensors, "model")} == {"shared"}
-
-
-def section_of(params, part):
-    return {name[len(part) + 1 :]: value for name, value in params.items() if name.startswith(f"{part}.")}
 
 
 def test_only_the_shared_extractor_travels():
@@ -180,7 +151,7 @@ def test_every_image_network_can_be_an_extractor_and_its_head_is_gone(model, loc
     output = module(x)
     assert output.logits.shape == (3, 2) and output.maps is None
     reference = task.network().eval()
-    reference.load_state_dict(section_of(module.state_dict(), "shared"), strict=False)
+    reference.load_state_dict(by_hand.part(module.state_dict(), "shared"), strict=False)
     width = reference(x).features.shape[1]
     assert torch.equal(output.features[:, :width], reference(x).features)
     assert local == Nothing() or output.features.shape[1] > width
@@ -192,13 +163,11 @@ def test_with_cam_the_loss_is_cross_entropy():
     x, y = torch.rand(8, 1, 16, 16), torch.tensor([0, 1] * 4)
     rows = Rows(x, y, torch.arange(8))
     work = Work(optimizer="sgd", lr=0.1, batch=8)
-    _, crew = go(Fenda(), {"a": {"train": rows, "validation": rows}}, task, work, rounds=1)
+    _, crew = by_hand.trained(Fenda(), {"a": {"train": rows, "validation": rows}}, task, work, rounds=1)
     module = Fenda().network(task)
     module.load_state_dict(initial_parameters(Fenda(), task, seed=1))
-    index = next(
-        minibatches(y, batch=8, balance=False, generator=torch.Generator().manual_seed(derived(0, "a", 1, "train")))
-    )
-    grads = torch.autograd.grad(cross_entropy(module(x[index]), y[index]).mean(), list(module.parameters()))
+    ((x, y),) = by_hand.batches(rows, 1, "a", work)
+    grads = torch.autograd.grad(cross_entropy(module(x), y).mean(), list(module.parameters()))
     final = rig.final(crew["a"])
     for (name, p), g in zip(module.named_parameters(), grads, strict=True):
         assert torch.allclose(final[name], p - 0.1 * g, atol=1e-5), name
@@ -229,16 +198,16 @@ def test_one_site_alone_is_fedavg_of_the_whole_network():
         def network(self, task):
             return Fenda().network(task)
 
-    one = {"a": TABLES["a"]}
+    one = {"a": by_hand.TABLES["a"]}
     for keep in (True, False):
         work = replace(ADAM, keep_optimizer=keep)
-        _, ours = go(Fenda(), one, rig.task(), work)
-        _, whole = go(Whole(), one, rig.task(), work)
+        _, ours = by_hand.trained(Fenda(), one, rig.task(), work)
+        _, whole = by_hand.trained(Whole(), one, rig.task(), work)
         assert rig.equal(rig.final(ours["a"]), rig.final(whole["a"]))
 
 
 def test_batches_do_not_reach_the_head_that_was_taken_off():
     module = Fenda().network(rig.task())
-    loss = rig.task().objective(module, Batch(TABLES["a"]["train"].x, TABLES["a"]["train"].y)).mean()
+    loss = rig.task().objective(module, Batch(by_hand.TABLES["a"]["train"].x, by_hand.TABLES["a"]["train"].y)).mean()
     grads = torch.autograd.grad(loss, list(module.parameters()))
     assert all(bool(g.abs().sum() > 0) for g in grads)

@@ -5,90 +5,28 @@ from __future__ import annotations
 import pytest
 import torch
 
+import by_hand
 import rig
 from federation.conversation import newest
-from federation.descent import Work
-from federation.engine import InProcess
 from federation.fedavg import FedAvg
 from federation.local import Local
-from federation.models.cnn import Cnn
 from federation.parameters import section
-from federation.randomness import derived, seeded
 from federation.rehearsal import initial_parameters
-from federation.rounds import Schedule, sampled
-from federation.task import Task
 from personalize.heurfedamp import HeurFedAMP
-from privacy.access import Batch, Rows, batches_per_epoch, minibatches
 from privacy.message import Call, Message
 
-WORK = Work(optimizer="sgd", lr=0.1, batch=5)
-TABLES = {"a": rig.table(1), "b": rig.table(2, n=30, shift=0.7), "c": rig.table(3, n=10, shift=-0.4)}
-LOST = frozenset({(2, "a"), (3, "b")})
 
-
-def images(seed, n):
-    g = torch.Generator().manual_seed(seed)
-    y = torch.randint(0, 2, (n,), generator=g)
-    x = torch.rand(n, 1, 8, 8, generator=g) + 0.3 * y[:, None, None, None] * seed
-    return {"train": Rows(x, y, torch.arange(n)), "validation": Rows(x[:4], y[:4], torch.arange(4))}
-
-
-IMAGES = {"a": images(1, 9), "b": images(2, 14), "c": images(3, 6)}
-CNN = Task(Cnn(widths=(8, 8), norm="batch"), (1, 8, 8), 2)
-KINDS = [pytest.param(rig.task(), TABLES, id="mlp"), pytest.param(CNN, IMAGES, id="batch norm")]
-
-
-def run(algorithm, sites=TABLES, work=WORK, task=None, rounds=4, lost=frozenset(), **options):
-    task = task or rig.task()
-    crew = rig.federation(algorithm, sites, task=task, work=work)
-    schedule = Schedule(rounds=rounds, quorum=0.3, **options)
-    outcome = rig.train(
-        algorithm, crew, task=task, work=work, schedule=schedule, engine=rig.Lossy(InProcess(crew), lost)
-    )
-    return outcome, crew
-
-
-def descend(task, model, rows, s, r, pull=lambda name, p: 0.0):
-    """An epoch of plain SGD over the site's mini-batches of this round."""
-    seed = derived(0, s, r, "train")
-    stream = minibatches(rows.y, batch=5, balance=False, generator=torch.Generator().manual_seed(seed))
-    model.train()
-    with seeded(seed):
-        for _ in range(batches_per_epoch(len(rows.y), 5)):
-            index = next(stream)
-            loss = task.objective(model, Batch(rows.x[index], rows.y[index])).mean()
-            grads = torch.autograd.grad(loss, list(model.parameters()))
-            with torch.no_grad():
-                for (name, p), g in zip(model.named_parameters(), grads, strict=True):
-                    p -= 0.1 * (g + pull(name, p))
-
-
-def net(task, params):
-    made = task.network()
-    made.load_state_dict({name: value.clone() for name, value in params.items()})
-    return made
-
-
-def mixed(models, weights):
-    return {
-        name: sum(w * m[name].double() for w, m in zip(weights, models, strict=True)).float()
-        if value.is_floating_point()
-        else torch.stack([m[name] for m in models]).amax(0)
-        for name, value in models[0].items()
-    }
-
-
-@pytest.mark.parametrize(("task", "sites"), KINDS)
+@pytest.mark.parametrize(("task", "sites"), by_hand.UNEVEN_KINDS)
 def test_with_only_itself_in_mind_and_no_pull_it_is_local_training_bit_for_bit(task, sites):
-    _, amp = run(HeurFedAMP(xi=1.0, lam=0.0), sites, task=task)
-    _, alone = run(Local(), sites, task=task)
+    _, amp = by_hand.trained(HeurFedAMP(xi=1.0, lam=0.0), sites, task=task)
+    _, alone = by_hand.trained(Local(), sites, task=task)
     assert all(rig.equal(rig.final(amp[s]), rig.final(alone[s])) for s in sites)
 
 
-@pytest.mark.parametrize(("task", "sites"), KINDS)
+@pytest.mark.parametrize(("task", "sites"), by_hand.UNEVEN_KINDS)
 def test_with_equal_attention_and_no_pull_u_is_the_uniform_fedavg(task, sites):
-    outcome, _ = run(HeurFedAMP(sigma=0.0, lam=0.0), sites, task=task)
-    average, _ = run(FedAvg(weights="uniform"), sites, task=task)
+    outcome, _ = by_hand.trained(HeurFedAMP(sigma=0.0, lam=0.0), sites, task=task)
+    average, _ = by_hand.trained(FedAvg(weights="uniform"), sites, task=task)
     for s in sites:
         u = HeurFedAMP().send(outcome.state, s, Call("law", 5, "train", {}))
         assert rig.close(section(u.tensors, "model"), section(average.state.tensors, "model"), 1e-5)
@@ -113,7 +51,7 @@ def test_attention_by_hand():
     assert int(u["model/count"]) == 2
 
 
-def slow(algorithm, task, sites, asked, lost, rounds):
+def slow(algorithm, task, sites, lost, rounds):
     """Returns each site's model and the attention after the last round."""
     w = dict.fromkeys(sites, initial_parameters(algorithm, task, seed=1))
     parts = [name for name, _ in task.network().named_parameters()]
@@ -127,39 +65,40 @@ def slow(algorithm, task, sites, asked, lost, rounds):
 
     for r in range(1, rounds + 1):
         new = {}
-        for s in [s for s in asked(r) if (r, s) not in lost]:
-            u = mixed([w[j] for j in order], attention(s))
-            model, pull = net(task, u), algorithm.lam / algorithm.alpha
-            descend(task, model, sites[s]["train"], s, r, lambda name, p, u=u, c=pull: c * (p - u[name]))
+        for s in by_hand.present(r, lost):
+            u = by_hand.mixed([w[j] for j in order], attention(s))
+            model, pull = by_hand.network(task, u), algorithm.lam / algorithm.alpha
+            by_hand.descend(
+                model, sites[s]["train"], r, s, by_hand.BRIEF, lambda name, p, u=u, c=pull: c * (p - u[name])
+            )
             new[s] = {n: v.clone() for n, v in model.state_dict().items()}
         w |= new
     return w, torch.tensor([attention(s) for s in order], dtype=torch.float64)
 
 
-@pytest.mark.parametrize("lost", [frozenset(), LOST], ids=["", "lost replies"])
+@pytest.mark.parametrize("lost", [frozenset(), by_hand.LOST_LATER], ids=["", "lost replies"])
 @pytest.mark.parametrize("algorithm", [HeurFedAMP(alpha=2.0, lam=1.5, sigma=8.0, xi=0.2), HeurFedAMP(alpha=1.0)])
-@pytest.mark.parametrize(("task", "sites"), KINDS)
+@pytest.mark.parametrize(("task", "sites"), by_hand.UNEVEN_KINDS)
 def test_several_rounds_against_a_slow_implementation(task, sites, algorithm, lost):
-    who = lambda r: sampled(tuple(sites), 0.67, derived(0, "participation", r))  # noqa: E731
-    outcome, crew = run(algorithm, sites, task=task, rounds=6, lost=lost, participation=0.67)
-    expected, attention = slow(algorithm, task, sites, who, lost, 6)
+    outcome, crew = by_hand.trained(
+        algorithm, sites, task=task, rounds=6, lost=lost, participation=by_hand.PARTICIPATION
+    )
+    expected, attention = slow(algorithm, task, sites, lost, 6)
     for s, model in expected.items():
-        found = rig.final(crew[s])
-        for name, value in model.items():
-            assert torch.allclose(found[name].float(), value.float(), atol=2e-5), (s, name)
+        by_hand.agree(rig.final(crew[s]), model)
     assert torch.allclose(outcome.state.tensors["between/attention"], attention, atol=1e-4)
 
 
 def test_the_pull_holds_a_site_near_u_and_says_how_near():
     apart = {}
     for lam in (0.0, 5.0):
-        _, crew = run(HeurFedAMP(lam=lam, alpha=1.0), rounds=2)
+        _, crew = by_hand.trained(HeurFedAMP(lam=lam, alpha=1.0), rounds=2)
         apart[lam] = newest(crew["a"].disk).facts["notes"]["2"]["distance to u"]
     assert 0 < apart[5.0] < 0.7 * apart[0.0]
 
 
 def test_a_site_that_was_merged_gets_nothing_with_the_finish_and_one_that_was_not_gets_the_start():
-    outcome, _ = run(HeurFedAMP(), rounds=2)
+    outcome, _ = by_hand.trained(HeurFedAMP(), rounds=2)
     assert HeurFedAMP().send(outcome.state, "a", Call("law", 3, "finish", {"a": 2})) == Message()
     assert section(HeurFedAMP().send(outcome.state, "a", Call("law", 3, "finish", {})).tensors, "model")
 
@@ -167,4 +106,4 @@ def test_a_site_that_was_merged_gets_nothing_with_the_finish_and_one_that_was_no
 def test_settings_out_of_range_are_all_named_at_once():
     with pytest.raises(ValueError, match=r"lam .* -1.*alpha .* 0.*sigma .* -2.*xi .* 3"):
         HeurFedAMP(lam=-1, alpha=0, sigma=-2, xi=3)
-    assert HeurFedAMP().complaints(rig.task().network(), WORK, True) == []
+    assert HeurFedAMP().complaints(rig.task().network(), by_hand.BRIEF, True) == []

@@ -21,12 +21,8 @@ from personalize.moe import MoE
 DROPOUT = Task(Mlp(hidden=(6,), dropout=0.4), (4,), 2)
 
 
-def part(params, name):
-    return {n.removeprefix(f"{name}."): v for n, v in params.items() if n.startswith(f"{name}.")}
-
-
 def shared(outcome):
-    return part(section(outcome.state.tensors, "model"), "shared")
+    return by_hand.part(section(outcome.state.tensors, "model"), "shared")
 
 
 @pytest.mark.parametrize("gate", [None, 0.0, 0.3, 1.0])
@@ -42,14 +38,14 @@ def test_a_gate_held_at_0_is_local_training(task):
     _, ours = by_hand.run(MoE(gate=0.0), "mlp", task=task)
     _, local = by_hand.run(Local(), "mlp", task=task)
     for site in by_hand.NAMES:
-        by_hand.agree(part(rig.final(ours[site]), "personal"), rig.final(local[site]), 1e-5)
+        by_hand.agree(by_hand.part(rig.final(ours[site]), "personal"), rig.final(local[site]), 1e-5)
 
 
 def test_a_gate_held_at_0_is_local_training_with_batch_norm_too():
     _, ours = by_hand.run(MoE(gate=0.0), "batch norm")
     _, local = by_hand.run(Local(), "batch norm")
     for site in by_hand.NAMES:
-        by_hand.agree(part(rig.final(ours[site]), "personal"), rig.final(local[site]))
+        by_hand.agree(by_hand.part(rig.final(ours[site]), "personal"), rig.final(local[site]))
 
 
 @pytest.mark.parametrize(("gate", "other"), [(1.0, FedAvg()), (0.0, Local())])
@@ -105,8 +101,8 @@ def test_it_is_equation_1(kind, joint):
     by_hand.agree(shared(outcome), c_g.state_dict())
     for site in by_hand.NAMES:
         final = rig.final(crew[site])
-        by_hand.agree(part(final, "personal"), c_i[site].state_dict())
-        by_hand.agree(part(final, "gate"), gates[site].state_dict())
+        by_hand.agree(by_hand.part(final, "personal"), c_i[site].state_dict())
+        by_hand.agree(by_hand.part(final, "gate"), gates[site].state_dict())
         assert float(final["gate.weight"].abs().max()) > 1e-4
 
 

@@ -4,62 +4,37 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 from torch.nn import functional
 
+import by_hand
 import rig
 from federation.conversation import newest
 from federation.descent import Work
-from federation.engine import InProcess
-from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
-from federation.randomness import derived
 from federation.rehearsal import initial_parameters, rehearse, rehearse_events
-from federation.rounds import Schedule, sampled
 from federation.task import Task
 from personalize.fenda import Fenda
 from personalize.perfcl import PerFCL, contrast
-from privacy.access import Rows, batches_per_epoch, minibatches
 from privacy.events import composed
 from privacy.protection import Protection
 
 ADAM = Work(optimizer="adam", lr=0.02, batch=5)
-SGD = Work(optimizer="sgd", lr=0.05, batch=4, epochs=2)
-TABLES = {"a": rig.table(1), "b": rig.table(2, shift=0.7), "c": rig.table(3, n=10, shift=-0.4)}
-IMAGES = Task(Cnn(widths=(8, 8), norm="batch"), (1, 8, 8), 2)
-ROUNDS, PARTICIPATION = 4, 0.67
-LOST = frozenset({(2, "a"), (2, "b"), (3, "c")})
-
-
-def images(seed: int, n: int) -> dict[str, Rows]:
-    g = torch.Generator().manual_seed(seed)
-    y = torch.randint(0, 2, (n,), generator=g)
-    x = torch.rand(n, 1, 8, 8, generator=g) + 0.3 * y[:, None, None, None] * seed
-    return {"train": Rows(x, y, torch.arange(n)), "validation": Rows(x[:4], y[:4], torch.arange(4))}
-
-
-PICTURES = {"a": images(1, 9), "b": images(2, 14), "c": images(3, 6)}
-
-
-def go(algorithm, sites, task, work, lost=frozenset(), protection=None, **schedule):
-    crew = rig.federation(algorithm, sites, task=task, work=work)
-    crew = {name: replace(hospital, protection=protection) for name, hospital in crew.items()}
-    schedule = Schedule(**{"rounds": ROUNDS, "quorum": 0.3, **schedule})
-    engine = rig.Lossy(InProcess(crew), lost)
-    return rig.train(algorithm, crew, task=task, work=work, schedule=schedule, engine=engine), crew
+ROUNDS = 4
 
 
 @pytest.mark.parametrize("weights", ["size", "uniform"])
 @pytest.mark.parametrize(
-    ("task", "sites"), [(Task(Mlp(hidden=(6, 5), dropout=0.4), (4,), 2), TABLES), (IMAGES, PICTURES)]
+    ("task", "sites"), [(Task(Mlp(hidden=(6, 5), dropout=0.4), (4,), 2), by_hand.TABLES), (by_hand.CNN, by_hand.IMAGES)]
 )
 def test_without_its_contrasts_it_is_fenda(task, sites, weights):
-    schedule = {"participation": PARTICIPATION, "rounds": 5}
-    perfcl, ours = go(PerFCL(mu=0.0, gamma=0.0, weights=weights), sites, task, ADAM, LOST, **schedule)
-    fenda, theirs = go(Fenda(weights=weights), sites, task, ADAM, LOST, **schedule)
+    schedule = {"participation": by_hand.PARTICIPATION, "rounds": 5}
+    perfcl, ours = by_hand.trained(
+        PerFCL(mu=0.0, gamma=0.0, weights=weights), sites, task, ADAM, by_hand.LOST_OF_ALL, **schedule
+    )
+    fenda, theirs = by_hand.trained(Fenda(weights=weights), sites, task, ADAM, by_hand.LOST_OF_ALL, **schedule)
     assert perfcl.losses == fenda.losses and rig.equal(perfcl.state.tensors, fenda.state.tensors)
     assert all(rig.equal(rig.final(ours[site]), rig.final(theirs[site])) for site in sites)
 
@@ -79,10 +54,6 @@ def test_features_that_are_all_zero_have_finite_gradients():
     assert bool(gradient.isfinite().all())
 
 
-def part(params, name):
-    return {key[len(name) + 1 :]: value for key, value in params.items() if key.startswith(f"{name}.")}
-
-
 def slow_contrast(z, positive, negative, temperature):
     unit = [v / v.norm(dim=1, keepdim=True) for v in (z, positive, negative)]
     near = torch.exp((unit[0] * unit[1]).sum(1) / temperature)
@@ -90,46 +61,39 @@ def slow_contrast(z, positive, negative, temperature):
     return -torch.log(near / (near + far))
 
 
-def slow_mean(nets, weights):
-    states, total = [net.state_dict() for net in nets], sum(weights)
-    return {
-        name: sum(w / total * s[name].double() for w, s in zip(weights, states, strict=True)).float()
-        if states[0][name].is_floating_point()
-        else torch.stack([s[name] for s in states]).amax(0)
-        for name in states[0]
-    }
-
-
 @pytest.mark.parametrize(
     ("mu", "gamma", "temperature", "lost"),
-    [(0.7, 2.0, 0.5, frozenset()), (0.7, 2.0, 0.5, LOST), (3.0, 0.0, 0.3, LOST), (0.0, 4.0, 1.0, LOST)],
+    [
+        (0.7, 2.0, 0.5, frozenset()),
+        (0.7, 2.0, 0.5, by_hand.LOST_OF_ALL),
+        (3.0, 0.0, 0.3, by_hand.LOST_OF_ALL),
+        (0.0, 4.0, 1.0, by_hand.LOST_OF_ALL),
+    ],
 )
 def test_it_is_a_slow_loop_with_absent_sites_and_lost_replies(mu, gamma, temperature, lost):
     algorithm = PerFCL(mu=mu, gamma=gamma, temperature=temperature)
-    _, crew = go(algorithm, PICTURES, IMAGES, SGD, lost, participation=PARTICIPATION)
-    initial = initial_parameters(algorithm, IMAGES, seed=1)
+    _, crew = by_hand.trained(
+        algorithm, by_hand.IMAGES, by_hand.CNN, by_hand.SGD, lost, participation=by_hand.PARTICIPATION
+    )
+    initial = initial_parameters(algorithm, by_hand.CNN, seed=1)
 
     def fresh(side):
-        net = IMAGES.network()
-        net.load_state_dict(part(initial, side), strict=False)
+        net = by_hand.CNN.network()
+        net.load_state_dict(by_hand.part(initial, side), strict=False)
         return net
 
     shared, head = fresh("shared"), torch.nn.Linear(32, 2)
-    head.load_state_dict(part(initial, "head"))
-    local = {site: fresh("local") for site in PICTURES}
-    heads = {site: copy.deepcopy(head) for site in PICTURES}
+    head.load_state_dict(by_hand.part(initial, "head"))
+    local = {site: fresh("local") for site in by_hand.IMAGES}
+    heads = {site: copy.deepcopy(head) for site in by_hand.IMAGES}
     own: dict[str, torch.nn.Module] = {}
     for r in range(1, ROUNDS + 1):
         came, sizes = [], []
-        for site in sampled(tuple(PICTURES), PARTICIPATION, derived(0, "participation", r)):
-            rows = PICTURES[site]["train"]
+        for site in by_hand.present(r, lost):
+            rows = by_hand.IMAGES[site]["train"]
             nets = w, w_i, theta = tuple(copy.deepcopy(net).train() for net in (shared, local[site], heads[site]))
             params = [p for net in nets for p in net.parameters()]
-            seed = derived(0, site, r, "train")
-            stream = minibatches(rows.y, batch=4, balance=False, generator=torch.Generator().manual_seed(seed))
-            for _ in range(2 * batches_per_epoch(len(rows.y), 4)):
-                index = next(stream)
-                x, y = rows.x[index], rows.y[index]
+            for x, y in by_hand.batches(rows, r, site):
                 z, z_i = w(x).features, w_i(x).features
                 loss = functional.cross_entropy(theta(torch.cat([z, z_i], dim=1)), y)
                 if site in own:
@@ -140,27 +104,26 @@ def test_it_is_a_slow_loop_with_absent_sites_and_lost_replies(mu, gamma, tempera
                 with torch.no_grad():
                     for p, g in zip(params, grads, strict=True):
                         p -= torch.zeros_like(p) if g is None else 0.05 * g
-            if (r, site) not in lost:
-                local[site], heads[site], own[site] = w_i, theta, w
-                came.append(w)
-                sizes.append(len(rows.y))
-        shared.load_state_dict(slow_mean(came, sizes))
-    for site in PICTURES:
+            local[site], heads[site], own[site] = w_i, theta, w
+            came.append(w)
+            sizes.append(len(rows.y))
+        shared = by_hand.averaged(came, sizes)
+    for site in by_hand.IMAGES:
         final = rig.final(crew[site])
         for name, net in (("shared", shared), ("local", local[site]), ("head", heads[site])):
-            for key, value in part(final, name).items():
+            for key, value in by_hand.part(final, name).items():
                 assert torch.allclose(value.float(), net.state_dict()[key].float(), atol=5e-5), (site, name, key)
 
 
 def test_the_contrasts_change_what_is_learnt_from_the_second_round_on():
     for rounds, same in ((1, True), (2, False)):
-        _, plain = go(Fenda(), TABLES, rig.task(), ADAM, rounds=rounds)
-        _, drawn = go(PerFCL(), TABLES, rig.task(), ADAM, rounds=rounds)
-        assert all(rig.equal(rig.final(plain[s]), rig.final(drawn[s])) == same for s in TABLES)
+        _, plain = by_hand.trained(Fenda(), by_hand.TABLES, rig.task(), ADAM, rounds=rounds)
+        _, drawn = by_hand.trained(PerFCL(), by_hand.TABLES, rig.task(), ADAM, rounds=rounds)
+        assert all(rig.equal(rig.final(plain[s]), rig.final(drawn[s])) == same for s in by_hand.TABLES)
 
 
 def test_a_site_sees_its_contrasts_round_by_round_and_nobody_else_does():
-    outcome, crew = go(PerFCL(), TABLES, rig.task(), ADAM)
+    outcome, crew = by_hand.trained(PerFCL(), by_hand.TABLES, rig.task(), ADAM)
     notes = newest(crew["a"].disk).facts["notes"]
     assert notes["1"] == {} and set(notes["4"]) == {"global_contrast", "local_contrast"}
     assert all(0 < value < 5 for value in notes["4"].values())
@@ -178,18 +141,13 @@ def doubles():
     torch.set_default_dtype(torch.float32)
 
 
-def alone(seed, shift=0.0):
-    rows = rig.table(seed, shift=shift)
-    return {split: Rows(r.x.double(), r.y, torch.arange(len(r.y))) for split, r in rows.items()}
-
-
 @pytest.mark.usefixtures("doubles")
 def test_private_training_without_noise_and_clipping_is_plain_training():
-    sites = {"a": alone(1), "b": alone(2, 0.7)}
+    sites = {"a": by_hand.alone(1), "b": by_hand.alone(2, 0.7)}
     quiet = Protection(clip=1e4, sampling=1.0, views=1, noise=0.0, validation_noise=0.0, loss_bound=1e6, cut="c")
     work = Work(optimizer="adam", lr=0.02, batch=24, epochs=2)
-    _, plain = go(PerFCL(), sites, rig.task(), work)
-    _, private = go(PerFCL(), sites, rig.task(), work, protection=quiet)
+    _, plain = by_hand.trained(PerFCL(), sites, rig.task(), work)
+    _, private = by_hand.trained(PerFCL(), sites, rig.task(), work, protection=quiet)
     assert all(rig.close(rig.final(plain[s]), rig.final(private[s]), 1e-9) for s in sites)
     assert newest(private["a"].disk).facts["notes"]["4"] == {}, "the loss is not told, and so is nothing beside it"
 
@@ -198,7 +156,9 @@ def test_private_training_without_noise_and_clipping_is_plain_training():
 def test_what_privacy_costs_is_the_same_every_round():
     noised = Protection(clip=0.5, sampling=0.4, views=2, noise=1.1, cut="c")
     work = Work(optimizer="adam", lr=0.02, batch=24, epochs=2)
-    _, crew = go(PerFCL(), {"a": alone(1), "b": alone(2)}, rig.task(), work, protection=noised)
+    _, crew = by_hand.trained(
+        PerFCL(), {"a": by_hand.alone(1), "b": by_hand.alone(2)}, rig.task(), work, protection=noised
+    )
     initial = initial_parameters(PerFCL(), rig.task(), seed=0)
     seen = rehearse_events(PerFCL(), rig.task(), work, initial, noised)
     wanted = [seen.introduction, *[seen.training] * ROUNDS, *[seen.validation] * ROUNDS]

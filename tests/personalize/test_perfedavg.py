@@ -117,8 +117,7 @@ def test_without_the_step_at_the_sites_full_batches_make_it_fedavg():
     work = Work(optimizer="sgd", lr=0.2, batch=99, epochs=2)
     states = []
     for algorithm in (PerFedAvg(alpha=0.0), FedAvg(weights="uniform")):
-        crew = rig.federation(algorithm, sites, task=task, work=work)
-        outcome = rig.train(algorithm, crew, task=task, work=work, schedule=rig.Schedule(rounds=4))
+        outcome, _ = by_hand.trained(algorithm, sites, task, work, quorum=1.0)
         states.append(section(outcome.state.tensors, "model"))
     by_hand.agree(*states, 1e-6)
 
@@ -126,14 +125,8 @@ def test_without_the_step_at_the_sites_full_batches_make_it_fedavg():
 def test_with_dropout_both_ends_of_a_difference_see_the_same_mask():
     """Otherwise the difference of two masks, divided by delta, would be the step."""
     task = Task(Mlp(hidden=(6,), dropout=0.5), (4,), 2)
-    crew = rig.federation(PerFedAvg(variant="hessian-free", delta=1e-4), by_hand.TABLES, task=task, work=by_hand.SGD)
-    outcome = rig.train(
-        PerFedAvg(variant="hessian-free", delta=1e-4),
-        crew,
-        task=task,
-        work=by_hand.SGD,
-        schedule=rig.Schedule(rounds=3),
-    )
+    algorithm = PerFedAvg(variant="hessian-free", delta=1e-4)
+    outcome, _ = by_hand.trained(algorithm, by_hand.TABLES, task, by_hand.SGD, rounds=3, quorum=1.0)
     start = rig.initial_parameters(FedAvg(), task, seed=1)
     moves = [float((v - start[n]).abs().max()) for n, v in section(outcome.state.tensors, "model").items()]
     assert 0.0 < max(moves) < 3.0

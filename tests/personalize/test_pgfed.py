@@ -7,55 +7,26 @@ import copy
 import pytest
 import torch
 
+import by_hand
 import rig
 from federation.conversation import newest, stored_reply
 from federation.descent import Work
-from federation.engine import InProcess
 from federation.fedavg import FedAvg
-from federation.models.cnn import Cnn
 from federation.parameters import section
-from federation.randomness import derived, seeded
 from federation.rehearsal import initial_parameters, rehearse_events
-from federation.rounds import Schedule, sampled
 from federation.task import Task
 from personalize.pgfed import PGFed
-from privacy.access import Batch, Rows, batches_per_epoch, minibatches
+from privacy.access import Batch, Rows
 from privacy.events import Gaussian, Part, PoissonSampled, SelfComposed, composed
 from privacy.message import Call, Message
 from privacy.protection import Protection
 
-WORK = Work(optimizer="sgd", lr=0.1, batch=5)
-TABLES = {"a": rig.table(1), "b": rig.table(2, n=30, shift=0.7), "c": rig.table(3, n=10, shift=-0.4)}
-LOST = frozenset({(2, "a"), (3, "b")})
 
-
-def images(seed, n):
-    g = torch.Generator().manual_seed(seed)
-    y = torch.randint(0, 2, (n,), generator=g)
-    x = torch.rand(n, 1, 8, 8, generator=g) + 0.3 * y[:, None, None, None] * seed
-    return {"train": Rows(x, y, torch.arange(n)), "validation": Rows(x[:4], y[:4], torch.arange(4))}
-
-
-IMAGES = {"a": images(1, 9), "b": images(2, 14), "c": images(3, 6)}
-CNN = Task(Cnn(widths=(8, 8), norm="batch"), (1, 8, 8), 2)
-KINDS = [pytest.param(rig.task(), TABLES, id="mlp"), pytest.param(CNN, IMAGES, id="batch norm")]
-
-
-def run(algorithm, sites=TABLES, work=WORK, task=None, rounds=4, lost=frozenset(), **options):
-    task = task or rig.task()
-    crew = rig.federation(algorithm, sites, task=task, work=work)
-    schedule = Schedule(rounds=rounds, quorum=0.3, **options)
-    outcome = rig.train(
-        algorithm, crew, task=task, work=work, schedule=schedule, engine=rig.Lossy(InProcess(crew), lost)
-    )
-    return outcome, crew
-
-
-@pytest.mark.parametrize("work", [WORK, Work(optimizer="adam", lr=0.02, batch=5)], ids=["sgd", "adam"])
-@pytest.mark.parametrize(("task", "sites"), KINDS)
+@pytest.mark.parametrize("work", [by_hand.BRIEF, Work(optimizer="adam", lr=0.02, batch=5)], ids=["sgd", "adam"])
+@pytest.mark.parametrize(("task", "sites"), by_hand.UNEVEN_KINDS)
 def test_without_mu_the_global_model_is_fedavgs_and_the_sites_is_what_it_replied(task, sites, work):
-    left, crew = run(PGFed(mu=0.0), sites, work, task, rounds=3, participation=0.67)
-    right, other = run(FedAvg(), sites, work, task, rounds=3, participation=0.67)
+    left, crew = by_hand.trained(PGFed(mu=0.0), sites, task, work, rounds=3, participation=by_hand.PARTICIPATION)
+    right, other = by_hand.trained(FedAvg(), sites, task, work, rounds=3, participation=by_hand.PARTICIPATION)
     model = section(left.state.tensors, "model")
     assert rig.equal(model, section(right.state.tensors, "model"))
     for name, hospital in crew.items():
@@ -69,8 +40,8 @@ def stored(hospital, round_):
 
 
 def test_pgfedmo_without_momentum_is_pgfed():
-    plain, crew = run(PGFed(eta_2=0.1))
-    momentum, other = run(PGFed(name="pgfedmo", beta=0.0, eta_2=0.1))
+    plain, crew = by_hand.trained(PGFed(eta_2=0.1))
+    momentum, other = by_hand.trained(PGFed(name="pgfedmo", beta=0.0, eta_2=0.1))
     assert rig.equal(plain.state.tensors, momentum.state.tensors)
     assert all(rig.equal(rig.final(crew[name]), rig.final(other[name])) for name in crew)
 
@@ -83,7 +54,7 @@ def test_two_rounds_on_two_sites_by_hand():
     work = Work(optimizer="sgd", lr=0.1, batch=2, epochs=None, steps=1)
     mu, eta_2 = 0.3, 0.05
     sites = {s: {"train": r, "validation": r} for s, r in rows.items()}
-    outcome, crew = run(PGFed(mu=mu, eta_2=eta_2), sites, work, task, rounds=2)
+    outcome, crew = by_hand.trained(PGFed(mu=mu, eta_2=eta_2), sites, task, work, rounds=2)
 
     start = initial_parameters(FedAvg(), task, seed=1)
     flat = lambda params: [float(v) for key in ("head.weight", "head.bias") for v in params[key].flatten()]  # noqa: E731
@@ -112,90 +83,70 @@ def test_two_rounds_on_two_sites_by_hand():
     assert found == pytest.approx([alpha[i][j] for i in "ab" for j in "ab"], abs=1e-6)
 
 
-def slow(algorithm, task, sites, asked, lost, rounds):
+def slow(algorithm, task, sites, lost, rounds):
     """Algorithm 1; returns the global model, each site's model and the matrix alpha."""
-    model = task.network()
-    model.load_state_dict(dict(initial_parameters(algorithm, task, seed=1)))
+    model = by_hand.network(task)
     names = [n for n, _ in model.named_parameters()]
     order = sorted(sites)
     alpha = {i: {j: 1 / len(order) for j in order} for i in order}
     past, momentum, personal = {}, {}, {}
     for r in range(1, rounds + 1):
-        present, locals_, now = [s for s in asked(r) if (r, s) not in lost], {}, {}
+        present, locals_, now = by_hand.present(r, lost), {}, {}
         for i in present:
-            own = copy.deepcopy(model)
+            own = copy.deepcopy(model).train()
             aid = {n: sum(algorithm.mu * alpha[i][j] * past[j]["grad"][n] for j in past) for n in names} if past else {}
             if past:
                 old = momentum.get(i, dict.fromkeys(names, 0.0))
                 aid = {n: (1 - algorithm.momentum) * aid[n] + algorithm.momentum * old[n] for n in names}
                 momentum[i] = aid
-            seed, rows = derived(0, i, r, "train"), sites[i]["train"]
-            stream = minibatches(rows.y, batch=5, balance=False, generator=torch.Generator().manual_seed(seed))
-            own.train()
-            with seeded(seed):
-                for _ in range(batches_per_epoch(len(rows.y), 5)):
-                    index = next(stream)
-                    loss = task.objective(own, Batch(rows.x[index], rows.y[index])).mean()
-                    grads = torch.autograd.grad(loss, list(own.parameters()))
-                    with torch.no_grad():
-                        for (n, p), g in zip(own.named_parameters(), grads, strict=True):
-                            p -= 0.1 * (g + aid.get(n, 0.0))
-                    theta = {n: p.detach() for n, p in own.named_parameters()}
-                    for j in past:
-                        if algorithm.slopes == "each":
-                            g_2 = algorithm.mu * sum(float((past[j]["grad"][n] * theta[n]).sum()) for n in names)
-                        else:
-                            mean = {n: sum(past[k]["grad"][n] for k in past) / len(past) for n in names}
-                            g_2 = algorithm.mu * sum(float((mean[n] * theta[n]).sum()) for n in names)
-                        alpha[i][j] = max(0.0, alpha[i][j] - algorithm.eta_2 * (past[j]["g_1"] + g_2))
+            rows = sites[i]["train"]
+            for x, y in by_hand.batches(rows, r, i, by_hand.BRIEF):
+                grads = by_hand.slopes(own, x, y)
+                with torch.no_grad():
+                    for (n, p), g in zip(own.named_parameters(), grads, strict=True):
+                        p -= 0.1 * (g + aid.get(n, 0.0))
+                theta = {n: p.detach() for n, p in own.named_parameters()}
+                for j in past:
+                    if algorithm.slopes == "each":
+                        g_2 = algorithm.mu * sum(float((past[j]["grad"][n] * theta[n]).sum()) for n in names)
+                    else:
+                        mean = {n: sum(past[k]["grad"][n] for k in past) / len(past) for n in names}
+                        g_2 = algorithm.mu * sum(float((mean[n] * theta[n]).sum()) for n in names)
+                    alpha[i][j] = max(0.0, alpha[i][j] - algorithm.eta_2 * (past[j]["g_1"] + g_2))
             own.eval()
             loss = task.objective(own, Batch(rows.x, rows.y)).mean()
             grads = dict(zip(names, torch.autograd.grad(loss, list(own.parameters())), strict=True))
             inner = sum(float((grads[n] * p.detach()).sum()) for n, p in own.named_parameters())
             now[i] = {"grad": grads, "g_1": algorithm.mu * (float(loss.detach()) - inner)}
             locals_[i] = personal[i] = own
-        past, total = now, sum(len(sites[i]["train"].y) for i in present)
-        states = {i: locals_[i].state_dict() for i in present}
-        model.load_state_dict(
-            {
-                n: sum(len(sites[i]["train"].y) / total * states[i][n].double() for i in present).float()
-                if value.is_floating_point()
-                else torch.stack([states[i][n] for i in present]).amax(0)
-                for n, value in model.state_dict().items()
-            }
-        )
+        past = now
+        model = by_hand.averaged([locals_[i] for i in present], [len(sites[i]["train"].y) for i in present])
     return model, personal, alpha
 
 
-@pytest.mark.parametrize("lost", [frozenset(), LOST], ids=["", "lost replies"])
+@pytest.mark.parametrize("lost", [frozenset(), by_hand.LOST_LATER], ids=["", "lost replies"])
 @pytest.mark.parametrize(
     "algorithm",
     [PGFed(mu=0.4, eta_2=0.05), PGFed(name="pgfedmo", beta=0.6, mu=0.4, eta_2=0.05, slopes="each")],
     ids=["pgfed", "pgfedmo"],
 )
-@pytest.mark.parametrize(("task", "sites"), KINDS)
+@pytest.mark.parametrize(("task", "sites"), by_hand.UNEVEN_KINDS)
 def test_several_rounds_against_a_slow_implementation(task, sites, algorithm, lost):
-    who = lambda r: sampled(tuple(sites), 0.67, derived(0, "participation", r))  # noqa: E731
-    outcome, crew = run(algorithm, sites, task=task, rounds=5, lost=lost, participation=0.67)
-    model, personal, alpha = slow(algorithm, task, sites, who, lost, 5)
-    agree(section(outcome.state.tensors, "model"), model)
+    outcome, crew = by_hand.trained(
+        algorithm, sites, task=task, rounds=5, lost=lost, participation=by_hand.PARTICIPATION
+    )
+    model, personal, alpha = slow(algorithm, task, sites, lost, 5)
+    by_hand.agree(section(outcome.state.tensors, "model"), model.state_dict())
     for name, own in personal.items():
-        agree(rig.final(crew[name]), own)
+        by_hand.agree(rig.final(crew[name]), own.state_dict())
     order = sorted(sites)
     expected = torch.tensor([[alpha[i][j] for j in order] for i in order], dtype=torch.float64)
     assert torch.allclose(outcome.state.tensors["between/alpha"], expected, atol=1e-5)
     assert float((expected - 1 / 3).abs().max()) > 1e-3
 
 
-def agree(found, model):
-    expected = model.state_dict()
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        assert torch.allclose(found[name].float(), value.float(), atol=2e-5), name
-
-
 def test_only_those_of_the_round_before_are_heard_and_alpha_never_falls_below_zero():
-    outcome, _ = run(PGFed(mu=1.0, eta_2=50.0), lost=frozenset({(4, "b")}))
+    outcome, _ = by_hand.trained(PGFed(mu=1.0, eta_2=50.0), lost=frozenset({(4, "b")}))
     heard = {name.split("/")[1] for name in outcome.state.tensors if name.startswith("gradient/")}
     assert heard == set(outcome.state.facts["g_1"]) == {"a", "c"}
     alpha = outcome.state.tensors["between/alpha"]
@@ -204,7 +155,7 @@ def test_only_those_of_the_round_before_are_heard_and_alpha_never_falls_below_ze
 
 def test_an_alpha_that_is_no_number_or_of_nobody_changes_nothing():
     algorithm = PGFed(eta_2=0.1)
-    outcome, crew = run(algorithm, rounds=2)
+    outcome, crew = by_hand.trained(algorithm, rounds=2)
     said = rig.from_bytes(stored(crew["a"], 2)).tensors
     before = outcome.state.tensors["between/alpha"]
     for bad in ({"b": "x"}, {"b": float("inf")}, {"nobody": 0.5}, {"b": None}):
@@ -216,11 +167,11 @@ def test_an_alpha_that_is_no_number_or_of_nobody_changes_nothing():
 
 def test_alpha_that_does_not_learn_asks_for_no_risk_and_sends_no_slope():
     algorithm = PGFed(eta_2=0.0, alpha_0=0.7)
-    outcome, crew = run(algorithm, rounds=3)
+    outcome, crew = by_hand.trained(algorithm, rounds=3)
     assert set(outcome.state.tensors["between/alpha"].flatten().tolist()) == {0.7}
     said = rig.from_bytes(stored(crew["a"], 3))
     assert set(said.facts["algorithm"]) == {"n"}
-    sent = algorithm.send(outcome.state, "a", Call("law", 4, "train", dict.fromkeys(TABLES, 3)))
+    sent = algorithm.send(outcome.state, "a", Call("law", 4, "train", dict.fromkeys(by_hand.UNEVEN, 3)))
     assert {name.split("/")[0] for name in sent.tensors} == {"model", "aid"}
 
 
@@ -228,10 +179,10 @@ def test_the_others_help_more_than_nothing():
     """The first-order estimate of the others' risk does lower the others' risk, at the price of the own one."""
     risks = {}
     for mu in (0.0, 1.0):
-        _, crew = run(PGFed(mu=mu, eta_2=0.0), rounds=6)
+        _, crew = by_hand.trained(PGFed(mu=mu, eta_2=0.0), rounds=6)
         net = rig.task().network()
         net.load_state_dict(rig.final(crew["a"]))
-        others = [TABLES[s]["train"] for s in "bc"]
+        others = [by_hand.UNEVEN[s]["train"] for s in "bc"]
         with torch.no_grad():
             risks[mu] = sum(float(rig.task().objective(net, Batch(rows.x, rows.y)).mean()) for rows in others)
     assert risks[1.0] < risks[0.0]
@@ -250,7 +201,7 @@ def test_private_training_needs_a_fixed_alpha_and_pays_for_the_full_gradient():
 
 
 def test_a_site_remembers_its_momentum_and_notes_its_alpha():
-    _, crew = run(PGFed(name="pgfedmo", beta=0.5), rounds=3)
+    _, crew = by_hand.trained(PGFed(name="pgfedmo", beta=0.5), rounds=3)
     memory = newest(crew["a"].disk)
     assert section(memory.tensors, "aid").keys() == dict(rig.task().network().named_parameters()).keys()
     assert {name for name in memory.facts["notes"]["3"] if name.startswith("alpha/")} == {

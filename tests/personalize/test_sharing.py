@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import by_hand
 import rig
 from federation.descent import Site, Work
-from federation.engine import InProcess
 from federation.fedavg import FedAvg
 from federation.local import Local
 from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
 from federation.parameters import section
-from federation.randomness import derived, seeded
 from federation.rehearsal import initial_parameters
-from federation.rounds import Schedule, sampled
 from federation.task import Task
 from personalize.fedper import FedPer
 from personalize.partial import Partial
 from personalize.sharing import SHARED, body, head, own, parted, parts, without_effect
-from privacy.access import Batch, Rows, batches_per_epoch, minibatches, open_access
+from privacy.access import Rows, open_access
 from privacy.message import Call, Message
 
-TASK = Task(Cnn(widths=(8, 8), norm="batch"), (1, 8, 8), 2)
-SGD = Work(optimizer="sgd", lr=0.05, batch=4, epochs=2)
 ADAM = Work(optimizer="adam", lr=0.02, batch=5)
 NORM = tuple(f"adn.N.{n}" for n in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"))
 PERSONAL = {
@@ -40,35 +34,21 @@ PERSONAL = {
     "splitnn": {f"stem.0.{n}" for n in ("conv.weight", *NORM)},
     "private_intercept": {"head.bias"},
 }
-"""Written by hand for the network of TASK; splitnn with depth 1."""
+"""Written by hand for the network of by_hand.CNN; splitnn with depth 1."""
 
 
 def made(name, **fields):
     return Partial(name=name, **({"depth": 1} if name == "splitnn" else {}), **fields)
 
 
-def images(seed: int, n: int) -> dict[str, Rows]:
-    g = torch.Generator().manual_seed(seed)
-    y = torch.randint(0, 2, (n,), generator=g)
-    x = torch.rand(n, 1, 8, 8, generator=g) + 0.3 * y[:, None, None, None] * seed
-    return {"train": Rows(x, y, torch.arange(n)), "validation": Rows(x[:4], y[:4], torch.arange(4))}
-
-
-SITES = {"a": images(1, 9), "b": images(2, 14), "c": images(3, 6)}
-
-
-def run(algorithm, sites=SITES, task=TASK, work=SGD, lost=frozenset(), **options):
-    crew = rig.federation(algorithm, sites, task=task, work=work)
-    schedule = Schedule(**{"rounds": 3, "quorum": 0.3, **options})
-    outcome = rig.train(
-        algorithm, crew, task=task, work=work, schedule=schedule, engine=rig.Lossy(InProcess(crew), lost)
-    )
+def run(algorithm, sites=by_hand.IMAGES, task=by_hand.CNN, work=by_hand.SGD, rounds=3, **options):
+    outcome, crew = by_hand.trained(algorithm, sites, task, work, rounds=rounds, **options)
     return outcome, {name: rig.final(hospital) for name, hospital in crew.items()}
 
 
 @pytest.mark.parametrize("name", SHARED)
 def test_what_stays_is_what_was_written_by_hand(name):
-    network = TASK.network()
+    network = by_hand.CNN.network()
     shared = made(name).shared(network)
     assert {n for n in network.state_dict() if not shared(n)} == PERSONAL[name]
 
@@ -81,7 +61,7 @@ def test_fedper_and_lg_fedavg_share_complementary_parts():
 
 
 def test_parts_stand_in_the_order_of_the_forward_pass():
-    assert parts(TASK.network()) == ("stem", "blocks.0", "head")
+    assert parts(by_hand.CNN.network()) == ("stem", "blocks.0", "head")
     assert parts(rig.task(hidden=(6, 5, 4)).network()) == ("stem", "blocks.0", "blocks.1", "head")
     assert parts(rig.task(hidden=()).network()) == ("head",), "a stem that holds nothing is no part"
 
@@ -92,7 +72,7 @@ def test_group_norms_stay_too_and_a_norm_without_parameters_is_a_norm():
     kept = {name for name in network.state_dict() if not shared(name)}
     assert kept == {f"{part}.0.adn.N.{n}" for part in ("stem", "blocks.0") for n in ("weight", "bias")}
     bare = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, affine=False), nn.Linear(2, 2))
-    assert Partial(name="fedbn").complaints(bare, SGD, False) == []
+    assert Partial(name="fedbn").complaints(bare, by_hand.SGD, False) == []
 
 
 @pytest.mark.parametrize(
@@ -107,19 +87,20 @@ def test_group_norms_stay_too_and_a_norm_without_parameters_is_a_norm():
     ],
 )
 def test_a_method_without_effect_is_refused_with_a_sentence(algorithm, hidden, words):
-    (text,) = algorithm.complaints(rig.task(hidden=hidden).network(), SGD, False)
+    (text,) = algorithm.complaints(rig.task(hidden=hidden).network(), by_hand.SGD, False)
     assert all(word in text for word in words)
 
 
 @pytest.mark.parametrize("name", SHARED)
 def test_a_split_is_not_refused_and_may_run_privately(name):
-    assert made(name).complaints(Cnn(widths=(8, 8), norm="group").build(inputs=(1, 8, 8), classes=2), SGD, True) == []
+    network = Cnn(widths=(8, 8), norm="group").build(inputs=(1, 8, 8), classes=2)
+    assert made(name).complaints(network, by_hand.SGD, True) == []
 
 
 def test_a_head_without_bias_has_no_private_intercept():
     network = nn.Sequential()
     network.head = nn.Linear(3, 2, bias=False)
-    (text,) = Partial(name="private_intercept").complaints(network, SGD, False)
+    (text,) = Partial(name="private_intercept").complaints(network, by_hand.SGD, False)
     assert "every parameter" in text and "bias" in text
     assert without_effect(network, head, "x") and not without_effect(rig.task().network(), head, "x")
 
@@ -133,31 +114,16 @@ def test_splitnn_with_nothing_private_is_fedavg_and_with_everything_private_loca
     outcome, nothing = run(Partial(name="splitnn", depth=0), work=ADAM)
     average, expected = run(FedAvg(), work=ADAM)
     assert rig.equal(section(outcome.state.tensors, "model"), section(average.state.tensors, "model"))
-    assert all(rig.equal(nothing[site], expected[site]) for site in SITES)
+    assert all(rig.equal(nothing[site], expected[site]) for site in by_hand.IMAGES)
     _, everything = run(Partial(name="splitnn", depth=3), work=ADAM)
     _, alone = run(Local(), work=ADAM)
-    assert all(rig.equal(everything[site], alone[site]) for site in SITES)
+    assert all(rig.equal(everything[site], alone[site]) for site in by_hand.IMAGES)
 
 
 def test_splitnn_with_all_but_the_head_private_is_lg_fedavg():
     _, split = run(Partial(name="splitnn", depth=2))
     _, lg = run(Partial(name="lg_fedavg"))
-    assert all(rig.equal(split[site], lg[site]) for site in SITES)
-
-
-def local_work(model, rows, round_, site):
-    """Plain SGD as the papers write it, over the same mini-batches."""
-    seed = derived(0, site, round_, "train")
-    stream = minibatches(rows.y, batch=4, balance=False, generator=torch.Generator().manual_seed(seed))
-    model.train()
-    with seeded(seed):
-        for _ in range(2 * batches_per_epoch(len(rows.y), 4)):
-            index = next(stream)
-            loss = TASK.objective(model, Batch(rows.x[index], rows.y[index])).mean()
-            grads = torch.autograd.grad(loss, list(model.parameters()))
-            with torch.no_grad():
-                for p, g in zip(model.parameters(), grads, strict=True):
-                    p -= 0.05 * g
+    assert all(rig.equal(split[site], lg[site]) for site in by_hand.IMAGES)
 
 
 @pytest.mark.parametrize("name", SHARED)
@@ -166,26 +132,21 @@ def test_a_slow_loop_with_sites_away_and_replies_lost_finds_the_same(name, weigh
     """A site keeps its own part only if its reply arrived; the names are those written by hand."""
     rounds, lost, stays = 4, frozenset({(1, "a"), (2, "b"), (3, "a")}), PERSONAL[name]
     uniform = weights == "uniform" or (weights is None and name == "fedbn")
-    start = initial_parameters(FedAvg(), TASK, seed=1)
+    start = initial_parameters(FedAvg(), by_hand.CNN, seed=1)
     server = {n: v for n, v in start.items() if n not in stays}
-    personal = {site: {n: start[n] for n in stays} for site in SITES}
+    personal = {site: {n: start[n] for n in stays} for site in by_hand.IMAGES}
     for r in range(1, rounds + 1):
         locals_ = {}
-        for site in sampled(tuple(SITES), 0.67, derived(0, "participation", r)):
-            model = TASK.network()
-            model.load_state_dict({**server, **personal[site]})
-            local_work(model, SITES[site]["train"], r, site)
-            if (r, site) not in lost:
-                locals_[site] = copy.deepcopy(model.state_dict())
-                personal[site] = {n: locals_[site][n] for n in stays}
-        sizes = {site: 1 if uniform else len(SITES[site]["train"].y) for site in locals_}
-        for n, value in server.items() if locals_ else ():
-            if value.is_floating_point():
-                server[n] = sum(sizes[s] * locals_[s][n].double() for s in locals_).div(sum(sizes.values())).float()
-            else:
-                server[n] = torch.stack([m[n] for m in locals_.values()]).amax(0)
-    _, found = run(made(name, weights=weights), lost=lost, rounds=rounds, participation=0.67)
-    for site in SITES:
+        for site in by_hand.present(r, lost):
+            model = by_hand.network(by_hand.CNN, {**server, **personal[site]})
+            by_hand.descend(model, by_hand.IMAGES[site]["train"], r, site)
+            locals_[site] = model.state_dict()
+            personal[site] = {n: locals_[site][n] for n in stays}
+        sizes = {site: 1 if uniform else len(by_hand.IMAGES[site]["train"].y) for site in locals_}
+        mean = by_hand.mixed(list(locals_.values()), list(sizes.values()))
+        server = {n: mean[n] for n in server}
+    _, found = run(made(name, weights=weights), lost=lost, rounds=rounds, participation=by_hand.PARTICIPATION)
+    for site in by_hand.IMAGES:
         assert rig.close(found[site], {n: {**server, **personal[site]}[n] for n in found[site]}, 2e-5)
 
 
@@ -214,9 +175,9 @@ def test_the_private_intercept_by_hand():
 
 @pytest.mark.parametrize("name", SHARED)
 def test_personal_parts_are_sent_until_the_first_merge_and_never_replied(name):
-    algorithm, whole = made(name), set(TASK.network().state_dict())
-    state = algorithm.start(initial_parameters(algorithm, TASK, seed=1), {})
-    site = Site("a", TASK, SGD, open_access(SITES["a"], batch=4, seed=0))
+    algorithm, whole = made(name), set(by_hand.CNN.network().state_dict())
+    state = algorithm.start(initial_parameters(algorithm, by_hand.CNN, seed=1), {})
+    site = Site("a", by_hand.CNN, by_hand.SGD, open_access(by_hand.IMAGES["a"], batch=4, seed=0))
     first = algorithm.send(state, "a", Call("r", 1, "train", {}))
     assert set(section(first.tensors, "model")) == whole
     reply, memory = algorithm.train(site, first, Message(), Call("r", 1, "train", {}))
@@ -242,7 +203,7 @@ def test_personal_parts_are_sent_until_the_first_merge_and_never_replied(name):
 @settings(max_examples=25, deadline=None)
 def test_what_leaves_and_what_stays_are_the_model_again(name, depth, widths, norm):
     network = Cnn(widths=tuple(widths), norm=norm).build(inputs=(1, 8, 8), classes=2)
-    site = Site("a", TASK, SGD, open_access(SITES["a"], batch=4, seed=0))
+    site = Site("a", by_hand.CNN, by_hand.SGD, open_access(by_hand.IMAGES["a"], batch=4, seed=0))
     reply, memory = parted(network, SHARED[name](network, depth), site, {})
     assert not set(section(reply.tensors, "model")) & set(section(memory.tensors, "personal"))
     assert rig.equal(own(reply, memory), network.state_dict())

@@ -357,7 +357,7 @@ def test_a_coordinator_that_asks_for_more_than_the_policy_allows_is_refused(tmp_
 
 def network():
     made = config()
-    return made.train.methods["fedavg"].network(made.task("fedavg")).state_dict()
+    return made.train.methods["fedavg"].network(made.task_of("fedavg")).state_dict()
 
 
 def test_a_budget_without_a_declaration_lets_not_even_counts_leave(tmp_path):

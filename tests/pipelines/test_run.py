@@ -305,7 +305,7 @@ def test_every_shipped_configuration_is_in_order(path, monkeypatch):
     assert private == path.stem.endswith("_private")
     for label, method in config.train.methods.items():
         for site in config.sites:
-            assert method.complaints(method.network(config.task(label)), config.work(label, site), private) == []
+            assert method.complaints(method.network(config.task_of(label)), config.work(label, site), private) == []
 
 
 def test_configurations_are_found_at_all():

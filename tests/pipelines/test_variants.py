@@ -188,7 +188,7 @@ def opening(cohort: str, norm: str = "batch", privacy: object = None) -> dict:
 def model(norm: str = "batch") -> torch.nn.Module:
     made = config(settings())
     torch.manual_seed(0)
-    task = made.task("fedavg")
+    task = made.task_of("fedavg")
     return type(task.model)(widths=(8, 8), norm=norm).build(inputs=(1, 16, 16), classes=2)
 
 

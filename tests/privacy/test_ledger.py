@@ -101,7 +101,7 @@ def test_every_line_vouches_for_the_one_before(example):
     first, second = raws(example)[:2]
     assert json.loads(first)["previous"] == "0" * 64
     assert json.loads(second)["previous"] == sha(first)
-    kept = json.loads(example.with_suffix(".head").read_text())
+    kept = json.loads(example.with_suffix(".head").read_text().splitlines()[-1])
     assert kept == {"lines": COUNT, "sha256": sha(raws(example)[-1])}
     assert book.head(example) == (COUNT, sha(raws(example)[-1]))
 
@@ -199,6 +199,50 @@ def test_a_head_that_cannot_be_read_is_damage(tmp_path, example, head):
         book.append(ledger, line(99))
     with pytest.raises(Damaged, match="is no head"):
         book.head(ledger)
+
+
+@pytest.mark.parametrize("lost", range(1, 40))
+def test_a_head_whose_last_line_was_torn_counts_what_it_counted_before(tmp_path, lost):
+    ledger = tmp_path / "ledger.jsonl"
+    for number in range(3):
+        book.append(ledger, line(number))
+    head = ledger.with_suffix(".head")
+    head.write_bytes(head.read_bytes()[:-lost])
+    assert book.verify(ledger) == [] and book.head(ledger).lines == 2
+    book.append(ledger, line(3))
+    assert book.verify(ledger) == [] and book.head(ledger).lines == 4
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_head_of_one_line_with_or_without_its_newline_is_gone_on_with(tmp_path, checked):
+    """As earlier versions wrote it, and as somebody may put it back."""
+    ledger = tmp_path / "ledger.jsonl"
+    for number in range(3):
+        book.append(ledger, line(number))
+    head = ledger.with_suffix(".head")
+    head.write_text(json.dumps(book.head(ledger)._asdict()))
+    if not checked:
+        book._KNOWN.clear()
+    for number in range(3, 6):
+        book.append(ledger, line(number))
+        assert book.verify(ledger) == [] and book.head(ledger).lines == number + 1
+
+
+def test_a_head_stays_short(tmp_path):
+    for number in range(3 * book.HEADS):
+        book.append(tmp_path / "ledger.jsonl", line(number))
+        assert len((tmp_path / "ledger.head").read_text().split()) <= 4 * book.HEADS  # of four words each
+
+
+def test_lines_from_memory_are_those_of_the_file_whoever_wrote_them(tmp_path):
+    ledger = tmp_path / "ledger.jsonl"
+    for number in range(4):
+        book.append(ledger, line(number))
+        assert list(book.lines(ledger)) == [json.loads(raw) for raw in raws(ledger)]
+        with ledger.open("ab") as other:
+            other.write(b'{"another process": %d}\n' % number)
+        assert list(book.lines(ledger)) == [json.loads(raw) for raw in raws(ledger)]
+        ledger.write_bytes(b"\n".join(raws(ledger)[:-1]) + b"\n")
 
 
 def test_an_older_head_that_was_put_back_is_found(tmp_path):
@@ -398,6 +442,7 @@ def test_a_disk_that_fails_once_is_gone_on_with(tmp_path, monkeypatch, operation
 
     with monkeypatch.context() as patched:
         patched.setattr(f"privacy.ledger.os.{operation}", fail)
+        patched.setattr(book, "HEADS", 1 if operation == "replace" else book.HEADS)
         failed = []
         for number in (1, 2, 3, 4):
             try:

@@ -195,8 +195,8 @@ def test_k_uses_of_one_draw_are_k_gaussians_on_one_sample():
 def test_a_draw_shows_the_same_views_each_time_it_is_used():
     task, rows = NETWORKS["cnn"], images()
 
-    def turned(x, generator):
-        return torch.where(torch.rand(len(x), 1, 1, 1, generator=generator) < 0.5, x.flip(-1), x)
+    def turned(x, y, generator):
+        return torch.where(torch.rand(len(x), 1, 1, 1, generator=generator) < 0.5, x.flip(-1), x), y
 
     access = open_private({"train": rows}, replace(QUIET, chunk=2), augment=turned)
     module, draw = task.network().double(), access.draw()

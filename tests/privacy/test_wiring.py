@@ -111,7 +111,10 @@ def added(access, rows: Rows, *, full: bool = False, aux=None, objective=inner):
 def test_a_full_draw_is_every_row_of_everybody_as_it_is_divided_by_all_and_booked_as_no_sample():
     rows = known()
     access = open_private(
-        {"train": rows}, replace(QUIET, noise=0.0), counts=COUNTS, augment=lambda x, generator: torch.zeros_like(x)
+        {"train": rows},
+        replace(QUIET, noise=0.0),
+        counts=COUNTS,
+        augment=lambda x, y, generator: (torch.zeros_like(x), y),
     )
     found = added(access, rows, full=True)
     assert found == pytest.approx(1.0 / torch.bincount(rows.patient)[rows.patient] / 3)
@@ -134,9 +137,9 @@ def test_each_patient_is_drawn_with_q_alone_and_shows_k_views_that_change():
 def test_augmentation_follows_from_a_state_of_its_own_for_every_draw():
     states = []
 
-    def noted(x, generator):
+    def noted(x, y, generator):
         states.append(bytes(generator.get_state().tolist()))
-        return x
+        return x, y
 
     rows = known()
     for _ in range(2):

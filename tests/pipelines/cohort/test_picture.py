@@ -172,7 +172,7 @@ def test_making_smaller_is_averaging(tmp_path):
 
 def test_a_picture_made_to_fill_the_memory_is_refused(tmp_path, monkeypatch):
     path = picture(tmp_path / "a.png", np.zeros((40, 40), np.uint8))
-    monkeypatch.setattr("pipelines.cohort.picture.LARGEST", 1000)
+    monkeypatch.setattr("pipelines.cohort.picture_pixels.LARGEST", 1000)
     with pytest.raises(Unusable, match="too_large"):
         read_picture(path, Pictures())
 

@@ -60,6 +60,6 @@ def test_a_network_takes_volumes_and_every_slice_is_moved_alike():
     assert network(x).logits.shape == (3, 2)
     same = torch.rand(3, 1, 1, 16, 16).expand(3, 1, 8, 16, 16)
     for augment in (flip, affine):
-        moved = augment(same, torch.Generator().manual_seed(0))
+        moved, _ = augment(same, torch.zeros(3).long(), torch.Generator().manual_seed(0))
         assert torch.equal(moved, moved[:, :, :1].expand_as(moved))
         assert not torch.equal(moved, same)

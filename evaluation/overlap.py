@@ -1,0 +1,221 @@
+"""What a hospital tells about a model that segments: how well its masks and the given ones agree, summed over patients.
+
+A model that misses a patient pays in Dice and not in HD95 (see `evaluation.masks`), so every score says for how many
+patients it has a value. Beside the sample's sums come those of B copies with patients drawn again, the same draws as in
+`evaluation.histograms`; what that module says of who knows the seed holds here: such sums can be solved for single
+patients' values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from evaluation.histograms import LARGEST, Floats, Ints, draws
+from evaluation.masks import DICE_AT, FARTHEST, HD95_AT, Stacked, Values, values
+from evaluation.metrics import Measure, ratio
+from evaluation.supports import Support
+
+PACKED = ("class_patients", "images", "known", "patients", "totals")
+
+
+@dataclass(frozen=True)
+class Overlaps:
+    """One model on the test images of one or more sites, C classes beside the background, M = 2 measures: Dice, HD95.
+
+    totals: (1 + B, C, M) sums over patients; index 0 is the sample, 1..B its patient-bootstrap copies.
+    known: (1 + B, C, M) patients for whom the measure has a value.
+    patients, images: in the sample. class_patients: (C,) patients in whom the structure is, by the given masks.
+    """
+
+    totals: Floats
+    known: Ints
+    patients: int
+    class_patients: tuple[int, ...]
+    images: int
+
+    @property
+    def noise(self) -> float:
+        """None is added: `histograms.Counts` may hold some."""
+        return 0.0
+
+
+def overlaps(
+    truth: ArrayLike,
+    predicted: ArrayLike,
+    patients: ArrayLike,
+    *,
+    spacing_mm: Sequence[float],
+    classes: int,
+    copies: int,
+    seed: int,
+    site: str = "",
+    stacked: Stacked | None = None,
+) -> Overlaps:
+    """Sums over one site's test patients, and over its bootstrap copies. Arguments and errors: `values`, `summed`."""
+    found = values(truth, predicted, patients, spacing_mm=spacing_mm, classes=classes, stacked=stacked)
+    return summed(found, copies=copies, seed=seed, site=site)
+
+
+def summed(found: Values, *, copies: int, seed: int, site: str = "") -> Overlaps:
+    """Sums over patients and over their copies.
+
+    Args:
+        found: of single patients.
+        copies: B, how often the patients are drawn again.
+        seed, site: as in `histograms.count`; they fix the draws whatever the model.
+
+    Raises:
+        ValueError: copies is negative.
+    """
+    if copies < 0:
+        raise ValueError(f"copies is {copies}, allowed is 0 or more")
+    number, classes, _ = found.scores.shape
+    weights = np.vstack([np.ones((1, number), np.int64), draws(found.patients, copies, seed, site)])
+    flat = found.scores.reshape(number, -1)
+    shape = (copies + 1, classes, 2)
+    return Overlaps(
+        (weights @ np.nan_to_num(flat)).reshape(shape),
+        (weights @ np.isfinite(flat).astype(np.int64)).reshape(shape),
+        number,
+        tuple(int(held) for held in found.present.sum(axis=0)),
+        found.images,
+    )
+
+
+def add(sites: Sequence[Overlaps]) -> Overlaps:
+    """Pool sites: sums are added, copies pairwise, so a pooled copy draws patients within each site.
+
+    Raises:
+        ValueError: there is nothing to pool, or they differ in copies or classes.
+    """
+    shapes = {one.totals.shape for one in sites}
+    if len(shapes) != 1:
+        found = ", ".join(str(shape) for shape in sorted(shapes)) or "none"
+        raise ValueError(f"overlaps to pool must agree in copies and classes; found totals of {found}")
+    return Overlaps(
+        np.sum([one.totals for one in sites], axis=0),
+        np.sum([one.known for one in sites], axis=0),
+        sum(one.patients for one in sites),
+        tuple(sum(one.class_patients[c] for one in sites) for c in range(len(sites[0].class_patients))),
+        sum(one.images for one in sites),
+    )
+
+
+def to_tensors(found: Overlaps) -> dict[str, Tensor]:
+    """As it travels: totals (1 + B, C, M) float64, the others int32: known (1 + B, C, M), patients (1,), images (1,),
+    class_patients (C,).
+    """
+    whole = {
+        "known": found.known,
+        "patients": np.array([found.patients]),
+        "images": np.array([found.images]),
+        "class_patients": np.array(found.class_patients),
+    }
+    totals = torch.from_numpy(np.ascontiguousarray(found.totals))
+    return {"totals": totals, **{name: torch.from_numpy(array.astype(np.int32)) for name, array in whole.items()}}
+
+
+def from_tensors(tensors: Mapping[str, Tensor]) -> Overlaps:
+    """Unpack what `to_tensors` packed.
+
+    Raises:
+        ValueError: naming everything that keeps the tensors from being overlaps.
+    """
+    if wrong := _malformed(tensors) or _impossible(tensors):
+        raise ValueError("these tensors are no overlaps: " + "; ".join(wrong))
+    return Overlaps(
+        tensors["totals"].numpy(),
+        tensors["known"].numpy().astype(np.int64),
+        int(tensors["patients"][0]),
+        tuple(int(n) for n in tensors["class_patients"]),
+        int(tensors["images"][0]),
+    )
+
+
+def _malformed(tensors: Mapping[str, Tensor]) -> list[str]:
+    """What can be said of types and shapes."""
+    if set(tensors) != set(PACKED):
+        return [f"found {sorted(tensors)}, needed is {list(PACKED)}"]
+    needed = {name: torch.float64 if name == "totals" else torch.int32 for name in PACKED}
+    wrong = [f"{n} is {tensors[n].dtype}, needed is {kind}" for n, kind in needed.items() if tensors[n].dtype != kind]
+    classes, shape = tensors["class_patients"].numel(), tuple(tensors["totals"].shape)
+    if len(shape) != 3 or shape[0] < 1 or shape[1:] != (classes, 2) or classes < 1:
+        return [*wrong, f"totals have shape {shape}, needed is (1 + copies, {classes}, 2) with a class or more"]
+    if tensors["totals"].numel() > LARGEST:
+        wrong.append(f"totals have shape {shape}, allowed are {LARGEST} elements")
+    sizes = {"known": shape, "patients": (1,), "images": (1,), "class_patients": (classes,)}
+    found = {name: tuple(tensors[name].shape) for name in sizes}
+    return wrong + [f"{n} has shape {found[n]}, needed is {size}" for n, size in sizes.items() if found[n] != size]
+
+
+def _impossible(tensors: Mapping[str, Tensor]) -> list[str]:
+    """What no patients can give, of tensors with the right types and shapes."""
+    totals, known, held = tensors["totals"], tensors["known"], tensors["class_patients"]
+    patients, most = int(tensors["patients"][0]), torch.tensor([1.0, FARTHEST], dtype=torch.float64)
+    tests = {
+        f"patients is {patients}, needed is 1 or more": patients < 1,
+        f"images is {int(tensors['images'][0])}, needed is one a patient or more": int(tensors["images"][0]) < patients,
+        f"class_patients must be in [0, {patients}]": bool(((held < 0) | (held > patients)).any()),
+        f"known must be in [0, {patients}]": bool(((known < 0) | (known > patients)).any()),
+        "totals hold numbers that are not finite": not bool(totals.isfinite().all()),
+        f"totals are negative, or above 1 a known patient for Dice or {FARTHEST:g} for HD95": bool(
+            ((totals < 0) | (totals > known * most)).any()
+        ),
+        "HD95 is known of more patients than Dice, or than have the structure": bool(
+            (known[..., HD95_AT] > known[..., DICE_AT]).any() or (known[0, :, HD95_AT] > held).any()
+        ),
+        "Dice is known of fewer patients than have the structure": bool((known[0, :, DICE_AT] < held).any()),
+    }
+    return [said for said, wrong in tests.items() if wrong]
+
+
+def _means(found: Overlaps, at: int, only: int | None) -> Floats:
+    """(1 + B,): mean over patients, then over the classes that are in the sample's given masks, or of one class."""
+    means = ratio(found.totals[..., at], found.known[..., at])
+    held = _classes(found, only)
+    return np.asarray(means[:, held].mean(axis=-1)) if held else np.full(len(means), np.nan)
+
+
+def _classes(found: Overlaps, only: int | None) -> list[int]:
+    """A hospital may not have every structure: a mean over classes runs over those that its patients have."""
+    return [c for c, held in enumerate(found.class_patients) if held] if only is None else [only]
+
+
+def _support(found: Overlaps, at: int, only: int | None) -> Support:
+    """On how many patients a score rests: of several classes, those with the rarest structure."""
+    held = _classes(found, only)
+    positive = min((found.class_patients[c] for c in held), default=0)
+    return Support(
+        patients=found.patients,
+        images=found.images,
+        positives=positive,
+        negatives=found.patients - positive,
+        positive_patients=positive,
+        defined=min((int(found.known[0, c, at]) for c in held), default=0),
+    )
+
+
+def _measure(name: str, at: int, only: int | None = None) -> Measure:
+    return Measure(
+        name,
+        lambda found: _means(found, at, only),
+        higher_is_better=at == DICE_AT,
+        rests=lambda found: _support(found, at, only),
+    )
+
+
+DICE = _measure("Dice", DICE_AT)
+HD95 = _measure("HD95", HD95_AT)
+
+
+def measures(structures: Sequence[str]) -> tuple[Measure, ...]:
+    """Dice and HD95 over all structures, and where there are several also of each. structures: names, class 1 first."""
+    each = enumerate(structures if len(structures) > 1 else ())
+    named = [_measure(f"{m.name} {name}", at, c) for c, name in each for at, m in enumerate((DICE, HD95))]
+    return (DICE, HD95, *named)

@@ -1,0 +1,110 @@
+"""A U-Net: a class for each pixel or voxel.
+
+Ronneberger, Fischer, Brox: U-Net: Convolutional Networks for Biomedical Image Segmentation, MICCAI 2015, figure 1.
+Blocks are MONAI's (those of its BasicUNet). Where this differs from the figure: convolutions are padded, so that a mask
+is as large as its image, and normed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from math import gcd
+from typing import ClassVar, Literal
+
+from monai.networks.layers.factories import Conv
+from monai.networks.nets.basic_unet import Down, TwoConv, UpCat
+from torch import Tensor, nn
+
+from federation.models.cnn import Norm
+from federation.task import Kind, Output, overlap_loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class UNet:
+    """width: channels at full resolution, doubled by each of `levels` halvings. dropout: after every norm.
+
+    norm: `group` has no running statistics, so it can be trained privately and averages cleanly; 8 groups, or fewer, so
+    that none is a single channel (whose mean a bias before it could not move).
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+    kind: ClassVar[Kind] = "segmentation"
+
+    name: Literal["unet"] = "unet"
+    width: int = 8
+    levels: int = 4
+    norm: Norm = "batch"
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        found = [
+            f"model.{name} must be {rule}, found {value}"
+            for name, value, rule, good in (
+                ("width", self.width, "a multiple of 4", self.width >= 4 and self.width % 4 == 0),
+                ("levels", self.levels, "in [1, 8]", 1 <= self.levels <= 8),
+                ("dropout", self.dropout, "in [0, 1)", 0 <= self.dropout < 1),
+            )
+            if not good
+        ]
+        if found:
+            raise ValueError("; ".join(found))
+
+    def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
+        """A network for images (C, H, W) or volumes (C, D, H, W).
+
+        Raises:
+            ValueError: another number of axes, or a side that cannot be halved `levels` times.
+        """
+        sides, step = inputs[1:], 2**self.levels
+        if len(sides) not in (2, 3):
+            raise ValueError(f"unet needs images (C, H, W) or volumes (C, D, H, W), found shape {list(inputs)}")
+        if any(side < 1 or side % step for side in sides):
+            raise ValueError(
+                f"unet with levels {self.levels} needs sides divisible by 2^{self.levels} = {step}, found "
+                f"{list(sides)}: change images.size, or model.levels"
+            )
+        return UNetModule(inputs, classes, self)
+
+    def losses(self, output: Output, y: Tensor) -> Tensor:
+        """Soft Dice loss plus cross-entropy, per example: see `overlap_loss`."""
+        return overlap_loss(output, y)
+
+
+class UNetModule(nn.Module):
+    """See `UNet`. Input (b, C, H, W) or (b, C, D, H, W); `blocks` are the ways down, then the ways up.
+
+    Output: logits (b, classes, *spatial), features (b, width, *spatial), which are what the head sees.
+    """
+
+    kind: ClassVar[Kind] = "segmentation"
+
+    def __init__(self, inputs: tuple[int, ...], classes: int, settings: UNet) -> None:
+        super().__init__()
+        spatial, dropout = len(inputs) - 1, settings.dropout
+        widths = [settings.width * 2**level for level in range(settings.levels + 1)]
+        bias = settings.norm == "group"
+
+        def norm(width: int) -> str | tuple[str, dict[str, int]]:
+            return ("group", {"num_groups": gcd(8, width // 2)}) if settings.norm == "group" else "batch"
+
+        steps = list(itertools.pairwise(widths))
+        self.stem = TwoConv(spatial, inputs[0], widths[0], "relu", norm(widths[0]), bias, dropout)
+        downs = [Down(spatial, high, low, "relu", norm(low), bias, dropout) for high, low in steps]
+        ups = [
+            UpCat(spatial, low, high, high, "relu", norm(high), bias, dropout, is_pad=False)
+            for high, low in reversed(steps)
+        ]
+        self.blocks = nn.ModuleList([*downs, *ups])
+        self.head = Conv["conv", spatial](widths[0], classes, kernel_size=1)
+
+    def forward(self, x: Tensor) -> Output:
+        h = self.stem(x)
+        beside: list[Tensor] = []
+        for block in self.blocks:  # a method may take the last of them away
+            if isinstance(block, UpCat):
+                h = block(h, beside.pop())
+            else:
+                beside.append(h)
+                h = block(h)
+        return Output(self.head(h), h)

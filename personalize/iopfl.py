@@ -1,0 +1,78 @@
+"""IOP-FL inside: FedAvg, in which a site diagnoses with a running mean of its own models after local training.
+
+Jiang, Yang, Cheng, Dou: IOP-FL: Inside-Outside Personalization for Federated Medical Image Segmentation, IEEE
+Transactions on Medical Imaging 2023, equations 3 and 4. Read word for word, equation 4 multiplies the personal model
+by 1 - tau each round and never brings in weights again, so that it shrinks to a last step. It is read as
+P_k <- (1 - tau) P_k + tau w_k, where w_k is the site's model after local training from the received global one: there
+w_k is the last global model moved by both gradients of the equation, and tau = 1 leaves "all previous history" behind,
+as section IV.D says. The released code does the same.
+
+P_k starts as the global model that the site first got. Buffers are averaged along in P_k, as in the code; counters take
+the maximum. The paper weighs sites alike; the code, by their numbers of examples. P_k is a function of what the site
+sent and received: to release it tells nothing more, but it tells it to a new recipient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import nn
+
+from federation.algorithm import Memory, State
+from federation.descent import Site, Work
+from federation.fedavg import Weights, descend_from, merged, reply
+from federation.parameters import loaded, mean, prefixed, section
+from federation.task import Task
+from privacy.message import Call, Message, Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class IopFL:
+    """tau: share of the newest local model in P_k, in (0, 1]. weights: of the global model's average.
+
+    A site diagnoses with P_k, or with the global model before it first took part.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["iopfl"] = "iopfl"
+    tau: float = 0.9
+    weights: Weights = "uniform"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.tau <= 1:
+            raise ValueError(f"tau must be in (0, 1], found {self.tau}: 1 keeps the newest local model alone")
+
+    def network(self, task: Task) -> nn.Module:
+        return task.network()
+
+    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
+        return []
+
+    def introduce(self, site: Site) -> Message:
+        return Message()
+
+    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
+        return Message(prefixed("model", initial))
+
+    def send(self, state: State, site: str, call: Call) -> Message:
+        return state
+
+    def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
+        w = section(received.tensors, "model")
+        module = loaded(self.network(site.task), w)
+        descent = descend_from(site, module, memory)
+        sent = reply(module, site)
+        newest = section(sent.tensors, "model")
+        adapted = mean([section(memory.tensors, "personal") or w, newest], [1 - self.tau, self.tau])
+        apart = sum(float((newest[n] - w[n]).square().sum()) for n, _ in module.named_parameters()) ** 0.5
+        kept = {**prefixed("personal", adapted), **prefixed("optimizer", descent.optimizer)}
+        return sent, Message(kept, {"notes": {"distance_to_global": apart}})
+
+    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
+        return Message(prefixed("model", merged(replies, self.weights)))
+
+    def model(self, site: Site, received: Message, memory: Memory) -> Params:
+        return section(memory.tensors, "personal") or section(received.tensors, "model")

@@ -1,0 +1,221 @@
+"""Test-time routing, the network: every layer's kernel is mixed anew for each image from K + 1 models of one kind.
+
+Jiang, Yang, Cheng, Dou: IOP-FL, IEEE Transactions on Medical Imaging 2023, section III.C, equations 5 and 6:
+W_o = sum_k r_k W_k with r = sigmoid(theta(psi(h))), psi the mean over all places of the layer's input h. The models are
+the K sites' personal ones and, last, the global one. What the paper leaves open, or says twice:
+
+* Algorithm 1 starts at r = 1/(K + 1), while the sigmoid of equation 6 starts at 1/2: theta's last bias starts at -ln K
+  and its last weights at zero, which gives 1/(K + 1) for every image. The first map of theta starts random: with both
+  at zero no gradient would ever reach its weights.
+* Coefficients are neither normalized nor tied between layers; each image has its own.
+* theta is a "multi-layer linear network": C -> 2C -> K + 1 with nothing between, as in the released code.
+* All convolutions, transposed ones, the bottleneck, the head and linear layers are mixed, weights and biases. The
+  released code mixes and trains fewer: a fifth site's model is dropped, the bottleneck's coefficients stay random.
+* Norms: the scale and shift are the global model's, for group norms too; batch norms take the test images' statistics
+  (see adaptation_norms).
+
+Kernels are mixed first and all images then go through one grouped convolution: its time and memory hardly grow with K,
+while a convolution with every model would take K + 1 times both (benchmarks/routing.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from federation.task import pooled
+from personalize.adaptation_norms import Affine, AtTest, Statistics, by_test_statistics, replace
+from personalize.sharing import NORMS
+
+Layer: TypeAlias = nn.Conv2d | nn.Conv3d | nn.ConvTranspose2d | nn.ConvTranspose3d | nn.Linear
+CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+class Router(nn.Module):
+    """theta of one layer: its pooled input (b, C) -> coefficients (b, K + 1), each in (0, 1)."""
+
+    adapts = True
+
+    def __init__(self, inputs: int, experts: int, dropout: float, generator: torch.Generator) -> None:
+        super().__init__()
+        self.widen, self.choose = nn.Linear(inputs, 2 * inputs), nn.Linear(2 * inputs, experts)
+        self.dropout = nn.Dropout(dropout)
+        with torch.no_grad():
+            for p in self.widen.parameters():
+                p.uniform_(-(inputs**-0.5), inputs**-0.5, generator=generator)
+            self.choose.weight.zero_()
+            self.choose.bias.fill_(-math.log(experts - 1))
+
+    def forward(self, h: Tensor) -> Tensor:
+        found: Tensor = self.choose(self.dropout(self.widen(h))).sigmoid()
+        return found
+
+
+class OneRouter(nn.Module):
+    """The same coefficients for all layers and images: table III's global combination."""
+
+    def __init__(self, experts: int) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.full((experts,), -math.log(experts - 1)))
+
+    def forward(self, h: Tensor) -> Tensor:
+        return self.logits.sigmoid().expand(len(h), -1)
+
+
+class Mixed(nn.Module):
+    """One layer of all models. used: (b, K + 1), the last coefficients; given: (K + 1,), taken instead of theta's."""
+
+    def __init__(self, layers: Sequence[Layer], router: nn.Module) -> None:
+        super().__init__()
+        self.router = router
+        self.given: Tensor | None = None
+        self.used: Tensor | None = None
+        self.apply_kernels = _kernels_of(layers[-1])
+        self.shape = layers[-1].weight.shape
+        self.out_features = self.shape[0]  # a network may ask its head how many logits it gives
+        self.weights: Tensor
+        self.biases: Tensor | None
+        self.register_buffer("weights", torch.stack([layer.weight.detach().flatten() for layer in layers]))
+        biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
+        self.register_buffer("biases", torch.stack(biases) if biases else None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        r = self.router(pooled(x)) if self.given is None else self.given.to(x).expand(len(x), -1)
+        self.used = r.detach()
+        biases = None if self.biases is None else r @ self.biases
+        return self.apply_kernels(x, (r @ self.weights).view(len(x), *self.shape), biases)
+
+
+class Routed(AtTest):
+    """K + 1 models as one network that takes and gives what each of them does; see `routed`."""
+
+    def __init__(self, network: nn.Module, experts: int) -> None:
+        super().__init__(network)
+        self.experts = experts
+
+    @property
+    def layers(self) -> dict[str, Mixed]:
+        """The mixed layers by name, in the network's order."""
+        return {name: part for name, part in self.network.named_modules() if isinstance(part, Mixed)}
+
+
+def routed(
+    experts: Sequence[nn.Module],
+    *,
+    layerwise: bool = True,
+    statistics: Statistics = "image",
+    affine: Affine = "fixed",
+    dropout: float = 0.0,
+    seed: int = 0,
+) -> Routed:
+    """A network mixed from models of one architecture, on the device of the last. The models stay as they are.
+
+    Args:
+        experts: the K sites' models, and last the global one, whose norms are taken.
+        layerwise: whether each layer has its own coefficients; otherwise one vector serves all layers and images.
+        statistics: what batch norms go by. affine: whether norms' scales and shifts may be trained.
+        dropout: between the two maps of theta, while it adapts (released code: 0.2).
+        seed: of theta's first maps.
+
+    Raises:
+        ValueError: fewer than two models, different ones, or layers that cannot be mixed; all are named.
+    """
+    found = _unlike(experts) or _unmixable(experts[-1])
+    if found:
+        raise ValueError("; ".join(found))
+    network, generator = deepcopy(experts[-1]), torch.Generator().manual_seed(seed)
+    by_test_statistics(network, statistics, affine)
+    one = None if layerwise else OneRouter(len(experts))
+    made: dict[nn.Module, Mixed] = {}
+    for name, part in list(network.named_modules(remove_duplicate=False)):
+        if isinstance(part, Layer) and part not in made:
+            layers = [_layer(expert, name) for expert in experts]
+            inputs = part.in_features if isinstance(part, nn.Linear) else part.in_channels
+            made[part] = Mixed(layers, one or Router(inputs, len(experts), dropout, generator))
+        if isinstance(part, Layer):
+            replace(network, name, made[part])
+    first = next(experts[-1].parameters())
+    return Routed(network, len(experts)).to(device=first.device, dtype=first.dtype)
+
+
+def set_coefficients(module: Routed, r: Tensor | None) -> None:
+    """Use these coefficients for every image: (K + 1,) for all layers, (L, K + 1) by layer; None: the routers' again.
+
+    Raises:
+        ValueError: another shape.
+    """
+    layers = module.layers
+    shapes = [(module.experts,), (len(layers), module.experts)]
+    if r is not None and tuple(r.shape) not in shapes:
+        raise ValueError(f"coefficients must have shape {shapes[0]} or {shapes[1]}, found {tuple(r.shape)}")
+    for index, layer in enumerate(layers.values()):
+        layer.given = None if r is None else (r if r.dim() == 1 else r[index]).detach().clone()
+
+
+def coefficients(module: Routed, x: Tensor) -> Tensor:
+    """The routing matrix of each image x (n, C, *spatial): (n, L, K + 1), layers in the order of `module.layers`."""
+    module.eval()
+    with torch.no_grad():
+        module(x)
+    return torch.stack([layer.used for layer in module.layers.values() if layer.used is not None], dim=1)
+
+
+def _kernels_of(layer: Layer) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+    """(x, kernels (b, *shape), biases (b, out)) -> what the layer gives if each image has its own kernel."""
+    if isinstance(layer, nn.Linear):
+
+        def multiply(x: Tensor, kernels: Tensor, biases: Tensor | None) -> Tensor:
+            y = torch.einsum("bi,boi->bo", x, kernels)
+            return y if biases is None else y + biases
+
+        return multiply
+    settings = {"stride": layer.stride, "padding": layer.padding, "dilation": layer.dilation}
+    if isinstance(layer, nn.ConvTranspose2d | nn.ConvTranspose3d):
+        settings["output_padding"] = layer.output_padding
+    name = f"conv{'_transpose' * layer.transposed}{len(layer.kernel_size)}d"
+    convolve: Callable[..., Tensor] = getattr(functional, name)
+    groups, outputs = layer.groups, layer.out_channels
+
+    def grouped(x: Tensor, kernels: Tensor, biases: Tensor | None) -> Tensor:
+        b = len(x)
+        flat = None if biases is None else biases.flatten()
+        y = convolve(x.reshape(1, -1, *x.shape[2:]), kernels.flatten(0, 1), flat, groups=b * groups, **settings)
+        return y.view(b, outputs, *y.shape[2:])
+
+    return grouped
+
+
+def _layer(expert: nn.Module, name: str) -> Layer:
+    found = expert.get_submodule(name)
+    if not isinstance(found, Layer):
+        raise ValueError(f"{name} is a {type(found).__name__} in one model and a layer to mix in another")
+    return found
+
+
+def _unlike(experts: Sequence[nn.Module]) -> list[str]:
+    if len(experts) < 2:
+        return [f"routing needs the models of a site and of all, at least two, found {len(experts)}"]
+    shapes = [{name: tuple(value.shape) for name, value in expert.state_dict().items()} for expert in experts]
+    return [
+        f"model {k + 1} of {len(experts)} is not the last one's kind: {', '.join(sorted(odd)[:3])} differ"
+        for k, own in enumerate(shapes[:-1])
+        if (odd := {name for name, _ in own.items() ^ shapes[-1].items()})
+    ]
+
+
+def _unmixable(network: nn.Module) -> list[str]:
+    """Parameters outside layers that can be mixed and norms, and paddings other than zeros."""
+    known = (*CONVOLUTIONS, nn.Linear, *NORMS)
+    parts = [(name, part) for name, part in network.named_modules() if list(part.parameters(recurse=False))]
+    odd = [f"{name} ({type(part).__name__})" for name, part in parts if not isinstance(part, known)]
+    padded = [(name, part) for name, part in parts if isinstance(part, CONVOLUTIONS)]
+    odd += [f"{name} (padding {part.padding_mode})" for name, part in padded if part.padding_mode != "zeros"]
+    if not any(isinstance(part, Layer) for _, part in parts):
+        return [f"{type(network).__name__} has no convolution and no linear layer: there is nothing to mix"]
+    return [f"routing cannot mix {', '.join(odd)}: choose another network"] if odd else []

@@ -1,0 +1,123 @@
+"""Test-time routing at a hospital outside the federation: from the sites' models and its own unlabelled images.
+
+Jiang, Yang, Cheng, Dou: IOP-FL, IEEE Transactions on Medical Imaging 2023, algorithm 1 (outside) and section III.D. The
+network is told in routing.py, the loss in routing_losses.py, and the choice of a state in adaptation.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from federation.randomness import seeded
+from federation.task import Kind
+from personalize.adaptation import Adapted, Range, adapt, online, predicted_shares, range_of
+from personalize.adaptation_norms import Affine, Statistics
+from personalize.routing import Routed, routed, set_coefficients
+from personalize.routing_losses import Term, Unsupervised, Variant
+
+Mode: TypeAlias = Literal["all", "online"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Routing:
+    """How a hospital outside routes. beta, noise, radius, terms: of the loss (see `Unsupervised`).
+
+    mode: `all` images for some epochs, then the best state; or `online`, each batch predicted before its one step.
+    margin: how far predicted shares may lie outside those of the models, as a part of them. variant: `official` takes
+    the released code's loss weights and its dropout of 0.2 in theta; that code also trains norms (affine: trained).
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["routing"] = "routing"
+    epochs: int = 10
+    lr: float = 1e-3
+    batch: int = 16
+    beta: float = 0.01
+    noise: float = 0.5
+    radius: int = 10
+    terms: tuple[Term, ...] = ("consistency", "shape", "entropy")
+    layerwise: bool = True
+    statistics: Statistics = "image"
+    affine: Affine = "fixed"
+    mode: Mode = "all"
+    margin: float = 0.5
+    variant: Variant = "paper"
+
+    def __post_init__(self) -> None:
+        found = [
+            f"{name} must be {rule}, found {value}"
+            for name, value, rule, good in (
+                ("epochs", self.epochs, "in [1, 1000]", 1 <= self.epochs <= 1000),
+                ("lr", self.lr, "in (0, 10]", 0 < self.lr <= 10),
+                ("batch", self.batch, "in [1, 1024]", 1 <= self.batch <= 1024),
+                ("margin", self.margin, ">= 0", self.margin >= 0),
+            )
+            if not good
+        ]
+        try:
+            self.loss()
+        except ValueError as wrong:
+            found.append(str(wrong))
+        if found:
+            raise ValueError("; ".join(found))
+
+    def loss(self) -> Unsupervised:
+        """Equation 10 with these settings."""
+        return Unsupervised(
+            beta=self.beta, noise=self.noise, radius=self.radius, terms=self.terms, variant=self.variant
+        )
+
+
+def route(
+    experts: Sequence[nn.Module], images: Tensor, settings: Routing, *, kind: Kind, seed: int = 0
+) -> tuple[Routed, Adapted]:
+    """Mix the models into one network for these images (n, C, *spatial), normed as in training.
+
+    Args:
+        experts: the K sites' personal models and last the global one, on the images' device.
+        seed: of theta's start, the order of images and the noise.
+
+    Returns:
+        The network in the chosen state, ready to predict, and how it came there. In mode `online` the predictions that
+        count are in `Adapted.probabilities`.
+
+    Raises:
+        ValueError: models that cannot be mixed, or no images.
+    """
+    with seeded(seed):  # theta's dropout, in the official variant, draws from torch's own generator
+        module = routed(
+            experts,
+            layerwise=settings.layerwise,
+            statistics=settings.statistics,
+            affine=settings.affine,
+            dropout=0.2 if settings.variant == "official" else 0.0,
+            seed=seed,
+        )
+        if settings.mode == "online":
+            return module, online(module, images, settings.loss(), lr=settings.lr, batch=settings.batch, seed=seed)
+        return module, adapt(
+            module,
+            images,
+            settings.loss(),
+            epochs=settings.epochs,
+            lr=settings.lr,
+            batch=settings.batch,
+            seed=seed,
+            allowed=range_of_experts(module, images, settings.margin, kind=kind, batch=settings.batch),
+        )
+
+
+def range_of_experts(module: Routed, images: Tensor, margin: float, *, kind: Kind, batch: int = 16) -> Range:
+    """The range of predicted shares that the models themselves give, each alone in the routed network."""
+    witnesses = []
+    for r in torch.eye(module.experts):
+        set_coefficients(module, r)
+        witnesses.append(predicted_shares(module, images, batch=batch))
+    set_coefficients(module, None)
+    return range_of(witnesses, margin, segmentation=kind == "segmentation")

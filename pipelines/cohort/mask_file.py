@@ -1,0 +1,28 @@
+"""A mask of a volume, in whatever format a hospital keeps it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipelines.cohort.dicom import SUFFIXES
+from pipelines.cohort.nifti import read_volume
+from pipelines.cohort.study import Volume
+from pipelines.segmented.dicom_seg import read_seg
+
+PREAMBLE, MARK = 128, b"DICM"
+
+
+def read_mask(path: Path, segment: str | None = None) -> Volume:
+    """Read one mask: a DICOM Segmentation, or else a NIfTI file; inside is wherever it is above 0.
+
+    segment: of a DICOM Segmentation, which of its segments; None = all of them, which then must not overlap.
+
+    Raises:
+        Unusable: as `read_seg` and `read_volume`.
+        OSError: the file is gone.
+    """
+    with path.open("rb") as file:
+        named = file.read(PREAMBLE + len(MARK))[PREAMBLE:] == MARK
+    if named or path.suffix.lower() in SUFFIXES:
+        return read_seg(path, None if segment is None else (segment,))
+    return read_volume(path)

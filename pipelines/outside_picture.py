@@ -1,0 +1,40 @@
+"""How an adaptation went, drawn: the loss and the predicted classes of every state, and which of them serves."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from evaluation.drawing import INK, png
+from evaluation.panels import legend, line
+from personalize.adaptation import Adapted
+
+SIZE = (6.4, 3.0)  # inches
+DPI = 150
+
+
+def loss_curve(adapted: Adapted, names: Sequence[str]) -> bytes:
+    """A PNG. names: of the classes, class 0 first."""
+
+    def draw(figure: Figure) -> None:
+        figure.set_layout_engine("constrained")
+        left, right = figure.subplots(1, 2)
+        epochs = range(len(adapted.losses))
+        left.plot(epochs, adapted.losses, color=INK, marker=".", linewidth=1.2)
+        left.set_ylabel("unsupervised loss")
+        looks = {name: line(place) for place, name in enumerate(names)}
+        for place, look in enumerate(looks.values()):
+            right.plot(epochs, [shares[place] for shares in adapted.shares], marker=".", **look)
+        right.set_ylabel("share of predictions")
+        right.set_ylim(-0.02, 1.02)
+        for axes in (left, right):
+            axes.axvline(adapted.epoch, color=INK, linewidth=0.8, linestyle=":")
+            axes.set_xlabel("epoch (0 = before; dotted: the one that serves)", fontsize=7.5)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+            axes.grid(axis="y")
+        legend(figure, looks)
+
+    return base64.b64decode(png(SIZE, DPI, draw).partition(",")[2])

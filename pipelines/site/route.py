@@ -1,0 +1,179 @@
+"""At a hospital outside the federation: the sites' models become its own, by its unlabelled images, and are scored.
+
+The network sees all of the hospital's images and none of its masks or labels. Those only serve the scores: of all its
+patients, on the images that the network was adapted to, as IOP-FL does. What adaptation came to stays here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from pydantic import TypeAdapter
+from torch import Tensor, nn
+
+from evaluation.histograms import count, to_tensors
+from evaluation.masks import GRID, Values
+from federation.parameters import loaded, section
+from federation.randomness import derived
+from federation.task import Task
+from personalize.adaptation import Adapted
+from personalize.adaptation_baselines import ensemble, tent
+from personalize.adaptation_rotation import Turned
+from personalize.adaptation_turns import train_at_test
+from personalize.routing_outside import route as routed
+from pipelines.cohort.cohort import Cohort
+from pipelines.route_settings import How
+from pipelines.site.hospital import COHORT, SPLITS, Done, Hospital, all_rows, read_cohort_file
+from pipelines.site.learn import Opening, opening
+from pipelines.site.limits import copies_of
+from pipelines.site.segmenting import answers, compared, kept, told
+from pipelines.site.withdrawn import looked_at
+from pipelines.store import DiskFolder
+from privacy import ledger as book
+from privacy.access import Rows
+from privacy.events import NON_PRIVATE, describe
+from privacy.gate import Refused, unaffordable
+from privacy.message import Call, Json, Message, as_list, as_mapping, to_bytes
+
+HOW: TypeAdapter[How] = TypeAdapter(How)
+EXPERTS = 1000
+INSIDE = "introduce-0"
+"""A committed answer of who takes part in a federation."""
+
+
+def route(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+    """Come to a model and score it on all patients.
+
+    The message's tensors: `<expert>/<parameter>`, the models. Facts: `experts`, their names in order, the shared one
+    last where it is among them; `shared`, `personal`: the openings of the methods that they are of; `how`, the
+    fields of a way (`pipelines.route_settings.How`); `line`, its label; `cohort`, `copies`, `seed`.
+
+    Returns:
+        Scores, as `evaluate` does.
+
+    Raises:
+        Refused: `malformed_route`: models and way do not go together; `policy_inside`: this hospital takes part in the
+            federation; `no_test_patients`; or with the code of `privacy.gate.unaffordable`, before any work.
+    """
+    facts = message.facts
+    _willing(hospital)
+    how, copies, seed = _said(hospital, facts)
+    cohort = read_cohort_file(hospital.cohort_folder(str(facts["cohort"])) / COHORT)
+    start, experts = _experts(hospital, message)
+    rows = all_rows(cohort, hospital.device, start.target)
+    if not len(rows.y):
+        raise Refused("no_test_patients")
+    made, adapted = _made(how, experts, rows.x, start.task, seed)
+    tensors, home = _scored(hospital, start.task, cohort, rows, made, copies)
+    name = f"{call.run.rpartition('/')[2]}.safetensors"
+    DiskFolder(hospital.root / "scores").write(name, to_bytes(Message(home, _account(facts, adapted))))
+    seen = looked_at(str(facts["cohort"]), dict.fromkeys(SPLITS, "a model was adapted to their images"))
+    return Done(Message(tensors), describe(NON_PRIVATE), Message({}, seen))
+
+
+def _willing(hospital: Hospital) -> None:
+    """Raises: Refused: `policy_inside`: the patients whom it would score trained the models; or with the code of
+    `privacy.gate.unaffordable`.
+    """
+    if any(hospital.root.glob(f"conversations/*/*/{INSIDE}*")):
+        raise Refused("policy_inside") from ValueError("this hospital takes part in the federation: it is not outside")
+    if code := unaffordable(hospital.policy, book.lines(hospital.ledger), [hospital.counts, NON_PRIVATE]):
+        raise Refused(code)
+
+
+def _said(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[How, int, int]:
+    """The way, the number of bootstrap copies, and the seed of this line here. Raises: Refused: `malformed_route`."""
+    try:
+        how = HOW.validate_json(json.dumps(facts["how"]), strict=True)
+        return how, copies_of(facts), derived(int(str(facts["seed"])), hospital.name, str(facts["line"]))
+    except (KeyError, ValueError) as error:
+        raise Refused("malformed_route") from error
+
+
+def _experts(hospital: Hospital, message: Message) -> tuple[Opening, dict[str, nn.Module]]:
+    """The models in order, each in the network of its method, and how the first was opened."""
+    found: dict[str, nn.Module] = {}
+    starts = [
+        opening(hospital, {**as_mapping(message.facts[part]), "cohort": message.facts["cohort"]})
+        for part in ("personal", "shared")
+        if part in message.facts
+    ]
+    names = [str(name) for name in as_list(message.facts["experts"])]
+    if not starts or not names or len(set(names)) < len(names) or len(names) > EXPERTS:
+        raise Refused("malformed_route") from ValueError(f"no openings, or not 1 to {EXPERTS} different models")
+    try:
+        for place, name in enumerate(names):
+            start = starts[-1] if place == len(names) - 1 else starts[0]
+            network = start.algorithm.network(start.task)
+            found[name] = loaded(network, section(message.tensors, name)).to(hospital.device).eval()
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise Refused("malformed_route") from error
+    return starts[0], found
+
+
+Made = nn.Module | Tensor | Sequence[nn.Module]
+"""One network; or what was predicted, (n, classes, *spatial); or networks whose scores are averaged."""
+
+
+def _made(how: How, experts: Mapping[str, nn.Module], x: Tensor, task: Task, seed: int) -> tuple[Made, Adapted | None]:
+    """What a way makes of the models and of all images. Raises: ValueError: they do not go together."""
+    models = list(experts.values())
+    if how.name == "average":
+        return models, None
+    if how.name == "ensemble":
+        return ensemble(models), None
+    if how.name == "as_trained":
+        return models[-1], None
+    if how.name == "tent":
+        module, adapted = tent(models[-1], x, how, kind=task.kind, seed=seed)
+        return (module if adapted.probabilities is None else adapted.probabilities), adapted
+    if how.name == "ttt":
+        if not isinstance(models[-1], Turned):
+            raise ValueError("ttt needs a network with a head for turns, of fedavg_turns")
+        return train_at_test(models[-1], x, how, kind=task.kind, seed=seed)
+    module, adapted = routed(models, x, how, kind=task.kind, seed=seed)
+    return (module if adapted.probabilities is None else adapted.probabilities), adapted
+
+
+def _scored(
+    hospital: Hospital, task: Task, cohort: Cohort, rows: Rows, made: Made, copies: int
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """What leaves, and what stays: of single patients."""
+    if task.kind == "segmentation":
+        found = [compared(cohort, rows, masks, task.classes) for masks in _answers(task, made, rows.x)]
+        mean = found[0] if len(found) == 1 else averaged(found)
+        return told(hospital, mean, None, copies), kept(mean, None)
+    if not isinstance(made, nn.Module | Tensor):
+        raise Refused("malformed_route") from ValueError("an average of scores is for masks; say ensemble")
+    p = (task.probabilities(made, rows.x) if isinstance(made, nn.Module) else made).cpu()
+    p = p.nan_to_num(nan=1.0 / task.classes)
+    y, whose = rows.y.cpu(), rows.patient.cpu()
+    seed, site = hospital.bootstrap_seed(), hospital.name
+    counts = count(y.numpy(), p.numpy(), whose.numpy(), copies=copies, seed=seed, site=site)
+    return to_tensors(counts), {"y": y, "probabilities": p, "patient": whose}
+
+
+def _answers(task: Task, made: Made, x: Tensor) -> list[Tensor]:
+    if isinstance(made, Tensor):
+        return [made.argmax(dim=1).cpu()]
+    return [answers(task, one, x) for one in ([made] if isinstance(made, nn.Module) else made)]
+
+
+def averaged(found: Sequence[Values]) -> Values:
+    """Each patient's scores, the mean over models for which they have a value."""
+    scores = np.stack([one.scores for one in found])
+    known = np.isfinite(scores).sum(axis=0)
+    mean = np.where(known > 0, np.nansum(scores, axis=0) / np.maximum(known, 1), np.nan)
+    return replace(found[0], scores=np.round(mean * GRID) / GRID)
+
+
+def _account(facts: Mapping[str, Json], adapted: Adapted | None) -> dict[str, Json]:
+    """How the adaptation went, for the hospital itself."""
+    said: dict[str, Json] = {"line": facts["line"], "experts": facts["experts"]}
+    if adapted is not None:
+        shares: list[Json] = [list(one) for one in adapted.shares]
+        said |= {"losses": list(adapted.losses), "shares": shares, "epoch": adapted.epoch, "why": adapted.why}
+    return said

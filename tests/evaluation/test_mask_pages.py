@@ -1,0 +1,154 @@
+"""Pages of runs that outline: what stands there, what does not, and that pictures show both masks."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from evaluation import pictures, report
+from evaluation.floors import MEAN_MASK, with_floor
+from evaluation.overlap import measures, overlaps
+from evaluation.rows import gain_rows, score_rows, scores_csv
+from evaluation.study import StudyCase, StudyPage, StudyRun, study_page
+from evaluation.study_numbers import StudyRow, summary_csv, table_csv
+from evaluation.wording import Words
+
+STRUCTURES = ("disc", "cup")
+SITES = {"a": 7, "b": 3}
+
+
+def told(patients, miss, blind=0):
+    truth, found = np.zeros((2, patients, 12, 12), np.int64)
+    truth[:, 1:10, 1:10], truth[:, 4:7, 4:7] = 1, 2
+    found[:, 1 + miss : 10, 1:10], found[:, 4:7, 4:7] = 1, 2
+    found[:blind] = 0
+    return overlaps(truth, found, np.arange(patients), spacing_mm=(1, 1), classes=3, copies=20, seed=0, site="s")
+
+
+@pytest.fixture(scope="module")
+def scored():
+    tables = {
+        "local": {(s, s): told(n, 3) for s, n in SITES.items()},
+        "fedavg": {(s, s): told(n, 1, blind=1) for s, n in SITES.items()},
+    }
+    low = {s: told(n, 5) for s, n in SITES.items()}
+    rows = score_rows(with_floor(tables, low), reference="local", measures=measures(STRUCTURES))
+    return rows, gain_rows(tables, reference="local", measures=measures(STRUCTURES))
+
+
+def page(scored, **more):
+    split = report.SplitCount("test", 7, 7, 0)
+    run = report.RunPage(
+        title="Outlines", run="seg", date="22 November 2026", what="2 methods", simulation=True, reference="local",
+        sites=tuple(report.SiteCounts(site, (split,), {}) for site in SITES), scores=scored[0], gains=scored[1],
+        methods=(), left=(), missing=(), stages=(), settings="{}", commands=(),
+        words=Words("picture", "pictures", "picture", "pictures", length="pixels"), structures=STRUCTURES,
+    )  # fmt: skip
+    return report.coordinator_page(replace(run, **more))
+
+
+def words(text):
+    return " ".join(re.sub(r"<[^>]+>", " ", re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)).split())
+
+
+def test_the_coordinators_page_tells_dice_and_distances_with_their_floor(scored):
+    text = page(scored)
+    lead = text[text.index('class="lead"') : text.index("</table>")]
+    assert re.findall(r'class="num">(Dice|HD95|Dice cup)</th>', lead) == ["Dice", "HD95"]
+    for name in ("HD95", "Dice disc", "HD95 cup"):
+        assert f"<h3>{name}</h3>" in text
+    said = words(text)
+    assert text.count(f'<th scope="row">{MEAN_MASK}</th>') == 1 + 6
+    assert "outlines in pixels" in said and "means over disc, cup" in said and "mean mask : one answer" in said
+    assert "6 of 7 patients" in said  # fedavg found nothing in one
+    assert "b (3 patients with the rarest of the structures)" in said
+
+
+def test_nothing_is_positive_or_negative_where_there_are_no_labels(scored):
+    own = tuple(row for row in scored[0] if row.protocol == "private" and row.sites == ("a",))
+    site = report.SitePage(
+        title="Outlines", site="a", run="seg", date="22 November 2026", simulation=False, reference="local",
+        splits=(report.SplitCount("test", 7, 7, 0),), scores=own, left=(), quarantine=(), structures=STRUCTURES,
+    )  # fmt: skip
+    for text in (page(scored), report.site_page(site)):
+        said = words(text)
+        assert "positive " not in said.replace("a gain is positive", "") and "negative" not in said
+        assert "ROC" not in said and "AUC" not in said
+    assert "with the structure" in words(report.site_page(site)) and MEAN_MASK in words(report.site_page(site))
+    assert "with the structure" not in words(report.site_page(replace(site, structures=(), scores=())))
+
+
+def test_the_table_of_scores_says_for_how_many_patients_a_measure_is_known(scored):
+    found = {
+        (r["method"], r["measure"], r["sites"], r["protocol"]): r
+        for r in csv.DictReader(io.StringIO(scores_csv(scored[0])))
+    }
+    assert found["fedavg", "HD95", "a", "private"]["defined"] == "6"
+    assert found["local", "HD95", "a", "private"]["defined"] == "7"
+
+
+def test_a_studys_tables_and_page_have_both_measures_and_the_floor(scored):
+    rows = tuple(
+        StudyRow(
+            "one", seed, r.method, r.measure, r.protocol, r.sites, r.value + seed / 100, r.low, r.high, r.assessable,
+            r.patients, r.positive_patients, r.gain, r.gain_low, r.gain_high,
+        )
+        for seed in (0, 1)
+        for r in scored[0]
+    )  # fmt: skip
+    case = StudyCase(
+        "one", "", 0.5, ("a", "b"), ("local", "fedavg"), "local", tuple(StudyRun(f"r{s}", s, "done", "p") for s in "01")
+    )
+    text = study_page(
+        StudyPage("S", "s", "", "base", "", "Seeds.", (case,), rows, (), "{}", measures=("Dice", "HD95"), masks=True)
+    )
+    said = words(text)
+    assert "mean mask" in said and "7 with the structure" in said and " positive" not in said.replace("is positive", "")
+    for measure in ("Dice", "HD95"):
+        assert f"Gain in {measure} over local by hospital" in text
+    summary = {(r["method"], r["measure"], r["column"]): r for r in csv.DictReader(io.StringIO(summary_csv(rows)))}
+    assert float(summary["fedavg", "HD95", "a"]["gain"]) > 0 and ("mean mask", "Dice", "overall") in summary
+    assert "Dice cup" in table_csv(rows)
+
+
+def image(picture, place=0):
+    found = re.findall(r"data:image/png;base64,([A-Za-z0-9+/=]+)", picture.html)[place]
+    return imread(io.BytesIO(base64.b64decode(found)))[..., :3]
+
+
+def near(pixels, colour):
+    wanted = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    return np.argwhere((np.abs(pixels - wanted) < 0.12).all(axis=-1))
+
+
+def test_both_masks_are_drawn_where_they_are_and_the_key_tells_them_apart():
+    grey, given, found = np.zeros((3, 40, 40))
+    given[5:15, 5:35], found[25:35, 5:35] = 1, 1
+    tile = pictures.Tile(grey, "p", given=given.astype(int), found=found.astype(int))
+    sheet = pictures.contact_sheet([tile], title="t", window=(0, 1))
+    pixels = image(sheet)
+    for colour, low, high in ((pictures.GIVEN, 4, 16), (pictures.FOUND, 24, 36)):
+        rows = near(pixels, colour)[:, 0] * 40 / len(pixels)
+        assert len(rows) > 100 and rows.min() >= low - 1 and rows.max() <= high + 1
+    assert "given mask" in sheet.html and "the model&#x27;s mask" in sheet.html.replace("'", "&#x27;")
+    assert "given mask outlined, the model's mask outlined" in sheet.html.replace("&#x27;", "'")
+    less = pictures.contact_sheet([replace(tile, found=np.zeros((40, 40), int))], title="t", window=(0, 1))
+    assert "the model found nothing" in less.html and not len(near(image(less), pictures.FOUND))
+
+
+def test_a_mask_that_fills_the_image_is_still_outlined():
+    tile = pictures.Tile(np.zeros((30, 30)), "p", given=np.ones((30, 30), int))
+    assert len(near(image(pictures.contact_sheet([tile], title="t", window=(0, 1))), pictures.GIVEN)) > 100
+
+
+def test_masks_of_another_shape_are_named():
+    tile = pictures.Tile(np.zeros((5, 5)), "p", given=np.zeros((4, 5), int), found=np.zeros((5, 4), int))
+    with pytest.raises(ValueError, match=r"given 0 has shape \(4, 5\).*found 0 has shape \(5, 4\)"):
+        pictures.contact_sheet([tile], title="t")

@@ -1,0 +1,147 @@
+"""Masks at a hospital: predictions in pieces, the mean mask, what leaves, what stays, and a whole small run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from evaluation.masks import Values
+from evaluation.overlap import from_tensors
+from federation.models.unet import UNet
+from federation.task import Output, Task
+from pipelines.exits import Exit
+from pipelines.run import main
+from pipelines.site.segmenting import FLOOR, answers, kept, measured, ranked, read_kept
+from pipelines_settings import BASE
+from privacy.message import from_bytes
+
+TASK = Task(UNet(width=4, levels=2), (1, 16, 16), 2, "segmentation")
+
+
+class Bright(nn.Module):
+    """The class of a pixel by its own value alone."""
+
+    def forward(self, x):
+        return Output(torch.cat([-x, x], dim=1), x)
+
+
+def test_in_pieces_a_pixelwise_network_answers_as_on_whole_images():
+    x = torch.randn(5, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    whole = answers(TASK, Bright(), x)
+    assert torch.equal(whole, (x[:, 0] > 0).long())
+    for window in ((8, 8), (16, 4), (5, 7)):
+        assert torch.equal(answers(TASK, Bright(), x, window=window), whole)
+    volumes = torch.randn(2, 1, 6, 8, 8, generator=torch.Generator().manual_seed(1))
+    deep = Task(UNet(width=4, levels=1), (1, 6, 8, 8), 2, "segmentation")
+    assert torch.equal(answers(deep, Bright(), volumes, window=(4, 4, 4)), (volumes[:, 0] > 0).long())
+    with pytest.raises(ValueError, match="needed are 2 sides"):
+        answers(TASK, Bright(), x, window=(4, 4, 4))
+
+
+def test_one_image_at_a_time_gives_what_all_at_once_give():
+    module = TASK.network().eval()
+    x = torch.randn(7, 1, 16, 16)
+    assert torch.equal(answers(TASK, module, x), torch.cat([answers(TASK, module, one) for one in x.split(1)]))
+
+
+def test_a_network_that_gives_no_number_finds_nothing():
+    assert not answers(TASK, Bright(), torch.full((2, 1, 16, 16), torch.nan)).any()
+
+
+def found(dice):
+    scores = np.stack([np.array(dice, float)[:, None], np.ones((len(dice), 1))], axis=-1)
+    return Values(np.arange(len(dice)), scores, np.ones((len(dice), 1), bool), 9)
+
+
+def test_best_median_and_worst_are_ranked_by_dice_and_nobody_twice():
+    assert ranked(found([0.5, 0.9, 0.1, 0.7, np.nan])) == [("best", 1), ("median", 0), ("worst", 2)]
+    assert ranked(found([0.5, 0.9])) == [("best", 1), ("worst", 0)]
+    assert ranked(found([0.5])) == [("best", 0)] and ranked(found([np.nan])) == []
+
+
+def test_what_is_kept_is_read_again():
+    own, low = found([0.5, np.nan]), found([0.25, 0.5])
+    tensors = kept(own, low)
+    for prefix, given in (("", own), (FLOOR, low)):
+        again = read_kept(tensors, prefix)
+        assert again is not None and again.images == given.images
+        assert np.array_equal(again.scores, given.scores, equal_nan=True)
+        assert np.array_equal(again.present, given.present)
+    assert read_kept(kept(own, None), FLOOR) is None
+
+
+def test_pictures_have_no_millimetres():
+    assert (measured("pictures").length, measured("volumes").length) == ("pixels", "mm")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    before = Path.cwd()
+    os.chdir(tmp_path_factory.mktemp("segmenting"))
+    sites = {
+        name: {**site, "source": {**site["source"], "patients": 9, "slices": 4}, "policy": {}}
+        for name, site in BASE["sites"].items()
+    }
+    settings = {
+        **BASE,
+        "sites": sites,
+        "task": {"kind": "segmentation", "target": "gland"},
+        "images": {"kind": "slices", "size": 16, "spacing_mm": 4.0, "centre": "image"},
+        "model": {"name": "unet", "width": 4, "levels": 2},
+        "train": {
+            "schedule": {"rounds": 1},
+            "work": {"lr": 0.01, "batch": 8},
+            "methods": {"local": {"name": "local"}, "fedavg": {"name": "fedavg"}},
+        },
+        "evaluate": {"copies": 5, "reference": "local"},
+        "audit": {"membership": False},
+    }
+    Path("tiny.yaml").write_text(yaml.safe_dump(settings))
+    assert main(["tiny.yaml"]) == Exit.OK
+    folder = Path("runs/tiny").resolve()
+    os.chdir(before)
+    return folder
+
+
+def test_sums_leave_and_single_patients_stay(run):
+    (index,) = run.glob("evaluate/*/index.json")
+    replies = {
+        (e["label"], e["model_site"], e["test_site"]): from_bytes((index.parent / e["file"]).read_bytes()).tensors
+        for e in json.loads(index.read_text())
+    }
+    floors = {key for key, tensors in replies.items() if f"{FLOOR}totals" in tensors}
+    first = next(iter(replies))[0]  # asked for once, with the first method
+    assert floors == {(first, model, test) for model in "ab" for test in "ab"}  # one global model is scored at home
+    assert first == "fedavg"
+    for tensors in replies.values():
+        told = from_tensors({n: t for n, t in tensors.items() if not n.startswith(FLOOR)})
+        assert told.totals.shape == (6, 1, 2) and set(tensors) >= {"totals", "known"} and "scores" not in tensors
+    (home,) = run.glob("sites/a/scores/local*.safetensors")
+    own = read_kept(from_bytes(home.read_bytes()).tensors)
+    assert np.allclose(np.nansum(own.scores, axis=0), replies["local", "a", "a"]["totals"][0])
+
+
+def test_the_report_has_dice_distances_and_the_floor(run):
+    (scores,) = run.glob("report/*/scores.json")
+    rows = json.loads(scores.read_text())
+    assert {row["measure"] for row in rows} == {"Dice", "HD95"}
+    assert {row["method"] for row in rows} == {"local", "fedavg", "mean mask"}
+    text = (run / "report.html").read_text()
+    assert "Dice: gain over local" in text and "HD95: gain over local" in text and "ROC" not in text
+    assert "data:image/png" not in text
+
+
+def test_the_hospitals_page_shows_its_best_median_and_worst_patient(run):
+    text = (run / "sites/a/report.html").read_text()
+    for method in ("local", "fedavg"):
+        assert f"{method}: best, median and worst test patient" in text
+    assert len(re.findall(r"<figcaption>(best|median|worst): Dice 0\.\d{3}, HD95", text)) == 6
+    assert "mean mask" in text and "given mask" in text and "ROC curve" not in text

@@ -1,0 +1,103 @@
+"""What is learnt, as a setting: what does not go with it is told with its place and its remedy."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import yaml
+
+from pipelines.config import Config
+from pipelines.document import ConfigError
+from pipelines.door import read_yaml, to_plain
+from pipelines.door import validate as checked
+from pipelines_settings import BASE
+
+MASKS = {"folder": "m", "values": {"disc": [1], "cup": [2]}}
+PICTURE = {"kind": "picture", "folder": "p", "table": None, "masks": MASKS}
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    made = copy.deepcopy(BASE)
+    made["model"] = {"name": "unet", "levels": 2}
+    made["task"] = {"kind": "segmentation", "target": "gland"}
+    made["train"]["methods"] = {"fedavg": {"name": "fedavg"}}
+    made["evaluate"] = {"copies": 5}
+    made["audit"] = {"membership": False}
+    made["images"]["centre"] = "image"
+    return {**made, **changes}
+
+
+def pictures(**changes: Any) -> dict[str, Any]:
+    task = {"kind": "segmentation", "target": "masks", "classes": ["disc", "cup"]}
+    sites = {"a": {"source": PICTURE}, "b": {"source": {**copy.deepcopy(PICTURE), "folder": "q"}}}
+    return {**settings(task=task, sites=sites, images={"kind": "pictures", "size": 32}), **changes}
+
+
+def validate(said: dict[str, Any], kind: type[Config]) -> Config:
+    return checked(read_yaml(yaml.safe_dump(said), environment={}), kind)
+
+
+def problems(said: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        validate(said, Config)
+    return "; ".join(f"{one.path}: {one.message}" for one in caught.value.problems)
+
+
+def test_masks_of_glands_and_of_pictures_can_be_learnt():
+    glands, discs = validate(settings(), Config), validate(pictures(), Config)
+    assert glands.task_of("fedavg").kind == "segmentation"
+    assert (glands.task.names, glands.task_of("fedavg").classes) == (("background", "gland"), 2)
+    assert (discs.task.names, discs.task_of("fedavg").classes) == (("background", "disc", "cup"), 3)
+    assert validate(to_plain(discs), Config) == discs
+
+
+def test_labels_are_learnt_where_nothing_is_said():
+    said = copy.deepcopy(BASE)
+    config = validate(said, Config)
+    assert config.task.kind == config.task_of("fedavg").kind == "classification"
+    assert validate({**said, "task": {"kind": "classification"}}, Config) == config
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (settings(model={"name": "cnn", "widths": [8, 8]}), "the model cnn is for classification, the task is segmen"),
+        ({**copy.deepcopy(BASE), "model": {"name": "unet"}}, "the model unet is for segmentation, the task is classif"),
+        (settings(task={"kind": "segmentation", "target": "gland", "classes": ["gland"]}), "is one class of that name"),
+        (settings(task={"kind": "segmentation", "target": "masks"}), "1 to 7 different names are needed"),
+        (settings(task={"kind": "segmentation", "target": "masks", "classes": ["x", "x"]}), "1 to 7 different names"),
+        (settings(task={"kind": "segmentation", "target": "liver"}), "liver"),
+        (settings(audit={}), "audit.membership: it attacks labels of examples"),
+        (settings(privacy={"epsilon": 8.0}), "its scores are not released with noise yet"),
+        (settings(evaluate={"copies": 5, "window": [64, 64]}), "evaluate.window: must have 2 sides within [32, 32]"),
+        (settings(evaluate={"copies": 5, "window": [18, 16]}), "evaluate.window: unet with levels 2 needs sides"),
+        ({**copy.deepcopy(BASE), "evaluate": {"window": [8, 8]}}, "evaluate.window: it is for masks"),
+        (settings(images={"kind": "slices", "size": 30, "centre": "image"}), "needs sides divisible by 2^2"),
+        (settings(images={"kind": "slices", "size": 32}), "images.centre: images would be cut about the gland"),
+        (
+            settings(images={"kind": "slices", "size": 32, "centre": "image", "slices": "gland"}),
+            "images.slices: those that show the gland",
+        ),
+        (pictures(task={"kind": "segmentation", "target": "gland"}), "needs images of kind slices or volumes"),
+        (
+            pictures(task={"kind": "segmentation", "target": "masks", "classes": ["disc"]}),
+            "classes are cup, disc, and the task's are disc",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_told(said, told):
+    assert told in problems(said)
+
+
+def test_drawing_labels_equally_often_is_refused_where_there_are_none():
+    said = settings()
+    said["train"]["work"] = {**said["train"]["work"], "balance": True}
+    assert "train.work.balance: it draws labels equally often" in problems(said)
+
+
+def test_pictures_without_masks_cannot_be_segmented():
+    said = pictures()
+    said["sites"]["b"]["source"] = {"kind": "picture", "folder": "p", "table": "t.csv"}
+    assert "sites.b.source.masks: missing" in problems(said)
