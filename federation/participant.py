@@ -33,7 +33,7 @@ Checkpoint: TypeAlias = Literal["latest", "global", "local"]
 CHECKPOINTS: tuple[Checkpoint, ...] = ("latest", "global", "local")
 NOTES = "notes"
 
-_IDLE: dict[tuple[Algorithm, Task], nn.Module] = {}
+_IDLE: dict[tuple[Algorithm, Task, torch.dtype], nn.Module] = {}
 """The network that scored the last model, its numbers wiped: making one takes as long as all else that a short round
 does beside learning. Whoever uses it takes it out. None with dropout: making a network draws random numbers, and
 dropout goes on from there.
@@ -87,7 +87,7 @@ def _validate(
     if call.round <= 1:
         return losses, {"loss": None, "n": 0}, None
     params = algorithm.model(site, received, own)
-    module = _IDLE.pop((algorithm, site.task), None)
+    module = _IDLE.pop((algorithm, site.task, torch.get_default_dtype()), None)
     module = loaded(algorithm.network(site.task) if module is None else module, params)
     n = site.size("validation")
     loss = site.measure(module, site.task.validation, "validation") if n else math.nan
@@ -107,7 +107,7 @@ def _put_back(algorithm: Algorithm, task: Task, module: nn.Module) -> None:
         for tensor in module.state_dict().values():
             tensor.zero_()
         _IDLE.clear()
-        _IDLE[algorithm, task] = module
+        _IDLE[algorithm, task, torch.get_default_dtype()] = module
 
 
 def prune(models: Folder, memories: Sequence[Memory], *, best: int | None, newest: int) -> None:

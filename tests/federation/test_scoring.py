@@ -113,3 +113,18 @@ def test_what_does_not_fit_is_named():
     with pytest.raises(RuntimeError, match=r"size mismatch for head\.bias"):
         loaded(PICTURES.network(), {**params, "head.bias": torch.ones(3)})
     assert rig.equal(read(loaded(module, params)), params)
+
+
+def test_a_network_of_another_precision_is_not_taken():
+    """A run in float64 beside one in float32, as tests have them."""
+    single, double = rig.task().network(), rig.task().network().double()
+    participant._IDLE.clear()
+    participant._put_back(FedAvg(), rig.task(), single)
+    assert (FedAvg(), rig.task(), torch.float64) not in participant._IDLE
+    torch.set_default_dtype(torch.float64)
+    try:
+        participant._put_back(FedAvg(), rig.task(), double)
+        assert {(FedAvg(), rig.task(), torch.float64): double} == participant._IDLE
+    finally:
+        torch.set_default_dtype(torch.float32)
+        participant._IDLE.clear()

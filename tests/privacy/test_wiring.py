@@ -38,7 +38,7 @@ from pipelines.site.stated import left, own_statement
 from pipelines.site.worker import worker
 from pipelines.site_settings import SiteSettings
 from pipelines.spending import after, at_cut, planned, planned_in_all, renoised, steps_of
-from pipelines.stages.audit import SAMPLING, STEPS, _attacked, tried
+from pipelines.stages.audit import SAMPLING, STEPS, _attacked, _entry, tried
 from pipelines.stopping import Stop
 from pipelines.store import short
 from pipelines_settings import BASE
@@ -700,7 +700,8 @@ class Attacked:
 def test_what_an_attack_found_is_written_down_as_it_came(tmp_path):
     world = replace(make_world(config(), tmp_path, Stop()), engine=Attacked())
     result = {"label": "mine", "train_run": "r/x", "best": None}
-    one, two = _attacked(world, result, {"a": {"cohort": "c"}, "b": {"cohort": "c"}})
+    found = _attacked(world, result, {"a": {"cohort": "c"}, "b": {"cohort": "c"}})
+    one, two = (_entry(each, "found") for each in found)
     assert (one["site"], one["found"], two["site"], two["found"]) == ("a", {"auc": 0.5}, "b", None)
 
 
