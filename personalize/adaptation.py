@@ -152,6 +152,20 @@ def range_of(witnesses: Sequence[Tensor], margin: float, *, segmentation: bool) 
     return Range(low, high, foreground)
 
 
+def out_of_bounds(epochs: int, lr: float, batch: int, margin: float) -> list[str]:
+    """What no hospital adapts by, whoever asks: each number with what is allowed; empty = fine."""
+    return [
+        f"{name} must be {rule}, found {value}"
+        for name, value, rule, good in (
+            ("epochs", epochs, "in [1, 1000]", 1 <= epochs <= 1000),
+            ("lr", lr, "in (0, 10]", 0 < lr <= 10),
+            ("batch", batch, "in [1, 1024]", 1 <= batch <= 1024),
+            ("margin", margin, ">= 0", margin >= 0),
+        )
+        if not good
+    ]
+
+
 def _optimizer(module: nn.Module, images: Tensor, lr: float) -> torch.optim.Adam:
     trained = [p for p in module.parameters() if p.requires_grad]
     if not trained or not len(images):

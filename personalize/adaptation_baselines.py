@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from federation.task import Kind, Output
-from personalize.adaptation import Adapted, adapt, online, predicted_shares, range_of
+from personalize.adaptation import Adapted, adapt, online, out_of_bounds, predicted_shares, range_of
 from personalize.adaptation_norms import AtTest, by_test_statistics
 from personalize.routing_losses import Judged, entropy
 
@@ -40,10 +40,7 @@ class Tent:
     margin: float = 0.5
 
     def __post_init__(self) -> None:
-        checks = {"epochs": 1 <= self.epochs <= 1000, "lr": 0 < self.lr <= 10, "batch": 1 <= self.batch <= 1024}
-        checks["margin"] = self.margin >= 0
-        found = [f"{name} is out of range, found {getattr(self, name)}" for name, good in checks.items() if not good]
-        if found:
+        if found := out_of_bounds(self.epochs, self.lr, self.batch, self.margin):
             raise ValueError("; ".join(found))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from federation.randomness import seeded
 from federation.task import Kind
-from personalize.adaptation import Adapted, Range, adapt, online, predicted_shares, range_of
+from personalize.adaptation import Adapted, Range, adapt, online, out_of_bounds, predicted_shares, range_of
 from personalize.adaptation_norms import Affine, Statistics
 from personalize.routing import Routed, routed, set_coefficients
 from personalize.routing_losses import Term, Unsupervised, Variant
@@ -50,16 +50,7 @@ class Routing:
     variant: Variant = "paper"
 
     def __post_init__(self) -> None:
-        found = [
-            f"{name} must be {rule}, found {value}"
-            for name, value, rule, good in (
-                ("epochs", self.epochs, "in [1, 1000]", 1 <= self.epochs <= 1000),
-                ("lr", self.lr, "in (0, 10]", 0 < self.lr <= 10),
-                ("batch", self.batch, "in [1, 1024]", 1 <= self.batch <= 1024),
-                ("margin", self.margin, ">= 0", self.margin >= 0),
-            )
-            if not good
-        ]
+        found = out_of_bounds(self.epochs, self.lr, self.batch, self.margin)
         try:
             self.loss()
         except ValueError as wrong:

@@ -117,9 +117,9 @@ def test_tent_needs_norms_and_names_every_wrong_setting():
     task = Task(Mlp(hidden=(6,)), (4,), 2)
     with pytest.raises(ValueError, match="MlpModule has none"):
         tent(task.network(), torch.randn(4, 4), Tent(), kind="classification")
-    with pytest.raises(ValueError, match="epochs is out of range, found 0; lr is out of range"):
+    with pytest.raises(ValueError, match=r"epochs must be in \[1, 1000\], found 0; lr must be in \(0, 10\]"):
         Tent(epochs=0, lr=-1.0)
-    with pytest.raises(ValueError, match="batch is out of range, found 0; margin"):
+    with pytest.raises(ValueError, match=r"batch must be in \[1, 1024\], found 0; margin must be >= 0"):
         TestTimeTraining(batch=0, margin=-1.0)
 
 
