@@ -252,7 +252,6 @@ def alike(one: AnyAlgorithm, other: AnyAlgorithm, task: Task, work: Work) -> boo
     return verdict(replace(replies[0], facts={**replies[0].facts, "loss": None, "n": 0}), replies[1]) is None
 
 
-def chosen_device(config: Config) -> str:
-    """The device that `device` means on this machine."""
-    gpu = config.device != "cpu" and torch.cuda.is_available()
-    return "cuda" if gpu else "cpu"
+def chosen_device(device: Literal["cpu", "cuda", "auto"]) -> str:
+    """The device that the setting means on this machine."""
+    return "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"

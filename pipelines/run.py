@@ -12,15 +12,16 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from rich.console import Console
 
-from federation.engine import InProcess
+from federation.engine import Engine, InProcess
 from federation.rounds import QuorumLost
 from pipelines.check import check
 from pipelines.config import Config, chosen_device
@@ -58,14 +59,30 @@ POLICY = "policy.yaml"
 CODES: Mapping[type[BaseException], Exit] = {UnusableCohort: Exit.DATA, SelectionError: Exit.CONFIG}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, and return the exit code (see docs/exit-codes.md)."""
+class Engines(NamedTuple):
+    """What carries questions to the hospitals of the federation, and to those outside it."""
+
+    inside: Engine
+    outside: Engine
+
+
+def main(
+    arguments: Sequence[str] | None = None,
+    *,
+    engines: Engines | None = None,
+    console: Console | None = None,
+    stop: Stop | None = None,
+) -> int:
+    """Run, and return the exit code (see docs/exit-codes.md).
+
+    engines: to hospitals on other machines; None = all are played here. stop: who may ask it to stop; None = signals.
+    """
     line = parser()
     options = line.parse_args(arguments)
     if options.only and (options.first or options.until):
         line.error("--only goes alone; --from and --until go together")
     os.umask(0o077)  # everything below the runs folder is for its owner alone
-    console = Console(stderr=True)
+    console = console or Console(stderr=True)
     root: Path | None = None
     try:
         said = document(options.config)
@@ -73,9 +90,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             settings = validate(said, Outside)
             root = Path(settings.out)
             return run_outside(settings, said, options, console)
-        config = configured(said)
+        if options.engine == "flare" and engines is None:
+            return _far(said, options, console)
+        config = configured(said) if engines is None else validate(said, Config)
         root = Path(config.runs) / config.name
-        return _run(config, options, console)
+        return _run(config, options, console, engines, stop)
     except (Exception, KeyboardInterrupt) as error:
         code = code_of(error)
         words = render(error, options.config) if isinstance(error, ConfigError) else str(error) or type(error).__name__
@@ -85,6 +104,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.json:
             print(json.dumps({"exit": int(code), "error": words}))  # noqa: T201 - the machine's answer
         return int(code)
+
+
+def _far(said: Document, options: argparse.Namespace, console: Console) -> int:
+    """With hospitals on other machines. Raises: ConfigError: what that takes is not installed, or set wrongly."""
+    try:
+        from pipelines.remote.operate import operate  # takes seconds, and an extra that most do not need
+    except ModuleNotFoundError as error:
+        text = f"--engine flare: {error.name} is not installed; pip install consilium[flare]"
+        raise ConfigError([Problem("", None, text)]) from error
+    return operate(said, options, console)
 
 
 def code_of(error: BaseException) -> Exit:
@@ -121,6 +150,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--fresh", action="store_true", help="run again what is chosen, whatever is there")
     made.add_argument("--check", action="store_true", help="look at settings, files and methods; compute nothing")
     made.add_argument("--explain", action="store_true", help="say what would run and why; run nothing")
+    made.add_argument("--engine", choices=("in_process", "flare"), default="in_process", help="who carries questions")
+    made.add_argument("--kit", metavar="FOLDER", help="with --engine flare: the startup kit of who submits the run")
+    made.add_argument("--patience", type=float, default=60.0, metavar="MIN", help="how long to wait for hospitals")
+    made.add_argument("--silence", type=float, default=60.0, metavar="S", help="after which a hospital counts as gone")
     made.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     return made
 
@@ -188,11 +221,13 @@ def with_own_policies(config: Config) -> Config:
         raise ConfigError([Problem("sites", None, text) for text in said.split("; sites.")]) from error
 
 
-def _run(config: Config, options: argparse.Namespace, console: Console) -> int:
+def _run(
+    config: Config, options: argparse.Namespace, console: Console, engines: Engines | None, asked: Stop | None
+) -> int:
     torch.set_num_threads(config.threads)
     root = Path(config.runs) / config.name
-    with RunLock(root), safe_stop() as stop:
-        world = make_world(config, root, stop, fresh=options.fresh, command=_command(options))
+    with RunLock(root), safe_stop() if asked is None else nullcontext(asked) as stop:
+        world = make_world(config, root, stop, engines=engines, fresh=options.fresh, command=_command(options))
         if options.check:
             return check(world, console, as_json=options.json)
         chosen = {"only": options.only, "first": options.first, "until": options.until, "fresh": options.fresh}
@@ -254,9 +289,18 @@ def stages_of(config: Config) -> tuple[Stage[World], ...]:
     return tuple(replace(stage, needs=tuple(need for need in stage.needs if need not in without)) for stage in kept)
 
 
-def make_world(config: Config, root: Path, stop: Stop, *, fresh: bool = False, command: str = "") -> World:
-    """A simulation: every hospital of the configuration in this process, each with a folder of its own."""
-    sites, device = root / "sites", chosen_device(config)
+def make_world(
+    config: Config, root: Path, stop: Stop, *, engines: Engines | None = None, fresh: bool = False, command: str = ""
+) -> World:
+    """What the stages work in. Without engines a simulation: every hospital in this process, with its own folder."""
+    if engines is None:
+        engines = simulated(config, root, stop)
+    return World(config, engines.inside, root, stop, _now, fresh, command, engines.outside)
+
+
+def simulated(config: Config, root: Path, stop: Stop) -> Engines:
+    """Every hospital of the configuration in this process, each with a folder of its own."""
+    sites, device = root / "sites", chosen_device(config.device)
     workers = {
         name: worker(
             Hospital(name, sites / name, settings, _now, device=device, pause=stop.check, public=root.parent / PUBLIC)
@@ -264,8 +308,7 @@ def make_world(config: Config, root: Path, stop: Stop, *, fresh: bool = False, c
         for name, settings in config.sites.items()
     }
     inside = InProcess({name: own for name, own in workers.items() if name not in config.outside})
-    outside = InProcess({name: workers[name] for name in config.outside})
-    return World(config, inside, root, stop, _now, fresh, command, outside)
+    return Engines(inside, InProcess({name: workers[name] for name in config.outside}))
 
 
 def _now() -> str:

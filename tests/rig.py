@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from federation import wire
 from federation.algorithm import Algorithm
 from federation.conversation import once, remembered
 from federation.descent import Site, Work
@@ -24,7 +26,8 @@ from federation.task import Output, Task
 from privacy.access import Access, Rows, open_access
 from privacy.events import NOTHING, Event
 from privacy.folder import Folder
-from privacy.message import Call, Message, from_bytes, to_bytes, unsealed
+from privacy.gate import Refused
+from privacy.message import Call, Message, from_bytes, unsealed
 from privacy.private import open_private
 from privacy.protection import Protection
 
@@ -150,9 +153,15 @@ class Wire:
         return tuple(sorted(self.workers))
 
     def ask(self, call: Call, messages: Mapping[str, Message], *, deadline_s: float | None = None) -> Answers:
-        sent = {site: from_bytes(to_bytes(message)) for site, message in messages.items()}
-        answers = InProcess(self.workers).ask(call, sent, deadline_s=deadline_s)
-        return Answers({site: from_bytes(to_bytes(r)) for site, r in answers.replies.items()}, answers.missing)
+        far = {site: partial(self.told, worker) for site, worker in self.workers.items()}
+        return InProcess(far).ask(call, messages, deadline_s=deadline_s)
+
+    @staticmethod
+    def told(worker: Worker, call: Call, message: Message) -> Message:
+        said = wire.answered(wire.answer(worker, wire.question(call, message)))
+        if isinstance(said, str):
+            raise Refused(said)
+        return said
 
 
 @dataclass

@@ -214,7 +214,7 @@ def pooled_engine(world: World, cohorts: Cohorts) -> tuple[Engine, Cohorts]:
     """
     held: dict[str, Json] = {site: [cohorts[site]["cohort"], cohorts[site]["sha256"]] for site in sorted(cohorts)}
     name = short(digest({**held, **_learnt(world.config)}))
-    hospital = Hospital(CENTRAL, world.root / "pooled", None, world.now, device=chosen_device(world.config))
+    hospital = Hospital(CENTRAL, world.root / "pooled", None, world.now, device=chosen_device(world.config.device))
     try:
         read_cohort_file(hospital.cohort_folder(name) / COHORT)
     except Refused:  # not pooled yet, or damaged

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import rig
+from far import flare
 from federation.engine import InProcess
 from privacy.gate import Refused
 from privacy.message import Call, Message
@@ -35,7 +36,7 @@ def slow(call, message):
 WORKERS = {"c": echo, "a": echo, "refusing": refuse, "failing": fail, "slow": slow}
 
 
-@pytest.fixture(params=[InProcess, rig.Wire], ids=["in process", "wire"])
+@pytest.fixture(params=[InProcess, rig.Wire, flare], ids=["in process", "wire", "flare"])
 def engine(request):
     return request.param(WORKERS)
 

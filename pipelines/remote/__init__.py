@@ -1,0 +1,1 @@
+"""Hospitals that are not on this machine: both sides of a run over NVIDIA FLARE."""

@@ -1,0 +1,251 @@
+"""--engine flare: hand the run to FLARE, show how far it is, and go on where hospitals or the server come back.
+
+A run is a job of FLARE's, and goes on from its folder like any other. A hospital whose FLARE process begins anew gets
+no place in a job that runs: as soon as it is there again, the job stops at its next safe point and a new one goes on.
+The server may end and begin anew as well; then a new job goes on too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from federation.flare import Jobs
+from pipelines.config import Config
+from pipelines.document import ConfigError, Document, Problem, problem_at
+from pipelines.door import validate
+from pipelines.exits import Exit
+from pipelines.remote.bureau import DONE, GONE, STOP, TOLD, Order, write_order
+from pipelines.remote.kit import write_job
+from pipelines.stopping import Stop, Stopped, safe_stop
+
+FOLDER = "remote"
+LOOK_S = 2.0
+ATTEMPTS = 20
+"""Jobs without one that got further, before it is given up."""
+
+
+@dataclass
+class Desk:
+    """What the operator holds: the run, the door to FLARE, and how much of its story was shown."""
+
+    config: Config
+    kit: Path
+    place: Path
+    console: Console
+    stop: Stop
+    patience_s: float
+    jobs: Jobs | None = None
+    shown: int = 0
+    heard: dict[str, str] = field(default_factory=dict)
+
+
+def operate(said: Document, options: argparse.Namespace, console: Console) -> int:
+    """Carry a run out at hospitals that are far away; returns its exit code.
+
+    Raises:
+        ConfigError: everything that is wrong with settings and kit.
+        Stopped: somebody asked; the same command goes on.
+    """
+    config = validate(said, Config)
+    if problems := unfit(config, said, options):
+        raise ConfigError(problems)
+    place = Path(config.runs).resolve() / config.name / FOLDER
+    place.mkdir(parents=True, exist_ok=True)
+    order = Order(
+        tuple(_without_engine(options)),
+        os.getcwd(),
+        {name: os.environ[name] for name in _named(options.config) if name in os.environ},
+        tuple(sorted(set(config.sites) - set(config.outside))),
+        tuple(sorted(config.outside)),
+        options.silence,
+    )
+    with safe_stop() as stop:
+        desk = Desk(config, Path(options.kit), place, console, stop, 60 * options.patience)
+        try:
+            return _carried(desk, order)
+        finally:
+            if desk.jobs is not None:
+                desk.jobs.close()
+
+
+def unfit(config: Config, said: Document, options: argparse.Namespace) -> list[Problem]:
+    """What cannot be done with hospitals that are far away."""
+    problems = [
+        problem_at(
+            said,
+            ("train", "methods", label),
+            f"{label} pools the images of all hospitals, which only a simulation can; remove it for --engine flare",
+        )
+        for label, method in config.train.methods.items()
+        if method.name == "central"
+    ]
+    if config.pooling == "allowed" and not problems:
+        problems.append(problem_at(said, ("pooling",), "images stay where they are with --engine flare; say refused"))
+    kit = Path(options.kit or "")
+    if options.kit is None or not (kit / "startup" / "fed_admin.json").is_file():
+        text = f"--kit: {options.kit or 'missing'}; name the folder of the kit of who submits runs, with startup/ in it"
+        problems.append(Problem("", None, text))
+    return problems
+
+
+def _carried(desk: Desk, order: Order) -> int:
+    """Job after job, until one says how the run ended."""
+    attempts = 0
+    while True:
+        _wait_for_hospitals(desk, (*order.inside, *order.outside))
+        path = desk.place / "order.json"
+        write_order(path, order)
+        desk.shown = 0
+        job = _submitted(desk, path, order)
+        _followed(desk, job)
+        done = _read(desk.place / DONE)
+        if desk.stop.requested:
+            raise Stopped("asked for", _command(desk, order))
+        if isinstance(done, dict) and not _to_be_gone_on(desk, int(done["exit"])):
+            print(done["said"], end="")  # noqa: T201 - the answer
+            return int(done["exit"])
+        attempts += 1
+        if attempts >= ATTEMPTS:
+            _say(desk, f"given up after {attempts} jobs; what happened stands in {desk.place}")
+            return int(Exit.FAILED)
+        _say(desk, "a new job goes on from what is saved")
+
+
+def _to_be_gone_on(desk: Desk, code: int) -> bool:
+    """Whether the run ended only because hospitals were lost, or made room for one that is back."""
+    return code == Exit.STOPPED or (code == Exit.SITE and bool(_read(desk.place / GONE)))
+
+
+def _command(desk: Desk, order: Order) -> str:
+    return f"python -m pipelines.run {shlex.join(order.arguments)} --engine flare --kit {shlex.quote(str(desk.kit))}"
+
+
+def _wait_for_hospitals(desk: Desk, sites: tuple[str, ...]) -> None:
+    """Until all are there. Raises: Stopped."""
+    until, told = time.monotonic() + desk.patience_s, ""
+    while True:
+        alive = _alive(desk)
+        missing = [site for site in sites if site not in alive]
+        if not missing:
+            return
+        text = f"waiting for {', '.join(missing)}" if desk.jobs is not None else "waiting for FLARE's server"
+        if text != told:
+            _say(desk, text)
+            told = text
+        if time.monotonic() > until:
+            raise Stopped(f"nobody there after {desk.patience_s / 60:.0f} min: {text}")
+        desk.stop.check()
+        time.sleep(LOOK_S)
+
+
+def _alive(desk: Desk) -> set[str]:
+    """Hospitals that FLARE heard since we looked last, or just now for the first time."""
+    with _talking(desk):
+        jobs = _door(desk)
+        now = jobs.signs_of_life()
+        alive = {site for site, when in now.items() if desk.heard.get(site) != when}
+        desk.heard = now
+        return alive
+    return set()
+
+
+def _submitted(desk: Desk, path: Path, order: Order) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        write_job(Path(folder), desk.config.name, path, (*order.inside, *order.outside))
+        while True:
+            with _talking(desk):
+                job = _door(desk).submit(Path(folder))
+                _say(desk, f"job {job} of {', '.join((*order.inside, *order.outside))}")
+                return job
+            desk.stop.check()
+            time.sleep(LOOK_S)
+
+
+def _followed(desk: Desk, job: str) -> None:
+    """Show what the job tells until it ends; make it stop where somebody asks, or a lost hospital is back."""
+    silent, unreachable = 0, 0.0
+    while True:
+        time.sleep(LOOK_S)
+        _tell(desk)
+        if (desk.place / DONE).exists():
+            return
+        asked = desk.stop.requested
+        lost = _read(desk.place / GONE)
+        back = _alive(desk).intersection(lost if isinstance(lost, list) else ())
+        if (asked or back) and not (desk.place / STOP).exists():
+            why = "the operator asked" if asked else f"{', '.join(sorted(back))} is back"
+            _say(desk, f"{why}: the job stops at its next safe point")
+            (desk.place / STOP).write_text(why)
+        over = False
+        with _talking(desk):
+            over, unreachable = not _door(desk).running(job), 0.0
+        unreachable += LOOK_S
+        silent = silent + 1 if over else 0
+        if silent > 2 or unreachable > desk.patience_s:  # the job's last words may come after FLARE says that it ended
+            _tell(desk)
+            return
+
+
+def _door(desk: Desk) -> Jobs:
+    if desk.jobs is None:
+        desk.jobs = Jobs(desk.kit)
+    return desk.jobs
+
+
+@contextmanager
+def _talking(desk: Desk) -> Iterator[None]:
+    """A server that is not there is no error: it may come back."""
+    try:
+        yield
+    except ConnectionError:
+        if desk.jobs is not None:
+            desk.jobs.close()
+        desk.jobs = None
+
+
+def _tell(desk: Desk) -> None:
+    """Show what the job wrote since we looked last."""
+    with suppress(OSError):
+        text = (desk.place / TOLD).read_text(encoding="utf-8")
+        desk.console.print(text[desk.shown :], markup=False, highlight=False, soft_wrap=True, end="")
+        desk.shown = len(text)
+
+
+def _say(desk: Desk, text: str) -> None:
+    desk.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _read(path: Path) -> object:
+    with suppress(OSError, ValueError):
+        return json.loads(path.read_text())
+    return None
+
+
+def _without_engine(options: argparse.Namespace) -> Iterator[str]:
+    """The command line as the job gets it."""
+    yield options.config
+    for flag, value in (("--only", options.only), ("--from", options.first), ("--until", options.until)):
+        if value is not None:
+            yield from (flag, value)
+    for flag, there in (("--fresh", options.fresh), ("--json", options.json)):
+        if there:
+            yield flag
+
+
+def _named(config: str) -> list[str]:
+    """Environment variables that a YAML names."""
+    with suppress(OSError):
+        return re.findall(r"\$\{(\w+)\}", Path(config).read_text(encoding="utf-8"))
+    return []

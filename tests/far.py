@@ -1,0 +1,36 @@
+"""FLARE's two sides without FLARE between them: what the adapter promises, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nvflare.collab import CollabCallError
+
+from federation.engine import Worker
+from federation.flare import COORDINATOR, Flare, Ward
+
+
+@dataclass
+class Near:
+    """A hospital's side of FLARE without FLARE: every call arrives, after `lost` that did not."""
+
+    ward: Ward
+    lost: int = 0
+    timeouts: list[float] = field(default_factory=list)
+
+    def __call__(self, *, timeout: float) -> Near:
+        self.timeouts.append(timeout)
+        return self
+
+    def answer(self, key: str, question: bytes, wait_s: float) -> bytes:
+        if self.lost > 0:
+            self.lost -= 1
+            raise CollabCallError("near", "answer", TimeoutError("nothing came"))
+        return self.ward.answer(key, question, wait_s)
+
+
+def flare(workers: Mapping[str, Worker], **settings: float) -> Flare:
+    """The engine over FLARE, with every hospital in this process."""
+    wards = {site: Near(Ward(worker, lambda: COORDINATOR)) for site, worker in workers.items()}
+    return Flare(wards, tuple(wards), **settings)  # type: ignore[arg-type]

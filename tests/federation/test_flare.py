@@ -1,0 +1,126 @@
+"""The engine over FLARE, without FLARE: lost calls, long work, hospitals that are gone, callers who may not ask."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+
+import pytest
+
+import federation.flare
+from far import Near, flare
+from federation import wire
+from federation.flare import COORDINATOR, UNKNOWN, WORKING, Flare, Ward
+from privacy.message import Call, Message
+
+CALL = Call("run", 1, "train", {})
+
+
+class Counted:
+    """Counts how often it is asked to work; works for `seconds`."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.asked, self.seconds = 0, seconds
+
+    def __call__(self, call: Call, message: Message) -> Message:
+        self.asked += 1
+        time.sleep(self.seconds)
+        return Message({}, {"round": call.round})
+
+
+def key_of(question: bytes) -> str:
+    return hashlib.sha256(question).hexdigest()
+
+
+def test_who_is_not_the_coordinator_gets_no_work_done():
+    worker = Counted()
+    question = wire.question(CALL, Message())
+    for caller in ("other_hospital", "Server", ""):
+        said = Ward(worker, lambda caller=caller: caller).answer(key_of(question), question, 1.0)
+        assert wire.answered(said) == "not_the_coordinator"
+    assert worker.asked == 0
+
+
+def test_a_question_is_worked_on_once_however_often_it_comes():
+    worker = Counted(0.2)
+    ward = Ward(worker, lambda: COORDINATOR)
+    question = wire.question(CALL, Message())
+    assert wire.answered(ward.answer(key_of(question), question, 0.0)) == WORKING
+    assert wire.answered(ward.answer(key_of(question), question, 0.01)) == WORKING
+    said = wire.answered(ward.answer(key_of(question), b"", 5.0))
+    assert isinstance(said, Message) and said.facts == {"round": 1}
+    assert wire.answered(ward.answer(key_of(question), b"", 5.0)) == said, "an answer that was lost can be had again"
+    assert worker.asked == 1
+
+
+def test_a_key_without_its_question_is_unknown():
+    ward = Ward(Counted(), lambda: COORDINATOR)
+    assert wire.answered(ward.answer("0" * 64, b"", 0.0)) == UNKNOWN
+    assert wire.answered(ward.answer("0" * 64, wire.question(CALL, Message()), 0.0)) == UNKNOWN
+
+
+def test_questions_wait_for_each_other():
+    busy, most = [0], [0]
+
+    def worker(call: Call, message: Message) -> Message:
+        busy[0] += 1
+        most[0] = max(most[0], busy[0])
+        time.sleep(0.05)
+        busy[0] -= 1
+        return Message()
+
+    ward = Ward(worker, lambda: COORDINATOR)
+    questions = [wire.question(CALL._replace(round=number), Message()) for number in range(4)]
+    threads = [threading.Thread(target=ward.answer, args=(key_of(q), q, 5.0)) for q in questions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1]
+
+
+def test_calls_that_are_lost_are_made_again_and_the_work_is_done_once():
+    worker = Counted()
+    near = Near(Ward(worker, lambda: COORDINATOR), lost=2)
+    answers = Flare({"a": near}, ("a",), silence_s=30.0).ask(CALL, {"a": Message()})
+    assert answers.replies["a"].facts == {"round": 1} and not answers.missing
+    assert worker.asked == 1 and set(near.timeouts) == {30.0}
+
+
+def test_a_hospital_without_a_sign_of_life_is_gone():
+    near = Near(Ward(Counted(), lambda: COORDINATOR), lost=10**6)
+    begun = time.monotonic()
+    told: list[str] = []
+    wards = {"a": near, "b": Near(Ward(Counted(), lambda: COORDINATOR))}
+    engine = Flare(wards, ("c", "b", "a"), silence_s=0.2, on_gone=told.append)
+    answers = engine.ask(CALL, {site: Message() for site in "abc"})
+    assert answers.missing == {"a": "gone", "c": "gone"} and list(answers.replies) == ["b"]
+    assert sorted(told) == ["a", "c"] and engine.sites == ("a", "b", "c")
+    assert time.monotonic() - begun < 20
+
+
+def test_long_work_is_not_silence(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(federation.flare, "WAIT_S", 0.05)
+    worker = Counted(1.0)
+    answers = flare({"a": worker}, silence_s=0.2).ask(CALL, {"a": Message()})
+    assert list(answers.replies) == ["a"] and worker.asked == 1
+
+
+def test_who_is_late_is_missing_and_can_be_asked_for_the_next_round():
+    worker = Counted(0.4)
+    engine = flare({"a": worker})
+    assert engine.ask(CALL, {"a": Message()}, deadline_s=0.1).missing == {"a": "late"}
+    worker.seconds = 0.0
+    later = engine.ask(CALL._replace(round=2), {"a": Message()}, deadline_s=30.0)
+    assert later.replies["a"].facts == {"round": 2} and worker.asked == 2
+
+
+def test_a_hospital_that_forgot_the_question_gets_it_again(monkeypatch: pytest.MonkeyPatch):
+    """Its FLARE process began anew between two calls."""
+    monkeypatch.setattr(federation.flare, "WAIT_S", 0.05)
+    old, new = Counted(0.3), Counted()
+    near = Near(Ward(old, lambda: COORDINATOR))
+    threading.Timer(0.1, lambda: setattr(near, "ward", Ward(new, lambda: COORDINATOR))).start()
+    answers = Flare({"a": near}, ("a",)).ask(CALL, {"a": Message()})
+    assert list(answers.replies) == ["a"] and new.asked == 1

@@ -1,0 +1,81 @@
+"""Questions and answers as bytes: what comes back is what went, or a code."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from federation import wire
+from privacy.gate import Refused
+from privacy.message import Call, Malformed, Message, to_bytes
+
+NAMES = st.text(max_size=12)
+CALLS = st.builds(Call, NAMES, st.integers(0, 2**31), NAMES, st.dictionaries(NAMES, st.integers(0, 2**31), max_size=3))
+FACTS = st.dictionaries(NAMES, st.none() | st.booleans() | st.integers(-5, 5) | st.floats(-1, 1) | NAMES, max_size=4)
+
+
+def echo(call, message):
+    return Message(message.tensors, {**message.facts, "run": call.run})
+
+
+@given(CALLS, FACTS)
+def test_a_question_comes_as_it_went(call, facts):
+    sent = Message({"x": torch.tensor([1.0, float("-inf")], dtype=torch.bfloat16)}, facts)
+    call_, message = wire.asked(wire.question(call, sent))
+    assert (call_, dict(message.facts)) == (call, facts)
+    assert torch.equal(message.tensors["x"], sent.tensors["x"]) and message.tensors["x"].dtype == torch.bfloat16
+
+
+@given(CALLS, FACTS)
+def test_an_answer_is_what_the_worker_said(call, facts):
+    said = wire.answered(wire.answer(echo, wire.question(call, Message({"y": torch.arange(3)}, facts))))
+    assert isinstance(said, Message)
+    assert dict(said.facts) == {**facts, "run": call.run} and torch.equal(said.tensors["y"], torch.arange(3))
+
+
+@given(st.binary(max_size=64))
+def test_bytes_that_are_no_question_get_a_code(data):
+    with pytest.raises(Malformed):
+        wire.asked(data)
+    assert wire.answered(wire.answer(echo, data)) == "malformed"
+    assert wire.answered(data) == "malformed"
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {},
+        {"call": {"run": "r", "round": -1, "request": "train", "merged": {}}, "facts": {}},
+        {"call": {"run": "r", "round": True, "request": "train", "merged": {}}, "facts": {}},
+        {"call": {"run": "r", "round": 1, "request": "train", "merged": {"a": -1}}, "facts": {}},
+        {"call": {"run": "r", "round": 1, "request": "train", "merged": {"a": "1"}}, "facts": {}},
+        {"call": {"run": "r", "round": 1, "request": None, "merged": {}}, "facts": {}},
+        {"call": {"run": "r", "round": 1, "request": "train", "merged": {}}, "facts": []},
+    ],
+)
+def test_a_question_with_a_wrong_part_is_malformed(facts):
+    with pytest.raises(Malformed, match="no question"):
+        wire.asked(to_bytes(Message({}, facts)))
+
+
+@pytest.mark.parametrize(
+    "facts", [{}, {"code": 1}, {"code": "Mr Smith, 1950"}, {"code": "x" * 81}, {"code": "failed", "reply": {}}]
+)
+def test_an_answer_that_is_neither_reply_nor_code_is_malformed(facts):
+    assert wire.answered(to_bytes(Message({}, facts))) == "malformed"
+    assert wire.answered(None) == "malformed"
+
+
+def test_no_words_of_a_failure_cross():
+    def fail(call, message):
+        raise RuntimeError("Mr Smith, born 1950")
+
+    def refuse(call, message):
+        raise Refused("policy_request") from ValueError("Mr Smith, born 1950")
+
+    question = wire.question(Call("r", 1, "train", {}), Message())
+    assert wire.answered(wire.answer(fail, question)) == "failed"
+    assert wire.answered(wire.answer(refuse, question)) == "policy_request"
+    assert b"Smith" not in wire.answer(fail, question) + wire.answer(refuse, question)
