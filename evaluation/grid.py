@@ -23,6 +23,7 @@ def _column(row: ScoreRow) -> str:
 
 
 def weak_rows(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
-    """One row of each site whose scores are not assessable."""
-    weak = {row.sites[0]: row for row in rows if row.protocol == PRIVATE and not row.assessable}
+    """One row of each site whose scores are not assessable: not one that lacks values, whose cell says so itself."""
+    poor = (row for row in rows if row.protocol == PRIVATE and not row.assessable)
+    weak = {row.sites[0]: row for row in poor if row.defined is None or row.defined >= row.positive_patients}
     return [weak[site] for site in sorted(weak)]

@@ -1,4 +1,5 @@
-"""Heat maps: the cross-site matrix, what the coordinator holds between sites, what a site noted of others by round.
+"""Heat maps: the cross-site matrix, what the coordinator holds between sites, what a site noted of others by round, how
+routing mixes models.
 
 A value stands in its cell where there is room for it; the alternative text has them all.
 """
@@ -19,7 +20,9 @@ from evaluation.panels import CHARACTER, WIDTH
 from evaluation.wording import number
 
 CELL, ROW = (0.85, 0.45)  # inches; a cell where there is room
+LOW_ROW = 0.25  # inches; where there are many, as layers of a network
 FITS = 0.5  # inches; the width of a cell that can hold a number
+PALE = 0.05  # a coefficient that moved less is not painted as if it had moved far
 TICKS = 20  # labels along an axis
 
 
@@ -72,16 +75,47 @@ def over_rounds(sites: Sequence[str], rounds: Sequence[int], values: Floats, nam
     return Picture(f"{method}: {name} by round", caption, svg(_size(sites, rounds), alt, draw))
 
 
+def mixture(layers: Sequence[str], experts: Sequence[str], values: Floats, spread: Floats, label: str) -> Picture:
+    """Mean coefficient of each model (column) in each layer (row) of a routed network, and its standard deviation over
+    images: both (L, K + 1).
+    """
+    start, models = 1 / len(experts), [f"{name} {number(float(v))}" for name, v in zip(experts, values[0], strict=True)]
+    means = ", ".join(f"{name} {number(float(v))}" for name, v in zip(experts, values.mean(axis=0), strict=True))
+    alt = f"Coefficients of {label}, mean over layers: {means}. In {layers[0]}: {', '.join(models)}."
+    reach = max(PALE, float(np.abs(values - start).max()))
+
+    def draw(figure: Figure) -> None:
+        limits = (start - reach, start + reach)
+        axes = _drawn(figure, layers, experts, values, limits, "coefficient", colours="PuOr_r")
+        axes.set(xlabel="model of", ylabel="layer")
+
+    caption = (
+        f"With what coefficient each model enters each layer's kernel, mean over this hospital's images. White is "
+        f"1/{len(experts)}, where each starts; coefficients lie between 0 and 1 and need not sum to 1. From image to "
+        f"image they differ by a standard deviation of at most {float(spread.max()):.2g}."
+    )
+    return Picture(f"{label}: how models are mixed", caption, svg(_size(layers, experts, LOW_ROW), alt, draw))
+
+
 def _drawn(
-    figure: Figure, rows: Sequence[str], columns: Sequence[str], values: Floats, limits: tuple[float, float], label: str
+    figure: Figure,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    values: Floats,
+    limits: tuple[float, float],
+    label: str,
+    *,
+    colours: str = "",
 ) -> Axes:
-    """The cells with what they hold, their names and the key of colours. Below 0 there is another colour."""
+    """The cells with what they hold, their names and the key of colours. Below 0 there is another colour, or colours
+    that are named.
+    """
     axes, (low, high) = figure.subplots(), limits
-    colours = matplotlib.colormaps["PuOr_r" if low < 0 else "cividis"]
-    image = axes.imshow(values, cmap=colours, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
+    painted = matplotlib.colormaps[colours or ("PuOr_r" if low < 0 else "cividis")]
+    image = axes.imshow(values, cmap=painted, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
     if _room(rows, columns) >= FITS:
         for i, j in np.ndindex(values.shape):
-            red, green, blue, _ = colours(image.norm(values[i, j]))
+            red, green, blue, _ = painted(image.norm(values[i, j]))
             dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.5
             ink = INK if math.isnan(values[i, j]) else "#ffffff" if dark else "#111111"
             axes.text(j, i, number(float(values[i, j])), ha="center", va="center", color=ink)
@@ -111,6 +145,6 @@ def _room(rows: Sequence[str], columns: Sequence[object]) -> float:
     return min(CELL, (WIDTH - _edge(rows)) / len(columns))
 
 
-def _size(rows: Sequence[str], columns: Sequence[object]) -> tuple[float, float]:
+def _size(rows: Sequence[str], columns: Sequence[object], row: float = ROW) -> tuple[float, float]:
     room = _room(rows, columns)
-    return _edge(rows) + max(1.2, room * len(columns)), 1.3 + (ROW if room >= FITS else ROW / 2) * len(rows)
+    return _edge(rows) + max(1.2, room * len(columns)), 1.3 + (row if room >= FITS else ROW / 2) * len(rows)

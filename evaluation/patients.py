@@ -56,6 +56,7 @@ def intensities(values: Mapping[str, NDArray[np.generic]], *, unit: str, bins: i
     caption = (
         "Splits that look alike here were drawn from alike patients; a shifted split is worth a look at its pictures."
     )
+    caption = caption if len(flat) > 1 else ""
     return Picture("Intensities", caption, svg((5.4, 2.7), alt, draw))
 
 

@@ -8,7 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from evaluation.statement_page import loss
-from evaluation.wording import counted, duration, moment, number, signed, size, whole
+from evaluation.wording import counted, decibel, duration, figures, moment, number, signed, size, whole
 
 
 @functools.cache
@@ -22,6 +22,8 @@ def _environment() -> Environment:
     )
     environment.filters.update(
         number=number,
+        decibel=decibel,
+        figures=figures,
         signed=signed,
         size=size,
         duration=duration,

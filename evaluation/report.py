@@ -13,11 +13,14 @@ from evaluation.drawing import Picture
 from evaluation.floors import FLOORS
 from evaluation.grid import by_column, weak_columns, weak_rows
 from evaluation.harmony import Harmony
+from evaluation.leaving import Left as Left
+from evaluation.leaving import totals
 from evaluation.overlap import DICE, HD95
 from evaluation.patients import Characteristic
 from evaluation.rendering import rendered
 from evaluation.rows import OUTSIDE, OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, GainRow, ScoreRow
-from evaluation.statement_page import NO_GUARANTEE, MechanismAudit, MembershipRow, SiteStatement, spent, together
+from evaluation.statement_page import NO_GUARANTEE as NO_GUARANTEE
+from evaluation.statement_page import InversionRow, MechanismAudit, MembershipRow, SiteStatement, together
 from evaluation.wording import Words
 
 
@@ -89,19 +92,6 @@ class StageState:
 
 
 @dataclass(frozen=True)
-class Left:
-    """What left a hospital in answer to one request. content: what it is. epsilon: a text, since ∞ needs its words;
-    who says nothing of the cost has given no guarantee."""
-
-    site: str
-    request: str
-    messages: int
-    bytes: int
-    epsilon: str = NO_GUARANTEE
-    content: str = ""
-
-
-@dataclass(frozen=True)
 class Missing:
     """Replies that did not come, by the code that the site or the engine gave."""
 
@@ -126,7 +116,9 @@ class RunPage:
     what: a line on what was run. date: as it shall be printed. reference: the method over which gains are taken.
     settings: the YAML. pooled: training and validation images left for a central baseline. statements: one of each
     hospital that has one. audits: of mechanisms; membership: attacks that guess who took part. structures: what the
-    methods outline; none = they give labels. outside: scores at hospitals outside the federation, by line of `route`.
+    methods outline; none = they give labels. outside: scores at hospitals outside the federation, by line of `route`;
+    strangers: who they are, all in one split. field: the setting by which masks say where their images are cut; empty =
+    none. inversion: how like training images the pictures are that attackers drew.
     """
 
     title: str
@@ -153,6 +145,9 @@ class RunPage:
     harmony: Harmony | None = None
     structures: tuple[str, ...] = ()
     outside: tuple[ScoreRow, ...] = ()
+    strangers: tuple[SiteCounts, ...] = ()
+    field: str = ""
+    inversion: tuple[InversionRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -220,40 +215,45 @@ def coordinator_page(page: RunPage) -> str:
         tables=_ordered(row.method for row in page.scores),
         weak=weak_rows(page.scores),
         over_sites=[p for p in (PRIVATE_MEAN, OVERALL, PUBLIC) if any(row.protocol == p for row in page.scores)],
-        totals=_totals(page.left, page.statements),
+        totals=totals(page.left, page.statements),
         noise=max((row.noise for row in page.scores), default=0.0),
         common=together(page.statements, page.audits),
         held={(site.site, s.split): s for site in page.sites for s in site.splits},
         splits=_ordered(s.split for site in page.sites for s in site.splits),
-        withdrawn=[site for site in page.sites if site.withdrawn],
+        withdrawn=[site for site in (*page.sites, *page.strangers) if site.withdrawn],
         requests=_ordered(entry.request for entry in page.left),
         sent={(entry.site, entry.request): entry for entry in page.left},
         weak_columns=weak_columns(page.scores),
         beyond=by_column(page.outside),
         lines=_ordered(row.method for row in page.outside),
         strangers=sorted({row.sites[0] for row in page.outside if row.protocol == OUTSIDE}),
+        unknown=[site.site for site in page.strangers],
     )
 
 
 def site_page(page: SitePage) -> str:
     """One hospital's page, with pictures of its patients: it is written for that hospital's disk only."""
+    return rendered("site.html", **told_of(page))
+
+
+def told_of(page: SitePage) -> dict[str, object]:
+    """What the template of a hospital's page is given."""
     said = () if page.statement is None else (page.statement,)
-    return rendered(
-        "site.html",
-        page=page,
-        measures=_ordered(row.measure for row in page.scores),
-        leading=_leading(page.scores, page.structures),
-        floors=FLOORS,
-        grid=by_column(page.scores),
-        tables=_ordered(row.method for row in page.scores),
-        tested=[page.site],
-        weak=weak_rows(page.scores),
-        totals=_totals(page.left, said),
-        noise=max((row.noise for row in page.scores), default=0.0),
-        statements=said,
-        common=together(said),
-        reasons=_reasons(page.quarantine),
-    )
+    return {
+        "page": page,
+        "measures": _ordered(row.measure for row in page.scores),
+        "leading": _leading(page.scores, page.structures),
+        "floors": FLOORS,
+        "grid": by_column(page.scores),
+        "tables": _ordered(row.method for row in page.scores),
+        "tested": [page.site],
+        "weak": weak_rows(page.scores),
+        "totals": totals(page.left, said),
+        "noise": max((row.noise for row in page.scores), default=0.0),
+        "statements": said,
+        "common": together(said),
+        "reasons": _reasons(page.quarantine),
+    }
 
 
 def _leading(rows: Sequence[ScoreRow], structures: Sequence[str]) -> list[str]:
@@ -269,31 +269,6 @@ def _reasons(quarantine: Sequence[Quarantined]) -> list[Reason]:
         found.setdefault((one.reason, one.detail), []).append(one.study)
     reasons = [Reason(reason, detail, tuple(studies)) for (reason, detail), studies in found.items()]
     return sorted(reasons, key=lambda reason: (-len(reason.studies), reason.reason))
-
-
-@dataclass(frozen=True)
-class Total:
-    """What left one hospital over all requests. epsilons: the total of its statement; without one they are listed,
-    since adding them up is the accountant's work."""
-
-    site: str
-    messages: int
-    bytes: int
-    epsilons: tuple[str, ...]
-
-
-def _totals(left: Sequence[Left], statements: Sequence[SiteStatement]) -> list[Total]:
-    whole = {one.site: (spent(one),) for one in statements}
-    return [
-        Total(
-            site,
-            sum(e.messages for e in own),
-            sum(e.bytes for e in own),
-            whole.get(site) or tuple(_ordered(e.epsilon for e in own)),
-        )
-        for site in _ordered(e.site for e in left)
-        for own in [[e for e in left if e.site == site]]
-    ]
 
 
 def _ordered(names: Iterable[str]) -> list[str]:

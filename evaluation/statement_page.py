@@ -1,4 +1,4 @@
-"""What the pages show of privacy: each hospital's statement, audits, and attacks that guess who took part.
+"""What the pages show of privacy: each hospital's statement, audits, and attacks on who took part and how they look.
 
 The records hold what `privacy/statement.py` says, under its names; `site_statement` reads its JSON. Every ε is rounded
 already, and is printed as it is.
@@ -120,6 +120,23 @@ class MembershipRow:
     control_auc: float
     members: int
     others: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class InversionRow:
+    """What an attack drew of single training images, and how like them it is: mean PSNR in dB and mean SSIM; of the
+    mean training image, the floor, too. better: images of which more was drawn than the floor shows."""
+
+    site: str
+    method: str
+    attack: str
+    psnr: float
+    ssim: float
+    floor_psnr: float
+    floor_ssim: float
+    better: int
+    images: int
     note: str = ""
 
 

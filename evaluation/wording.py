@@ -26,6 +26,16 @@ def number(value: float) -> str:
     return f"{value:.3f}" if math.isfinite(value) else "–"
 
 
+def decibel(value: float) -> str:
+    """One decimal; an en dash where there is no value, "∞" where two images are equal."""
+    return f"{value:.1f}" if math.isfinite(value) else "∞" if value == math.inf else "–"
+
+
+def figures(value: float) -> str:
+    """Four significant figures; an en dash where there is no value."""
+    return f"{value:.4g}" if math.isfinite(value) else "–"
+
+
 def signed(value: float) -> str:
     """Three decimals with a sign, a true minus; an en dash where there is no value."""
     return f"{value:+.3f}".replace("-", "−") if math.isfinite(value) else "–"

@@ -3,6 +3,7 @@
 from typing import TypeAlias
 
 from federation.fedavg import FedAvg
+from federation.feddg import FedDG
 from federation.feddyn import FedDyn
 from federation.fedopt import FedOpt
 from federation.fedprox import FedProx
@@ -11,5 +12,5 @@ from federation.local import Local
 from federation.moon import Moon
 from federation.scaffold import Scaffold
 
-Federated: TypeAlias = FedAvg | FedDyn | FedOpt | FedProx | FedSld | Local | Moon | Scaffold
+Federated: TypeAlias = FedAvg | FedDG | FedDyn | FedOpt | FedProx | FedSld | Local | Moon | Scaffold
 """The methods of this room that a YAML can name: a new one is its file, its place here, and its test."""

@@ -16,14 +16,16 @@ from torch import Tensor, nn
 import rig
 from federation.algorithm import Algorithm
 from federation.descent import Work
-from federation.engine import InProcess
+from federation.engine import Answers, InProcess
 from federation.fedavg import FedAvg
 from federation.models.cnn import Cnn
+from federation.parameters import section
 from federation.randomness import derived
 from federation.rehearsal import initial_parameters
 from federation.rounds import Outcome, Schedule, sampled
 from federation.task import Task
 from privacy.access import Rows, batches_per_epoch, minibatches
+from privacy.message import Call, Message, Params
 from privacy.protection import Protection
 
 
@@ -90,6 +92,40 @@ def run(
     """`trained` with absent sites and lost replies unless told otherwise. Kept: do not write on the result."""
     own, sites = KINDS[kind]
     return trained(algorithm, sites, task or own, work, lost, rounds=rounds, participation=participation)
+
+
+class Tap:
+    """An engine that remembers the models in the replies that arrived, by round and site."""
+
+    def __init__(self, inner: rig.Lossy) -> None:
+        self.inner, self.sites = inner, inner.sites
+        self.seen: dict[tuple[int, str], Params] = {}
+
+    def ask(self, call: Call, messages: Mapping[str, Message], *, deadline_s: float | None = None) -> Answers:
+        answers = self.inner.ask(call, messages, deadline_s=deadline_s)
+        if call.request == "train":
+            self.seen |= {(call.round, site): section(r.tensors, "model") for site, r in answers.replies.items()}
+        return answers
+
+
+def tapped(
+    algorithm: Algorithm,
+    task: Task = CNN,
+    sites: Mapping[str, Mapping[str, Rows]] = IMAGES,
+    lost: frozenset[tuple[int, str]] = frozenset(),
+    work: Work = ADAM,
+    **schedule: Any,
+) -> tuple[list[Params], dict[tuple[int, str], Params], dict[str, dict[str, Tensor]]]:
+    """Training whose every state is kept, the first too; with the replies that arrived and each site's last model."""
+    crew = rig.federation(algorithm, sites, task=task, work=work)
+    engine, states = Tap(rig.Lossy(InProcess(crew), lost)), list[Params]()
+    rounds = Schedule(**{"rounds": 4, "quorum": 0.3, **schedule})
+
+    def keep(outcome: Outcome) -> None:
+        states.append(outcome.state.tensors)
+
+    rig.train(algorithm, crew, task=task, work=work, schedule=rounds, engine=engine, between=keep)
+    return states, engine.seen, {name: rig.final(hospital) for name, hospital in crew.items()}
 
 
 def present(round_: int, lost: frozenset[tuple[int, str]] = LOST, participation: float = PARTICIPATION) -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 import rig
 from federation.descent import Work
 from federation.fedavg import FedAvg
+from federation.feddg import FedDG
 from federation.feddyn import FedDyn
 from federation.fedopt import FedOpt
 from federation.fedprox import FedProx
@@ -48,6 +49,7 @@ ALL = [
     Moon(),
     FedDyn(),
     FedSld(share="site"),
+    FedDG(rim=2),
     Local(),
     Partial(name="fedper"),
     Partial(name="lg_fedavg"),
@@ -74,7 +76,7 @@ ALL = [
     IopFL(),
     FedTurns(),
 ]
-SHAPED = {"moon", "fedrod", "apfl", "moe", "fenda", "perfcl", "cusfl"}
+SHAPED = {"moon", "fedrod", "apfl", "moe", "fenda", "perfcl", "cusfl", "feddg"}
 """Methods whose own code sees logits or features, and so whether there is one an example or one a pixel."""
 PRIVATELY = {"pgfed": PGFed(eta_2=0.0), "pgfedmo": PGFed(name="pgfedmo", beta=0.5, eta_2=0.0)}
 """Settings with which a method may run privately, where its own are refused."""

@@ -7,7 +7,7 @@ A kit as provisioned lets the job's author bring code, lets a coordinator stream
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,18 +34,32 @@ def role_of(kit: Path) -> Role:
     raise ValueError(f"kit: {kit} holds neither startup/fed_client.json nor startup/fed_server.json; unpack the kit")
 
 
-def name_in(kit: Path) -> str:
-    """The hospital's name in its kit."""
-    return str(json.loads((kit / "startup" / "fed_client.json").read_text())["client"]["fqsn"])
+def address_in(kit: Path) -> tuple[str, int]:
+    """Where the coordinator is, by a hospital's kit."""
+    said = json.loads((kit / "startup" / "fed_client.json").read_text())
+    host, _, port = str(said["servers"][0]["service"]["target"]).rpartition(":")
+    return host, int(port)
+
+
+def strict(kit: Path) -> bool:
+    """Whether `make_strict` was here, and nobody after it."""
+    try:
+        return all(json.loads(path.read_text()) == made for path, made in _made(kit))
+    except (OSError, ValueError):
+        return False
 
 
 def make_strict(kit: Path) -> None:
     """Write `local/resources.json` and `local/authorization.json`; what a person wrote there is replaced."""
-    role, local = role_of(kit), kit / "local"
-    for name, made in (("resources", _resources(kit, role)), ("authorization", _authorization(local))):
-        path = local / f"{name}.json"
+    for path, made in _made(kit):
         path.write_text(json.dumps(made, indent=1))
         path.chmod(0o600)
+
+
+def _made(kit: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    local = kit / "local"
+    yield local / "resources.json", _resources(kit, role_of(kit))
+    yield local / "authorization.json", _authorization(local)
 
 
 def _resources(kit: Path, role: Role) -> dict[str, Any]:

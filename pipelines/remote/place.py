@@ -19,7 +19,7 @@ FORBID: dict[str, Any] = {"extra": "forbid"}
 class Place:
     """name: of the hospital, as in its kit and in the run's `sites`. kit: the folder that was provisioned for it. root:
     its own folder: cohorts, models, its ledger and its page; nobody else's. site: its files, its policy and what it
-    sets for itself, with the keys of a run's `sites`. threads: 0 = as torch chooses.
+    sets for itself, with the keys of a run's `sites`. threads: 0 = as torch chooses. Paths begin at this file's folder.
     """
 
     __pydantic_config__: ClassVar = FORBID

@@ -32,7 +32,9 @@ def ward() -> Ward:
     """The hospital's side. Raises: RuntimeError: without words of the cause, which FLARE would hand on."""
     os.umask(0o077)
     try:
-        place = read_place(os.environ[SETTINGS])
+        path = Path(os.environ[SETTINGS])
+        place = read_place(str(path))
+        os.chdir(path.parent)
         lock = alone(Path(place.root))
         return Ward(held(worker(hospital_of(place)), lock))
     except Exception as error:

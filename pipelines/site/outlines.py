@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from evaluation.drawing import Picture
@@ -81,23 +83,29 @@ def _tiles(
     """As many images of each of the patients, in their order; a patient's first one says the scores."""
     unit, chosen = measured(kind_of(cohort)).length, ranked(scored)
     own = [test[cohort.patient[test] == int(scored.patients[place])] for _, place in chosen]
-    count = min([SLICES, *map(len, own)])
     tiles = []
-    for rows, (what, place) in zip(own, chosen, strict=True):
-        area = (given[rows] > 0).flatten(1).sum(dim=1)
-        shown = rows[area.argsort(descending=True, stable=True)[:count].sort().values]
-        said = f"{what}: {_told(scored, place, structures, unit)}, "
+    for shown, (what, place) in zip(most_of(given, own), chosen, strict=True):
+        said = f"{what}: {in_words(scored.scores[place], structures, unit)}, "
         for first, (row, found) in enumerate(zip(shown.tolist(), drawn(shown), strict=True)):
             tiles.append(masked(cohort, row, given[row], found, "" if first else said))
     return tiles
 
 
-def _told(scored: Values, place: int, structures: Sequence[str], unit: str) -> str:
-    """ "Dice 0.912, HD95 2.100 mm", of each structure where there are several."""
+def most_of(given: Tensor, own: Sequence[Tensor]) -> list[Tensor]:
+    """Of each patient's rows (own) equally many, at most `SLICES`: those with most of the given mask, in order."""
+    count, chosen = min([SLICES, *map(len, own)]), []
+    for rows in own:
+        area = (given[rows] > 0).flatten(1).sum(dim=1)
+        chosen.append(rows[area.argsort(descending=True, stable=True)[:count].sort().values])
+    return chosen
+
+
+def in_words(scores: NDArray[np.float64], structures: Sequence[str], unit: str) -> str:
+    """A patient's scores (C, 2): "Dice 0.912, HD95 2.100 mm", of each structure where there are several."""
     names = structures if len(structures) > 1 else [""]
     parts = []
     for c, name in enumerate(names):
-        dice, far = (float(value) for value in scored.scores[place, c])
+        dice, far = (float(value) for value in scores[c])
         of = f" {name}" if name else ""
         parts.append(f"Dice{of} {number(dice)}, HD95{of} {number(far)}{f' {unit}' if far == far else ''}")
     return ", ".join(parts)

@@ -5,29 +5,27 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from evaluation.drawing import Picture
-from evaluation.figures import Curve, learning_curves, roc_curves
 from evaluation.floors import MEAN_MASK
-from evaluation.histograms import Counts, count
+from evaluation.outside_page import Beyond, outside_page
 from evaluation.overlap import measures
-from evaluation.panels import parts
-from evaluation.patients import by_class, characteristics, intensities
-from evaluation.protocols import Evidence, Table
+from evaluation.patients import by_class, characteristics
+from evaluation.protocols import Evidence
 from evaluation.report import Command, Left, Quarantined, SitePage, SplitCount, Withdrawn, site_page
 from evaluation.rows import MEASURES, score_rows
 from evaluation.statement_page import MechanismAudit, MembershipRow, site_statement
-from federation.conversation import newest
 from pipelines.cohort.cohort import Cohort
 from pipelines.cohort.targets import Target, targets
+from pipelines.site.adapted import EVERYBODY, adapted_lines, adapted_sheets, evidence, evidence_of, read_lines
 from pipelines.site.admit import cohort_of, rejected_studies
 from pipelines.site.attack import found_at_home
+from pipelines.site.curves import drawn, methods_of
 from pipelines.site.harmony import own_harmony
 from pipelines.site.hospital import SPLITS, Done, Hospital, keyed
 from pipelines.site.inversion import inversion_sheets
@@ -44,7 +42,7 @@ from pipelines.site.withdrawn import knew, known_outside
 from pipelines.store import DiskFolder
 from privacy import ledger as book
 from privacy.events import describe
-from privacy.message import Call, Json, Message, as_list, as_mapping, from_bytes
+from privacy.message import Call, Json, Message, as_list, from_bytes
 from privacy.statement import markdown, to_json
 
 PAGE, STATEMENT = "report.html", "statement.md"
@@ -56,60 +54,26 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
 
     Facts: `title`, `run`, `date`, `cohort`, `reference`, `copies`, `excluded`, `unmatched_exclusions`, and `methods`,
     each with `label`, `train_run`, `checkpoint` and `best`. Where the methods outline: `structures`, their names;
-    `target`, which masks they are; `window`, as in `evaluate`. Returns also the names of earlier runs that patients had
-    a part in who are excluded now.
+    `target`, which masks they are; `window`, as in `evaluate`. Of a hospital outside the federation: `lines`, each with
+    `label` and `run`; `names` of the classes; and `field`, as in `RunPage`. Returns also the names of earlier runs that
+    patients had a part in who are excluded now.
     """
     facts = message.facts
-    cohort = cohort_of(hospital, str(facts["cohort"]))
-    methods = _methods(facts)
-    tables = _own_tables(hospital, methods, facts)
-    learnt = learnt_of(facts)
+    here = _here(hospital, facts)
     lines = [line for line in book.lines(hospital.ledger) if not line.get("torn")]
     delta = float(str(facts.get("delta", DELTA)))
     said = own_statement(
         hospital, lines, delta=delta, unit=str(facts.get("unit", "patient")), audit=_audit(facts.get("audit"))
     )
-    stated = to_json(said)
-    known = knew(hospital)
-    words, features = measured(kind_of(cohort)), features_of(cohort)
-    positive = (cohort.labels == 1).numpy()
-    notes = noted(hospital, methods)
-    page = SitePage(
-        title=str(facts["title"]),
-        site=hospital.name,
-        run=str(facts["run"]),
-        date=str(facts["date"]),
-        simulation=True,
-        reference=str(facts["reference"] or ""),
-        splits=tuple(split_counts(cohort)),
-        scores=score_rows(
-            tables,
-            reference=str(facts["reference"]) if facts["reference"] in tables else None,
-            measures=measures(learnt.structures) if learnt.structures else MEASURES,
-        ),
+    stated, known = to_json(said), knew(hospital)
+    page = replace(
+        _page(hospital, here, facts),
         left=tuple(left(hospital, lines, delta=delta)),
-        quarantine=tuple(
-            Quarantined(r.study, r.reason, r.meaning) for r in rejected_studies(hospital, str(facts["cohort"]))
-        ),
-        images=(
-            *([by_class(features, positive, examples=words.examples)] if features else []),
-            *image_sheets(cohort, None if learnt.target is None else targets(cohort, learnt.target)),
-        ),
-        maps=_sheets(hospital, cohort, methods, facts),
-        pictures=(*_rocs(hospital.name, tables, facts), *_curves(hospital, facts), *_intensities(cohort)),
-        words=words,
         withdrawn=Withdrawn(_count(facts, "excluded"), _count(facts, "unmatched_exclusions"), known),
-        characteristics=characteristics(features, positive),
-        commands=_commands(hospital, methods),
         statement=site_statement(stated),
-        harmony=own_harmony(hospital, cohort, str(facts["cohort"]), [str(s) for s in as_list(facts.get("spaces"))]),
-        membership=tuple(_attacks(hospital, methods)),
-        noted=notes.pictures,
-        warnings=notes.warnings,
-        structures=learnt.structures,
     )
     DiskFolder(hospital.root).write(STATEMENT, markdown(said).encode())
-    text = site_page(page).encode()
+    text = (_beyond(page, here, facts) if here.outside else site_page(page)).encode()
     DiskFolder(hospital.root).write(PAGE, text)
     head = book.head(hospital.ledger)
     reply: dict[str, Json] = {
@@ -121,6 +85,74 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
         "ledger": [head.lines, head.sha256],  # whoever keeps it can prove that history was not rewritten
     }
     return Done(Message({}, reply), describe(hospital.counts))
+
+
+class Here(NamedTuple):
+    """What a page is of. splits: their names. methods: of a run that it took part in; lines: what is kept of the lines
+    of one that it did not.
+    """
+
+    cohort: Cohort
+    splits: Sequence[str]
+    methods: Sequence[dict[str, Json]]
+    lines: Mapping[str, Message]
+    outside: bool
+
+
+def _here(hospital: Hospital, facts: Mapping[str, Json]) -> Here:
+    cohort, outside = cohort_of(hospital, str(facts["cohort"])), "lines" in facts
+    if not outside:
+        return Here(cohort, SPLITS, methods_of(facts), {}, outside)
+    whole = replace(cohort, split=torch.zeros_like(cohort.split))
+    return Here(whole, EVERYBODY, (), read_lines(hospital, facts), outside)
+
+
+def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json]) -> SitePage:
+    """All but what the ledger says."""
+    cohort, methods, learnt, name = here.cohort, here.methods, learnt_of(facts), str(facts["cohort"])
+    of_lines = evidence(hospital, here.lines, int(str(facts["copies"])))
+    tables = {**_own_tables(hospital, methods, facts), **of_lines}
+    words, features = measured(kind_of(cohort)), features_of(cohort)
+    positive = (cohort.labels == 1).numpy()
+    notes = noted(hospital, methods)
+    return SitePage(
+        title=str(facts["title"]),
+        site=hospital.name,
+        run=str(facts["run"]),
+        date=str(facts["date"]),
+        simulation=True,
+        reference=str(facts["reference"] or ""),
+        splits=tuple(split_counts(cohort, here.splits)),
+        scores=score_rows(
+            tables,
+            reference=str(facts["reference"]) if facts["reference"] in tables else None,
+            measures=measures(learnt.structures) if learnt.structures else MEASURES,
+        ),
+        left=(),
+        quarantine=tuple(Quarantined(r.study, r.reason, r.meaning) for r in rejected_studies(hospital, name)),
+        images=(
+            *([by_class(features, positive, examples=words.examples)] if features else []),
+            *image_sheets(cohort, None if learnt.target is None else targets(cohort, learnt.target), here.splits),
+        ),
+        maps=_sheets(hospital, cohort, methods, facts),
+        pictures=drawn(hospital, cohort, here.splits, tables, facts),
+        words=words,
+        characteristics=characteristics(features, positive),
+        commands=_commands(hospital, methods),
+        harmony=own_harmony(hospital, cohort, name, [str(s) for s in as_list(facts.get("spaces"))]),
+        membership=tuple(_attacks(hospital, methods)),
+        noted=notes.pictures,
+        warnings=notes.warnings,
+        structures=learnt.structures,
+    )
+
+
+def _beyond(page: SitePage, here: Here, facts: Mapping[str, Json]) -> str:
+    """The page of a hospital outside the federation."""
+    target, structures = learnt_of(facts)
+    went = adapted_lines(here.lines, here.cohort, target, [str(name) for name in as_list(facts["names"])])
+    outlines = tuple(adapted_sheets(here.lines, here.cohort, target, structures))
+    return outside_page(page, Beyond(went, str(facts["field"]), outlines))
 
 
 def _sheets(
@@ -199,10 +231,10 @@ def _commands(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> tupl
     return (*([Command(use, "\n".join(lines))] if lines else []), Command(out, line))
 
 
-def split_counts(cohort: Cohort) -> list[SplitCount]:
+def split_counts(cohort: Cohort, splits: Sequence[str] = SPLITS) -> list[SplitCount]:
     """Patients, images and positive images of each split."""
     found = []
-    for number, split in enumerate(SPLITS):
+    for number, split in enumerate(splits):
         chosen = cohort.split == number
         patients = len(torch.unique(cohort.patient[chosen]))
         found.append(SplitCount(split, patients, int(chosen.sum()), int(cohort.labels[chosen].sum())))
@@ -223,59 +255,6 @@ def _own_tables(
         if not folder.has(name):
             continue  # the central baseline: no model of this hospital's own
         kept = from_bytes(folder.read(name)).tensors
-        if (values := read_kept(kept)) is not None:
-            tables[str(method["label"])] = {own: own_sums(hospital, values, copies)}
-            low = low or read_kept(kept, FLOOR)
-            continue
-        y, patient = kept["y"].numpy(), kept["patient"].numpy()
-        counts = count(
-            y,
-            kept["probabilities"].numpy(),
-            patient,
-            copies=copies,
-            seed=hospital.bootstrap_seed(),
-            site=hospital.name,
-        )
-        tables[str(method["label"])] = {own: counts}
+        tables[str(method["label"])] = {own: evidence_of(hospital, kept, copies)}
+        low = low or read_kept(kept, FLOOR)
     return {**tables, MEAN_MASK: {own: own_sums(hospital, low, copies)}} if low is not None else tables
-
-
-def _rocs(site: str, tables: Mapping[str, Table], facts: Mapping[str, Json]) -> list[Picture]:
-    own = {method: table[site, site] for method, table in tables.items()}
-    order, lines = _order(facts), {m: counts.scores[0, 0] for m, counts in own.items() if isinstance(counts, Counts)}
-    return [
-        roc_curves({site: {name: lines[name] for name in names}}, order=order, part=part)
-        for part, names in parts([name for name in order if name in lines], str(facts["reference"]))
-    ]
-
-
-def _order(facts: Mapping[str, Json]) -> list[str]:
-    """All methods of the run, so that each looks here as on the coordinator's page."""
-    return [str(method["label"]) for method in _methods(facts)]
-
-
-def _methods(facts: Mapping[str, Json]) -> list[dict[str, Json]]:
-    return [method for method in as_list(facts["methods"]) if isinstance(method, dict)]
-
-
-def _curves(hospital: Hospital, facts: Mapping[str, Json]) -> list[Picture]:
-    """Validation losses here, by round, from what this hospital remembers."""
-    curves: dict[str, Curve] = {}
-    for method in _methods(facts):
-        losses = as_mapping(newest(hospital.conversation(str(method["train_run"]))).facts.get("losses"))
-        finite = {int(r): float(str(v)) for r, v in losses.items() if v is not None}
-        if finite:
-            curves[str(method["label"])] = Curve(tuple(sorted(finite)), tuple(finite[r] for r in sorted(finite)))
-    return [
-        learning_curves({hospital.name: {name: curves[name] for name in names}}, order=_order(facts), part=part)
-        for part, names in parts(list(curves), str(facts["reference"]))
-    ]
-
-
-def _intensities(cohort: Cohort) -> list[Picture]:
-    values: dict[str, NDArray[np.generic]] = {}
-    for number, split in enumerate(SPLITS):
-        images = cohort.images[cohort.split == number]
-        if len(images) and cohort.images.dim() > 2:
-            values[split] = images[images != 0].numpy()
-    return [intensities(values, unit=cohort.unit)] if values else []

@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
+import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
@@ -23,9 +26,11 @@ from personalize.adaptation import Adapted
 from personalize.adaptation_baselines import ensemble, tent
 from personalize.adaptation_rotation import Turned
 from personalize.adaptation_turns import train_at_test
+from personalize.routing import coefficients
 from personalize.routing_outside import route as routed
 from pipelines.cohort.cohort import Cohort
 from pipelines.route_settings import How
+from pipelines.site.adapted import account, file_of, mixed, outlined
 from pipelines.site.hospital import COHORT, SPLITS, Done, Hospital, all_rows, read_cohort_file
 from pipelines.site.learn import Opening, opening
 from pipelines.site.limits import copies_of
@@ -66,10 +71,17 @@ def route(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
     rows = all_rows(cohort, hospital.device, start.target)
     if not len(rows.y):
         raise Refused("no_test_patients")
-    made, adapted = _made(how, experts, rows.x, start.task, seed)
-    tensors, home = _scored(hospital, start.task, cohort, rows, made, copies)
-    name = f"{call.run.rpartition('/')[2]}.safetensors"
-    DiskFolder(hospital.root / "scores").write(name, to_bytes(Message(home, _account(facts, adapted))))
+    if tuple(rows.x.shape[1:]) != start.task.inputs:
+        raise Refused("malformed_route") from ValueError(f"the models are for images {start.task.inputs}, not for ours")
+    try:
+        came = _came(how, experts, rows.x, start.task, seed)
+    except ValueError as error:
+        raise Refused("malformed_route") from error
+    before = list(experts.values())[-1] if came.adapted is not None else None
+    tensors, home = _scored(hospital, start.task, cohort, rows, came.made, copies, before)
+    told_of = account(facts, came.adapted, came.layers)
+    kept_here = to_bytes(Message({**home, **came.mixed}, told_of))
+    DiskFolder(hospital.root / "scores").write(file_of(call.run), kept_here)
     seen = looked_at(str(facts["cohort"]), dict.fromkeys(SPLITS, "a model was adapted to their images"))
     return Done(Message(tensors), describe(NON_PRIVATE), Message({}, seen))
 
@@ -87,6 +99,8 @@ def _willing(hospital: Hospital) -> None:
 def _said(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[How, int, int]:
     """The way, the number of bootstrap copies, and the seed of this line here. Raises: Refused: `malformed_route`."""
     try:
+        if missing := [key for key in ("cohort", "experts") if key not in facts]:
+            raise ValueError(f"nothing is said of {', '.join(missing)}")
         how = HOW.validate_json(json.dumps(facts["how"]), strict=True)
         return how, copies_of(facts), derived(int(str(facts["seed"])), hospital.name, str(facts["line"]))
     except (KeyError, ValueError) as error:
@@ -118,34 +132,55 @@ Made = nn.Module | Tensor | Sequence[nn.Module]
 """One network; or what was predicted, (n, classes, *spatial); or networks whose scores are averaged."""
 
 
-def _made(how: How, experts: Mapping[str, nn.Module], x: Tensor, task: Task, seed: int) -> tuple[Made, Adapted | None]:
+class Came(NamedTuple):
+    """What a way made of the models. adapted: how, where anything was. layers, mixed: names of the layers of a network
+    that models were mixed into, and their coefficients, as `pipelines.site.adapted` keeps them.
+    """
+
+    made: Made
+    adapted: Adapted | None = None
+    layers: tuple[str, ...] = ()
+    mixed: Mapping[str, Tensor] = MappingProxyType({})
+
+
+def _came(how: How, experts: Mapping[str, nn.Module], x: Tensor, task: Task, seed: int) -> Came:
     """What a way makes of the models and of all images. Raises: ValueError: they do not go together."""
     models = list(experts.values())
     if how.name == "average":
-        return models, None
+        return Came(models)
     if how.name == "ensemble":
-        return ensemble(models), None
+        return Came(ensemble(models))
     if how.name == "as_trained":
-        return models[-1], None
+        return Came(models[-1])
     if how.name == "tent":
         module, adapted = tent(models[-1], x, how, kind=task.kind, seed=seed)
-        return (module if adapted.probabilities is None else adapted.probabilities), adapted
+        return Came(module if adapted.probabilities is None else adapted.probabilities, adapted)
     if how.name == "ttt":
         if not isinstance(models[-1], Turned):
             raise ValueError("ttt needs a network with a head for turns, of fedavg_turns")
-        return train_at_test(models[-1], x, how, kind=task.kind, seed=seed)
-    module, adapted = routed(models, x, how, kind=task.kind, seed=seed)
-    return (module if adapted.probabilities is None else adapted.probabilities), adapted
+        return Came(*train_at_test(models[-1], x, how, kind=task.kind, seed=seed))
+    network, adapted = routed(models, x, how, kind=task.kind, seed=seed)
+    by_image = torch.cat([coefficients(network, part) for part in torch.split(x, how.batch)])
+    made = network if adapted.probabilities is None else adapted.probabilities
+    return Came(made, adapted, tuple(network.layers), mixed(by_image))
 
 
 def _scored(
-    hospital: Hospital, task: Task, cohort: Cohort, rows: Rows, made: Made, copies: int
+    hospital: Hospital,
+    task: Task,
+    cohort: Cohort,
+    rows: Rows,
+    made: Made,
+    copies: int,
+    before: nn.Module | None,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """What leaves, and what stays: of single patients."""
+    """What leaves, and what stays: of single patients. before: the model that was adapted, for pictures of masks."""
     if task.kind == "segmentation":
-        found = [compared(cohort, rows, masks, task.classes) for masks in _answers(task, made, rows.x)]
+        drawn = _answers(task, made, rows.x)
+        found = [compared(cohort, rows, masks, task.classes) for masks in drawn]
         mean = found[0] if len(found) == 1 else averaged(found)
-        return told(hospital, mean, None, copies), kept(mean, None)
+        seen = outlined(cohort, rows, drawn[0], mean, before, task) if len(drawn) == 1 else {}
+        return told(hospital, mean, None, copies), {**kept(mean, None), **seen}
     if not isinstance(made, nn.Module | Tensor):
         raise Refused("malformed_route") from ValueError("an average of scores is for masks; say ensemble")
     p = (task.probabilities(made, rows.x) if isinstance(made, nn.Module) else made).cpu()
@@ -168,12 +203,3 @@ def averaged(found: Sequence[Values]) -> Values:
     known = np.isfinite(scores).sum(axis=0)
     mean = np.where(known > 0, np.nansum(scores, axis=0) / np.maximum(known, 1), np.nan)
     return replace(found[0], scores=np.round(mean * GRID) / GRID)
-
-
-def _account(facts: Mapping[str, Json], adapted: Adapted | None) -> dict[str, Json]:
-    """How the adaptation went, for the hospital itself."""
-    said: dict[str, Json] = {"line": facts["line"], "experts": facts["experts"]}
-    if adapted is not None:
-        shares: list[Json] = [list(one) for one in adapted.shares]
-        said |= {"losses": list(adapted.losses), "shares": shares, "epoch": adapted.epoch, "why": adapted.why}
-    return said

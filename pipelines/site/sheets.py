@@ -27,14 +27,14 @@ TILES = 12
 COMPARED = 6  # lesions that are shown by all methods
 
 
-def image_sheets(cohort: Cohort, given: torch.Tensor | None = None) -> list[Picture]:
+def image_sheets(cohort: Cohort, given: torch.Tensor | None = None, splits: Sequence[str] = SPLITS) -> list[Picture]:
     """A contact sheet per split: slices with a lesion first, a patient each. given: (n, *spatial), masks that are
     learnt: then slices with a mask come first, and it is outlined.
     """
     sheets: list[Picture] = []
     if cohort.images.dim() < 4:  # lines of a table
         return sheets
-    for number, split in enumerate(SPLITS):
+    for number, split in enumerate(splits):
         index = _examples(cohort, number, given)
         if index and given is None:
             tiles = [_tile(cohort, i) for i in index]

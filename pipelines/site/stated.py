@@ -20,6 +20,7 @@ from privacy.events import NON_PRIVATE, Declared, Event, composed, known
 from privacy.gate import Refused
 from privacy.meaning import loss
 from privacy.message import Json, Malformed, as_mapping
+from privacy.policy import OUTSIDE as BEYOND
 from privacy.policy import SITES
 from privacy.statement import Audit, Details, Statement
 from privacy.stating import statement
@@ -31,6 +32,9 @@ OUTSIDE = (
     "made-up images, outside any guarantee: their synthesis had no noise, or they were selected by looking at "
     "patients' images (the rule raw), which is an extra defence and no guarantee"
 )
+TO = " to outside"
+"""After the name of a request whose answer hospitals outside the federation got."""
+TO_OUTSIDE = "its model, handed to hospitals outside the federation"
 FORGOTTEN = (
     "images, outside any guarantee: made-up ones, or those of patients as they are; which cannot be told any more, "
     "because what this hospital remembered of them is gone"
@@ -71,7 +75,7 @@ def contents(hospital: Hospital, lines: Lines) -> Mapping[str, str]:
         of += [] if run in of else [run]
     named = [text if len(runs) == 1 else f"{text} ({', '.join(of)})" for text, of in runs.items()]
     handed = {request: _handed(request, lines) for request in ("introduce", "train")}
-    return {**CONTENTS, **handed, "sample": "; ".join(named) or CONTENTS["sample"]}
+    return {**CONTENTS, **handed, "export": _exported(lines), "sample": "; ".join(named) or CONTENTS["sample"]}
 
 
 def _handed(request: str, lines: Lines) -> str:
@@ -83,6 +87,13 @@ def _handed(request: str, lines: Lines) -> str:
     all_of_them = len(runs) == len({str(line.get("run")) for line in left})
     names = "" if all_of_them else f" ({', '.join(runs)})"
     return f"{CONTENTS[request]}; handed on to all other sites{names}"
+
+
+def _exported(lines: Lines) -> str:
+    """What replies to `export` hold, by who gets them."""
+    sent = [line for line in lines if line.get("request") == "export" and not line.get("refused")]
+    told = {TO_OUTSIDE if line.get("recipient") == BEYOND else CONTENTS["export"]: None for line in sent}
+    return "; ".join(told) or CONTENTS["export"]
 
 
 def _shared(line: Mapping[str, Json], remembered: Mapping[str, Json]) -> str:
@@ -125,17 +136,25 @@ def _details(hospital: Hospital, run: str, learnt: Mapping[str, Json]) -> Detail
 
 
 def left(hospital: Hospital, lines: Lines, *, delta: float) -> list[Left]:
-    """The ledger, summed by request in the order in which requests first came, with what each cost."""
-    about, charged = contents(hospital, lines), dict[str, list[Event]]()
+    """The ledger, summed by request in the order in which requests first came, with what each cost. What went to
+    hospitals outside the federation has an entry of its own.
+    """
+    about, charged = dict(contents(hospital, lines)), dict[str, list[Event]]()
+    about |= {"export": CONTENTS["export"], f"export{TO}": TO_OUTSIDE}
     for line, event in book.charged(lines):
-        charged.setdefault(str(line["request"]), []).append(event)
+        charged.setdefault(_named(line), []).append(event)
     sums: dict[str, Left] = {}
     for line in lines:
-        request = str(line["request"])
+        request = _named(line)
         entry = sums.setdefault(request, Left(hospital.name, request, 0, 0, content=about.get(request, "")))
         size = int(str(line["bytes"]))
         sums[request] = replace(entry, messages=entry.messages + (line["refused"] is None), bytes=entry.bytes + size)
     return [replace(entry, epsilon=_text(charged.get(request, []), delta)) for request, entry in sums.items()]
+
+
+def _named(line: Mapping[str, Json]) -> str:
+    """The request, and whether its answer went to hospitals outside the federation."""
+    return f"{line['request']}{TO if line.get('recipient') == BEYOND else ''}"
 
 
 def _text(events: Sequence[Event], delta: float) -> str:

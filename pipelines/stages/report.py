@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,11 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from evaluation.floors import FLOORS, with_floor
-from evaluation.gains import rounds_to_reach
 from evaluation.overlap import measures
 from evaluation.report import (
     Command,
     Knew,
     Left,
-    MethodCost,
     Missing,
     RunPage,
     SiteCounts,
@@ -29,28 +26,32 @@ from evaluation.report import (
     coordinator_page,
 )
 from evaluation.rows import MEASURES, gain_rows, outside_rows, score_rows, scores_csv, to_json
-from evaluation.statement_page import MechanismAudit, MembershipRow, site_statement
+from evaluation.statement_page import MechanismAudit, site_statement
 from pipelines.door import to_plain
 from pipelines.harmonize_settings import RAW
 from pipelines.privacy_settings import AnyPrivacy, PatientLevel
 from pipelines.runner import Stage
-from pipelines.site.attack import from_plain
 from pipelines.site.hospital import SPLITS
 from pipelines.site.page import DELTA
 from pipelines.site.ready import READY
 from pipelines.site.segmenting import measured
+from pipelines.stages.attacked import inversion, membership
+from pipelines.stages.costs import costs, whole
+from pipelines.stages.costs import lowest_loss as lowest_loss
+from pipelines.stages.costs import reached as reached
 from pipelines.stages.evaluate import window_of
 from pipelines.stages.evidence import read_floor, read_tables
 from pipelines.stages.harmony import harmony
 from pipelines.stages.pictures import pictures
 from pipelines.stages.spaces import homes, homes_of
+from pipelines.stages.strangers import counts, field, questions, read_homes
 from pipelines.stages.train import CENTRAL
 from pipelines.stages.world import World
 from pipelines.store import digest, read_manifest, short
 from privacy.message import Json, Message, as_list, as_mapping
 from privacy.statement import from_json, markdown
 
-VERSION = 7
+VERSION = 8
 PAGE = "report.html"
 
 
@@ -67,7 +68,9 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     tables = read_tables(inputs["evaluate"], copies=config.evaluate.copies, seed=config.seed)
     audits = json.loads((inputs["audit"] / "audits.json").read_text())
     said = _ask_sites(world, inputs, trained, audits["mechanism"])
-    (out / "sites.json").write_text(json.dumps({site: facts["page"] for site, facts in said.items()}))
+    strange, everybody = _ask_outside(world, inputs, audits["mechanism"]), dict(sorted(said.items()))
+    everybody |= strange
+    (out / "sites.json").write_text(json.dumps({site: facts["page"] for site, facts in everybody.items()}))
     reference = config.evaluate.reference if config.evaluate.reference in tables else None
     structures = config.task.names[1:] if config.task.target else ()
     scored = measures(structures) if structures else MEASURES
@@ -86,8 +89,8 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         sites=tuple(_counts(site, facts, said[site]) for site, facts in sorted(cohorts.items())),
         scores=rows,
         gains=gain_rows(tables, reference=reference, measures=scored) if reference else (),
-        methods=tuple(_costs(trained, said, config.evaluate.reference)),
-        left=tuple(_left(site, entry) for site, facts in sorted(said.items()) for entry in as_list(facts["left"])),
+        methods=tuple(costs(trained, said, config.evaluate.reference)),
+        left=tuple(_left(site, entry) for site, facts in everybody.items() for entry in as_list(facts["left"])),
         missing=tuple(_missing(trained, json.loads((inputs["evaluate"] / "refused.json").read_text()))),
         stages=tuple(_state(name, folder) for name, folder in inputs.items()),
         settings=json.dumps(without_patients(to_plain(config)), indent=1),
@@ -97,15 +100,18 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         words=measured(config.images.kind),
         structures=structures,
         outside=outside,
-        statements=tuple(site_statement(facts["statement"]) for _, facts in sorted(said.items())),
+        strangers=tuple(counts(read_homes(inputs["route"]), strange)) if strange else (),
+        field=field(config) if strange else "",
+        statements=tuple(site_statement(facts["statement"]) for facts in everybody.values()),
         audits=(TypeAdapter(MechanismAudit).validate_python(audits["mechanism"]),) if audits["mechanism"] else (),
-        membership=tuple(_attack(one) for one in audits["membership"]),
+        membership=tuple(membership(one) for one in audits["membership"]),
+        inversion=tuple(row for one in audits["inversion"] for row in inversion(one)),
         harmony=harmony(world, inputs),
     )
-    stated = {site: facts["statement"] for site, facts in sorted(said.items())}
+    stated = {site: facts["statement"] for site, facts in everybody.items()}
     (out / "statement.json").write_text(json.dumps(stated, indent=1))
     (out / "statement.md").write_text("\n".join(markdown(from_json(one)) for one in stated.values()))
-    heads = {site: facts["ledger"] for site, facts in sorted(said.items())}
+    heads = {site: facts["ledger"] for site, facts in everybody.items()}
     (out / "ledgers.json").write_text(json.dumps(heads, indent=1))
     text = coordinator_page(page)
     (out / PAGE).write_text(text)
@@ -132,15 +138,9 @@ def _ask_sites(
         ]
 
     facts: dict[str, Json] = {
-        "title": config.title or config.name,
-        "run": config.name,
+        **_common(world, audit),
         "reference": config.evaluate.reference,
-        "copies": config.evaluate.copies,
         "spaces": list(config.harmonize.translate) if config.harmonize else [],
-        "delta": config.privacy.delta if isinstance(config.privacy, PatientLevel) else DELTA,
-        "unit": config.privacy.unit if isinstance(config.privacy, PatientLevel) else "patient",
-        "audit": audit,
-        **_learnt(world),
     }
     asked = {
         site: Message({}, {**facts, "methods": methods(site), **_of_ingest(cohorts[site]), "date": world.now()})
@@ -152,6 +152,31 @@ def _ask_sites(
     known = {**facts, "sites": used, "version": VERSION}
     replies = world.ask_all(world.run(f"report-{short(digest(known))}"), "report", asked)
     return {site: reply.facts for site, reply in replies.items()}
+
+
+def _ask_outside(world: World, inputs: Mapping[str, Path], audit: Json) -> dict[str, Mapping[str, Json]]:
+    """The same of hospitals outside the federation, of their own lines."""
+    if "route" not in inputs:
+        return {}
+    own = {site: {**_common(world, audit), **asked} for site, asked in questions(world, inputs["route"]).items()}
+    known: Json = {"sites": dict(own), "version": VERSION}
+    run_ = world.run(f"report-{short(digest(known))}")
+    messages = {site: Message({}, {**facts, "date": world.now()}) for site, facts in own.items()}
+    return {site: reply.facts for site, reply in sorted(world.beyond().ask_all(run_, "report", messages).items())}
+
+
+def _common(world: World, audit: Json) -> dict[str, Json]:
+    """What every hospital's page needs to know."""
+    config = world.config
+    return {
+        "title": config.title or config.name,
+        "run": config.name,
+        "copies": config.evaluate.copies,
+        "delta": config.privacy.delta if isinstance(config.privacy, PatientLevel) else DELTA,
+        "unit": config.privacy.unit if isinstance(config.privacy, PatientLevel) else "patient",
+        "audit": audit,
+        **_learnt(world),
+    }
 
 
 def _learnt(world: World) -> dict[str, Json]:
@@ -206,50 +231,11 @@ def _counts(site: str, facts: Mapping[str, Any], said: Mapping[str, Json]) -> Si
     return SiteCounts(site, splits, dict(facts["rejected_by_reason"]), withdrawn)
 
 
-def _costs(trained: list[Any], said: Mapping[str, Mapping[str, Json]], reference: str | None) -> Iterator[MethodCost]:
-    """What each method cost, by the sites' ledgers. One site's bytes are the largest."""
-    lowest = next((lowest_loss(result) for result in trained if result["label"] == reference), None)
-    for result in trained:
-        sent = [_number(as_mapping(facts["sent"]).get(result["train_run"], 0)) for facts in said.values()]
-        received = 0 if result["name"] == CENTRAL else result["received"]  # nothing is sent to sites for it
-        yield MethodCost(
-            result["label"],
-            result["parameters"],
-            max(sent, default=0),
-            received,
-            result["rounds"],
-            total=sum(sent) + received * len(sent),
-            reached=None if lowest is None else reached(result, lowest),
-        )
-
-
-def lowest_loss(result: Mapping[str, Any]) -> float | None:
-    """The lowest validation loss over all sites of any round; None without one."""
-    return min((float(loss) for loss in result["totals"].values() if math.isfinite(loss)), default=None)
-
-
-def reached(result: Mapping[str, Any], lowest: float) -> int | None:
-    """The first round of a method whose aggregated validation loss is at most `lowest`."""
-    losses = [result["totals"].get(str(number), math.inf) for number in range(1, result["rounds"] + 1)]
-    return rounds_to_reach([-loss for loss in losses], -lowest)
-
-
 def _left(site: str, entry: Json) -> Left:
     facts = as_mapping(entry)
     request = str(facts["request"])
     content, epsilon = str(facts["content"]), str(facts["epsilon"])
-    return Left(site, request, _number(facts["messages"]), _number(facts["bytes"]), epsilon=epsilon, content=content)
-
-
-def _attack(said: Mapping[str, Any]) -> MembershipRow:
-    """An attack that a hospital told of, or that it made and kept to itself."""
-    if said["found"] is None:
-        nan, note = float("nan"), "computed, and kept on the hospital's own page: it has no noise"
-        note = f"not made: {said['refused']}" if said.get("refused") else note
-        return MembershipRow(said["site"], said["method"], nan, nan, nan, nan, 0, 0, note)
-    found = from_plain(said["found"])
-    numbers = (found.auc, found.low, found.high, found.control_auc, found.members, found.others)
-    return MembershipRow(said["site"], said["method"], *numbers, found.reason or "")
+    return Left(site, request, whole(facts["messages"]), whole(facts["bytes"]), epsilon=epsilon, content=content)
 
 
 def _missing(trained: list[Any], refused: list[Any]) -> list[Missing]:
@@ -278,14 +264,11 @@ def _commands(world: World) -> tuple[Command, ...]:
     )
 
 
-def _number(value: Json) -> int:
-    return value if isinstance(value, int) else 0
-
-
 def intact(world: World, artifact: Path) -> str | None:
     """Whether every site's own page is the one of this report: settings may have gone and come back."""
     for site, page in json.loads((artifact / "sites.json").read_text()).items():
-        reply = world.ask_one(world.run("holds"), "holds", site, {"page": page})
+        there = world.beyond() if site in world.outside.sites else world
+        reply = there.ask_one(world.run("holds"), "holds", site, {"page": page})
         if reply.facts["complaint"]:
             return f"{site}: {reply.facts['complaint']}"
     return None

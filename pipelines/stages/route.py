@@ -25,7 +25,7 @@ from pipelines.store import digest, short
 from privacy.message import Json, Message, Params, to_bytes
 from privacy.policy import OUTSIDE
 
-VERSION = 2
+VERSION = 3
 HOMES = "outside"
 """Folder of the artifact with what the outside hospitals said of their cohorts."""
 
@@ -64,10 +64,10 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
             for method in plan.methods(line).values():
                 if method not in models:
                     models[method] = _handed_out(world, json.loads((inputs["train"] / f"{method}.json").read_text()))
-            for site, reply in _routed(world, plan, label, line, models, homes):
+            for site, run_, reply in _routed(world, plan, label, line, models, homes):
                 name = f"{label}.{site}.safetensors"
                 (out / name).write_bytes(to_bytes(reply))
-                index.append({"label": label, "model_site": site, "test_site": site, "file": name})
+                index.append({"label": label, "model_site": site, "test_site": site, "file": name, "run": run_})
     (out / "index.json").write_text(json.dumps(index, indent=1))
     return {"scored": len(index), "models": write_offers(world.config, plan, models, out)}
 
@@ -113,8 +113,8 @@ def _routed(
     line: Line,
     models: Mapping[str, Mapping[str, Params]],
     homes: Mapping[str, Any],
-) -> Iterator[tuple[str, Message]]:
-    """Each outside hospital's scores by one line."""
+) -> Iterator[tuple[str, str, Message]]:
+    """Each outside hospital, the conversation with it, and its scores by one line."""
     needed, experts = plan.methods(line), dict[str, Params]()
     if PERSONAL in needed:
         experts |= models[needed[PERSONAL]]
@@ -134,7 +134,7 @@ def _routed(
         }
         made = hashlib.sha256(to_bytes(Message(tensors))).hexdigest()
         run_ = world.run(f"route-{short(digest({**facts, 'models': made, 'site': site, 'version': VERSION}))}")
-        yield site, world.beyond().ask_all(run_, "route", {site: Message(tensors, facts)})[site]
+        yield site, run_, world.beyond().ask_all(run_, "route", {site: Message(tensors, facts)})[site]
 
 
 def intact(world: World, artifact: Path) -> str | None:

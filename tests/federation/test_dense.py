@@ -254,13 +254,6 @@ def test_private_training_on_masks_without_noise_is_plain_training(algorithm, do
         assert composed(private[name].events) == composed(wanted)
 
 
-@pytest.fixture
-def doubles():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 def test_heads_of_methods_are_1x1_convolutions_and_a_projector_sees_pooled_features():
     task = rig.dense_task()
     fenda, rod = Fenda().network(task), FedRod().network(task)

@@ -51,7 +51,7 @@ class Ground:
 
 TABLES = Ground(rig.task(), SITES)
 MASKS = Ground(rig.dense_task(), SCENES)
-ON_MASKS = {"fedbn", "cusfl", "fedavg_turns"}  # of others a few rounds, see below: they keep and send the same
+ON_MASKS = {"fedbn", "cusfl", "fedavg_turns", "feddg"}  # of others a few rounds, see below: they keep and send the same
 METHODS = [
     pytest.param(one, methods.work_of(one, ADAM, SGD), ground, id=f"{one.name}{suffix}")
     for ground, suffix, chosen in ((TABLES, "", methods.names()), (MASKS, "-masks", ON_MASKS))

@@ -319,13 +319,6 @@ def test_a_constant_projection_is_called_collapsed():
     assert notes["collapsed"] == 1.0 and notes["between"] == pytest.approx(1.0)
 
 
-@pytest.fixture
-def doubles():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 QUIET = Protection(clip=1e4, sampling=1.0, views=1, noise=0.0, validation_noise=0.0, loss_bound=1e6, cut="c")
 
 

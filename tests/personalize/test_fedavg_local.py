@@ -6,41 +6,12 @@ import pytest
 
 import by_hand
 import rig
+from by_hand import tapped
 from federation.descent import Work
-from federation.engine import InProcess
 from federation.fedavg import FedAvg
 from federation.local import Local
 from federation.parameters import section
-from federation.rounds import Schedule
 from personalize.fedavg_local import FedAvgLocal
-
-
-class Tap:
-    """An engine that remembers the models in the replies that arrived, by round and site."""
-
-    def __init__(self, inner):
-        self.inner, self.sites, self.seen = inner, inner.sites, {}
-
-    def ask(self, call, messages, *, deadline_s=None):
-        answers = self.inner.ask(call, messages, deadline_s=deadline_s)
-        if call.request == "train":
-            self.seen |= {(call.round, site): section(r.tensors, "model") for site, r in answers.replies.items()}
-        return answers
-
-
-def run(algorithm, task=by_hand.CNN, sites=by_hand.IMAGES, lost=frozenset(), work=by_hand.ADAM, **options):
-    crew = rig.federation(algorithm, sites, task=task, work=work)
-    engine, states = Tap(rig.Lossy(InProcess(crew), lost)), []
-    rig.train(
-        algorithm,
-        crew,
-        task=task,
-        work=work,
-        schedule=Schedule(**{"rounds": 4, "quorum": 0.3, **options}),
-        engine=engine,
-        between=lambda outcome: states.append(outcome.state.tensors),
-    )
-    return states, engine.seen, {name: rig.final(hospital) for name, hospital in crew.items()}
 
 
 @pytest.mark.parametrize(
@@ -52,8 +23,8 @@ def test_what_travels_is_fedavgs_bit_for_bit(task, sites, weights, keep):
     """Every state and every reply, with sites away and replies lost."""
     work = Work(optimizer="adam", lr=0.02, batch=4, keep_optimizer=keep)
     options = {"lost": frozenset({(1, "a"), (3, "a")}), "participation": by_hand.PARTICIPATION, "work": work}
-    states, replies, _ = run(FedAvgLocal(weights=weights), task, sites, **options)
-    expected, sent, _ = run(FedAvg(weights=weights), task, sites, **options)
+    states, replies, _ = tapped(FedAvgLocal(weights=weights), task, sites, **options)
+    expected, sent, _ = tapped(FedAvg(weights=weights), task, sites, **options)
     assert len(states) == len(expected) == 5
     assert all(rig.equal(one, two) for one, two in zip(states, expected, strict=True))
     assert replies.keys() == sent.keys() and all(rig.equal(replies[key], sent[key]) for key in sent)
@@ -61,8 +32,8 @@ def test_what_travels_is_fedavgs_bit_for_bit(task, sites, weights, keep):
 
 @pytest.mark.parametrize("lost", [frozenset(), frozenset({(3, "a"), (4, "a"), (2, "b")})], ids=["", "lost"])
 def test_a_site_diagnoses_with_its_newest_model_that_was_merged(lost):
-    states, _, found = run(FedAvgLocal(), lost=lost)
-    _, sent, _ = run(FedAvg(), lost=lost)
+    states, _, found = tapped(FedAvgLocal(), lost=lost)
+    _, sent, _ = tapped(FedAvg(), lost=lost)
     for site in by_hand.IMAGES:
         newest = max(round_ for round_, name in sent if name == site)
         assert rig.equal(found[site], sent[newest, site])
@@ -71,12 +42,12 @@ def test_a_site_diagnoses_with_its_newest_model_that_was_merged(lost):
 
 def test_alone_it_is_local_training():
     one = {"a": by_hand.IMAGES["a"]}
-    assert rig.equal(run(FedAvgLocal(), sites=one)[2]["a"], run(Local(), sites=one)[2]["a"])
+    assert rig.equal(tapped(FedAvgLocal(), sites=one)[2]["a"], tapped(Local(), sites=one)[2]["a"])
 
 
 def test_a_site_that_never_took_part_diagnoses_with_what_it_receives():
     lost = frozenset((r, "a") for r in range(1, 5))
-    states, _, found = run(FedAvgLocal(), lost=lost)
+    states, _, found = tapped(FedAvgLocal(), lost=lost)
     assert rig.equal(found["a"], section(states[-1], "model"))
 
 

@@ -145,13 +145,6 @@ def test_what_makes_no_sense_is_refused():
     assert FedRod().complaints(FedRod().network(TASK), SGD, True) == []
 
 
-@pytest.fixture
-def doubles():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 def test_privately_without_noise_it_is_plain_training_and_every_round_asks_for_shares(doubles):
     """Same draws (all patients), huge clip, no noise, also of shares; the accesses are the same in every round."""
     sites = {"a": by_hand.alone(1), "b": by_hand.alone(2)}

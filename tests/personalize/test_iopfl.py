@@ -8,10 +8,8 @@ import torch
 import by_hand
 import rig
 from federation.descent import Work
-from federation.engine import InProcess
 from federation.fedavg import FedAvg
 from federation.parameters import section
-from federation.rounds import Schedule
 from federation.task import Task
 from personalize.fedavg_local import FedAvgLocal
 from personalize.iopfl import IopFL
@@ -25,32 +23,11 @@ KINDS = pytest.mark.parametrize(
 )
 
 
-class Tap:
-    """An engine that remembers the models in the replies that arrived, by round and site."""
-
-    def __init__(self, inner):
-        self.inner, self.sites, self.seen = inner, inner.sites, {}
-
-    def ask(self, call, messages, *, deadline_s=None):
-        answers = self.inner.ask(call, messages, deadline_s=deadline_s)
-        if call.request == "train":
-            self.seen |= {(call.round, site): section(r.tensors, "model") for site, r in answers.replies.items()}
-        return answers
-
-
-def run(algorithm, task=by_hand.CNN, sites=by_hand.IMAGES, lost=LOST, work=by_hand.ADAM, **options):
-    crew = rig.federation(algorithm, sites, task=task, work=work)
-    engine, states = Tap(rig.Lossy(InProcess(crew), lost)), []
-    rig.train(
-        algorithm,
-        crew,
-        task=task,
-        work=work,
-        schedule=Schedule(**{"rounds": 5, "quorum": 0.3, "participation": by_hand.PARTICIPATION, **options}),
-        engine=engine,
-        between=lambda outcome: states.append(section(outcome.state.tensors, "model")),
-    )
-    return states, engine.seen, {name: rig.final(hospital) for name, hospital in crew.items()}
+def run(algorithm, task=by_hand.CNN, sites=by_hand.IMAGES, lost=LOST, work=by_hand.ADAM, **schedule):
+    """`by_hand.tapped` with absent sites and lost replies unless told otherwise; of states only the models."""
+    schedule = {"rounds": 5, "participation": by_hand.PARTICIPATION, **schedule}
+    states, replies, found = by_hand.tapped(algorithm, task, sites, lost, work, **schedule)
+    return [section(state, "model") for state in states], replies, found
 
 
 @KINDS

@@ -134,13 +134,6 @@ def test_a_site_sees_its_contrasts_round_by_round_and_nobody_else_does():
     assert "previous" not in {name.split("/")[0] for name in outcome.state.tensors}
 
 
-@pytest.fixture
-def doubles():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 @pytest.mark.usefixtures("doubles")
 def test_private_training_without_noise_and_clipping_is_plain_training():
     sites = {"a": by_hand.alone(1), "b": by_hand.alone(2, 0.7)}

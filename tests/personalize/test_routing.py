@@ -16,12 +16,16 @@ from federation.task import Task
 from personalize.adaptation import adapt
 from personalize.routing import CONVOLUTIONS, Router, coefficients, routed, set_coefficients
 from personalize.routing_losses import Unsupervised
+from personalize.routing_outside import Routing, route
 
 FLAT = Task(UNet(width=4, levels=2), (1, 16, 16), 3, "segmentation")
 GROUPS = Task(UNet(width=4, levels=2, norm="group", dropout=0.3), (2, 16, 16), 2, "segmentation")
 SOLID = Task(UNet(width=4, levels=1), (1, 8, 8, 8), 2, "segmentation")
 CLASSES = Task(Cnn(widths=(8, 8), norm="batch"), (1, 12, 12), 3)
+TABLE = Task(Mlp(hidden=(6,)), (4,), 3)
+ONE_LOGIT = Task(Mlp(hidden=(6,), logits="one"), (4,), 2)
 TASKS = {"batch norm": FLAT, "group norm": GROUPS, "volumes": SOLID, "classification": CLASSES}
+TASKS |= {"table": TABLE, "one logit": ONE_LOGIT}
 EACH = pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 
 
@@ -217,6 +221,22 @@ def test_dropout_of_the_models_stays_off_and_thetas_is_on_only_while_it_adapts()
     set_coefficients(module, torch.ones(3))
     module.train()
     assert torch.equal(module(x).logits, module(x).logits)
+
+
+@pytest.mark.parametrize("mode", ["all", "online"])
+def test_thetas_dropout_follows_the_seed_and_leaves_torchs_own_generator_as_it_was(mode):
+    """Two hospitals that ask the same get the same, whatever their processes did before."""
+    experts, x, found = models(FLAT, 3), pictures(FLAT, 6), []
+    official = Routing(variant="official", mode=mode, epochs=1, lr=0.05, batch=3, radius=2)
+    for seed, before in ((5, 11), (5, 12), (6, 12)):
+        torch.manual_seed(before)
+        state = torch.get_rng_state()
+        module, adapted = route(experts, x, official, kind="segmentation", seed=seed)
+        assert torch.equal(torch.get_rng_state(), state)
+        found.append((adapted.losses, adapted.state["network.head.router.choose.weight"], logits(module, x)))
+    one, two, other = found
+    assert one[0] == two[0] and torch.equal(one[1], two[1]) and torch.equal(one[2], two[2])
+    assert one[0] != other[0]
 
 
 def test_coefficients_can_be_given_by_layer_and_taken_back():

@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
+from torch import Tensor
 
 from evaluation.masks import Values
 from evaluation.overlap import DICE, from_tensors
+from federation.models.unet import UNet
+from federation.task import Task
+from pipelines.cohort.phantom import PhantomSource
+from pipelines.cohort.prepare import Slices
+from pipelines.door import to_plain
 from pipelines.exits import Exit
 from pipelines.run import main as run
-from pipelines.site.route import averaged
+from pipelines.site.hospital import Hospital
+from pipelines.site.limits import COPIES, copies_of
+from pipelines.site.route import EXPERTS, HOW, averaged
+from pipelines.site.withdrawn import knew
+from pipelines.site.worker import worker
+from pipelines.site_settings import SiteSettings
 from pipelines_settings import BASE
 from privacy import ledger as book
-from privacy.message import from_bytes
+from privacy.gate import Refused
+from privacy.message import Call, Json, Message, from_bytes
 
 OPEN = {"recipients": ["coordinator", "outside"]}
 LINES = {
@@ -180,3 +198,174 @@ def test_parts_of_one_source_may_lie_inside_and_outside(tmp_path, monkeypatch):
         for site in ("one-1", "one-2", "one-3")
     }
     assert not (seen["one-1"] | seen["one-2"]) & seen["one-3"]
+
+
+# -- at the hospital, whatever a coordinator says ---------------------------------------------------------------------
+
+NAMES = ("north", "south", "*")
+SMALL = UNet(width=4, levels=1)
+OPENING: dict[str, Json] = {"label": "x", "algorithm": {"name": "fedavg"}, "work": {}, "seed": 0, "target": "gland"}
+OPENING |= {"model": {"name": "unet", "width": 4, "levels": 1}, "inputs": [1, 16, 16], "classes": 2}
+SAID: dict[str, Json] = {"personal": OPENING, "shared": OPENING, "experts": list(NAMES), "line": "x"}
+SAID |= {"how": {"name": "as_trained"}, "copies": 2, "seed": 0}
+RUNS = (f"r/x{number}" for number in itertools.count())
+GONE = object()
+
+
+def of(names: Iterable[str], channels: int = 1) -> dict[str, Tensor]:
+    """A network for images of 16 x 16 under each name."""
+    network = Task(SMALL, (channels, 16, 16), 2, "segmentation").network().state_dict()
+    return {f"{name}/{key}": value for name in names for key, value in network.items()}
+
+
+TENSORS = of(NAMES)
+
+
+def stranger(root: Path, scanner: str, seed: int, patients: int) -> tuple[Hospital, str]:
+    """A hospital that has read its patients, and the name of its cohort."""
+    source = PhantomSource(scanner=scanner, patients=patients, seed=seed, slices=4)
+    made = Hospital("west", root, SiteSettings(source=source), lambda: "2026-01-01T00:00:00Z")
+    asked: dict[str, Json] = {"images": to_plain(Slices(size=16, spacing_mm=4.0, centre="image")), "seed": 0}
+    asked["split"] = {"train": 0.5, "validation": 0.2, "test": 0.3}
+    return made, str(worker(made)(Call("r/ingest", 0, "ingest", {}), Message({}, asked)).facts["cohort"])
+
+
+@pytest.fixture(scope="module")
+def strangers(tmp_path_factory) -> list[tuple[Hospital, str]]:
+    """Two hospitals that have no patient in common."""
+    root = tmp_path_factory.mktemp("strangers")
+    return [stranger(root / "one", "D", 3, 6), stranger(root / "two", "A", 4, 8)]
+
+
+@pytest.fixture
+def own(strangers, tmp_path) -> tuple[Hospital, str]:
+    """A copy of the first one, to be written on."""
+    hospital, cohort = strangers[0]
+    shutil.copytree(hospital.root, tmp_path / "own")
+    return replace(hospital, root=tmp_path / "own"), cohort
+
+
+def asked(
+    hospital: Hospital, cohort: str, changes: Mapping[str, Any], tensors: Mapping[str, Tensor] = TENSORS
+) -> tuple[str, Message]:
+    """The run in which `route` was asked, and the answer."""
+    run_ = next(RUNS)
+    facts = {key: value for key, value in {**SAID, "cohort": cohort, **changes}.items() if value is not GONE}
+    return run_, worker(hospital)(Call(run_, 0, "route", {}), Message(tensors, facts))
+
+
+def refused(
+    hospital: Hospital, cohort: str, changes: Mapping[str, Any], tensors: Mapping[str, Tensor] = TENSORS
+) -> str:
+    """The code, which is all that is told: to the coordinator and in the ledger."""
+    with pytest.raises(Refused) as caught:
+        asked(hospital, cohort, changes, tensors)
+    *_, line = book.lines(hospital.ledger)
+    assert caught.value.args == (caught.value.code,) == (line["refused"],)
+    assert (line["request"], line["bytes"], line["sha256"]) == ("route", 0, None)
+    return caught.value.code
+
+
+ROOFS: dict[str, tuple[list[Any], list[Any]]] = {
+    "epochs": ([1, 1000], [0, 1001, 10**12]),
+    "batch": ([1, 1024], [0, 1025, 10**12]),
+    "lr": ([1e-9, 10.0], [0.0, 10.1, float("inf"), float("nan")]),
+}
+"""What is allowed at most and at least, and what is beyond."""
+
+
+@pytest.mark.parametrize("way", ["tent", "ttt", "routing"])
+@pytest.mark.parametrize("key", ROOFS)
+def test_adaptation_beyond_all_bounds_is_refused_before_it_begins(strangers, way, key):
+    allowed, beyond = ROOFS[key]
+    for value in beyond:
+        assert [refused(*one, {"how": {"name": way, key: value}}) for one in strangers] == ["malformed_route"] * 2
+    for value in allowed:
+        assert getattr(HOW.validate_json(json.dumps({"name": way, key: value}), strict=True), key) == value
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "no way": {"how": GONE},
+    "a way that is none": {"how": "routing"},
+    "a way that nobody knows": {"how": {"name": "magic"}},
+    "a setting that nobody knows": {"how": {"name": "tent", "hook": "x"}},
+    "a number that is text": {"how": {"name": "tent", "epochs": "2"}},
+    "no line": {"line": GONE},
+    "no seed": {"seed": GONE},
+    "a seed that is none": {"seed": "x"},
+    "no cohort": {"cohort": GONE},
+    "no copies": {"copies": GONE},
+    "no list of experts": {"experts": GONE},
+    "no experts": {"experts": []},
+    "an expert twice": {"experts": ["*", "north", "*"]},
+    "an expert without a model": {"experts": ["north", "east", "*"]},
+    "no openings": {"personal": GONE, "shared": GONE},
+    "another network": {"shared": {**OPENING, "model": {"name": "unet", "width": 8, "levels": 1}}},
+    "one model to mix": {"how": {"name": "routing"}, "experts": ["*"]},
+    "no head for turns": {"how": {"name": "ttt"}},
+}
+CODES = {"no copies": "malformed_copies"}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_does_not_go_together_is_refused_with_one_code_that_is_the_same_for_all_patients(strangers, case):
+    codes = [refused(*one, WRONG[case]) for one in strangers]
+    assert codes == [CODES.get(case, "malformed_route")] * 2
+
+
+def test_more_models_than_there_are_hospitals_are_not_even_loaded(strangers):
+    many = [f"{number}" for number in range(EXPERTS + 1)]
+    assert EXPERTS == 1000
+    assert [refused(*one, {"experts": many}, of(many)) for one in strangers] == ["malformed_route"] * 2
+
+
+def test_models_of_other_images_are_refused(strangers):
+    colour = {**OPENING, "inputs": [3, 16, 16]}
+    said = {"personal": colour, "shared": colour}
+    assert [refused(*one, said, of(NAMES, channels=3)) for one in strangers] == ["malformed_route"] * 2
+
+
+@pytest.mark.parametrize("copies", [COPIES + 1, 10**12, -1, 1.5, "many", None])
+def test_more_bootstrap_copies_than_any_report_needs_are_refused(strangers, copies):
+    assert [refused(*one, {"copies": copies}) for one in strangers] == ["malformed_copies"] * 2
+    assert [copies_of({"copies": number}) for number in (0, COPIES)] == [0, COPIES] == [0, 2000]
+
+
+@pytest.mark.parametrize("levels", [9, 40, 10**9])
+def test_a_u_net_of_more_levels_than_images_have_is_refused(strangers, levels):
+    deep = {**OPENING, "model": {"name": "unet", "width": 4, "levels": levels}}
+    assert [refused(*one, {"shared": deep}) for one in strangers] == ["malformed_opening"] * 2
+    with pytest.raises(ValueError, match=rf"model.levels must be in \[1, 8\], found {levels}$"):
+        UNet(levels=levels)
+    assert UNet(levels=8).levels == 8
+
+
+@pytest.mark.parametrize("way", [{"name": "routing", "beta": 1e39, "radius": 2}, {"name": "tent"}])
+def test_where_the_loss_is_no_number_an_answer_comes_all_the_same(own, way):
+    """A failure instead would tell something of the images that the model met."""
+    hospital, cohort = own
+    broken = {key: value + torch.nan if value.is_floating_point() else value for key, value in TENSORS.items()}
+    for tensors in (TENSORS, broken):
+        _, answer = asked(hospital, cohort, {"how": {**way, "epochs": 1}}, tensors)
+        assert from_tensors(answer.tensors).patients == 6
+
+
+def test_a_hospital_that_takes_part_in_a_federation_is_not_outside_it(own):
+    hospital, cohort = own
+    _, answer = asked(hospital, cohort, {})
+    assert from_tensors(answer.tensors).patients == 6
+    worker(hospital)(Call("r/train", 0, "introduce", {}), Message({}, {**OPENING, "cohort": cohort}))
+    assert refused(hospital, cohort, {}) == "policy_inside"
+    assert refused(hospital, cohort, {"how": {"name": "magic"}}) == "policy_inside"
+
+
+def test_whose_images_a_model_was_adapted_to_is_told_when_they_are_withdrawn(own):
+    hospital, cohort = own
+    run_, _ = asked(hospital, cohort, {})
+    assert hospital.settings is not None
+    for patients in json.loads((hospital.cohort_folder(cohort) / "split.json").read_text()).values():
+        settings_ = replace(hospital.settings, exclude=(patients[0],))
+        (found,) = knew(replace(hospital, settings=settings_))
+        assert found.run == run_
+        assert found.how == "a model was adapted to their images"
+    assert knew(replace(hospital, settings=replace(hospital.settings, exclude=("nobody",)))) == ()

@@ -12,7 +12,7 @@ import highdicom
 import numpy as np
 import pydicom
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes
@@ -239,6 +239,31 @@ def test_segments_are_chosen_by_label_or_by_code_and_may_overlap_where_one_is_me
     with pytest.raises(Unusable) as refused:
         read_seg(path, ("kidney",))
     assert refused.value.reason == "no_segment"
+
+
+UNSAID = {
+    "spacing": lambda measures: delattr(measures, "SpacingBetweenSlices"),
+    "spacing, which is 0": lambda measures: setattr(measures, "SpacingBetweenSlices", 0),
+    "spacing, which is no step": lambda measures: setattr(measures, "SpacingBetweenSlices", 100),
+    "thickness": lambda measures: delattr(measures, "SliceThickness"),
+}
+
+
+@given(drawn=st.sets(st.integers(0, 3), min_size=2), unsaid=st.sampled_from(sorted(UNSAID)))
+@example(drawn={0, 3}, unsaid="spacing")
+@settings(max_examples=12)
+def test_empty_slices_stay_empty_where_the_file_says_only_one_of_spacing_and_thickness(
+    series, tmp_path_factory, drawn, unsaid
+):
+    """Empty frames are left out: two lesions must not become neighbours, or grow through what lies between them."""
+    folder, values = tmp_path_factory.mktemp("x"), np.zeros(series.shape, np.uint8)
+    values[8:12, 10:14, sorted(drawn)] = 1
+    file = pydicom.dcmread(write(folder, series, values))
+    assert file.NumberOfFrames == len(drawn)
+    (measures,) = shared(file).PixelMeasuresSequence
+    measures.SliceThickness = measures.SpacingBetweenSlices  # no gap between slices, as most are
+    UNSAID[unsaid](measures)
+    assert np.array_equal(on(series, read_seg(save(folder, file))), values)
 
 
 # -- malformed files --------------------------------------------------------------------------------------------------

@@ -1,0 +1,93 @@
+"""How networks came to suit a hospital outside the federation, for its own page: figures and what a table tells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from evaluation.drawing import INK, Picture, svg
+from evaluation.panels import legend, line
+from evaluation.wording import number
+
+SIZE = (7.4, 2.9)  # inches
+
+
+@dataclass(frozen=True)
+class AdaptedLine:
+    """A line of `route` at a hospital.
+
+    way: its name. experts: the models, in words. losses, shares: before and after each epoch, shares (classes,) of all
+    predicted pixels or images; one entry where each image was predicted before the step on it, none where nothing was
+    adapted. epoch: the chosen one, 0 = before. why: in words. pictures: the curves, and how the models were mixed.
+    """
+
+    label: str
+    way: str
+    experts: tuple[str, ...]
+    losses: tuple[float, ...] = ()
+    shares: tuple[tuple[float, ...], ...] = ()
+    epoch: int = 0
+    why: str = ""
+    pictures: tuple[Picture, ...] = ()
+
+    @property
+    def chosen(self) -> bool:
+        """Whether a state was chosen out of several."""
+        return len(self.losses) > 1
+
+    @property
+    def found(self) -> tuple[float, float]:
+        """The predicted share of all classes but 0, before and in the state that serves; NaN where nobody said."""
+        fronts = [1 - own[0] for own in self.shares] or [math.nan]
+        return fronts[0], fronts[self.epoch]
+
+
+def adaptation_curves(
+    label: str,
+    losses: Sequence[float],
+    shares: Sequence[Sequence[float]],
+    epoch: int,
+    names: Sequence[str],
+    given: Sequence[float],
+) -> Picture:
+    """The loss and what is predicted, of the network before (0) and after each epoch; dotted: the one that serves.
+
+    Args:
+        label: of the line.
+        losses, shares, epoch: as in `AdaptedLine`.
+        names: of the classes but 0.
+        given: how common each class but 0 is in the given masks or labels.
+    """
+    epochs = range(len(losses))
+    looks = {name: line(place) for place, name in enumerate(names)}
+
+    def draw(figure: Figure) -> None:
+        left, right = figure.subplots(1, 2)
+        left.plot(epochs, losses, color=INK, marker=".", linewidth=1.2)
+        left.set_ylabel("unsupervised loss")
+        for c, look in enumerate(looks.values(), 1):
+            right.plot(epochs, [own[c] for own in shares], marker=".", **look)
+        right.set_ylabel("share of predictions")
+        right.set_ylim(0, 1.1 * max(max(own[1:]) for own in shares) or 1.0)
+        for axes in (left, right):
+            axes.axvline(epoch, color=INK, linewidth=0.9, linestyle=":")
+            axes.set_xlabel("epoch")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+            axes.grid(axis="y")
+        legend(figure, looks)
+
+    ends = [f"{name} {number(shares[0][c])} before, {number(shares[epoch][c])} then" for c, name in enumerate(names, 1)]
+    alt = (
+        f"{label}: loss {number(losses[0])} before, {number(losses[epoch])} after epoch {epoch}, which serves. Share "
+        f"of predictions: {'; '.join(ends)}."
+    )
+    truth = ", ".join(f"{name} {number(share)}" for name, share in zip(names, given, strict=True))
+    caption = (
+        "Of the network before (epoch 0) and after each epoch, on all of this hospital's images; dotted: the state "
+        f"that serves. As given, which adaptation does not see: {truth}."
+    )
+    return Picture(f"{label}: how adaptation went", caption, svg(SIZE, alt, draw))

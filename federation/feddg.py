@@ -1,0 +1,160 @@
+"""FedDG: training masks on images that take the look of other hospitals, by episodes of meta-learning.
+
+Liu, Chen, Qin, Dou, Heng: FedDG: Federated Domain Generalization on Medical Image Segmentation via Episodic Learning in
+Continuous Frequency Space, CVPR 2021, sections 3.2 and 3.3, with released code (liuquande/FedDG-ELCFS); a row of
+IOP-FL's table II. One model for all hospitals, meant for those outside the federation.
+
+**What it gives away.** Once, in its introduction, a hospital releases the amplitudes of the lowest frequencies of up to
+`spectra` of its training images, drawn at random, and every other hospital gets them: the recipient is all sites, for
+its rounds too, as a method has one. The paper calls this private because phases stay. It is no private release: these
+are numbers of single patients, without noise. No image follows from so few, but mean brightness and coarse shading do,
+which can tell a scanner, a disease, or that an image which somebody has is among them. Private training is refused.
+
+How it is read. A batch is meta-train; meta-test are the same images with the amplitudes of others, one draw an image
+and a step, as in the code. The code exchanges the mean of an image alone (a window of 0), and wholly (lambda = 1); its
+demonstration interpolates in a window of 1, and so does the paper between 0 and 1: here. The outer gradient goes to
+theta through theta' as if the inner gradient were constant: first order, as in the code, which also clamps inner
+gradients at 100 (not here). The loss is the task's (the paper's: Dice alone). The contrast is one of the batch, so it
+is no mean over examples. Batch norms, of which the code has none, gather both kinds of images. The code clips images to
+the range of pixels, which nobody here knows. amplitude.py has the interpolation, boundary.py the contrast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from federation.algorithm import Memory, Recipient, State
+from federation.amplitude import interpolated, low_amplitudes
+from federation.boundary import contrast
+from federation.descent import Site, Work
+from federation.fedavg import Weights, merged, reply
+from federation.parameters import loaded, prefixed, section, trainable
+from federation.task import Output, Task, segments
+from privacy.access import Batch, Draw, Forward, Objective
+from privacy.message import Call, Message, Params
+
+WINDOW, SPECTRA = 8, 64
+"""The most that a hospital releases whoever asks: all amplitudes of an image can be enough to find its phases."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDG:
+    """L(x; theta) + L(t; theta') + gamma L_boundary, with theta' = theta - beta grad L(x; theta) (equation 4).
+
+    t: images x with amplitudes (1 - lambda) A(x) + lambda A(other hospital's), lambda uniform in [0, 1], in a window of
+    frequencies up to `window` cycles an image. L_boundary: InfoNCE with temperature tau, of the mean features on a
+    structure's edge, of x and of t, against those around it. spectra: the most images whose amplitudes a hospital
+    releases; 0 at a hospital: none of its own. Where nobody else released any, t = x.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+    recipient: ClassVar[Recipient] = "sites"
+
+    name: Literal["feddg"] = "feddg"
+    beta: float = 1e-3
+    gamma: float = 0.1
+    tau: float = 0.05
+    window: int = 1
+    spectra: int = 8
+    rim: int = 5
+    weights: Weights = "size"
+
+    def __post_init__(self) -> None:
+        most = {"beta": 1000, "gamma": 1000, "window": WINDOW, "spectra": SPECTRA, "rim": 1000}
+        found = {name: value for name in most if not 0 <= (value := getattr(self, name)) <= most[name]}
+        said = [f"{name} must be in [0, {most[name]}], found {value}" for name, value in found.items()]
+        said += [] if self.tau > 0 else [f"tau must be > 0, found {self.tau}"]
+        if said:
+            raise ValueError("; ".join(said))
+
+    def network(self, task: Task) -> nn.Module:
+        return task.network()
+
+    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
+        found = []
+        if not segments(module):
+            found.append("feddg contrasts the edges of masks, and labels have none: choose fedavg, or learn masks")
+        if private:
+            found.append(
+                "feddg hands amplitude spectra of single training images to all sites, which no noise covers: train it "
+                "without differential privacy, or choose fedavg"
+            )
+        return found
+
+    def introduce(self, site: Site) -> Message:
+        if self.spectra == 0:
+            return Message()
+        draw = site.draw(full=True)
+        if not isinstance(draw, Draw):
+            raise ValueError("feddg was asked for spectra under differential privacy; its complaints say why not")
+        chosen = torch.randperm(len(draw.x))[: self.spectra].to(draw.x.device)
+        return Message({"spectra": low_amplitudes(draw.x[chosen], self.window)})
+
+    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
+        """Raises: ValueError: sites released spectra of different windows or images, or what can be none."""
+        spectra = {site: said.tensors["spectra"] for site, said in sorted(introductions.items()) if said.tensors}
+        shapes = {site: tuple(found.shape[1:]) for site, found in spectra.items()}
+        if len(set(shapes.values())) > 1:
+            raise ValueError(f"feddg: spectra differ in shape, {shapes}: let no site set a window of its own")
+        if wrong := [site for site, found in spectra.items() if not (found.isfinite() & (found >= 0)).all()]:
+            raise ValueError(f"feddg: amplitudes must be finite and >= 0, found others from {', '.join(wrong)}")
+        return Message({**prefixed("model", initial), **prefixed("spectra", spectra)})
+
+    def send(self, state: State, site: str, call: Call) -> Message:
+        others = [found for name, found in sorted(section(state.tensors, "spectra").items()) if name != site]
+        sent = prefixed("model", section(state.tensors, "model"))
+        return Message({**sent, "others": torch.cat(others)} if others and call.request == "train" else sent)
+
+    def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
+        module = loaded(self.network(site.task), section(received.tensors, "model"))
+        # The request's own seed: how much was drawn from it before this hangs on what else was kept.
+        chance = torch.Generator().manual_seed(torch.initial_seed())
+        objective = self._objective(site.task, module, received.tensors.get("others"), chance)
+        descent = site.descend(module, objective, optimizer=section(memory.tensors, "optimizer"))
+        return reply(module, site), Message(prefixed("optimizer", descent.optimizer))
+
+    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
+        spectra = prefixed("spectra", section(state.tensors, "spectra"))
+        return Message({**prefixed("model", merged(replies, self.weights)), **spectra})
+
+    def model(self, site: Site, received: Message, memory: Memory) -> Params:
+        return section(received.tensors, "model")
+
+    def _objective(self, task: Task, module: nn.Module, others: Tensor | None, chance: torch.Generator) -> Objective:
+        """An episode's loss for each example (b,); the contrast, which is the batch's, is the same in all of them."""
+
+        def objective(forward: Forward, batch: Batch) -> Tensor:
+            if batch.y is None:
+                raise TypeError("feddg learns masks, found none")
+            theta, inner = trainable(module), _output(forward(batch.x))
+            loss = task.objective(lambda _: inner, batch)
+            slopes = torch.autograd.grad(loss.mean(), list(theta.values()), retain_graph=True)
+            fast = {name: p - self.beta * g for (name, p), g in zip(theta.items(), slopes, strict=True)}
+            outer = _output(functional_call(module, fast, (self._restyled(batch.x, others, chance),)))
+            views, loss = [inner.features, outer.features], loss + task.objective(lambda _: outer, batch)
+            if self.gamma == 0:
+                return loss
+            boundary = contrast(views, batch.y, classes=task.classes, rim=self.rim, tau=self.tau)
+            return loss + self.gamma * boundary
+
+        return objective
+
+    def _restyled(self, x: Tensor, others: Tensor | None, chance: torch.Generator) -> Tensor:
+        """t of each image x (b, C, *spatial): one of the others' spectra (m, C, *kept) and a lambda for each."""
+        if others is None or len(others) == 0:
+            return x
+        chosen = torch.randint(len(others), (len(x),), generator=chance)
+        lam = torch.rand(len(x), generator=chance)
+        return interpolated(x, others[chosen.to(others.device)], lam.to(x), self.window)
+
+
+def _output(found: object) -> Output:
+    if not isinstance(found, Output):
+        raise TypeError(f"a network returns Output, found {type(found).__name__}")
+    return found

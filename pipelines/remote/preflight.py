@@ -1,0 +1,175 @@
+"""Before a hospital joins: its kit, its data, its machine and its policy, each with what was found."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import ssl
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.x509.oid import NameOID
+
+from pipelines.remote.kit import address_in, strict
+from pipelines.remote.place import Place
+from pipelines.remote.ward import hospital_of
+from pipelines.site.files import survey_files
+from pipelines.site.words import CONTENTS
+from pipelines.store import clean
+from privacy import ledger as book
+from privacy.chain import Damaged
+from privacy.gate import Refused
+from privacy.message import Call, Message
+from privacy.policy import REQUESTS, Policy
+
+NEEDED_GB, SOON = 5.0, timedelta(days=30)
+CONNECT_S = 10.0
+
+
+class Finding(NamedTuple):
+    """what was looked at, whether the hospital can join with it, and what was found, with what to do."""
+
+    what: str
+    good: bool
+    text: str
+
+
+def preflight(place: Place) -> list[Finding]:
+    """Look at everything; nothing is sent but a connection that is opened and closed again."""
+    return [
+        *_certificates(place),
+        _coordinator(place),
+        _rules(place),
+        _data(place),
+        _disk(place),
+        _device(place),
+        *_clock(place),
+    ]
+
+
+def releases(policy: Policy) -> Iterator[tuple[str, str]]:
+    """What this hospital answers under its policy: request, and what an answer holds; or that it does not."""
+    for request in REQUESTS:
+        answered = policy.allows(request)
+        yield request, CONTENTS.get(request, request) if answered else "not answered"
+
+
+def promises(policy: Policy) -> list[str]:
+    """The rest of the policy, in sentences."""
+    budget = policy.budget
+    whom = {"coordinator": "the coordinator", "sites": "every hospital", "outside": "hospitals outside the federation"}
+    return [
+        f"answers go to: {', '.join(whom[one] for one in policy.recipients)}",
+        f"methods: {'any' if policy.algorithms is None else ', '.join(policy.algorithms)}",
+        f"one answer is at most {policy.max_bytes / 1e6:,.0f} MB",
+        "budget of a patient: none; what is released without noise promises nothing"
+        if budget is None
+        else f"budget of a patient: epsilon {budget.epsilon:g}, delta {budget.delta:g}, over the life of the ledger",
+    ]
+
+
+def _certificates(place: Place) -> Iterator[Finding]:
+    startup = Path(place.kit) / "startup"
+    try:
+        own = x509.load_pem_x509_certificate((startup / "client.crt").read_bytes())
+        root = x509.load_pem_x509_certificate((startup / "rootCA.pem").read_bytes())
+        own.verify_directly_issued_by(root)
+    except (OSError, ValueError, TypeError, InvalidSignature) as error:
+        text = f"{startup}: {type(error).__name__}: {error}; ask the coordinator for a new kit"
+        yield Finding("certificate", False, text)
+        return
+    (name,) = (str(one.value) for one in own.subject.get_attributes_for_oid(NameOID.COMMON_NAME))
+    now, end = datetime.now(UTC), min(own.not_valid_after_utc, root.not_valid_after_utc)
+    if name != place.name:
+        text = f"is for {name!r}, and name: says {place.name!r}; use the hospital's own kit"
+        yield Finding("certificate", False, text)
+    elif now < own.not_valid_before_utc:
+        text = f"begins {own.not_valid_before_utc:%Y-%m-%d %H:%M} UTC; is the clock right?"
+        yield Finding("certificate", False, text)
+    elif now > end:
+        yield Finding("certificate", False, f"ended {end:%Y-%m-%d}; ask the coordinator for a new kit")
+    else:
+        soon = "; ask for a new kit soon" if end - now < SOON else ""
+        yield Finding("certificate", True, f"of {name}, until {end:%Y-%m-%d}{soon}")
+    mode = (startup / "client.key").stat().st_mode if (startup / "client.key").exists() else 0o777
+    if mode & 0o077:
+        text = f"{startup / 'client.key'}: others may read it, or it is not there; chmod 600"
+        yield Finding("private key", False, text)
+
+
+def _coordinator(place: Place) -> Finding:
+    """Open a connection as FLARE will: with our certificate, and nobody else's root."""
+    try:
+        startup = Path(place.kit) / "startup"
+        host, port = address_in(Path(place.kit))
+        context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))
+        context.load_cert_chain(startup / "client.crt", startup / "client.key")
+        context.set_alpn_protocols(["h2"])
+        with (
+            socket.create_connection((host, port), timeout=CONNECT_S) as raw,
+            context.wrap_socket(raw, server_hostname=host) as secured,
+        ):
+            return Finding("coordinator", True, f"{host}:{port} answers, {secured.version()}, mutual certificates")
+    except (OSError, ValueError, KeyError) as error:
+        text = f"no connection to the kit's address: {type(error).__name__}: {error}; one outbound TCP port is needed"
+        return Finding("coordinator", False, text)
+
+
+def _rules(place: Place) -> Finding:
+    if strict(Path(place.kit)):
+        return Finding("kit", True, "strict: no code from elsewhere, no logs leave")
+    return Finding("kit", True, "will be made strict when the hospital joins: no code from elsewhere, no logs leave")
+
+
+def _data(place: Place) -> Finding:
+    try:
+        done = survey_files(hospital_of(place), Call("preflight/survey", 0, "survey", {}), Message(), Message())
+    except (Refused, OSError, ValueError) as error:
+        return Finding("data", False, f"{error}{f': {error.__cause__}' if error.__cause__ else ''}")
+    said = done.reply.facts
+    return Finding("data", True, f"{said['files']:,} files, {float(str(said['bytes'])) / 1e6:,.1f} MB")
+
+
+def _disk(place: Place) -> Finding:
+    root = Path(place.root)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        probe = root / ".probe"
+        probe.write_bytes(os.urandom(16))
+        probe.unlink()
+        clean(root)
+        free = shutil.disk_usage(root).free / 1e9
+    except OSError as error:
+        return Finding("disk", False, f"{root}: {error}; it must be the hospital's own folder, and writable")
+    good = free >= NEEDED_GB
+    return Finding("disk", good, f"{free:,.0f} GB free in {root}" + ("" if good else f"; {NEEDED_GB:g} GB are needed"))
+
+
+def _device(place: Place) -> Finding:
+    there = torch.cuda.is_available()
+    if place.device == "cuda" and not there:
+        return Finding("device", False, "device: cuda, and torch finds no GPU; say auto, or mend the driver")
+    name = torch.cuda.get_device_name() if there and place.device != "cpu" else f"CPU, {os.cpu_count()} processors"
+    return Finding("device", True, name)
+
+
+def _clock(place: Place) -> Iterator[Finding]:
+    """A ledger's times must not go back."""
+    ledger = hospital_of(place).ledger
+    try:
+        last = max((str(line.get("time", "")) for line in book.lines(ledger)), default="") if ledger.exists() else ""
+    except (OSError, Damaged) as error:
+        yield Finding("ledger", False, f"{ledger}: {error}")
+        return
+    now = datetime.now(UTC)
+    if last and datetime.fromisoformat(last) > now + timedelta(minutes=5):
+        yield Finding("clock", False, f"says {now:%Y-%m-%d %H:%M} UTC, and the ledger's last line is of {last}; set it")
+    else:
+        since = f", after the ledger's last line ({last})" if last else ""
+        yield Finding("clock", True, f"{now:%Y-%m-%d %H:%M} UTC{since}")

@@ -1,0 +1,64 @@
+"""python -m pipelines.remote.serve KIT: the coordinator's FLARE server. A hospital's client starts here too.
+
+FLARE's own `start.sh` keeps a loop that starts its process again. Here the process takes our place instead, so that
+systemd sees it, and one loop is enough.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from pipelines.exits import Exit
+from pipelines.remote.kit import make_strict, role_of
+from pipelines.remote.place import Place
+from pipelines.remote.ward import SETTINGS
+
+APPS = "nvflare.private.fed.app"
+
+
+def become_client(place: Place, settings: Path) -> NoReturn:
+    """Be FLARE's client of this hospital, with a strict kit and these settings."""
+    os.environ[SETTINGS] = str(settings.resolve())
+    _become(Path(place.kit), f"{APPS}.client.client_train", "fed_client.json", "client.crt", f"uid={place.name}")
+
+
+def become_server(kit: Path) -> NoReturn:
+    """Be FLARE's server, with a strict kit."""
+    _become(kit, f"{APPS}.server.server_train", "fed_server.json", "server.crt")
+
+
+def _become(kit: Path, module: str, config: str, certificate: str, *more: str) -> NoReturn:
+    os.umask(0o077)
+    make_strict(kit)
+    kit = kit.resolve()
+    own = x509.load_pem_x509_certificate((kit / "startup" / certificate).read_bytes())
+    (org,) = (str(one.value) for one in own.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME))
+    (kit / "transfer").mkdir(exist_ok=True)
+    said = ["secure_train=true", *more, f"org={org}", "config_folder=config"]
+    os.execv(sys.executable, [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", config, "--set", *said])  # noqa: S606
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Start the server; returns only where that cannot be."""
+    line = argparse.ArgumentParser(prog="python -m pipelines.remote.serve", description=__doc__.splitlines()[0])
+    line.add_argument("kit", help="folder of the server's startup kit")
+    kit = Path(line.parse_args(arguments).kit)
+    try:
+        if role_of(kit) != "coordinator":
+            raise ValueError(f"kit: {kit} is a hospital's; hospitals join with python -m pipelines.site SITE.yaml")
+    except ValueError as error:
+        sys.stderr.write(f"{error}\n")
+        return int(Exit.CONFIG)
+    become_server(kit)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""Real hospitals as real processes on this machine: kits, a server, clients, and ways to hurt them. Loopback only."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+PROJECT = Path(__file__).parents[1] / "deploy" / "flare" / "project.yml"
+LEAD = "runs@coordinator.example"
+
+
+@dataclass
+class Federation:
+    """folder: kits, hospitals' homes and logs lie below it. sites: name -> what stands under `site` in its YAML."""
+
+    folder: Path
+    sites: dict[str, dict[str, Any]]
+    kits: Path = field(init=False)
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.kits = provisioned(self.folder, tuple(self.sites))
+
+    def home(self, site: str) -> Path:
+        return self.folder / "homes" / site
+
+    def settings(self, site: str) -> Path:
+        path = self.folder / f"{site}.yaml"
+        said = {"name": site, "kit": f"kits/{site}", "root": f"homes/{site}", "device": "cpu", "threads": 1}
+        path.write_text(yaml.safe_dump({**said, "kit": str(self.kits / site), "site": self.sites[site]}))
+        return path
+
+    def start(self, *names: str) -> None:
+        """Start hospitals, or `server`; a second start of what runs is none."""
+        for name in names or ("server", *self.sites):
+            old = self.running.get(name)
+            if old is not None and old.poll() is None:
+                continue
+            module = "pipelines.remote.serve" if name == "server" else "pipelines.site"
+            argument = self.kits / "localhost" if name == "server" else self.settings(name)
+            with (self.folder / f"{name}.out").open("ab") as out:
+                self.running[name] = subprocess.Popen(
+                    [sys.executable, "-m", module, str(argument)],
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    cwd=self.folder,
+                    env={**os.environ, "OMP_NUM_THREADS": "1"},
+                )
+            if name == "server":
+                listening(self.port)
+
+    @property
+    def port(self) -> int:
+        return int((self.folder / "port").read_text())
+
+    def everything_of(self, name: str) -> list[psutil.Process]:
+        """Its process and those that it started: of a hospital that is the job's."""
+        with suppress(psutil.NoSuchProcess, KeyError):
+            first = psutil.Process(self.running[name].pid)
+            return [*first.children(recursive=True), first]
+        return []
+
+    def kill(self, *names: str) -> None:
+        """As a power cut would: everything at once."""
+        for name in names:
+            for process in self.everything_of(name):
+                with suppress(psutil.NoSuchProcess):
+                    process.send_signal(signal.SIGKILL)
+            self.running[name].wait()
+
+    def freeze(self, name: str, frozen: bool) -> None:
+        for process in self.everything_of(name):
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGSTOP if frozen else signal.SIGCONT)
+
+    def submit(self, config: Path, *more: str) -> subprocess.Popen[str]:
+        """The operator, in a folder of its own."""
+        place = self.folder / "coordinator"
+        place.mkdir(exist_ok=True)
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-m", "pipelines.run", str(config), "--engine", "flare"),
+                *("--kit", str(self.kits / LEAD), "--patience", "3", *more),
+            ],
+            cwd=place,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+
+    def end(self) -> None:
+        self.kill(*(name for name, process in self.running.items() if process.poll() is None))
+
+
+@contextmanager
+def federation(folder: Path, sites: dict[str, dict[str, Any]]) -> Iterator[Federation]:
+    made = Federation(folder, sites)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.end()
+
+
+def provisioned(folder: Path, sites: tuple[str, ...]) -> Path:
+    """Kits for these hospitals, on a port that is free: the project file that we ship, with other names."""
+    project = yaml.safe_load(PROJECT.read_text())
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (folder / "port").write_text(str(port))
+    server, _, _, lead = project["participants"]
+    server |= {"name": "localhost", "fed_learn_port": port, "admin_port": port}
+    clients = [{"name": site, "type": "client", "org": f"{site}_hospital"} for site in sites]
+    project["participants"] = [server, *clients, lead]
+    path = folder / "project.yml"
+    path.write_text(yaml.safe_dump(project))
+    subprocess.run(
+        [Path(sys.executable).parent / "nvflare", "provision", "-p", path, "-w", folder / "workspace"],
+        check=True,
+        capture_output=True,
+    )
+    return folder / "workspace" / "consilium" / "prod_00"
+
+
+def listening(port: int, patience_s: float = 120.0) -> None:
+    """Until the server is there."""
+    until = time.monotonic() + patience_s
+    while time.monotonic() < until:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.2)
+    raise TimeoutError(f"nobody listens on port {port}")
+
+
+def until(there: Callable[[], object], patience_s: float, step_s: float = 0.05) -> None:
+    """Until something is so."""
+    end = time.monotonic() + patience_s
+    while not there():
+        if time.monotonic() > end:
+            raise TimeoutError(f"not so within {patience_s} s")
+        time.sleep(step_s)

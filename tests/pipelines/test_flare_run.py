@@ -1,0 +1,73 @@
+"""A run over NVIDIA FLARE: real processes with certificates of their own, bit for bit what one process computes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from far_federation import federation
+from pipelines.run import main
+from privacy import ledger as book
+
+SITE = {"source": {"kind": "phantom", "scanner": "P", "patients": 12, "slices": 4}}
+SMALL = {
+    "name": "far",
+    "privacy": "none",
+    "images": {"kind": "slices", "size": 32, "spacing_mm": 2.0},
+    "split": {"train": 0.5, "validation": 0.25, "test": 0.25},
+    "model": {"name": "cnn", "widths": [8, 16], "norm": "group"},
+    "train": {
+        "schedule": {"rounds": 2},
+        "work": {"lr": 1e-2, "batch": 8},
+        "methods": {"fedavg": {"name": "fedavg"}, "fedper": {"name": "fedper"}},
+    },
+    "evaluate": {"copies": 20, "public": False, "reference": None},
+    "audit": {"membership": False},
+}
+
+
+def hospitals(*names: str) -> dict[str, dict[str, object]]:
+    return {name: {"source": {**SITE["source"], "seed": seed}} for seed, name in enumerate(names, 1)}
+
+
+def written(folder: Path, said: dict[str, object]) -> Path:
+    path = folder / f"{said['name']}.yaml"
+    path.write_text(yaml.safe_dump(said))
+    return path
+
+
+def outcome(runs: Path) -> dict[str, object]:
+    """States of all conversations, and scores."""
+    states = {
+        str(path.parent.relative_to(runs)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(runs.glob("federation/**/state"))
+    }
+    (scores,) = runs.glob("report/*/scores.json")
+    return {"states": states, "scores": json.loads(scores.read_text())}
+
+
+def near(folder: Path, config: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    place = folder / "near"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    assert main([str(config)]) == 0
+    return outcome(place / "runs" / "far")
+
+
+def test_a_run_over_flare_is_the_run_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sites = hospitals("a", "b")
+    config = written(tmp_path, {**SMALL, "sites": sites})
+    with federation(tmp_path, sites) as far:
+        said, _ = far.submit(config).communicate(timeout=400)
+    runs = tmp_path / "coordinator" / "runs" / "far"
+    assert (runs / "report.html").exists(), said
+    assert outcome(runs) == near(tmp_path, config, monkeypatch)
+    assert not (runs / "sites").exists(), "patients' folders lie at the hospitals"
+    for site in sites:
+        assert (far.home(site) / "report.html").exists()
+        assert not book.verify(far.home(site) / "ledger.jsonl")
+        assert len(list(book.lines(far.home(site) / "ledger.jsonl"))) > 10
