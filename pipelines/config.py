@@ -27,6 +27,7 @@ from pipelines.overriding import overridden as overridden
 from pipelines.partition_check import expanded, handed_on, shared_patients
 from pipelines.privacy_settings import AnyPrivacy, PatientLevel
 from pipelines.route_settings import Route, unfit_route
+from pipelines.site_settings import Elsewhere
 from pipelines.site_settings import SiteSettings as SiteSettings
 from pipelines.task_check import unfit_task
 from pipelines.task_settings import AnyTask, Classification
@@ -148,7 +149,7 @@ class Config:
         """Sources that cannot give such examples, and augmentations that make no sense of them."""
         problems = []
         for name, site in self.sites.items():
-            if said := misfit(site.source.kind, self.images):
+            if not isinstance(site.source, Elsewhere) and (said := misfit(site.source.kind, self.images)):
                 problems.append(f"sites.{name}.{said}")
             for label in self.train.methods:
                 try:

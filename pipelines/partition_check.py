@@ -14,7 +14,7 @@ from federation.algorithm import recipient_of
 from pipelines.cohort.features import TableSource
 from pipelines.cohort.phantom import PhantomSource
 from pipelines.cohort.picture import PictureSource
-from pipelines.site_settings import SiteSettings
+from pipelines.site_settings import Elsewhere, SiteSettings
 from privacy.policy import SITES
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _pairs(sites: Mapping[str, SiteSettings]) -> Iterator[str]:
 
 def _one_source(other: str, first: SiteSettings, name: str, second: SiteSettings) -> Iterator[str]:
     if first.part is None and second.part is None:
-        if not isinstance(first.source, PhantomSource):
+        if not isinstance(first.source, PhantomSource | Elsewhere):
             yield (
                 f"sites.{name}.source: the same as that of {other}; give each hospital its own files, or say of both "
                 "which part of this source they have"

@@ -30,16 +30,17 @@ from pipelines.door import read_yaml, render, validate
 from pipelines.exits import Exit, exit_code
 from pipelines.outside import run_outside
 from pipelines.outside_settings import Outside, is_outside
+from pipelines.own_policies import with_own_policies
 from pipelines.progress import Shown, shown
 from pipelines.runner import Event, Results, SelectionError, Stage, StageFailed, Step, execute, explain, explained, plan
 from pipelines.site.hospital import Hospital
 from pipelines.site.worker import trace, worker
+from pipelines.site_settings import Elsewhere
 from pipelines.stages import audit, evaluate, ingest, report, route, sample, score, synthesize, train, translate
 from pipelines.stages.ingest import UnusableCohort
 from pipelines.stages.world import DATA_CODES, SitesMissing, World
 from pipelines.stopping import RunLock, Stop, safe_stop
 from pipelines.summary import as_json, publish, results_table
-from privacy.policy import Policy
 
 HARMONIZING: tuple[Stage[World], ...] = (score.STAGE, synthesize.STAGE, sample.STAGE, translate.STAGE)
 STAGES: tuple[Stage[World], ...] = (
@@ -54,8 +55,6 @@ STAGES: tuple[Stage[World], ...] = (
 CONFIGS = Path(__file__).parent / "configs"
 PUBLIC = ".public"
 """Folder beside the runs, for networks that learnt from public images only: any run may use them again."""
-POLICY = "policy.yaml"
-"""A hospital's own policy, in its `home` folder: it outranks whatever the configuration says."""
 CODES: Mapping[type[BaseException], Exit] = {UnusableCohort: Exit.DATA, SelectionError: Exit.CONFIG}
 
 
@@ -190,37 +189,6 @@ def document(name: str) -> Document:
     return read_yaml(text, environment=os.environ)
 
 
-def with_own_policies(config: Config) -> Config:
-    """The configuration with each hospital's own `policy.yaml` in place of what the YAML says of its policy.
-
-    Raises:
-        ConfigError: everything that is wrong with such a file, or with the run under such policies.
-    """
-    sites, problems = dict(config.sites), []
-    for name, site in config.sites.items():
-        path = Path(site.home or "") / POLICY
-        if site.home is not None and site.source.kind != "phantom" and not Path(site.home).is_dir():
-            problems.append(Problem(f"sites.{name}.home", None, f"no such folder: {site.home}; make it, or correct it"))
-        if site.home is None or not (path.is_file() or path.is_symlink()):
-            continue
-        try:
-            own = validate(read_yaml(path.read_text(encoding="utf-8"), environment=os.environ), Policy)
-            sites[name] = replace(site, policy=own)
-        except ConfigError as error:
-            problems += [Problem(f"sites.{name}.home", None, text) for text in render(error, str(path)).split("\n")]
-        except (OSError, UnicodeDecodeError) as error:
-            problems.append(Problem(f"sites.{name}.home", None, f"{path} cannot be read ({error}); mend it"))
-    if problems:
-        raise ConfigError(problems)
-    if sites == dict(config.sites):
-        return config
-    try:
-        return replace(config, sites=sites)
-    except ValueError as error:
-        said = f"under the hospitals' own policies ({POLICY}): {error}"
-        raise ConfigError([Problem("sites", None, text) for text in said.split("; sites.")]) from error
-
-
 def _run(
     config: Config, options: argparse.Namespace, console: Console, engines: Engines | None, asked: Stop | None
 ) -> int:
@@ -299,7 +267,14 @@ def make_world(
 
 
 def simulated(config: Config, root: Path, stop: Stop) -> Engines:
-    """Every hospital of the configuration in this process, each with a folder of its own."""
+    """Every hospital of the configuration in this process, each with a folder of its own.
+
+    Raises:
+        ConfigError: hospitals that are on machines of their own.
+    """
+    if far := [name for name, site in config.sites.items() if isinstance(site.source, Elsewhere)]:
+        text = f"elsewhere: {', '.join(far)} cannot be played here; say --engine flare --kit KIT, or where files are"
+        raise ConfigError([Problem("sites", None, text)])
     sites, device = root / "sites", chosen_device(config.device)
     workers = {
         name: worker(

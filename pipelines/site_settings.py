@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -19,8 +19,19 @@ from pipelines.cohort.picture import PictureSource
 from privacy.policy import Policy
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elsewhere:
+    """The hospital is on a machine of its own, and what it has stands in its own site.yaml (--engine flare)."""
+
+    __pydantic_config__: ClassVar = FORBID
+
+    kind: Literal["elsewhere"] = "elsewhere"
+
+
 AnySource: TypeAlias = Annotated[
-    PhantomSource | DicomSource | NiftiSource | PictureSource | TableSource, Field(discriminator="kind")
+    Elsewhere | PhantomSource | DicomSource | NiftiSource | PictureSource | TableSource, Field(discriminator="kind")
 ]
 AnyLabels: TypeAlias = Annotated[MaskLabels | TableLabels, Field(discriminator="kind")]
 
@@ -63,6 +74,8 @@ class SiteSettings:
             raise ValueError("labels: a phantom writes its own labels and gland masks; remove labels and gland")
         if isinstance(self.source, PictureSource | TableSource) and (self.labels is not None or self.gland is not None):
             raise ValueError("labels: a table holds its labels (source.label); remove labels and gland")
+        if isinstance(self.source, Elsewhere) and (self.labels or self.gland or self.part or self.home):
+            raise ValueError("source: elsewhere: files, part and home are the hospital's own affair; remove them here")
         if both := sorted(set(self.exclude) & set(self.test)):
             raise ValueError(f"test: {len(both)} patients are excluded as well; name each in one of the two")
         if self.part is not None and (self.home is not None or self.policy.budget is not None):

@@ -15,7 +15,8 @@ from pipelines.config import FORBID, Config
 from pipelines.document import ConfigError, Document, Problem, notation, problem_at
 from pipelines.door import validate
 from pipelines.names import named
-from pipelines.run import document, with_own_policies
+from pipelines.own_policies import with_own_policies
+from pipelines.run import document
 from privacy.message import Json
 
 OTHERS = 1000

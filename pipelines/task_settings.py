@@ -14,7 +14,7 @@ from pipelines.cohort.phantom import PhantomSource
 from pipelines.cohort.picture import PictureSource
 from pipelines.cohort.targets import Target
 from pipelines.names import named
-from pipelines.site_settings import SiteSettings
+from pipelines.site_settings import Elsewhere, SiteSettings
 
 MOST = 7  # classes beside the background
 
@@ -77,7 +77,7 @@ def without_masks(task: AnyTask, site: SiteSettings, images: AnyImages) -> list[
         return ["labels: missing; say where the labels are, as in labels: {kind: table, file: labels.csv}"]
     if task.target in ("gland", "lesion") and images.kind not in ("slices", "volumes"):
         return [f"source: the target {task.target} needs images of kind slices or volumes, found {images.kind}"]
-    if isinstance(source, PhantomSource):
+    if isinstance(source, PhantomSource | Elsewhere):
         return []
     problems = unmasked(source, site.labels, images, site.gland, task.target)
     masks = source.masks if isinstance(source, PictureSource) else None

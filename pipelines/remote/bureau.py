@@ -2,7 +2,8 @@
 
 An order is a JSON file in the run's folder, written by `pipelines.remote.operate`: the command line, where and with
 which environment it was called, and who takes part. What becomes of it is written beside it: `told.txt`, what a person
-would have seen on the way; `gone.json`, hospitals that were lost; `done.json`, the exit code and the standard output.
+would have seen on the way; `alive`, touched every other second; `gone.json`, hospitals that were lost; `done.json`, the
+exit code and the standard output.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rich.console import Console
 from federation.flare import Bureau, Flare, Proxy
 from pipelines.stopping import Stop
 
-TOLD, GONE, DONE, STOP = "told.txt", "gone.json", "done.json", "stop"
+TOLD, ALIVE, GONE, DONE, STOP = "told.txt", "alive", "gone.json", "done.json", "stop"
 LOOK_S = 2.0
 WIDTH = 160
 
@@ -42,7 +43,7 @@ class Order(NamedTuple):
 
 def write_order(path: Path, order: Order) -> None:
     """Write an order; what became of an earlier one goes."""
-    for name in (TOLD, GONE, DONE, STOP):
+    for name in (TOLD, ALIVE, GONE, DONE, STOP):
         (path.parent / name).unlink(missing_ok=True)
     path.write_text(json.dumps(order._asdict(), indent=1))
 
@@ -73,7 +74,7 @@ def carry_out(path: Path, proxies: Mapping[str, Proxy]) -> None:
         (place / GONE).write_text(json.dumps(sorted(gone)))
 
     far = [Flare(proxies, sites, silence_s=order.silence_s, on_gone=lost) for sites in (order.inside, order.outside)]
-    with (place / TOLD).open("a", encoding="utf-8", buffering=1) as told, stopped_by(place / STOP) as stop:
+    with (place / TOLD).open("a", encoding="utf-8", buffering=1) as told, watched(place) as stop:
         console, said = Console(file=told, width=WIDTH), io.StringIO()
         with redirect_stdout(said):
             code = main(order.arguments, engines=Engines(*far), console=console, stop=stop)
@@ -81,15 +82,16 @@ def carry_out(path: Path, proxies: Mapping[str, Proxy]) -> None:
 
 
 @contextmanager
-def stopped_by(path: Path) -> Iterator[Stop]:
-    """A stop that is requested as soon as the file is there."""
+def watched(place: Path) -> Iterator[Stop]:
+    """A stop that is requested as soon as its file is there; while it is watched for, the sign of life is renewed."""
     stop, over = Stop(), threading.Event()
 
     def watch() -> None:
         while not over.wait(LOOK_S):
             with suppress(OSError):
-                if path.exists() and not stop.requested:
-                    stop.request(path.read_text() or "by the operator")
+                (place / ALIVE).touch()
+                if (place / STOP).exists() and not stop.requested:
+                    stop.request((place / STOP).read_text() or "by the operator")
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()

@@ -26,19 +26,23 @@ from pipelines.config import Config
 from pipelines.document import ConfigError, Document, Problem, problem_at
 from pipelines.door import validate
 from pipelines.exits import Exit
-from pipelines.remote.bureau import DONE, GONE, STOP, TOLD, Order, write_order
+from pipelines.remote.bureau import ALIVE, DONE, GONE, STOP, TOLD, Order, write_order
 from pipelines.remote.kit import write_job
 from pipelines.stopping import Stop, Stopped, safe_stop
 
 FOLDER = "remote"
-LOOK_S = 2.0
+LOOK_S, ALIVE_S, BEGIN_S = 2.0, 40.0, 120.0
 ATTEMPTS = 20
 """Jobs without one that got further, before it is given up."""
 
 
 @dataclass
 class Desk:
-    """What the operator holds: the run, the door to FLARE, and how much of its story was shown."""
+    """What the operator holds: the run, the door to FLARE, and how much of its story was shown.
+
+    heard: a hospital's last sign of life as FLARE dates it, and when that reached us. lost: when we learnt that a
+    hospital was gone.
+    """
 
     config: Config
     kit: Path
@@ -48,7 +52,8 @@ class Desk:
     patience_s: float
     jobs: Jobs | None = None
     shown: int = 0
-    heard: dict[str, str] = field(default_factory=dict)
+    heard: dict[str, tuple[str, float]] = field(default_factory=dict)
+    lost: dict[str, float] = field(default_factory=dict)
 
 
 def operate(said: Document, options: argparse.Namespace, console: Console) -> int:
@@ -103,6 +108,7 @@ def unfit(config: Config, said: Document, options: argparse.Namespace) -> list[P
 def _carried(desk: Desk, order: Order) -> int:
     """Job after job, until one says how the run ended."""
     attempts = 0
+    _let_end(desk)
     while True:
         _wait_for_hospitals(desk, (*order.inside, *order.outside))
         path = desk.place / "order.json"
@@ -123,6 +129,25 @@ def _carried(desk: Desk, order: Order) -> int:
         _say(desk, "a new job goes on from what is saved")
 
 
+def _let_end(desk: Desk) -> None:
+    """A job that an earlier command handed in stops at its next safe point. Raises: Stopped."""
+    told = False
+    while _lives(desk, 0.0) and not (desk.place / DONE).exists():
+        if not told:
+            _say(desk, "a job of an earlier command is at work: it stops at its next safe point")
+            (desk.place / STOP).write_text("another command took over")
+            told = True
+        desk.stop.check()
+        time.sleep(LOOK_S)
+
+
+def _lives(desk: Desk, since: float) -> bool:
+    """Whether the job gave a sign of life a moment ago, or time to give one is not over."""
+    with suppress(OSError):
+        since = (desk.place / ALIVE).stat().st_mtime
+    return time.time() - since < ALIVE_S
+
+
 def _to_be_gone_on(desk: Desk, code: int) -> bool:
     """Whether the run ended only because hospitals were lost, or made room for one that is back."""
     return code == Exit.STOPPED or (code == Exit.SITE and bool(_read(desk.place / GONE)))
@@ -139,6 +164,7 @@ def _wait_for_hospitals(desk: Desk, sites: tuple[str, ...]) -> None:
         alive = _alive(desk)
         missing = [site for site in sites if site not in alive]
         if not missing:
+            desk.lost = {}
             return
         text = f"waiting for {', '.join(missing)}" if desk.jobs is not None else "waiting for FLARE's server"
         if text != told:
@@ -151,14 +177,13 @@ def _wait_for_hospitals(desk: Desk, sites: tuple[str, ...]) -> None:
 
 
 def _alive(desk: Desk) -> set[str]:
-    """Hospitals that FLARE heard since we looked last, or just now for the first time."""
+    """Hospitals that FLARE heard a moment ago, and since they were lost if they were."""
+    now = time.monotonic()
     with _talking(desk):
-        jobs = _door(desk)
-        now = jobs.signs_of_life()
-        alive = {site for site, when in now.items() if desk.heard.get(site) != when}
-        desk.heard = now
-        return alive
-    return set()
+        for site, when in _door(desk).signs_of_life().items():
+            if desk.heard.get(site, ("", now))[0] != when:
+                desk.heard[site] = (when, now)
+    return {site for site, (_, at) in desk.heard.items() if now - at < ALIVE_S and at > desk.lost.get(site, 0.0)}
 
 
 def _submitted(desk: Desk, path: Path, order: Order) -> str:
@@ -175,26 +200,29 @@ def _submitted(desk: Desk, path: Path, order: Order) -> str:
 
 def _followed(desk: Desk, job: str) -> None:
     """Show what the job tells until it ends; make it stop where somebody asks, or a lost hospital is back."""
-    silent, unreachable = 0, 0.0
+    over, begun = 0, time.time() + BEGIN_S
     while True:
         time.sleep(LOOK_S)
         _tell(desk)
+        lost = _read(desk.place / GONE)
+        for site in lost if isinstance(lost, list) else ():
+            desk.lost.setdefault(str(site), time.monotonic())
         if (desk.place / DONE).exists():
             return
         asked = desk.stop.requested
-        lost = _read(desk.place / GONE)
-        back = _alive(desk).intersection(lost if isinstance(lost, list) else ())
+        back = _alive(desk) & set(desk.lost)
         if (asked or back) and not (desk.place / STOP).exists():
             why = "the operator asked" if asked else f"{', '.join(sorted(back))} is back"
             _say(desk, f"{why}: the job stops at its next safe point")
             (desk.place / STOP).write_text(why)
-        over = False
+        ended = False
         with _talking(desk):
-            over, unreachable = not _door(desk).running(job), 0.0
-        unreachable += LOOK_S
-        silent = silent + 1 if over else 0
-        if silent > 2 or unreachable > desk.patience_s:  # the job's last words may come after FLARE says that it ended
+            ended = not _door(desk).running(job)
+        over = over + 1 if ended else 0
+        if over > 2 or not _lives(desk, begun):  # FLARE says of a job that died with its server that it runs
             _tell(desk)
+            with _talking(desk):
+                _door(desk).abort(job)
             return
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from pipelines.document import ConfigError, Problem
 from pipelines.door import read_yaml, validate
 from pipelines.names import named
-from pipelines.site_settings import SiteSettings
+from pipelines.site_settings import Elsewhere, SiteSettings
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
 
@@ -35,6 +35,8 @@ class Place:
         problems = [] if named(self.name) else [f"name: made of a-z 0-9 _ -, at most 80, found {self.name!r}"]
         if not 0 <= self.threads <= 256:
             problems.append(f"threads must be in [0, 256], 0 = as torch chooses, found {self.threads}")
+        if isinstance(self.site.source, Elsewhere):
+            problems.append("site.source: elsewhere is here; say where this hospital's files are")
         problems += [
             f"site.{key}: {why}; remove it"
             for key, value, why in (

@@ -17,9 +17,9 @@ from pipelines.cohort.nifti import NiftiSource
 from pipelines.cohort.phantom import PhantomSource
 from pipelines.cohort.phantom_files import write
 from pipelines.cohort.picture import PictureSource
-from pipelines.config import SiteSettings
 from pipelines.door import to_plain
 from pipelines.site.hospital import Done, Hospital
+from pipelines.site_settings import Elsewhere, SiteSettings
 from pipelines.store import DiskFolder, digest, short
 from privacy.events import describe
 from privacy.gate import Refused
@@ -54,6 +54,8 @@ def survey_files(hospital: Hospital, call: Call, message: Message, memory: Messa
 def files_of(hospital: Hospital) -> Files:
     """The hospital's files. A phantom's are written first, once."""
     settings = settings_of(hospital)
+    if isinstance(settings.source, Elsewhere):
+        raise Refused("no_files")
     if not isinstance(settings.source, PhantomSource):
         return Files(settings.source, settings.labels, settings.gland)
     name = short(digest(to_plain(settings.source)))

@@ -31,7 +31,8 @@ from pipelines.cohort.phantom import PhantomSource
 from pipelines.config import Config
 from pipelines.document import ConfigError
 from pipelines.door import read_yaml, to_plain, validate
-from pipelines.run import make_world, with_own_policies
+from pipelines.own_policies import with_own_policies
+from pipelines.run import make_world
 from pipelines.site import attack, learn, score
 from pipelines.site.hospital import Hospital, write_cohort_file
 from pipelines.site.stated import left, own_statement
