@@ -106,10 +106,11 @@ class Federation:
 
 
 @contextmanager
-def federation(folder: Path, sites: dict[str, dict[str, Any]]) -> Iterator[Federation]:
+def federation(folder: Path, sites: dict[str, dict[str, Any]], start: tuple[str, ...] = ()) -> Iterator[Federation]:
+    """start: who is started, where not all are."""
     made = Federation(folder, sites)
     try:
-        made.start()
+        made.start(*start)
         yield made
     finally:
         made.end()

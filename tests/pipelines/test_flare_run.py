@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import yaml
 
 from far_federation import federation
+from harmonize.veto import Limits
 from pipelines.run import main
 from privacy import ledger as book
 
@@ -71,3 +73,38 @@ def test_a_run_over_flare_is_the_run_in_one_process(tmp_path: Path, monkeypatch:
         assert (far.home(site) / "report.html").exists()
         assert not book.verify(far.home(site) / "ledger.jsonl")
         assert len(list(book.lines(far.home(site) / "ledger.jsonl"))) > 10
+
+
+@pytest.mark.slow
+def test_methods_and_translation_over_flare_are_those_in_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FedAvg, SCAFFOLD, FENDA, CusFL, APPLE and PGFed, and VAFL; APPLE hands models to other hospitals."""
+    policy = {"recipients": ["coordinator", "sites"]}
+    sites = {name: {**site, "policy": policy} for name, site in hospitals("a", "b", "c").items()}
+    methods = ("fedavg", "scaffold", "fenda", "cusfl", "apple", "pgfed")
+    train = SMALL["train"] | {  # type: ignore[operator]
+        "methods": {
+            **{name: {"name": name} for name in methods},
+            "cusfl": {"name": "cusfl", "depth": 2},
+            "vafl": {"name": "fedavg"},
+        },
+        "method_work": {"scaffold": {"optimizer": "sgd", "lr": 0.05}},
+        "method_images": {"vafl": "vafl"},
+    }
+    harmonize = {
+        "score": {"release": "exact", "steps": 3, "seeds": 2, "perplexity": 5.0, "components": 5},
+        "synthesis": {"name": "wgan_gp", "epsilon": None, "steps": 20, "prior": None},
+        "sampling": {"name": "surrogate", "closeness": 1.0, "spacing": 0.0},
+        "shared": 12,
+        "copies": 2,
+        "translate": {"vafl": {"name": "cyclegan", "steps": 6, "every": 3}},
+        "veto": dict.fromkeys(field.name for field in fields(Limits)),
+    }
+    config = written(tmp_path, {**SMALL, "sites": sites, "train": train, "harmonize": harmonize})
+    undisturbed = near(tmp_path, config, monkeypatch)
+    with federation(tmp_path, sites) as far:
+        said, _ = far.submit(config).communicate(timeout=900)
+    runs = tmp_path / "coordinator" / "runs" / "far"
+    assert (runs / "report.html").exists(), said
+    assert outcome(runs) == undisturbed

@@ -1,0 +1,257 @@
+"""A hospital before it joins, its kit, and what a coordinator may not order; without FLARE's processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from certificates import Authority
+from pipelines.document import ConfigError
+from pipelines.remote import preflight as looking
+from pipelines.remote.kit import make_strict, role_of, strict, write_job
+from pipelines.remote.place import Place, read_place
+from pipelines.remote.preflight import preflight, promises, releases
+from pipelines.run import main
+from pipelines.site.__main__ import main as join
+from privacy.policy import REQUESTS, Budget, Policy
+
+SHARED = "/tmp/nvflare/jobs-storage"  # noqa: S108 - where FLARE would keep jobs
+SOURCE = {"kind": "phantom", "scanner": "P", "patients": 8, "seed": 1, "slices": 4}
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority.new()
+
+
+def place(folder: Path, kit: Path, **changes: object) -> Place:
+    said = {"name": "north", "kit": str(kit), "root": str(folder / "root"), "device": "cpu", "site": {"source": SOURCE}}
+    path = folder / "site.yaml"
+    path.write_text(yaml.safe_dump({**said, **changes}))
+    return read_place(str(path))
+
+
+def findings(made: Place) -> dict[str, tuple[bool, str]]:
+    return {what: (good, text) for what, good, text in preflight(made)}
+
+
+def test_settings_are_wrong_all_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as told:
+        place(tmp_path, tmp_path, name="No rth", threads=-1, site={"source": {"kind": "elsewhere"}})
+    assert [problem.path for problem in told.value.problems] == ["name", "site.source", "threads"]
+    assert "elsewhere is here" in told.value.problems[1].message
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"home": "/srv"}, "site.home: root is the hospital's own folder"),
+        ({"part": {"kind": "even", "of": 2}}, "dealing out"),
+    ],
+)
+def test_what_is_for_simulations_is_refused(tmp_path: Path, changes: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        place(tmp_path, tmp_path, site={"source": SOURCE, **changes})
+
+
+def test_a_good_hospital_lacks_only_the_coordinator(tmp_path: Path, authority: Authority) -> None:
+    found = findings(place(tmp_path, authority.kit(tmp_path / "kit", "north", port=9)))
+    assert {what for what, (good, _) in found.items() if not good} == {"coordinator"}
+    assert "one outbound TCP port is needed" in found["coordinator"][1]
+    assert found["data"][1].endswith("MB") and "north" in found["certificate"][1]
+
+
+@pytest.mark.parametrize(
+    ("common", "after", "days", "said"),
+    [
+        ("north", -20, 10, "ended"),
+        ("north", 2, 10, "is the clock right"),
+        ("south", 0, 90, "is for 'south', and name: says 'north'"),
+    ],
+)
+def test_a_certificate_that_will_not_do_is_told(
+    tmp_path: Path, authority: Authority, common: str, after: float, days: float, said: str
+) -> None:
+    kit = authority.kit(tmp_path / "kit", common, port=9, after=after, days=days)
+    good, text = findings(place(tmp_path, kit))["certificate"]
+    assert not good and said in text
+
+
+def test_a_certificate_of_another_authority_is_told(tmp_path: Path, authority: Authority) -> None:
+    kit = authority.kit(tmp_path / "kit", "north", port=9)
+    other = Authority.new().kit(tmp_path / "other", "north", port=9)
+    (kit / "startup" / "rootCA.pem").write_bytes((other / "startup" / "rootCA.pem").read_bytes())
+    good, text = findings(place(tmp_path, kit))["certificate"]
+    assert not good and "ask the coordinator for a new kit" in text
+
+
+def test_a_kit_that_soon_ends_and_an_open_key_are_told(tmp_path: Path, authority: Authority) -> None:
+    kit = authority.kit(tmp_path / "kit", "north", port=9, days=10)
+    (kit / "startup" / "client.key").chmod(0o644)
+    found = findings(place(tmp_path, kit))
+    assert found["certificate"][0] and "ask for a new kit soon" in found["certificate"][1]
+    assert not found["private key"][0] and "chmod 600" in found["private key"][1]
+
+
+def test_no_kit_no_files_and_no_room_are_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "NEEDED_GB", 1e9)
+    source = {"kind": "table", "file": str(tmp_path / "none.csv"), "label": "y"}
+    found = findings(place(tmp_path, tmp_path / "nowhere", site={"source": source}))
+    assert [found[what][0] for what in ("certificate", "coordinator", "data", "disk")] == [False] * 4
+    assert "none.csv" in found["data"][1] and "GB are needed" in found["disk"][1]
+
+
+def test_a_ledger_from_the_future_stops_the_hospital(tmp_path: Path, authority: Authority) -> None:
+    made = place(tmp_path, authority.kit(tmp_path / "kit", "north", port=9))
+    assert findings(made)["clock"][0]
+    from privacy import ledger as book
+
+    ledger = Path(made.root) / "ledger.jsonl"
+    book.append(ledger, {"time": "2100-01-01T00:00:00+00:00", "request": "survey"})
+    good, text = findings(made)["clock"]
+    assert not good and "2100-01-01" in text
+
+
+def test_looking_writes_no_line_into_the_ledger(tmp_path: Path, authority: Authority) -> None:
+    made = place(tmp_path, authority.kit(tmp_path / "kit", "north", port=9))
+    preflight(made)
+    assert not (Path(made.root) / "ledger.jsonl").exists()
+
+
+def test_every_request_is_said_with_what_it_releases() -> None:
+    whole = dict(releases(Policy()))
+    assert set(whole) == set(REQUESTS) and whole["pool"] == "not answered"
+    few = dict(releases(Policy(requests=("survey",))))
+    assert [request for request, text in few.items() if text != "not answered"] == ["survey"]
+    assert any("epsilon 2, delta 1e-06" in text for text in promises(Policy(budget=Budget(epsilon=2.0, delta=1e-6))))
+    assert any("promises nothing" in text for text in promises(Policy()))
+
+
+def test_check_says_whether_the_hospital_can_join(
+    tmp_path: Path, authority: Authority, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place(tmp_path, authority.kit(tmp_path / "kit", "north", port=9))
+    assert join([str(tmp_path / "site.yaml"), "--check"]) == 4
+    said = capsys.readouterr().err
+    assert "cannot join yet" in said and "What this hospital would release" in said and "Traceback" not in said
+    assert join([str(tmp_path / "none.yaml"), "--check"]) == 2
+
+
+# Kits
+
+
+def kit(folder: Path, role: str) -> Path:
+    """What FLARE provisions, as far as we touch it."""
+    (folder / "startup").mkdir(parents=True)
+    (folder / "local").mkdir()
+    (folder / "startup" / f"fed_{role}.json").write_text("{}")
+    parts = ["resource_manager", "process_launcher", "site_log_streamer", "log_receiver", "job_manager"]
+    resources = {
+        "format_version": 2,
+        "class_allow_list": ["everything"],
+        "allow_log_streaming": True,
+        "servers": [{"heart_beat_timeout": 600}],
+        "components": [{"id": one, "args": {"uri_root": SHARED}} for one in parts],
+    }
+    rights = {"submit_job": "any", "byoc": "any", "shell_commands": "o:site", "clone_job": "n:submitter", "view": "any"}
+    (folder / "local" / "resources.json.default").write_text(json.dumps(resources))
+    permissions = {"permissions": {"project_admin": "any", "lead": rights, "member": {"view": "any"}}}
+    (folder / "local" / "authorization.json.default").write_text(json.dumps(permissions))
+    return folder
+
+
+def read(folder: Path, name: str) -> dict[str, object]:
+    return json.loads((folder / "local" / f"{name}.json").read_text())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("role", ["client", "server"])
+def test_a_strict_kit_lets_two_classes_in_and_no_code_and_no_logs_out(tmp_path: Path, role: str) -> None:
+    made = kit(tmp_path / "kit", role)
+    assert not strict(made)
+    make_strict(made)
+    assert strict(made)
+    resources, rights = read(made, "resources"), read(made, "authorization")["permissions"]
+    allowed = resources["class_allow_list"]
+    assert isinstance(allowed, list) and len(allowed) == 2 and resources["class_list_enforcement_mode"] == "enforce"
+    assert not [one for one in resources["components"] if "log" in one["id"]]  # type: ignore[attr-defined]
+    assert SHARED not in json.dumps(resources) or role == "client"
+    for who in rights.values():  # type: ignore[attr-defined]
+        assert isinstance(who, dict) and who.get("byoc", "none") == who.get("shell_commands", "none") == "none"
+    if role == "client":
+        assert resources["allow_log_streaming"] is False
+    (made / "local" / "authorization.json").write_text("{}")
+    assert not strict(made)
+
+
+def test_whose_kit_it_is(tmp_path: Path) -> None:
+    assert (
+        role_of(kit(tmp_path / "a", "client")) == "hospital" and role_of(kit(tmp_path / "b", "server")) == "coordinator"
+    )
+    with pytest.raises(ValueError, match="unpack the kit"):
+        role_of(tmp_path)
+
+
+def test_a_job_holds_no_code(tmp_path: Path) -> None:
+    write_job(tmp_path, "far", tmp_path / "order.json", ("a", "b"))
+    files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert files == {"meta.json", "bureau/config/config_fed_server.json", "ward/config/config_fed_client.json"}
+    ward = json.loads((tmp_path / "ward/config/config_fed_client.json").read_text())
+    assert [one["args"] for one in ward["components"]] == [{}], "the job tells a hospital nothing"
+
+
+# The coordinator
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "--kit: missing"),
+        ({"methods": {"c": {"name": "central"}}, "pooling": "allowed"}, "pools the images of all hospitals"),
+        ({"pooling": "allowed"}, "images stay where they are"),
+    ],
+)
+def test_what_only_a_simulation_can_is_refused_by_name(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, object],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    methods = changes.get("methods", {"fedavg": {"name": "fedavg"}})
+    site = {"source": {"kind": "elsewhere"}, "policy": {"pooling": "pooling" in changes}}
+    config = {
+        "name": "far",
+        "privacy": "none",
+        "pooling": changes.get("pooling", "refused"),
+        "sites": {"a": site, "b": site},
+        "images": {"kind": "slices", "size": 32, "spacing_mm": 2.0},
+        "model": {"name": "cnn"},
+        "train": {"schedule": {"rounds": 1}, "work": {"lr": 0.1, "batch": 4}, "methods": methods},
+        "evaluate": {"reference": None},
+    }
+    Path("far.yaml").write_text(yaml.safe_dump(config))
+    assert main(["far.yaml", "--engine", "flare"]) == 2
+    assert said in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_hospitals_elsewhere_cannot_be_played(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = {
+        "name": "far",
+        "privacy": "none",
+        "sites": {"a": {"source": {"kind": "elsewhere"}}},
+        "images": {"kind": "slices", "size": 32, "spacing_mm": 2.0},
+        "model": {"name": "cnn"},
+        "train": {"schedule": {"rounds": 1}, "work": {"lr": 0.1, "batch": 4}, "methods": {"f": {"name": "fedavg"}}},
+        "evaluate": {"reference": None},
+    }
+    Path("far.yaml").write_text(yaml.safe_dump(config))
+    assert main(["far.yaml"]) == 2
+    assert "a cannot be played here; say --engine flare" in capsys.readouterr().err
