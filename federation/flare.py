@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
 from nvflare.collab import CollabCallError, collab
+from nvflare.collab.api.exceptions import RunAborted
 from nvflare.fuel.flare_api.flare_api import new_secure_session
 
 from federation import wire
@@ -30,6 +31,10 @@ WAIT_S = 10.0
 """How long a hospital keeps one call open while it works."""
 AGAIN_S = 15.0
 """Silence that is waited for where a hospital was gone when it was asked last: FLARE gives no job a process back."""
+MOST = 3
+"""Questions that a hospital works on or keeps waiting; a late one, the next, and one to spare."""
+TRIES = 3
+"""How often a hospital may say that it does not know a question that was sent."""
 COORDINATOR = "server"
 """The coordinator's name in FLARE. Hospitals of one job can call each other; they get no answer here."""
 WORKING, UNKNOWN = "working", "unknown_question"
@@ -60,12 +65,16 @@ class Ward:
         """The answer, or `working` after `wait_s`. key: sha256 of the question, which is sent once; empty later."""
         if self._caller() != COORDINATOR:
             return wire.coded("not_the_coordinator")
+        if not (isinstance(key, str) and isinstance(question, bytes) and isinstance(wait_s, int | float)):
+            return wire.coded("malformed")
         with self._lock:
             begun = self._begun.get(key)
             if begun is None:
                 if hashlib.sha256(question).hexdigest() != key:
                     return wire.coded(UNKNOWN)
                 self._begun = {old: work for old, work in self._begun.items() if not work.done()}
+                if len(self._begun) >= MOST:
+                    return wire.coded("busy")
                 begun = self._begun[key] = self._hands.submit(wire.answer, self._worker, question)
         try:
             return begun.result(timeout=min(max(wait_s, 0.0), WAIT_S))
@@ -121,6 +130,7 @@ class Flare:
             return self._gone(site)
         question = wire.question(call, message)
         key, known, heard = hashlib.sha256(question).hexdigest(), False, time.monotonic()
+        unknown = 0
         patience = min(self._silence_s, AGAIN_S) if site in self._lost else self._silence_s
         while True:
             left = WAIT_S if until is None else until - time.monotonic()
@@ -128,8 +138,10 @@ class Flare:
                 return "late"
             begun = time.monotonic()
             try:
-                proxy = self._proxies[site](timeout=patience)
+                proxy = self._proxies[site](timeout=min(patience, max(left, 1.0)) if until is not None else patience)
                 said = wire.answered(proxy.answer(key, b"" if known else question, min(left, WAIT_S)))
+            except RunAborted:  # by the operator, or FLARE
+                return "stopped"
             except CollabCallError:
                 if time.monotonic() - heard > patience:
                     return self._gone(site)
@@ -138,7 +150,10 @@ class Flare:
             heard, patience = time.monotonic(), self._silence_s
             self._lost.discard(site)
             if said not in (WORKING, UNKNOWN):
-                return said
+                return said if until is None or time.monotonic() <= until else "late"
+            unknown = unknown + 1 if said == UNKNOWN else 0
+            if unknown > TRIES:
+                return "malformed"
             known = said == WORKING
 
     def _gone(self, site: str) -> str:

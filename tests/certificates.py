@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -46,7 +47,11 @@ class Authority:
         (startup / "client.key").write_bytes(pem(key))
         (startup / "client.key").chmod(0o600)
         (startup / "rootCA.pem").write_bytes(self.own.public_bytes(serialization.Encoding.PEM))
-        (startup / "fed_client.json").write_text(f'{{"servers": [{{"service": {{"target": "localhost:{port}"}}}}]}}')
+        said = {
+            "servers": [{"service": {"target": f"localhost:{port}"}}],
+            "client": {"fqsn": common, "connection_security": "mtls"},
+        }
+        (startup / "fed_client.json").write_text(json.dumps(said))
         return folder
 
 

@@ -11,16 +11,67 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from federation.flare_doors import APPLICATION, EXECUTOR, WARD
+
 Role = Literal["hospital", "coordinator"]
-RUNTIME = "nvflare.collab.runtime"
-WARD, BUREAU = "pipelines.remote.ward.ward", "pipelines.remote.bureau.bureau"
-ALLOWED: Mapping[Role, tuple[str, ...]] = {
-    "hospital": (f"{RUNTIME}.executor.CollabExecutor", WARD),
-    "coordinator": (f"{RUNTIME}.controller.CollabController", BUREAU),
+BUREAU = "pipelines.remote.bureau.bureau"
+CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
+APP = "nvflare.app_common"
+HOSPITAL: Mapping[str, Any] = {
+    "format_version": 2,
+    "class_list_enforcement_mode": "enforce",
+    "class_allow_list": [EXECUTOR, WARD],
+    "app_validator": {"path": "federation.flare_doors.OnlyOurs", "args": {}},
+    "allow_log_streaming": False,
+    "client": {"retry_timeout": 30, "compression": "Gzip"},
+    "components": [
+        {
+            "id": "resource_manager",
+            "path": f"{APP}.resource_managers.gpu_resource_manager.GPUResourceManager",
+            "args": {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0, "expiration_period": 300},
+        },
+        {
+            "id": "resource_consumer",
+            "path": f"{APP}.resource_consumers.gpu_resource_consumer.GPUResourceConsumer",
+            "args": {},
+        },
+        {
+            "id": "process_launcher",
+            "path": f"{APP}.job_launcher.client_process_launcher.ClientProcessJobLauncher",
+            "args": {},
+        },
+    ],
 }
-"""All that a job may build on either side."""
+"""All of a hospital's `resources.json`: nothing in it comes from who provisioned the kit."""
+NO_RIGHTS: Mapping[str, Any] = {
+    "format_version": "1.0",
+    "permissions": {
+        "project_admin": {"view": "any"},
+        "org_admin": {"view": "any"},
+        "lead": {"submit_job": "any", "manage_job": "n:submitter", "view": "any"},
+        "member": {"view": "any"},
+    },
+}
+LOG: Mapping[str, Any] = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"plain": {"format": "%(asctime)s %(name)s %(levelname)s %(message)s"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain", "stream": "ext://sys.stdout"}},
+    "loggers": {"root": {"level": "INFO", "handlers": ["console"]}},
+}
+"""To the journal, and into no file."""
+_SCRIPTS = ("start.sh", "sub_start.sh", "stop_fl.sh")
+STARTUP = frozenset(("fed_client.json", "client.crt", "client.key", "rootCA.pem", "signature.json", *_SCRIPTS))
+LOCAL = frozenset(
+    f"{name}.json{end}" for name in ("resources", "authorization", "log_config") for end in ("", ".default")
+) | {"privacy.json.sample"}
+KEYS: Mapping[str, frozenset[str]] = {
+    "": frozenset(("format_version", "servers", "client")),
+    "servers": frozenset(("name", "service", "identity")),
+    "client": frozenset(("ssl_private_key", "ssl_cert", "ssl_root_cert", "fqsn", "is_leaf", "connection_security")),
+}
 KEPT = ("resource_manager", "resource_consumer", "process_launcher", "job_scheduler", "job_manager", "job_store")
-"""Of FLARE's own parts; those that send or receive logs are not among them."""
+"""Of the server's own parts; those that receive logs are not among them."""
 NOT_HERE = ("byoc", "shell_commands", "clone_job", "server-predeployed-flwr")
 HEARTBEAT_S = 30
 
@@ -35,22 +86,54 @@ def role_of(kit: Path) -> Role:
 
 
 def address_in(kit: Path) -> tuple[str, int]:
-    """Where the coordinator is, by a hospital's kit."""
+    """Where the coordinator is, by a hospital's kit. Raises: ValueError: the kit says no address; OSError."""
     said = json.loads((kit / "startup" / "fed_client.json").read_text())
-    host, _, port = str(said["servers"][0]["service"]["target"]).rpartition(":")
-    return host, int(port)
+    try:
+        host, _, port = str(said["servers"][0]["service"]["target"]).rpartition(":")
+        return host, int(port)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(f"startup/fed_client.json says no address of a server ({type(error).__name__})") from error
+
+
+def strangers(kit: Path) -> list[str]:
+    """What lies in a hospital's kit and does not belong there: files, and keys of `fed_client.json`."""
+    found = [
+        f"{folder}/{path.name}"
+        for folder, known in (("startup", STARTUP), ("local", LOCAL))
+        if (kit / folder).is_dir()
+        for path in sorted((kit / folder).iterdir())
+        if path.name not in known or not path.is_file()
+    ]
+    try:
+        said = json.loads((kit / "startup" / "fed_client.json").read_text())
+        groups = [("", said), ("client", said["client"]), *(("servers", one) for one in said["servers"])]
+        found += [f"startup/fed_client.json: {key}" for name, group in groups for key in group if key not in KEYS[name]]
+        if said["client"].get("connection_security") != "mtls":
+            found.append("startup/fed_client.json: connection_security is not mtls")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        found.append(f"startup/fed_client.json: cannot be read ({type(error).__name__})")
+    return found
 
 
 def strict(kit: Path) -> bool:
-    """Whether `make_strict` was here, and nobody after it."""
+    """Whether `make_strict` was here, nobody after it, and nothing lies there that does not belong."""
     try:
-        return all(json.loads(path.read_text()) == made for path, made in _made(kit))
+        return not (role_of(kit) == "hospital" and strangers(kit)) and all(
+            json.loads(path.read_text()) == made for path, made in _made(kit)
+        )
     except (OSError, ValueError):
         return False
 
 
 def make_strict(kit: Path) -> None:
-    """Write `local/resources.json` and `local/authorization.json`; what a person wrote there is replaced."""
+    """Write `local/`'s files of rules; what a person wrote there is replaced.
+
+    Raises:
+        ValueError: a hospital's kit holds files or settings that no kit needs.
+        OSError: the disk.
+    """
+    if role_of(kit) == "hospital" and (found := strangers(kit)):
+        raise ValueError(f"kit: {kit} holds what no kit needs: {', '.join(found)}; ask why, and remove it")
     for path, made in _made(kit):
         path.write_text(json.dumps(made, indent=1))
         path.chmod(0o600)
@@ -58,16 +141,19 @@ def make_strict(kit: Path) -> None:
 
 def _made(kit: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     local = kit / "local"
-    yield local / "resources.json", _resources(kit, role_of(kit))
+    if role_of(kit) == "hospital":
+        for name, rules in (("resources", HOSPITAL), ("authorization", NO_RIGHTS), ("log_config", LOG)):
+            yield local / f"{name}.json", dict(rules)
+        return
+    yield local / "resources.json", _resources(kit)
     yield local / "authorization.json", _authorization(local)
 
 
-def _resources(kit: Path, role: Role) -> dict[str, Any]:
+def _resources(kit: Path) -> dict[str, Any]:
+    """The server's: the coordinator's own kit, on his own machine."""
     said = _read(kit / "local" / "resources.json.default")
-    said |= {"class_list_enforcement_mode": "enforce", "class_allow_list": list(ALLOWED[role])}
+    said |= {"class_list_enforcement_mode": "enforce", "class_allow_list": [CONTROLLER, BUREAU]}
     said["components"] = [one for one in said["components"] if one["id"] in KEPT]
-    if role == "hospital":
-        return said | {"allow_log_streaming": False}
     said["servers"] = [{**one, "heart_beat_timeout": HEARTBEAT_S} for one in said["servers"]]
     text = json.dumps(said).replace("/tmp/nvflare/", f"{kit.resolve() / 'kept'}/")  # noqa: S108 - what it must not be
     whole: dict[str, Any] = json.loads(text)
@@ -92,7 +178,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def write_job(folder: Path, name: str, order: Path, sites: tuple[str, ...]) -> None:
     """A job that says which of our two functions to start, and where the coordinator's order lies. No code is in it."""
-    parts: dict[str, dict[str, Any]] = {
+    parts: dict[str, Mapping[str, Any]] = {
         "meta.json": {
             "name": name,
             "resource_spec": {},
@@ -101,16 +187,10 @@ def write_job(folder: Path, name: str, order: Path, sites: tuple[str, ...]) -> N
         },
         "bureau/config/config_fed_server.json": {
             "format_version": 2,
-            "workflows": [{"id": "controller", "path": ALLOWED["coordinator"][0], "args": {"server_obj_id": "bureau"}}],
+            "workflows": [{"id": "controller", "path": CONTROLLER, "args": {"server_obj_id": "bureau"}}],
             "components": [{"id": "bureau", "path": BUREAU, "args": {"order": str(order)}}],
         },
-        "ward/config/config_fed_client.json": {
-            "format_version": 2,
-            "executors": [
-                {"tasks": ["*"], "executor": {"path": ALLOWED["hospital"][0], "args": {"client_obj_id": "ward"}}}
-            ],
-            "components": [{"id": "ward", "path": WARD, "args": {}}],
-        },
+        "ward/config/config_fed_client.json": APPLICATION,
     }
     for place, made in parts.items():
         path = folder / place

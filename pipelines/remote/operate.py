@@ -11,7 +11,9 @@ import argparse
 import json
 import os
 import re
+import secrets
 import shlex
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,7 +30,7 @@ from pipelines.door import validate
 from pipelines.exits import Exit
 from pipelines.remote.bureau import ALIVE, DONE, GONE, STOP, TOLD, Order, write_order
 from pipelines.remote.kit import write_job
-from pipelines.stopping import Stop, Stopped, safe_stop
+from pipelines.stopping import RunLock, Stop, Stopped, safe_stop
 
 FOLDER = "remote"
 LOOK_S, ALIVE_S, BEGIN_S = 2.0, 40.0, 120.0
@@ -66,8 +68,8 @@ def operate(said: Document, options: argparse.Namespace, console: Console) -> in
     config = validate(said, Config)
     if problems := unfit(config, said, options):
         raise ConfigError(problems)
-    place = Path(config.runs).resolve() / config.name / FOLDER
-    place.mkdir(parents=True, exist_ok=True)
+    base = Path(config.runs).resolve() / config.name / FOLDER
+    place = base / secrets.token_hex(4)  # of this command: what an earlier one's job still writes lies elsewhere
     order = Order(
         tuple(_without_engine(options)),
         os.getcwd(),
@@ -76,7 +78,8 @@ def operate(said: Document, options: argparse.Namespace, console: Console) -> in
         tuple(sorted(config.outside)),
         options.silence,
     )
-    with safe_stop() as stop:
+    with RunLock(base), safe_stop() as stop:
+        place.mkdir()
         desk = Desk(config, Path(options.kit), place, console, stop, 60 * options.patience)
         try:
             return _carried(desk, order)
@@ -98,6 +101,14 @@ def unfit(config: Config, said: Document, options: argparse.Namespace) -> list[P
     ]
     if config.pooling == "allowed" and not problems:
         problems.append(problem_at(said, ("pooling",), "images stay where they are with --engine flare; say refused"))
+    for flag, there in (("--check", options.check), ("--explain", options.explain)):
+        if there:
+            text = f"{flag}: looks at this machine alone; run it without --engine flare"
+            problems.append(Problem("", None, text))
+    if not options.patience > 0 or not options.silence > 0:
+        problems.append(
+            Problem("", None, f"--patience and --silence must be > 0, found {options.patience} and {options.silence}")
+        )
     kit = Path(options.kit or "")
     if options.kit is None or not (kit / "startup" / "fed_admin.json").is_file():
         text = f"--kit: {options.kit or 'missing'}; name the folder of the kit of who submits runs, with startup/ in it"
@@ -107,8 +118,10 @@ def unfit(config: Config, said: Document, options: argparse.Namespace) -> list[P
 
 def _carried(desk: Desk, order: Order) -> int:
     """Job after job, until one says how the run ended."""
-    attempts = 0
-    _let_end(desk)
+    attempts, reached = 0, 0.0
+    for other in sorted(one for one in desk.place.parent.iterdir() if one.is_dir() and one != desk.place):
+        _let_end(desk, other)
+        shutil.rmtree(other, ignore_errors=True)
     while True:
         _wait_for_hospitals(desk, (*order.inside, *order.outside))
         path = desk.place / "order.json"
@@ -122,35 +135,43 @@ def _carried(desk: Desk, order: Order) -> int:
         if isinstance(done, dict) and not _to_be_gone_on(desk, int(done["exit"])):
             print(done["said"], end="")  # noqa: T201 - the answer
             return int(done["exit"])
-        attempts += 1
+        before, reached = reached, _reached(desk)
+        attempts = 0 if reached > before else attempts + 1
         if attempts >= ATTEMPTS:
             _say(desk, f"given up after {attempts} jobs; what happened stands in {desk.place}")
             return int(Exit.FAILED)
         _say(desk, "a new job goes on from what is saved")
 
 
-def _let_end(desk: Desk) -> None:
+def _reached(desk: Desk) -> float:
+    """When the run last saved anything of its own."""
+    root = desk.place.parents[1]
+    saved = (*root.glob("federation/**/state"), *root.glob("*/*/manifest.json"))
+    return max((path.stat().st_mtime for path in saved), default=0.0)
+
+
+def _let_end(desk: Desk, place: Path) -> None:
     """A job that an earlier command handed in stops at its next safe point. Raises: Stopped."""
     told = False
-    while _lives(desk, 0.0) and not (desk.place / DONE).exists():
+    while _lives(place, 0.0) and not (place / DONE).exists():
         if not told:
             _say(desk, "a job of an earlier command is at work: it stops at its next safe point")
-            (desk.place / STOP).write_text("another command took over")
+            (place / STOP).write_text("another command took over")
             told = True
         desk.stop.check()
         time.sleep(LOOK_S)
 
 
-def _lives(desk: Desk, since: float) -> bool:
+def _lives(place: Path, since: float) -> bool:
     """Whether the job gave a sign of life a moment ago, or time to give one is not over."""
     with suppress(OSError):
-        since = (desk.place / ALIVE).stat().st_mtime
+        since = (place / ALIVE).stat().st_mtime
     return time.time() - since < ALIVE_S
 
 
 def _to_be_gone_on(desk: Desk, code: int) -> bool:
     """Whether the run ended only because hospitals were lost, or made room for one that is back."""
-    return code == Exit.STOPPED or (code == Exit.SITE and bool(_read(desk.place / GONE)))
+    return code in (Exit.STOPPED, Exit.LOCKED) or (code == Exit.SITE and bool(_read(desk.place / GONE)))
 
 
 def _command(desk: Desk, order: Order) -> str:
@@ -219,7 +240,7 @@ def _followed(desk: Desk, job: str) -> None:
         with _talking(desk):
             ended = not _door(desk).running(job)
         over = over + 1 if ended else 0
-        if over > 2 or not _lives(desk, begun):  # FLARE says of a job that died with its server that it runs
+        if over > 2 or not _lives(desk.place, begun):  # FLARE says of a job that died with its server that it runs
             _tell(desk)
             with _talking(desk):
                 _door(desk).abort(job)

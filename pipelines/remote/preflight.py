@@ -7,6 +7,7 @@ import shutil
 import socket
 import ssl
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -16,12 +17,11 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import NameOID
 
-from pipelines.remote.kit import address_in, strict
+from pipelines.remote.kit import address_in, strangers, strict
 from pipelines.remote.place import Place
 from pipelines.remote.ward import hospital_of
 from pipelines.site.files import survey_files
 from pipelines.site.words import CONTENTS
-from pipelines.store import clean
 from privacy import ledger as book
 from privacy.chain import Damaged
 from privacy.gate import Refused
@@ -84,7 +84,7 @@ def _certificates(place: Place) -> Iterator[Finding]:
         text = f"{startup}: {type(error).__name__}: {error}; ask the coordinator for a new kit"
         yield Finding("certificate", False, text)
         return
-    (name,) = (str(one.value) for one in own.subject.get_attributes_for_oid(NameOID.COMMON_NAME))
+    name = ", ".join(str(one.value) for one in own.subject.get_attributes_for_oid(NameOID.COMMON_NAME))
     now, end = datetime.now(UTC), min(own.not_valid_after_utc, root.not_valid_after_utc)
     if name != place.name:
         text = f"is for {name!r}, and name: says {place.name!r}; use the hospital's own kit"
@@ -115,6 +115,9 @@ def _coordinator(place: Place) -> Finding:
             socket.create_connection((host, port), timeout=CONNECT_S) as raw,
             context.wrap_socket(raw, server_hostname=host) as secured,
         ):
+            secured.settimeout(2.0)
+            with suppress(TimeoutError):  # a server that refuses our certificate says so only now
+                secured.recv(1)
             return Finding("coordinator", True, f"{host}:{port} answers, {secured.version()}, mutual certificates")
     except (OSError, ValueError, KeyError) as error:
         text = f"no connection to the kit's address: {type(error).__name__}: {error}; one outbound TCP port is needed"
@@ -122,6 +125,12 @@ def _coordinator(place: Place) -> Finding:
 
 
 def _rules(place: Place) -> Finding:
+    try:
+        odd = strangers(Path(place.kit))
+    except ValueError as error:
+        return Finding("kit", False, str(error))
+    if odd:
+        return Finding("kit", False, f"holds what no kit needs: {', '.join(odd)}; ask why, and remove it")
     if strict(Path(place.kit)):
         return Finding("kit", True, "strict: no code from elsewhere, no logs leave")
     return Finding("kit", True, "will be made strict when the hospital joins: no code from elsewhere, no logs leave")
@@ -143,7 +152,6 @@ def _disk(place: Place) -> Finding:
         probe = root / ".probe"
         probe.write_bytes(os.urandom(16))
         probe.unlink()
-        clean(root)
         free = shutil.disk_usage(root).free / 1e9
     except OSError as error:
         return Finding("disk", False, f"{root}: {error}; it must be the hospital's own folder, and writable")
@@ -163,6 +171,9 @@ def _clock(place: Place) -> Iterator[Finding]:
     """A ledger's times must not go back."""
     ledger = hospital_of(place).ledger
     try:
+        if ledger.exists() and (broken := book.verify(ledger)):
+            yield Finding("ledger", False, f"{ledger}: {broken[0]}; look at docs/operations.md")
+            return
         last = max((str(line.get("time", "")) for line in book.lines(ledger)), default="") if ledger.exists() else ""
     except (OSError, Damaged) as error:
         yield Finding("ledger", False, f"{ledger}: {error}")

@@ -27,7 +27,7 @@ APPS = "nvflare.private.fed.app"
 def become_client(place: Place, settings: Path) -> NoReturn:
     """Be FLARE's client of this hospital, with a strict kit and these settings."""
     os.environ[SETTINGS] = str(settings.resolve())
-    _become(Path(place.kit), f"{APPS}.client.client_train", "fed_client.json", "client.crt", f"uid={place.name}")
+    _become(Path(place.kit), "federation.flare_doors", "fed_client.json", "client.crt", f"uid={place.name}")
 
 
 def become_server(kit: Path) -> NoReturn:

@@ -7,6 +7,7 @@ settings come from the file that the hospital's own start put into the environme
 from __future__ import annotations
 
 import os
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,8 +19,10 @@ from federation.flare import Ward
 from pipelines.config import chosen_device
 from pipelines.remote.place import Place, read_place
 from pipelines.site.hospital import Hospital
-from pipelines.site.worker import worker
+from pipelines.site.worker import trace, worker
 from pipelines.stopping import LockedError, RunLock
+from pipelines.store import clean
+from privacy.gate import Refused
 from privacy.message import Call, Message
 
 SETTINGS = "CONSILIUM_SITE"
@@ -29,16 +32,38 @@ PATIENCE_S = 120.0
 
 
 def ward() -> Ward:
-    """The hospital's side. Raises: RuntimeError: without words of the cause, which FLARE would hand on."""
+    """The hospital's side. Never an exception, which would end the job for all hospitals and cross with its words."""
     os.umask(0o077)
     try:
         path = Path(os.environ[SETTINGS])
         place = read_place(str(path))
         os.chdir(path.parent)
-        lock = alone(Path(place.root))
-        return Ward(held(worker(hospital_of(place)), lock))
+        return Ward(opened(place))
     except Exception as error:
-        raise RuntimeError(f"the hospital cannot take part ({type(error).__name__}); its own log says why") from None
+        sys.stderr.write(f"the hospital cannot take part: {trace(error)}\n")
+        return Ward(unavailable)
+
+
+def unavailable(call: Call, message: Message) -> Message:
+    """A hospital that could not begin. Raises: Refused."""
+    raise Refused("unavailable")
+
+
+def opened(place: Place) -> Worker:
+    """The worker, which takes its folder with the first question and keeps it for as long as it lives."""
+    own: list[Worker] = []
+
+    def answer(call: Call, message: Message) -> Message:
+        if not own:
+            try:
+                alone(Path(place.root))
+            except LockedError as error:  # the process of an earlier job is still at work
+                raise Refused("busy") from error
+            clean(Path(place.root))
+            own.append(worker(hospital_of(place)))
+        return own[0](call, message)
+
+    return answer
 
 
 def hospital_of(place: Place) -> Hospital:
@@ -60,17 +85,6 @@ def alone(root: Path, patience_s: float = PATIENCE_S) -> RunLock:
             if time.monotonic() > until:
                 raise
             time.sleep(1.0)
-
-
-def held(own: Worker, lock: RunLock) -> Worker:
-    """The worker, which keeps the lock for as long as it lives."""
-
-    def answer(call: Call, message: Message) -> Message:
-        if not lock.root.is_dir():
-            raise OSError(f"{lock.root} is gone")
-        return own(call, message)
-
-    return answer
 
 
 def _now() -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from certificates import Authority
+from federation.flare_doors import OnlyOurs
 from pipelines.document import ConfigError
 from pipelines.remote import preflight as looking
 from pipelines.remote.kit import make_strict, role_of, strict, write_job
@@ -130,6 +133,14 @@ def test_every_request_is_said_with_what_it_releases() -> None:
     assert any("promises nothing" in text for text in promises(Policy()))
 
 
+def test_check_over_flare_is_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["prostate_adc_private.yaml", "--engine", "flare", "--check"]) == 2
+    assert "--check: looks at this machine alone" in capsys.readouterr().err.replace("\n", " ")
+
+
 def test_check_says_whether_the_hospital_can_join(
     tmp_path: Path, authority: Authority, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,18 +155,26 @@ def test_check_says_whether_the_hospital_can_join(
 # Kits
 
 
+CLIENT = {
+    "format_version": 2,
+    "servers": [{"name": "consilium", "service": {"target": "localhost:9", "scheme": "grpc"}, "identity": "localhost"}],
+    "client": {"fqsn": "north", "is_leaf": True, "connection_security": "mtls"},
+}
+
+
 def kit(folder: Path, role: str) -> Path:
     """What FLARE provisions, as far as we touch it."""
     (folder / "startup").mkdir(parents=True)
     (folder / "local").mkdir()
-    (folder / "startup" / f"fed_{role}.json").write_text("{}")
+    (folder / "startup" / f"fed_{role}.json").write_text(json.dumps(CLIENT if role == "client" else {}))
     parts = ["resource_manager", "process_launcher", "site_log_streamer", "log_receiver", "job_manager"]
     resources = {
         "format_version": 2,
         "class_allow_list": ["everything"],
         "allow_log_streaming": True,
+        "handlers": [{"path": "evil.Handler"}],
         "servers": [{"heart_beat_timeout": 600}],
-        "components": [{"id": one, "args": {"uri_root": SHARED}} for one in parts],
+        "components": [{"id": one, "path": "os.system", "args": {"uri_root": SHARED}} for one in parts],
     }
     rights = {"submit_job": "any", "byoc": "any", "shell_commands": "o:site", "clone_job": "n:submitter", "view": "any"}
     (folder / "local" / "resources.json.default").write_text(json.dumps(resources))
@@ -178,13 +197,112 @@ def test_a_strict_kit_lets_two_classes_in_and_no_code_and_no_logs_out(tmp_path: 
     allowed = resources["class_allow_list"]
     assert isinstance(allowed, list) and len(allowed) == 2 and resources["class_list_enforcement_mode"] == "enforce"
     assert not [one for one in resources["components"] if "log" in one["id"]]  # type: ignore[attr-defined]
-    assert SHARED not in json.dumps(resources) or role == "client"
     for who in rights.values():  # type: ignore[attr-defined]
         assert isinstance(who, dict) and who.get("byoc", "none") == who.get("shell_commands", "none") == "none"
     if role == "client":
         assert resources["allow_log_streaming"] is False
+        assert "os.system" not in json.dumps(resources) and "handlers" not in resources, "of the kit's maker, nothing"
+    else:
+        assert SHARED not in json.dumps(resources)
     (made / "local" / "authorization.json").write_text("{}")
     assert not strict(made)
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    ["local/custom/sitecustomize.py", "local/job_resources.json", "local/privacy.json", "startup/extra.json"],
+)
+def test_what_no_kit_needs_stops_the_hospital(tmp_path: Path, authority: Authority, stranger: str) -> None:
+    made = kit(tmp_path / "kit", "client")
+    (made / stranger).parent.mkdir(exist_ok=True)
+    (made / stranger).write_text("{}")
+    with pytest.raises(ValueError, match="holds what no kit needs"):
+        make_strict(made)
+    good, text = findings(place(tmp_path, made))["kit"]
+    assert not good and stranger.split("/")[1] in text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"overseer_agent": {}}, {"client": {**CLIENT["client"], "connection_security": "tls"}}, {"servers": [None]}],  # type: ignore[dict-item]
+)
+def test_settings_that_no_kit_needs_stop_the_hospital(tmp_path: Path, changes: dict[str, object]) -> None:
+    made = kit(tmp_path / "kit", "client")
+    (made / "startup" / "fed_client.json").write_text(json.dumps({**CLIENT, **changes}))
+    with pytest.raises(ValueError, match=r"fed_client\.json"):
+        make_strict(made)
+
+
+def application(folder: Path) -> Path:
+    write_job(folder / "job", "far", folder / "order.json", ("a",))
+    return folder / "job" / "ward"
+
+
+def test_a_hospital_takes_one_application(tmp_path: Path) -> None:
+    ours = application(tmp_path)
+    assert OnlyOurs().validate(str(ours)) == ("", {})
+    (ours / "config" / "__nvfl_sig.json").write_text("{}")
+    assert OnlyOurs().validate(str(ours)) == ("", {})
+
+
+@pytest.mark.parametrize("change", ["file", "args", "component", "filter", "props", "garbage"])
+def test_a_hospital_takes_no_other_application(tmp_path: Path, change: str) -> None:
+    ours = application(tmp_path)
+    path = ours / "config" / "config_fed_client.json"
+    said = json.loads(path.read_text())
+    if change == "file":
+        (ours / "custom").mkdir()
+        (ours / "custom" / "code.py").write_text("")
+    elif change == "args":
+        said["components"][0]["args"] = {"settings": "/elsewhere"}
+    elif change == "component":
+        said["components"].append({"id": "more", "path": "pipelines.remote.ward.ward"})
+    elif change == "filter":
+        said["task_result_filters"] = []
+    elif change == "props":
+        said["executors"][0]["executor"]["args"]["props"] = {"a": 1}
+    path.write_text("[" if change == "garbage" else json.dumps(said))
+    assert OnlyOurs().validate(str(ours))[0]
+
+
+def test_flares_client_knows_what_a_job_needs_and_hears_the_server_alone() -> None:
+    """In a process of its own: what is taken from FLARE is taken for good."""
+    program = """
+from federation import flare_doors
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.private.admin_defs import Message
+from nvflare.private.defs import new_cell_message
+from nvflare.private.fed.app.deployer.base_client_deployer import BaseClientDeployer
+from nvflare.private.fed.client.admin import FedAdminAgent
+
+flare_doors.narrow()
+names = {type(one).__name__ for one in BaseClientDeployer().req_processors}
+assert names == set(flare_doors.NEEDED), names
+agent = FedAdminAgent.__new__(FedAdminAgent)
+agent.processors, agent.auditor = {}, None
+told = []
+class Told:
+    def process(self, request, context):
+        told.append(request.topic)
+class Context:
+    def new_context(self):
+        return self
+    def __enter__(self):
+        return self
+    def __exit__(self, *_):
+        return None
+    def get_prop(self, *_):
+        return None
+agent.processors["abort"], agent.app_ctx = Told(), Context()
+for origin in ("b", "b.job", "server.job", None, "server"):
+    request = new_cell_message({}, Message(topic="abort", body=""))
+    if origin:
+        request.set_header(MessageHeaderKey.ORIGIN, origin)
+    agent._dispatch_request(request)
+    print(origin, len(told))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["b", "0", "b.job", "0", "server.job", "0", "None", "0", "server", "1"]
 
 
 def test_whose_kit_it_is(tmp_path: Path) -> None:
