@@ -36,7 +36,7 @@ APPLICATION: Mapping[str, Any] = {
     "components": [{"id": "ward", "path": WARD, "args": {}}],
 }
 """The one application that a hospital takes: FLARE's executor, and our own worker, which is told nothing by the job."""
-SIGNATURES = ("__nvfl_sig.json", "__nvfl_submitter.crt")
+SIGNATURES = (".__nvfl_sig.json", ".__nvfl_submitter.crt")
 
 
 class OnlyOurs(AppValidator):  # type: ignore[misc]  # FLARE has no types

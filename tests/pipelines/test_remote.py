@@ -241,7 +241,7 @@ def application(folder: Path) -> Path:
 def test_a_hospital_takes_one_application(tmp_path: Path) -> None:
     ours = application(tmp_path)
     assert OnlyOurs().validate(str(ours)) == ("", {})
-    (ours / "config" / "__nvfl_sig.json").write_text("{}")
+    (ours / "config" / ".__nvfl_sig.json").write_text("{}")
     assert OnlyOurs().validate(str(ours)) == ("", {})
 
 
