@@ -60,3 +60,8 @@ def test_functions_are_short_on_the_whole():
     )
     assert lengths[len(lengths) // 2] <= 12
     assert lengths[int(0.9 * len(lengths))] <= 35
+
+
+def test_two_files_know_flare():
+    known = [path for path in FILES if "import nvflare" in (text := path.read_text()) or "from nvflare" in text]
+    assert {str(path.relative_to(ROOT)) for path in known} == {"federation/flare.py", "federation/flare_doors.py"}
