@@ -130,11 +130,11 @@ def _carried(desk: Desk, order: Order) -> int:
         job = _submitted(desk, path, order)
         _followed(desk, job)
         done = _read(desk.place / DONE)
-        if desk.stop.requested:
-            raise Stopped("asked for", _command(desk, order))
         if isinstance(done, dict) and not _to_be_gone_on(desk, int(done["exit"])):
             print(done["said"], end="")  # noqa: T201 - the answer
             return int(done["exit"])
+        if desk.stop.requested:
+            raise Stopped("asked for", _command(desk, order))
         before, reached = reached, _reached(desk)
         attempts = 0 if reached > before else attempts + 1
         if attempts >= ATTEMPTS:

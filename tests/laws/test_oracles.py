@@ -10,64 +10,133 @@ import copy
 import pytest
 import torch
 
-import by_hand
 import rig
-from by_hand import CNN, IMAGES, NAMES, PARTICIPATION, SGD, agree, averaged, descend, network, present
+from federation.descent import Work
+from federation.engine import InProcess
 from federation.fedavg import FedAvg
 from federation.fedprox import FedProx
+from federation.models.cnn import Cnn
 from federation.parameters import section
-from federation.rounds import Schedule
+from federation.randomness import derived, seeded
+from federation.rehearsal import initial_parameters
+from federation.rounds import Schedule, sampled
 from federation.scaffold import Scaffold
-from privacy.access import batches_per_epoch
+from federation.task import Task
+from privacy.access import Batch, Rows, batches_per_epoch, minibatches
 
+TASK = Task(Cnn(widths=(8, 8), norm="batch"), (1, 8, 8), 2)
+WORK = Work(optimizer="sgd", lr=0.05, batch=4, epochs=2)
 ROUNDS = 4
-NONE = frozenset()
+PARTICIPATION = 0.67
 
 
-def ours(algorithm, lost=NONE):
-    outcome, _ = by_hand.trained(algorithm, IMAGES, CNN, SGD, lost, rounds=ROUNDS, participation=PARTICIPATION)
+def images(seed: int, n: int) -> dict[str, Rows]:
+    g = torch.Generator().manual_seed(seed)
+    y = torch.randint(0, 2, (n,), generator=g)
+    x = torch.rand(n, 1, 8, 8, generator=g) + 0.3 * y[:, None, None, None] * seed
+    return {"train": Rows(x, y, torch.arange(n)), "validation": Rows(x[:4], y[:4], torch.arange(4))}
+
+
+SITES = {"a": images(1, 9), "b": images(2, 14), "c": images(3, 6)}
+NAMES = tuple(SITES)
+
+
+def local_work(model, rows, round_, site, *, extra=lambda name, p: 0.0):
+    """Plain SGD over the same mini-batches; `extra` is added to each gradient. Returns the number of steps."""
+    seed = derived(0, site, round_, "train")
+    stream = minibatches(rows.y, batch=4, balance=False, generator=torch.Generator().manual_seed(seed))
+    model.train()
+    steps = 2 * batches_per_epoch(len(rows.y), 4)
+    with seeded(seed):
+        for _ in range(steps):
+            index = next(stream)
+            loss = TASK.objective(model, Batch(rows.x[index], rows.y[index])).mean()
+            grads = torch.autograd.grad(loss, list(model.parameters()))
+            with torch.no_grad():
+                for (name, p), g in zip(model.named_parameters(), grads, strict=True):
+                    p -= 0.05 * (g + extra(name, p))
+    return steps
+
+
+def start():
+    model = TASK.network()
+    model.load_state_dict(dict(initial_parameters(FedAvg(), TASK, seed=1)))
+    return model
+
+
+def averaged(models, weights):
+    total = sum(weights)
+    states = [m.state_dict() for m in models]
+    result = copy.deepcopy(models[0])
+    result.load_state_dict(
+        {
+            name: torch.stack([s[name] for s in states]).amax(0)
+            if not states[0][name].is_floating_point()
+            else sum(w / total * s[name].double() for w, s in zip(weights, states, strict=True)).float()
+            for name in states[0]
+        }
+    )
+    return result
+
+
+def asked(round_):
+    return sampled(NAMES, PARTICIPATION, derived(0, "participation", round_))
+
+
+def ours(algorithm, lost=frozenset()):
+    crew = rig.federation(algorithm, SITES, task=TASK, work=WORK)
+    schedule = Schedule(rounds=ROUNDS, participation=PARTICIPATION, quorum=0.3)
+    outcome = rig.train(
+        algorithm, crew, task=TASK, work=WORK, schedule=schedule, engine=rig.Lossy(InProcess(crew), lost)
+    )
     return section(outcome.state.tensors, "model")
 
 
+def agree(found, model):
+    expected = model.state_dict()
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.allclose(found[name].float(), value.float(), atol=2e-5), name
+
+
 def test_who_is_asked_changes_from_round_to_round():
-    assert len({tuple(present(r, NONE)) for r in range(1, 12)}) == 3
+    assert len({asked(r) for r in range(1, 12)}) == 3
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.8])
 @pytest.mark.parametrize("weights", ["size", "uniform"])
 def test_fedavg_and_fedprox(mu, weights):
-    model = network(CNN)
+    model = start()
     for r in range(1, ROUNDS + 1):
         locals_, sizes = [], []
-        for site in present(r, NONE):
+        for site in asked(r):
             own, w_t = copy.deepcopy(model), {n: p.detach().clone() for n, p in model.named_parameters()}
-            descend(own, IMAGES[site]["train"], r, site, pull=lambda n, p, w=w_t: mu * (p - w[n]))
+            local_work(own, SITES[site]["train"], r, site, extra=lambda n, p, w=w_t: mu * (p - w[n]))
             locals_.append(own)
-            sizes.append(len(IMAGES[site]["train"].y) if weights == "size" else 1)
+            sizes.append(len(SITES[site]["train"].y) if weights == "size" else 1)
         model = averaged(locals_, sizes)
     algorithm = FedProx(mu=mu, weights=weights) if mu else FedAvg(weights=weights)
-    agree(ours(algorithm), model.state_dict())
+    agree(ours(algorithm), model)
 
 
 @pytest.mark.parametrize("global_lr", [1.0, 0.6])
-@pytest.mark.parametrize("lost", [NONE, by_hand.LOST_OF_ALL], ids=["", "lost replies"])
+@pytest.mark.parametrize("lost", [frozenset(), frozenset({(2, "a"), (2, "b"), (3, "c")})], ids=["", "lost replies"])
 def test_scaffold_option_2(global_lr, lost):
     """x <- x + eta_g mean(y_i - x); c <- c + |S|/N mean(dc_i); a lost reply is a site that was not there."""
-    model = network(CNN)
+    model = start()
     parts = [n for n, _ in model.named_parameters()]
     c = {n: torch.zeros_like(p) for n, p in model.named_parameters()}
     c_i = {site: {n: v.clone() for n, v in c.items()} for site in NAMES}
     for r in range(1, ROUNDS + 1):
-        there = present(r, lost)
+        present = [site for site in asked(r) if (r, site) not in lost]
         locals_, shifts = [], []
         x = {n: p.detach().clone() for n, p in model.named_parameters()}
-        for site in there:
+        for site in present:
             own = copy.deepcopy(model)
             drift = {n: c[n] - c_i[site][n] for n in parts}
-            descend(own, IMAGES[site]["train"], r, site, pull=lambda n, p, d=drift: d[n])
-            steps = SGD.epochs * batches_per_epoch(len(IMAGES[site]["train"].y), SGD.batch)
+            steps = local_work(own, SITES[site]["train"], r, site, extra=lambda n, p, d=drift: d[n])
             y = dict(own.named_parameters())
-            plus = {n: c_i[site][n] - c[n] + (x[n] - y[n].detach()) / (steps * SGD.lr) for n in parts}
+            plus = {n: c_i[site][n] - c[n] + (x[n] - y[n].detach()) / (steps * 0.05) for n in parts}
             shifts.append({n: plus[n] - c_i[site][n] for n in parts})
             c_i[site] = plus
             locals_.append(own)
@@ -76,22 +145,21 @@ def test_scaffold_option_2(global_lr, lost):
             for n, p in merged.named_parameters():
                 p.copy_(x[n] + global_lr * (p - x[n]))
         model = merged
-        share = len(there) / len(NAMES)
+        share = len(present) / len(NAMES)
         c = {n: c[n] + share * sum(s[n] for s in shifts) / len(shifts) for n in parts}
-    agree(ours(Scaffold(global_lr=global_lr), lost), model.state_dict())
+    agree(ours(Scaffold(global_lr=global_lr), lost), model)
 
 
 def test_a_sites_own_settings_reach_its_training():
     """Site b holds itself still by a strong proximal term of its own; the others are plain FedAvg."""
     crew = rig.federation(
-        FedProx(mu=0.0), IMAGES, task=CNN, work=SGD, per_site=lambda s: FedProx(mu=18.0 if s == "b" else 0.0)
+        FedProx(mu=0.0), SITES, task=TASK, work=WORK, per_site=lambda s: FedProx(mu=18.0 if s == "b" else 0.0)
     )
-    outcome = rig.train(FedProx(mu=0.0), crew, task=CNN, work=SGD, schedule=Schedule(rounds=1))
-    model, locals_ = network(CNN), []
+    outcome = rig.train(FedProx(mu=0.0), crew, task=TASK, work=WORK, schedule=Schedule(rounds=1))
+    model, locals_ = start(), []
     for site in NAMES:
         own, w_t = copy.deepcopy(model), {n: p.detach().clone() for n, p in model.named_parameters()}
         mu = 18.0 if site == "b" else 0.0
-        descend(own, IMAGES[site]["train"], 1, site, pull=lambda n, p, w=w_t, m=mu: m * (p - w[n]))
+        local_work(own, SITES[site]["train"], 1, site, extra=lambda n, p, w=w_t, m=mu: m * (p - w[n]))
         locals_.append(own)
-    merged = averaged(locals_, [len(IMAGES[s]["train"].y) for s in NAMES])
-    agree(section(outcome.state.tensors, "model"), merged.state_dict())
+    agree(section(outcome.state.tensors, "model"), averaged(locals_, [len(SITES[s]["train"].y) for s in NAMES]))
