@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import struct
 import sys
@@ -93,7 +94,7 @@ def from_bytes(data: bytes) -> Message:
         tensors = safetensors.torch.load(data)
         (length,) = struct.unpack("<Q", data[:8])
         header = json.loads(data[8 : 8 + length])
-        facts = json.loads(header["__metadata__"][FACTS], parse_constant=_refused)
+        facts = json.loads(header["__metadata__"][FACTS], parse_constant=_refused, parse_float=_finite)
         if not isinstance(facts, dict):
             raise TypeError(f"facts are a {type(facts).__name__}, not a mapping")
         return Message(tensors, facts)
@@ -125,7 +126,7 @@ def from_file(path: Path) -> Message:
     """
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            facts = json.loads(file.metadata()[FACTS], parse_constant=_refused)
+            facts = json.loads(file.metadata()[FACTS], parse_constant=_refused, parse_float=_finite)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
         if not isinstance(facts, dict):
             raise TypeError(f"facts are a {type(facts).__name__}, not a mapping")
@@ -136,6 +137,14 @@ def from_file(path: Path) -> Message:
 
 def _refused(constant: str) -> None:
     raise ValueError(f"{constant} is not a number that a message may carry")
+
+
+def _finite(text: str) -> float:
+    """A number as JSON spells it. Raises: ValueError: it is too large for one, as 1e999 is."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a number that a message may carry")
+    return value
 
 
 def sealed(*parts: bytes) -> bytes:

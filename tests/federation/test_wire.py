@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from federation import wire
 from privacy.gate import Refused
-from privacy.message import Call, Malformed, Message, to_bytes
+from privacy.message import Call, Malformed, Message, from_bytes, from_file, to_bytes
 
 NAMES = st.text(max_size=12)
 CALLS = st.builds(Call, NAMES, st.integers(0, 2**31), NAMES, st.dictionaries(NAMES, st.integers(0, 2**31), max_size=3))
@@ -79,3 +79,16 @@ def test_no_words_of_a_failure_cross():
     assert wire.answered(wire.answer(fail, question)) == "failed"
     assert wire.answered(wire.answer(refuse, question)) == "policy_request"
     assert b"Smith" not in wire.answer(fail, question) + wire.answer(refuse, question)
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "Infinity", "-Infinity"])
+def test_a_number_that_is_none_is_refused_however_it_is_spelt(number, tmp_path):
+    good = to_bytes(Message({}, {"reply": {"loss": 1234567.5}}))
+    spelt = good.replace(b"1234567.5", number.encode().rjust(9))
+    assert wire.answered(good) == Message({}, {"loss": 1234567.5})
+    with pytest.raises(Malformed):
+        from_bytes(spelt)
+    assert wire.answered(spelt) == "malformed"
+    (tmp_path / "file").write_bytes(spelt)
+    with pytest.raises(Malformed):
+        from_file(tmp_path / "file")
