@@ -52,6 +52,7 @@ from personalize.partial import Partial
 from pipelines.cohort.cohort import Cohort
 from pipelines.cohort.phantom import PhantomSource
 from pipelines.door import to_plain
+from pipelines.replies import on_disk
 from pipelines.site.hospital import Hospital, rows_of, write_cohort_file
 from pipelines.site.worker import worker
 from pipelines.site_settings import SiteSettings
@@ -126,7 +127,7 @@ def federated(
     own, names = hospitals(root / "sites", cohorts)
     initial = initial_parameters(algorithm, task, seed=SEED)
     return conduct(
-        InProcess({name: worker(hospital) for name, hospital in own.items()}),
+        InProcess({name: on_disk(worker(hospital), root / "federation") for name, hospital in own.items()}),
         algorithm,
         run=RUN,
         initial=initial,

@@ -32,6 +32,7 @@ from pipelines.outside import run_outside
 from pipelines.outside_settings import Outside, is_outside
 from pipelines.own_policies import with_own_policies
 from pipelines.progress import Shown, shown
+from pipelines.replies import on_disk
 from pipelines.runner import Event, Results, SelectionError, Stage, StageFailed, Step, execute, explain, explained, plan
 from pipelines.site.hospital import Hospital
 from pipelines.site.worker import trace, worker
@@ -282,6 +283,7 @@ def simulated(config: Config, root: Path, stop: Stop) -> Engines:
         )
         for name, settings in config.sites.items()
     }
+    workers = {name: on_disk(own, root / "federation") for name, own in workers.items()}
     inside = InProcess({name: own for name, own in workers.items() if name not in config.outside})
     return Engines(inside, InProcess({name: workers[name] for name in config.outside}))
 

@@ -1,0 +1,56 @@
+"""Replies that wait on the disk: the same bits, nothing left behind, no memory taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipelines.replies import on_disk
+from privacy.gate import Refused
+from privacy.message import Call, Message, to_bytes
+
+CALL = Call("run", 1, "train", {})
+STATUS = Path("/proc/self/status")
+
+
+def test_a_reply_is_the_same_and_leaves_no_file(tmp_path: Path) -> None:
+    tensors = {
+        "model/weight": torch.tensor([[-0.0, float("nan")], [1e-45, float("inf")]]),
+        "model/count": torch.tensor(7),
+        "model/none": torch.zeros(0, 3),
+        "model/half": torch.arange(5, dtype=torch.bfloat16),
+        "model/turned": torch.arange(6.0).reshape(2, 3).T.contiguous(),
+    }
+    plain = Message(tensors, {"loss": 0.25, "algorithm": {"n": 3}})
+    reply = on_disk(lambda call, message: plain, tmp_path / "new")(CALL, Message())
+    assert list(reply.tensors) == list(tensors)
+    assert to_bytes(reply) == to_bytes(plain)
+    assert not list((tmp_path / "new").iterdir())
+    reply.tensors["model/weight"].zero_()  # who gets it may write into it, and writes into its own alone
+    assert torch.isnan(plain.tensors["model/weight"]).any()
+
+
+def test_facts_alone_touch_no_disk_and_a_refusal_passes(tmp_path: Path) -> None:
+    def refusing(call: Call, message: Message) -> Message:
+        raise Refused("no")
+
+    assert on_disk(lambda call, message: Message({}, {"n": 1}), tmp_path / "new")(CALL, Message()).facts == {"n": 1}
+    with pytest.raises(Refused, match="no"):
+        on_disk(refusing, tmp_path / "new")(CALL, Message())
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.skipif(not STATUS.exists(), reason="memory without files behind it is counted by Linux alone")
+def test_replies_that_wait_take_no_memory(tmp_path: Path) -> None:
+    def anonymous() -> float:
+        line = next(line for line in STATUS.read_text().splitlines() if line.startswith("RssAnon"))
+        return int(line.split()[1]) / 1024
+
+    large = on_disk(lambda call, message: Message({"model/w": torch.ones(2**22)}), tmp_path)
+    kept = [large(CALL, Message())]
+    before = anonymous()
+    kept += [large(CALL, Message()) for _ in range(8)]  # 16 MiB each
+    assert anonymous() - before < 64
+    assert all(bool((reply.tensors["model/w"] == 1).all()) for reply in kept)
