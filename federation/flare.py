@@ -38,6 +38,8 @@ TRIES = 3
 COORDINATOR = "server"
 """The coordinator's name in FLARE. Hospitals of one job can call each other; they get no answer here."""
 WORKING, UNKNOWN = "working", "unknown_question"
+OURS = ("unknown_site", "gone", "late", "stopped")
+"""Codes that the engine gives, and no hospital may."""
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -150,7 +152,9 @@ class Flare:
             heard, patience = time.monotonic(), self._silence_s
             self._lost.discard(site)
             if said not in (WORKING, UNKNOWN):
-                return said if until is None or time.monotonic() <= until else "late"
+                if until is not None and time.monotonic() > until:
+                    return "late"
+                return "malformed" if said in OURS else said
             unknown = unknown + 1 if said == UNKNOWN else 0
             if unknown > TRIES:
                 return "malformed"

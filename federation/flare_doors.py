@@ -2,25 +2,34 @@
 
 As it comes, FLARE 2.9's client runs `cat`, `ls` and `grep` for whoever reaches it, other hospitals too: whether a
 command needs a right is what its sender says. It deploys code for a signer of the role `super`, whatever the site's
-authorization says. Here it hears the server alone, knows what a job needs and nothing else, and takes one application.
+authorization says. Any hospital may end another's job, or stop its process, by a message. Here the client and the
+process of a job hear the server and each other alone, know what a job needs and nothing else, and take one application.
+FLARE's server sees to it that nobody signs with another's name.
 """
 
 from __future__ import annotations
 
 import json
 import runpy
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from nvflare.apis.app_validation import AppValidator
-from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
-from nvflare.private.defs import new_cell_message
-from nvflare.private.fed.client import admin, client_req_processors
-from nvflare.private.fed.client.admin import FedAdminAgent
+from nvflare.app_common.job_launcher import client_process_launcher
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
+from nvflare.fuel.f3.cellnet.utils import make_reply
+from nvflare.private.fed.client import client_req_processors
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
 SERVER = "server"
+PROCESSES: Mapping[str, str] = {
+    "client": "nvflare.private.fed.app.client.client_train",
+    "job": "nvflare.private.fed.app.client.worker_process",
+}
+"""FLARE's two processes at a hospital, which we begin narrowed."""
 NEEDED = (
     *("ClientStatusProcessor", "CheckResourceProcessor", "CancelResourceProcessor", "DeployProcessor"),
     *("StartJobProcessor", "AbortAppProcessor", "AbortTaskProcessor", "DeleteRunNumberProcessor"),
@@ -54,27 +63,32 @@ class OnlyOurs(AppValidator):  # type: ignore[misc]  # FLARE has no types
         return "" if ours else "this hospital takes one application, which is not this one", {}
 
 
+def stranger(message: Any, own: str) -> Any:
+    """FLARE's hook for what arrives: None lets it in. own: this process's name, of the kind `hospital.job`."""
+    origin = str(message.get_header(MessageHeaderKey.ORIGIN) or "")
+    return None if origin.split(".")[0] in (SERVER, own.split(".")[0]) else make_reply(ReturnCode.UNAUTHENTICATED)
+
+
 def narrow() -> None:
-    """Take from FLARE's client in this process what no job needs, and let it hear the server alone."""
+    """Take from FLARE in this process what no job needs, and let it hear the server and its own hospital alone."""
     kept = [one for one in ClientRequestProcessors.request_processors if type(one).__name__ in NEEDED]
     if {type(one).__name__ for one in kept} != set(NEEDED):
         raise RuntimeError("this FLARE has other processors of requests than 2.9; look at federation/flare_doors.py")
     client_req_processors.ClientRequestProcessors.request_processors = kept
-    heard = FedAdminAgent._dispatch_request
+    begun, command = CoreCell.__init__, client_process_launcher.generate_client_command
 
-    def dispatch(self: Any, request: Any) -> Any:
-        if request.get_header(MessageHeaderKey.ORIGIN) != SERVER:
-            return new_cell_message({}, admin.error_reply("invalid_request"))
-        return heard(self, request)
+    def begin(self: Any, *args: Any, **more: Any) -> None:
+        begun(self, *args, **more)
+        self.add_incoming_filter(channel="*", topic="*", cb=stranger, own=self.get_fqcn())
 
-    FedAdminAgent._dispatch_request = dispatch
+    def narrowed(context: Any) -> str:
+        return str(command(context)).replace(PROCESSES["job"], f"{__spec__.name} job", 1)
 
-
-def run_client() -> None:
-    """Be FLARE's client, narrowed; the command line is its own."""
-    narrow()
-    runpy.run_module("nvflare.private.fed.app.client.client_train", run_name="__main__")
+    CoreCell.__init__ = begin
+    client_process_launcher.generate_client_command = narrowed
 
 
 if __name__ == "__main__":
-    run_client()
+    process = PROCESSES[sys.argv.pop(1)]
+    narrow()
+    runpy.run_module(process, run_name="__main__")

@@ -150,7 +150,8 @@ def handed_on(config: Config) -> list[str]:
         "other sites, and its policy does not let it; say recipients: [coordinator, sites], or leave the method out"
         for name, site in config.sites.items()
         for label, method in config.train.methods.items()
-        if SITES not in site.policy.recipients
+        if name not in config.outside
+        and SITES not in site.policy.recipients
         and SITES in (recipient_of(method), recipient_of(config.method(label, name)))
     ]
 

@@ -60,10 +60,13 @@ CODES: Mapping[type[BaseException], Exit] = {UnusableCohort: Exit.DATA, Selectio
 
 
 class Engines(NamedTuple):
-    """What carries questions to the hospitals of the federation, and to those outside it."""
+    """What carries questions to the hospitals of the federation, and to those outside it. far: where these are on
+    machines of their own, the command that began the run; empty in a simulation.
+    """
 
     inside: Engine
     outside: Engine
+    far: str = ""
 
 
 def main(
@@ -264,7 +267,8 @@ def make_world(
     """What the stages work in. Without engines a simulation: every hospital in this process, with its own folder."""
     if engines is None:
         engines = simulated(config, root, stop)
-    return World(config, engines.inside, root, stop, _now, fresh, command, engines.outside)
+    command = engines.far or command
+    return World(config, engines.inside, root, stop, _now, fresh, command, engines.outside, simulation=not engines.far)
 
 
 def simulated(config: Config, root: Path, stop: Stop) -> Engines:

@@ -37,8 +37,10 @@ def results_table(results: Results, root: Path, console: Console) -> None:
         console.print(said, markup=False, highlight=False, soft_wrap=True)
     console.print(f"report: {root / PAGE}", highlight=False, soft_wrap=True)
     console.print(f"privacy statement: {root / 'statement.md'}", highlight=False, soft_wrap=True)
-    for site in dict.fromkeys(site for row in rows for site in row["sites"]):
-        console.print(f"  {site}'s own page: {root / 'sites' / site / SITE_PAGE}", highlight=False, soft_wrap=True)
+    pages = {site: root / "sites" / site / SITE_PAGE for row in rows for site in row["sites"]}
+    for site, page in pages.items():
+        text = str(page) if page.exists() else f"{SITE_PAGE} in its folder, at the hospital"
+        console.print(f"  {site}'s own page: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
 def publish(results: Results, root: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 import yaml
@@ -85,8 +85,24 @@ class Federation:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGSTOP if frozen else signal.SIGCONT)
 
-    def submit(self, config: Path, *more: str) -> subprocess.Popen[str]:
-        """The operator, in a folder of its own."""
+    def catch(self, names: tuple[str, ...], there: Callable[[], object], patience_s: float) -> None:
+        """Freeze these while something is there that comes and goes within milliseconds. What went on too far goes on,
+        until the next time.
+        """
+        end = time.monotonic() + patience_s
+        ids = [process.pid for name in names for process in self.everything_of(name)]
+        while True:
+            until(there, end - time.monotonic(), 0.0)
+            for one in ids:
+                os.kill(one, signal.SIGSTOP)
+            time.sleep(0.05)
+            if there():
+                return
+            for one in ids:
+                os.kill(one, signal.SIGCONT)
+
+    def submit(self, config: Path, *more: str, out: IO[str] | int = subprocess.PIPE) -> subprocess.Popen[str]:
+        """The operator, in a folder of its own. out: where what it says goes."""
         place = self.folder / "coordinator"
         place.mkdir(exist_ok=True)
         return subprocess.Popen(
@@ -95,7 +111,7 @@ class Federation:
                 *("--kit", str(self.kits / LEAD), "--patience", "3", *more),
             ],
             cwd=place,
-            stdout=subprocess.PIPE,
+            stdout=out,
             stderr=subprocess.STDOUT,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},

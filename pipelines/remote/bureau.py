@@ -29,8 +29,8 @@ WIDTH = 160
 
 
 class Order(NamedTuple):
-    """arguments: of `pipelines.run`. folder: where it was called. environment: variables that its YAML names. inside,
-    outside: hospitals of the federation, and outside it. silence_s: see `Flare`.
+    """arguments: of `pipelines.run`. folder: where it was called. environment: variables that its YAML may name.
+    inside, outside: hospitals of the federation, and outside it. silence_s: see `Flare`. command: to be typed again.
     """
 
     arguments: tuple[str, ...]
@@ -39,6 +39,7 @@ class Order(NamedTuple):
     inside: tuple[str, ...]
     outside: tuple[str, ...]
     silence_s: float
+    command: str
 
 
 def write_order(path: Path, order: Order) -> None:
@@ -73,11 +74,13 @@ def carry_out(path: Path, proxies: Mapping[str, Proxy]) -> None:
         gone.add(site)
         (place / GONE).write_text(json.dumps(sorted(gone)))
 
-    far = [Flare(proxies, sites, silence_s=order.silence_s, on_gone=lost) for sites in (order.inside, order.outside)]
+    inside, outside = (
+        Flare(proxies, sites, silence_s=order.silence_s, on_gone=lost) for sites in (order.inside, order.outside)
+    )
     with (place / TOLD).open("a", encoding="utf-8", buffering=1) as told, watched(place) as stop:
         console, said = Console(file=told, width=WIDTH), io.StringIO()
         with redirect_stdout(said):
-            code = main(order.arguments, engines=Engines(*far), console=console, stop=stop)
+            code = main(order.arguments, engines=Engines(inside, outside, order.command), console=console, stop=stop)
     (place / DONE).write_text(json.dumps({"exit": code, "said": said.getvalue()}))
 
 

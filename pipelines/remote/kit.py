@@ -7,6 +7,8 @@ A kit as provisioned lets the job's author bring code, lets a coordinator stream
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -74,6 +76,7 @@ KEPT = ("resource_manager", "resource_consumer", "process_launcher", "job_schedu
 """Of the server's own parts; those that receive logs are not among them."""
 NOT_HERE = ("byoc", "shell_commands", "clone_job", "server-predeployed-flwr")
 HEARTBEAT_S = 30
+JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def role_of(kit: Path) -> Role:
@@ -137,6 +140,13 @@ def make_strict(kit: Path) -> None:
     for path, made in _made(kit):
         path.write_text(json.dumps(made, indent=1))
         path.chmod(0o600)
+
+
+def forget_jobs(kit: Path) -> None:
+    """Remove what earlier jobs left in a hospital's kit: FLARE keeps a folder for each, for ever."""
+    for path in kit.iterdir():
+        if JOB.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _made(kit: Path) -> Iterator[tuple[Path, dict[str, Any]]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import secrets
 import shlex
 import shutil
@@ -25,7 +24,7 @@ from rich.console import Console
 
 from federation.flare import Jobs
 from pipelines.config import Config
-from pipelines.document import ConfigError, Document, Problem, problem_at
+from pipelines.document import DATA_ROOT, ConfigError, Document, Problem, problem_at
 from pipelines.door import validate
 from pipelines.exits import Exit
 from pipelines.remote.bureau import ALIVE, DONE, GONE, STOP, TOLD, Order, write_order
@@ -73,10 +72,11 @@ def operate(said: Document, options: argparse.Namespace, console: Console) -> in
     order = Order(
         tuple(_without_engine(options)),
         os.getcwd(),
-        {name: os.environ[name] for name in _named(options.config) if name in os.environ},
+        {name: os.environ[name] for name in (DATA_ROOT,) if name in os.environ},
         tuple(sorted(set(config.sites) - set(config.outside))),
         tuple(sorted(config.outside)),
         options.silence,
+        _command(options),
     )
     with RunLock(base), safe_stop() as stop:
         place.mkdir()
@@ -134,7 +134,7 @@ def _carried(desk: Desk, order: Order) -> int:
             print(done["said"], end="")  # noqa: T201 - the answer
             return int(done["exit"])
         if desk.stop.requested:
-            raise Stopped("asked for", _command(desk, order))
+            raise Stopped("asked for", order.command)
         before, reached = reached, _reached(desk)
         attempts = 0 if reached > before else attempts + 1
         if attempts >= ATTEMPTS:
@@ -174,8 +174,10 @@ def _to_be_gone_on(desk: Desk, code: int) -> bool:
     return code in (Exit.STOPPED, Exit.LOCKED) or (code == Exit.SITE and bool(_read(desk.place / GONE)))
 
 
-def _command(desk: Desk, order: Order) -> str:
-    return f"python -m pipelines.run {shlex.join(order.arguments)} --engine flare --kit {shlex.quote(str(desk.kit))}"
+def _command(options: argparse.Namespace) -> str:
+    own = ["--engine", "flare", "--kit", str(options.kit), "--patience", str(options.patience)]
+    whole = [*_without_engine(options), *own, "--silence", str(options.silence)]
+    return f"python -m pipelines.run {shlex.join(whole)}"
 
 
 def _wait_for_hospitals(desk: Desk, sites: tuple[str, ...]) -> None:
@@ -291,10 +293,3 @@ def _without_engine(options: argparse.Namespace) -> Iterator[str]:
     for flag, there in (("--fresh", options.fresh), ("--json", options.json)):
         if there:
             yield flag
-
-
-def _named(config: str) -> list[str]:
-    """Environment variables that a YAML names."""
-    with suppress(OSError):
-        return re.findall(r"\$\{(\w+)\}", Path(config).read_text(encoding="utf-8"))
-    return []

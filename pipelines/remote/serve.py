@@ -17,25 +17,27 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from pipelines.exits import Exit
-from pipelines.remote.kit import make_strict, role_of
+from pipelines.remote.kit import forget_jobs, make_strict, role_of
 from pipelines.remote.place import Place
 from pipelines.remote.ward import SETTINGS
 
-APPS = "nvflare.private.fed.app"
+NARROWED = ("federation.flare_doors", "client")
+SERVER = ("nvflare.private.fed.app.server.server_train",)
 
 
 def become_client(place: Place, settings: Path) -> NoReturn:
     """Be FLARE's client of this hospital, with a strict kit and these settings."""
     os.environ[SETTINGS] = str(settings.resolve())
-    _become(Path(place.kit), "federation.flare_doors", "fed_client.json", "client.crt", f"uid={place.name}")
+    forget_jobs(Path(place.kit))
+    _become(Path(place.kit), NARROWED, "fed_client.json", "client.crt", f"uid={place.name}")
 
 
 def become_server(kit: Path) -> NoReturn:
     """Be FLARE's server, with a strict kit."""
-    _become(kit, f"{APPS}.server.server_train", "fed_server.json", "server.crt")
+    _become(kit, SERVER, "fed_server.json", "server.crt")
 
 
-def _become(kit: Path, module: str, config: str, certificate: str, *more: str) -> NoReturn:
+def _become(kit: Path, module: Sequence[str], config: str, certificate: str, *more: str) -> NoReturn:
     os.umask(0o077)
     make_strict(kit)
     kit = kit.resolve()
@@ -43,7 +45,7 @@ def _become(kit: Path, module: str, config: str, certificate: str, *more: str) -
     (org,) = (str(one.value) for one in own.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME))
     (kit / "transfer").mkdir(exist_ok=True)
     said = ["secure_train=true", *more, f"org={org}", "config_folder=config"]
-    os.execv(sys.executable, [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", config, "--set", *said])  # noqa: S606
+    os.execv(sys.executable, [sys.executable, "-u", "-m", *module, "-m", str(kit), "-s", config, "--set", *said])  # noqa: S606
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -71,7 +71,8 @@ def hospital_of(place: Place) -> Hospital:
     if place.threads:
         torch.set_num_threads(place.threads)
     root = Path(place.root)
-    return Hospital(place.name, root, place.site, _now, device=chosen_device(place.device), public=root / ".public")
+    device, public = chosen_device(place.device), root / ".public"
+    return Hospital(place.name, root, place.site, _now, device=device, public=public, simulation=False)
 
 
 def alone(root: Path, patience_s: float = PATIENCE_S) -> RunLock:

@@ -51,7 +51,8 @@ class Done(NamedTuple):
 class Hospital:
     """settings: None for the pooled site of a simulation, which has no files of its own. now: ISO time for the
     ledger. device: where it computes, as torch names it. pause: called now and then in long work; raises `Stopped`
-    where a person asked the run to stop. public: a folder for what was made without any patient.
+    where a person asked the run to stop. public: a folder for what was made without any patient. simulation: one
+    machine plays all hospitals.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Hospital:
     device: str = "cpu"
     pause: Callable[[], None] = nothing
     public: Path | None = None
+    simulation: bool = True
 
     @property
     def policy(self) -> Policy:

@@ -120,7 +120,7 @@ def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json]) -> SitePage
         site=hospital.name,
         run=str(facts["run"]),
         date=str(facts["date"]),
-        simulation=True,
+        simulation=hospital.simulation,
         reference=str(facts["reference"] or ""),
         splits=tuple(split_counts(cohort, here.splits)),
         scores=score_rows(

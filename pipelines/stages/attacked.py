@@ -12,9 +12,7 @@ from pipelines.site.inversion import ATTACKS, MEAN
 from privacy.message import Json
 
 KEPT = "computed, and kept on the hospital's own page: it has no noise"
-DRAWN = (
-    "tried; figures and pictures are kept on the hospital's own page, sites/HOSPITAL/report.html: they have no noise"
-)
+DRAWN = "tried; figures and pictures are kept on the hospital's own page, report.html in its folder: they have no noise"
 
 
 def membership(said: Mapping[str, Any]) -> MembershipRow:

@@ -84,7 +84,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         run=config.name,
         date=world.now(),
         what=_what(world),
-        simulation=True,
+        simulation=world.simulation,
         reference=reference or "",
         sites=tuple(_counts(site, facts, said[site]) for site, facts in sorted(cohorts.items())),
         scores=rows,

@@ -30,7 +30,8 @@ class SitesMissing(RuntimeError):
 @dataclass(frozen=True)
 class World:
     """root: the run's folder at the coordinator. fresh: finished conversations are begun anew. command: how the
-    run was called. outside: carries questions to hospitals outside the federation."""
+    run was called. outside: carries questions to hospitals outside the federation. simulation: one machine plays all
+    hospitals."""
 
     config: Config
     engine: Engine
@@ -40,6 +41,7 @@ class World:
     fresh: bool = False
     command: str = "python -m pipelines.run CONFIG"
     outside: Engine = field(default_factory=lambda: InProcess({}))
+    simulation: bool = True
 
     def beyond(self) -> World:
         """The same world, in which sites are the hospitals outside the federation."""

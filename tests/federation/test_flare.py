@@ -11,7 +11,8 @@ import pytest
 import federation.flare
 from far import Near, flare
 from federation import wire
-from federation.flare import COORDINATOR, UNKNOWN, WORKING, Flare, Ward
+from federation.flare import COORDINATOR, OURS, UNKNOWN, WORKING, Flare, Ward
+from privacy.gate import Refused
 from privacy.message import Call, Message
 
 CALL = Call("run", 1, "train", {})
@@ -124,3 +125,12 @@ def test_a_hospital_that_forgot_the_question_gets_it_again(monkeypatch: pytest.M
     threading.Timer(0.1, lambda: setattr(near, "ward", Ward(new, lambda: COORDINATOR))).start()
     answers = Flare({"a": near}, ("a",)).ask(CALL, {"a": Message()})
     assert list(answers.replies) == ["a"] and new.asked == 1
+
+
+@pytest.mark.parametrize("code", OURS)
+def test_a_hospital_cannot_say_what_the_engine_says(code: str):
+    def imitating(call: Call, message: Message) -> Message:
+        raise Refused(code)
+
+    answers = flare({"a": imitating}).ask(CALL, {"a": Message()})
+    assert answers.missing == {"a": "malformed"} and not answers.replies

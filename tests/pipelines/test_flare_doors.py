@@ -1,4 +1,6 @@
-"""Who may join: a client of another federation, or with a certificate that ended, is let in by nobody."""
+"""Who may join, and what may be done from inside: a client of another federation, or with a certificate that ended, is
+let in by nobody; a hospital that means harm to another gets no file from it, and stops nothing there.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
@@ -21,6 +24,20 @@ from pipelines.remote.kit import make_strict
 pytestmark = pytest.mark.slow
 
 SITE = {"source": {"kind": "phantom", "scanner": "P", "patients": 8, "slices": 4, "seed": 1}}
+RUN = {
+    "name": "far",
+    "privacy": "none",
+    "images": {"kind": "slices", "size": 32, "spacing_mm": 2.0},
+    "split": {"train": 0.5, "validation": 0.25, "test": 0.25},
+    "model": {"name": "cnn", "widths": [8, 16], "norm": "group"},
+    "train": {
+        "schedule": {"rounds": 10},
+        "work": {"lr": 1e-2, "batch": 8, "epochs": None, "steps": 40},
+        "methods": {"fedavg": {"name": "fedavg"}},
+    },
+    "evaluate": {"copies": 20, "public": False, "reference": None},
+    "audit": {"membership": False},
+}
 
 
 def client(kit: Path, name: str, out: Path) -> subprocess.Popen[bytes]:
@@ -82,3 +99,31 @@ def test_only_who_was_provisioned_here_and_now_is_let_in(tmp_path: Path) -> None
             for process in tries.values():
                 process.kill()
     assert "Successfully registered" not in (tmp_path / "b").read_text() + (tmp_path / "c").read_text()
+
+
+HOSTILE = Path(__file__).parents[1] / "hostile.py"
+
+
+def test_a_hospital_gets_nothing_from_another_and_stops_nothing_there(tmp_path: Path) -> None:
+    """The same messages fetch the file from a client of FLARE as it comes."""
+    secret, out = tmp_path / "labels.csv", tmp_path / "harm.jsonl"
+    secret.write_text("Mueller_Hans_1953")
+    config = tmp_path / "far.yaml"
+    sites = {name: {"source": {**SITE["source"], "seed": seed}} for seed, name in enumerate("ab", 1)}
+    config.write_text(yaml.safe_dump({**RUN, "sites": sites}))
+    with federation(tmp_path, sites, start=("server", "a")) as far:
+        with (tmp_path / "b.out").open("ab") as file:
+            far.running["b"] = subprocess.Popen(
+                [sys.executable, "-uP", str(HOSTILE), str(far.kits / "b"), "b", "a", str(secret), str(out)],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                cwd=tmp_path,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "CONSILIUM_SITE": str(far.settings("b"))},
+            )
+        said, _ = far.submit(config).communicate(timeout=240)
+    tries = [json.loads(line) for line in out.read_text().splitlines()]
+    assert {one["what"] for one in tries} == {"file", "process_info", "config_vars", "stop_cell", "abort"}
+    nothing = ("None", "Messenger is not running")  # the second before it is connected
+    assert not [one for one in tries if one["said"] not in nothing], tries
+    assert (tmp_path / "coordinator" / "runs" / "far" / "report.html").exists(), said
+    assert said.count("job ") == 1, "one job from beginning to end"

@@ -64,6 +64,13 @@ def answers(far: Federation, site: str, name: str) -> Iterator[Path]:
     return far.home(site).glob(f"conversations/far/*/{name}")
 
 
+def unfinished(far: Federation, who: tuple[str, ...]) -> list[Path]:
+    """What is being committed: a file that is not yet under its name."""
+    if who == ("server",):
+        return list((far.folder / "coordinator" / "runs" / "far" / "federation").glob(f"**/{HIDDEN}*"))
+    return list(answers(far, who[0], f"{HIDDEN}*"))
+
+
 def moment(far: Federation, who: tuple[str, ...], when: str) -> None:
     """Wait for it."""
     site = who[0] if who[0] != "server" else "a"
@@ -74,13 +81,9 @@ def moment(far: Federation, who: tuple[str, ...], when: str) -> None:
         time.sleep(0.5)
     elif when == "after training":
         until(lambda: list(answers(far, site, "train-2")), 400, 0.002)
-    elif who == ("server",):
-        folder = far.folder / "coordinator" / "runs" / "far" / "federation"
-        until(lambda: list(answers(far, site, "train-1")), 400, 0.002)
-        until(lambda: list(folder.glob(f"**/{HIDDEN}*")), 60, 0.0005)
     else:
         until(lambda: list(answers(far, site, "train-1")), 400, 0.002)
-        until(lambda: list(answers(far, site, f"{HIDDEN}*")), 60, 0.0005)
+        far.catch(who, lambda: unfinished(far, who), 120)
 
 
 @pytest.mark.parametrize("when", ["before training", "during training", "after training", "during commit"])
@@ -95,6 +98,8 @@ def test_a_power_cut_changes_nothing(
         try:
             moment(far, who, when)
             far.kill(*who)
+            if when == "during commit":
+                assert unfinished(far, who), "it was killed a moment too late"
             time.sleep(2)
             far.start(*who)
             said, _ = operator.communicate(timeout=900)

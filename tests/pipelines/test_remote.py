@@ -14,7 +14,7 @@ from certificates import Authority
 from federation.flare_doors import OnlyOurs
 from pipelines.document import ConfigError
 from pipelines.remote import preflight as looking
-from pipelines.remote.kit import make_strict, role_of, strict, write_job
+from pipelines.remote.kit import forget_jobs, make_strict, role_of, strict, write_job
 from pipelines.remote.place import Place, read_place
 from pipelines.remote.preflight import preflight, promises, releases
 from pipelines.run import main
@@ -265,44 +265,35 @@ def test_a_hospital_takes_no_other_application(tmp_path: Path, change: str) -> N
     assert OnlyOurs().validate(str(ours))[0]
 
 
-def test_flares_client_knows_what_a_job_needs_and_hears_the_server_alone() -> None:
+def test_flares_client_knows_what_a_job_needs_and_hears_the_server_and_itself_alone() -> None:
     """In a process of its own: what is taken from FLARE is taken for good."""
     program = """
+import os
+from types import SimpleNamespace
 from federation import flare_doors
-from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
-from nvflare.private.admin_defs import Message
-from nvflare.private.defs import new_cell_message
+from nvflare.app_common.job_launcher import client_process_launcher
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey as Key, MessageType
+from nvflare.fuel.f3.message import Message
 from nvflare.private.fed.app.deployer.base_client_deployer import BaseClientDeployer
-from nvflare.private.fed.client.admin import FedAdminAgent
 
+client_process_launcher.generate_client_command = lambda context: "python -m " + flare_doors.PROCESSES["job"] + " -n 1"
 flare_doors.narrow()
 names = {type(one).__name__ for one in BaseClientDeployer().req_processors}
 assert names == set(flare_doors.NEEDED), names
-agent = FedAdminAgent.__new__(FedAdminAgent)
-agent.processors, agent.auditor = {}, None
-told = []
-class Told:
-    def process(self, request, context):
-        told.append(request.topic)
-class Context:
-    def new_context(self):
-        return self
-    def __enter__(self):
-        return self
-    def __exit__(self, *_):
-        return None
-    def get_prop(self, *_):
-        return None
-agent.processors["abort"], agent.app_ctx = Told(), Context()
-for origin in ("b", "b.job", "server.job", None, "server"):
-    request = new_cell_message({}, Message(topic="abort", body=""))
-    if origin:
-        request.set_header(MessageHeaderKey.ORIGIN, origin)
-    agent._dispatch_request(request)
-    print(origin, len(told))
+command = client_process_launcher.generate_client_command(None)
+assert command == "python -m federation.flare_doors job -n 1", command
+cell, heard = CoreCell(fqcn="a.job", root_url="tcp://localhost:1", secure=False, credentials={}), []
+cell.register_request_cb("client_command", "*", lambda request: heard.append(request.get_header(Key.ORIGIN)))
+for origin in ("b", "b.job", "b.server", "a2", "servers", "server", "server.job", "a", "a.job"):
+    headers = {Key.ORIGIN: origin, Key.DESTINATION: "a.job", Key.FROM_CELL: origin, Key.REQ_ID: "1"}
+    headers |= {Key.MSG_TYPE: MessageType.REQ, Key.CHANNEL: "client_command", Key.TOPIC: "abort"}
+    cell.process_message(SimpleNamespace(name="server"), None, 0, Message(headers, b""))
+print(*heard, flush=True)
+os._exit(0)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["b", "0", "b.job", "0", "server.job", "0", "None", "0", "server", "1"]
+    assert done.stdout.split() == ["server", "server.job", "a", "a.job"], done.stderr
 
 
 def test_whose_kit_it_is(tmp_path: Path) -> None:
@@ -311,6 +302,16 @@ def test_whose_kit_it_is(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match="unpack the kit"):
         role_of(tmp_path)
+
+
+def test_what_earlier_jobs_left_in_a_kit_goes_and_nothing_else(tmp_path: Path) -> None:
+    place = kit(tmp_path / "a", "client")
+    (place / "65958ba8-1eb1-4d98-ad22-ec8eab8be36d" / "app_a").mkdir(parents=True)
+    (place / "65958ba8-1eb1-4d98-ad22-notajob").mkdir()
+    (place / "95958ba8-1eb1-4d98-ad22-ec8eab8be36d").symlink_to(tmp_path)
+    before = {path.name for path in place.iterdir()}
+    forget_jobs(place)
+    assert before - {path.name for path in place.iterdir()} == {"65958ba8-1eb1-4d98-ad22-ec8eab8be36d"}
 
 
 def test_a_job_holds_no_code(tmp_path: Path) -> None:

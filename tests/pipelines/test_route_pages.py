@@ -355,7 +355,7 @@ def test_inversion_stands_on_the_coordinators_page_with_the_mean_image_beside_it
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ({"refused": None, "found": None}, "kept on the hospital's own page, sites/HOSPITAL/report.html"),
+        ({"refused": None, "found": None}, "kept on the hospital's own page, report.html in its folder"),
         ({"refused": "policy_request", "found": None}, "not made: policy_request"),
         ({"refused": None, "found": {"reason": "there is no image to draw"}}, "there is no image to draw"),
     ],

@@ -163,6 +163,21 @@ def test_a_yaml_takes_it_for_masks_where_policies_let_spectra_go():
         config(closed)
 
 
+def test_a_hospital_outside_the_federation_says_nothing_that_could_be_handed_on():
+    made = settings(outside=["z"])
+    made["sites"]["z"] = {"source": made["sites"]["a"]["source"]}
+    made["train"]["methods"] = {"m": {"name": "feddg"}, "fedavg": {"name": "fedavg"}, "iopfl": {"name": "iopfl"}}
+    made["route"] = {
+        "shared": "fedavg",
+        "personal": "iopfl",
+        "lines": {"m": {"how": {"name": "as_trained"}, "shared": "m"}},
+    }
+    for site in ("a", "b"):
+        made["sites"][site]["policy"] = {"recipients": ["coordinator", "sites", "outside"]}
+    made["pooling"] = "refused"
+    assert config(made).outside == ("z",)
+
+
 def test_a_yaml_is_refused_by_name_for_labels_and_for_privacy():
     labels = settings(model=BASE["model"], task={"kind": "classification"})
     with pytest.raises(ConfigError, match=r"feddg contrasts the edges of masks"):

