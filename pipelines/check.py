@@ -12,9 +12,10 @@ from rich.table import Table
 
 from federation.parameters import count
 from federation.rehearsal import initial_parameters, rehearse
+from pipelines.answered import said_by, unanswered
 from pipelines.cohort.pseudonym import normalized
 from pipelines.cohort.split import SPLITS, division_code
-from pipelines.config import Config, overridden
+from pipelines.config import overridden
 from pipelines.harmonize_settings import Harmonize
 from pipelines.privacy_settings import PatientLevel
 from pipelines.site.hospital import Hospital
@@ -61,7 +62,7 @@ def check(world: World, console: Console, *, as_json: bool) -> int:
     for site, cost in costs.items():
         console.print(f"{site}: {cost['words']}", markup=False, highlight=False, soft_wrap=True)
     warnings = [
-        *unanswered(world.config),
+        *unanswered(world.config, said_by(world.config)),
         *(f"{site}: {w}" for site, one in costs.items() for w in as_list(one["warnings"])),
     ]
     for text in warnings:
@@ -83,23 +84,6 @@ def _harmonizing(plan: Harmonize) -> str:
         f"Harmonization: target {by}; made-up images: {described(plan.synthesis)}; selected by the rule "
         f"{plan.sampling.name}, {plan.shared} of each class; spaces: {spaces}."
     )
-
-
-def unanswered(config: Config) -> list[str]:
-    """What this run will ask, and a hospital's policy does not answer."""
-    asked = ["survey", "ingest", "introduce", "train", "finish", "evaluate", "report", "holds"]
-    asked += ["export"] if (config.evaluate.public and len(config.sites) > 1) or config.route is not None else []
-    asked += ["audit"] if config.audit.membership or config.audit.inversion is not None else []
-    asked += ["score", "synthesize", "sample", "translate"] if config.harmonize is not None else []
-    found = []
-    for site, settings in config.sites.items():
-        needed = ["survey", "ingest", "route", "holds"] if site in config.outside else asked
-        if silent := [request for request in needed if not settings.policy.allows(request)]:
-            found.append(f"{site}: its policy does not answer {', '.join(silent)}")
-        known = settings.policy.algorithms
-        if known is not None and (others := [m.name for m in config.train.methods.values() if m.name not in known]):
-            found.append(f"{site}: its policy does not train by {', '.join(dict.fromkeys(others))}")
-    return found
 
 
 def _privacy_table(costs: Mapping[str, Mapping[str, Json]]) -> Table:

@@ -93,13 +93,11 @@ class Federation:
         ids = [process.pid for name in names for process in self.everything_of(name)]
         while True:
             until(there, end - time.monotonic(), 0.0)
-            for one in ids:
-                os.kill(one, signal.SIGSTOP)
+            send(ids, signal.SIGSTOP)
             time.sleep(0.05)
             if there():
                 return
-            for one in ids:
-                os.kill(one, signal.SIGCONT)
+            send(ids, signal.SIGCONT)
 
     def submit(self, config: Path, *more: str, out: IO[str] | int = subprocess.PIPE) -> subprocess.Popen[str]:
         """The operator, in a folder of its own. out: where what it says goes."""
@@ -151,6 +149,13 @@ def provisioned(folder: Path, sites: tuple[str, ...]) -> Path:
         capture_output=True,
     )
     return folder / "workspace" / "consilium" / "prod_00"
+
+
+def send(ids: list[int], what: signal.Signals) -> None:
+    """To those that are still there, at once."""
+    for one in ids:
+        with suppress(ProcessLookupError):
+            os.kill(one, what)
 
 
 def listening(port: int, patience_s: float = 120.0) -> None:

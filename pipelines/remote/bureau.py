@@ -12,7 +12,7 @@ import io
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
@@ -68,12 +68,7 @@ def carry_out(path: Path, proxies: Mapping[str, Proxy]) -> None:
     order, place = read_order(path), path.parent
     os.chdir(order.folder)
     os.environ.update(order.environment)
-    gone: set[str] = set()
-
-    def lost(site: str) -> None:
-        gone.add(site)
-        (place / GONE).write_text(json.dumps(sorted(gone)))
-
+    lost = losses(place)
     inside, outside = (
         Flare(proxies, sites, silence_s=order.silence_s, on_gone=lost) for sites in (order.inside, order.outside)
     )
@@ -82,6 +77,23 @@ def carry_out(path: Path, proxies: Mapping[str, Proxy]) -> None:
         with redirect_stdout(said):
             code = main(order.arguments, engines=Engines(inside, outside, order.command), console=console, stop=stop)
     (place / DONE).write_text(json.dumps({"exit": code, "said": said.getvalue()}))
+
+
+def losses(place: Path) -> Callable[[str], None]:
+    """Writes down who is gone. Several hospitals may be lost at one moment, and the operator reads at any: the list is
+    there whole or as it was before.
+    """
+    gone: set[str] = set()
+    lock = threading.Lock()
+
+    def lost(site: str) -> None:
+        with lock:
+            gone.add(site)
+            part = place / f".{GONE}"
+            part.write_text(json.dumps(sorted(gone)))
+            part.replace(place / GONE)
+
+    return lost
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from pipelines.site_settings import Elsewhere, SiteSettings
 from pipelines.store import DiskFolder, digest, short
 from privacy.events import describe
 from privacy.gate import Refused
-from privacy.message import Call, Message
+from privacy.message import Call, Json, Message
 from privacy.policy import Policy
 
 
@@ -47,7 +47,14 @@ def survey_files(hospital: Hospital, call: Call, message: Message, memory: Messa
     own = {"files": found["digest"], "settings": to_plain(of_files)}
     # Keyed, because file names could be guessed from a plain digest.
     keyed = hmac.new(hospital.key(), digest(own).encode(), "sha256").hexdigest()
-    facts = {"digest": keyed, "files": found["files"], "bytes": found["bytes"]}
+    policy = settings.policy
+    facts: dict[str, Json] = {
+        "digest": keyed,
+        "files": found["files"],
+        "bytes": found["bytes"],
+        "requests": [*policy.requests],
+        "algorithms": None if policy.algorithms is None else [*policy.algorithms],
+    }
     return Done(Message({}, facts), describe(hospital.counts))
 
 

@@ -15,7 +15,7 @@ WORDS: Mapping[str, Words] = {
 """Kind of example -> what it is called."""
 
 CONTENTS: Mapping[str, str] = {
-    "survey": "number and size of files; a keyed digest of names, sizes and times",
+    "survey": "number and size of files; a keyed digest of names, sizes and times; what this policy answers",
     "moments": "number, sums and sums of squares of the training patients' features",
     "ingest": "counts by split, by reason of rejection and by scanner; digest of the cohort",
     "score": "how hard its images are to imitate: one number",

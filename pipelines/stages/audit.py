@@ -86,7 +86,7 @@ def _attacked(world: World, result: Mapping[str, Any], cohorts: Mapping[str, Any
         answers = world.engine.ask(Call(name, 0, "audit", {}), {site: Message({}, facts)})
         reply, code = answers.replies.get(site, Message()), answers.missing.get(site)
         if code is not None and not code.startswith("policy_"):
-            raise SitesMissing("audit", answers.missing, where=str(world.root / "sites" / site / "log.txt"))
+            raise SitesMissing("audit", answers.missing, where=world.logs(site))
         note = {"method": str(result["label"]), "refused": code}  # a hospital need not take part in this
         found.append({"site": site, **note, "said": dict(reply.facts)})
     return found

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipelines.answered import heard, unanswered
 from pipelines.cohort.features import Features
 from pipelines.config import Config
+from pipelines.document import ConfigError, Problem
 from pipelines.door import to_plain
 from pipelines.partition_check import told_apart
 from pipelines.progress import shown
@@ -57,6 +59,11 @@ def _said(settings: object) -> Json:
 def outside(world: World) -> Mapping[str, str]:
     """Each site's digest of its files and of its settings for them, without reading a pixel."""
     replies = world.ask_all(world.run("survey"), "survey", world.everyone({}))
+    if not world.simulation:  # their policies are at the hospitals; what one will not answer is told before the work
+        said = {site: heard(reply.facts) for site, reply in replies.items()}
+        if told := unanswered(world.config, said, spare=("audit",)):
+            ways = "ask the hospital, or leave out what needs it (evaluate.public: export)"
+            raise ConfigError([Problem("sites", None, f"{text}; {ways}") for text in told])
     return {site: str(reply.facts["digest"]) for site, reply in replies.items()}
 
 

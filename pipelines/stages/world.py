@@ -61,9 +61,14 @@ class World:
         answers = self.engine.ask(Call(run, 0, request, {}), messages)
         self.stop.check()  # a site that was stopped in its work has no answer
         if answers.missing:
-            logs = ", ".join(str(self.root / "sites" / site / "log.txt") for site in sorted(answers.missing))
-            raise SitesMissing(request, answers.missing, where=logs)
+            raise SitesMissing(request, answers.missing, where=self.logs(*answers.missing))
         return answers.replies
+
+    def logs(self, *sites: str) -> str:
+        """Where hospitals wrote down what happened."""
+        if not self.simulation:
+            return "log.txt in its folder, at the hospital"
+        return ", ".join(str(self.root / "sites" / site / "log.txt") for site in sorted(sites))
 
     def ask_one(self, run: str, request: str, site: str, facts: Mapping[str, Json]) -> Message:
         """Ask one site, and need its answer. Raises: SitesMissing."""

@@ -16,7 +16,7 @@ import yaml
 from evaluation.floors import MAJORITY
 from harmonize.scale import Scale
 from harmonize.veto import Limits
-from pipelines.check import unanswered
+from pipelines.answered import said_by, unanswered
 from pipelines.config import Config
 from pipelines.document import ConfigError
 from pipelines.door import validate
@@ -378,5 +378,6 @@ def test_under_a_budget_nothing_without_noise_is_planned():
 def test_a_policy_that_does_not_answer_is_told_before_anything_runs():
     said = settings()
     said["sites"]["a"]["policy"] = {"pooling": True, "requests": ["survey", "ingest", "holds", "report"]}
-    (told,) = unanswered(validate(_document(said), Config))
+    config = validate(_document(said), Config)
+    (told,) = unanswered(config, said_by(config))
     assert "score, synthesize, sample, translate" in told

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,6 +18,7 @@ from certificates import Authority
 from federation.flare_doors import OnlyOurs
 from pipelines.document import ConfigError
 from pipelines.remote import preflight as looking
+from pipelines.remote.bureau import GONE, losses
 from pipelines.remote.kit import forget_jobs, make_strict, role_of, strict, write_job
 from pipelines.remote.place import Place, read_place
 from pipelines.remote.preflight import preflight, promises, releases
@@ -374,3 +379,24 @@ def test_hospitals_elsewhere_cannot_be_played(
     Path("far.yaml").write_text(yaml.safe_dump(config))
     assert main(["far.yaml"]) == 2
     assert "a cannot be played here; say --engine flare" in capsys.readouterr().err
+
+
+def test_hospitals_that_are_lost_at_one_moment_are_all_written_down_and_never_half(tmp_path: Path) -> None:
+    lost, over = losses(tmp_path), threading.Event()
+    texts: list[str] = []
+
+    def read() -> None:
+        while not over.is_set():
+            with suppress(FileNotFoundError):
+                texts.append((tmp_path / GONE).read_text())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    sites = [f"hospital-{number:03d}" for number in range(200)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lost, sites))
+    over.set()
+    reader.join()
+    assert json.loads((tmp_path / GONE).read_text()) == sites
+    seen = [json.loads(text) for text in texts]
+    assert all(len(one) <= len(later) for one, later in pairwise(seen)) and seen, "nobody is forgotten"
