@@ -96,7 +96,8 @@ class Flare:
     """The engine over FLARE. All hospitals work at once.
 
     sites: who takes part; one without a proxy is `gone` until another job has it. silence_s: without a sign of life for
-    so long, a hospital is `gone`. A transfer that goes on is a sign of life. on_gone: told of each that is.
+    so long, a hospital is `gone`; silence adds up over questions whose deadline is shorter. A transfer that goes on is
+    a sign of life. on_gone: told of each that is gone.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Flare:
         self._proxies, self._sites = proxies, tuple(sorted(sites))
         self._silence_s, self._on_gone = silence_s, on_gone
         self._lost: set[str] = set()
+        self._silent: dict[str, float] = {}  # seconds for which it was asked and said nothing
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -131,13 +133,14 @@ class Flare:
         if site not in self._proxies:
             return self._gone(site)
         question = wire.question(call, message)
-        key, known, heard = hashlib.sha256(question).hexdigest(), False, time.monotonic()
-        unknown = 0
+        key, known, unknown = hashlib.sha256(question).hexdigest(), False, 0
+        heard = time.monotonic() - self._silent.pop(site, 0.0)
         patience = min(self._silence_s, AGAIN_S) if site in self._lost else self._silence_s
         while True:
             left = WAIT_S if until is None else until - time.monotonic()
             if left <= 0:
-                return "late"
+                self._silent[site] = time.monotonic() - heard
+                return "late" if self._silent[site] <= patience else self._gone(site)
             begun = time.monotonic()
             try:
                 proxy = self._proxies[site](timeout=min(patience, max(left, 1.0)) if until is not None else patience)
@@ -161,6 +164,7 @@ class Flare:
             known = said == WORKING
 
     def _gone(self, site: str) -> str:
+        self._silent.pop(site, None)
         self._lost.add(site)
         self._on_gone(site)
         return "gone"

@@ -101,6 +101,21 @@ def test_a_hospital_without_a_sign_of_life_is_gone():
     assert time.monotonic() - begun < 20
 
 
+def test_silence_adds_up_over_questions_with_short_deadlines_until_a_sign_of_life():
+    near, told = Near(Ward(Counted(), lambda: COORDINATOR), lost=10**6), list[str]()
+    engine = Flare({"a": near}, ("a",), silence_s=1.0, on_gone=told.append)
+
+    def ask(round_: int) -> str:
+        answers = engine.ask(CALL._replace(round=round_), {"a": Message()}, deadline_s=0.4)
+        return answers.missing.get("a", "answered")
+
+    assert [ask(1), ask(2)] == ["late", "late"] and not told
+    near.lost = 0
+    assert ask(3) == "answered"
+    near.lost = 10**6
+    assert [ask(4), ask(5), ask(6)] == ["late", "late", "gone"] and told == ["a"]
+
+
 def test_long_work_is_not_silence(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(federation.flare, "WAIT_S", 0.05)
     worker = Counted(1.0)
