@@ -2,9 +2,9 @@
 
 As it comes, FLARE 2.9's client runs `cat`, `ls` and `grep` for whoever reaches it, other hospitals too: whether a
 command needs a right is what its sender says. It deploys code for a signer of the role `super`, whatever the site's
-authorization says. Any hospital may end another's job, or stop its process, by a message. Here the client and the
-process of a job hear the server and each other alone, know what a job needs and nothing else, and take one application.
-FLARE's server sees to it that nobody signs with another's name.
+authorization says; and whatever any other hospital sends reaches it. Here the client and the process of a job hear the
+server and each other alone, know what a job needs and nothing else, and take one application. FLARE's server sees to it
+that nobody signs with another's name.
 """
 
 from __future__ import annotations
