@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -240,9 +241,12 @@ def _said(site: Site, *, forget: str = "") -> tuple[str, str]:
 
 
 def test_images_that_were_made_up_stay_so_beside_a_run_that_sent_patients_own(tmp_path):
-    site = Site(tmp_path / "a", Policy(pooling=True))
-    site.ask("synthesize", site.facts(synthesis=EVOLUTION), run="r/paid")
-    site.ask("sample", site.facts(synthesis_run="r/paid", sampling=SURROGATE, shared=2), run="r/made-up")
+    for place in ("one", "two", "three"):  # its noise is secret, and once in a while no image passes the rule
+        site = Site(tmp_path / place, Policy(pooling=True))
+        site.ask("synthesize", site.facts(synthesis=EVOLUTION), run="r/paid")
+        with suppress(Refused):
+            site.ask("sample", site.facts(synthesis_run="r/paid", sampling=SURROGATE, shared=2), run="r/made-up")
+            break
     assert set(_said(site)) == {CONTENTS["sample"]}
     site.ask("synthesize", site.facts(synthesis={"name": "real"}), run="r/real")
     assert set(_said(site)) == {CONTENTS["sample"]}, "put aside, and not sent"
