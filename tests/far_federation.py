@@ -19,6 +19,15 @@ import yaml
 
 PROJECT = Path(__file__).parents[1] / "deploy" / "flare" / "project.yml"
 LEAD = "runs@coordinator.example"
+PLAIN_RUN: dict[str, Any] = {
+    "name": "far",
+    "privacy": "none",
+    "images": {"kind": "slices", "size": 32, "spacing_mm": 2.0},
+    "split": {"train": 0.5, "validation": 0.25, "test": 0.25},
+    "evaluate": {"copies": 20, "public": False, "reference": None},
+    "audit": {"membership": False},
+}
+"""What runs of these tests have in common: small phantoms, and nothing that policies must be asked for."""
 
 
 @dataclass

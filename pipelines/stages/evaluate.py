@@ -55,7 +55,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
                     entry = {"label": line[0], "model_site": model_site, "test_site": test_site, "file": name}
                     index.append(entry)
     if not index:
-        raise SitesMissing("evaluate", dict.fromkeys(world.engine.sites, BUDGET), where=str(world.root / "sites"))
+        raise SitesMissing("evaluate", dict.fromkeys(world.engine.sites, BUDGET), where=world.logs(*world.engine.sites))
     index.sort(key=lambda entry: order.index(entry["label"]))  # methods look the same with and without variants
     (out / "index.json").write_text(json.dumps(index, indent=1))
     (out / "refused.json").write_text(json.dumps(refused, indent=1))

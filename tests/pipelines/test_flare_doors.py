@@ -17,7 +17,7 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
-from far_federation import LEAD, Federation, federation, provisioned, until
+from far_federation import LEAD, PLAIN_RUN, Federation, federation, provisioned, until
 from federation.flare import Jobs
 from pipelines.remote.kit import make_strict
 
@@ -25,18 +25,13 @@ pytestmark = pytest.mark.slow
 
 SITE = {"source": {"kind": "phantom", "scanner": "P", "patients": 8, "slices": 4, "seed": 1}}
 RUN = {
-    "name": "far",
-    "privacy": "none",
-    "images": {"kind": "slices", "size": 32, "spacing_mm": 2.0},
-    "split": {"train": 0.5, "validation": 0.25, "test": 0.25},
+    **PLAIN_RUN,
     "model": {"name": "cnn", "widths": [8, 16], "norm": "group"},
     "train": {
         "schedule": {"rounds": 10},
         "work": {"lr": 1e-2, "batch": 8, "epochs": None, "steps": 40},
         "methods": {"fedavg": {"name": "fedavg"}},
     },
-    "evaluate": {"copies": 20, "public": False, "reference": None},
-    "audit": {"membership": False},
 }
 
 

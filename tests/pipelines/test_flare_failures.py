@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from far_federation import Federation, federation, until
+from far_federation import PLAIN_RUN, Federation, federation, until
 from pipelines.exits import Exit
 from privacy import ledger as book
 from privacy.message import as_list, as_mapping, from_bytes, unsealed
@@ -30,19 +30,14 @@ SITES = {
     for seed, name in enumerate("abcd", 1)
 }
 CONFIG = {
-    "name": "far",
-    "privacy": "none",
+    **PLAIN_RUN,
     "sites": SITES,
-    "images": {"kind": "slices", "size": 32, "spacing_mm": 2.0},
-    "split": {"train": 0.5, "validation": 0.25, "test": 0.25},
     "model": {"name": "cnn", "widths": [8, 16], "norm": "group"},
     "train": {
         "schedule": {"rounds": ROUNDS, "quorum": 0.5, "deadline_s": DEADLINE_S},
         "work": {"lr": 1e-2, "batch": 8, "epochs": None, "steps": 8},
         "methods": {"fedper": {"name": "fedper"}},
     },
-    "evaluate": {"copies": 20, "public": False, "reference": None},
-    "audit": {"membership": False},
 }
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from far_federation import Federation, federation, until
+from far_federation import PLAIN_RUN, Federation, federation, until
 from pipelines.run import main
 from pipelines.store import HIDDEN
 from privacy import ledger as book
@@ -28,19 +28,14 @@ SITES = {
     for seed, name in enumerate("abcd", 1)
 }
 CONFIG = {
-    "name": "far",
-    "privacy": "none",
+    **PLAIN_RUN,
     "sites": SITES,
-    "images": {"kind": "slices", "size": 32, "spacing_mm": 2.0},
-    "split": {"train": 0.5, "validation": 0.25, "test": 0.25},
     "model": {"name": "cnn", "widths": [16, 32], "norm": "group"},
     "train": {
         "schedule": {"rounds": 4},
         "work": {"lr": 1e-2, "batch": 24, "epochs": None, "steps": 40},
         "methods": {"fedper": {"name": "fedper"}},
     },
-    "evaluate": {"copies": 20, "public": False, "reference": None},
-    "audit": {"membership": False},
 }
 WHO = {"coordinator": ("server",), "one site": ("a",), "two of four sites": ("a", "c")}
 

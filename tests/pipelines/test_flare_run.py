@@ -10,25 +10,20 @@ from pathlib import Path
 import pytest
 import yaml
 
-from far_federation import federation
+from far_federation import PLAIN_RUN, federation
 from harmonize.veto import Limits
 from pipelines.run import main
 from privacy import ledger as book
 
 SITE = {"source": {"kind": "phantom", "scanner": "P", "patients": 12, "slices": 4}}
 SMALL = {
-    "name": "far",
-    "privacy": "none",
-    "images": {"kind": "slices", "size": 32, "spacing_mm": 2.0},
-    "split": {"train": 0.5, "validation": 0.25, "test": 0.25},
+    **PLAIN_RUN,
     "model": {"name": "cnn", "widths": [8, 16], "norm": "group"},
     "train": {
         "schedule": {"rounds": 2},
         "work": {"lr": 1e-2, "batch": 8},
         "methods": {"fedavg": {"name": "fedavg"}, "fedper": {"name": "fedper"}},
     },
-    "evaluate": {"copies": 20, "public": False, "reference": None},
-    "audit": {"membership": False},
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -10,20 +11,28 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 
 from certificates import Authority
+from far_federation import PLAIN_RUN
 from federation.flare_doors import OnlyOurs
+from pipelines.config import Config
 from pipelines.document import ConfigError
+from pipelines.door import read_yaml, validate
+from pipelines.exits import Exit
 from pipelines.remote import preflight as looking
 from pipelines.remote.bureau import GONE, losses
 from pipelines.remote.kit import forget_jobs, make_strict, role_of, strict, write_job
 from pipelines.remote.place import Place, read_place
 from pipelines.remote.preflight import preflight, promises, releases
-from pipelines.run import main
+from pipelines.run import main, simulated
 from pipelines.site.__main__ import main as join
+from pipelines.stopping import Stop
+from privacy import ledger as book
 from privacy.policy import REQUESTS, Budget, Policy
 
 SHARED = "/tmp/nvflare/jobs-storage"  # noqa: S108 - where FLARE would keep jobs
@@ -400,3 +409,25 @@ def test_hospitals_that_are_lost_at_one_moment_are_all_written_down_and_never_ha
     assert json.loads((tmp_path / GONE).read_text()) == sites
     seen = [json.loads(text) for text in texts]
     assert all(len(one) <= len(later) for one, later in pairwise(seen)) and seen, "nobody is forgotten"
+
+
+def test_what_a_far_hospital_will_not_answer_is_told_before_anything_is_learnt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator's YAML says nothing of policies; hospitals say with their survey what they answer."""
+    monkeypatch.chdir(tmp_path)
+    source = {"kind": "phantom", "scanner": "P", "patients": 8, "slices": 4}
+    sites: dict[str, Any] = {name: {"source": {**source, "seed": seed}} for seed, name in enumerate("ab", 1)}
+    train = {"schedule": {"rounds": 1}, "methods": {"fedavg": {"name": "fedavg"}}}
+    run = {**PLAIN_RUN, "sites": sites, "model": {"name": "cnn", "widths": [8, 16]}, "train": train}
+    run["evaluate"] = {"copies": 5, "public": True, "reference": None}
+    (tmp_path / "far.yaml").write_text(yaml.safe_dump(run))
+    silent = [request for request in Policy().requests if request not in ("export", "audit")]
+    sites["a"]["policy"] = {"requests": silent}
+    at_home = validate(read_yaml(yaml.safe_dump(run), environment={}), Config)
+    engines = simulated(at_home, tmp_path / "homes", Stop())._replace(far="python -m pipelines.run far.yaml")
+    shown = io.StringIO()
+    assert main(["far.yaml"], engines=engines, console=Console(file=shown, width=300)) == Exit.CONFIG
+    assert "a: its policy does not answer export" in shown.getvalue() and "b: its" not in shown.getvalue()
+    lines = list(book.lines(tmp_path / "homes" / "sites" / "a" / "ledger.jsonl"))
+    assert {line["request"] for line in lines} == {"survey"}
