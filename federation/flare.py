@@ -1,20 +1,14 @@
-"""NVIDIA FLARE carries the conversation between real hospitals: the one file that imports it.
+"""NVIDIA FLARE carries the calls of `federation.remote` between real hospitals.
 
-FLARE's Collab API gives one remote call a hospital, over mutual TLS. Work there can take hours, and a call that waits
-for hours cannot tell a hospital that works from one that is gone. So calls are short: the first brings the question,
-the hospital works on in a thread of its own, and the coordinator comes back for the answer every few seconds. What is
-raised in a published function goes back with its traceback; ours raise nothing: what crosses is `federation.wire`'s.
+FLARE's Collab API gives one remote call a hospital, over mutual TLS. What is raised in a published function goes back
+with its traceback; ours raise nothing: what crosses is `federation.wire`'s.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Protocol, TypeVar, cast
@@ -24,22 +18,11 @@ from nvflare.collab.api.exceptions import RunAborted
 from nvflare.fuel.flare_api.flare_api import new_secure_session
 
 from federation import wire
-from federation.engine import Answers, Worker
-from privacy.message import Call, Message
+from federation.engine import Worker
+from federation.remote import Pending, Reach, Stopped, Unreachable
 
-WAIT_S = 10.0
-"""How long a hospital keeps one call open while it works."""
-AGAIN_S = 15.0
-"""Silence that is waited for where a hospital was gone when it was asked last: FLARE gives no job a process back."""
-MOST = 3
-"""Questions that a hospital works on or keeps waiting; a late one, the next, and one to spare."""
-TRIES = 3
-"""How often a hospital may say that it does not know a question that was sent."""
 COORDINATOR = "server"
 """The coordinator's name in FLARE. Hospitals of one job can call each other; they get no answer here."""
-WORKING, UNKNOWN = "working", "unknown_question"
-OURS = ("unknown_site", "gone", "late", "stopped")
-"""Codes that the engine gives, and no hospital may."""
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -53,133 +36,51 @@ def _main(function: F) -> F:
 
 
 class Ward:
-    """What a hospital's FLARE process publishes: its worker, one question at a time."""
+    """What a hospital's FLARE process publishes."""
 
     def __init__(self, worker: Worker, caller: Callable[[], str] = lambda: collab.caller) -> None:
-        self._worker = worker
-        self._caller = caller
-        self._hands = ThreadPoolExecutor(1, "ward")
-        self._begun: dict[str, Future[bytes]] = {}
-        self._lock = threading.Lock()
+        self._pending, self._caller = Pending(worker), caller
 
     @_published
     def answer(self, key: str, question: bytes, wait_s: float) -> bytes:
-        """The answer, or `working` after `wait_s`. key: sha256 of the question, which is sent once; empty later."""
+        """See `Pending.answer`; who is not the coordinator gets a code."""
         if self._caller() != COORDINATOR:
             return wire.coded("not_the_coordinator")
-        if not (isinstance(key, str) and isinstance(question, bytes) and isinstance(wait_s, int | float)):
-            return wire.coded("malformed")
-        with self._lock:
-            begun = self._begun.get(key)
-            if begun is None:
-                if hashlib.sha256(question).hexdigest() != key:
-                    return wire.coded(UNKNOWN)
-                self._begun = {old: work for old, work in self._begun.items() if not work.done()}
-                if len(self._begun) >= MOST:
-                    return wire.coded("busy")
-                begun = self._begun[key] = self._hands.submit(wire.answer, self._worker, question)
-        try:
-            return begun.result(timeout=min(max(wait_s, 0.0), WAIT_S))
-        except TimeoutError:
-            return wire.coded(WORKING)
+        return self._pending.answer(key, question, wait_s)
 
 
 class Proxy(Protocol):
     """A hospital as FLARE shows it to the coordinator."""
 
     def __call__(self, *, timeout: float) -> Ward:
-        """The same, with a limit of silence in s for calls."""
+        """The same, with a limit of silence in s for calls. A transfer that goes on is a sign of life."""
         ...
 
 
-class Flare:
-    """The engine over FLARE. All hospitals work at once.
+def reach(proxy: Proxy) -> Reach:
+    """The hospital behind a proxy."""
 
-    sites: who takes part; one without a proxy is `gone` until another job has it. silence_s: without a sign of life for
-    so long, a hospital is `gone`; silence adds up over questions whose deadline is shorter. A transfer that goes on is
-    a sign of life. on_gone: told of each that is gone.
-    """
+    def call(key: str, question: bytes, wait_s: float, timeout_s: float) -> object:
+        try:
+            return proxy(timeout=timeout_s).answer(key, question, wait_s)
+        except RunAborted as error:  # by the operator, or FLARE
+            raise Stopped(str(error)) from error
+        except CollabCallError as error:
+            raise Unreachable(str(error)) from error
 
-    def __init__(
-        self,
-        proxies: Mapping[str, Proxy],
-        sites: Sequence[str],
-        *,
-        silence_s: float = 60.0,
-        on_gone: Callable[[str], None] = lambda site: None,
-    ) -> None:
-        self._proxies, self._sites = proxies, tuple(sorted(sites))
-        self._silence_s, self._on_gone = silence_s, on_gone
-        self._lost: set[str] = set()
-        self._silent: dict[str, float] = {}  # seconds for which it was asked and said nothing
-
-    @property
-    def sites(self) -> tuple[str, ...]:
-        """The names of the hospitals, sorted."""
-        return self._sites
-
-    def ask(self, call: Call, messages: Mapping[str, Message], *, deadline_s: float | None = None) -> Answers:
-        """See `Engine.ask`; `unknown_site`, `gone`, `late` and `malformed` are codes of this engine."""
-        until = None if deadline_s is None else time.monotonic() + deadline_s
-        with ThreadPoolExecutor(max(1, len(messages)), "ask") as pool:
-            asked = {site: pool.submit(self._ask, site, call, messages[site], until) for site in sorted(messages)}
-        found = {site: future.result() for site, future in asked.items()}
-        replies = {site: reply for site, reply in found.items() if isinstance(reply, Message)}
-        return Answers(replies, {site: code for site, code in found.items() if isinstance(code, str)})
-
-    def _ask(self, site: str, call: Call, message: Message, until: float | None) -> Message | str:
-        if site not in self._sites:
-            return "unknown_site"
-        if site not in self._proxies:
-            return self._gone(site)
-        question = wire.question(call, message)
-        key, known, unknown = hashlib.sha256(question).hexdigest(), False, 0
-        heard = time.monotonic() - self._silent.pop(site, 0.0)
-        patience = min(self._silence_s, AGAIN_S) if site in self._lost else self._silence_s
-        while True:
-            left = WAIT_S if until is None else until - time.monotonic()
-            if left <= 0:
-                self._silent[site] = time.monotonic() - heard
-                return "late" if self._silent[site] <= patience else self._gone(site)
-            begun = time.monotonic()
-            try:
-                proxy = self._proxies[site](timeout=min(patience, max(left, 1.0)) if until is not None else patience)
-                said = wire.answered(proxy.answer(key, b"" if known else question, min(left, WAIT_S)))
-            except RunAborted:  # by the operator, or FLARE
-                return "stopped"
-            except CollabCallError:
-                if time.monotonic() - heard > patience:
-                    return self._gone(site)
-                time.sleep(max(0.0, min(1.0, left) - (time.monotonic() - begun)))
-                continue
-            heard, patience = time.monotonic(), self._silence_s
-            self._lost.discard(site)
-            if said not in (WORKING, UNKNOWN):
-                if until is not None and time.monotonic() > until:
-                    return "late"
-                return "malformed" if said in OURS else said
-            unknown = unknown + 1 if said == UNKNOWN else 0
-            if unknown > TRIES:
-                return "malformed"
-            known = said == WORKING
-
-    def _gone(self, site: str) -> str:
-        self._silent.pop(site, None)
-        self._lost.add(site)
-        self._on_gone(site)
-        return "gone"
+    return call
 
 
 class Bureau:
     """What the coordinator's FLARE process runs, once: the work, with the hospitals that are in the job."""
 
-    def __init__(self, work: Callable[[Mapping[str, Proxy]], None]) -> None:
+    def __init__(self, work: Callable[[Mapping[str, Reach]], None]) -> None:
         self._work = work
 
     @_main
     def run(self) -> None:
         """Do it."""
-        self._work({client.name: client for client in collab.clients})
+        self._work({client.name: reach(client) for client in collab.clients})
 
 
 class Jobs:

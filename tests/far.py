@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from nvflare.collab import CollabCallError
 
 from federation.engine import Worker
-from federation.flare import COORDINATOR, Flare, Ward
+from federation.flare import COORDINATOR, Ward, reach
+from federation.remote import Remote
 
 
 @dataclass
@@ -30,7 +31,7 @@ class Near:
         return self.ward.answer(key, question, wait_s)
 
 
-def flare(workers: Mapping[str, Worker], **settings: float) -> Flare:
+def flare(workers: Mapping[str, Worker], **settings: float) -> Remote:
     """The engine over FLARE, with every hospital in this process."""
-    wards = {site: Near(Ward(worker, lambda: COORDINATOR)) for site, worker in workers.items()}
-    return Flare(wards, tuple(wards), **settings)  # type: ignore[arg-type]
+    wards = {site: reach(Near(Ward(worker, lambda: COORDINATOR))) for site, worker in workers.items()}
+    return Remote(wards, tuple(wards), **settings)  # type: ignore[arg-type]

@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from federation.flare import Bureau, Flare, Proxy
+from federation.flare import Bureau
+from federation.remote import Reach, Remote
 from pipelines.stopping import Stop
 
 TOLD, ALIVE, GONE, DONE, STOP = "told.txt", "alive", "gone.json", "done.json", "stop"
@@ -30,7 +31,7 @@ WIDTH = 160
 
 class Order(NamedTuple):
     """arguments: of `pipelines.run`. folder: where it was called. environment: variables that its YAML may name.
-    inside, outside: hospitals of the federation, and outside it. silence_s: see `Flare`. command: to be typed again.
+    inside, outside: hospitals of the federation, and outside it. silence_s: see `Remote`. command: to be typed again.
     """
 
     arguments: tuple[str, ...]
@@ -61,7 +62,7 @@ def bureau(order: str) -> Bureau:
     return Bureau(partial(carry_out, Path(order)))
 
 
-def carry_out(path: Path, proxies: Mapping[str, Proxy]) -> None:
+def carry_out(path: Path, reached: Mapping[str, Reach]) -> None:
     """Run what was ordered, and write down how it ended. No exception: FLARE would only say that there was one."""
     from pipelines.run import Engines, main  # the run knows this module: it orders
 
@@ -70,7 +71,7 @@ def carry_out(path: Path, proxies: Mapping[str, Proxy]) -> None:
     os.environ.update(order.environment)
     lost = losses(place)
     inside, outside = (
-        Flare(proxies, sites, silence_s=order.silence_s, on_gone=lost) for sites in (order.inside, order.outside)
+        Remote(reached, sites, silence_s=order.silence_s, on_gone=lost) for sites in (order.inside, order.outside)
     )
     with (place / TOLD).open("a", encoding="utf-8", buffering=1) as told, watched(place) as stop:
         console, said = Console(file=told, width=WIDTH), io.StringIO()

@@ -7,11 +7,13 @@ import threading
 import time
 
 import pytest
+from nvflare.collab.api.exceptions import RunAborted
 
-import federation.flare
+import federation.remote
 from far import Near, flare
 from federation import wire
-from federation.flare import COORDINATOR, OURS, UNKNOWN, WORKING, Flare, Ward
+from federation.flare import COORDINATOR, Ward, reach
+from federation.remote import OURS, UNKNOWN, WORKING, Remote
 from privacy.gate import Refused
 from privacy.message import Call, Message
 
@@ -84,7 +86,7 @@ def test_questions_wait_for_each_other():
 def test_calls_that_are_lost_are_made_again_and_the_work_is_done_once():
     worker = Counted()
     near = Near(Ward(worker, lambda: COORDINATOR), lost=2)
-    answers = Flare({"a": near}, ("a",), silence_s=30.0).ask(CALL, {"a": Message()})
+    answers = Remote({"a": reach(near)}, ("a",), silence_s=30.0).ask(CALL, {"a": Message()})
     assert answers.replies["a"].facts == {"round": 1} and not answers.missing
     assert worker.asked == 1 and set(near.timeouts) == {30.0}
 
@@ -93,8 +95,8 @@ def test_a_hospital_without_a_sign_of_life_is_gone():
     near = Near(Ward(Counted(), lambda: COORDINATOR), lost=10**6)
     begun = time.monotonic()
     told: list[str] = []
-    wards = {"a": near, "b": Near(Ward(Counted(), lambda: COORDINATOR))}
-    engine = Flare(wards, ("c", "b", "a"), silence_s=0.2, on_gone=told.append)
+    wards = {"a": reach(near), "b": reach(Near(Ward(Counted(), lambda: COORDINATOR)))}
+    engine = Remote(wards, ("c", "b", "a"), silence_s=0.2, on_gone=told.append)
     answers = engine.ask(CALL, {site: Message() for site in "abc"})
     assert answers.missing == {"a": "gone", "c": "gone"} and list(answers.replies) == ["b"]
     assert sorted(told) == ["a", "c"] and engine.sites == ("a", "b", "c")
@@ -103,7 +105,7 @@ def test_a_hospital_without_a_sign_of_life_is_gone():
 
 def test_silence_adds_up_over_questions_with_short_deadlines_until_a_sign_of_life():
     near, told = Near(Ward(Counted(), lambda: COORDINATOR), lost=10**6), list[str]()
-    engine = Flare({"a": near}, ("a",), silence_s=1.0, on_gone=told.append)
+    engine = Remote({"a": reach(near)}, ("a",), silence_s=1.0, on_gone=told.append)
 
     def ask(round_: int) -> str:
         answers = engine.ask(CALL._replace(round=round_), {"a": Message()}, deadline_s=0.4)
@@ -117,7 +119,7 @@ def test_silence_adds_up_over_questions_with_short_deadlines_until_a_sign_of_lif
 
 
 def test_long_work_is_not_silence(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(federation.flare, "WAIT_S", 0.05)
+    monkeypatch.setattr(federation.remote, "WAIT_S", 0.05)
     worker = Counted(1.0)
     answers = flare({"a": worker}, silence_s=0.2).ask(CALL, {"a": Message()})
     assert list(answers.replies) == ["a"] and worker.asked == 1
@@ -134,12 +136,26 @@ def test_who_is_late_is_missing_and_can_be_asked_for_the_next_round():
 
 def test_a_hospital_that_forgot_the_question_gets_it_again(monkeypatch: pytest.MonkeyPatch):
     """Its FLARE process began anew between two calls."""
-    monkeypatch.setattr(federation.flare, "WAIT_S", 0.05)
+    monkeypatch.setattr(federation.remote, "WAIT_S", 0.05)
     old, new = Counted(0.3), Counted()
     near = Near(Ward(old, lambda: COORDINATOR))
     threading.Timer(0.1, lambda: setattr(near, "ward", Ward(new, lambda: COORDINATOR))).start()
-    answers = Flare({"a": near}, ("a",)).ask(CALL, {"a": Message()})
+    answers = Remote({"a": reach(near)}, ("a",)).ask(CALL, {"a": Message()})
     assert list(answers.replies) == ["a"] and new.asked == 1
+
+
+def test_a_job_that_flare_ends_is_no_hospital_that_is_gone():
+    told: list[str] = []
+
+    class Ended:
+        def __call__(self, *, timeout: float) -> Ended:
+            return self
+
+        def answer(self, key: str, question: bytes, wait_s: float) -> bytes:
+            raise RunAborted("aborted")
+
+    engine = Remote({"a": reach(Ended())}, ("a",), on_gone=told.append)  # type: ignore[arg-type]
+    assert engine.ask(CALL, {"a": Message()}).missing == {"a": "stopped"} and not told
 
 
 @pytest.mark.parametrize("code", OURS)

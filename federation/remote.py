@@ -1,0 +1,158 @@
+"""The engine between machines, whatever carries its calls: long work through short calls.
+
+Work at a hospital can take hours, and a call that waits for hours cannot tell a hospital that works from one that is
+gone. So calls are short: the first brings the question, the hospital works on in a thread of its own, and the
+coordinator comes back for the answer every few seconds. A call that is lost is made again; the work is done once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeAlias
+
+from federation import wire
+from federation.engine import Answers, Worker
+from privacy.message import Call, Message
+
+WAIT_S = 10.0
+"""How long a hospital keeps one call open while it works."""
+AGAIN_S = 15.0
+"""Silence that is waited for where a hospital was gone when it was asked last: few come back within a job."""
+MOST = 3
+"""Questions that a hospital works on or keeps waiting; a late one, the next, and one to spare."""
+TRIES = 3
+"""How often a hospital may say that it does not know a question that was sent."""
+WORKING, UNKNOWN = "working", "unknown_question"
+OURS = ("unknown_site", "gone", "late", "stopped")
+"""Codes that the engine gives, and no hospital may."""
+
+
+class Unreachable(Exception):
+    """A call did not arrive, or its answer did not."""
+
+
+class Stopped(Exception):
+    """There are no more calls: whoever carries them was told to end."""
+
+
+Reach: TypeAlias = Callable[[str, bytes, float, float], object]
+"""One hospital, as `Pending.answer` with a limit of silence in s: (key, question, wait_s, timeout_s) -> bytes, or
+whatever a hospital sends in their place. Raises: Unreachable, Stopped."""
+
+
+class Pending:
+    """The hospital's side: its worker, one question at a time, and the questions that it is not done with."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._hands = ThreadPoolExecutor(1, "worker")
+        self._begun: dict[str, Future[bytes]] = {}
+        self._lock = threading.Lock()
+
+    def answer(self, key: str, question: bytes, wait_s: float) -> bytes:
+        """The answer, or `working` after `wait_s`. key: sha256 of the question, which is sent once; empty later."""
+        if not (isinstance(key, str) and isinstance(question, bytes) and isinstance(wait_s, int | float)):
+            return wire.coded("malformed")
+        with self._lock:
+            begun = self._begun.get(key)
+            if begun is None:
+                if hashlib.sha256(question).hexdigest() != key:
+                    return wire.coded(UNKNOWN)
+                self._begun = {old: work for old, work in self._begun.items() if not work.done()}
+                if len(self._begun) >= MOST:
+                    return wire.coded("busy")
+                begun = self._begun[key] = self._hands.submit(wire.answer, self._worker, question)
+        try:
+            return begun.result(timeout=min(max(wait_s, 0.0), WAIT_S))
+        except TimeoutError:
+            return wire.coded(WORKING)
+
+
+class Remote:
+    """The engine. All hospitals work at once.
+
+    reached: those that can be called now. sites: who takes part; one that cannot be called is `gone`. silence_s:
+    without a sign of life for so long, a hospital is `gone`; silence adds up over questions whose deadline is shorter.
+    on_gone: told of each that is gone.
+    """
+
+    def __init__(
+        self,
+        reached: Mapping[str, Reach],
+        sites: Sequence[str],
+        *,
+        silence_s: float = 60.0,
+        on_gone: Callable[[str], None] = lambda site: None,
+    ) -> None:
+        self._reached, self._sites = reached, tuple(sorted(sites))
+        self._silence_s, self._on_gone = silence_s, on_gone
+        self._lost: set[str] = set()
+        self._silent: dict[str, float] = {}  # seconds for which it was asked and said nothing
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The names of the hospitals, sorted."""
+        return self._sites
+
+    def ask(self, call: Call, messages: Mapping[str, Message], *, deadline_s: float | None = None) -> Answers:
+        """See `Engine.ask`; `OURS` and `malformed` are codes of this engine."""
+        until = None if deadline_s is None else time.monotonic() + deadline_s
+        with ThreadPoolExecutor(max(1, len(messages)), "ask") as pool:
+            asked = {site: pool.submit(self._ask, site, call, messages[site], until) for site in sorted(messages)}
+        found = {site: future.result() for site, future in asked.items()}
+        replies = {site: reply for site, reply in found.items() if isinstance(reply, Message)}
+        return Answers(replies, {site: code for site, code in found.items() if isinstance(code, str)})
+
+    def _ask(self, site: str, call: Call, message: Message, until: float | None) -> Message | str:
+        if site not in self._sites:
+            return "unknown_site"
+        if site not in self._reached:
+            return self._gone(site)
+        question = wire.question(call, message)
+        key, known, unknown = hashlib.sha256(question).hexdigest(), False, 0
+        heard = time.monotonic() - self._silent.pop(site, 0.0)
+        patience = min(self._silence_s, AGAIN_S) if site in self._lost else self._silence_s
+        while True:
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                self._silent[site] = time.monotonic() - heard
+                return "late" if self._silent[site] <= patience else self._gone(site)
+            try:
+                said = _called(self._reached[site], key, b"" if known else question, left, patience)
+            except Stopped:
+                return "stopped"
+            except Unreachable:
+                if time.monotonic() - heard > patience:
+                    return self._gone(site)
+                continue
+            heard, patience = time.monotonic(), self._silence_s
+            self._lost.discard(site)
+            if said not in (WORKING, UNKNOWN):
+                if until is not None and time.monotonic() > until:
+                    return "late"
+                return "malformed" if said in OURS else said
+            unknown = unknown + 1 if said == UNKNOWN else 0
+            if unknown > TRIES:
+                return "malformed"
+            known = said == WORKING
+
+    def _gone(self, site: str) -> str:
+        self._silent.pop(site, None)
+        self._lost.add(site)
+        self._on_gone(site)
+        return "gone"
+
+
+def _called(reach: Reach, key: str, question: bytes, left_s: float | None, patience_s: float) -> Message | str:
+    """One call. One that fails takes a second at least, where so much is left: it is made again at once."""
+    begun, left = time.monotonic(), WAIT_S if left_s is None else left_s
+    try:
+        timeout = patience_s if left_s is None else min(patience_s, max(left, 1.0))
+        return wire.answered(reach(key, question, min(left, WAIT_S), timeout))
+    except Unreachable:
+        time.sleep(max(0.0, min(1.0, left) - (time.monotonic() - begun)))
+        raise
