@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
@@ -91,6 +92,9 @@ class Jobs:
     """
 
     def __init__(self, kit: Path, *, patience_s: float = 10.0) -> None:
+        logging.getLogger("nvflare").addHandler(
+            logging.NullHandler()
+        )  # a server that is gone: we say it, FLARE need not
         said = json.loads((kit / "startup" / "fed_admin.json").read_text())["admin"]
         with _as_connection_error():
             self._session = new_secure_session(said["username"], str(kit), timeout=patience_s)

@@ -242,8 +242,10 @@ def _followed(desk: Desk, job: str) -> None:
         with _talking(desk):
             ended = not _door(desk).running(job)
         over = over + 1 if ended else 0
-        if over > 2 or not _lives(desk.place, begun):  # FLARE says of a job that died with its server that it runs
+        dead = not _lives(desk.place, begun)  # FLARE says of a job that died with its server that it runs
+        if over > 2 or dead:
             _tell(desk)
+            _say(desk, "the job gives no sign of life" if dead else "FLARE says that the job is over")
             with _talking(desk):
                 _door(desk).abort(job)
             return

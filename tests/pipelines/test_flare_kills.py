@@ -101,6 +101,7 @@ def test_a_power_cut_changes_nothing(
         finally:
             operator.kill()
     assert operator.returncode == 0, said
+    assert "[ME=" not in said, "what FLARE writes of a server that is gone is nothing to read"
     assert outcome(tmp_path / "coordinator" / "runs" / "far") == undisturbed
     for site in SITES:
         ledger = far.home(site) / "ledger.jsonl"
