@@ -25,6 +25,9 @@ from federation.remote import Pending, Reach, Stopped, Unreachable
 COORDINATOR = "server"
 """The coordinator's name in FLARE. Hospitals of one job can call each other; they get no answer here."""
 
+_UNHEARD = logging.NullHandler()
+"""Of the operator's process, where nobody set logging up: that a server is gone is ours to say, and once."""
+
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -92,9 +95,7 @@ class Jobs:
     """
 
     def __init__(self, kit: Path, *, patience_s: float = 10.0) -> None:
-        logging.getLogger("nvflare").addHandler(
-            logging.NullHandler()
-        )  # a server that is gone: we say it, FLARE need not
+        logging.getLogger("nvflare").addHandler(_UNHEARD)
         said = json.loads((kit / "startup" / "fed_admin.json").read_text())["admin"]
         with _as_connection_error():
             self._session = new_secure_session(said["username"], str(kit), timeout=patience_s)
