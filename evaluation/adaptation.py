@@ -21,8 +21,9 @@ class AdaptedLine:
     """A line of `route` at a hospital.
 
     way: its name. experts: the models, in words. losses, shares: before and after each epoch, shares (classes,) of all
-    predicted pixels or images; one entry where each image was predicted before the step on it, none where nothing was
-    adapted. epoch: the chosen one, 0 = before. why: in words. pictures: the curves, and how the models were mixed.
+    predicted pixels or images; one entry where nothing was trained or each image was predicted before the step on it,
+    none where nothing was adapted. epoch: the chosen one, 0 = before. why: in words. pictures:
+    the curves, and how the models were mixed.
     """
 
     label: str

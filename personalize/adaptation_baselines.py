@@ -27,7 +27,8 @@ class Tent:
     Wang, Shelhamer, Liu, Olshausen, Darrell: Tent: Fully Test-Time Adaptation by Entropy Minimization, ICLR 2021. Batch
     norms go by the batch while they adapt, and by all test images afterwards. IOP-FL does not say how it ran Tent:
     `all` is routing's protocol, guard included, with the model as it was and by the test images' statistics for
-    witnesses; `online` is Tent's own, one pass and one step a batch.
+    witnesses; `online` is Tent's own, one pass and one step a batch. With 0 epochs, the model by the test images'
+    statistics and nothing else, as in Nado et al., Evaluating Prediction-Time Batch Normalization, arXiv 2006.10963.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}

@@ -28,6 +28,7 @@ class Routing:
     """How a hospital outside routes. beta, noise, radius, terms: of the loss (see `Unsupervised`).
 
     mode: `all` images for some epochs, then the best state; or `online`, each batch predicted before its one step.
+    With 0 epochs the mean of all models' kernels serves, by the test images' statistics: where routing starts.
     margin: how far predicted shares may lie outside those of the models, as a part of them. variant: `official` takes
     the released code's loss weights and its dropout of 0.2 in theta; that code also trains norms (affine: trained).
     """

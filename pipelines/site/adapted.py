@@ -64,6 +64,7 @@ def account(facts: Mapping[str, Json], adapted: Adapted | None, layers: Sequence
         losses: list[Json] = [loss if math.isfinite(loss) else None for loss in adapted.losses]
         shares: list[Json] = [list(one) for one in adapted.shares]
         said |= {"losses": losses, "shares": shares, "epoch": adapted.epoch, "why": adapted.why}
+        said["online"] = adapted.probabilities is not None
     return said
 
 
@@ -133,7 +134,7 @@ def _line(label: str, kept: Message, names: Sequence[str], given: Sequence[float
     if COEFFICIENTS in kept.tensors:
         values, spread = (kept.tensors[name].double().numpy() for name in (COEFFICIENTS, SPREAD))
         drawn = mixture([str(one) for one in as_list(facts["layers"])], experts, values, spread, label)
-        pictures.append(drawn if len(losses) > 1 else replace(drawn, caption=f"{drawn.caption} {AFTER_ALL}"))
+        pictures.append(replace(drawn, caption=f"{drawn.caption} {AFTER_ALL}") if facts.get("online") else drawn)
     why, way = str(facts.get("why", "")), str(facts["way"])
     return AdaptedLine(label, way, experts, losses, shares, epoch, why, tuple(pictures))
 

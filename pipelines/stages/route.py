@@ -25,7 +25,7 @@ from pipelines.store import digest, short
 from privacy.message import Json, Message, Params, to_bytes
 from privacy.policy import OUTSIDE
 
-VERSION = 3
+VERSION = 4
 HOMES = "outside"
 """Folder of the artifact with what the outside hospitals said of their cohorts."""
 

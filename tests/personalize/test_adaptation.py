@@ -96,6 +96,22 @@ def test_tent_moves_scales_and_shifts_of_norms_alone_and_lowers_the_entropy(task
 
 
 @EACH
+def test_tent_for_no_epoch_is_the_model_by_the_test_images_statistics(task):
+    model, x = network(task), pictures(task)
+    module, found = tent(model, x, Tent(epochs=0, batch=len(x)), kind=task.kind)
+    slow = copy.deepcopy(model)
+    for part in slow.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.reset_running_stats()
+            part.momentum = None
+    with torch.no_grad():
+        slow.train()(x)
+    assert torch.allclose(logits(module, x), logits(slow, x), atol=1e-5)
+    assert not torch.allclose(logits(module, x), logits(model, x), atol=1e-2)
+    assert found.epoch == 0 and len(found.losses) == len(found.shares) == 1
+
+
+@EACH
 def test_tent_online_is_its_loop_by_hand(task):
     """Batch statistics, a prediction, one step of Adam on the entropy of that prediction."""
     model, x = network(task), pictures(task, 6)
@@ -117,8 +133,8 @@ def test_tent_needs_norms_and_names_every_wrong_setting():
     task = Task(Mlp(hidden=(6,)), (4,), 2)
     with pytest.raises(ValueError, match="MlpModule has none"):
         tent(task.network(), torch.randn(4, 4), Tent(), kind="classification")
-    with pytest.raises(ValueError, match=r"epochs must be in \[1, 1000\], found 0; lr must be in \(0, 10\]"):
-        Tent(epochs=0, lr=-1.0)
+    with pytest.raises(ValueError, match=r"epochs must be in \[0, 1000\], found -1; lr must be in \(0, 10\]"):
+        Tent(epochs=-1, lr=-1.0)
     with pytest.raises(ValueError, match=r"batch must be in \[1, 1024\], found 0; margin must be >= 0"):
         TestTimeTraining(batch=0, margin=-1.0)
 

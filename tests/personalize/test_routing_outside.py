@@ -23,7 +23,7 @@ def logits(module, x):
 
 def test_every_wrong_setting_is_named_at_once():
     with pytest.raises(ValueError, match=r"epochs .*lr .*batch .*margin .*beta .*noise .*radius .*terms"):
-        Routing(epochs=0, lr=0.0, batch=0, margin=-1.0, beta=-1.0, noise=0.0, radius=0, terms=())
+        Routing(epochs=-1, lr=0.0, batch=0, margin=-1.0, beta=-1.0, noise=0.0, radius=0, terms=())
     with pytest.raises(ValueError, match="terms must be different"):
         Routing(terms=("shape", "shape"))
 
@@ -92,6 +92,20 @@ def test_options_adapt_too(federation, settings_):
     chosen = Routing(epochs=2, lr=0.02, batch=6, radius=4, **settings_)
     _, found = route(federation, SHIFTED, chosen, kind="segmentation")
     assert min(found.losses[1:]) < found.losses[0]
+
+
+def test_no_epoch_is_the_mean_of_all_kernels_by_each_images_own_statistics(federation):
+    module, found = route(federation, SHIFTED, Routing(epochs=0, radius=4), kind="segmentation")
+    slow = copy.deepcopy(federation[-1])
+    mixed = torch.nn.Conv2d | torch.nn.ConvTranspose2d
+    layers = {name for name, part in slow.named_modules() if isinstance(part, mixed)}
+    with torch.no_grad():
+        for name, p in slow.named_parameters():
+            if name.rpartition(".")[0] in layers:
+                p.copy_(torch.stack([dict(expert.named_parameters())[name] for expert in federation]).mean(dim=0))
+        expected = torch.cat([slow.train()(x[None]).logits for x in SHIFTED])  # a batch of one: its own statistics
+    assert torch.allclose(logits(module, SHIFTED), expected, atol=1e-4)
+    assert found.epoch == 0 and len(found.losses) == 1
 
 
 def nothing(module, x, generator):

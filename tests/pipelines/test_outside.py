@@ -343,7 +343,7 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path, capsys):
         ({"sourec": {}}, "sourec: unknown key (did you mean 'source'?)"),
         ({"name": "The West"}, "name: made of a-z"),
         ({"how": {"name": "ttt"}}, "how.name: unknown"),
-        ({"how": {"name": "routing", "epochs": 0}}, "how.epochs: must be"),
+        ({"how": {"name": "routing", "epochs": -1}}, "how.epochs: must be"),
         ({"how": {"name": "routing", "lr": "fast"}}, "how.lr: must be a number"),
         ({"source": {"kind": "dicom", "folder": "in"}}, "source.select: missing"),
         ({"source": {"kind": "nifti", "folder": "nowhere"}}, "'nowhere' does not exist"),

@@ -267,7 +267,7 @@ def refused(
 
 
 ROOFS: dict[str, tuple[list[Any], list[Any]]] = {
-    "epochs": ([1, 1000], [0, 1001, 10**12]),
+    "epochs": ([0, 1000], [-1, 1001, 10**12]),
     "batch": ([1, 1024], [0, 1025, 10**12]),
     "lr": ([1e-9, 10.0], [0.0, 10.1, float("inf"), float("nan")]),
 }
