@@ -27,14 +27,16 @@ WEAK = 20.0  # of all methods together
 
 
 def check(world: World, console: Console, *, as_json: bool) -> int:
-    """Survey every site's files and rehearse every method on zeros; print what was found.
+    """Survey the files of every site, of those outside too, and rehearse every method on zeros; print what was found.
 
     Raises:
         SitesMissing: a site cannot find its files.
         ValueError: a method fails its rehearsal.
     """
-    replies = world.ask_all(world.run("survey"), "survey", world.everyone({}))
-    sites = {site: dict(reply.facts) for site, reply in replies.items()}
+    sites: dict[str, dict[str, Json]] = {}
+    for part in (world, world.beyond()):
+        replies = part.ask_all(part.run("survey"), "survey", part.everyone({}))
+        sites |= {site: dict(reply.facts) for site, reply in replies.items()}
     methods = {label: _rehearsed(world, label) for label in world.config.train.methods}
     private = world.config.privacy != "none"
     costs = _costs(world) if private else {}

@@ -130,6 +130,8 @@ def unfit_route(config: Config) -> list[str]:
 
 def _unfit_line(config: Config, route: Route, line: Line) -> list[str]:
     problems = []
+    if line.how.name == "average" and config.task.kind == "classification":
+        problems.append("how: average is of the scores of masks; say ensemble, the mean of the models' logits")
     for part, label in route.methods(line).items():
         method = config.train.methods.get(label)
         if method is None:

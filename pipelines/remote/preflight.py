@@ -24,7 +24,7 @@ from pipelines.site.files import survey_files
 from pipelines.site.words import CONTENTS
 from privacy import ledger as book
 from privacy.chain import Damaged
-from privacy.gate import Refused
+from privacy.gate import Refused, unaffordable
 from privacy.message import Call, Message
 from privacy.policy import REQUESTS, Policy
 
@@ -46,6 +46,7 @@ def preflight(place: Place) -> list[Finding]:
         *_certificates(place),
         _coordinator(place),
         _rules(place),
+        *_policy(place),
         _data(place),
         _disk(place),
         _device(place),
@@ -134,6 +135,18 @@ def _rules(place: Place) -> Finding:
     if strict(Path(place.kit)):
         return Finding("kit", True, "strict: no code from elsewhere, no logs leave")
     return Finding("kit", True, "will be made strict when the hospital joins: no code from elsewhere, no logs leave")
+
+
+def _policy(place: Place) -> Iterator[Finding]:
+    """Whether a run's first question, the survey, would be answered: the look-over itself passes no gate."""
+    hospital = hospital_of(place)
+    code = "policy_request" if not hospital.policy.allows("survey") else None
+    with suppress(OSError, Damaged):  # a damaged ledger has a finding of its own
+        before = book.lines(hospital.ledger) if hospital.ledger.exists() else ()
+        code = code or unaffordable(hospital.policy, before, [hospital.counts])
+    if code is not None:
+        what = "policy.requests lacks it" if code == "policy_request" else "it tells counts, which policy.public lacks"
+        yield Finding("policy", False, f"would refuse every run's first question, survey ({code}): {what}")
 
 
 def _data(place: Place) -> Finding:

@@ -5,11 +5,26 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import methods
+from pipelines.door import read_yaml, validate
+from pipelines.route_settings import How
 
 PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
-LINES = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("| `")]
+
+
+def rows(text: str) -> list[list[str]]:
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| `")
+    ]
+
+
+LINES = rows(PAGE.partition("## Masks")[0])
+WAYS = rows(PAGE.partition("| `how.name`")[2].partition("\n\n")[0])
+KINDS = get_args(get_args(How)[0])
+OTHER_VALUES = {"set", "trained", "online", "official"}
+"""In the table, beside a default."""
 
 
 def test_every_method_has_its_line_and_every_line_is_a_method():
@@ -37,3 +52,16 @@ def test_it_says_which_may_be_trained_privately():
         if len(cells) >= 5:
             for name in re.findall(r"`([a-z_]+)`", cells[0]):
                 assert (name in privately) == (cells[-1] != "no"), name
+
+
+def test_the_keys_of_ways_outside_are_those_that_a_yaml_may_say_with_their_defaults():
+    told = {name: cells[1] for cells in WAYS for name in re.findall(r"`([a-z_]+)`", cells[0])}
+    for kind in KINDS:
+        fields = {field.name: field.default for field in dataclasses.fields(kind) if field.name != "name"}
+        for name in get_args(get_type_hints(kind)["name"]):
+            spans = re.findall(r"`([^`]+)`", told.pop(name).partition("in `route:` only")[0])
+            said = [(span.partition(":")[0], span) for span in spans if span.partition(":")[0] not in OTHER_VALUES]
+            assert [key for key, _ in said] == list(dict(said)) and set(dict(said)) == set(fields), name
+            for span in (span for _, span in said if ":" in span):
+                assert validate(read_yaml(f"{{name: {name}, {span}}}", environment={}), kind) == kind(name=name), span
+    assert not told

@@ -82,6 +82,24 @@ def test_a_good_hospital_lacks_only_the_coordinator(tmp_path: Path, authority: A
 
 
 @pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ({"budget": {"epsilon": 8.0}}, "survey (budget): it tells counts, which policy.public lacks"),
+        ({"requests": ["train"]}, "survey (policy_request): policy.requests lacks it"),
+    ],
+)
+def test_a_policy_by_which_no_run_could_begin_is_told(tmp_path: Path, policy: dict[str, object], said: str) -> None:
+    found = findings(place(tmp_path, tmp_path, site={"source": SOURCE, "policy": policy}))
+    assert not found["policy"][0] and said in found["policy"][1]
+
+
+def test_by_the_shipped_policy_a_run_can_begin(tmp_path: Path) -> None:
+    shipped = yaml.safe_load((Path(__file__).parents[2] / "deploy" / "flare" / "site.yaml").read_text())
+    made = place(tmp_path, tmp_path, site={"source": SOURCE, "policy": shipped["site"]["policy"]})
+    assert made.site.policy.budget is not None and "policy" not in findings(made)
+
+
+@pytest.mark.parametrize(
     ("common", "after", "days", "said"),
     [
         ("north", -20, 10, "ended"),

@@ -163,11 +163,26 @@ def test_the_pages_say_who_was_outside_and_how_it_went(done):
             {"route": {"shared": "fedavg", "personal": "iopfl", "lines": {"ttt": {"how": {"name": "ttt"}}}}},
             "route.lines.ttt: shared: fedavg is fedavg; ttt goes with fedavg_turns",
         ),
+        (
+            {"task": {"kind": "classification"}, "model": {"name": "cnn", "widths": [8, 8]}},
+            "route.lines.average: how: average is of the scores of masks; say ensemble",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_told_with_the_settings(tmp_path, capsys, change, said):
     assert run([write(tmp_path, settings(**change)), "--check"]) == Exit.CONFIG
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_look_ahead_asks_the_hospital_outside_for_its_files_too(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = settings()
+    assert run([write(tmp_path, said), "--check", "--json"]) == Exit.OK
+    assert list(json.loads(capsys.readouterr().out)["sites"]) == ["north", "south", "west"]
+    said["sites"]["west"]["source"] = {"kind": "nifti", "folder": str(tmp_path / "nowhere")}
+    said["sites"]["west"]["gland"] = {"folder": str(tmp_path / "nowhere")}
+    assert run([write(tmp_path, said), "--check"]) == Exit.DATA
+    assert "west" in capsys.readouterr().err
 
 
 def test_a_policy_that_does_not_hand_models_out_is_named_before_and_kept_at_the_hospital(tmp_path, capsys, monkeypatch):
