@@ -22,8 +22,8 @@ class AdaptedLine:
 
     way: its name. experts: the models, in words. losses, shares: before and after each epoch, shares (classes,) of all
     predicted pixels or images; one entry where nothing was trained or each image was predicted before the step on it,
-    none where nothing was adapted. epoch: the chosen one, 0 = before. why: in words. pictures:
-    the curves, and how the models were mixed.
+    none where nothing was adapted. epoch: the chosen one, 0 = before, None = no state of it serves. why: in words.
+    pictures: the curves, and how the models were mixed.
     """
 
     label: str
@@ -31,27 +31,27 @@ class AdaptedLine:
     experts: tuple[str, ...]
     losses: tuple[float, ...] = ()
     shares: tuple[tuple[float, ...], ...] = ()
-    epoch: int = 0
+    epoch: int | None = 0
     why: str = ""
     pictures: tuple[Picture, ...] = ()
 
     @property
     def chosen(self) -> bool:
         """Whether a state was chosen out of several."""
-        return len(self.losses) > 1
+        return len(self.losses) > 1 and self.epoch is not None
 
     @property
     def found(self) -> tuple[float, float]:
-        """The predicted share of all classes but 0, before and in the state that serves; NaN where nobody said."""
+        """The predicted share of all classes but 0, before and in the chosen state; NaN where nobody said."""
         fronts = [1 - own[0] for own in self.shares] or [math.nan]
-        return fronts[0], fronts[self.epoch]
+        return fronts[0], fronts[self.epoch or 0]
 
 
 def adaptation_curves(
     label: str,
     losses: Sequence[float],
     shares: Sequence[Sequence[float]],
-    epoch: int,
+    epoch: int | None,
     names: Sequence[str],
     given: Sequence[float],
 ) -> Picture:
@@ -75,20 +75,23 @@ def adaptation_curves(
         right.set_ylabel("share of predictions")
         right.set_ylim(0, 1.1 * max(max(own[1:]) for own in shares) or 1.0)
         for axes in (left, right):
-            axes.axvline(epoch, color=INK, linewidth=0.9, linestyle=":")
+            if epoch is not None:
+                axes.axvline(epoch, color=INK, linewidth=0.9, linestyle=":")
             axes.set_xlabel("epoch")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
             axes.grid(axis="y")
         legend(figure, looks)
 
-    ends = [f"{name} {number(shares[0][c])} before, {number(shares[epoch][c])} then" for c, name in enumerate(names, 1)]
+    last, which = (len(losses) - 1, "none of which serves") if epoch is None else (epoch, "which serves")
+    ends = [f"{name} {number(shares[0][c])} before, {number(shares[last][c])} then" for c, name in enumerate(names, 1)]
     alt = (
-        f"{label}: loss {number(losses[0])} before, {number(losses[epoch])} after epoch {epoch}, which serves. Share "
+        f"{label}: loss {number(losses[0])} before, {number(losses[last])} after epoch {last}, {which}. Share "
         f"of predictions: {'; '.join(ends)}."
     )
     truth = ", ".join(f"{name} {number(share)}" for name, share in zip(names, given, strict=True))
     caption = (
-        "Of the network before (epoch 0) and after each epoch, on all of this hospital's images; dotted: the state "
-        f"that serves. As given, which adaptation does not see: {truth}."
+        "Of the network before (epoch 0) and after each epoch, on all of this hospital's images; "
+        f"{'no state serves' if epoch is None else 'dotted: the state that serves'}. "
+        f"As given, which adaptation does not see: {truth}."
     )
     return Picture(f"{label}: how adaptation went", caption, svg(SIZE, alt, draw))

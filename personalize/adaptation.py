@@ -7,15 +7,15 @@ one pass; section III.D adapts for 10 epochs over all test images and takes the 
 The loss of a state is measured after each epoch, on all images, with the same noise each time. The lowest loss alone
 would choose a network that says the same everywhere, whose consistency, shape and entropy losses are all zero: a state
 counts only if the shares of its predicted classes lie within a range (`Range`), which the models that it is made from
-give. If none does, the network stays as it was. (The released code picks its best epoch by the labels of the test
-images.)
+give. If none does, none serves: not the one before either, if its norms go by the test images (`serving`). (The
+released code picks its best epoch by the labels of the test images.)
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
@@ -55,14 +55,15 @@ class Adapted:
     """What an adaptation came to. The network given to it is left in this state, in evaluation mode.
 
     state: what was trained, by name, with what norms remember, for `load_state_dict(..., strict=False)`. losses and
-    shares: of the network before and after each epoch, on all images. epoch: the chosen one, 0 is before. why: in
-    words. probabilities: what `online` predicted.
+    shares: of the network before and after each epoch, on all images. epoch: the chosen one, 0 is before; None where no
+    state counts: the network is as before, and `serving` has the model that it came from instead. why: in words.
+    probabilities: what `online` predicted.
     """
 
     state: Params
     losses: tuple[float, ...]
     shares: tuple[tuple[float, ...], ...]
-    epoch: int
+    epoch: int | None
     why: str
     probabilities: Tensor | None = None
 
@@ -101,8 +102,16 @@ def adapt(
         states.append(_state(module))
     losses, shares = tuple(one for one, _ in found), [two for _, two in found]
     epoch, why = _chosen(losses, shares, allowed) if epochs else (0, "no epoch was asked for: nothing was trained")
-    module.eval().load_state_dict(dict(states[epoch]), strict=False)
-    return Adapted(states[epoch], losses, tuple(tuple(s.tolist()) for s in shares), epoch, why)
+    state = states[epoch or 0]
+    module.eval().load_state_dict(dict(state), strict=False)
+    return Adapted(state, losses, tuple(tuple(s.tolist()) for s in shares), epoch, why)
+
+
+def serving(module: nn.Module, found: Adapted, before: nn.Module) -> tuple[nn.Module, Adapted]:
+    """What serves after `adapt`: its network, or the model that it came from where no state counts, with no state."""
+    if found.epoch is not None:
+        return module, found
+    return before.eval(), replace(found, state={}, why=f"{found.why}, the shared model serves as it came")
 
 
 def online(
@@ -121,7 +130,8 @@ def online(
         judged = loss(module, x, generator)
         parts.append(judged.logits.detach().softmax(dim=1))
         total += float(judged.losses.detach().sum())
-        _step(rule, judged.losses)
+        if judged.losses.isfinite().all():  # one image without a number would leave every later one without
+            _step(rule, judged.losses)
     calibrate(module, images, batch)
     probabilities = torch.cat(parts)
     shares = (tuple(_shares(probabilities).tolist()),)
@@ -153,8 +163,10 @@ def range_of(witnesses: Sequence[Tensor], margin: float, *, segmentation: bool) 
     return Range(low, high, foreground)
 
 
-def out_of_bounds(epochs: int, lr: float, batch: int, margin: float) -> list[str]:
+def out_of_bounds(epochs: int, lr: float, batch: int, margin: float, *, online: bool = False) -> list[str]:
     """What no hospital adapts by, whoever asks: each number with what is allowed; empty = fine."""
+    if online and not epochs:
+        return ["epochs: 0 adapts nothing, and mode: online adapts on its one pass; say mode: all"]
     return [
         f"{name} must be {rule}, found {value}"
         for name, value, rule, good in (
@@ -217,11 +229,11 @@ def _kept(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield from ((f"{name}.{own}", value) for own, value in part.named_buffers())
 
 
-def _chosen(losses: Sequence[float], shares: Sequence[Tensor], allowed: Range | None) -> tuple[int, str]:
+def _chosen(losses: Sequence[float], shares: Sequence[Tensor], allowed: Range | None) -> tuple[int | None, str]:
     counted = [e for e, s in enumerate(shares) if math.isfinite(losses[e]) and (allowed is None or allowed.holds(s))]
     if not counted:
         reason = (allowed.why if allowed else "") or "no state's loss is finite and its predicted shares in the range"
-        return 0, f"{reason}: not adapted"
+        return None, f"{reason}: not adapted"
     best = min(counted, key=lambda e: losses[e])
     among = f"of {len(counted)} states out of {len(losses)} whose predicted shares count"
     return best, f"epoch {best} has the lowest loss, {losses[best]:.4g}, {among}"

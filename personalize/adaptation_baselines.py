@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from federation.task import Kind, Output
-from personalize.adaptation import Adapted, adapt, online, out_of_bounds, predicted_shares, range_of
+from personalize.adaptation import Adapted, adapt, online, out_of_bounds, predicted_shares, range_of, serving
 from personalize.adaptation_norms import AtTest, by_test_statistics
 from personalize.routing_losses import Judged, entropy
 
@@ -41,15 +41,15 @@ class Tent:
     margin: float = 0.5
 
     def __post_init__(self) -> None:
-        if found := out_of_bounds(self.epochs, self.lr, self.batch, self.margin):
+        if found := out_of_bounds(self.epochs, self.lr, self.batch, self.margin, online=self.mode == "online"):
             raise ValueError("; ".join(found))
 
 
-def tent(network: nn.Module, images: Tensor, settings: Tent, *, kind: Kind, seed: int = 0) -> tuple[AtTest, Adapted]:
+def tent(network: nn.Module, images: Tensor, settings: Tent, *, kind: Kind, seed: int = 0) -> tuple[nn.Module, Adapted]:
     """Adapt a copy of the federated model to images (n, C, *spatial).
 
     Returns:
-        The adapted network, ready to predict, and how it came there.
+        The adapted network, ready to predict, and how it came there; `network` itself where no state counts.
 
     Raises:
         ValueError: a network without normalization layers that have a scale.
@@ -62,7 +62,7 @@ def tent(network: nn.Module, images: Tensor, settings: Tent, *, kind: Kind, seed
         return module, online(module, images, _entropy, lr=settings.lr, batch=settings.batch, seed=seed)
     witnesses = [predicted_shares(model, images, batch=settings.batch) for model in (deepcopy(network), module)]
     allowed = range_of(witnesses, settings.margin, segmentation=kind == "segmentation")
-    return module, adapt(
+    found = adapt(
         module,
         images,
         _entropy,
@@ -72,6 +72,7 @@ def tent(network: nn.Module, images: Tensor, settings: Tent, *, kind: Kind, seed
         seed=seed,
         allowed=allowed,
     )
+    return serving(module, found, network)
 
 
 class Ensemble(nn.Module):

@@ -46,7 +46,8 @@ class ImageNorm(nn.Module):
 class SetNorm(nn.Module):
     """A batch norm by the batch in training mode; in evaluation mode by the mean of what batches showed since `reset`.
 
-    The variance is the mean of the batches' variances: what lies between batches is not in it.
+    `calibrate` weighs a batch by its images. The variance is the mean of the batches' variances: what lies between
+    batches is not in it.
     """
 
     adapts = True
@@ -55,6 +56,7 @@ class SetNorm(nn.Module):
         super().__init__()
         self.norm = type(norm)(norm.num_features, norm.eps, momentum=None, affine=norm.affine)
         self.norm.weight, self.norm.bias = norm.weight, norm.bias
+        self.norm.to(next(norm.buffers(), norm.weight).device)
 
     def forward(self, x: Tensor) -> Tensor:
         found: Tensor = self.norm(x)
@@ -133,7 +135,13 @@ def calibrate(module: nn.Module, images: Tensor, batch: int) -> None:
     for norm in norms:
         norm.reset()
         norm.train()
+    seen = 0
     with torch.no_grad():
         for part in batches(images, batch):
+            seen += len(part)
+            for norm in norms:  # a short last batch counts by its images
+                norm.norm.momentum = len(part) / seen
             module(part)
+    for norm in norms:
+        norm.norm.momentum = None
     module.eval()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from federation.randomness import seeded
 from federation.task import Kind
-from personalize.adaptation import Adapted, Range, adapt, online, out_of_bounds, predicted_shares, range_of
+from personalize.adaptation import Adapted, Range, adapt, online, out_of_bounds, predicted_shares, range_of, serving
 from personalize.adaptation_norms import Affine, Statistics
 from personalize.routing import Routed, routed, set_coefficients
 from personalize.routing_losses import Term, Unsupervised, Variant
@@ -51,7 +51,7 @@ class Routing:
     variant: Variant = "paper"
 
     def __post_init__(self) -> None:
-        found = out_of_bounds(self.epochs, self.lr, self.batch, self.margin)
+        found = out_of_bounds(self.epochs, self.lr, self.batch, self.margin, online=self.mode == "online")
         try:
             self.loss()
         except ValueError as wrong:
@@ -68,7 +68,7 @@ class Routing:
 
 def route(
     experts: Sequence[nn.Module], images: Tensor, settings: Routing, *, kind: Kind, seed: int = 0
-) -> tuple[Routed, Adapted]:
+) -> tuple[nn.Module, Adapted]:
     """Mix the models into one network for these images (n, C, *spatial), normed as in training.
 
     Args:
@@ -76,8 +76,8 @@ def route(
         seed: of theta's start, the order of images and the noise.
 
     Returns:
-        The network in the chosen state, ready to predict, and how it came there. In mode `online` the predictions that
-        count are in `Adapted.probabilities`.
+        The network in the chosen state, ready to predict, and how it came there; the global model as it came where no
+        state counts. In mode `online` the predictions that count are in `Adapted.probabilities`.
 
     Raises:
         ValueError: models that cannot be mixed, or no images.
@@ -93,7 +93,7 @@ def route(
         )
         if settings.mode == "online":
             return module, online(module, images, settings.loss(), lr=settings.lr, batch=settings.batch, seed=seed)
-        return module, adapt(
+        found = adapt(
             module,
             images,
             settings.loss(),
@@ -103,6 +103,7 @@ def route(
             seed=seed,
             allowed=range_of_experts(module, images, settings.margin, kind=kind, batch=settings.batch),
         )
+        return serving(module, found, experts[-1])
 
 
 def range_of_experts(module: Routed, images: Tensor, margin: float, *, kind: Kind, batch: int = 16) -> Range:

@@ -49,6 +49,7 @@ from pipelines.outside_picture import loss_curve
 from pipelines.outside_settings import Outside, place_of
 from pipelines.predict import NOTICE, THRESHOLD, Desk, Line, header, line_of, said_of, write_tables
 from pipelines.progress import shown
+from pipelines.route_settings import AsTrained
 from pipelines.segmented.predicted import maker_of, open_masking
 from pipelines.site.ready import Ready
 from pipelines.stopping import RunLock, Stop, Stopped, safe_stop
@@ -155,8 +156,9 @@ def _served(job: Job, studies: Sequence[Admitted], console: Console) -> Served:
             module, adapted = adapted_to(experts, x, how, kind=described.kind, seed=seed)
         except ValueError as error:
             raise ConfigError([problem_at(job.document, ("how",), str(error))]) from error
-    label = f"{how.name} of {described.run}"
-    kept = kept_of(job.models, label, how, job.source, gland=settings.gland is not None)
+    served = AsTrained() if adapted is not None and adapted.epoch is None else how
+    label = f"{served.name} of {described.run}"
+    kept = kept_of(job.models, label, served, job.source, gland=settings.gland is not None)
     data = adapted_bytes(kept, job.models.experts, {} if adapted is None else adapted.state)
     batch = how.batch if isinstance(how, Routing) else 1
     account: dict[str, Json] = {

@@ -31,8 +31,10 @@ def loss_curve(adapted: Adapted, names: Sequence[str]) -> bytes:
         right.set_ylabel("share of predictions")
         right.set_ylim(-0.02, 1.02)
         for axes in (left, right):
-            axes.axvline(adapted.epoch, color=INK, linewidth=0.8, linestyle=":")
-            axes.set_xlabel("epoch (0 = before; dotted: the one that serves)", fontsize=7.5)
+            if adapted.epoch is not None:
+                axes.axvline(adapted.epoch, color=INK, linewidth=0.8, linestyle=":")
+            which = "none serves" if adapted.epoch is None else "dotted: the one that serves"
+            axes.set_xlabel(f"epoch (0 = before; {which})", fontsize=7.5)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
             axes.grid(axis="y")
         legend(figure, looks)

@@ -128,7 +128,7 @@ def _line(label: str, kept: Message, names: Sequence[str], given: Sequence[float
     experts = tuple(SHARED if name == GLOBAL else str(name) for name in as_list(facts["experts"]))
     losses = tuple(math.nan if one is None else float(str(one)) for one in as_list(facts.get("losses", [])))
     shares = tuple(tuple(float(str(s)) for s in as_list(own)) for own in as_list(facts.get("shares", [])))
-    epoch = int(str(facts.get("epoch", 0)))
+    epoch = None if (said := facts.get("epoch", 0)) is None else int(str(said))
     if len(losses) > 1:
         pictures.append(adaptation_curves(label, losses, shares, epoch, names[1:], given[1:]))
     if COEFFICIENTS in kept.tensors:

@@ -26,7 +26,7 @@ from personalize.adaptation import Adapted
 from personalize.adaptation_baselines import ensemble, tent
 from personalize.adaptation_rotation import Turned
 from personalize.adaptation_turns import train_at_test
-from personalize.routing import coefficients
+from personalize.routing import Routed, coefficients
 from personalize.routing_outside import route as routed
 from pipelines.cohort.cohort import Cohort
 from pipelines.route_settings import How
@@ -160,6 +160,8 @@ def _came(how: How, experts: Mapping[str, nn.Module], x: Tensor, task: Task, see
             raise ValueError("ttt needs a network with a head for turns, of fedavg_turns")
         return Came(*train_at_test(models[-1], x, how, kind=task.kind, seed=seed))
     network, adapted = routed(models, x, how, kind=task.kind, seed=seed)
+    if not isinstance(network, Routed):
+        return Came(network, adapted)
     by_image = torch.cat([coefficients(network, part) for part in torch.split(x, how.batch)])
     made = network if adapted.probabilities is None else adapted.probabilities
     return Came(made, adapted, tuple(network.layers), mixed(by_image))

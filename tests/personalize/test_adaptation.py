@@ -63,18 +63,30 @@ def logits(module, x):
 # Statistics
 
 
-def test_the_statistics_of_a_set_are_the_mean_of_its_batches_for_the_first_norm_exactly():
+@pytest.mark.parametrize("batch", [3, 4])
+def test_the_statistics_of_a_set_are_the_mean_over_its_images_for_the_first_norm_exactly(batch):
+    """Whatever the batches: a last one of two images counts half as much as one of four."""
     module, x = AtTest(nn.Sequential(nn.BatchNorm2d(3))), 2 * torch.randn(6, 3, 5, 4) + 1
+    x[4:] += 5
     by_test_statistics(module, "set", "fixed")
     for _ in range(2):  # what was before is forgotten
-        calibrate(module, x, batch=3)
+        calibrate(module, x, batch=batch)
     (norm,) = [part for part in module.modules() if isinstance(part, SetNorm)]
     mean = x.mean(dim=(0, 2, 3))
-    variance = (x[:3].var(dim=(0, 2, 3)) + x[3:].var(dim=(0, 2, 3))) / 2
+    variance = (batch * x[:batch].var(dim=(0, 2, 3)) + (6 - batch) * x[batch:].var(dim=(0, 2, 3))) / 6
     assert torch.allclose(norm.norm.running_mean, mean, atol=1e-6)
     assert torch.allclose(norm.norm.running_var, variance, atol=1e-6)
     expected = (x - mean[:, None, None]) / (variance[:, None, None] + norm.norm.eps).sqrt()
     assert torch.allclose(module.eval().network(x), expected, atol=1e-5)
+
+
+def test_norms_at_test_time_are_where_the_network_is():
+    """On a device that computes nothing, so that no GPU is needed to see what was left behind."""
+    module = AtTest(MASKS.network().to("meta"))
+    by_test_statistics(module.network, "set", "trained")
+    places = {value.device.type for value in (*module.parameters(), *module.buffers())}
+    assert places == {"meta"}
+    assert module.eval()(torch.empty(4, *MASKS.inputs, device="meta")).logits.device.type == "meta"
 
 
 # Tent
@@ -135,6 +147,8 @@ def test_tent_needs_norms_and_names_every_wrong_setting():
         tent(task.network(), torch.randn(4, 4), Tent(), kind="classification")
     with pytest.raises(ValueError, match=r"epochs must be in \[0, 1000\], found -1; lr must be in \(0, 10\]"):
         Tent(epochs=-1, lr=-1.0)
+    with pytest.raises(ValueError, match="mode: online adapts on its one pass"):
+        Tent(epochs=0, mode="online")
     with pytest.raises(ValueError, match=r"batch must be in \[1, 1024\], found 0; margin must be >= 0"):
         TestTimeTraining(batch=0, margin=-1.0)
 

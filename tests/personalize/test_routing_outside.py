@@ -11,6 +11,7 @@ from federation.models.cnn import Cnn
 from federation.models.unet import UNet
 from federation.task import Task
 from personalize.adaptation import Range, adapt, online, predicted_shares, range_of
+from personalize.adaptation_baselines import Tent, tent
 from personalize.routing import routed
 from personalize.routing_losses import Judged, Unsupervised
 from personalize.routing_outside import Routing, range_of_experts, route
@@ -130,7 +131,7 @@ def test_where_no_state_counts_the_network_is_not_adapted_and_says_so(federation
     before = logits(module, SHIFTED)
     never = Range(torch.tensor([0.0, 0.6]), torch.tensor([0.4, 1.0]), (0.6, 1.0))
     found = adapt(module, SHIFTED, Unsupervised(radius=4), epochs=1, lr=0.01, batch=6, allowed=never)
-    assert found.epoch == 0 and "not adapted" in found.why
+    assert found.epoch is None and "not adapted" in found.why
     assert torch.equal(logits(module, SHIFTED), before)
 
 
@@ -140,7 +141,7 @@ def test_a_loss_that_is_no_number_is_never_the_lowest(federation):
         return Judged(judged.losses * float("nan"), judged.logits)
 
     found = adapt(routed(federation), SHIFTED, broken, epochs=1, batch=6)
-    assert found.epoch == 0 and "finite" in found.why
+    assert found.epoch is None and "finite" in found.why
 
 
 def test_the_range_of_witnesses_leaves_out_those_who_say_one_thing_and_refuses_where_all_do():
@@ -194,7 +195,7 @@ def test_images_with_labels_are_routed_within_the_models_shares_of_classes():
     module, found = route(experts, x, Routing(epochs=2, lr=0.01, batch=4), kind="classification")
     allowed = range_of_experts(routed(experts), x, 0.5, kind="classification")
     assert allowed.foreground is None
-    assert found.epoch == 0 or allowed.holds(torch.tensor(found.shares[found.epoch]).double())
+    assert found.epoch is None or allowed.holds(torch.tensor(found.shares[found.epoch]).double())
     assert task.probabilities(module, x).shape == (8, 3)
 
 
@@ -202,3 +203,27 @@ def test_nothing_to_train_or_no_images_is_refused():
     module = routed([DISCS.network() for _ in range(2)])
     with pytest.raises(ValueError, match="parameters and images, found 52 and 0"):
         adapt(module, SHIFTED[:0], Unsupervised())
+
+
+@pytest.mark.parametrize("way", [Routing(epochs=2, radius=4), Tent(epochs=2)])
+def test_where_no_state_counts_the_shared_model_serves_as_it_came(federation, monkeypatch, way):
+    """Not what it becomes by the test images' statistics, which the guard refused too."""
+    never = Range(torch.tensor([0.0, 0.6]), torch.tensor([0.4, 1.0]), (0.6, 1.0), why="nothing counts here")
+    monkeypatch.setattr("personalize.routing_outside.range_of_experts", lambda *_, **__: never)
+    monkeypatch.setattr("personalize.adaptation_baselines.range_of", lambda *_, **__: never)
+    expected = logits(federation[-1], SHIFTED)
+    if isinstance(way, Routing):
+        module, found = route(federation, SHIFTED, way, kind="segmentation")
+    else:
+        module, found = tent(federation[-1], SHIFTED, way, kind="segmentation")
+    assert torch.equal(logits(module, SHIFTED), expected)
+    assert found.epoch is None and not found.state and len(found.losses) == 3
+    assert found.why == "nothing counts here: not adapted, the shared model serves as it came"
+
+
+def test_one_image_without_a_number_does_not_spoil_those_after_it(federation):
+    spoiled = SHIFTED.clone()
+    spoiled[2] = float("nan")
+    _, found = route(federation, spoiled, Routing(mode="online", batch=1, radius=4), kind="segmentation")
+    assert found.probabilities is not None
+    assert found.probabilities.flatten(1).isfinite().all(dim=1).tolist() == [i != 2 for i in range(len(spoiled))]
