@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -67,7 +68,8 @@ def ways(models: Models, task: Task, rows: Rows, epochs: int) -> Iterator[tuple[
 
 
 def dice(task: Task, module: nn.Module, cohort: Cohort, rows: Rows) -> float:
-    return float(compared(cohort, rows, answers(task, module, rows.x), task.classes).scores[..., 0].mean())
+    scores = compared(cohort, rows, answers(task, module, rows.x), task.classes).scores[..., 0]
+    return float(np.nanmean(scores, axis=0).mean())  # patients without the structure have no score
 
 
 if __name__ == "__main__":
@@ -78,7 +80,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     config = load(options.run)
     root = Path("runs") / config.name
-    (artifact,) = root.glob("route/*/")
+    artifact = max(root.glob("route/*/"), key=lambda folder: folder.stat().st_mtime)
     models = read_models(artifact / "models.safetensors")
     homes = json.loads((artifact / "outside" / "sites.json").read_text())
     print("| outside | network | Dice |\n|---|---|---|")

@@ -8,7 +8,7 @@ Hausdorff distance: Huttenlocher et al., IEEE PAMI 15, 1993). It has no value wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,16 +21,6 @@ DICE_AT, HD95_AT = 0, 1
 GRID = 2.0**20
 """Values are rounded to 1 / GRID: sums of them are then exact, in any order, on any machine."""
 FARTHEST = 2.0**20  # in mm or pixels; sums of what came over a wall must stay exact
-
-
-@dataclass(frozen=True)
-class Stacked:
-    """Which images are slices of one volume. study: (n,) int, within a patient. position: (n,) int, slice index in the
-    study. depth_mm: (n,) float, between neighbouring slices of its study."""
-
-    study: NDArray[np.integer]
-    position: NDArray[np.integer]
-    depth_mm: NDArray[np.floating]
 
 
 @dataclass(frozen=True)
@@ -51,25 +41,23 @@ def values(
     *,
     spacing_mm: Sequence[float],
     classes: int,
-    stacked: Stacked | None = None,
 ) -> Values:
     """Dice and HD95 of each patient and class.
 
-    HD95 is taken of each image, or, where images are stacked, of each study as a volume (of a study with one slice in
-    the plane); a patient's is the mean over those in which both masks hold something.
+    HD95 is taken of each image, so of slices in the plane; a patient's is the mean over those in which both masks hold
+    something. A structure that is missed in a slice, or drawn where none is, shows in Dice alone.
 
     Args:
         truth, predicted: (n, *spatial) int, 0 = background, 1 .. classes - 1.
         patients: (n,) int, whose image it is.
         spacing_mm: distance between neighbouring pixels along each axis of an image.
         classes: the background among them.
-        stacked: how slices form volumes; None: each image stands for itself.
 
     Raises:
         ValueError: naming everything that is wrong with the arguments.
     """
     t, p, who = np.asarray(truth), np.asarray(predicted), np.asarray(patients)
-    if wrong := _complaints(t, p, who, spacing_mm, classes, stacked):
+    if wrong := _complaints(t, p, who, spacing_mm, classes):
         raise ValueError("cannot compare masks: " + "; ".join(wrong))
     distinct = np.unique(who.astype(np.int64))
     scores = np.full((len(distinct), classes - 1, 2), np.nan)
@@ -80,7 +68,7 @@ def values(
             given, found = t[own] == c, p[own] == c
             present[row, c - 1] = given.any()
             scores[row, c - 1, DICE_AT] = dice(given, found)
-            far = [hd95(*pair) for pair in _volumes(given, found, own, spacing_mm, stacked)]
+            far = [hd95(*pair, spacing_mm) for pair in zip(given, found, strict=True)]
             far = [value for value in far if value == value]
             scores[row, c - 1, HD95_AT] = np.mean(far) if far else np.nan
     return Values(distinct, np.round(scores * GRID) / GRID, present, len(t))
@@ -105,41 +93,12 @@ def hd95(given: NDArray[np.bool_], found: NDArray[np.bool_], spacing_mm: Sequenc
     return float(max(np.quantile(far[0][surfaces[1]], 0.95), np.quantile(far[1][surfaces[0]], 0.95)))
 
 
-Volume = tuple[NDArray[np.bool_], NDArray[np.bool_], tuple[float, ...]]
-"""Two masks of one shape, and the distance between voxels along each of its axes."""
-
-
-def _volumes(
-    given: NDArray[np.bool_],
-    found: NDArray[np.bool_],
-    own: NDArray[np.integer],
-    spacing_mm: Sequence[float],
-    stacked: Stacked | None,
-) -> Iterator[Volume]:
-    """The images of one patient (rows `own` of all), as the volumes that they form."""
-    flat = tuple(spacing_mm)
-    if stacked is None:
-        yield from ((one, other, flat) for one, other in zip(given, found, strict=True))
-        return
-    study, position = stacked.study[own], stacked.position[own]
-    for which in np.unique(study):
-        rows = np.flatnonzero(study == which)
-        if len(rows) == 1:
-            yield given[rows[0]], found[rows[0]], flat
-            continue
-        place = position[rows] - position[rows].min()
-        volume = np.zeros((2, int(place.max()) + 1, *given.shape[1:]), dtype=np.bool_)
-        volume[0, place], volume[1, place] = given[rows], found[rows]
-        yield volume[0], volume[1], (float(stacked.depth_mm[own][rows[0]]), *flat)
-
-
 def _complaints(
     t: NDArray[np.generic],
     p: NDArray[np.generic],
     who: NDArray[np.generic],
     spacing_mm: Sequence[float],
     classes: int,
-    stacked: Stacked | None,
 ) -> list[str]:
     """Everything that is wrong with the arguments of `values`."""
     wrong = [f"classes is {classes}, needed is 2 or more: the background and a structure"] if classes < 2 else []
@@ -150,19 +109,8 @@ def _complaints(
             wrong.append(f"{name} is {mask.dtype}, needed are integers")
         elif mask.min() < 0 or mask.max() >= classes:
             wrong.append(f"{name} goes from {mask.min()} to {mask.max()}, allowed is 0 to {classes - 1}")
-    lines = {"patients": who} | ({} if stacked is None else {"study": stacked.study, "position": stacked.position})
-    for name, line in lines.items():
-        if line.shape != t.shape[:1] or not np.issubdtype(line.dtype, np.integer):
-            wrong.append(f"{name} are {line.shape} of {line.dtype}, needed is ({len(t)},) of integers")
+    if who.shape != t.shape[:1] or not np.issubdtype(who.dtype, np.integer):
+        wrong.append(f"patients are {who.shape} of {who.dtype}, needed is ({len(t)},) of integers")
     if len(spacing_mm) != t.ndim - 1 or not all(0 < step < FARTHEST for step in spacing_mm):
         wrong.append(f"spacing is {list(spacing_mm)}, needed are {t.ndim - 1} numbers > 0 for the axes of an image")
-    if stacked is not None and (len(stacked.depth_mm) != len(t) or not (np.asarray(stacked.depth_mm) > 0).all()):
-        wrong.append(f"depth_mm are {len(stacked.depth_mm)} numbers, needed are {len(t)} above 0")
-    if stacked is not None and (t.ndim != 3 or (not wrong and _doubled(who, stacked))):
-        wrong.append("slices are stacked only in the plane, one at each position of a study")
     return wrong
-
-
-def _doubled(who: NDArray[np.generic], stacked: Stacked) -> bool:
-    places = np.stack([who.astype(np.int64), stacked.study, stacked.position])
-    return bool(np.unique(places, axis=1).shape[1] < len(who))

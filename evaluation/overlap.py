@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from evaluation.histograms import LARGEST, Floats, Ints, draws
-from evaluation.masks import DICE_AT, FARTHEST, HD95_AT, Stacked, Values, values
+from evaluation.masks import DICE_AT, FARTHEST, HD95_AT, Values, values
 from evaluation.metrics import Measure, ratio
 from evaluation.supports import Support
 
@@ -55,10 +55,9 @@ def overlaps(
     copies: int,
     seed: int,
     site: str = "",
-    stacked: Stacked | None = None,
 ) -> Overlaps:
     """Sums over one site's test patients, and over its bootstrap copies. Arguments and errors: `values`, `summed`."""
-    found = values(truth, predicted, patients, spacing_mm=spacing_mm, classes=classes, stacked=stacked)
+    found = values(truth, predicted, patients, spacing_mm=spacing_mm, classes=classes)
     return summed(found, copies=copies, seed=seed, site=site)
 
 

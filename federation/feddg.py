@@ -21,6 +21,7 @@ the range of pixels, which nobody here knows. amplitude.py has the interpolation
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -41,6 +42,8 @@ from privacy.message import Call, Message, Params
 
 WINDOW, SPECTRA = 8, 64
 """The most that a hospital releases whoever asks: all amplitudes of an image can be enough to find its phases."""
+SHARE = 0.25
+"""Of an image's frequencies, the most whose amplitudes leave: our choice, a window of 8 at 34 pixels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +77,18 @@ class FedDG:
             raise ValueError("; ".join(said))
 
     def network(self, task: Task) -> nn.Module:
+        """Raises: ValueError: images so small that the window holds most of what they are."""
+        self._little(task)
         return task.network()
+
+    def _little(self, task: Task) -> None:
+        sides = task.inputs[1:]
+        share = math.prod(min(2 * self.window + 1, side) / side for side in sides)
+        if sides and self.spectra and share > SHARE:
+            raise ValueError(
+                f"feddg: a window of {self.window} holds {100 * share:.0f} % of the frequencies of images of "
+                f"{list(sides)}, at most {100 * SHARE:g} % may leave: say a smaller window, or larger images"
+            )
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
         found = []
@@ -93,6 +107,7 @@ class FedDG:
         draw = site.draw(full=True)
         if not isinstance(draw, Draw):
             raise ValueError("feddg was asked for spectra under differential privacy; its complaints say why not")
+        self._little(site.task)  # who sets the window is the coordinator, and who answers for it is here
         chosen = torch.randperm(len(draw.x))[: self.spectra].to(draw.x.device)
         return Message({"spectra": low_amplitudes(draw.x[chosen], self.window)})
 

@@ -26,7 +26,8 @@ from pipelines.names import named
 from pipelines.overriding import overridden as overridden
 from pipelines.partition_check import expanded, handed_on, shared_patients
 from pipelines.privacy_settings import AnyPrivacy, PatientLevel
-from pipelines.route_settings import Route, unfit_route
+from pipelines.route_check import unfit_route
+from pipelines.route_settings import Route
 from pipelines.site_settings import Elsewhere
 from pipelines.site_settings import SiteSettings as SiteSettings
 from pipelines.task_check import unfit_task

@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from rich.console import Console
 from torch import Tensor
@@ -115,6 +114,9 @@ def _done(job: Job, stop: Stop, console: Console, *, as_json: bool) -> int:
                     lines.append(result)
         told |= {key: served.account[key] for key in ("epoch", "why") if key in served.account}
         words = str(served.account.get("why", "nothing was adapted"))
+    else:
+        for name in (ACCOUNT, CURVE, ROUTED):  # of an earlier run
+            DiskFolder(out).remove(name)
     write_tables(out, header(described.kind, described.images, names), lines, refused)
     code = Exit.OK if lines or not refused else Exit.DATA
     positive = sum(line.positive for line in lines)
@@ -222,8 +224,6 @@ def _lines(desk: Desk, studies: Sequence[Admitted], seen: Tensor | None, device:
         found = desk.ready.task.probabilities(desk.ready.module, x) if seen is None else seen[begin:end]
         found, begin = found.cpu(), end
         try:
-            if not np.isfinite(found.numpy()).all():
-                raise Unusable("not_finite", "the network gives no number here. Check the study's values.")
             yield line_of(desk, study, found)
         except Unusable as error:
             yield Rejected(study.study, error.reason, error.detail)

@@ -18,6 +18,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,8 +44,9 @@ from pipelines.exits import Exit, exit_code
 from pipelines.outside_adapted import read_adapted
 from pipelines.outside_file import ADAPTED, what_is
 from pipelines.progress import shown
-from pipelines.segmented.predicted import Masking, lies_in, maker_of, open_masking, write_masked
+from pipelines.segmented.predicted import Masking, forget_masks, lies_in, maker_of, open_masking, write_masked
 from pipelines.site.ready import Ready, read_ready
+from pipelines.site.segmenting import probable
 from pipelines.store import DiskFolder
 
 STUDY = ("patient", "study", "examples")
@@ -226,12 +228,25 @@ def _predicted(desk: Desk, opened: Opened, options: argparse.Namespace, console:
 
 
 def write_tables(out: Path, columns: Sequence[str], lines: Sequence[Line], refused: Sequence[Rejected]) -> None:
-    """Write predictions.csv and quarantine.csv. Raises: OSError: the disk."""
+    """Write predictions.csv and quarantine.csv; masks that only an earlier predictions.csv here names go.
+
+    Raises:
+        OSError: the disk.
+    """
     folder = DiskFolder(out)
+    forget_masks(out, set(_masks_named(out)) - {str(line.cells[-1]) for line in lines})
     # What was left out first: predictions without it would look complete.
     left_out = [(one.study, one.reason, one.detail) for one in refused]
     folder.write("quarantine.csv", _csv(("study", "reason", "detail"), left_out))
     folder.write("predictions.csv", _csv(columns, [line.cells for line in lines]))
+
+
+def _masks_named(out: Path) -> list[str]:
+    """Masks in the table that lies there, if one does."""
+    with suppress(OSError, csv.Error, UnicodeError):
+        text = (out / "predictions.csv").read_text(encoding="utf-8", errors="surrogateescape")
+        return [row["mask"] for row in csv.DictReader(io.StringIO(text)) if row.get("mask")]
+    return []
 
 
 def said_of(kind: Kind, threshold: float, lines: Sequence[Line], refused: Sequence[Rejected], out: str) -> str:
@@ -259,9 +274,11 @@ def line_of(desk: Desk, study: Admitted, probabilities: Tensor) -> Line:
     probabilities: (n, classes, *spatial) of its examples.
 
     Raises:
-        Unusable: its mask cannot be made.
+        Unusable: the network gives no numbers, or its mask cannot be made.
         OSError: the disk.
     """
+    if not probabilities.isfinite().all():
+        raise Unusable("not_finite", "the network gives no number here. Check the study's values.")
     known = (study.patient, study.study, len(probabilities))
     if desk.masking is not None:
         masked = write_masked(study.study, probabilities.numpy(), study.examples.position, desk.masking)
@@ -279,7 +296,10 @@ def _probabilities(ready: Ready, study: Admitted) -> Tensor:
         x = normalized_by(x, ready.scale)
     if ready.axes is not None:
         x = projected(x, ready.axes)
-    return ready.task.probabilities(ready.module, ready.translate(x))
+    x = ready.translate(x)
+    if ready.window is not None:
+        return probable(ready.task, ready.module, x, ready.window)
+    return ready.task.probabilities(ready.module, x)
 
 
 def _csv(header: Sequence[str], lines: Sequence[Sequence[object]]) -> bytes:

@@ -36,6 +36,7 @@ UNITS = {
     "none": "as in the table",
 }
 COMPONENTS = "along the site's own principal axes"
+LARGEST = float(np.finfo(np.float32).max)
 NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
@@ -186,8 +187,8 @@ def _admit(
 
 
 def _number(name: str, text: str) -> float:
-    if not NUMBER.fullmatch(text) or not np.isfinite(float(text)):
-        raise Unusable("not_a_number", f"{name} holds {text!r}; a finite number is needed. Correct the table.")
+    if not NUMBER.fullmatch(text) or not abs(float(text)) <= LARGEST:
+        raise Unusable("not_a_number", f"{name} holds {text!r}; a number up to 3e38 is needed. Correct the table.")
     return float(text)
 
 

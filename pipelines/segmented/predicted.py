@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -140,6 +140,19 @@ def lies_in(out: Path, folder: Path) -> bool:
     """Whether masks written below `out` would be read as studies of `folder`, or stand in the place of one."""
     out, folder = out.resolve(), folder.resolve()
     return out.is_relative_to(folder) or folder.is_relative_to(out / MASKS)
+
+
+def forget_masks(out: Path, names: Iterable[str]) -> None:
+    """Remove masks of an earlier run, by their names below `out`; what lies elsewhere is left alone.
+
+    Raises:
+        OSError: the disk.
+    """
+    masks = (out / MASKS).resolve()
+    for name in names:
+        path = out / name
+        if path.parent.resolve().is_relative_to(masks):
+            path.unlink(missing_ok=True)
 
 
 def _put(path: Path, data: bytes) -> None:

@@ -54,7 +54,8 @@ class Ready:
     """A usable model. source: how the training images were found, its folder left out. facts: where it comes from.
     scale, axes: by which features are normalized, and onto which they are projected.
     translate: brings one study's examples (n, C, H, W) into the space in which the model learnt. names: of classes 1,
-    2, ... of a segmentation; empty in classification. digest: of the file, 16 letters.
+    2, ... of a segmentation; empty in classification. digest: of the file, 16 letters. window: sides of what the
+    network sees at once, if not a whole image, as it was scored.
     """
 
     module: nn.Module
@@ -68,6 +69,7 @@ class Ready:
     translate: Callable[[Tensor], Tensor]
     names: tuple[str, ...] = ()
     digest: str = ""
+    window: tuple[int, ...] | None = None
 
 
 def _needs_gland(cohort: Cohort) -> bool:
@@ -143,6 +145,7 @@ def read_ready(path: Path) -> Ready:
         kind = KIND.validate_python(facts.get("kind", "classification"))
         task = Task(model, tuple(inputs), int(str(facts["classes"])), kind)
         names = _read_names(facts, task)
+        window = tuple(int(str(side)) for side in as_list(said)) if (said := facts.get("window")) is not None else None
         algorithm = ALGORITHM.validate_json(json.dumps(facts["algorithm"]), strict=True)
         own = {name: tensor for name, tensor in message.tensors.items() if not name.startswith(PREFIX)}
         module = loaded(algorithm.network(task), own).eval()
@@ -156,8 +159,9 @@ def read_ready(path: Path) -> Ready:
         ) from error
     scale, axes = from_json(facts["scale"]), axes_from_json(facts.get("axes"))
     digest = hashlib.sha256(data).hexdigest()[:16]
+    gland = bool(facts["gland"])
     return Ready(
-        module, task, images, source, bool(facts["gland"]), scale, axes, facts, translate, names=names, digest=digest
+        module, task, images, source, gland, scale, axes, facts, translate, names=names, digest=digest, window=window
     )
 
 

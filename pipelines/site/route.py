@@ -1,7 +1,9 @@
 """At a hospital outside the federation: the sites' models become its own, by its unlabelled images, and are scored.
 
-The network sees all of the hospital's images and none of its masks or labels. Those only serve the scores: of all its
-patients, on the images that the network was adapted to, as IOP-FL does. What adaptation came to stays here.
+The network sees all of the hospital's images and none of its masks or labels. Those serve the scores: of all its
+patients, on the images that the network was adapted to, as IOP-FL does. They may have made the images, though: pictures
+with `fit: around` are cut about their true masks, and studies that show nothing of the target are not used. What
+adaptation came to stays here.
 """
 
 from __future__ import annotations

@@ -76,7 +76,8 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
         event = composed([event, shaped(opened(hospital, str(facts["train_run"])))])
         DiskFolder(hospital.root / "scores").write(scores_name(facts), to_bytes(Message(home)))
         if variant is None:  # what `ready` holds predicts as it was trained
-            origin = {"run": str(facts["train_run"]), "checkpoint": facts["checkpoint"], "round": round_}
+            origin: dict[str, Json] = {"run": str(facts["train_run"]), "checkpoint": facts["checkpoint"]}
+            origin |= {"round": round_, "window": facts.get("window")}
             make_ready(hospital, str(facts["label"]), start, params, cohort, origin)
     elif facts.get("central") is True and variant is None:  # its maps stand on the hospital's page beside the others
         visiting = Message(params, {"opening": {**as_mapping(said), "cohort": facts["cohort"]}})

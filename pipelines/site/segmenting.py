@@ -43,22 +43,23 @@ def answers(task: Task, module: nn.Module, x: Tensor, *, window: Sequence[int] |
     if window is not None and len(window) != x.dim() - 2:
         raise ValueError(f"window is {list(window)}, needed are {x.dim() - 2} sides")
     parts = torch.split(x, at_once(x, dense=True))
-    return torch.cat([_probable(task, module, part, window).argmax(dim=1).cpu() for part in parts])
+    found = (probable(task, module, part, window).nan_to_num(nan=0.0) for part in parts)  # no number: background
+    return torch.cat([p.argmax(dim=1).cpu() for p in found])
 
 
-def _probable(task: Task, module: nn.Module, x: Tensor, window: Sequence[int] | None) -> Tensor:
+def probable(task: Task, module: nn.Module, x: Tensor, window: Sequence[int] | None) -> Tensor:
+    """Probabilities (n, classes, *spatial) of images x, by whole images or in windows, as `answers` has them."""
     if window is None:
-        found = task.probabilities(module, x)
-    else:
-        found = sliding_window_inference(
-            x,
-            [int(side) for side in window],
-            at_once(x.new_empty(1, x.shape[1], *window), dense=True),
-            lambda pieces: task.probabilities(module, pieces),
-            overlap=0.5,
-            mode="gaussian",
-        )
-    return found.nan_to_num(nan=0.0)  # nowhere a number: the first of equals, background
+        return task.probabilities(module, x)
+    found: Tensor = sliding_window_inference(
+        x,
+        [int(side) for side in window],
+        at_once(x.new_empty(1, x.shape[1], *window), dense=True),
+        lambda pieces: task.probabilities(module, pieces),
+        overlap=0.5,
+        mode="gaussian",
+    )
+    return found
 
 
 def compared(cohort: Cohort, truth: Rows, found: Tensor, classes: int) -> Values:

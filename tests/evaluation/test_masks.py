@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from monai.metrics import compute_dice, compute_hausdorff_distance
 
-from evaluation.masks import GRID, Stacked, dice, hd95, values
+from evaluation.masks import GRID, dice, hd95, values
 
 MASKS = st.sampled_from([(5, 6), (3, 4, 5)]).flatmap(
     lambda shape: st.tuples(*[hnp.arrays(np.bool_, shape, elements=st.booleans())] * 2)
@@ -94,39 +94,6 @@ def test_a_patients_dice_is_of_all_images_as_one_volume_and_hd95_a_mean_over_ima
     assert own.scores[0, 0, 1] == pytest.approx(np.mean(far), abs=1 / GRID)
 
 
-def test_stacked_slices_are_the_volume_that_they_form():
-    rng = np.random.default_rng(0)
-    volume = rng.integers(0, 2, (2, 4, 5, 6))
-    order = [2, 0, 3, 1]
-    stacked = Stacked(np.zeros(4, int), np.array(order) + 3, np.full(4, 2.5))
-    sliced = values(volume[0][order], volume[1][order], [1] * 4, spacing_mm=(1, 1.5), classes=2, stacked=stacked)
-    whole = values(volume[:1], volume[1:], [1], spacing_mm=(2.5, 1, 1.5), classes=2)
-    assert np.array_equal(sliced.scores, whole.scores)
-
-
-def test_studies_are_stacked_apart_and_one_slice_alone_is_flat():
-    rng = np.random.default_rng(1)
-    t, f = rng.integers(0, 2, (2, 5, 8, 8))
-    stacked = Stacked(np.array([0, 0, 1, 1, 2]), np.array([0, 1, 0, 1, 4]), np.array([2.0, 2.0, 3.0, 3.0, 9.0]))
-    found = values(t, f, [0] * 5, spacing_mm=(1, 1), classes=2, stacked=stacked).scores[0, 0, 1]
-    parts = [
-        hd95(t[:2] > 0, f[:2] > 0, (2, 1, 1)),
-        hd95(t[2:4] > 0, f[2:4] > 0, (3, 1, 1)),
-        hd95(t[4] > 0, f[4] > 0, (1, 1)),
-    ]
-    assert found == pytest.approx(np.mean(parts), abs=1 / GRID)
-
-
-def test_a_missing_slice_leaves_a_gap():
-    t = np.stack([square(2, 4), square(2, 4)])
-    f = np.stack([square(2, 4), square(0, 0)])
-    far = [
-        values(t, f, [0, 0], spacing_mm=(1, 1), classes=2, stacked=Stacked(np.zeros(2, int), np.array(at), np.ones(2)))
-        for at in ([0, 1], [0, 5])
-    ]
-    assert [float(one.scores[0, 0, 1]) for one in far] == [1.0, 5.0]
-
-
 def test_each_class_is_by_itself():
     truth, found = np.zeros((2, 1, 6, 6), np.int64)
     truth[0, :3], truth[0, 3:] = 1, 2
@@ -145,8 +112,3 @@ def test_all_faults_are_named_at_once():
         assert said in str(caught.value)
     with pytest.raises(ValueError, match=r"needed is \(n, \*spatial\) of both"):
         values(mask, mask[:1], [0, 1], spacing_mm=(1, 1), classes=4)
-    twice = Stacked(np.zeros(2, int), np.zeros(2, int), np.ones(2))
-    with pytest.raises(ValueError, match="one at each position"):
-        values(mask, mask, [0, 0], spacing_mm=(1, 1), classes=4, stacked=twice)
-    with pytest.raises(ValueError, match="depth_mm"):
-        values(mask, mask, [0, 0], spacing_mm=(1, 1), classes=4, stacked=Stacked(*np.eye(2, dtype=int), np.zeros(2)))

@@ -15,16 +15,19 @@ from scipy import ndimage
 
 import by_hand
 import rig
+from federation import feddg
 from federation.amplitude import interpolated, low_amplitudes
 from federation.boundary import contrast, edges, info_nce
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
-from federation.feddg import SPECTRA, WINDOW, FedDG
+from federation.feddg import SHARE, SPECTRA, WINDOW, FedDG
+from federation.models.unet import UNet
 from federation.parameters import section
 from federation.randomness import derived, seeded
 from federation.rehearsal import initial_parameters, rehearse_events
 from federation.rounds import Schedule
-from privacy.access import open_access
+from federation.task import Task
+from privacy.access import Rows, open_access
 from privacy.events import NON_PRIVATE
 from privacy.message import Call, Message
 from privacy.private import open_private
@@ -33,6 +36,12 @@ from privacy.protection import Protection
 SITES = {"a": rig.scenes(1, n=7), "b": rig.scenes(2, n=5, shift=0.1)}
 SGD = Work(optimizer="sgd", lr=0.05, batch=4)
 SHAPES = st.sampled_from([(1, 8, 8), (2, 6, 9), (1, 7, 4), (1, 4, 5, 6), (2, 1, 3)])
+
+
+@pytest.fixture(autouse=True)
+def every_frequency(monkeypatch):
+    """Of scenes of 8 pixels too."""
+    monkeypatch.setattr(feddg, "SHARE", 1.0)
 
 
 def images(seed, shape, n=3):
@@ -325,3 +334,17 @@ def test_settings_out_of_bounds_are_refused_all_at_once():
         FedDG(beta=-1, window=9, spectra=65, tau=0.0)
     with pytest.raises(ValueError, match="gamma must be in"):
         FedDG(gamma=math.nan)
+
+
+@pytest.mark.parametrize(("side", "window", "good"), [(34, 8, True), (32, 8, False), (8, 2, False), (8, 1, True)])
+def test_most_of_what_an_image_is_never_leaves_whoever_sets_the_window(monkeypatch, side, window, good):
+    monkeypatch.setattr(feddg, "SHARE", SHARE)
+    x, y = torch.randn(5, 1, side, side), torch.zeros(5, side, side, dtype=torch.int64)
+    task = Task(UNet(width=4, levels=1), (1, side, side), 2, "segmentation")
+    site = Site("a", task, SGD, open_access({"train": Rows(x, y, torch.arange(5))}, batch=4, seed=0))
+    if good:
+        assert FedDG(window=window).introduce(site).tensors["spectra"].shape[2] == 2 * window + 1
+        return
+    for ask in (FedDG(window=window).introduce, lambda one: FedDG(window=window).network(one.task)):
+        with pytest.raises(ValueError, match="of the frequencies of images"):
+            ask(site)

@@ -9,6 +9,7 @@ from typing import get_args, get_type_hints
 
 import methods
 from pipelines.door import read_yaml, validate
+from pipelines.route_check import for_all
 from pipelines.route_settings import How
 
 PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
@@ -65,3 +66,9 @@ def test_the_keys_of_ways_outside_are_those_that_a_yaml_may_say_with_their_defau
             for span in (span for _, span in said if ":" in span):
                 assert validate(read_yaml(f"{{name: {name}, {span}}}", environment={}), kind) == kind(name=name), span
     assert not told
+
+
+def test_the_rooms_tell_which_methods_have_one_model_for_all():
+    one_for_all = rows(PAGE.partition("## One model for all")[2].partition("## One model for each")[0])
+    told = {name for cells in one_for_all for name in re.findall(r"`([a-z_]+)`", cells[0])}
+    assert {one.name for one in methods.ALL if for_all(one)} == told

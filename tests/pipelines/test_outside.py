@@ -438,6 +438,36 @@ def test_pictures_are_scored_as_predict_scores_them(tmp_path, capsys, how):
         assert float(table[0]["score"]) == pytest.approx(float(score), abs=1e-6)
 
 
+def test_where_no_state_counts_the_shared_model_serves_now_and_later(tmp_path, monkeypatch):
+    """Models that call everything one class are no witnesses, so nothing passes the guard."""
+    file, _ = pictures(tmp_path)
+    monkeypatch.setattr("personalize.adaptation.Range.holds", lambda self, shares: False)
+    source, found = {"kind": "picture", "folder": str(tmp_path / "in")}, {}
+    for how in ("routing", "tent", "as_trained"):
+        out = tmp_path / how
+        said = {"name": "w", "models": str(file), "source": source, "how": {"name": how}, "out": str(out)}
+        assert run([asked(tmp_path, **said)]) == Exit.OK
+        found[how] = lines(out / "predictions.csv")
+        assert predict([str(out / "routed.safetensors"), str(tmp_path / "in"), "--out", str(tmp_path / "x")]) == Exit.OK
+        assert lines(tmp_path / "x" / "predictions.csv") == found[how]
+    assert found["routing"] == found["tent"] == found["as_trained"]
+    account = json.loads((tmp_path / "routing" / "adaptation.json").read_text())
+    assert account["epoch"] is None and "the shared model serves as it came" in account["why"]
+    assert account["coefficients"] == {} and (tmp_path / "routing" / "adaptation.png").exists()
+
+
+def test_what_an_earlier_run_left_goes_where_nothing_can_be_read(tmp_path):
+    file, _ = pictures(tmp_path)
+    source, out = {"kind": "picture", "folder": str(tmp_path / "in")}, tmp_path / "out"
+    how = {"name": "routing", "epochs": 1}
+    settings_ = asked(tmp_path, name="w", models=str(file), source=source, how=how, out=str(out))
+    assert run([settings_]) == Exit.OK and (out / "routed.safetensors").exists()
+    for path in (tmp_path / "in").glob("*.png"):
+        path.write_bytes(b"none")
+    assert run([settings_]) == Exit.DATA
+    assert sorted(path.name for path in out.glob("[!.]*") if path.is_file()) == ["predictions.csv", "quarantine.csv"]
+
+
 def test_studies_are_cut_about_the_gland_where_the_models_learnt_so(tmp_path):
     write_phantom(PhantomSource(scanner="L", patients=2, slices=4, seed=9, format="nifti"), tmp_path / "p")
     part = Part(algorithm=FedAvg(), model=Cnn(widths=(8, 8)))

@@ -9,8 +9,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
+from federation.task import Task
 from pipelines.exits import Exit
 from pipelines.predict import main as predict
 from pipelines.run import main as run
@@ -67,6 +69,15 @@ def test_what_cannot_be_read_is_in_the_quarantine_and_the_rest_is_scored(site, t
     (refused,) = lines(tmp_path / "quarantine.csv")
     assert refused["reason"]
     assert {path.stat().st_mode & 0o077 for path in tmp_path.glob("*.csv")} == {0}
+
+
+def test_a_network_that_gives_no_number_scores_nobody_negative(site, tmp_path, monkeypatch):
+    monkeypatch.setattr(Task, "probabilities", lambda self, module, x: torch.full((len(x), 2), torch.nan))
+    home, files = site / "b", phantom(site / "b")
+    arguments = [str(home / "ready" / "fedper.safetensors"), str(files / "images"), "--no-gland", "--out"]
+    assert predict([*arguments, str(tmp_path)]) == Exit.DATA
+    assert not lines(tmp_path / "predictions.csv")
+    assert {line["reason"] for line in lines(tmp_path / "quarantine.csv")} == {"not_finite"}
 
 
 def test_a_model_of_dicom_reads_nifti_and_the_other_way_round(site, tmp_path):

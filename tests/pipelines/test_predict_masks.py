@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +26,9 @@ from pipelines.door import to_plain
 from pipelines.exits import Exit
 from pipelines.predict import main as predict
 from pipelines.segmented.dicom_seg import read_seg
-from pipelines.segmented.predicted import lies_in
+from pipelines.segmented.predicted import forget_masks, lies_in
 from pipelines.site.ready import read_ready
+from pipelines.site.segmenting import answers, probable
 from privacy.message import Message, from_bytes, sealed, to_bytes, unsealed
 from translating import SELECT, errors
 
@@ -193,6 +195,46 @@ def test_the_network_of_the_file_itself_is_asked(hospitals, tmp_path):
     study = read_nifti(NiftiSource(folder=str(hospitals["nifti"])))[0][0]
     mask = read_volume(out / "masks" / study.study)
     assert set(np.unique(mask.values)) <= {0, 1, 2} and mask.values.any()
+
+
+def test_masks_of_an_earlier_run_go_with_their_lines_and_others_files_stay(hospitals, tmp_path):
+    file, out, folder = model(tmp_path / "m", SLICES, NIFTI), tmp_path / "out", tmp_path / "in"
+    shutil.copytree(hospitals["nifti"], folder)
+    arguments = [str(file), str(folder), "--no-gland", "--out", str(out)]
+    assert predict(arguments) == Exit.OK
+    first, second = (line["mask"] for line in lines(out / "predictions.csv"))
+    (out / "masks" / "mine.txt").write_text("not of this program")
+    (folder / Path(first).name).write_bytes(b"none")
+    assert predict(arguments) == Exit.OK
+    assert [line["mask"] for line in lines(out / "predictions.csv")] == [second]
+    assert sorted(path.name for path in (out / "masks").iterdir()) == sorted([Path(second).name, "mine.txt"])
+
+
+@pytest.mark.parametrize("name", ["../in/study.nii.gz", "/etc/hostname", "masks/../../in/study.nii.gz", "masks/x"])
+def test_only_below_masks_is_anything_forgotten(tmp_path, name):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "study.nii.gz").write_bytes(b"whole")
+    (tmp_path / "out" / "masks").mkdir(parents=True)
+    (tmp_path / "out" / "masks" / "x").write_bytes(b"a mask")
+    forget_masks(tmp_path / "out", [name])
+    assert (folder / "study.nii.gz").exists() and Path("/etc/hostname").exists()
+    assert (tmp_path / "out" / "masks" / "x").exists() == (name != "masks/x")
+
+
+def test_a_model_that_was_scored_in_windows_predicts_in_windows(hospitals, tmp_path):
+    whole, pieces = model(tmp_path / "w", SLICES, NIFTI), model(tmp_path / "p", SLICES, NIFTI, window=[16, 16])
+    x = torch.randn(1, 1, 48, 48, generator=torch.Generator().manual_seed(1))
+    ready = read_ready(pieces)
+    assert read_ready(whole).window is None and ready.window == (16, 16)
+    found = {}
+    for file in (whole, pieces):
+        out = tmp_path / f"out{file.name}"
+        assert predict([str(file), str(hospitals["nifti"]), "--no-gland", "--out", str(out)]) == Exit.OK
+        found[file.name] = lines(out / "predictions.csv")
+    assert found["w"] != found["p"]
+    expected = answers(ready.task, ready.module, x, window=(16, 16))
+    assert torch.equal(probable(ready.task, ready.module, x, ready.window).argmax(dim=1), expected)
 
 
 @pytest.mark.parametrize(

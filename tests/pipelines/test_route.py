@@ -21,6 +21,7 @@ from evaluation.masks import Values
 from evaluation.overlap import DICE, from_tensors
 from federation.models.unet import UNet
 from federation.task import Task
+from pipelines import route_check
 from pipelines.cohort.phantom import PhantomSource
 from pipelines.cohort.prepare import Slices
 from pipelines.door import to_plain
@@ -167,6 +168,19 @@ def test_the_pages_say_who_was_outside_and_how_it_went(done):
             {"task": {"kind": "classification"}, "model": {"name": "cnn", "widths": [8, 8]}},
             "route.lines.average: how: average is of the scores of masks; say ensemble",
         ),
+        (
+            {"route": {"shared": "iopfl", "personal": "iopfl"}},
+            "route.lines.routing: shared: iopfl is iopfl, with a model for each hospital; say one like fedavg",
+        ),
+        (
+            {"route": {"shared": "turns", "personal": "iopfl", "lines": {"x": {"how": {"name": "routing"}}}}},
+            "route.lines.x: shared: turns is fedavg_turns; ttt goes with fedavg_turns, and nothing else does",
+        ),
+        (
+            {"model": {"name": "unet", "width": 4, "levels": 4, "norm": "batch"}},
+            "blocks.3.convs.conv_0.adn.N: one image has no variance of its own here",
+        ),
+        ({"evaluate": {"checkpoint": "latest", "window": [8, 8]}}, "evaluate.window: hospitals outside look at whole"),
     ],
 )
 def test_what_cannot_be_done_is_told_with_the_settings(tmp_path, capsys, change, said):
@@ -193,7 +207,9 @@ def test_a_policy_that_does_not_hand_models_out_is_named_before_and_kept_at_the_
 
 
 def test_a_method_whose_models_differ_cannot_stand_for_one(tmp_path, monkeypatch, capsys):
+    """Whatever the settings say of it."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(route_check, "for_all", lambda method: True)
     lines = {"as_trained": {"how": {"name": "as_trained"}}}
     said = settings(route={"shared": "iopfl", "personal": "iopfl", "lines": lines})
     assert run([write(tmp_path, said)]) != Exit.OK

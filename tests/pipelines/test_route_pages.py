@@ -16,7 +16,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation.adaptation import AdaptedLine
+from evaluation.adaptation import AdaptedLine, adaptation_curves
 from evaluation.outside_page import Beyond, best, outside_page
 from evaluation.report import RunPage, SitePage, SplitCount, coordinator_page
 from evaluation.rows import ScoreRow
@@ -368,3 +368,11 @@ def test_where_no_figure_left_the_page_says_where_it_is_or_why_there_is_none(ent
     page = coordinator_page(RunPage("t", "r", "d", "w", True, "", left=(), settings="", inversion=rows, **none))
     assert f"{said}: fedavg at north." in words(page).replace(" :", ":") or said in words(page)
     assert "fedavg at north" in words(page) and "PSNR, dB" not in page
+
+
+def test_where_no_state_serves_the_page_shows_no_end():
+    shares = ((0.9, 0.1), (1.0, 0.0))
+    one = AdaptedLine("x", "routing", ("north",), (0.2, 0.1), shares, None, "not adapted")
+    assert not one.chosen and one.found == pytest.approx((0.1, 0.1))
+    drawn = adaptation_curves("x", one.losses, shares, None, ["gland"], [0.2])
+    assert "no state serves" in drawn.caption and "none of which serves" in drawn.html
