@@ -200,7 +200,7 @@ def pictures(task):
 
 
 IMAGES = [Cnn(widths=(8, 16), norm="batch"), Cnn(widths=(8, 16), norm="group"), Cam(widths=(8, 8, 8, 8))]
-VOLUMES = Task(UNet(width=4, levels=1, norm="group"), (2, 4, 4, 4), 3, "segmentation")
+VOLUMES = Task(UNet(width=4, levels=1, norm="group"), (2, 6, 6, 6), 3, "segmentation")
 GROUNDS = [(pictures(Task(model, (1, 16, 16), 2)), methods.names()) for model in IMAGES]
 GROUNDS += [
     (pictures(Task(UNet(width=4, levels=2), (1, 16, 16), 2, "segmentation")), methods.names()),
