@@ -47,13 +47,17 @@ class Examples:
 
 @dataclass(frozen=True)
 class Admitted:
-    """A study that can be used: its examples, and the label of each. scanner: vendor and field strength."""
+    """A study that can be used: its examples, and the label of each. scanner: vendor and field strength. evidence,
+    percentiles: as of `Study`.
+    """
 
     patient: str
     study: str
     examples: Examples
     labels: Sequence[int]
     scanner: str
+    evidence: str = ""
+    percentiles: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,10 @@ class Volume:
 class Study:
     """One readable image of one patient. `patient` is the identifier in the files: it stays inside ingest,
     unwritten.
+
+    evidence: how it is known what the values are and in which unit, a short sentence for the hospital's own eyes; ""
+    where nobody asked. percentiles: of ADC, the 1st, 50th and 99th of the values that are not 0, 1e-6 mm²/s; None of
+    other images.
     """
 
     patient: str
@@ -35,6 +39,8 @@ class Study:
     image: Volume
     unit: str | None  # what the file says its values are; None = it does not say
     facts: Mapping[str, str | float] = field(default_factory=dict)  # from the header allow-list
+    evidence: str = ""
+    percentiles: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True)
