@@ -24,6 +24,7 @@ import psutil
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from evaluation.csv_text import csv_text
 from far_federation import Federation, federation
 
 COLUMNS = 13
@@ -31,9 +32,8 @@ COLUMNS = 13
 
 def table(path: Path, seed: int) -> None:
     draw = np.random.default_rng(seed)
-    rows = [",".join([*(f"x{i}" for i in range(COLUMNS)), "label"])]
-    rows += [",".join([*(f"{v:.4f}" for v in draw.normal(size=COLUMNS)), str(i % 2)]) for i in range(24)]
-    path.write_text("\n".join(rows) + "\n")
+    rows = [[*(f"{v:.4f}" for v in draw.normal(size=COLUMNS)), i % 2] for i in range(24)]
+    path.write_text(csv_text([*(f"x{i}" for i in range(COLUMNS)), "label"], rows))
 
 
 def settings(folder: Path, mb: float, rounds: int) -> dict[str, object]:

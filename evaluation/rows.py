@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from evaluation.csv_text import csv_text
 from evaluation.gains import gain, gains, mean_individual_gain
 from evaluation.metrics import ACCURACY, AUC, BALANCED_ACCURACY, Measure
 from evaluation.protocols import (
@@ -178,13 +177,8 @@ def _shared(left: Table, right: Table) -> tuple[Table, Table]:
 
 def scores_csv(rows: Sequence[ScoreRow]) -> str:
     """One line per row, a header, comma-separated (RFC 4180); what is not defined is empty."""
-    text = io.StringIO()
     names = [field.name for field in dataclasses.fields(ScoreRow)]
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    for row in rows:
-        writer.writerow([_cell(getattr(row, name)) for name in names])
-    return text.getvalue()
+    return csv_text(names, ([_cell(getattr(row, name)) for name in names] for row in rows))
 
 
 def to_json(value: Any) -> str:

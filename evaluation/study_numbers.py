@@ -6,8 +6,6 @@ and where patients are drawn anew one set of patients, so the deviation tells ho
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -15,6 +13,7 @@ from dataclasses import asdict, dataclass, fields, replace
 import numpy as np
 from scipy import stats
 
+from evaluation.csv_text import csv_text
 from evaluation.intervals import t_interval
 from evaluation.rows import AT_ONE, PRIVATE, to_json
 
@@ -167,27 +166,20 @@ def summary_csv(rows: Sequence[StudyRow]) -> str:
     """One line a case, method, measure and column: over seeds the mean, the deviation (n - 1), half of Student's 95 %
     interval, and the mean gain with its deviation; what is not defined is empty.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(SUMMARY)
+    lines: list[list[object]] = []
     for (case, method, measure, column), cell in cells(rows).items():
         value, gain = cell.value, cell.gain
         numbers = (value.n, value.mean, value.std, value.half, gain.mean, gain.std, cell.assessable)
         told = ["" if number != number else number for number in numbers]
-        writer.writerow([case, method, measure, column.lstrip("/"), *told])
-    return text.getvalue()
+        lines.append([case, method, measure, column.lstrip("/"), *told])
+    return csv_text(SUMMARY, lines)
 
 
 def table_csv(rows: Sequence[StudyRow]) -> str:
     """One line a row, a header, comma-separated (RFC 4180); what is not defined is empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     names = [each.name for each in fields(StudyRow)]
-    writer.writerow(names)
-    for row in rows:
-        values = asdict(row) | {"sites": " ".join(row.sites), "assessable": str(row.assessable).lower()}
-        writer.writerow(["" if v != v else v for v in (values[name] for name in names)])
-    return text.getvalue()
+    told = (asdict(r) | {"sites": " ".join(r.sites), "assessable": str(r.assessable).lower()} for r in rows)
+    return csv_text(names, (["" if v != v else v for v in (values[name] for name in names)] for values in told))
 
 
 def table_json(rows: Sequence[StudyRow]) -> str:

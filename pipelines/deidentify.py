@@ -9,7 +9,6 @@ key, that table stays in the hospital: it names the input's files. What is print
 from __future__ import annotations
 
 import argparse
-import csv
 import hashlib
 import os
 import secrets
@@ -22,6 +21,7 @@ from pathlib import Path
 import pydicom
 from rich.console import Console
 
+from evaluation.csv_text import csv_text
 from pipelines.cohort.dicom import SUFFIXES
 from pipelines.cohort.index import folder_problems, walk
 from pipelines.exits import Exit
@@ -260,8 +260,7 @@ def _written(path: Path, data: bytes) -> Outcome:
 
 def _quarantine(path: Path, refused: Sequence[tuple[str, str, str]]) -> None:
     part = path.with_name(f"{path.name}.part")
-    with part.open("w", newline="", encoding="utf-8", errors="surrogateescape") as stream:
-        csv.writer(stream, lineterminator="\n").writerows([("file", "reason", "detail"), *refused])
+    part.write_bytes(csv_text(("file", "reason", "detail"), refused).encode("utf-8", "surrogateescape"))
     os.replace(part, path)
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import io
 import json
 import os
 import sys
@@ -28,6 +27,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from evaluation.csv_text import csv_text, read_csv_text
 from federation.task import Kind
 from pipelines.cohort.admission import Admitted, Opened, admitted
 from pipelines.cohort.axes import projected
@@ -244,8 +244,8 @@ def write_tables(out: Path, columns: Sequence[str], lines: Sequence[Line], refus
 def _masks_named(out: Path) -> list[str]:
     """Masks in the table that lies there, if one does."""
     with suppress(OSError, csv.Error, UnicodeError):
-        text = (out / "predictions.csv").read_text(encoding="utf-8", errors="surrogateescape")
-        return [row["mask"] for row in csv.DictReader(io.StringIO(text)) if row.get("mask")]
+        text = (out / "predictions.csv").read_bytes().decode("utf-8", "surrogateescape")
+        return [row["mask"] for row in read_csv_text(text) if row.get("mask")]
     return []
 
 
@@ -303,11 +303,8 @@ def _probabilities(ready: Ready, study: Admitted) -> Tensor:
 
 
 def _csv(header: Sequence[str], lines: Sequence[Sequence[object]]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(sorted(lines, key=str))
-    return text.getvalue().encode("utf-8", "surrogateescape")  # names of files may be in any encoding
+    # Names of files may be in any encoding.
+    return csv_text(header, sorted(lines, key=str)).encode("utf-8", "surrogateescape")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ name the input's studies and stay in the hospital: OUT.translated.csv and OUT.qu
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import math
 import os
@@ -23,6 +22,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from evaluation.csv_text import csv_text, read_csv_text
 from pipelines.cohort.dicom import DicomSource
 from pipelines.cohort.index import folder_problems
 from pipelines.cohort.nifti import NiftiSource
@@ -225,8 +225,8 @@ def _tables(out: Path, done: Sequence[Done], refused: Sequence[Rejected]) -> Non
     table = _table(out, "translated")
     lines: dict[str, tuple[object, ...]] = {}
     if table.is_file():
-        with table.open(newline="", encoding="utf-8", errors="surrogateescape") as stream:
-            lines = {line["place"]: tuple(line[key] for key in HEADER) for line in csv.DictReader(stream)}
+        known = read_csv_text(table.read_bytes().decode("utf-8", "surrogateescape"))
+        lines = {line["place"]: tuple(line[key] for key in HEADER) for line in known}
         lines = {place: line for place, line in lines.items() if (out / place).exists()}
     for one in done:
         place, numbers = one.waiting.place, (one.mean, one.largest, one.limited, one.order, one.gland_order)
@@ -244,8 +244,7 @@ def _table(out: Path, name: str) -> Path:
 
 def _write(path: Path, header: Sequence[str], lines: Sequence[Sequence[object]]) -> None:
     part = path.with_name(f".{path.name}.part")
-    with part.open("w", newline="", encoding="utf-8", errors="surrogateescape") as stream:
-        csv.writer(stream, lineterminator="\n").writerows([header, *sorted(lines, key=str)])
+    part.write_bytes(csv_text(header, sorted(lines, key=str)).encode("utf-8", "surrogateescape"))
     os.replace(part, path)
 
 

@@ -5,7 +5,6 @@ Everything follows from the settings, and no clock or random source is read: wri
 
 from __future__ import annotations
 
-import csv
 import gzip
 import io
 import os
@@ -18,6 +17,7 @@ import nibabel
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluation.csv_text import csv_text
 from pipelines.cohort.phantom import PhantomSource, anatomy, defect, patient_name
 from pipelines.cohort.phantom_dicom import dicom_series
 from pipelines.cohort.scanner import SCANNERS, Acquired, Scanner, acquire
@@ -65,8 +65,7 @@ def write(source: PhantomSource, folder: Path) -> None:
             path.write_bytes(data)
         name = patient_name(source, patient)
         rows.extend((name, index, int(plane.any())) for index, plane in enumerate(acquired.lesion))
-    with (part / "labels.csv").open("w", newline="", encoding="utf-8") as stream:
-        csv.writer(stream, lineterminator="\n").writerows([("patient", "slice", "label"), *rows])
+    (part / "labels.csv").write_bytes(csv_text(("patient", "slice", "label"), rows).encode())
     os.replace(part, folder)
 
 

@@ -1,0 +1,50 @@
+"""Every CSV that is written goes through here, so that no cell of it is a formula for a spreadsheet.
+
+Names of files and patients, and whatever a header says, come from outside. A spreadsheet takes a cell that begins with
+= + - or @ for a formula, which can send other cells away or start a program. Such a cell gets an apostrophe before it
+(OWASP, "CSV Injection"); so does what stands behind a semicolon, tab or line break within a cell, because a spreadsheet
+may split there. Numbers stay numbers, -0.5 as well. `read_csv_text` takes the apostrophes away.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
+
+BREAK = r"(^|[;\t\r\n])"
+SIGN = r"[=+\-@\uff1d\uff0b\uff0d\uff20]"  # and the same four in full width, which some spreadsheets read alike
+FORMULA = re.compile(rf"{BREAK}(?=['\s]*{SIGN})|^(?='*[\t\r\n])")
+MARKED = re.compile(rf"{BREAK}'(?=['\s]*{SIGN})|^'(?='*[\t\r\n])")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-](inf|nan)")
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table, comma-separated (RFC 4180) with a line feed behind each line; None is an empty cell."""
+    lines: list[str] = []
+    # With "\r\n" at the end of a line, a cell that holds either of the two is quoted.
+    writer = csv.writer(SimpleNamespace(write=lines.append), lineterminator="\r\n")
+    writer.writerows([_harmless(cell) for cell in row] for row in [header, *rows])
+    return "".join(line.removesuffix("\r\n") + "\n" for line in lines)
+
+
+def read_csv_text(text: str) -> list[dict[str, str]]:
+    """The rows of a table of `csv_text` by the names of its columns, each cell as it was; short rows are left out.
+
+    Raises:
+        csv.Error: it is no table.
+    """
+    header, *rows = [[_plain(cell) for cell in row] for row in csv.reader(io.StringIO(text, newline=""))] or [[]]
+    return [dict(zip(header, row, strict=True)) for row in rows if len(row) == len(header)]
+
+
+def _harmless(cell: object) -> object:
+    if not isinstance(cell, str) or NUMBER.fullmatch(cell):
+        return cell
+    return FORMULA.sub(lambda found: f"{found[1] or ''}'", cell)
+
+
+def _plain(cell: str) -> str:
+    return MARKED.sub(lambda found: found[1] or "", cell)
