@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -30,47 +30,66 @@ QUANTILE = 0.62
 BATCH = 256
 
 
-def probabilities(
-    task: Task, module: nn.Module, x: Tensor, train: Rows, how: How, quantile: Quantile = QUANTILE
-) -> Tensor:
-    """Predicted probabilities (n, 2) float64 of a two-class model, calibrated on this hospital's training rows.
+class Centring(NamedTuple):
+    """What centring learnt of training logits: offset, which becomes probability 0.5, and their standard deviation.
+
+    spread: inf where no training logit is a number, so that nothing is known.
+    """
+
+    offset: float
+    spread: float
+
+
+class Calibrated(NamedTuple):
+    """A fitted model: all that a prediction needs, and no image. centring: None where logits stay as they are."""
+
+    module: nn.Module
+    centring: Centring | None = None
+
+    def probabilities(self, task: Task, x: Tensor) -> Tensor:
+        """Predicted probabilities (n, classes, *spatial) of examples x; of two classes and float64 where centred."""
+        if self.centring is None:
+            return task.probabilities(self.module, x)
+        positive = recentred(log_odds(self.module, x), self.centring)
+        return torch.stack([1 - positive, positive], dim=1)
+
+
+def calibrated(task: Task, module: nn.Module, train: Rows, how: How, quantile: Quantile = QUANTILE) -> Calibrated:
+    """A trained model fitted to this hospital's training rows.
 
     Args:
-        task: what was learnt; two classes.
+        task: what was learnt; for `centred` two classes.
         module: the trained network, on the device of the images. It is not changed.
-        x: (n, ...) the examples to score.
         train: the hospital's own training rows. Their labels are read for `quantile: prevalence` only.
         how: `adabn` comes before `centred` where both are asked for.
-        quantile: see `centred`; `prevalence` = 1 - the share of positive training rows: labels enter, at home.
+        quantile: see `centring`; `prevalence` = 1 - the share of positive training rows: labels enter, at home.
 
     Raises:
-        ValueError: not two classes, a class a pixel, no training rows, or `adabn` and a network without batch norm.
+        ValueError: `centred`, and not two classes, a class a pixel, or no training rows; `adabn` and a network without
+            batch norm.
     """
-    if task.kind != "classification":
-        raise ValueError(f"calibration needs a class an example, found {task.kind}; leave the variant out")
-    if task.classes != 2 or not len(train.y):
+    if how != "adabn" and task.kind != "classification":
+        raise ValueError(f"centring needs a class an example, found {task.kind}; leave the variant out")
+    if how != "adabn" and (task.classes != 2 or not len(train.y)):
         raise ValueError(
-            f"calibration needs two classes and training examples, found {task.classes} and {len(train.y)}; "
+            f"centring needs two classes and training examples, found {task.classes} and {len(train.y)}; "
             "leave the variant out for such a task, or give the hospital training patients"
         )
     if how != "centred":
         module = adapted(module, train.x)
     if how == "adabn":
-        return task.probabilities(module, x).double()
+        return Calibrated(module)
     at = 1 - float((train.y == 1).double().mean()) if quantile == "prevalence" else quantile
-    positive = centred(log_odds(module, x), log_odds(module, train.x), at)
-    return torch.stack([1 - positive, positive], dim=1)
+    return Calibrated(module, centring(log_odds(module, train.x), at))
 
 
-def centred(logits: Tensor, train_logits: Tensor, quantile: float) -> Tensor:
-    """Probabilities (n,) float64: sigmoid of (logit - quantile of the training logits) / their standard deviation.
+def centring(train_logits: Tensor, quantile: float) -> Centring:
+    """The quantile of training logits, and their standard deviation.
 
-    The order of the logits stays. A constant added to all logits of the hospital, and a positive factor, cancel out.
-    Training logits that are no finite numbers are left out; where all others are equal, or there is one, logits are
-    only shifted; where there is none, nothing is known and the probability is 0.5. Not a number stays so.
+    Training logits that are no finite numbers are left out; where all others are equal, or there is one, logits will
+    only be shifted (spread 1); where there is none, nothing is known (spread inf).
 
     Args:
-        logits: (n,) log-odds of the examples to score.
         train_logits: (m,) log-odds of the hospital's training examples.
         quantile: in [0, 1]; the training logit there (linear between two) becomes probability 0.5.
 
@@ -83,9 +102,20 @@ def centred(logits: Tensor, train_logits: Tensor, quantile: float) -> Tensor:
         )
     known = train_logits[train_logits.isfinite()].double()
     if not len(known):
-        return torch.full_like(logits, 0.5, dtype=torch.float64)
+        return Centring(0.0, math.inf)
     spread = 1.0 if known.min() == known.max() else float(known.std(correction=0))
-    return ((logits.double() - torch.quantile(known, quantile)) / spread).sigmoid()
+    return Centring(float(torch.quantile(known, quantile)), spread)
+
+
+def recentred(logits: Tensor, by: Centring) -> Tensor:
+    """Probabilities (n,) float64 of log-odds (n,): sigmoid of (logit - offset) / spread; 0.5 where nothing is known.
+
+    The order of the logits stays. A constant added to all logits of the hospital, and a positive factor, cancel out.
+    Not a number stays so.
+    """
+    if math.isinf(by.spread):
+        return torch.full_like(logits, 0.5, dtype=torch.float64)
+    return ((logits.double() - by.offset) / by.spread).sigmoid()
 
 
 def log_odds(module: nn.Module, x: Tensor, *, chunk: int = BATCH) -> Tensor:

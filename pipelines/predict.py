@@ -30,10 +30,9 @@ from torch import Tensor
 from evaluation.csv_text import csv_text, read_csv_text
 from federation.task import Kind
 from pipelines.cohort.admission import Admitted, Opened, admitted
-from pipelines.cohort.axes import projected
 from pipelines.cohort.dicom import DicomSource
 from pipelines.cohort.examples import AnyImages, Files, open_source
-from pipelines.cohort.features import Features, TableSource, normalized_by, open_lines
+from pipelines.cohort.features import Features, TableSource, open_lines
 from pipelines.cohort.labels import GlandMask
 from pipelines.cohort.nifti import NiftiSource
 from pipelines.cohort.picture import Pictures, loose_pictures
@@ -46,7 +45,6 @@ from pipelines.outside_file import ADAPTED, what_is
 from pipelines.progress import shown
 from pipelines.segmented.predicted import Masking, forget_masks, lies_in, maker_of, open_masking, write_masked
 from pipelines.site.ready import Ready, read_ready
-from pipelines.site.segmenting import probable
 from pipelines.store import DiskFolder
 
 STUDY = ("patient", "study", "examples")
@@ -203,6 +201,7 @@ def _source(ready: Ready, options: argparse.Namespace) -> DicomSource | NiftiSou
 
 
 def _predicted(desk: Desk, opened: Opened, options: argparse.Namespace, console: Console) -> int:
+    ready = desk.ready
     lines: list[Line] = []
     refused: list[Rejected] = list(opened.rejected)
     with shown("predict", console=console) as step:
@@ -212,10 +211,10 @@ def _predicted(desk: Desk, opened: Opened, options: argparse.Namespace, console:
                 refused.append(result)
                 continue
             try:
-                lines.append(line_of(desk, result, _probabilities(desk.ready, result)))
+                x = ready.seen(torch.from_numpy(result.examples.images))
+                lines.append(line_of(desk, result, ready.probabilities(x)))
             except Unusable as error:
                 refused.append(Rejected(result.study, error.reason, error.detail))
-    ready = desk.ready
     write_tables(desk.out, header(ready.task.kind, ready.images, ready.names), lines, refused)
     if options.json:
         positive = sum(line.positive for line in lines)
@@ -288,18 +287,6 @@ def line_of(desk: Desk, study: Admitted, probabilities: Tensor) -> Line:
     value = float(scores[top])
     positive = value >= desk.threshold
     return Line((*known, f"{value:.6f}", int(study.examples.position[top]), int(positive)), positive)
-
-
-def _probabilities(ready: Ready, study: Admitted) -> Tensor:
-    x = torch.from_numpy(study.examples.images)
-    if ready.scale is not None:
-        x = normalized_by(x, ready.scale)
-    if ready.axes is not None:
-        x = projected(x, ready.axes)
-    x = ready.translate(x)
-    if ready.window is not None:
-        return probable(ready.task, ready.module, x, ready.window)
-    return ready.task.probabilities(ready.module, x)
 
 
 def _csv(header: Sequence[str], lines: Sequence[Sequence[object]]) -> bytes:

@@ -260,7 +260,10 @@ def _is_oracle(artifact: Item) -> bool:
 
 
 def _labels_of(artifact: Item) -> list[str]:
-    """Methods that an artifact of training holds."""
+    """Methods that an artifact of training holds, or their variants that one of evaluation does."""
+    if artifact.where == "evaluate":
+        settings: Any = _manifest(artifact).get("settings")
+        return [*settings["evaluate"].get("variants", {})] if isinstance(settings, dict) else []
     if artifact.where != "train":
         return []
     return [path.stem for path in artifact.parts[0].glob("*.json") if path.name != MANIFEST]

@@ -22,6 +22,7 @@ from evaluation.rows import MEASURES, score_rows
 from evaluation.statement_page import MechanismAudit, MembershipRow, site_statement
 from pipelines.cohort.cohort import Cohort
 from pipelines.cohort.targets import Target, targets
+from pipelines.names import named
 from pipelines.site.adapted import EVERYBODY, adapted_lines, adapted_sheets, evidence, evidence_of, read_lines
 from pipelines.site.admit import cohort_of, rejected_studies
 from pipelines.site.attack import found_at_home
@@ -138,7 +139,7 @@ def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json]) -> SitePage
         pictures=drawn(hospital, cohort, here.splits, tables, facts),
         words=words,
         characteristics=characteristics(features, positive),
-        commands=_commands(hospital, methods),
+        commands=_commands(hospital, [str(m["label"]) for m in methods] + _variants(facts)),
         harmony=own_harmony(hospital, cohort, name, [str(s) for s in as_list(facts.get("spaces"))]),
         membership=tuple(_attacks(hospital, methods)),
         noted=notes.pictures,
@@ -221,9 +222,14 @@ def _count(facts: Mapping[str, Json], name: str) -> int:
     return int(str(facts.get(name, 0)))
 
 
-def _commands(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> tuple[Command, ...]:
-    """How to use a finished model, and how to withdraw a patient."""
-    models = [hospital.root / READY / f"{method['label']}.safetensors" for method in methods]
+def _variants(facts: Mapping[str, Json]) -> list[str]:
+    """Labels of variants, of which names of files are made."""
+    return [label for one in as_list(facts.get("variants", [])) if named(label := str(one))]
+
+
+def _commands(hospital: Hospital, labels: Sequence[str]) -> tuple[Command, ...]:
+    """How to use a finished model, and how to withdraw a patient. labels: of methods and of their variants."""
+    models = [hospital.root / READY / f"{label}.safetensors" for label in labels]
     lines = [f"python -m pipelines.predict {shlex.quote(str(path))} FOLDER" for path in models if path.exists()]
     use = "Use a finished model on new patients (FOLDER holds their files); scores and a quarantine are written here"
     out = "Leave out a patient who withdrew: in the run's settings, by identifier or by pseudonym; then run again"

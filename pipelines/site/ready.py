@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,18 +16,20 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from federation.parameters import loaded
+from federation.calibration import Calibrated, Centring
+from federation.parameters import loaded, read
 from federation.task import Kind, Task
-from pipelines.cohort.axes import Axes, axes_from_json
+from pipelines.cohort.axes import Axes, axes_from_json, projected
 from pipelines.cohort.cohort import Cohort
 from pipelines.cohort.examples import IMAGES, SOURCE, AnyImages, Files
-from pipelines.cohort.features import Moments, from_json
+from pipelines.cohort.features import Moments, from_json, normalized_by
 from pipelines.cohort.unplaced import unplaced
 from pipelines.door import to_plain
 from pipelines.names import named
 from pipelines.site.files import files_of
 from pipelines.site.hospital import Hospital
 from pipelines.site.learn import ALGORITHM, MODEL, Opening
+from pipelines.site.segmenting import probable
 from pipelines.store import DiskFolder
 from pipelines.translated.translator_file import BESIDE, SCALE, SETTINGS, read_translator
 from privacy.message import (
@@ -47,6 +50,8 @@ FORMAT = 1
 KIND: TypeAdapter[Kind] = TypeAdapter(Kind)
 PREFIX = "translator:"
 """Before the names of a translator's numbers, in a file that holds a classifier too."""
+CENTRING = "calibration:centring"
+"""The tensor (2,) float64 of a calibrated classifier: offset and spread of its logits."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,8 @@ class Ready:
     scale, axes: by which features are normalized, and onto which they are projected.
     translate: brings one study's examples (n, C, H, W) into the space in which the model learnt. names: of classes 1,
     2, ... of a segmentation; empty in classification. digest: of the file, 16 letters. window: sides of what the
-    network sees at once, if not a whole image, as it was scored.
+    network sees at once, if not a whole image, as it was scored. centring: how logits are shifted and scaled, if they
+    are.
     """
 
     module: nn.Module
@@ -70,6 +76,21 @@ class Ready:
     names: tuple[str, ...] = ()
     digest: str = ""
     window: tuple[int, ...] | None = None
+    centring: Centring | None = None
+
+    def seen(self, x: Tensor) -> Tensor:
+        """What the network sees of a study's examples x (n, *inputs)."""
+        if self.scale is not None:
+            x = normalized_by(x, self.scale)
+        if self.axes is not None:
+            x = projected(x, self.axes)
+        return self.translate(x)
+
+    def probabilities(self, x: Tensor) -> Tensor:
+        """Probabilities (n, classes, *spatial) of examples as the network sees them, in the way it was scored."""
+        if self.window is not None:
+            return probable(self.task, self.module, x, self.window)
+        return Calibrated(self.module, self.centring).probabilities(self.task, x)
 
 
 def _needs_gland(cohort: Cohort) -> bool:
@@ -79,9 +100,9 @@ def _needs_gland(cohort: Cohort) -> bool:
 
 
 def make_ready(
-    hospital: Hospital, label: str, start: Opening, params: Params, cohort: Cohort, origin: Mapping[str, Json]
+    hospital: Hospital, label: str, start: Opening, served: Calibrated, cohort: Cohort, origin: Mapping[str, Json]
 ) -> None:
-    """Write `ready/<label>.safetensors`."""
+    """Write `ready/<label>.safetensors`. served: what was scored, so that it predicts as the evaluation did."""
     translator, tensors = _translator(hospital, start.cohort, cohort)
     if translator is None and "space" in cohort.recipe:
         return  # a simulation's space, into which no new study can be brought
@@ -103,7 +124,9 @@ def make_ready(
         "names": list(_names(start, cohort)),
         **origin,
     }
-    whole = Message({**params, **tensors}, facts)
+    params = {name: tensor.cpu() for name, tensor in read(served.module).items()}
+    fitted = {} if served.centring is None else {CENTRING: torch.tensor(served.centring, dtype=torch.float64)}
+    whole = Message({**params, **tensors, **fitted}, facts)
     DiskFolder(hospital.root / READY).write(f"{label}.safetensors", sealed(to_bytes(whole)))
 
 
@@ -147,7 +170,8 @@ def read_ready(path: Path) -> Ready:
         names = _read_names(facts, task)
         window = tuple(int(str(side)) for side in as_list(said)) if (said := facts.get("window")) is not None else None
         algorithm = ALGORITHM.validate_json(json.dumps(facts["algorithm"]), strict=True)
-        own = {name: tensor for name, tensor in message.tensors.items() if not name.startswith(PREFIX)}
+        own = {n: t for n, t in message.tensors.items() if not n.startswith(PREFIX) and n != CENTRING}
+        centring = _read_centring(message.tensors.get(CENTRING))
         module = loaded(algorithm.network(task), own).eval()
         images = IMAGES.validate_json(json.dumps(facts["images"]), strict=True)
         source = SOURCE.validate_json(json.dumps(facts["source"]), strict=True)
@@ -161,8 +185,21 @@ def read_ready(path: Path) -> Ready:
     digest = hashlib.sha256(data).hexdigest()[:16]
     gland = bool(facts["gland"])
     return Ready(
-        module, task, images, source, gland, scale, axes, facts, translate, names=names, digest=digest, window=window
+        *(module, task, images, source, gland, scale, axes, facts, translate),
+        names=names,
+        digest=digest,
+        window=window,
+        centring=centring,
     )
+
+
+def _read_centring(found: Tensor | None) -> Centring | None:
+    if found is None:
+        return None
+    offset, spread = found.double().tolist()
+    if not math.isfinite(offset) or not spread > 0:
+        raise ValueError(f"{CENTRING} must hold a number and a positive number, found {offset} and {spread}")
+    return Centring(offset, spread)
 
 
 def _read_names(facts: Mapping[str, Json], task: Task) -> tuple[str, ...]:

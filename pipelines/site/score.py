@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from evaluation.histograms import count, to_tensors
 from evaluation.noised import to_tensors as noised_tensors
 from evaluation.noised import votes
-from federation import calibration
+from federation.calibration import Calibrated, adaptable, calibrated
 from federation.descent import Site
 from federation.finetuning import Tuning, fine_tuned
 from federation.parameters import loaded
 from federation.randomness import derived, seeded
 from pipelines.cohort.cohort import Cohort
+from pipelines.names import named
 from pipelines.site.hospital import COHORT, Done, Hospital, read_cohort_file, rows_of
 from pipelines.site.learn import Opening, cut_of, door, opened, opening, own_model, shaped
 from pipelines.site.limits import copies_of
@@ -41,9 +42,9 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
     The message's facts: `label`, `train_run`, `checkpoint`, `best` choose this hospital's own model; with tensors,
     those are the model (of another site, or of the central baseline, whose `opening` comes along). `copies`: how many
     bootstrap copies; their seed never leaves this hospital. `calibration`: the fields of `pipelines.variants.Variant`
-    where the model shall be calibrated on this hospital's own training images before it is scored. Of a model that
-    segments, `window`: the sides of what it sees at once, where that is less than an image; `floor`: whether the mean
-    mask is scored too.
+    where the model shall be calibrated on this hospital's own training images before it is scored, and `variant`, what
+    such a line of the tables is called. Of a model that segments, `window`: the sides of what it sees at once, where
+    that is less than an image; `floor`: whether the mean mask is scored too.
 
     Returns:
         Histograms and confusion counts with their bootstrap copies (see `evaluation.histograms`), or in a private run
@@ -68,17 +69,15 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
     splits = rows_of(cohort, hospital.device, start.target)
     if not len(splits["test"].y):
         raise Refused("no_test_patients")
-    if variant is not None and variant.tuning is not None:
-        module = _tuned(hospital, start, cohort, module, variant.tuning)
+    served = _served(hospital, start, cohort, module, splits["train"], variant)
     made = _masks if start.task.kind == "segmentation" else _labels
-    (tensors, facts_out, event), home = made(hospital, start, cohort, module, splits, variant, facts)
+    (tensors, facts_out, event), home = made(hospital, start, cohort, served, splits, facts)
     if not message.tensors:
         event = composed([event, shaped(opened(hospital, str(facts["train_run"])))])
         DiskFolder(hospital.root / "scores").write(scores_name(facts), to_bytes(Message(home)))
-        if variant is None:  # what `ready` holds predicts as it was trained
-            origin: dict[str, Json] = {"run": str(facts["train_run"]), "checkpoint": facts["checkpoint"]}
-            origin |= {"round": round_, "window": facts.get("window")}
-            make_ready(hospital, str(facts["label"]), start, params, cohort, origin)
+        origin: dict[str, Json] = {"run": str(facts["train_run"]), "checkpoint": facts["checkpoint"]}
+        origin |= {"round": round_, "window": facts.get("window"), "calibration": facts.get("calibration")}
+        make_ready(hospital, str(facts["label" if variant is None else "variant"]), start, served, cohort, origin)
     elif facts.get("central") is True and variant is None:  # its maps stand on the hospital's page beside the others
         visiting = Message(params, {"opening": {**as_mapping(said), "cohort": facts["cohort"]}})
         DiskFolder(hospital.root / "scores").write(central_name(facts), to_bytes(visiting))
@@ -95,13 +94,12 @@ def _labels(
     hospital: Hospital,
     start: Opening,
     cohort: Cohort,
-    module: nn.Module,
+    served: Calibrated,
     splits: Mapping[Split, Rows],
-    variant: Variant | None,
     facts: Mapping[str, Json],
 ) -> tuple[Told, Home]:
     """What leaves of a model that gives labels, and what stays."""
-    rows, probabilities = splits["test"], _probabilities(start, module, splits, variant).cpu()
+    rows, probabilities = splits["test"], served.probabilities(start.task, splits["test"].x).cpu()
     # A network that gives no number decides nothing; failing here instead would tell one bit about a patient.
     probabilities = probabilities.nan_to_num(nan=1.0 / start.task.classes)
     tested = Rows(probabilities, rows.y.cpu(), rows.patient.cpu())
@@ -117,18 +115,15 @@ def _masks(
     hospital: Hospital,
     start: Opening,
     cohort: Cohort,
-    module: nn.Module,
+    served: Calibrated,
     splits: Mapping[Split, Rows],
-    variant: Variant | None,
     facts: Mapping[str, Json],
 ) -> tuple[Told, Home]:
     """What leaves of a model that segments, and what stays. Raises: Refused: see `evaluate`."""
     if start.protection is not None:
         raise Refused("unprotected_scores") from ValueError("sums of overlaps have no noise, and the run promises it")
-    if variant is not None and variant.calibration == "adabn":
-        module = calibration.adapted(module, splits["train"].x)
-    window, classes = _window(facts, start), start.task.classes
-    found = compared(cohort, splits["test"], answers(start.task, module, splits["test"].x, window=window), classes)
+    window, classes, test = _window(facts, start), start.task.classes, splits["test"]
+    found = compared(cohort, test, answers(start.task, served.module, test.x, window=window), classes)
     low = floor_of(cohort, splits, classes) if facts.get("floor") is True else None
     return (told(hospital, found, low, copies_of(facts)), {}, NON_PRIVATE), kept(found, low)
 
@@ -160,19 +155,24 @@ def _variant(facts: Mapping[str, Json], start: Opening, module: nn.Module) -> Va
             raise ValueError("a private run releases nothing that training patients shaped without noise")
         if "centred" in (variant.calibration or "") and start.task.kind == "segmentation":
             raise ValueError(f"{variant.calibration} moves the threshold of labels, and this run learns masks")
-        if "adabn" in (variant.calibration or "") and not calibration.adaptable(module):
+        if "adabn" in (variant.calibration or "") and not adaptable(module):
             raise ValueError(f"{variant.calibration} needs batch norm, and the network of this run has none")
+        if not named(str(facts.get("variant", ""))):
+            raise ValueError(f"its label must be made of a-z 0-9 _ -, found {facts.get('variant')!r}")
     except ValueError as error:
         raise Refused("malformed_calibration") from error
     return variant
 
 
-def _probabilities(start: Opening, module: nn.Module, splits: Mapping[Split, Rows], variant: Variant | None) -> Tensor:
-    """Of the test patients, (n, classes)."""
-    task, x = start.task, splits["test"].x
-    if variant is None or variant.calibration is None or variant.calibration == "fine_tuned":
-        return task.probabilities(module, x)
-    return calibration.probabilities(task, module, x, splits["train"], variant.calibration, variant.at)
+def _served(
+    hospital: Hospital, start: Opening, cohort: Cohort, module: nn.Module, train: Rows, variant: Variant | None
+) -> Calibrated:
+    """What predicts here: the model as it is, trained on at home, or calibrated."""
+    if variant is None or variant.calibration is None:
+        return Calibrated(module)
+    if variant.calibration == "fine_tuned":
+        return Calibrated(module if variant.tuning is None else _tuned(hospital, start, cohort, module, variant.tuning))
+    return calibrated(start.task, module, train, variant.calibration, variant.at)
 
 
 def _tuned(hospital: Hospital, start: Opening, cohort: Cohort, module: nn.Module, tuning: Tuning) -> nn.Module:

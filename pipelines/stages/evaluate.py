@@ -21,7 +21,7 @@ from pipelines.variants import Variant
 from privacy.gate import BUDGET
 from privacy.message import Call, Json, Message, Params, as_mapping, to_bytes
 
-VERSION = 5
+VERSION = 6
 Line: TypeAlias = tuple[str, Variant | None]
 """A label in the tables of results, and how the method's models are calibrated for it; None: as they are."""
 
@@ -138,7 +138,7 @@ def _ask(
     """Ask the second site of a pair to score its own model (no params), or these, which are the first's. None: its
     patients' budget is spent.
     """
-    (model_site, test_site), (_, variant) = pair, line
+    (model_site, test_site), (label, variant) = pair, line
     cohort = str(homes[test_site]["cohort"])
     facts: dict[str, Json] = {
         **_chosen(trained, _checkpoint(world, line)),
@@ -150,7 +150,7 @@ def _ask(
     if (window := window_of(world)) is not None:
         facts["window"] = window
     if variant is not None:
-        facts["calibration"] = to_plain(variant)
+        facts |= {"calibration": to_plain(variant), "variant": label}
     if params:
         facts["opening"] = opening(world, trained["label"], test_site, cohort)
         facts["central"] = model_site == CENTRAL

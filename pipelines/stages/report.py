@@ -51,7 +51,7 @@ from pipelines.store import digest, read_manifest, short
 from privacy.message import Json, Message, as_list, as_mapping
 from privacy.statement import from_json, markdown
 
-VERSION = 8
+VERSION = 9
 PAGE = "report.html"
 
 
@@ -140,6 +140,7 @@ def _ask_sites(
     facts: dict[str, Json] = {
         **_common(world, audit),
         "reference": config.evaluate.reference,
+        "variants": list(config.evaluate.variants),
         "spaces": list(config.harmonize.translate) if config.harmonize else [],
     }
     asked = {

@@ -17,7 +17,7 @@ from torch.nn import functional
 import methods
 import rig
 from federation.augmentation import AUGMENTATIONS, affine, flip
-from federation.calibration import probabilities
+from federation.calibration import calibrated
 from federation.descent import Site, Work
 from federation.finetuning import Tuning, fine_tuned
 from federation.models.cnn import Cnn
@@ -273,7 +273,7 @@ def test_fine_tuning_lowers_the_loss_on_masks_and_calibration_says_that_it_canno
     tuned = fine_tuned(Site("a", task, Work(lr=0.02), access), module, Tuning(epochs=8))
     assert access.measure(tuned, task.validation, "train") < 0.8 * before
     with pytest.raises(ValueError, match="needs a class an example, found segmentation"):
-        probabilities(replace(task, classes=2), module, splits["train"].x, splits["train"], "centred")
+        calibrated(replace(task, classes=2), module, splits["train"], "centred")
 
 
 def test_in_evaluation_masks_go_through_in_chunks_and_nothing_changes(monkeypatch):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import csv
 import json
+import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,16 +19,18 @@ from evaluation.floors import MAJORITY
 from evaluation.histograms import count, from_tensors
 from federation.calibration import QUANTILE, adapted, log_odds
 from federation.randomness import derived
+from pipelines.clean import main as clean
 from pipelines.cohort.cohort import Cohort
 from pipelines.cohort.phantom import PhantomSource
 from pipelines.config import Config, SiteSettings
 from pipelines.document import ConfigError
 from pipelines.door import read_yaml, to_plain, validate
 from pipelines.exits import Exit
+from pipelines.predict import main as predict
 from pipelines.run import main
 from pipelines.site.hospital import COHORT, Hospital, read_cohort_file, rows_of, write_cohort_file
 from pipelines.site.ready import read_ready
-from pipelines.site.score import scores_name
+from pipelines.site.score import VARIANT, scores_name
 from pipelines.site.worker import worker
 from pipelines.store import short
 from pipelines.variants import Variant
@@ -35,7 +39,7 @@ from privacy import ledger as book
 from privacy.access import minibatches
 from privacy.events import NON_PRIVATE, read
 from privacy.gate import Refused
-from privacy.message import Call, Message, from_bytes
+from privacy.message import Call, Message, from_bytes, sealed, to_bytes, unsealed
 from privacy.policy import Budget, Policy
 from privacy.protection import Protection
 
@@ -205,7 +209,9 @@ def test_the_hospital_counts_what_a_slow_second_way_counts(tmp_path):
         for quantile in (0.3, "prevalence", None):
             calibration = {"of": "mine", "calibration": how, "quantile": quantile}
             reply = asked(
-                own, {**facts, "calibration": calibration}, run=f"r/{how}-{quantile}".replace(".", "-").lower()
+                own,
+                {**facts, "calibration": calibration, "variant": "v"},
+                run=f"r/{how}-{quantile}".replace(".", "-").lower(),
             )
             network = model() if how == "centred" else adapted(model(), train.x)
             known, tested = (log_odds(network, part).numpy() for part in (train.x, test.x))
@@ -232,13 +238,13 @@ def test_a_hospital_refuses_a_calibration_that_its_own_rules_do_not_allow(tmp_pa
     own, facts = hospital(tmp_path)
     asked(own, facts, norm, "r/plain", privacy)
     with pytest.raises(Refused, match="malformed_calibration"):
-        asked(own, {**facts, "calibration": calibration}, norm, privacy=privacy)
+        asked(own, {**facts, "calibration": calibration, "variant": "v"}, norm, privacy=privacy)
 
 
 def test_a_budget_lets_no_calibrated_counts_leave(tmp_path):
     own, facts = hospital(tmp_path, budget=Budget(epsilon=5.0))
     with pytest.raises(Refused, match="budget"):
-        asked(own, {**facts, "calibration": {"of": "m", "calibration": "centred", "quantile": None}})
+        asked(own, {**facts, "calibration": {"of": "m", "calibration": "centred", "quantile": None}, "variant": "v"})
 
 
 def test_a_tuned_model_is_the_model_trained_on_at_home_by_a_plain_loop(tmp_path):
@@ -246,7 +252,7 @@ def test_a_tuned_model_is_the_model_trained_on_at_home_by_a_plain_loop(tmp_path)
     rows = rows_of(read_cohort_file(own.cohort_folder(facts["cohort"]) / COHORT))
     tuning = {"epochs": None, "steps": 3, "lr": 0.05, "trainable": "head"}
     said = {"of": "mine", "calibration": "fine_tuned", "quantile": None, "tuning": tuning}
-    reply = asked(own, {**facts, "calibration": said})
+    reply = asked(own, {**facts, "calibration": said, "variant": "v"})
     network, x, y = model().train(), rows["train"].x, rows["train"].y
     rule = torch.optim.Adam(network.head.parameters(), lr=0.05)
     draws = torch.Generator().manual_seed(derived(derived(0, "a", "fine_tuned"), "draws"))
@@ -318,20 +324,68 @@ def at_home(run: Path, site: str, method: str, variant: dict | None) -> dict[str
     result = json.loads(trained.read_text())
     facts = {"train_run": result["train_run"], "checkpoint": "global", "best": result["best"]}
     if variant is not None:
-        facts["calibration"] = {"quantile": None, **variant}
+        facts["calibration"] = to_plain(VARIANT.validate_python(variant))
+        facts["checkpoint"] = variant.get("checkpoint", "global")
     path = run / "sites" / site / "scores" / scores_name(facts)
     return from_bytes(path.read_bytes()).tensors if path.exists() else {}
 
 
-def test_the_usable_models_and_the_methods_own_scores_stay_those_of_the_methods(run):
-    for site in "ab":
-        ready = run / "sites" / site / "ready"
-        assert {path.stem for path in ready.iterdir()} == {"fedavg", "local"}
-        module = read_ready(ready / "fedavg.safetensors")
-        (cohort,) = (run / "sites" / site).glob(f"cohorts/*/{COHORT}")
-        test = rows_of(read_cohort_file(cohort))["test"]
-        kept = at_home(run, site, "fedavg", None)["probabilities"]
-        assert torch.allclose(module.task.probabilities(module.module, test.x), kept, atol=1e-6)
+@pytest.mark.parametrize("site", ["a", "b"])
+def test_every_line_of_the_tables_has_a_usable_model_that_predicts_what_was_scored(run, site):
+    """The central baseline alone has none: nobody's own, it is handed to no hospital."""
+    home = run / "sites" / site
+    own = dict.fromkeys(METHODS) | VARIANTS
+    own = {label: said for label, said in own.items() if "pooled" not in (label, (said or {}).get("of"))}
+    assert {path.name.partition(".")[0] for path in (home / "ready").iterdir()} == set(own)
+    (cohort,) = home.glob(f"cohorts/*/{COHORT}")
+    test = rows_of(read_cohort_file(cohort))["test"]
+    page = (home / "report.html").read_text()
+    for label, said in own.items():
+        file = home / "ready" / f"{label}.safetensors"
+        kept = at_home(run, site, label if said is None else said["of"], said)["probabilities"]
+        assert torch.equal(read_ready(file).probabilities(test.x), kept), label
+        assert f"python -m pipelines.predict runs/tiny/sites/{site}/ready/{label}.safetensors FOLDER" in page
+    assert len({file.read_bytes()[32:] for file in (home / "ready").glob("*.safetensors")}) >= len(own)
+
+
+@pytest.mark.parametrize("label", ["fedavg_centred", "local_adabn_centred", "fedavg_ft"])
+def test_a_variant_scores_files_as_the_evaluation_scored_them(run, label, tmp_path):
+    home = run / "sites" / "b"
+    (images,) = home.glob("phantom/*/images")
+    model, gland = home / "ready" / f"{label}.safetensors", images.parent / "masks" / "gland"
+    assert predict([str(model), str(images), "--gland", str(gland), "--out", str(tmp_path)]) == Exit.OK
+    lines = csv.DictReader((tmp_path / "predictions.csv").open())
+    found = [float(line["score"]) for line in lines]
+    said = VARIANTS[label]
+    kept = at_home(run, "b", said["of"], said)
+    for patient in kept["patient"].unique():
+        highest = float(kept["probabilities"][kept["patient"] == patient, 1].max())
+        assert min(abs(score - highest) for score in found) < 2e-6
+
+
+def test_cleaning_leaves_the_models_of_variants_that_a_finished_run_speaks_of(run, tmp_path, monkeypatch):
+    shutil.copytree(run, tmp_path / "runs" / "tiny")
+    monkeypatch.chdir(tmp_path)
+    assert clean(["runs", "--older-than", "0h", "--yes"]) == Exit.OK
+    kept = {str(path.relative_to(tmp_path)) for path in tmp_path.glob("runs/tiny/sites/*/ready/*")}
+    assert kept == {str(path.relative_to(run.parents[1])) for path in run.glob("sites/*/ready/*")}
+
+
+def test_a_damaged_calibration_is_no_model(run, tmp_path):
+    good = from_bytes(unsealed((run / "sites/a/ready/fedavg_centred.safetensors").read_bytes()))
+    for wrong in ([0.0, 0.0], [0.0, -1.0], [math.nan, 1.0], [0.0], [0.0, math.nan]):
+        tensors = {**good.tensors, "calibration:centring": torch.tensor(wrong)}
+        (tmp_path / "m").write_bytes(sealed(to_bytes(Message(tensors, good.facts))))
+        with pytest.raises(ValueError, match="is not a model to predict with"):
+            read_ready(tmp_path / "m")
+
+
+@pytest.mark.parametrize("label", ["../fedavg", "", "A b", None])
+def test_a_label_that_is_no_file_name_makes_no_file(run, tmp_path, label):
+    own, facts = hospital(tmp_path)
+    said = {**facts, "calibration": {"of": "m", "calibration": "centred", "quantile": None}, "variant": label}
+    with pytest.raises(Refused, match="malformed_calibration"):
+        asked(own, said)
 
 
 def test_each_line_of_the_ledger_says_that_no_epsilon_covers_it(run):
