@@ -42,8 +42,8 @@ def split_patients(
 
     labels: patient -> class (1 = any positive slice). fractions: shares of "train", "validation" and "test", which sum
     to 1, train > 0. Patients are ordered by a hash of seed and identifier, never by the order in which they come, so a
-    new patient moves few others. test: patients who are the test split, and nobody else is; the others are divided by
-    the shares of training and validation.
+    new patient moves few others. test: patients who are the test split, and nobody else is, even if none of them is
+    here; the others are divided by the shares of training and validation.
 
     Sizes are the shares rounded by the largest remainder; counts within a class are rounded up or down towards these
     sizes where that is possible, a tiny class first. How it degrades: training always gets a patient; of two patients
@@ -54,7 +54,7 @@ def split_patients(
     else. Differential privacy by patient needs this: it clips what one patient adds to a gradient, and a stratified
     split lets him move others into training or out of it, which no clipping bounds. What it costs: sizes are the shares
     only on average (a share s of n patients has the standard deviation sqrt(n s (1 - s))), and a split can lack a
-    class, or be empty, training too. `test` counts as given even if none of its patients is here.
+    class, or be empty, training too.
     key: the hospital's; with it nobody outside can tell where a known patient comes, or choose a split around one.
     fold: the patients of this fold are the test split (`fold_numbers`), and the others are divided by the shares of
     training and validation. With `independent` a patient's fold follows from himself, as his split does.
@@ -73,8 +73,8 @@ def split_patients(
         test, fractions = [p for p, number in numbers.items() if number == fold.number], without_test(fractions)
     if independent:
         return {patient: _by_itself(patient, fractions, seed, test, key) for patient in sorted(labels)}
-    held = set(labels) & set(test)
-    if held:
+    if test:  # even if none of them is here: a name that was mistyped must not make another test in silence
+        held = set(labels) & set(test)
         free = {patient: label for patient, label in labels.items() if patient not in held}
         rest = split_patients(free, fractions=without_test(fractions), seed=seed)
         return {patient: rest.get(patient, "test") for patient in sorted(labels)}

@@ -1,0 +1,334 @@
+"""Releases as laws, over the real worker: noise is what the ledger says, and no request passes by the policy.
+
+Two hospitals with the same patients, key and seed answer the same calls of several runs. A third one answers them
+without noise; what is left of an answer without it is noise alone. The noise is the operating system's own here, so
+each of these tests may fail by chance, once in a million runs (`residuals.ALARM`).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from evaluation.noised import votes
+from federation.conversation import newest
+from federation.models.cnn import Cnn
+from federation.task import Task
+from harmonize.complexity import Outside, Score, outside
+from harmonize.evolution import PrivateEvolution
+from harmonize.wgan import WganGp
+from pipelines.cohort.cohort import Cohort
+from pipelines.cohort.phantom import PhantomSource
+from pipelines.door import to_plain
+from pipelines.site import imitate, score, shaping
+from pipelines.site import worker as working
+from pipelines.site.admit import cohort_of
+from pipelines.site.hospital import Hospital, write_cohort_file
+from pipelines.site_settings import SiteSettings
+from pipelines.store import DiskFolder, short
+from privacy import ledger as book
+from privacy.access import open_access
+from privacy.events import NOTHING, Gaussian, Part, PoissonSampled, describe, read
+from privacy.gate import Refused
+from privacy.message import Call, Message, from_bytes
+from privacy.policy import COORDINATOR, OUTSIDE, REQUESTS, SITES, Budget, Policy
+from privacy.protection import Protection
+from residuals import Piece, booked, complaints, wrong_deviations
+
+OPEN = Policy(public=("counts",))
+SIDE, PATIENTS, STEPS, RATE = 16, 24, 2, 1.0
+TASK = Task(Cnn(widths=(8, 8), norm="group"), (1, SIDE, SIDE), 2)
+torch.manual_seed(0)
+MODEL = {f"model/{name}": value for name, value in TASK.network().state_dict().items()}
+LOUD = Protection(clip=1e-4, sampling=1.0, views=1, noise=50.0, validation_noise=0.5, loss_bound=1.4)
+SCALE = {"low": 0.0, "high": 3.5}
+RUNS = ("r/one", "r/two")
+
+
+def hospital(folder: Path, policy: Policy = OPEN, name: str = "a") -> tuple[Hospital, str]:
+    """A hospital of patients with one image each, a third of them in each split, and its cohort."""
+    settings = SiteSettings(source=PhantomSource(scanner="P", patients=4), policy=policy)
+    made = Hospital(name, folder, settings, lambda: "2026-01-01T00:00:00Z")
+    images = torch.rand(PATIENTS, 1, SIDE, SIDE, generator=torch.Generator().manual_seed(0)) * 3.5
+    nothing = torch.zeros(PATIENTS, 0, dtype=torch.uint8)
+    cohort = Cohort(
+        images=images,
+        labels=torch.arange(PATIENTS) // 3 % 2,
+        patient=torch.arange(PATIENTS),
+        position=torch.zeros(PATIENTS),
+        lesion=nothing,
+        gland=nothing.clone(),
+        split=(torch.arange(PATIENTS) % 3).to(torch.int8),
+        patients=tuple(f"p{number:02}" for number in range(PATIENTS)),
+        recipe={"images": {"kind": "slices"}, "independent": True, "cut": "real"},
+    )
+    return made, short(write_cohort_file(made.scratch(), cohort, made.key()))
+
+
+def ask(own: Hospital, request: str, round_: int = 0, tensors=None, run: str = "r/one", **facts) -> Message:
+    merged = {own.name: round_ - 1} if round_ > 1 else {}
+    return working.worker(own)(Call(run, round_, request, merged), Message(tensors or {}, facts))
+
+
+def opening(cohort: str, protection: Protection | None = LOUD) -> dict:
+    work = {"optimizer": "sgd", "lr": RATE, "batch": 8, "epochs": None, "steps": STEPS}
+    return {
+        "label": "mine",
+        "algorithm": {"name": "fedavg"},
+        "model": to_plain(TASK.model),
+        "inputs": [1, SIDE, SIDE],
+        "classes": 2,
+        "work": work,
+        "seed": 0,
+        "cohort": cohort,
+        "privacy": None if protection is None else to_plain(protection),
+        "evaluation_noise": 50.0,
+    }
+
+
+def trained(own: Hospital, cohort: str, run: str, protection: Protection | None = LOUD) -> dict[str, Message]:
+    """Each round's reply, all rounds beginning with the same model."""
+    ask(own, "introduce", run=run, **opening(cohort, protection))
+    replies = {f"train {n}": ask(own, "train", n, MODEL, run, algorithm={}, best=None) for n in (1, 2)}
+    return {**replies, "finish": ask(own, "finish", 3, MODEL, run, algorithm={}, best=None)}
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory) -> dict[str, tuple[Hospital, str]]:
+    """Two hospitals that have trained two runs each, and one that has done it without noise."""
+    root = tmp_path_factory.mktemp("releases")
+    found = {name: hospital(root / name) for name in ("one", "two", "silent")}
+    return found
+
+
+@pytest.fixture(scope="module")
+def replies(places) -> dict[tuple[str, str], dict[str, Message]]:
+    quiet = Protection(**{**vars(LOUD), "noise": 0.0, "validation_noise": 0.0})
+    found = {("silent", ""): trained(*places["silent"], "r/one", quiet)}
+    return {**found, **{(name, run): trained(*places[name], run) for name in ("one", "two") for run in RUNS}}
+
+
+def spent(own: Hospital, request: str) -> list:
+    return [read(line["event"]) for line in book.lines(own.ledger) if line["request"] == request]
+
+
+def test_parameters_that_leave_have_the_noise_of_all_their_steps_in_every_run_round_and_hospital(places, replies):
+    silent, pieces = replies["silent", ""], []
+    unit = RATE * LOUD.clip * STEPS**0.5 / (PATIENTS / 3)
+    for place, said in replies.items():
+        for name in ("train 1", "train 2") if place[0] != "silent" else ():
+            exact = silent[name].tensors
+            parts = {key: ((value - exact[key]) / unit).numpy().ravel() for key, value in said[name].tensors.items()}
+            pieces.append(Piece((*place, name), ("train", 1.0), parts))
+    for name in ("one", "two"):
+        paid = Counter(one for one in booked(spent(places[name][0], "train")) if one[0] == "train")
+        assert paid == {("train", 1.0, 50.0): 2 * 2 * STEPS}
+    alone = Part("real", "train", PoissonSampled(1.0, Gaussian(50.0)))  # an answer is counted as one, in its unit
+    assert complaints(pieces, [alone] * len(pieces)) == []
+
+
+def test_validation_losses_that_leave_have_the_noise_that_is_booked(replies):
+    unit, silent = LOUD.loss_bound / 2 / (PATIENTS / 3) * 0.5, replies["silent", ""]
+    away = [
+        (float(str(said[name].facts["loss"])) - float(str(silent[name].facts["loss"]))) / unit
+        for place, said in replies.items()
+        for name in ("train 2", "finish")
+        if place[0] != "silent"
+    ]
+    assert len(away) == 8
+    assert wrong_deviations([Piece((), ("", 1.0), {"loss": torch.tensor(away).numpy()})]) == []
+    assert wrong_deviations([Piece((), ("", 1.0), {"sum": torch.tensor([sum(away) / 8**0.5]).numpy()})]) == []
+    assert len(set(away)) == 8
+
+
+def test_histograms_of_scores_that_leave_have_the_noise_that_is_booked(places, replies):
+    pieces = []
+    for name in ("one", "two"):
+        own, cohort = places[name]
+        for turn in range(4):
+            facts = {"train_run": RUNS[0], "label": "mine", "checkpoint": "latest", "best": None, "copies": 2}
+            told = ask(own, "evaluate", run=f"r/evaluate-{turn}", cohort=cohort, **facts)
+            home = from_bytes(DiskFolder(own.root / "scores").read(score.scores_name(facts))).tensors
+            cells = votes(home["y"].numpy(), home["probabilities"].numpy(), home["patient"].numpy())
+            exact = (cells / cells.sum(axis=1, keepdims=True)).sum(axis=0)
+            away = told.tensors["noised"].double().numpy().ravel() - exact.ravel()
+            pieces.append(Piece((name, turn), ("test", 1.0), {"histogram": away}))
+    events = [event for name in ("one", "two") for event in spent(places[name][0], "evaluate")]
+    assert complaints(pieces, events) == []
+
+
+def test_scores_of_images_that_leave_have_the_noise_that_is_booked(places, monkeypatch):
+    monkeypatch.setattr(imitate, "PUBLIC", 40)
+    settings = Score(release="dp", epsilon=100.0, components=5)
+    said = {"score": to_plain(settings), "images": 8, "prior": "prostate_adc", "scale": SCALE, "copies": 1, "seed": 0}
+    pieces, events = [], []
+    for name in ("one", "two"):
+        own, cohort = places[name]
+        rows = shaping.split_rows(cohort_of(own, cohort), shaping.parsed(shaping.SCALE, SCALE), "train")
+        public = Outside(imitate._public_basis(said, (1, SIDE, SIDE), 5))
+        exact = open_access({"train": rows}, batch=1, seed=0).measure(public, outside, "train")
+        for turn in range(12):
+            told = ask(own, "score", run=f"r/score-{turn}", cohort=cohort, **said).facts["score"]
+            assert isinstance(told, float) and 0 < told < 1
+            away = torch.tensor([(told - exact) / (0.5 / (PATIENTS / 3))], dtype=torch.float64)
+            pieces.append(Piece((name, turn), ("train", 1.0), {"score": away.numpy()}))
+        events += spent(own, "score")
+    assert complaints(pieces, events) == []
+    assert len({float(piece.parts["score"][0]) for piece in pieces}) == 24
+
+
+IMITATIONS = [
+    PrivateEvolution(candidates=16, rounds=2, public=50, components=5, epsilon=1.0),
+    WganGp(learns="whole", steps=2, critic_steps=1, batch=8, latent=4, width=2, views=2, prior=None),
+    WganGp(prior_steps=4, prior_images=20, steps=2, batch=8, latent=4, width=2, prior_components=5),
+]
+
+
+def name_of(settings) -> str:
+    return "votes" if isinstance(settings, PrivateEvolution) else "head" if settings.head else "critic"
+
+
+@pytest.mark.parametrize("settings", IMITATIONS, ids=name_of)
+def test_what_is_learnt_of_the_same_patients_from_the_same_seed_is_never_the_same(places, settings, monkeypatch):
+    answers = []
+    ask_door = shaping.door_to
+
+    def heard(*arguments, **named):
+        door = ask_door(*arguments, **named)
+        assert type(door).__name__ == "PrivateAccess"
+        for name in ("gradient", "votes"):
+            object.__setattr__(door, name, _noting(getattr(door, name), answers))
+        return door
+
+    monkeypatch.setattr(imitate, "door_to", heard)
+    for name in ("one", "two"):
+        own, cohort = places[name]
+        for turn in range(2):
+            run = f"r/{name_of(settings)}-{turn}"
+            facts = {"synthesis": to_plain(settings), "cohort": cohort, "scale": SCALE, "copies": 1, "seed": 0}
+            ask(own, "synthesize", run=run, **facts)
+            assert newest(own.conversation(run)).tensors
+    flat = [answer.double().numpy().tobytes() for answer in answers]
+    assert len(flat) >= 8 and len(set(flat)) == len(flat)
+
+
+def _noting(ask, answers: list):
+    def noted(*arguments, **named):
+        found = ask(*arguments, **named)
+        parts = [found] if isinstance(found, torch.Tensor) else list(found.gradient.values())
+        answers.append(torch.cat([part.detach().flatten() for part in parts]))
+        return found
+
+    return noted
+
+
+ROOT = Path(__file__).parents[2]
+MAY = {"privacy/audit.py", "privacy/inversion.py"}
+"""They attack doors of their own, whose patients nobody hears of."""
+
+
+def test_no_room_but_the_audits_gives_a_door_or_a_mechanism_another_source_than_the_operating_systems():
+    found = set()
+    for room in ("federation", "personalize", "harmonize", "evaluation", "pipelines", "privacy"):
+        for path in (ROOT / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                name = ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
+                if name in ("open_private", "bounded_mean", "vote_histogram", "noisy_max", "analytic_gaussian"):
+                    found |= {
+                        (str(path.relative_to(ROOT)), ast.unparse(word.value))
+                        for word in node.keywords  # type: ignore[attr-defined]
+                        if word.arg == "source"
+                    }
+    assert {path for path, _ in found if path not in MAY} == {"privacy/private.py"}
+    assert {given for path, given in found if path == "privacy/private.py"} == {"self.source"}
+
+
+# The policy
+
+
+def without(request: str) -> Policy:
+    """A policy that answers everything but this request, `pool` included."""
+    return Policy(
+        requests=tuple(one for one in REQUESTS if one != request),
+        pooling=request != "pool",
+        recipients=(COORDINATOR, SITES, OUTSIDE),
+        public=("counts",),
+    )
+
+
+def files_in(own: Hospital) -> dict[str, bytes]:
+    """All that lies at a hospital but its ledger and its log."""
+    files = (path for path in own.root.rglob("*") if path.is_file())
+    return {
+        str(p.relative_to(own.root)): p.read_bytes() for p in files if "ledger" not in p.name and p.suffix != ".txt"
+    }
+
+
+@pytest.fixture
+def called(monkeypatch) -> list[str]:
+    """Names of the requests that a handler began to work on."""
+    begun: list[str] = []
+
+    def noting(request: str):
+        def handler(*_):
+            begun.append(request)
+            return working.admit.Done(Message({"secret": torch.ones(3)}), describe(NOTHING), Message())
+
+        return handler
+
+    for table in ("FRESH", "ONCE"):
+        monkeypatch.setattr(working, table, {name: noting(name) for name in getattr(working, table)})
+    return begun
+
+
+def test_every_request_that_a_policy_can_name_has_a_handler_and_every_handler_a_name_in_the_policy():
+    answered = {*working.FRESH, *working.ONCE}
+    assert set(REQUESTS) == answered
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+@pytest.mark.parametrize("budget", [None, Budget(epsilon=9.0)])
+def test_a_request_that_the_policy_leaves_out_is_refused_with_nothing_done(tmp_path, called, request_, budget):
+    policy = without(request_)
+    if budget is not None:
+        policy = Policy(**{**vars(policy), "budget": budget, "pooling": False})
+    own, cohort = hospital(tmp_path / "a", policy)
+    before = files_in(own)
+    facts = {"cohort": cohort, "recipient": "outside", "train_run": "r/one", "checkpoint": "latest", "best": None}
+    for _ in range(2):
+        with pytest.raises(Refused) as caught:
+            ask(own, request_, 1, MODEL, run="r/asked", **facts)
+        assert caught.value.code == "policy_request"
+    assert called == [] and files_in(own) == before
+    lines = list(book.lines(own.ledger))
+    assert len(lines) == 2
+    for line in lines:
+        assert (line["request"], line["refused"], line["bytes"]) == (request_, "policy_request", 0)
+        assert read(line["event"]) == NOTHING and line["again"] is False and "commit" not in line
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_a_request_that_the_policy_names_is_worked_on_and_no_other_is(tmp_path, called, request_):
+    only = Policy(requests=(request_,), pooling=request_ == "pool", public=("counts",))
+    own, _ = hospital(tmp_path / "a", only)
+    for name in REQUESTS:
+        if name == request_:
+            assert ask(own, name, 1, run="r/asked").tensors
+        else:
+            with pytest.raises(Refused):
+                ask(own, name, 1, run="r/asked")
+    assert called == [request_]
+
+
+def test_an_answer_that_was_committed_before_the_policy_changed_does_not_leave_after_it(tmp_path, called):
+    for name in REQUESTS:
+        own, _ = hospital(tmp_path / name, Policy(pooling=True, public=("counts",)))
+        ask(own, name, 1, run="r/asked")
+        now, _ = hospital(tmp_path / name, without(name))
+        with pytest.raises(Refused) as caught:
+            ask(now, name, 1, run="r/asked")
+        assert caught.value.code == "policy_request"
