@@ -75,6 +75,10 @@ KEPT_TEXT = tags(
     "TypeOfFilters TransducerData ProcessingFunction AcquisitionMode DoseModeName "
     "SecondaryCaptureDeviceManufacturer SecondaryCaptureDeviceManufacturerModelName"
 )
+# Technical text that cannot stay is replaced, not removed: some images are invalid without it. Codes go as a whole.
+REPLACED_TEXT = (KEPT_TEXT | tags("ContentDescription MetaboliteMapDescription")) - tags(
+    "CodeValue LongCodeValue CodingSchemeDesignator CodingSchemeVersion CodeMeaning"
+)
 KEPT_BINARY = tags(
     "RedPaletteColorLookupTableData GreenPaletteColorLookupTableData BluePaletteColorLookupTableData "
     "AlphaPaletteColorLookupTableData SegmentedRedPaletteColorLookupTableData "
@@ -104,13 +108,14 @@ ESSENTIAL = tags(
 CLOSED = tags(
     "Modality PhotometricInterpretation PatientPosition BurnedInAnnotation RecognizableVisualFeatures "
     "LossyImageCompression ScanningSequence SequenceVariant ScanOptions MRAcquisitionType VolumetricProperties "
-    "PixelPresentation DiffusionDirectionality SegmentationType PresentationLUTShape"
+    "PixelPresentation DiffusionDirectionality SegmentationType PresentationLUTShape ContentQualification"
 )
 TERMS = words(
     "CR CT DX ES GM IO IVUS MG MR NM OP OPT OT PT PX RF RG SC SEG SM SR US XA XC MONOCHROME1 MONOCHROME2 RGB YBR_FULL "
     "YBR_FULL_422 YBR_ICT YBR_RCT YBR_PARTIAL_420 HFS HFP HFDR HFDL FFS FFP FFDR FFDL YES NO 00 01 SE IR GR EP RM SK "
     "MTC SS TRSS SP MP OSP NONE PER CG PPG FC PFF PFP FS 2D 3D VOLUME SAMPLED DISTORTED MIXED MONOCHROME COLOR "
-    "TRUE_COLOR DIRECTIONAL BMATRIX ISOTROPIC BINARY FRACTIONAL LABELMAP IDENTITY INVERSE"
+    "TRUE_COLOR DIRECTIONAL BMATRIX ISOTROPIC BINARY FRACTIONAL LABELMAP IDENTITY INVERSE PRODUCT "
+    "RESEARCH SERVICE"
 ) | {"PALETTE COLOR"}
 
 # Usual words of an image's type; they stay unless they are a name as a whole.
@@ -126,6 +131,12 @@ NEEDED = tags(
     "SOPClassUID SOPInstanceUID StudyInstanceUID SeriesInstanceUID Rows Columns BitsAllocated SamplesPerPixel "
     "PhotometricInterpretation"
 )
+
+# Sequences that may be emptied: PS3.3 C.7.6.14 requires the attribute and allows no item in it.
+MAY_BE_EMPTY = tags("AcquisitionContextSequence")
+
+# Sequences whose items are told apart by their number alone.
+PER_FRAME = tags("PerFrameFunctionalGroupsSequence SharedFunctionalGroupsSequence")
 
 # Codes of other schemes are a hospital's own and may say anything.
 PUBLIC_SCHEMES = words(

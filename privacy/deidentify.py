@@ -36,7 +36,8 @@ from pydicom.uid import (
 )
 
 from privacy import burned, element
-from privacy.actions import B_VALUES, CHARACTERISTICS, DEVICE, NEEDED, PIXELS, PUBLIC_SCHEMES, TABLE
+from privacy.actions import B_VALUES, CHARACTERISTICS, DEVICE, MAY_BE_EMPTY, NEEDED, PER_FRAME, PIXELS, TABLE
+from privacy.codes import make_public, unknown_code
 from privacy.identifiers import DEEPEST, Identifiers, identifiers, present
 from privacy.keyed import checked_key, days, new_uid, normalized, pseudonym
 from privacy.profile import NotDeidentifiable, Profile, Rectangle
@@ -110,6 +111,8 @@ def _deidentified(dataset: Dataset, key: bytes, profile: Profile) -> Dataset:
         told = ", ".join(f"({tag >> 16:04X},{tag & 0xFFFF:04X})" for tag in missing)
         raise NotDeidentifiable("unparsable", f"{told} missing or not readable. Export the image again.")
     cleaned.PatientID = cleaned.PatientName = pseudonym(key, patient)
+    if "BodyPartExamined" in dataset and "BodyPartExamined" not in cleaned and "Laterality" not in cleaned:
+        cleaned.Laterality = None  # type 2C: needed, empty or not, where nothing says that no paired part is shown
     _declare(cleaned, profile, blank, kept_private=any(tag.is_private for tag in present(cleaned)))
     _meta(cleaned, syntax)
     return cleaned
@@ -180,20 +183,27 @@ def _cleaned(dataset: Dataset, context: _Context, depth: int) -> Dataset:
             made.add(kept)
     _private(dataset, made, context)
     if depth:
-        _public_code(made)
+        make_public(dataset, made)
         made.pop("SpecificCharacterSet", None)
     return made
 
 
 def _sequence(found: DataElement, context: _Context, depth: int) -> DataElement | None:
+    """A sequence as it may leave; no item, and no sequence, becomes empty that was not, unless PS3.3 allows it."""
     action = TABLE.get(int(found.tag), "")
-    if not dictionary_has_tag(found.tag) or action in {"X", "X/D"}:
+    if not dictionary_has_tag(found.tag):
         return None
     if action == "D":
-        return DataElement(found.tag, "SQ", Sequence([Dataset()]))
-    if action and "U" not in action:
+        return DataElement(found.tag, "SQ", Sequence([unknown_code()]))
+    if "Z" in action and "U" not in action and (action == "Z" or int(found.tag) in MAY_BE_EMPTY):
         return DataElement(found.tag, "SQ", Sequence([]))
-    return DataElement(found.tag, "SQ", Sequence([_cleaned(item, context, depth + 1) for item in found.value or ()]))
+    if action and "U" not in action:
+        return None
+    items = list(found.value or ())
+    made = [_cleaned(item, context, depth + 1) for item in items]
+    if int(found.tag) not in PER_FRAME:  # an item for each frame, whether it says something or not
+        made = [new for old, new in zip(items, made, strict=True) if new or not old]
+    return DataElement(found.tag, "SQ", Sequence(made)) if made or not items else None
 
 
 def _private(dataset: Dataset, made: Dataset, context: _Context) -> None:
@@ -211,13 +221,6 @@ def _private(dataset: Dataset, made: Dataset, context: _Context) -> None:
             raise
         except Exception:  # noqa: S112 - without a creator, or damaged: not kept
             continue
-
-
-def _public_code(item: Dataset) -> None:
-    """Remove a code whose scheme is not public, or was removed: it may say anything."""
-    if str(item.get("CodingSchemeDesignator")) not in PUBLIC_SCHEMES:
-        for keyword in ("CodeValue", "LongCodeValue", "CodeMeaning", "CodingSchemeDesignator", "CodingSchemeVersion"):
-            item.pop(keyword, None)
 
 
 def _pixels(dataset: Dataset, cleaned: Dataset, blank: tuple[Rectangle, ...] | None) -> UID:

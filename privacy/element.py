@@ -14,7 +14,18 @@ from pydicom.dataelem import DataElement
 from pydicom.multival import MultiValue
 from pydicom.tag import BaseTag
 
-from privacy.actions import BIRTH, CLOSED, ESSENTIAL, IMAGE_TYPES, KEPT_BINARY, KEPT_TEXT, NOBODYS_TIMES, TABLE, TERMS
+from privacy.actions import (
+    BIRTH,
+    CLOSED,
+    ESSENTIAL,
+    IMAGE_TYPES,
+    KEPT_BINARY,
+    KEPT_TEXT,
+    NOBODYS_TIMES,
+    REPLACED_TEXT,
+    TABLE,
+    TERMS,
+)
 from privacy.identifiers import SIGNIFICANT, Identifiers, texts
 from privacy.profile import NotDeidentifiable
 from privacy.shift import shifted_date, shifted_datetime, time_of_day, told_age
@@ -77,6 +88,8 @@ def cleaned(found: DataElement, rules: Rules) -> DataElement | None:
         return DataElement(found.tag, found.VR, found.value)
     if tag in ESSENTIAL and found.VR in NUMERIC | {"DS", "IS"}:
         refuse_numbers(found, rules.known)
+    if tag in REPLACED_TEXT and found.VR in FREE:
+        return acted(found, "D")
     return acted(found, TABLE[tag]) if tag in TABLE else None
 
 

@@ -89,11 +89,17 @@ def actions(original: Dataset, cleaned: Dataset | None) -> Iterator[tuple[str, b
         elif action:
             yield action, right(action, element.value, after, element.VR), str(tag)
         if element.VR == "SQ" and after and action in {"", "X/Z/U*"}:  # of another one, no item of the original is left
-            for one, other in zip(element.value, after, strict=True):
-                yield from actions(one, other)
+            yield from items(list(element.value), list(after))
     if (0x0010, 0x0020) in original and "PatientIdentityRemoved" in (cleaned or ()):
         yield "Z/D", cleaned.PatientID != original.PatientID, "(0010,0020)"
         yield "Z", cleaned.PatientName != original.get("PatientName"), "(0010,0010)"
+
+
+def items(before: list[Dataset], after: list[Dataset]) -> Iterator[tuple[str, bool, str]]:
+    """Actions in the items of a sequence; one of which nothing is left is not in the output."""
+    for place, one in enumerate(before):
+        lost = len(after) < len(before) - place and not (after and after[0].keys() <= one.keys())
+        yield from actions(one, Dataset() if lost else after.pop(0))
 
 
 def counted(original: Dataset) -> tuple[Counter[tuple[str, bool]], list[str]]:
