@@ -107,7 +107,7 @@ def adc(root: Path, places: Sequence[str]) -> None:
     for folder in sorted((root / "dicom").iterdir()):
         for study in read_dicom(DicomSource(folder=str(folder), select={"ImageType": "ADC"}))[0]:
             units = to_adc(np.asarray(study.image.values, np.float32), declared="auto", header_unit=study.unit)
-            image = Volume(units / 1000, study.image.affine)
+            image = Volume(units.values / 1000, study.image.affine)
             gland, lesion = (inside(labels / kind, names[folder.name], image) for kind in (GLAND, LESION))
             print("\n".join(rows(folder.name, image, gland, lesion, translators)), flush=True)
 

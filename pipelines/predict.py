@@ -30,6 +30,7 @@ from torch import Tensor
 from evaluation.csv_text import csv_text, read_csv_text
 from federation.task import Kind
 from pipelines.cohort.admission import Admitted, Opened, admitted
+from pipelines.cohort.alike import UNITS, source_of
 from pipelines.cohort.dicom import DicomSource
 from pipelines.cohort.examples import AnyImages, Files, open_source
 from pipelines.cohort.features import Features, TableSource, open_lines
@@ -102,6 +103,7 @@ def parser() -> argparse.ArgumentParser:
         "--kind", choices=["dicom", "nifti"], help="what the folder holds, if not what the model learnt from"
     )
     made.add_argument("--select", metavar="KEYWORD=TEXT", action="append", default=[], help="DICOM files to use")
+    made.add_argument("--unit", choices=UNITS, help="unit of ADC maps whose files do not say that they are ADC")
     made.add_argument(
         "--gland", metavar="FOLDER", help="gland masks, <patient>.nii.gz, for a model that learnt with them"
     )
@@ -183,21 +185,8 @@ def open_volumes(images: AnyImages, source: Files, gland: str | None) -> Opened:
 
 
 def _source(ready: Ready, options: argparse.Namespace) -> DicomSource | NiftiSource:
-    wrong = [text for text in options.select if "=" not in text]
-    if wrong:
-        raise ValueError(f"--select: {wrong[0]!r} is not KEYWORD=TEXT, as in --select ImageType=ADC")
-    chosen = dict(text.split("=", 1) for text in options.select)
-    kind = options.kind or ready.source.kind
-    if kind == "dicom" and not chosen and not isinstance(ready.source, DicomSource):
-        raise ValueError(
-            "this model did not learn from DICOM, so it does not say which series are its kind; give --select, as in "
-            "--select ImageType=ADC"
-        )
-    if kind == "dicom":
-        known = ready.source if isinstance(ready.source, DicomSource) else DicomSource(folder=".")
-        return replace(known, folder=options.folder, select=chosen or known.select)
-    known_nifti = ready.source if isinstance(ready.source, NiftiSource) else NiftiSource(folder=".")
-    return replace(known_nifti, folder=options.folder)
+    kind, select, unit = options.kind, options.select, options.unit
+    return source_of(ready.source, options.folder, kind=kind, select=select, unit=unit, learnt="model")
 
 
 def _predicted(desk: Desk, opened: Opened, options: argparse.Namespace, console: Console) -> int:

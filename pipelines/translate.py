@@ -17,12 +17,15 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 
 from evaluation.csv_text import csv_text, read_csv_text
+from pipelines.cohort.alike import UNITS, source_of
 from pipelines.cohort.dicom import DicomSource
 from pipelines.cohort.index import folder_problems
 from pipelines.cohort.nifti import NiftiSource
@@ -37,7 +40,7 @@ from pipelines.translated.dicom_header import Maker
 from pipelines.translated.grid import looks_at_study
 from pipelines.translated.job import Done, translate
 from pipelines.translated.translator_file import TranslatorFile, read_translator
-from pipelines.translated.waiting import Opened, open_waiting, source_of
+from pipelines.translated.waiting import Opened, open_waiting
 from privacy.deidentify import Profile
 
 MEASURES = ("mean_change", "largest_change", "limited", "order", "gland_order")
@@ -79,6 +82,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--keep-names", action="store_true", help="NIfTI: names stay as they are, and no key is needed")
     made.add_argument("--kind", choices=["dicom", "nifti"], help="what FOLDER holds, if not what it was trained on")
     made.add_argument("--select", metavar="KEYWORD=TEXT", action="append", default=[], help="DICOM files to use")
+    made.add_argument("--unit", choices=UNITS, help="unit of ADC maps whose files do not say that they are ADC")
     made.add_argument("--gland", metavar="FOLDER", help="gland masks, <patient>.nii.gz, if it was trained with them")
     made.add_argument("--no-gland", action="store_true", help="measure a study about the image's centre instead")
     made.add_argument("--even-if-vetoed", action="store_true", help="use a translator that quality control vetoed")
@@ -103,7 +107,7 @@ def _checked(options: argparse.Namespace) -> tuple[TranslatorFile, DicomSource |
     try:
         file = read_translator(Path(options.translator))
         problems += _misfits(file, options)
-        source = source_of(file.source, options.folder, options.kind, options.select)
+        source = _source(file, options)
     except OSError as error:
         problems.append(f"TRANSLATOR: {options.translator!r} cannot be read ({error.strerror or type(error).__name__})")
     except ValueError as error:
@@ -116,6 +120,20 @@ def _checked(options: argparse.Namespace) -> tuple[TranslatorFile, DicomSource |
     if problems or file is None or source is None:
         raise ValueError("\n".join(problems))
     return file, source
+
+
+def _source(file: TranslatorFile, options: argparse.Namespace) -> DicomSource | NiftiSource:
+    """As the training images were found; but a series must be there, into which the result can be written."""
+    chosen: dict[str, Any] = {"kind": options.kind, "select": options.select, "unit": options.unit}
+    found = source_of(file.source, options.folder, **chosen, learnt="translator")
+    if isinstance(found, NiftiSource) or found.derive == "none":
+        return found
+    if not options.select:
+        raise ValueError(
+            "this translator learnt from ADC that was fitted to diffusion-weighted images; a fit makes no series that "
+            "could be written back. Give the scanner's own ADC series, as in --select ImageType=ADC"
+        )
+    return replace(found, derive="none")
 
 
 def _places(options: argparse.Namespace) -> list[str]:

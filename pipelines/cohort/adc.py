@@ -1,6 +1,7 @@
 """Apparent diffusion coefficients in one unit, 1e-6 mm²/s, whatever the export said; or the study is refused.
 
-Vendors export ADC as integers in 1e-6 mm²/s, as rescaled values in 1e-3 mm²/s, or without saying. Units in headers are
+Vendors export ADC as integers in 1e-6 mm²/s, as rescaled values in 1e-3 mm²/s, or without saying. That an image is an
+ADC map at all is asked first, in `quantity`: values alone cannot tell. Units in headers are
 UCUM codes (DICOM PS3.16 CID 7273 names um2/s) or free text such as "1e-3 mm2/s".
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -16,11 +17,20 @@ from pipelines.cohort.study import Array
 from pipelines.cohort.unusable import Unusable
 
 Unit: TypeAlias = Literal["auto", "1e-6 mm2/s", "1e-5 mm2/s", "1e-3 mm2/s", "mm2/s"]
+Percentiles: TypeAlias = tuple[float, float, float]
 
 FACTORS: Mapping[str, float] = {"1e-6 mm2/s": 1.0, "1e-5 mm2/s": 10.0, "1e-3 mm2/s": 1e3, "mm2/s": 1e6}
-EXPECTED = (300.0, 3500.0)  # median of the nonzero values of a body part, 1e-6 mm²/s; free water at 37 °C is about 3000
-POSSIBLE = (50.0, 6000.0)
-UNSAID = frozenset({"", "1", "us", "no units", "unspecified", "261665006", "unknown"})  # what headers say when they do not say a unit
+INFERRED = ("1e-6 mm2/s", "1e-3 mm2/s", "mm2/s")
+"""Units in which ADC is exported without a word: Siemens and GE; Philips; FSL, MRtrix and DIPY."""
+AT = (1, 50, 99)  # per cent
+BOUNDS = ((-1000.0, 2000.0), (200.0, 3300.0), (900.0, 6000.0))
+"""Between what the 1st, 50th and 99th percentile of the values that are not 0 can lie, 1e-6 mm²/s.
+
+Free water at 37 °C has 3000 to 3200, and no tissue more; noise and the choice of b-values add to that, and noise makes
+some values negative. Measured figures are in docs/formats.md.
+"""
+# What headers say when they do not say a unit; 261665006 is SNOMED's "unknown".
+UNSAID = frozenset({"", "1", "us", "no units", "unspecified", "261665006", "unknown"})
 AREA = {"nm": 1e-6, "um": 1.0, "µm": 1.0, "μm": 1.0, "mm": 1e6, "cm": 1e8, "m": 1e12}  # -> 1e-6 mm²
 TIME = {"s": 1.0, "ms": 1e-3}  # -> s
 PATTERN = re.compile(
@@ -41,44 +51,71 @@ def factor(text: str) -> float | None:
     return float(f"{AREA[found['length']] / TIME[found['time']] * 10.0**power:.6g}")
 
 
-def to_adc(values: Array, *, declared: str | None, header_unit: str | None) -> Array:
+class Converted(NamedTuple):
+    """values: float32, 1e-6 mm²/s. scale: what the file's values were multiplied by. percentiles: the 1st, 50th and
+    99th of what is not 0, 1e-6 mm²/s. said: how the unit is known.
+    """
+
+    values: Array
+    scale: float
+    percentiles: Percentiles
+    said: str
+
+
+def to_adc(values: Array, *, declared: str | None, header_unit: str | None) -> Converted:
     """Bring ADC values into 1e-6 mm²/s.
 
-    values: any shape, after the file's own rescale. declared: a `Unit` from the settings; None or "auto" = none.
-    header_unit: what the file says, None = nothing. Without either, the unit is the one among `FACTORS` that brings
-    the median of the nonzero values into 300..3500, if there is exactly one.
-
-    Returns:
-        float32 array of the same shape.
+    values: any shape, after the file's own rescale, of an image that is known to be an ADC map. declared: a `Unit` from
+    the settings; None or "auto" = none. header_unit: what the file says, None = nothing. Without either, the unit is
+    the one among `INFERRED` in which the values' percentiles are those of tissue (`BOUNDS`).
 
     Raises:
         ValueError: `declared` is not a `Unit`.
         Unusable: `not_finite`, `no_signal`, `unit_unknown`, `unit_contradiction` (settings and header differ) or
-            `unit_implausible` (the stated unit gives a median outside 50..6000).
+            `unit_implausible` (in the stated unit the percentiles are not those of tissue).
     """
     if declared not in (None, "auto", *FACTORS):
         raise ValueError(f"unit must be one of auto, {', '.join(FACTORS)}, found {declared!r}")
-    median = _median(values)
+    found = percentiles(values)
     stated = _stated(declared, header_unit)
-    scale = _guessed(median) if stated is None else stated
-    if not POSSIBLE[0] <= scale * median <= POSSIBLE[1]:
-        raise Unusable(
-            "unit_implausible",
-            f"the unit {header_unit if declared in (None, 'auto') else declared!r} makes the median of the nonzero "
-            f"values {scale * median:.4g} x 1e-6 mm2/s; {POSSIBLE[0]:g} to {POSSIBLE[1]:g} is possible. Check `unit`, "
-            "and that this is an ADC map.",
-        )
-    return (values * np.float32(scale)).astype(np.float32, copy=False)
+    if stated is None:
+        scale, said = _inferred(found)
+    else:
+        scale = stated
+        said = f"unit {declared} by the settings" if declared not in (None, "auto") else f"unit {header_unit!r}"
+        if not _plausible(found, scale):
+            raise Unusable(
+                "unit_implausible",
+                f"with the {said}, 1, 50 and 99 % of the values that are not 0 lie below {_told(found, scale)} x 1e-6 "
+                f"mm2/s; {_allowed()} are possible. Check `unit`, and that this is an ADC map.",
+            )
+    low, middle, high = (scale * value for value in found)
+    said += f": values at 1, 50, 99 % are {_told(found, scale)} x 1e-6 mm2/s"
+    return Converted((values * np.float32(scale)).astype(np.float32, copy=False), scale, (low, middle, high), said)
 
 
-def _median(values: Array) -> float:
+def percentiles(values: Array) -> Percentiles:
+    """The 1st, 50th and 99th percentile of the values that are not 0. Raises: Unusable: `not_finite`, `no_signal`."""
     bad = int(np.size(values) - np.count_nonzero(np.isfinite(values)))
     if bad:
         raise Unusable("not_finite", f"{bad} values are NaN or infinite; none may be. Set them to 0 in the export.")
     nonzero = values[values != 0]
     if not nonzero.size:
         raise Unusable("no_signal", "all values are 0. Check that the export is whole.")
-    return float(np.median(nonzero))
+    low, middle, high = map(float, np.percentile(nonzero, AT))
+    return low, middle, high
+
+
+def _plausible(found: Percentiles, scale: float) -> bool:
+    return all(low <= scale * value <= high for value, (low, high) in zip(found, BOUNDS, strict=True))
+
+
+def _told(found: Percentiles, scale: float) -> str:
+    return ", ".join(f"{scale * value:.4g}" for value in found)
+
+
+def _allowed() -> str:
+    return ", ".join(f"{low:g} to {high:g}" for low, high in BOUNDS)
 
 
 def _stated(declared: str | None, header_unit: str | None) -> float | None:
@@ -100,13 +137,13 @@ def _stated(declared: str | None, header_unit: str | None) -> float | None:
     return wanted
 
 
-def _guessed(median: float) -> float:
-    fitting = [scale for scale in FACTORS.values() if EXPECTED[0] <= scale * median <= EXPECTED[1]]
-    if len(fitting) != 1:
+def _inferred(found: Percentiles) -> tuple[float, str]:
+    fitting = [unit for unit in INFERRED if _plausible(found, FACTORS[unit])]
+    if len(fitting) != 1:  # 0: with bounds less than a thousandfold apart there are never two
         raise Unusable(
             "unit_unknown",
-            f"the file names no unit, and the median of its nonzero values, {median:.4g}, is plausible "
-            f"({EXPECTED[0]:g}..{EXPECTED[1]:g} x 1e-6 mm2/s) in {len(fitting)} of the units {', '.join(FACTORS)}; "
-            "exactly one is needed. Say which with `unit`, if this is an ADC map.",
+            f"the file names no unit, and 1, 50 and 99 % of its values that are not 0 lie below {_told(found, 1)}, "
+            f"which is no tissue ({_allowed()} x 1e-6 mm2/s) in any of the units {', '.join(INFERRED)}. Say the unit "
+            "with `unit`, if this is an ADC map.",
         )
-    return fitting[0]
+    return FACTORS[fitting[0]], f"unit inferred, {fitting[0]}"

@@ -24,12 +24,12 @@ from pipelines.cohort.frames import Frame, read_frames, text_of
 from pipelines.cohort.index import Candidate, Index, folder_problems, load_all, readable, walk, without_ambiguous
 from pipelines.cohort.pixels import Rectangle, real_values
 from pipelines.cohort.pseudonym import ALLOWED_HEADERS, allowed_facts, normalized
+from pipelines.cohort.quantity import HEADERS, Verdict, check_adc, of_headers, of_series, shown
 from pipelines.cohort.series import IDENTITY, PLACE, SHAPE, check_series, selected
 from pipelines.cohort.stacks import Stack, diffusion_stack, plain_stack, separated
 from pipelines.cohort.study import Array, Rejected, Study, Volume
 from pipelines.cohort.unusable import Unusable
 
-SAYS_ADC = ("ImageType", "SeriesDescription", "ProtocolName")
 FITTED_UNIT: Unit = "1e-6 mm2/s"
 SUFFIXES = (".dcm", ".dicom", ".ima")
 
@@ -40,7 +40,8 @@ class DicomSource:
 
     select: DICOM keyword -> text that the header's value must contain, in upper or lower case, for an image to be used;
     a number must be equal. {"ImageType": "ADC"} picks the ADC maps. unit: of the values after rescaling; auto = what
-    the header says, or else the one plausible unit.
+    the header says, or else the one plausible unit. `select` narrows a choice, and is no evidence that an image is an
+    ADC map: its header must say so, or a person by naming the unit.
 
     derive: none takes values as they are; adc takes diffusion-weighted images of two or more b-values, and fits ADC.
     lossy: whether images that were compressed with loss are used. It moves values by an amount that no header tells,
@@ -98,8 +99,10 @@ def read_dicom(source: DicomSource) -> tuple[list[Study], list[Rejected]]:
     return load_all(index_dicom(source))
 
 
-def index_dicom(source: DicomSource) -> Index:
+def index_dicom(source: DicomSource, *, adc: bool = False) -> Index:
     """Find the selected series below the folder and place them, reading headers only.
+
+    adc: whether values are to be ADC; series that are not known to be are then rejected, `not_adc`.
 
     Raises:
         ValueError: the folder does not exist.
@@ -121,7 +124,9 @@ def index_dicom(source: DicomSource) -> Index:
         series.setdefault(_series(frame), []).append(frame)
     homes = _homes(frames)
     results = [
-        found for group in series.values() for found in _candidates(root, group, _damage(group, homes, damaged), source)
+        found
+        for group in series.values()
+        for found in _candidates(root, group, _damage(group, homes, damaged), source, adc)
     ]
     candidates, ambiguous = without_ambiguous([result for result in results if isinstance(result, Candidate)])
     rejected = [result for result in results if isinstance(result, Rejected)] + ambiguous
@@ -135,7 +140,7 @@ def _frames(path: Path, source: DicomSource, seen: dict[tuple[object, ...], Any]
     """A file's images; none if it is not a DICOM image and does not claim to be one."""
     try:
         with readable(path.name):
-            keywords = (*IDENTITY, *PLACE, *SHAPE, *SAYS_ADC, *ALLOWED_HEADERS, *source.select)
+            keywords = (*IDENTITY, *PLACE, *SHAPE, *HEADERS, *ALLOWED_HEADERS, *source.select)
             return read_frames(path, keywords, diffusion=source.derive == "adc", seen=seen)
     except Unusable as error:
         foreign = isinstance(error.__cause__, InvalidDicomError) and path.suffix.lower() not in SUFFIXES
@@ -181,7 +186,7 @@ def _damage(group: Sequence[Frame], homes: Mapping[Path, set[str]], damaged: Map
 
 
 def _candidates(
-    root: Path, group: Sequence[Frame], damage: str | None, source: DicomSource
+    root: Path, group: Sequence[Frame], damage: str | None, source: DicomSource, adc: bool
 ) -> list[Candidate | Rejected]:
     """One for each stack of a series."""
     first = group[0]
@@ -193,36 +198,43 @@ def _candidates(
         return [Rejected(study, "unreadable", detail)]
     stacks = separated(group)
     return [
-        _candidate(f"{study}/{name}" if name else study, frames, source, alone=len(stacks) == 1)
+        _candidate(f"{study}/{name}" if name else study, frames, source, alone=len(stacks) == 1, adc=adc)
         for name, frames in stacks.items()
     ]
 
 
-def _candidate(study: str, group: Sequence[Frame], source: DicomSource, *, alone: bool) -> Candidate | Rejected:
+def _candidate(
+    study: str, group: Sequence[Frame], source: DicomSource, *, alone: bool, adc: bool
+) -> Candidate | Rejected:
     try:
         with readable(study):
             check_series(group, allow_lossy=source.lossy == "allow", blank=source.blank)
-            placed = (diffusion_stack if source.derive == "adc" else plain_stack)(group, whole=alone)
             values = group[0].values
+            verdicts = [of_headers(frame.values) for frame in group]
+            asked = adc and source.derive == "none"
+            if asked and not any(one.adc for one in verdicts):  # before its geometry, which says less
+                check_adc(of_series(verdicts), declared=source.unit != "auto", seen=shown(values))
+            placed = (diffusion_stack if source.derive == "adc" else plain_stack)(group, whole=alone)
+            if asked:
+                check_adc(of_series(verdicts), declared=source.unit != "auto", seen=shown(values))
             patient = normalized(str(values["PatientID"]))
-            whole = partial(_load, study, patient, placed, source.blank)
+            whole = partial(_load, study, patient, placed, source.blank, of_series(verdicts))
             session = str(values["StudyInstanceUID"])
             return Candidate(patient, study, session, placed.affine, placed.shape, whole, placed)
     except Unusable as error:
         return Rejected(study, error.reason, error.detail)
 
 
-def _load(study: str, patient: str, placed: Stack, blank: Sequence[Rectangle]) -> Study:
+def _load(study: str, patient: str, placed: Stack, blank: Sequence[Rectangle], verdict: Verdict) -> Study:
     values, units = _volumes(placed, blank)
-    first = placed.volumes[0][0].values
-    said = any("ADC" in text_of(first.get(keyword)).upper() for keyword in SAYS_ADC)
-    facts = {**allowed_facts(_plain(placed.volumes[0][0])), "says_adc": float(said)}
+    facts = allowed_facts(_plain(placed.volumes[0][0]))
     if placed.b_values is not None:
         adc = fit_adc(values, placed.b_values)
-        return Study(patient, study, Volume(adc, placed.affine), FITTED_UNIT, facts)
+        fitted = f"fitted here to b-values {', '.join(f'{b:g}' for b in sorted(set(placed.b_values)))} s/mm2"
+        return Study(patient, study, Volume(adc, placed.affine), FITTED_UNIT, facts, fitted)
     if len(units) > 1:
         raise Unusable("mixed_unit", f"slices say different units: {sorted(map(str, units))}. Export the series again.")
-    return Study(patient, study, Volume(values[0], placed.affine), units.pop(), facts)
+    return Study(patient, study, Volume(values[0], placed.affine), units.pop(), facts, verdict.said)
 
 
 def _volumes(placed: Stack, blank: Sequence[Rectangle]) -> tuple[Array, set[str | None]]:

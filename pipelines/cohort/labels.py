@@ -27,10 +27,11 @@ WHOLE = {"0.0": "0", "1.0": "1"}  # as spreadsheets write whole numbers
 class MaskLabels:
     """One lesion mask per patient, inside wherever it is above 0: a slice with enough pixels inside is positive.
 
-    pattern: file name below `folder`, with {patient}, and {session} (StudyInstanceUID) where a patient has several
-    visits. names: a JSON object, or a CSV file with a header line, that maps the patient's identifier in the images to
-    what stands for {patient}; a key may also be the identifier, an underscore and a date or visit. Where identifiers
-    themselves have underscores, give each patient a key of his own, or `P1_2` is taken for a visit of `P1`.
+    pattern: file name below `folder`, with {patient}, and {session} where a patient has several visits: the
+    StudyInstanceUID, or of NIfTI files the ses-02 of a BIDS name. names: a JSON object, or a CSV file with a header
+    line, that maps the patient's identifier in the images to what stands for {patient}; a key may also be the
+    identifier, an underscore and a date or visit. Where identifiers themselves have underscores, give each patient a
+    key of his own, or `P1_2` is taken for a visit of `P1`.
     segment: of files that are DICOM Segmentations, the segment's label, or the name of its concept; null = all.
     minimum_pixels: how many mask pixels make a slice positive, counted on the prepared slices, so that it is the same
     area at every hospital.
@@ -154,7 +155,7 @@ def find_mask(masks: Masks, patient: str, *, missing: str, session: str = "", vi
         raise Unusable(
             "ambiguous_mask",
             f"the patient has {visits} visits, and one mask cannot fit them all. Put {SESSION}, which stands for the "
-            "StudyInstanceUID, into the pattern of the masks.",
+            "StudyInstanceUID (of NIfTI files: ses-02 of a BIDS name), into the pattern of the masks.",
         )
     name = patient if masks.names is None else _mapped(masks.names, patient, missing, masks.unreadable)
     file = masks.pattern.replace(PATIENT, name).replace(SESSION, session)

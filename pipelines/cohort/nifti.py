@@ -23,14 +23,16 @@ import numpy as np
 from nibabel.arrayproxy import ArrayProxy
 
 from pipelines.cohort.adc import Unit, factor
+from pipelines.cohort.bids import ENDINGS, of_file, sidecar, whose
 from pipelines.cohort.geometry import corner_distance, invertible, spacing_of
 from pipelines.cohort.index import Candidate, Index, folder_problems, load_all, readable, walk, without_ambiguous
 from pipelines.cohort.pseudonym import normalized
+from pipelines.cohort.quantity import check_adc
 from pipelines.cohort.study import Affine, Array, Rejected, Study, Volume
 from pipelines.cohort.unusable import Unusable
 
 FORM_TOLERANCE = 0.5  # of the smallest voxel edge, at the corners of the grid
-SUFFIXES = (".nii.gz", ".nii")
+SUFFIXES = ENDINGS
 KINDS = {348: nibabel.Nifti1Header, 540: nibabel.Nifti2Header}  # by the header's first number, its own size
 LONGEST_HEADER = 540  # bytes
 LARGEST = 2**28  # voxels, as in DICOM: 512 x 512 x 1024, 1 GiB as float32
@@ -46,7 +48,8 @@ class NiftiSource:
     """A folder of NIfTI files, one image per file.
 
     pattern: shell pattern of the file names, in all folders below. patient: regular expression with one group that
-    finds the patient's identifier in the file name without .nii.gz. unit: as in `DicomSource`.
+    finds the patient's identifier in the file name without .nii.gz; null = the subject of a BIDS name (sub-01 of
+    sub-01_ses-02_adc) or of its folder, and of other names all. unit: as in `DicomSource`.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -54,10 +57,12 @@ class NiftiSource:
     kind: Literal["nifti"] = "nifti"
     folder: str
     pattern: str = "*.nii.gz"
-    patient: str = r"^(.+)$"
+    patient: str | None = None
     unit: Unit = "auto"
 
     def __post_init__(self) -> None:
+        if self.patient is None:
+            return
         try:
             groups = re.compile(self.patient).groups
         except re.error as error:
@@ -88,8 +93,10 @@ def read_nifti(source: NiftiSource) -> tuple[list[Study], list[Rejected]]:
     return load_all(index_nifti(source))
 
 
-def index_nifti(source: NiftiSource) -> Index:
+def index_nifti(source: NiftiSource, *, adc: bool = False) -> Index:
     """Find the matching files below the folder and place them, reading headers only.
+
+    adc: as in `index_dicom`.
 
     Raises:
         ValueError: the folder does not exist, or no file matches.
@@ -99,7 +106,7 @@ def index_nifti(source: NiftiSource) -> Index:
     root = Path(source.folder).resolve()
     paths = walk(root)
     matching = _matching(source, paths)
-    results = [_candidate(source, root, path) for path in matching]
+    results = [_candidate(source, root, path, adc) for path in matching]
     candidates, ambiguous = without_ambiguous([result for result in results if isinstance(result, Candidate)])
     rejected = [result for result in results if isinstance(result, Rejected)]
     return Index(candidates, (*rejected, *ambiguous), len(paths), len(paths) - len(matching), 0)
@@ -125,31 +132,36 @@ def placed(header: nibabel.Nifti1Header) -> tuple[Affine, tuple[int, ...]]:
     return _affine(header), tuple(header.get_data_shape()[:3])
 
 
-def _stem(path: Path) -> str:
-    return next((path.name[: -len(end)] for end in SUFFIXES if path.name.lower().endswith(end)), path.stem)
-
-
 def _matching(source: NiftiSource, paths: list[Path]) -> list[Path]:
     return [path for path in paths if fnmatch.fnmatchcase(path.name, source.pattern)]
 
 
-def _candidate(source: NiftiSource, root: Path, path: Path) -> Candidate | Rejected:
+def _candidate(source: NiftiSource, root: Path, path: Path, adc: bool) -> Candidate | Rejected:
     study = path.relative_to(root).as_posix()
     try:
-        found = re.search(source.patient, _stem(path))
-        if found is None or not normalized(found[1] or ""):
+        patient, session = whose(study, source.patient)
+        if not normalized(patient or ""):
             raise Unusable("no_patient", f"{path.name} has no patient by the expression {source.patient!r}. Rename it.")
         with readable(path.name):
-            affine, shape = placed(_header(_unpacked(path, LONGEST_HEADER, whole=False)))
-        patient = normalized(found[1])
-        return Candidate(patient, study, "", affine, shape, partial(_load, path, patient, study))
+            header = _header(_unpacked(path, LONGEST_HEADER, whole=False))
+            beside = sidecar(path) if adc else {}
+            verdict = of_file(path, _description(header), beside)
+            if adc:
+                seen = f"neither its name nor its description, {_description(header)!r}, nor a JSON sidecar"
+                check_adc(verdict, declared=source.unit != "auto", seen=seen)
+            affine, shape = placed(header)
+        patient = normalized(patient or "")
+        load = partial(_load, path, patient, study, str(beside.get("Units", "")), verdict.said)
+        return Candidate(patient, study, session, affine, shape, load)
     except Unusable as error:
         return Rejected(study, error.reason, error.detail)
 
 
-def _load(path: Path, patient: str, study: str) -> Study:
-    volume, text = _read(path)
-    return Study(patient, study, volume, text if factor(text) is not None else None)
+def _load(path: Path, patient: str, study: str, beside: str, said: str) -> Study:
+    """beside: the unit that a sidecar names."""
+    volume, description = _read(path)
+    unit = next((text for text in (description, beside) if factor(text) is not None), None)
+    return Study(patient, study, volume, unit, evidence=said)
 
 
 def _read(path: Path) -> tuple[Volume, str]:
@@ -162,7 +174,11 @@ def _read(path: Path) -> tuple[Volume, str]:
         if len(data) < promised:
             raise Unusable("unreadable", f"{path.name} has {len(data)} of {promised} bytes: it is cut short. Copy it.")
         values: Array = np.asarray(ArrayProxy(io.BytesIO(data), header)).astype(np.float32).reshape(shape)
-        return Volume(values, affine), bytes(header["descrip"]).rstrip(b"\0").decode("latin-1")
+        return Volume(values, affine), _description(header)
+
+
+def _description(header: nibabel.Nifti1Header) -> str:
+    return bytes(header["descrip"]).rstrip(b"\0").decode("latin-1")
 
 
 def _promised(header: nibabel.Nifti1Header) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -12,7 +13,7 @@ import numpy as np
 from pipelines.cohort.adc import to_adc
 from pipelines.cohort.admission import Admitted, Examples, Opened, Waiting, tried
 from pipelines.cohort.dicom import DicomSource, index_dicom
-from pipelines.cohort.index import Candidate
+from pipelines.cohort.index import Candidate, Index
 from pipelines.cohort.labels import (
     GlandMask,
     MaskLabels,
@@ -69,7 +70,7 @@ def open_studies(
     problems: list[str] = []
     if isinstance(images, Slices) and images.slices == "gland" and gland is None:
         problems.append("slices: gland needs a gland mask; give gland: {folder: ...}, or slices: all")
-    index = tried(problems, lambda: index_dicom(source) if isinstance(source, DicomSource) else index_nifti(source))
+    index = tried(problems, lambda: index_volumes(source, adc=images.values == "adc"))
     known = None if labels is None else tried(problems, lambda: _known(labels))
     glands = None if gland is None else tried(problems, lambda: open_masks(gland, "gland"))
     if index is None or problems:
@@ -81,13 +82,27 @@ def open_studies(
     return Opened(waiting, index.rejected, index.files, index.ignored, index.unselected, UNITS[images.values])
 
 
+def index_volumes(source: Source, *, adc: bool) -> Index:
+    """What lies in the folder. adc: whether values are to be ADC, so that other images are rejected as `not_adc`.
+
+    Raises:
+        ValueError: settings are wrong.
+    """
+    return index_dicom(source, adc=adc) if isinstance(source, DicomSource) else index_nifti(source, adc=adc)
+
+
 def _known(labels: Labels) -> Masks | Table:
     return open_masks(labels, "labels") if isinstance(labels, MaskLabels) else open_table(labels)
 
 
 def _admit(candidate: Candidate, desk: Desk) -> Admitted:
     study = candidate.load()
-    image = Volume(_values(study, desk), study.image.affine)
+    if desk.images.values == "adc":
+        study, _ = as_adc(study, desk.source)
+        values = np.asarray(study.image.values, np.float32) * MM2_PER_S_1E_3
+    else:
+        values = standardized(np.asarray(study.image.values, np.float32))
+    image = Volume(values, study.image.affine)
     lesion = _mask(desk.known, candidate, "no_label", desk) if isinstance(desk.known, Masks) else None
     gland = None if desk.gland is None else _mask(desk.gland, candidate, "no_gland", desk)
     if isinstance(desk.images, Slices):
@@ -98,26 +113,24 @@ def _admit(candidate: Candidate, desk: Desk) -> Admitted:
         labels = [_volume_label(study, examples, image.values.shape[2], desk)]
     if desk.target == "gland" and not examples.gland.any():
         raise Unusable("no_gland", "no example shows the gland, which is to be learnt. Draw it on the image.")
-    return Admitted(study.patient, study.study, examples, labels, scanner(study.facts))
+    told = (study.evidence, study.percentiles)
+    return Admitted(study.patient, study.study, examples, labels, scanner(study.facts), *told)
 
 
-def _values(study: Study, desk: Desk) -> Array:
+def as_adc(study: Study, source: Source) -> tuple[Study, float]:
+    """A study of an index that asked for ADC: its values in 1e-6 mm²/s, and how kind and unit are known.
+
+    Returns:
+        The study; and what its file's values were multiplied by.
+
+    Raises:
+        Unusable: as `to_adc`.
+    """
     values = np.asarray(study.image.values, np.float32)
-    if desk.images.values == "adc":
-        _check_adc(study, desk.source)
-        return to_adc(values, declared=desk.source.unit, header_unit=study.unit) * MM2_PER_S_1E_3
-    return standardized(values)
-
-
-def _check_adc(study: Study, source: Source) -> None:
-    """A T2-weighted image may have values like ADC: a unit, a selection or a word must say what it is."""
-    asked = isinstance(source, NiftiSource) or bool(source.select) or source.unit != "auto"
-    if not asked and study.unit is None and not study.facts.get("says_adc"):
-        raise Unusable(
-            "unit_unknown",
-            "neither the unit, ImageType, SeriesDescription nor ProtocolName says that this is an ADC map. Say which "
-            "series are, with `select`, or their unit, with `unit`.",
-        )
+    found = to_adc(values, declared=source.unit, header_unit=study.unit)
+    said = f"{study.evidence or 'the settings say ADC, by naming a unit'}; {found.said}"
+    image = Volume(found.values, study.image.affine)
+    return replace(study, image=image, evidence=said, percentiles=found.percentiles), found.scale
 
 
 def standardized(values: Array) -> Array:

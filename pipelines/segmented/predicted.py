@@ -19,12 +19,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.cohort.dicom import DicomSource, index_dicom
+from pipelines.cohort.dicom import DicomSource
 from pipelines.cohort.index import Candidate
 from pipelines.cohort.labels import GlandMask, Masks, find_mask, open_masks
-from pipelines.cohort.nifti import SUFFIXES, NiftiSource, index_nifti, read_volume
+from pipelines.cohort.nifti import SUFFIXES, NiftiSource, read_volume
 from pipelines.cohort.picture import Pictures
 from pipelines.cohort.prepare import Slices, Volumes
+from pipelines.cohort.studies import index_volumes
 from pipelines.cohort.study import Array, Volume
 from pipelines.cohort.unusable import Unusable
 from pipelines.segmented.nifti_mask import mask_bytes
@@ -85,7 +86,7 @@ def open_masking(
     root = folder.resolve()
     if source is None:
         return Masking(images, names, maker, out, root, {}, None, {})
-    index = index_dicom(source) if isinstance(source, DicomSource) else index_nifti(source)
+    index = index_volumes(source, adc=not isinstance(images, Pictures) and images.values == "adc")
     visits = Counter(patient for patient, _ in {(one.patient, one.session) for one in index.candidates})
     masks = None if gland is None else open_masks(GlandMask(folder=gland), "--gland")
     return Masking(images, names, maker, out, root, {one.study: one for one in index.candidates}, masks, visits)

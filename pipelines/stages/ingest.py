@@ -22,7 +22,7 @@ from pipelines.stages.world import World
 from pipelines.store import digest, short
 from privacy.message import Json, Message
 
-VERSION = 5
+VERSION = 6
 MOMENTS = ("count", "total", "squares")
 
 

@@ -9,9 +9,9 @@ from pydicom.dataset import Dataset
 from pydicom.uid import ExplicitVRLittleEndian
 
 from pipelines.cohort.adc import PATTERN
-from pipelines.cohort.dicom import SAYS_ADC
-from pipelines.cohort.frames import OWN, SHARED, text_of
+from pipelines.cohort.frames import OWN, SHARED
 from pipelines.cohort.pixels import Rectangle
+from pipelines.cohort.quantity import HEADERS, of_headers
 from pipelines.translated.coding import Coding, Whole
 from privacy.deidentify import Profile
 from privacy.identifiers import identifiers
@@ -179,7 +179,7 @@ def put_words(made: Dataset, original: Dataset, maker: Maker) -> None:
     by = " ".join(part for part in (f"by {label}" if label else "", f"of site {site}" if site else "") if part)
     vetoes = f" Quality control vetoed it: {', '.join(maker.vetoed)}." if maker.vetoed else ""
     made.DerivationDescription = f"Intensities translated {by} (translator {maker.digest}).{vetoes} {NOTICE}"
-    says_adc = any("ADC" in text_of(original.get(keyword)).upper() for keyword in SAYS_ADC)
+    says_adc = of_headers({keyword: original.get(keyword) for keyword in HEADERS}).adc
     kind = "ADC" if says_adc else str(made.ImageType[2]) if len(made.ImageType) > 2 else ""
     made.SeriesDescription = " ".join(part for part in (kind, "translated", by) if part)[:64]
 

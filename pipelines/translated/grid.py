@@ -9,8 +9,9 @@ stays as it was acquired, and geometry is the file's own.
 A translator of intensities alone is a curve of one patient. Its numbers (mean, percentiles, histogram) belong to the
 slices as they were cut in training, so the curve is read there, and then followed by every native pixel.
 
-Values stay in the range of the translator's scale. A value that lay outside keeps its place: no change takes it farther
-out, and what takes it in ends at the other end of the range. Background, where the file says 0, stays 0.
+Values end in the range of the translator's scale. A value that lay outside it stays as it is: the network saw only the
+end of the range in its place, so it has nothing to say of it, and no value inside overtakes it. Noise makes some ADC
+negative, and they stay so. Background, where the file says 0, stays 0.
 """
 
 from __future__ import annotations
@@ -78,9 +79,9 @@ def applied(image: Volume, background: NDArray[np.bool_], file: TranslatorFile, 
 
 def _limited(image: Volume, background: NDArray[np.bool_], change: Array, file: TranslatorFile) -> Applied:
     values = np.asarray(image.values, np.float32)
-    low, high = np.minimum(values, file.scale.low), np.maximum(values, file.scale.high)
+    low, high = file.scale.low, file.scale.high
     allowed = np.clip(change, low - values, high - values)
-    allowed[background] = 0
+    allowed[background | (values < low) | (values > high)] = 0
     inside = ~background
     cut = np.abs(allowed - change)[inside] > 1e-6 * (file.scale.high - file.scale.low)
     return Applied(allowed, float(cut.mean()) if cut.size else 0.0)

@@ -16,22 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from pipelines.cohort.adc import FACTORS, factor, to_adc
 from pipelines.cohort.dicom import DicomSource
 from pipelines.cohort.geometry import resample
 from pipelines.cohort.index import Candidate, readable
 from pipelines.cohort.labels import find_mask
 from pipelines.cohort.mask_file import read_mask
-from pipelines.cohort.nifti import NiftiSource
 from pipelines.cohort.prepare import Slices
-from pipelines.cohort.studies import MM2_PER_S_1E_3, standardized
+from pipelines.cohort.studies import MM2_PER_S_1E_3, as_adc, standardized
 from pipelines.cohort.study import Array, Rejected, Study, Volume
 from pipelines.cohort.unusable import Unusable
 from pipelines.store import HIDDEN
 from pipelines.translated.dicom_writer import write_series
 from pipelines.translated.grid import Applied, applied, looks_at_study
 from pipelines.translated.nifti_writer import nifti_bytes
-from pipelines.translated.waiting import Desk, Waiting, maker_of
+from pipelines.translated.waiting import Desk, Waiting, asks_adc, maker_of
 
 RANKED = 100_000  # voxels of which the order is compared
 NOTHING = float("nan")
@@ -84,23 +82,9 @@ def _read(candidate: Candidate, desk: Desk) -> tuple[Study, Array, np.float32]:
         raise TypeError(f"translators of slices are applied here, found images of kind {images.kind}")
     if images.values == "standardized":
         return study, standardized(own), np.float32(1 / own[own != 0].std())
-    _check_adc(study, desk.source)
-    adc = to_adc(own, declared=desk.source.unit, header_unit=study.unit)
-    largest = np.unravel_index(int(np.abs(own).argmax()), own.shape)
-    known = [*FACTORS.values(), *([factor(study.unit) or 1.0] if study.unit else [])]
-    step = min(known, key=lambda unit: abs(unit - float(adc[largest]) / float(own[largest])))
-    return study, adc * MM2_PER_S_1E_3, np.float32(step) * MM2_PER_S_1E_3
-
-
-def _check_adc(study: Study, source: DicomSource | NiftiSource) -> None:
-    """As when a cohort is read: a T2-weighted image may have values like ADC."""
-    asked = isinstance(source, NiftiSource) or bool(source.select) or source.unit != "auto"
-    if not asked and study.unit is None and not study.facts.get("says_adc"):
-        raise Unusable(
-            "unit_unknown",
-            "neither the unit, ImageType, SeriesDescription nor ProtocolName says that this is an ADC map. Say which "
-            "series are, with --select.",
-        )
+    adc, scale = as_adc(study, desk.source)
+    values = np.asarray(adc.image.values, np.float32) * MM2_PER_S_1E_3
+    return study, values, np.float32(scale) * MM2_PER_S_1E_3
 
 
 def _gland(candidate: Candidate, desk: Desk) -> Volume | None:
@@ -159,7 +143,7 @@ def _write(candidate: Candidate, study: Study, change: Array, desk: Desk, place:
             write_series(candidate, study, change, maker_of(desk), part)
         else:
             old = Path(desk.source.folder).resolve() / candidate.study
-            part.write_bytes(nifti_bytes(old, change, label=desk.file.label))
+            part.write_bytes(nifti_bytes(old, change, label=desk.file.label, adc=asks_adc(desk.file)))
         _flush(part)
         os.rename(part, place)
     finally:

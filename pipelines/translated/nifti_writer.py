@@ -2,7 +2,7 @@
 
 Values are stored as before (same type, same scl_slope) where that type can hold them, and else as float32. Extensions,
 aux_file, db_name and intent_name are free text that may hold anything: they are emptied. The description keeps only the
-unit, which readers go by.
+unit, and says of an ADC map that it is one: readers go by these, and the new name does not tell.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def nifti_place(candidate: Candidate, key: bytes | None, digest: str) -> str:
     return f"{pseudonym(key, candidate.patient)}/{pseudonym(key, f'{candidate.study}/{digest}')}{suffix}"
 
 
-def nifti_bytes(path: Path, change: Array, *, label: str) -> bytes:
+def nifti_bytes(path: Path, change: Array, *, label: str, adc: bool) -> bytes:
     """The new file, packed if the old one was.
 
     path: of the old file, which was read before and is in order. change: (I, J, K) float32, what is added to its
-    values. label: of the translator, for the description.
+    values. label: of the translator, for the description. adc: whether the values are ADC.
 
     Raises:
         Unusable: `unreadable`.
@@ -52,11 +52,11 @@ def nifti_bytes(path: Path, change: Array, *, label: str) -> bytes:
         data = gzip.decompress(data) if packed else data
         sizes = (int.from_bytes(data[:4], "little"), int.from_bytes(data[:4], "big"))
         image = next(kind for size, kind in IMAGES.items() if size in sizes).from_bytes(data)
-        made = _changed(image, change, label)
+        made = _changed(image, change, label, adc)
     return gzip.compress(made, mtime=0) if packed else made
 
 
-def _changed(image: nibabel.Nifti1Image, change: Array, label: str) -> bytes:
+def _changed(image: nibabel.Nifti1Image, change: Array, label: str, adc: bool) -> bytes:
     header = image.header.copy()
     slope, intercept = float(image.dataobj.slope), float(image.dataobj.inter)
     stored = np.asarray(image.dataobj.get_unscaled())
@@ -69,7 +69,7 @@ def _changed(image: nibabel.Nifti1Image, change: Array, label: str) -> bytes:
     for name in FREE:
         if name in header:
             header[name] = b""
-    header["descrip"] = _description(bytes(header["descrip"]).decode("latin-1"), label)
+    header["descrip"] = _description(bytes(header["descrip"]).decode("latin-1"), label, adc)
     made = type(image)(values, None, header)
     made.header.set_slope_inter(slope, intercept)  # a new image has none, whatever its header says
     result: bytes = made.to_bytes()
@@ -86,8 +86,9 @@ def _as_stored(wanted: NDArray[np.float64], kind: np.dtype[np.generic]) -> NDArr
     return whole.astype(kind) if fits else None
 
 
-def _description(old: str, label: str) -> bytes:
-    """The unit as the old description had it, and what was done."""
+def _description(old: str, label: str, adc: bool) -> bytes:
+    """What it is, the unit as the old description had it, and what was done."""
     unit = PATTERN.search(old.lower())
-    words = [*([unit[0].strip()] if unit else []), "research use only", f"translated by {label}"]
+    kind = " ".join([*(["ADC"] if adc else []), *([unit[0].strip()] if unit else [])])
+    words = [*([kind] if kind else []), "research use only", f"translated by {label}"]
     return "; ".join(words).encode("ascii", "replace")[:LONGEST]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.cohort.adc import FACTORS, factor, to_adc
+from pipelines.cohort.adc import AT, BOUNDS, FACTORS, INFERRED, factor, to_adc
 from pipelines.cohort.unusable import Unusable
 
 TISSUE = np.array([0, 800, 1300, 1600, 2900], np.float32)
@@ -57,40 +57,57 @@ def test_units_in_headers(text: str, expected: float | None) -> None:
 
 
 @settings(deadline=None)
-@given(st.sampled_from(sorted(FACTORS)), st.floats(60, 5900), st.booleans())
+@given(st.sampled_from(sorted(FACTORS)), st.floats(950, 1950), st.booleans())
 def test_a_stated_unit_gives_the_same_adc_whatever_it_is(unit: str, adc: float, in_header: bool) -> None:
     values = np.array([0, adc, adc], np.float32) / np.float32(FACTORS[unit])
     stated = {"declared": "auto", "header_unit": unit} if in_header else {"declared": unit, "header_unit": None}
     found = to_adc(values, **stated)
-    assert found.dtype == np.float32
-    assert np.allclose(found, [0, adc, adc], rtol=1e-5)
+    assert found.values.dtype == np.float32
+    assert np.allclose(found.values, [0, adc, adc], rtol=1e-5)
+    assert found.percentiles == pytest.approx((adc, adc, adc), rel=1e-5)
+    assert unit in found.said and f"{adc:.4g}" in found.said
 
 
-@pytest.mark.parametrize("unit", FACTORS)
-def test_the_only_plausible_unit_is_found(unit: str) -> None:
-    values = TISSUE / np.float32(FACTORS[unit])
-    assert np.allclose(to_adc(values, declared=None, header_unit=None), TISSUE, rtol=1e-5)
+@pytest.mark.parametrize("unit", INFERRED)
+def test_a_unit_that_vendors_export_without_a_word_is_inferred_and_told(unit: str) -> None:
+    found = to_adc(TISSUE / np.float32(FACTORS[unit]), declared=None, header_unit=None)
+    assert np.allclose(found.values, TISSUE, rtol=1e-5) and found.scale == FACTORS[unit]
+    assert found.said.startswith(f"unit inferred, {unit}: values at 1, 50, 99 % are ")
+
+
+def plausible(values: np.ndarray) -> bool:
+    return all(low <= found <= high for found, (low, high) in zip(np.percentile(values, AT), BOUNDS, strict=True))
 
 
 @settings(deadline=None)
-@given(st.floats(1e-6, 1e7))
-def test_a_guess_is_never_made_between_two_units(median: float) -> None:
-    fitting = [scale for scale in FACTORS.values() if 300 <= scale * float(np.float32(median)) <= 3500]
-    values = np.full(3, median, np.float32)
-    if len(fitting) == 1:
-        assert np.allclose(to_adc(values, declared="auto", header_unit=None), median * fitting[0], rtol=1e-4)
+@given(st.lists(st.floats(1, 6000), min_size=3, max_size=9), st.sampled_from([1e-6, 1e-3, 0.01, 0.1, 1.0, 10.0, 1e3]))
+def test_a_unit_is_inferred_only_if_tissue_has_such_values_in_it(adc: list[float], by: float) -> None:
+    values = np.array(adc, np.float32) * np.float32(by)
+    fitting = [FACTORS[unit] for unit in INFERRED if plausible(values.astype(float) * FACTORS[unit])]
+    if fitting:
+        assert to_adc(values, declared="auto", header_unit=None).scale == fitting[0]
+        assert len(fitting) == 1
     else:
         assert reason(values, "auto") == "unit_unknown"
 
 
-def test_two_plausible_units_are_refused() -> None:
-    assert reason(np.full(3, 320, np.float32)) == "unit_unknown"  # 320 or 3200 x 1e-6 mm²/s
-    assert reason(np.full(3, 20, np.float32)) == "unit_unknown"
+def test_a_hundredth_of_a_millimetre_squared_is_never_guessed() -> None:
+    values = TISSUE / np.float32(10)
+    assert "1e-5 mm2/s" not in INFERRED
+    assert reason(values) == "unit_unknown"
+    assert np.allclose(to_adc(values, declared="1e-5 mm2/s", header_unit=None).values, TISSUE, rtol=1e-5)
+
+
+def test_a_refusal_says_the_numbers_that_were_found() -> None:
+    for stated in ({"declared": None, "header_unit": None}, {"declared": "1e-6 mm2/s", "header_unit": None}):
+        with pytest.raises(Unusable) as caught:
+            to_adc(np.linspace(0, 400, 401, dtype=np.float32), **stated)
+        assert "4.99, 200.5, 396" in caught.value.detail and "900 to 6000" in caught.value.detail
 
 
 @pytest.mark.parametrize("unsaid", ["1", "US", "", " unspecified "])
 def test_headers_that_say_nothing_say_nothing(unsaid: str) -> None:
-    assert np.allclose(to_adc(TISSUE, declared="auto", header_unit=unsaid), TISSUE)
+    assert np.allclose(to_adc(TISSUE, declared="auto", header_unit=unsaid).values, TISSUE)
 
 
 def test_contradictions_and_nonsense_are_refused() -> None:
@@ -108,4 +125,4 @@ def test_contradictions_and_nonsense_are_refused() -> None:
 
 
 def test_a_header_that_agrees_with_the_settings_is_fine() -> None:
-    assert np.allclose(to_adc(TISSUE, declared="1e-6 mm2/s", header_unit="um2/s"), TISSUE)
+    assert np.allclose(to_adc(TISSUE, declared="1e-6 mm2/s", header_unit="um2/s").values, TISSUE)

@@ -35,7 +35,9 @@ AFFINE = np.array([[-2.0, 0, 0, 30], [0, -2, 0, 25], [0, 0, 4, -10], [0, 0, 0, 1
 
 def save(path: Path, values: np.ndarray, affine: np.ndarray = AFFINE) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    nibabel.save(nibabel.Nifti1Image(values, affine), path)
+    image = nibabel.Nifti1Image(values, affine)
+    image.header["descrip"] = b"ADC"
+    nibabel.save(image, path)
 
 
 def adc_of(number: int) -> np.ndarray:

@@ -107,7 +107,6 @@ def test_nothing_that_identifies_a_patient_is_kept_in_the_facts(tmp_path: Path) 
         "Manufacturer": "Maker",
         "ManufacturerModelName": "Model 3",
         "SliceThickness": 3.0,
-        "says_adc": 1.0,
     }
 
 

@@ -85,5 +85,5 @@ def test_a_t2_weighted_series_is_not_taken_for_adc_by_its_values() -> None:
         key=b"a secret of 16 b",
     )
     assert facts["studies"] == 2
-    assert Counter(found.reason for found in rejected) == {"several_volumes": 2, "unit_unknown": 2}
+    assert Counter(found.reason for found in rejected) == {"not_adc": 4}
     assert float(cohort.images.max()) < 5

@@ -38,7 +38,9 @@ GLAND[6:18, 6:16, 1:4] = 1
 
 def save(path: Path, values: np.ndarray) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    nibabel.save(nibabel.Nifti1Image(values, AFFINE), path)
+    image = nibabel.Nifti1Image(values, AFFINE)
+    image.header["descrip"] = b"ADC"
+    nibabel.save(image, path)
 
 
 @pytest.fixture
