@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pipelines.cohort.admission import Opened
+from pipelines.cohort.admission import Opened, Waiting
 from pipelines.cohort.axes import axes_to_json, fitted_axes, projected
+from pipelines.cohort.bids import ENDINGS, stem
 from pipelines.cohort.examples import IMAGES, AnyImages, Files, Labels, open_source
 from pipelines.cohort.features import Features, Moments, moments, normalized_by, to_json
 from pipelines.cohort.labels import GlandMask
@@ -87,9 +88,10 @@ def read_cohort(
     """
     opened = open_source(source, labels, images, gland, target, classes)
     names = {found.patient: pseudonym(key, found.patient) for found in opened.waiting if found.patient}
-    out = _named_by(exclude, names)
+    called = _called(opened.waiting, key)
+    out = _named_by(exclude, called)
     # With the names as given: which of them are here must not change how the others are divided.
-    held = {*map(normalized, test), *_named_by(test, names)}
+    held = {*map(normalized, test), *_named_by(test, called)}
     # In the order in which they are kept, which does not depend on that of the files.
     ordered = sorted(opened.waiting, key=lambda found: (names.get(found.patient, ""), natural(found.study)))
     waiting = [found for found in ordered if found.patient not in out]
@@ -107,8 +109,8 @@ def read_cohort(
     facts: dict[str, Json] = {
         **_found(opened, taken, rejected),
         "excluded": len(opened.waiting) - len(waiting),
-        "unmatched_exclusions": len(exclude) - _matched(exclude, names),
-        "unmatched_tests": len(test) - _matched(test, names),
+        "unmatched_exclusions": len(exclude) - _matched(exclude, called),
+        "unmatched_tests": len(test) - _matched(test, called),
         **of_source,
         **_counts(cohort),
     }
@@ -151,14 +153,29 @@ def _of_source(part: Part | None, done: Divided, studies: int, independent: bool
     return {"source_studies": studies} | ({} if independent else {"dealing": dealing_code(part, done)})
 
 
-def _named_by(wanted: tuple[str, ...], names: Mapping[str, str]) -> frozenset[str]:
-    """Identifiers of the patients that are named by identifier or pseudonym."""
+def _called(waiting: Sequence[Waiting], key: bytes) -> dict[str, set[str]]:
+    """Each patient's identifier and pseudonym, and of NIfTI files also the files' names and the pseudonyms of those.
+
+    A list of patients who withdrew may name one as the whole file name, which was his identifier before BIDS names
+    were understood; he must stay out.
+    """
+    called: dict[str, set[str]] = {}
+    for found in waiting:
+        if found.patient:
+            file = found.study.rpartition("/")[2]
+            names = {found.patient, *([normalized(stem(file))] if file.lower().endswith(ENDINGS) else [])} - {""}
+            called.setdefault(found.patient, set()).update(names, (pseudonym(key, name) for name in names))
+    return called
+
+
+def _named_by(wanted: tuple[str, ...], called: Mapping[str, set[str]]) -> frozenset[str]:
+    """Identifiers of the patients that are named by any of what they are called."""
     asked = {normalized(name) for name in wanted}
-    return frozenset(patient for patient, name in names.items() if patient in asked or name in asked)
+    return frozenset(patient for patient, names in called.items() if names & asked)
 
 
-def _matched(wanted: tuple[str, ...], names: Mapping[str, str]) -> int:
-    known = {*names, *names.values()}
+def _matched(wanted: tuple[str, ...], called: Mapping[str, set[str]]) -> int:
+    known = set().union(*called.values())
     return sum(normalized(name) in known for name in wanted)
 
 

@@ -12,9 +12,11 @@ from typing import Any, Literal, TypeAlias
 import nibabel
 import numpy as np
 
+from pipelines.cohort.bids import ENDINGS, SUBJECT, of_file, sidecar, stem
 from pipelines.cohort.frames import Frame, read_frames, text_of
 from pipelines.cohort.index import readable
 from pipelines.cohort.pseudonym import allowed_facts, normalized, scanner
+from pipelines.cohort.quantity import HEADERS, of_headers
 from pipelines.cohort.unusable import Unusable
 from pipelines.discovery.safe import words
 
@@ -35,8 +37,7 @@ KEYWORDS = (
 )
 CLAIMS = (".dcm", ".dicom", ".ima")
 PICTURES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp")
-NIFTI = (".nii.gz", ".nii")
-KNOWN = (*PICTURES, *NIFTI, ".csv", ".tsv", ".json", ".txt", ".yaml", ".yml", ".md", ".xml", ".html", ".pdf", ".zip")
+KNOWN = (*PICTURES, *ENDINGS, ".csv", ".tsv", ".json", ".txt", ".yaml", ".yml", ".md", ".xml", ".html", ".pdf", ".zip")
 LAST_WORD = re.compile(r"^(.+)([_.-])([A-Za-z][A-Za-z0-9]*)$")
 MOST_VALUES = 10  # an image with more different values is no mask
 
@@ -62,12 +63,16 @@ class Series:
 
 @dataclass(frozen=True)
 class Nifti:
-    """One NIfTI file. word: the last word of its name, where files of one folder share such words (`adc`)."""
+    """One NIfTI file. word: the last word of its name, where files of one folder share such words (`adc`). ending: of
+    its name, with that word. bids: whether its name says its patient by the rules of BIDS.
+    """
 
     path: Path
     patient: str
     what: What
     word: str
+    ending: str
+    bids: bool
 
 
 def dicom_series(paths: Iterable[Path]) -> tuple[list[Series], int]:
@@ -79,7 +84,7 @@ def dicom_series(paths: Iterable[Path]) -> tuple[list[Series], int]:
             continue
         try:
             with readable(path.name):
-                read = read_frames(path, KEYWORDS, diffusion=True, seen={})
+                read = read_frames(path, (*KEYWORDS, *HEADERS), diffusion=True, seen={})
         except Unusable:
             unreadable += path.name.lower().endswith(CLAIMS)
             continue
@@ -93,7 +98,7 @@ def nifti_files(paths: Iterable[Path]) -> tuple[list[Nifti], int]:
     """NIfTI files with what they seem to be; and the number of those that cannot be read."""
     folders: dict[Path, list[Path]] = defaultdict(list)
     for path in paths:
-        if path.name.lower().endswith(NIFTI):
+        if path.name.lower().endswith(ENDINGS):
             folders[path.parent].append(path)
     found: list[Nifti] = []
     unreadable = 0
@@ -102,18 +107,16 @@ def nifti_files(paths: Iterable[Path]) -> tuple[list[Nifti], int]:
             what, broken = _what(folder, word, group)
             unreadable += broken
             cut = len(word) + 1 if word else 0
-            found += [Nifti(path, stem(path)[: -cut or None], what, word) for path in group]
+            for path in group:
+                rest = stem(path.name)[: -cut or None]
+                subject = SUBJECT.match(rest)
+                patient = subject[1] if subject else rest
+                found.append(Nifti(path, patient, what, word, path.name[len(rest) :], subject is not None))
     return found, unreadable
 
 
-def stem(path: Path) -> str:
-    """A file's name without .nii, .nii.gz or another ending."""
-    return next((path.name[: -len(end)] for end in NIFTI if path.name.lower().endswith(end)), path.stem)
-
-
 def _is_adc(frame: Frame) -> bool:
-    kind = text_of(frame.values.get("ImageType")).upper().split("\\")
-    return "ADC" in kind or "adc" in words(text_of(frame.values.get("SeriesDescription")))
+    return of_headers(frame.values).adc is True
 
 
 def _series(group: Sequence[Frame]) -> Series:
@@ -152,27 +155,30 @@ def _numbers(value: Any) -> list[float]:
 
 
 def _by_word(files: Sequence[Path]) -> dict[str, list[Path]]:
-    """Files by the last word of their names, where several share it: `P1_adc`, `P2_adc`."""
-    matches = {path: LAST_WORD.match(stem(path)) for path in files}
+    """Files by the last word of their names, where several share it, `P1_adc`, `P2_adc`, or BIDS says what it is."""
+    matches = {path: LAST_WORD.match(stem(path.name)) for path in files}
     counts = Counter(match[3] for match in matches.values() if match)
     groups: dict[str, list[Path]] = defaultdict(list)
     for path, match in matches.items():
-        groups[match[3] if match and counts[match[3]] > 1 else ""].append(path)
+        suffix = match is not None and (counts[match[3]] > 1 or SUBJECT.match(path.name) is not None)
+        groups[match[3] if match and suffix else ""].append(path)
     return groups
 
 
 def _what(folder: Path, word: str, group: Sequence[Path]) -> tuple[What, int]:
     """What a group of files is, by the values of its first readable one; and how many have no readable header."""
-    broken, looked = 0, None
+    broken, looked, adc = 0, None, False
     for path in group:
         try:
             with readable(path.name):
                 image = nibabel.load(path)
                 if looked is None and len(image.shape) in (3, 4):
                     looked = np.unique(np.asarray(image.dataobj))
+                    description = bytes(image.header["descrip"]).rstrip(b"\0").decode("latin-1")
+                    adc = of_file(path, description, sidecar(path)).adc is True
         except Unusable:
             broken += 1
     if looked is not None and len(looked) <= MOST_VALUES and np.array_equal(looked, np.round(looked)):
         return "mask", broken
     names = {*words(word), *words(folder.name)}
-    return ("adc" if "adc" in names else "dwi" if names & {"dwi", "diff", "diffusion"} else "other"), broken
+    return ("adc" if adc else "dwi" if names & {"dwi", "diff", "diffusion"} else "other"), broken

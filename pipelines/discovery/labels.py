@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipelines.cohort.bids import SESSION
 from pipelines.cohort.csvfile import read_csv
 from pipelines.cohort.labels import WHOLE
 from pipelines.discovery.images import Nifti
@@ -99,6 +100,7 @@ def _masks(
         return None
     first = group[0]
     ends = first.path.name[len(first.patient) :]
+    ends = SESSION.sub("_{session}_", ends, count=1) if first.bids else ends
     said = {*words(first.path.parent.name), *words(first.word)}
     return MasksFound(first.path.parent, f"{{patient}}{ends}", names, covered, bool(said & GLAND), bool(said & LESION))
 

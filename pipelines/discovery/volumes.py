@@ -18,6 +18,11 @@ NO_ADC = (
     "no ADC map and no diffusion-weighted series with several b-values was found; say in source which series to take, "
     "as in select: {SeriesDescription: t2}, and in images values: standardized"
 )
+UNSAID = (
+    "nothing says that these files are ADC maps, and without a word they are refused; add to source their unit, as in "
+    "unit: 1e-6 mm2/s, or, if they are something else, to images values: standardized"
+)
+TOLD = "the name of the images' folder holds a patient's name or identifier; rename it"
 NO_LABELS = "no labels were found for these patients: neither a table of 0 and 1 nor a folder of masks names them"
 
 
@@ -104,24 +109,21 @@ def _chosen_files(images: Sequence[Nifti], folder: Path, secrets: Secrets) -> tu
     """The one group of files, or the one that is called ADC; and how a configuration says so."""
     groups: dict[tuple[Path, str, bool], list[Nifti]] = defaultdict(list)
     for each in images:
-        groups[each.path.parent, each.word, each.path.name.lower().endswith(".gz")].append(each)
+        groups[folder if each.bids else each.path.parent, each.word, each.path.name.lower().endswith(".gz")].append(
+            each
+        )
     adc = {key: group for key, group in groups.items() if group[0].what == "adc"}
     left = adc if len(adc) == 1 else groups
     if len(left) != 1:
         text = "the images lie in several folders, or have several endings, and none is called adc alone"
         return list(images), {"kind": "nifti", "folder": str(folder)}, [text]
     (((parent, word, _), chosen),) = left.items()
-    name = chosen[0].path.name
-    ending = name[len(chosen[0].patient) :]
+    ending = chosen[0].ending
     source: dict[str, object] = {"kind": "nifti", "folder": str(parent), "pattern": f"*{ending}"}
-    if word:
+    if word and not all(each.bids for each in chosen):
         source["patient"] = f"^(.+){ending.partition('.')[0]}$"
-    said = (
-        ["the name of the images' folder holds a patient's name or identifier; rename it"]
-        if secrets.tells(parent.name)
-        else []
-    )
-    return chosen, source, said
+    said = [TOLD] if secrets.tells(parent.name) else []
+    return chosen, source, said if adc else [*said, UNSAID]
 
 
 def _labels(

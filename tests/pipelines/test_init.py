@@ -289,3 +289,34 @@ def test_two_endings_in_one_folder_are_a_doubt_and_not_half_a_hospital(tmp_path,
     first.unlink()
     assert main([str(tmp_path / "p")]) == Exit.DATA
     assert "several endings" in " ".join(capsys.readouterr().err.split())
+
+
+def test_bids_subjects_are_patients_and_the_draft_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    draws = np.random.default_rng(0)
+    for subject in range(6):
+        for session in ("ses-01", "ses-02"):
+            folder = tmp_path / "clinic" / f"sub-{subject:02d}" / session
+            folder.mkdir(parents=True)
+            for suffix in ("adc", "T2w", "dwi"):
+                values = draws.uniform(500, 2000, (16, 16, 4)).astype(np.float32)
+                image = nibabel.Nifti1Image(values, np.diag([2.0, 2, 4, 1]))
+                image.to_filename(folder / f"sub-{subject:02d}_{session}_{suffix}.nii.gz")
+    table = "participant_id,cancer\n" + "".join(f"sub-{subject:02d},{subject % 2}\n" for subject in range(6))
+    (tmp_path / "clinic" / "labels.csv").write_text(table)
+    assert drafted(Path("clinic"), capsys, "--out", "my.yaml")[0] == Exit.OK
+    site = load("my.yaml").sites["clinic"]
+    assert (site.source.pattern, site.source.patient) == ("*_adc.nii.gz", None)
+    assert site.labels.patient == "participant_id"
+    assert run_main(["my.yaml", "--check"]) == Exit.OK
+    assert "12" in (tmp_path / "my.yaml").read_text()  # studies of 6 patients
+
+
+def test_files_that_nobody_calls_adc_need_a_word(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clinic").mkdir()
+    for patient in ("A1", "A2", "A3"):
+        values = np.random.default_rng(1).uniform(500, 2000, (8, 8, 4)).astype(np.float32)
+        nibabel.Nifti1Image(values, np.eye(4)).to_filename(tmp_path / "clinic" / f"{patient}.nii.gz")
+    drafted(Path("clinic"), capsys, "--out", "my.yaml")
+    assert "FILL IN: nothing says that these files are ADC maps" in (tmp_path / "my.yaml").read_text()

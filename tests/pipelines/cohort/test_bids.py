@@ -17,6 +17,7 @@ from pipelines.cohort.cohort import read_cohort
 from pipelines.cohort.labels import GlandMask
 from pipelines.cohort.nifti import NiftiSource
 from pipelines.cohort.prepare import Slices
+from pipelines.cohort.pseudonym import normalized, pseudonym
 from pipelines.cohort.studies import index_volumes, open_studies
 from pipelines.cohort.unusable import Unusable
 
@@ -191,3 +192,24 @@ def test_a_units_sidecar_is_followed(tmp_path: Path) -> None:
 
 def test_stems() -> None:
     assert [stem(name) for name in ("a.nii.gz", "a.NII", "a.b.json", ".nii")] == ["a", "a", "a.b", ""]
+
+
+@pytest.mark.parametrize("name", ["sub-01", "sub-01_adc", "SUB-01_adc"])
+@pytest.mark.parametrize("coded", [False, True])
+def test_whoever_withdrew_stays_out_by_his_files_name_too(tmp_path: Path, name: str, coded: bool) -> None:
+    """The whole name of a file was the identifier before BIDS names were understood."""
+    key = b"a secret of 16 b"
+    for subject in ("sub-01", "sub-02"):
+        save(tmp_path / f"{subject}_adc.nii.gz")
+    reading = read_cohort(
+        NiftiSource(folder=str(tmp_path)),
+        None,
+        Slices(size=12),
+        fractions={"train": 1.0, "validation": 0.0, "test": 0.0},
+        seed=0,
+        key=key,
+        exclude=(pseudonym(key, normalized(name)) if coded else name,),
+    )
+    known = normalized(name) in ("sub-01", "sub-01_adc")
+    assert (reading.facts["excluded"], reading.facts["unmatched_exclusions"]) == ((1, 0) if known else (0, 1))
+    assert (pseudonym(key, "sub-01") in reading.cohort.patients) is not known
