@@ -2,8 +2,9 @@
 
 Writes OUT/<pseudonym>/<study>/<series>/<number>-<8 letters>.dcm, where study and series are the new UIDs, the number is
 the instance number, and the letters follow from the new SOP instance UID. The same key gives the same files again: a
-second run writes nothing new. Files that must not leave are listed, with reasons, in a table beside the key. Like the
-key, that table stays in the hospital: it names the input's files. What is printed names no file, no patient, no value.
+second run writes nothing new. Files that must not leave are listed, with reasons, in a table beside the key, and what
+became of each file in another, KEY.accounted.csv. Like the key, both stay in the hospital: they name the input's files.
+What is printed names no file, no patient, no value.
 """
 
 from __future__ import annotations
@@ -19,11 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pydicom
+from pydicom.errors import InvalidDicomError
 from rich.console import Console
 
 from evaluation.csv_text import csv_text
+from pipelines.cohort.accounted import Account, Item, accounted, accounts_csv, in_words
+from pipelines.cohort.contents import kind_of, left_out, read_dataset
 from pipelines.cohort.dicom import SUFFIXES
-from pipelines.cohort.index import folder_problems, walk
+from pipelines.cohort.folder import below, failed, stamped, steady, walked
+from pipelines.cohort.index import folder_problems
+from pipelines.cohort.unusable import Unusable
 from pipelines.exits import Exit
 from pipelines.progress import shown
 from privacy.deidentify import NotDeidentifiable, Profile, Rectangle, as_bytes, deidentify
@@ -37,10 +43,13 @@ LONGEST_NUMBER = 99999
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a file. kind: `written`, `there` (the same bytes were there), `other` (no DICOM), or a reason."""
+    """What became of a file. kind: `written`, `there` (the same bytes were there), `other` (no DICOM), or a reason.
+    item: of `other`, why it is left out.
+    """
 
     kind: str
     detail: str = ""
+    item: Item | None = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -166,21 +175,27 @@ def _run(options: argparse.Namespace, key: bytes, profile: Profile, console: Con
     counts: Counter[str] = Counter()
     refused: list[tuple[str, str, str]] = []
     try:
-        paths = walk(folder)
+        found = walked(folder)
+        paths = found.files
+        accounts = [*accounted(found.left, found.rejected)]
+        refused += [(one.study, one.reason, one.detail) for one in found.rejected]
         with shown("de-identify", console=console) as step:
             for done, path in enumerate(paths):
                 step(done, len(paths))
                 outcome = one(path, out, key, profile)
                 counts[outcome.kind] += 1
-                if outcome.detail:
-                    refused.append((str(path.relative_to(folder.resolve())), outcome.kind, outcome.detail))
+                accounts.append(_account(below(folder.resolve(), path), outcome))
+                if accounts[-1].what == "quarantined":
+                    refused.append((accounts[-1].file, outcome.kind, outcome.detail))
             step(len(paths), len(paths))
         _quarantine(_table(options), refused)
+        _put(Path(f"{options.key}.accounted.csv"), accounts_csv(accounts))
     except OSError as error:
         console.print(f"cannot go on ({_said(error)}); the same command goes on from here", markup=False)
         return int(Exit.DISK)
     told = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
     console.print(f"{len(paths)} files: {told or 'nothing'}", markup=False, highlight=False, soft_wrap=True)
+    console.print(in_words(accounts), markup=False, highlight=False, soft_wrap=True)
     if refused:
         console.print(
             f"{len(refused)} files were refused; the table of them is beside the key or where you named it. It names "
@@ -192,6 +207,13 @@ def _run(options: argparse.Namespace, key: bytes, profile: Profile, console: Con
     return int(Exit.DATA if refused or not counts["written"] + counts["there"] else Exit.OK)
 
 
+def _account(name: str, outcome: Outcome) -> Account:
+    if outcome.item is not None:
+        return Account(name, *accounted([outcome.item], [])[0][1:])
+    used = outcome.kind in ("written", "there")
+    return Account(name, "used" if used else "quarantined", "", "", "", "" if used else outcome.kind, outcome.detail)
+
+
 def one(path: Path, out: Path, key: bytes, profile: Profile) -> Outcome:
     """De-identify one file and write it, if nothing of its identity is left.
 
@@ -200,8 +222,8 @@ def one(path: Path, out: Path, key: bytes, profile: Profile) -> Outcome:
     """
     try:
         original = _read(path)
-        if original is None:
-            return Outcome("other")
+        if isinstance(original, Item):
+            return Outcome("other", item=original)
         cleaned = deidentify(original, key=key, profile=profile)
         data = as_bytes(cleaned)
         kept = profile.keep_device or profile.keep_characteristics or profile.keep_times
@@ -214,29 +236,27 @@ def one(path: Path, out: Path, key: bytes, profile: Profile) -> Outcome:
     return _written(target / _name(cleaned), data)
 
 
-def _read(path: Path) -> pydicom.Dataset | None:
-    """The dataset; None if the file is no DICOM, and does not call itself so."""
-    try:
-        with path.open("rb") as stream:
-            head = stream.read(132)
-    except OSError as error:
-        raise NotDeidentifiable("unreadable", f"The file cannot be opened ({_said(error)}).") from None
-    dicom = head[128:] == b"DICM" or path.suffix.lower() in SUFFIXES
+def _read(path: Path) -> pydicom.Dataset | Item:
+    """The dataset; or why the file is left out, if it is no DICOM and does not call itself so."""
     try:
         with quiet():
-            found = pydicom.dcmread(path, force=True)
-            if "SOPClassUID" in found or head[128:] == b"DICM":
-                return found
-            if dicom:
-                raise NotDeidentifiable("unparsable", "The file has a DICOM name and no DICOM in it. Copy it again.")
-    except NotDeidentifiable:
-        raise
+            return steady({path: stamped(path)}, lambda: read_dataset(path))
+    except InvalidDicomError:
+        if kind_of(path) == "packed_dicom":
+            raise NotDeidentifiable("packed", "It is a DICOM file that was packed. Unpack it: gunzip.") from None
+        if path.suffix.lower() in SUFFIXES:
+            told = "The file has a DICOM name and no DICOM in it. Copy it again."
+            raise NotDeidentifiable("unparsable", told) from None
+        return left_out(path.name, path, "dicom")
+    except Unusable as error:  # it changed while it was read
+        raise NotDeidentifiable(error.reason, error.detail.replace(path.name, "The file")) from None
     except Exception as error:
-        if dicom:
-            raise NotDeidentifiable(
-                "unparsable", f"The file cannot be read ({type(error).__name__}). Export the image again."
-            ) from None
-    return None
+        if isinstance(error, OSError) and error.errno is not None:
+            known = failed("The file", error)
+            raise NotDeidentifiable(known.reason, known.detail) from None
+        raise NotDeidentifiable(
+            "unparsable", f"The file cannot be read ({type(error).__name__}). Export the image again."
+        ) from None
 
 
 def _name(cleaned: pydicom.Dataset) -> str:
@@ -259,8 +279,12 @@ def _written(path: Path, data: bytes) -> Outcome:
 
 
 def _quarantine(path: Path, refused: Sequence[tuple[str, str, str]]) -> None:
+    _put(path, csv_text(("file", "reason", "detail"), refused).encode("utf-8", "surrogateescape"))
+
+
+def _put(path: Path, data: bytes) -> None:
     part = path.with_name(f"{path.name}.part")
-    part.write_bytes(csv_text(("file", "reason", "detail"), refused).encode("utf-8", "surrogateescape"))
+    part.write_bytes(data)
     os.replace(part, path)
 
 

@@ -2,8 +2,9 @@
 
 `python -m pipelines.run ROUTE.yaml`, whose key `models` names the file that a run's stage `route` wrote. Images are
 read as `pipelines.predict` reads them, the models become one network for them, and what it finds is written as
-`predict` writes it: predictions.csv, quarantine.csv and masks. Beside these lie adaptation.json and adaptation.png, how
-it went, and routed.safetensors, with which `predict` serves later patients. All of it stays in the hospital.
+`predict` writes it: predictions.csv, quarantine.csv, accounted.csv and masks. Beside these lie adaptation.json and
+adaptation.png, how it went, and routed.safetensors, with which `predict` serves later patients. All of it stays in the
+hospital.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch import Tensor
 from federation.randomness import derived
 from personalize.adaptation import Adapted
 from personalize.routing_outside import Routing
+from pipelines.cohort.accounted import accounted, as_facts, in_words
 from pipelines.cohort.admission import Admitted, admitted
 from pipelines.cohort.dicom import DicomSource
 from pipelines.cohort.features import Features
@@ -117,15 +119,17 @@ def _done(job: Job, stop: Stop, console: Console, *, as_json: bool) -> int:
     else:
         for name in (ACCOUNT, CURVE, ROUTED):  # of an earlier run
             DiskFolder(out).remove(name)
-    write_tables(out, header(described.kind, described.images, names), lines, refused)
+    accounts = accounted(job.opened.items, refused)
+    write_tables(out, header(described.kind, described.images, names), lines, refused, accounts)
     code = Exit.OK if lines or not refused else Exit.DATA
     positive = sum(line.positive for line in lines)
     told |= {"studies": len(lines), "positive": positive, "quarantined": len(refused), "out": settings.out}
+    told |= as_facts(accounts)
     if as_json:
         print(json.dumps({**told, "exit": int(code)}))  # noqa: T201 - the machine's answer
     else:
         text = said_of(described.kind, _threshold(settings), lines, refused, settings.out)
-        _say(console, f"{settings.how.name}: {words}\n{text}")
+        _say(console, f"{settings.how.name}: {words}\n{text}\n{in_words(accounts, job.opened.of)}")
     return int(code)
 
 

@@ -2,11 +2,12 @@
 
 MODEL is a file of a site's own, runs/<name>/sites/<site>/ready/<method>.safetensors, or the routed.safetensors of a
 hospital outside a federation; it says how images were made when it was trained, so new ones are made alike. FOLDER
-holds DICOM, NIfTI or picture files, or is a CSV file for a model of features. Writes two tables for the hospital's own
-use: predictions.csv, a line for each study, and quarantine.csv, what could not be read and why. Both name patients as
-the files do. A model that segments writes a mask of each study too, into the folder masks: DICOM Segmentation, NIfTI or
-PNG, as the study is; those of DICOM have the patient's name and numbers, as the images have, so all of it stays in the
-hospital.
+holds DICOM, NIfTI or picture files, or is a CSV file for a model of features. Writes three tables for the hospital's
+own use: predictions.csv, a line for each study; quarantine.csv, what could not be read and why, and patients of whom
+nothing was selected; accounted.csv, a line for each file: used, quarantined, not selected or not imaging. They name
+patients as the files do. A model that segments writes a mask of each study too, into the folder masks: DICOM
+Segmentation, NIfTI or PNG, as the study is; those of DICOM have the patient's name and numbers, as the images have, so
+all of it stays in the hospital.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from torch import Tensor
 
 from evaluation.csv_text import csv_text, read_csv_text
 from federation.task import Kind
+from pipelines.cohort.accounted import Account, accounted, accounts_csv, as_facts, in_words, unserved
 from pipelines.cohort.admission import Admitted, Opened, admitted
 from pipelines.cohort.alike import UNITS, source_of
 from pipelines.cohort.dicom import DicomSource
@@ -204,19 +206,28 @@ def _predicted(desk: Desk, opened: Opened, options: argparse.Namespace, console:
                 lines.append(line_of(desk, result, ready.probabilities(x)))
             except Unusable as error:
                 refused.append(Rejected(result.study, error.reason, error.detail))
-    write_tables(desk.out, header(ready.task.kind, ready.images, ready.names), lines, refused)
+    accounts = accounted(opened.items, refused)
+    write_tables(desk.out, header(ready.task.kind, ready.images, ready.names), lines, refused, accounts)
     if options.json:
         positive = sum(line.positive for line in lines)
         told = {"studies": len(lines), "positive": positive, "quarantined": len(refused), "out": options.out}
-        print(json.dumps(told))  # noqa: T201 - the machine's answer
+        print(json.dumps(told | as_facts(accounts)))  # noqa: T201 - the machine's answer
     else:
         said = said_of(ready.task.kind, desk.threshold, lines, refused, options.out)
+        said = f"{said}\n{in_words(accounts, opened.of)}"
         console.print(said, markup=False, highlight=False, soft_wrap=True)
     return int(Exit.OK if lines or not refused else Exit.DATA)
 
 
-def write_tables(out: Path, columns: Sequence[str], lines: Sequence[Line], refused: Sequence[Rejected]) -> None:
-    """Write predictions.csv and quarantine.csv; masks that only an earlier predictions.csv here names go.
+def write_tables(
+    out: Path,
+    columns: Sequence[str],
+    lines: Sequence[Line],
+    refused: Sequence[Rejected],
+    accounts: Sequence[Account],
+) -> None:
+    """Write predictions.csv, quarantine.csv and accounted.csv; masks that only an earlier predictions.csv here names
+    go. Patients of whom nothing was selected are in the quarantine, too.
 
     Raises:
         OSError: the disk.
@@ -224,8 +235,9 @@ def write_tables(out: Path, columns: Sequence[str], lines: Sequence[Line], refus
     folder = DiskFolder(out)
     forget_masks(out, set(_masks_named(out)) - {str(line.cells[-1]) for line in lines})
     # What was left out first: predictions without it would look complete.
-    left_out = [(one.study, one.reason, one.detail) for one in refused]
+    left_out = [(one.study, one.reason, one.detail) for one in (*refused, *unserved(accounts))]
     folder.write("quarantine.csv", _csv(("study", "reason", "detail"), left_out))
+    folder.write("accounted.csv", accounts_csv(accounts))
     folder.write("predictions.csv", _csv(columns, [line.cells for line in lines]))
 
 
@@ -244,7 +256,7 @@ def said_of(kind: Kind, threshold: float, lines: Sequence[Line], refused: Sequen
     found = "with something inside" if masks else f"at or above {threshold:g}"
     return (
         f"{len(lines)} studies {'segmented' if masks else 'scored'}, {positive} {found}; {len(refused)} quarantined.\n"
-        f"{Path(out, 'predictions.csv')}\n{Path(out, 'quarantine.csv')}\n{NOTICE}"
+        f"{Path(out, 'predictions.csv')}\n{Path(out, 'quarantine.csv')}\n{Path(out, 'accounted.csv')}\n{NOTICE}"
     )
 
 

@@ -3,8 +3,9 @@
 TRANSLATOR is a file of a site's own, runs/<name>/sites/<site>/translators/<label>.safetensors; it says how images were
 made when it was trained. FOLDER holds DICOM or NIfTI files and is not changed. OUT gets de-identified files of the same
 geometry, OUT/<pseudonym>/<study>/<series>/ for DICOM, OUT/<pseudonym>/ for NIfTI. The same key gives the same names,
-and what is there already is left alone, so a run that was stopped goes on with the same command. Two tables beside OUT
-name the input's studies and stay in the hospital: OUT.translated.csv and OUT.quarantine.csv.
+and what is there already is left alone, so a run that was stopped goes on with the same command. Three tables beside
+OUT name the input's studies and stay in the hospital: OUT.translated.csv, OUT.quarantine.csv and OUT.accounted.csv, a
+line for each file.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import torch
 from rich.console import Console
 
 from evaluation.csv_text import csv_text, read_csv_text
+from pipelines.cohort.accounted import Account, accounted, accounts_csv, as_facts, in_words, unserved
 from pipelines.cohort.alike import UNITS, source_of
 from pipelines.cohort.dicom import DicomSource
 from pipelines.cohort.index import folder_problems
@@ -196,7 +198,8 @@ def _translated(opened: Opened, options: argparse.Namespace, console: Console, s
                 else:
                     done.append(result)
     finally:
-        _tables(Path(options.out), done, refused)
+        accounts = _accounts(opened, done, refused)
+        _tables(Path(options.out), done, refused, accounts)
     stop.check()
     written = sum(not one.there for one in done)
     told = {
@@ -204,7 +207,7 @@ def _translated(opened: Opened, options: argparse.Namespace, console: Console, s
         "there": len(done) - written,
         "quarantined": len(refused),
         "unselected": opened.unselected,
-        "ignored": opened.ignored,
+        **as_facts(accounts),
         "out": options.out,
     }
     code = Exit.OK if done or not refused else Exit.DATA
@@ -215,10 +218,18 @@ def _translated(opened: Opened, options: argparse.Namespace, console: Console, s
         _say(
             console,
             f"{written} studies translated, {len(done) - written} were there; {len(refused)} quarantined; "
-            f"{opened.unselected} series not asked for, {opened.ignored} files of another format.\n"
-            f"{out}\n{_table(out, 'translated')}\n{_table(out, 'quarantine')}\n{NOTICE}",
+            f"{opened.unselected} series not asked for.\n{out}\n{_table(out, 'translated')}\n"
+            f"{_table(out, 'quarantine')}\n{_table(out, 'accounted')}\n{NOTICE}\n{in_words(accounts)}",
         )
     return int(code)
+
+
+def _accounts(opened: Opened, done: Sequence[Done], refused: Sequence[Rejected]) -> tuple[Account, ...]:
+    """What became of each file; where the run was stopped, some studies had no turn."""
+    turned = {one.waiting.candidate.study for one in done} | {one.study for one in refused}
+    studies = (one.candidate.study for one in opened.waiting)
+    stopped = {one: ("stopped", "The run was stopped before its turn.") for one in studies if one not in turned}
+    return accounted(opened.items, refused, stopped)
 
 
 def _results(opened: Opened, readers: int, stop: Stop) -> Iterator[Done | Rejected]:
@@ -238,8 +249,8 @@ def _results(opened: Opened, readers: int, stop: Stop) -> Iterator[Done | Reject
             pool.shutdown(cancel_futures=True)
 
 
-def _tables(out: Path, done: Sequence[Done], refused: Sequence[Rejected]) -> None:
-    """Write both tables. What earlier runs measured of studies that are still there is kept."""
+def _tables(out: Path, done: Sequence[Done], refused: Sequence[Rejected], accounts: Sequence[Account]) -> None:
+    """Write the three tables. What earlier runs measured of studies that are still there is kept."""
     table = _table(out, "translated")
     lines: dict[str, tuple[object, ...]] = {}
     if table.is_file():
@@ -252,7 +263,9 @@ def _tables(out: Path, done: Sequence[Done], refused: Sequence[Rejected]) -> Non
         if not (one.there and place in lines):
             lines[place] = (one.waiting.candidate.study, place, one.waiting.slices, *told)
     # What was left out first: a folder of translations without it would look complete.
-    _write(_table(out, "quarantine"), ("study", "reason", "detail"), [(r.study, r.reason, r.detail) for r in refused])
+    left_out = [(one.study, one.reason, one.detail) for one in (*refused, *unserved(accounts))]
+    _write(_table(out, "quarantine"), ("study", "reason", "detail"), left_out)
+    _put(_table(out, "accounted"), accounts_csv(accounts))
     _write(table, HEADER, list(lines.values()))
 
 
@@ -261,8 +274,12 @@ def _table(out: Path, name: str) -> Path:
 
 
 def _write(path: Path, header: Sequence[str], lines: Sequence[Sequence[object]]) -> None:
+    _put(path, csv_text(header, sorted(lines, key=str)).encode("utf-8", "surrogateescape"))
+
+
+def _put(path: Path, data: bytes) -> None:
     part = path.with_name(f".{path.name}.part")
-    part.write_bytes(csv_text(header, sorted(lines, key=str)).encode("utf-8", "surrogateescape"))
+    part.write_bytes(data)
     os.replace(part, path)
 
 

@@ -12,11 +12,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.cohort.accounted import Item
 from pipelines.cohort.index import readable
 from pipelines.cohort.study import Array, Rejected
 from pipelines.cohort.unusable import Unusable
@@ -71,18 +72,18 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Opened:
-    """A hospital's files, whose settings are in order. files: how many there are. ignored: of another format.
-    unselected: series, or lines of a table, that the settings did not ask for. unit: of the examples' values. classes:
-    what the values of label maps stand for, 1 = the first; empty where there are no such maps.
+    """A hospital's files, whose settings are in order. items: each of its files, or each line of a table. unselected:
+    series, or lines of a table, that the settings did not ask for. unit: of the examples' values. classes: what the
+    values of label maps stand for, 1 = the first; empty where there are no such maps. of: what the items are.
     """
 
     waiting: tuple[Waiting, ...]
     rejected: tuple[Rejected, ...]
-    files: int
-    ignored: int
+    items: tuple[Item, ...]
     unselected: int
     unit: str
     classes: tuple[str, ...] = ()
+    of: Literal["files", "lines"] = "files"
 
 
 def admitted(waiting: Sequence[Waiting], *, readers: int) -> Iterator[Admitted | Rejected]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pipelines.cohort.accounted import Account, accounted, as_facts
 from pipelines.cohort.admission import Opened, Waiting
 from pipelines.cohort.axes import axes_to_json, fitted_axes, projected
 from pipelines.cohort.bids import ENDINGS, stem
@@ -36,7 +37,8 @@ from privacy.message import Json
 
 class Reading(NamedTuple):
     """What `read_cohort` found. names: pseudonym -> identifier of each patient; it never leaves the hospital.
-    partition: how the source was dealt out, by pseudonym (`partition.written`); None where it was not.
+    partition: how the source was dealt out, by pseudonym (`partition.written`); None where it was not. accounts: what
+    became of each file; it names patients, and never leaves the hospital either.
     """
 
     cohort: Cohort
@@ -44,6 +46,7 @@ class Reading(NamedTuple):
     facts: dict[str, Json]
     names: Mapping[str, str]
     partition: Mapping[str, Json] | None = None
+    accounts: tuple[Account, ...] = ()
 
 
 def read_cohort(
@@ -77,9 +80,9 @@ def read_cohort(
     all that the source names, in its order.
 
     Returns:
-        The cohort; the studies that were not used, with reasons; names; and counts: `files`, `ignored_files`,
-        `unselected_series`, `studies`, `patients`, `images`, `positives`, `splits` (each with `patients`, `images`,
-        `positives`), `rejected_by_reason`, `excluded` studies, `unmatched_exclusions`, `unmatched_tests`, and
+        The cohort; the studies that were not used, with reasons; names; and counts: what became of the files (see
+        `as_facts`), `unselected_series`, `studies`, `patients`, `images`, `positives`, `splits` (each with `patients`,
+        `images`, `positives`), `rejected_by_reason`, `excluded` studies, `unmatched_exclusions`, `unmatched_tests`, and
         `scanners` by vendor and field strength. With a part also `source_studies`, of which `studies` are here, and
         unless `independent`, `dealing` (see `dealing_code`); rejections and exclusions are those of the whole source.
 
@@ -88,8 +91,7 @@ def read_cohort(
     """
     opened = open_source(source, labels, images, gland, target, classes)
     names = {found.patient: pseudonym(key, found.patient) for found in opened.waiting if found.patient}
-    called = _called(opened.waiting, key)
-    out = _named_by(exclude, called)
+    out = _named_by(exclude, called := _called(opened.waiting, key))
     # With the names as given: which of them are here must not change how the others are divided.
     held = {*map(normalized, test), *_named_by(test, called)}
     # In the order in which they are kept, which does not depend on that of the files.
@@ -97,16 +99,18 @@ def read_cohort(
     waiting = [found for found in ordered if found.patient not in out]
     taken, refused, parts = take(waiting, _shape(images), readers, scratch, masks=bool(opened.classes))
     rejected = (*opened.rejected, *refused)
+    positive = _labels(taken)
     how: Mapping[str, Any] = {"seed": seed, "independent": independent, "key": key, "fold": fold}
-    done = divided(_labels(taken), part, fractions=fractions, test=held, **how)
+    done = divided(positive, part, fractions=fractions, test=held, **how)
     said = None if part is None else asdict(part)
     cut = division_code(fractions, test=[*map(normalized, test)], part=said, **how)
     of_source = _of_source(part, done, len(taken), independent)
     taken, parts = (taken, parts) if part is None else kept(taken, parts, done.splits)
     recipe = {"independent": independent, "cut": cut, **_asked(said, target, opened.classes)}
     cohort = replace(_assembled(taken, parts, names, done.splits, opened.unit), recipe=recipe)
+    accounts = accounted(opened.items, rejected, _apart(ordered, out, done.splits if part else None))
     facts: dict[str, Json] = {
-        **_found(opened, taken, rejected),
+        **_found(opened, taken, rejected, accounts),
         "excluded": len(opened.waiting) - len(waiting),
         "unmatched_exclusions": len(exclude) - _matched(exclude, called),
         "unmatched_tests": len(test) - _matched(test, called),
@@ -114,8 +118,23 @@ def read_cohort(
         **_counts(cohort),
     }
     partition = None if part is None else written(part, done, positive, names)
-    named = {names[s.patient]: s.patient for s in taken}
-    return Reading(_scaled(cohort, images, scale), rejected, facts, named, partition)
+    return Reading(_scaled(cohort, images, scale), rejected, facts, _named(taken, names), partition, accounts)
+
+
+def _named(taken: Sequence[Taken], names: Mapping[str, str]) -> dict[str, str]:
+    return {names[study.patient]: study.patient for study in taken}
+
+
+def _apart(
+    ordered: Sequence[Waiting], out: frozenset[str], here: Mapping[str, str] | None
+) -> dict[str, tuple[str, str]]:
+    """Studies that the settings leave out, with the reason: of excluded patients, or dealt out to another site."""
+    excluded, elsewhere = "The settings exclude this patient.", "It was dealt out to another site."
+    told = {one.study: ("excluded", excluded) for one in ordered if one.patient in out}
+    if here is not None:
+        away = [one for one in ordered if one.patient not in here and one.patient not in out]
+        told |= {one.study: ("elsewhere", elsewhere) for one in away}
+    return told
 
 
 def _shape(images: AnyImages) -> tuple[int, ...]:
@@ -128,10 +147,11 @@ def _asked(part: dict[str, Json] | None, target: Target | None, classes: Sequenc
     return {name: value for name, value in said.items() if value}
 
 
-def _found(opened: Opened, taken: Sequence[Taken], rejected: Sequence[Rejected]) -> dict[str, Json]:
+def _found(
+    opened: Opened, taken: Sequence[Taken], rejected: Sequence[Rejected], accounts: Sequence[Account]
+) -> dict[str, Json]:
     return {
-        "files": opened.files,
-        "ignored_files": opened.ignored,
+        **as_facts(accounts),
         "unselected_series": opened.unselected,
         "studies": len(taken),
         "rejected_by_reason": dict(sorted(Counter(study.reason for study in rejected).items())),

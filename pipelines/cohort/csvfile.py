@@ -13,6 +13,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from pipelines.cohort.accounted import Item
+from pipelines.cohort.folder import check_unchanged, stamped
 from pipelines.cohort.study import Rejected
 from pipelines.cohort.unusable import Unusable
 
@@ -41,7 +43,7 @@ def read_lines(
     Raises:
         OSError, ValueError, csv.Error: the file or its header line cannot be read, or is empty, or no line can be read.
     """
-    raw = LINE_ENDS.split(path.read_bytes().removeprefix(MARK))
+    raw = LINE_ENDS.split(_whole(path).removeprefix(MARK))
     sign = SEPARATORS[separator or "comma"]
     if names:
         header = _checked(names)
@@ -55,6 +57,14 @@ def read_lines(
     if (bad := [line for line in lines if isinstance(line, Unusable)]) and len(bad) == len(lines):
         raise ValueError(f"none of its {len(lines)} lines can be read; the first: {bad[0].detail}")
     return header, lines
+
+
+def _whole(path: Path) -> bytes:
+    """A file's bytes. Raises: OSError; Unusable, a ValueError: it changed while it was read, or is no file."""
+    before = {path: stamped(path)} if path.exists() else {}
+    data = path.read_bytes()
+    check_unchanged(before)
+    return data
 
 
 def _line(raw: bytes, sign: str, header: Sequence[str], *, alone: bool) -> Line:
@@ -143,3 +153,16 @@ def refused(lines: Sequence[Mapping[str, str] | Unusable]) -> list[Rejected]:
     """The lines that cannot be read. Whose they are, and whether `where` asks for them, nobody can say."""
     told = [(number, line) for number, line in enumerate(lines, start=1) if isinstance(line, Unusable)]
     return [Rejected(f"line {number}", error.reason, error.detail) for number, error in told]
+
+
+def line_items(lines: Sequence[Line], asked: Sequence[int], where: Mapping[str, Sequence[str]]) -> tuple[Item, ...]:
+    """Each line of a table: a study of its own, or one that `where` leaves out. asked: numbers of the chosen lines."""
+    wanted = {*asked, *(number for number, line in enumerate(lines, start=1) if isinstance(line, Unusable))}
+    detail = f"where asks for other values of {', '.join(where)}."
+    names = [(number, f"line {number}") for number in range(1, len(lines) + 1)]
+    return tuple(
+        Item(name, "part", (name,))
+        if number in wanted
+        else Item(name, "not_selected", reason="line_not_selected", detail=detail)
+        for number, name in names
+    )

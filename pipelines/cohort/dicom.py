@@ -14,14 +14,17 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import pydicom
 from pydicom.datadict import tag_for_keyword
 from pydicom.errors import InvalidDicomError
 
+from pipelines.cohort.accounted import Item
 from pipelines.cohort.adc import Unit
+from pipelines.cohort.contents import kind_of, left_out, read_dataset
+from pipelines.cohort.dicom_items import items_of
 from pipelines.cohort.diffusion import fit_adc
-from pipelines.cohort.frames import Frame, read_frames, text_of
-from pipelines.cohort.index import Candidate, Index, folder_problems, load_all, readable, walk, without_ambiguous
+from pipelines.cohort.folder import Stamp, below, check_unchanged, stamped, steady, walked
+from pipelines.cohort.frames import Frame, read_frames, series_of, text_of
+from pipelines.cohort.index import Candidate, Index, folder_problems, load_all, readable, without_ambiguous
 from pipelines.cohort.pixels import Rectangle, real_values
 from pipelines.cohort.pseudonym import ALLOWED_HEADERS, allowed_facts, normalized
 from pipelines.cohort.quantity import HEADERS, Verdict, check_adc, of_headers, of_series, shown
@@ -110,45 +113,58 @@ def index_dicom(source: DicomSource, *, adc: bool = False) -> Index:
     if problems := dicom_problems(source):
         raise ValueError("; ".join(problems))
     root = Path(source.folder).resolve()
-    paths = walk(root)
+    found = walked(root)
     seen: dict[tuple[object, ...], Any] = {}
-    read = [_frames(path, source, seen) for path in paths]
-    damaged = {path: found for path, found in zip(paths, read, strict=True) if isinstance(found, Unusable)}
-    frames = [frame for found in read if not isinstance(found, Unusable) for frame in found]
-    asked = {_series(frame) for frame in frames if selected(frame, source.select)}
-    chosen = [frame for frame in frames if _series(frame) in asked and _wanted(frame, source.select)]
+    stamps: dict[Path, Stamp] = {}
+    read = {path: _frames(root, path, source, seen, stamps) for path in found.files}
+    damaged = {path: _now(path, stamps, one) for path, one in read.items() if isinstance(one, Unusable)}
+    frames = [frame for one in read.values() if isinstance(one, list) for frame in one]
+    asked = {series_of(frame) for frame in frames if selected(frame, source.select)}
+    chosen = [frame for frame in frames if series_of(frame) in asked and _wanted(frame, source.select)]
     if not chosen and not damaged:
         raise ValueError(_nothing(source, len(frames)))
     series: dict[str, list[Frame]] = {}
     for frame in chosen:
-        series.setdefault(_series(frame), []).append(frame)
+        series.setdefault(series_of(frame), []).append(frame)
     homes = _homes(frames)
     results = [
-        found
+        one
         for group in series.values()
-        for found in _candidates(root, group, _damage(group, homes, damaged), source, adc)
+        for one in _candidates(root, group, _damage(group, homes, damaged), source, stamps, adc)
     ]
-    candidates, ambiguous = without_ambiguous([result for result in results if isinstance(result, Candidate)])
-    rejected = [result for result in results if isinstance(result, Rejected)] + ambiguous
-    rejected += [Rejected(_below(root, path), error.reason, error.detail) for path, error in damaged.items()]
-    unselected = {_series(frame) for frame in frames} - set(series)
-    ignored = sum(found == [] for found in read)
-    return Index(candidates, tuple(rejected), len(paths), ignored, len(unselected))
+    candidates, ambiguous = without_ambiguous([result for result, _ in results if isinstance(result, Candidate)])
+    rejected = [result for result, _ in results if isinstance(result, Rejected)] + ambiguous + list(found.rejected)
+    rejected += [Rejected(below(root, path), error.reason, error.detail) for path, error in damaged.items()]
+    items = (*found.left, *items_of(root, read, results, source.select))
+    return Index(candidates, tuple(rejected), items, len({series_of(frame) for frame in frames} - set(series)))
 
 
-def _frames(path: Path, source: DicomSource, seen: dict[tuple[object, ...], Any]) -> list[Frame] | Unusable:
-    """A file's images; none if it is not a DICOM image and does not claim to be one."""
+def _frames(
+    root: Path, path: Path, source: DicomSource, seen: dict[tuple[object, ...], Any], stamps: dict[Path, Stamp]
+) -> list[Frame] | Item | Unusable:
+    """A file's images; or an item, if it is not a DICOM image and does not claim to be one."""
     try:
         with readable(path.name):
+            stamps[path] = stamped(path)
             keywords = (*IDENTITY, *PLACE, *SHAPE, *HEADERS, *ALLOWED_HEADERS, *source.select)
-            return read_frames(path, keywords, diffusion=source.derive == "adc", seen=seen)
+            frames = read_frames(path, keywords, diffusion=source.derive == "adc", seen=seen)
+            detail = "A DICOMDIR: a table of contents, without an image."
+            return frames or Item(below(root, path), "not_imaging", reason="dicomdir", detail=detail)
     except Unusable as error:
-        foreign = isinstance(error.__cause__, InvalidDicomError) and path.suffix.lower() not in SUFFIXES
-        return [] if foreign else error
+        if not isinstance(error.__cause__, InvalidDicomError):
+            return error
+        if kind_of(path) == "packed_dicom":
+            return Unusable("packed", f"{path.name} is a DICOM file that was packed. Unpack it: gunzip.")
+        return error if path.suffix.lower() in SUFFIXES else left_out(below(root, path), path, "dicom")
 
 
-def _series(frame: Frame) -> str:
-    return str(frame.values["SeriesInstanceUID"])
+def _now(path: Path, stamps: Mapping[Path, Stamp], error: Unusable) -> Unusable:
+    """Why a file cannot be used: that it has changed since, before anything else."""
+    try:
+        check_unchanged({path: stamps[path]} if path in stamps else {})
+    except Unusable as changed:
+        return changed
+    return error
 
 
 def _wanted(frame: Frame, select: Mapping[str, str]) -> bool:
@@ -165,15 +181,11 @@ def _nothing(source: DicomSource, count: int) -> str:
     return f"source.select: none of {count} DICOM images matches select ({', '.join(source.select)}); change it"
 
 
-def _below(root: Path, path: Path) -> str:
-    return path.relative_to(root).as_posix()
-
-
 def _homes(frames: Sequence[Frame]) -> dict[Path, set[str]]:
     """Folder -> the series that lie there."""
     homes: dict[Path, set[str]] = {}
     for frame in frames:
-        homes.setdefault(frame.path.parent, set()).add(_series(frame))
+        homes.setdefault(frame.path.parent, set()).add(series_of(frame))
     return homes
 
 
@@ -186,25 +198,27 @@ def _damage(group: Sequence[Frame], homes: Mapping[Path, set[str]], damaged: Map
 
 
 def _candidates(
-    root: Path, group: Sequence[Frame], damage: str | None, source: DicomSource, adc: bool
-) -> list[Candidate | Rejected]:
-    """One for each stack of a series."""
+    root: Path, group: Sequence[Frame], damage: str | None, source: DicomSource, stamps: Mapping[Path, Stamp], adc: bool
+) -> list[tuple[Candidate | Rejected, Sequence[Frame]]]:
+    """One for each stack of a series, each with the images that it is made of."""
     first = group[0]
     uids = [str(first.values[key]) for key in ("StudyInstanceUID", "SeriesInstanceUID") if key in first.values]
-    home = _below(root, first.path.parent)
+    home = below(root, first.path.parent)
     study = "/".join([*([] if home == "." else [home]), *uids]) or first.path.name
     if damage is not None:
         detail = f"{damage} beside it cannot be read, and is likely one of its slices."
-        return [Rejected(study, "unreadable", detail)]
-    stacks = separated(group)
-    return [
-        _candidate(f"{study}/{name}" if name else study, frames, source, alone=len(stacks) == 1, adc=adc)
-        for name, frames in stacks.items()
-    ]
+        return [(Rejected(study, "unreadable", detail), group)]
+    stacks, found = separated(group), list[tuple[Candidate | Rejected, Sequence[Frame]]]()
+    for name, frames in stacks.items():
+        own = {frame.path: stamps[frame.path] for frame in frames}
+        one = _candidate(f"{study}/{name}" if name else study, frames, source, own, alone=len(stacks) == 1, adc=adc)
+        placed = one.stack if isinstance(one, Candidate) else None
+        found.append((one, frames if placed is None else [frame for volume in placed.volumes for frame in volume]))
+    return found
 
 
 def _candidate(
-    study: str, group: Sequence[Frame], source: DicomSource, *, alone: bool, adc: bool
+    study: str, group: Sequence[Frame], source: DicomSource, own: Mapping[Path, Stamp], *, alone: bool, adc: bool
 ) -> Candidate | Rejected:
     try:
         with readable(study):
@@ -218,10 +232,16 @@ def _candidate(
             if asked:
                 check_adc(of_series(verdicts), declared=source.unit != "auto", seen=shown(values))
             patient = normalized(str(values["PatientID"]))
-            whole = partial(_load, study, patient, placed, source.blank, of_series(verdicts))
+            load = partial(steady, own, partial(_load, study, patient, placed, source.blank, of_series(verdicts)))
             session = str(values["StudyInstanceUID"])
-            return Candidate(patient, study, session, placed.affine, placed.shape, whole, placed)
+            return Candidate(
+                patient, study, session, placed.affine, placed.shape, partial(steady, own, load), placed, own
+            )
     except Unusable as error:
+        try:
+            check_unchanged(own)
+        except Unusable as changed:
+            return Rejected(study, changed.reason, changed.detail)
         return Rejected(study, error.reason, error.detail)
 
 
@@ -248,7 +268,7 @@ def _volumes(placed: Stack, blank: Sequence[Rectangle]) -> tuple[Array, set[str 
             places.setdefault(frame.path, {})[frame.index] = (volume, position)
     for path, wanted in places.items():
         with readable(path.name):
-            planes = real_values(pydicom.dcmread(path), list(wanted), blank)
+            planes = real_values(read_dataset(path), list(wanted), blank)
             for (volume, position), (plane, unit) in zip(wanted.values(), planes, strict=True):
                 if plane.shape != (rows, columns):
                     raise Unusable("mixed_size", f"{path.name} holds pixels of shape {plane.shape}, unlike its header.")

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipelines.cohort.admission import Admitted, Examples, Opened, Waiting, no_masks
-from pipelines.cohort.csvfile import Separator, chosen, read_lines, refused
+from pipelines.cohort.csvfile import Separator, chosen, line_items, read_lines, refused
 from pipelines.cohort.pseudonym import normalized
 from pipelines.cohort.unusable import Unusable
 from privacy.message import Json
@@ -156,7 +156,8 @@ def open_lines(source: TableSource, images: Features, *, labelled: bool = True) 
     broken = refused(everything)
     unselected = len(everything) - len(broken) - len(lines)
     unit = UNITS[images.normalize] if images.components is None else COMPONENTS
-    return Opened(tuple(waiting), tuple(broken), 1, 0, unselected, unit)
+    items = line_items(everything, [number for number, _ in lines], source.where)
+    return Opened(tuple(waiting), tuple(broken), items, unselected, unit, of="lines")
 
 
 def _patient(source: TableSource, number: int, line: Mapping[str, str]) -> str:

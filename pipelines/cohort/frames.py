@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pydicom
 from pydicom.dataset import Dataset
 from pydicom.multival import MultiValue
 from pydicom.sequence import Sequence as Items
@@ -21,6 +20,7 @@ from pydicom.tag import Tag
 from pydicom.uid import MediaStorageDirectoryStorage
 
 from pipelines.cohort.codestream import check_deflated
+from pipelines.cohort.contents import read_dataset
 from pipelines.cohort.diffusion import B_VALUE_TAGS, b_value
 from pipelines.cohort.unusable import Unusable
 
@@ -70,7 +70,7 @@ def read_frames(
     check_deflated(path)
     counts = [Tag(group, tag) for _, group, low in SLICE_COUNTS.values() for tag in (0x10, 0x1000 + low)]
     tags = [*keywords, SHARED, OWN, *counts, *(B_VALUE_TAGS if diffusion else ())]
-    dataset = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=tags)
+    dataset = read_dataset(path, stop_before_pixels=True, specific_tags=tags)
     if dataset.file_meta.get("MediaStorageSOPClassUID") == MediaStorageDirectoryStorage:
         return []
     found = {keyword: value for keyword in keywords if not _empty(value := dataset.get(keyword))}
@@ -94,6 +94,11 @@ def read_frames(
         b = _frame_b(dataset, shared, own) if diffusion else None
         frames.append(Frame(path, syntax, known.new_child(_flat(own, wanted)), index, len(groups), b, slices))
     return frames
+
+
+def series_of(frame: Frame) -> str:
+    """Its SeriesInstanceUID, without which no image is read."""
+    return str(frame.values["SeriesInstanceUID"])
 
 
 def text_of(value: object) -> str:

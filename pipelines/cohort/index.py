@@ -6,13 +6,13 @@ loaded by itself, once, so that a large cohort is never in memory as a whole and
 
 from __future__ import annotations
 
-import os
-import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipelines.cohort.accounted import Item
+from pipelines.cohort.folder import Stamp, failed
 from pipelines.cohort.geometry import same_grid
 from pipelines.cohort.stacks import Stack
 from pipelines.cohort.study import Affine, Rejected, Study
@@ -25,7 +25,8 @@ class Candidate:
     """A study whose headers are in order. `load` reads its values and raises `Unusable` when they are not.
 
     session: what tells two visits of one patient apart (StudyInstanceUID in DICOM). affine, shape: its grid, RAS mm.
-    stack: its images in their places, where it is of DICOM files.
+    stack: its images in their places, where it is of DICOM files. files: those it is made of, as they were when their
+    headers were read; `load` refuses them once they have changed.
     """
 
     patient: str
@@ -35,41 +36,17 @@ class Candidate:
     shape: tuple[int, ...]
     load: Callable[[], Study]
     stack: Stack | None = None
+    files: Mapping[Path, Stamp] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Index:
-    """files: regular files below the folder. ignored: those of another format. unselected: series not asked for."""
+    """items: what lies below the folder, each file once. unselected: series not asked for."""
 
     candidates: tuple[Candidate, ...]
     rejected: tuple[Rejected, ...]
-    files: int
-    ignored: int
+    items: tuple[Item, ...]
     unselected: int
-
-
-def walk(folder: Path) -> list[Path]:
-    """All regular files below `folder`, sorted by name, each once; a link is followed only to a file inside it.
-
-    Hidden files and folders (names that begin with a dot) are not data: they are version control's and file managers'.
-    """
-    root = folder.resolve()
-    found: dict[Path, Path] = {}
-    for parent, folders, names in os.walk(root, followlinks=False):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(name for name in names if not name.startswith(".")):
-            path = Path(parent, name)
-            real = path.resolve() if path.is_symlink() else path
-            if real.is_relative_to(root) and _regular(real) and (real not in found or real == path):
-                found[real] = path
-    return sorted(found.values())
-
-
-def _regular(path: Path) -> bool:
-    try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:
-        return False
 
 
 def folder_problems(name: str, folder: str) -> list[str]:
@@ -121,7 +98,8 @@ def load_all(index: Index) -> tuple[list[Study], list[Rejected]]:
 
 @contextmanager
 def readable(what: str) -> Iterator[None]:
-    """The door of a file format: any error inside becomes `Unusable` (`unreadable`), and warnings stay unprinted.
+    """The door of a file format: any error inside becomes `Unusable` (`unreadable`; or `vanished` or `no_permission`,
+    where the system does not give the file), and warnings stay unprinted.
 
     Parsers of damaged files fail in every way there is, and their warnings may quote a patient's header.
     """
@@ -131,6 +109,8 @@ def readable(what: str) -> Iterator[None]:
     except Unusable:
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the system, and not of a decoder
+            raise failed(what, error) from error
         raise Unusable(
             "unreadable", f"{what} cannot be read ({type(error).__name__}: {error}). Copy or export it again."
         ) from error

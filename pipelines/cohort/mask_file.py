@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pipelines.cohort.contents import HEAD, is_dicom
 from pipelines.cohort.dicom import SUFFIXES
 from pipelines.cohort.nifti import read_volume
 from pipelines.cohort.study import Volume
 from pipelines.segmented.dicom_seg import read_seg
-
-PREAMBLE, MARK = 128, b"DICM"
 
 
 def read_mask(path: Path, segment: str | None = None) -> Volume:
@@ -22,7 +21,7 @@ def read_mask(path: Path, segment: str | None = None) -> Volume:
         OSError: the file is gone.
     """
     with path.open("rb") as file:
-        named = file.read(PREAMBLE + len(MARK))[PREAMBLE:] == MARK
+        named = is_dicom(file.read(HEAD))
     if named or path.suffix.lower() in SUFFIXES:
         return read_seg(path, None if segment is None else (segment,))
     return read_volume(path)

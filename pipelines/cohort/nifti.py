@@ -13,6 +13,7 @@ import io
 import logging
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,10 +23,13 @@ import nibabel
 import numpy as np
 from nibabel.arrayproxy import ArrayProxy
 
+from pipelines.cohort.accounted import Item
 from pipelines.cohort.adc import Unit, factor
-from pipelines.cohort.bids import ENDINGS, of_file, sidecar, whose
+from pipelines.cohort.bids import ENDINGS, of_file, sidecar, stem, whose
+from pipelines.cohort.contents import left_out
+from pipelines.cohort.folder import below, stamped, steady, walk, walked
 from pipelines.cohort.geometry import corner_distance, invertible, spacing_of
-from pipelines.cohort.index import Candidate, Index, folder_problems, load_all, readable, walk, without_ambiguous
+from pipelines.cohort.index import Candidate, Index, folder_problems, load_all, readable, without_ambiguous
 from pipelines.cohort.pseudonym import normalized
 from pipelines.cohort.quantity import check_adc
 from pipelines.cohort.study import Affine, Array, Rejected, Study, Volume
@@ -73,12 +77,14 @@ class NiftiSource:
 
 def nifti_problems(source: NiftiSource) -> list[str]:
     """What is wrong with the settings: the folder is missing, or no file's name matches."""
-    problems = folder_problems("source.folder", source.folder)
-    if not problems and not _matching(source, walk(Path(source.folder))):
-        problems.append(
-            f"source.pattern: no file below {source.folder!r} matches {source.pattern!r}; change the pattern"
-        )
-    return problems
+    if problems := folder_problems("source.folder", source.folder):
+        return problems
+    files = walk(Path(source.folder))
+    if _matching(source, files):
+        return []
+    others = sum(path.name.lower().endswith(SUFFIXES) for path in files)
+    told = f"; {others} NIfTI files have other names (.nii.gz is not .nii)" if others else ""
+    return [f"source.pattern: no file below {source.folder!r} matches {source.pattern!r}{told}; change the pattern"]
 
 
 def read_nifti(source: NiftiSource) -> tuple[list[Study], list[Rejected]]:
@@ -104,12 +110,17 @@ def index_nifti(source: NiftiSource, *, adc: bool = False) -> Index:
     if problems := nifti_problems(source):
         raise ValueError("; ".join(problems))
     root = Path(source.folder).resolve()
-    paths = walk(root)
-    matching = _matching(source, paths)
+    found = walked(root)
+    matching = _matching(source, found.files)
+    known = set(matching)
     results = [_candidate(source, root, path, adc) for path in matching]
     candidates, ambiguous = without_ambiguous([result for result in results if isinstance(result, Candidate)])
     rejected = [result for result in results if isinstance(result, Rejected)]
-    return Index(candidates, (*rejected, *ambiguous), len(paths), len(paths) - len(matching), 0)
+    parts = [
+        Item(one.study, "part", (one.study,), one.patient if isinstance(one, Candidate) else "") for one in results
+    ]
+    items = (*found.left, *parts, *(_unmatched(source, root, path) for path in found.files if path not in known))
+    return Index(candidates, (*rejected, *ambiguous, *found.rejected), items, 0)
 
 
 def read_volume(path: Path) -> Volume:
@@ -132,8 +143,20 @@ def placed(header: nibabel.Nifti1Header) -> tuple[Affine, tuple[int, ...]]:
     return _affine(header), tuple(header.get_data_shape()[:3])
 
 
-def _matching(source: NiftiSource, paths: list[Path]) -> list[Path]:
+def _matching(source: NiftiSource, paths: Sequence[Path]) -> list[Path]:
     return [path for path in paths if fnmatch.fnmatchcase(path.name, source.pattern)]
+
+
+def _unmatched(source: NiftiSource, root: Path, path: Path) -> Item:
+    """A file whose name the pattern does not fit."""
+    name = below(root, path)
+    if not path.name.lower().endswith(ENDINGS):
+        return left_out(name, path, "nifti")
+    detail = f"The pattern {source.pattern!r} does not fit its name. Change the pattern, if it is meant."
+    patient = normalized(whose(name, source.patient)[0] or "")
+    # Without an expression or a subject of BIDS the name as a whole would be a patient, which here it is not.
+    patient = "" if source.patient is None and patient == normalized(stem(path.name)) else patient
+    return Item(name, "not_selected", (), patient, path.name, "name_not_selected", detail)
 
 
 def _candidate(source: NiftiSource, root: Path, path: Path, adc: bool) -> Candidate | Rejected:
@@ -143,6 +166,7 @@ def _candidate(source: NiftiSource, root: Path, path: Path, adc: bool) -> Candid
         if not normalized(patient or ""):
             raise Unusable("no_patient", f"{path.name} has no patient by the expression {source.patient!r}. Rename it.")
         with readable(path.name):
+            own = {path: stamped(path)}
             header = _header(_unpacked(path, LONGEST_HEADER, whole=False))
             beside = sidecar(path) if adc else {}
             verdict = of_file(path, _description(header), beside)
@@ -152,7 +176,7 @@ def _candidate(source: NiftiSource, root: Path, path: Path, adc: bool) -> Candid
             affine, shape = placed(header)
         patient = normalized(patient or "")
         load = partial(_load, path, patient, study, str(beside.get("Units", "")), verdict.said)
-        return Candidate(patient, study, session, affine, shape, load)
+        return Candidate(patient, study, session, affine, shape, partial(steady, own, load), None, own)
     except Unusable as error:
         return Rejected(study, error.reason, error.detail)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,10 +12,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from pipelines.cohort.accounted import Item
 from pipelines.cohort.admission import Admitted, Examples, Opened, Waiting, no_masks, tried
-from pipelines.cohort.csvfile import chosen, read_lines, refused
-from pipelines.cohort.index import folder_problems, walk
+from pipelines.cohort.csvfile import Line, chosen, read_lines, refused
+from pipelines.cohort.folder import Stamp, Walk, below, stamped, steady, walked
+from pipelines.cohort.index import folder_problems
 from pipelines.cohort.labels import WHOLE
+from pipelines.cohort.picture_items import Tabled, listed_items
 from pipelines.cohort.picture_masks import SUFFIXES, Maps, PictureMasks, map_name, open_maps
 from pipelines.cohort.picture_pixels import Pictures as Pictures
 from pipelines.cohort.picture_pixels import read_pair
@@ -68,13 +71,16 @@ class PictureSource:
 
 
 class Entry(NamedTuple):
-    """A picture that is asked for. name: what names it, and its mask. label: None = as its mask says."""
+    """A picture that is asked for. name: what names it, and its mask. label: None = as its mask says. stamp: of the
+    file as it was found; None = there was none.
+    """
 
     study: str
     patient: str
     label: int | None
     name: str
     path: Path
+    stamp: Stamp | None = None
 
 
 class Listed(NamedTuple):
@@ -82,8 +88,7 @@ class Listed(NamedTuple):
 
     entries: list[Entry]
     rejected: list[Rejected]
-    files: int
-    ignored: int
+    items: tuple[Item, ...]
     unselected: int
 
 
@@ -118,7 +123,7 @@ def open_pictures(
         problems.append("classes: missing; say in which order the label maps' classes are learnt, alike at all sites")
     listed = None
     if source.table is not None:
-        listed = tried(problems, lambda: _of_table(source, root))
+        listed = tried(problems, lambda: _of_table(source, root, maps))
     elif maps is not None and root.is_dir():
         listed = tried(problems, lambda: _of_folder(root, maps))
     if listed is None or problems:
@@ -128,7 +133,7 @@ def open_pictures(
         Waiting(one.patient, one.study, partial(_admit, one, root, images, maps, shared)) for one in listed.entries
     )
     seen = maps.classes if maps else ()
-    return Opened(waiting, tuple(listed.rejected), listed.files, listed.ignored, listed.unselected, UNIT, seen)
+    return Opened(waiting, tuple(listed.rejected), listed.items, listed.unselected, UNIT, seen)
 
 
 def loose_pictures(folder: str, images: Pictures) -> Opened:
@@ -145,10 +150,10 @@ def loose_pictures(folder: str, images: Pictures) -> Opened:
     root = Path(folder).resolve()
     listed = _of_folder(root, None)
     waiting = [Waiting(one.patient, one.study, partial(_admit, one, root, images, None)) for one in listed.entries]
-    return Opened(tuple(waiting), (), listed.files, listed.ignored, 0, UNIT)
+    return Opened(tuple(waiting), tuple(listed.rejected), listed.items, 0, UNIT)
 
 
-def _of_table(source: PictureSource, root: Path) -> Listed:
+def _of_table(source: PictureSource, root: Path, maps: Maps | None) -> Listed:
     try:
         header, everything = read_lines(Path(source.table or ""))
         lines = chosen(everything, source.where)
@@ -170,21 +175,50 @@ def _of_table(source: PictureSource, root: Path) -> Listed:
             rejected.append(Rejected(study, error.reason, error.detail))
             continue
         path = root / source.pattern.replace("{image}", line[source.image])
-        entries.append(Entry(study, patient, label, line[source.image], path))
-    return Listed(entries, rejected, seen, 0, len(everything) - seen)
+        entries.append(Entry(study, patient, label, line[source.image], path, _stamp(path)))
+    found = walked(root) if root.is_dir() else Walk((), (), ())
+    items = listed_items(root, found, _tabled(source, everything, dict(lines)), maps)
+    return Listed(entries, [*rejected, *found.rejected], items, len(everything) - seen)
+
+
+def _tabled(source: PictureSource, everything: Sequence[Line], chosen: Mapping[int, Mapping[str, str]]) -> list[Tabled]:
+    """Every line of the table, chosen or not, and the picture that it names."""
+    told = []
+    for number, line in enumerate(everything, start=1):
+        if isinstance(line, Unusable):
+            told.append(Tabled(f"line {number}", True, None, "", ""))
+        else:
+            name = line.get(source.image, "")
+            patient = normalized(line.get(source.patient, ""))
+            file = source.pattern.replace("{image}", name)
+            told.append(Tabled(f"line {number}: {name}", number in chosen, file, name, patient))
+    return told
+
+
+def _stamp(path: Path) -> Stamp | None:
+    try:
+        return stamped(path)
+    except Unusable:
+        return None
 
 
 def _of_folder(root: Path, maps: Maps | None) -> Listed:
     """Every picture below a folder but those that are masks of others. Raises: ValueError: there is none."""
-    paths = walk(root)
-    found = {path.relative_to(root).as_posix(): path for path in paths if path.suffix.lower() in SUFFIXES}
+    walk = walked(root)
+    found = {below(root, path): path for path in walk.files if path.suffix.lower() in SUFFIXES}
     masks = {(maps.folder / map_name(maps.pattern, name)).resolve() for name in found} if maps else set()
     pictures = {name: path for name, path in found.items() if path.resolve() not in masks}
     if not pictures:
         raise ValueError(f"folder: no picture ({', '.join(SUFFIXES)}) below {str(root)!r}; give another folder")
     label = None if maps else 0
-    entries = [Entry(name, normalized(name) if maps else name, label, name, path) for name, path in pictures.items()]
-    return Listed(entries, [], len(paths), len(paths) - len(pictures), 0)
+    entries = [
+        Entry(name, normalized(name) if maps else name, label, name, path, _stamp(path))
+        for name, path in pictures.items()
+    ]
+    items = listed_items(
+        root, walk, [Tabled(one.study, True, one.name, one.name, one.patient) for one in entries], maps
+    )
+    return Listed(entries, list(walk.rejected), items, 0)
 
 
 def _checked(source: PictureSource, line: Mapping[str, str], named: Mapping[str, int]) -> tuple[str, int | None]:
@@ -203,6 +237,13 @@ def _checked(source: PictureSource, line: Mapping[str, str], named: Mapping[str,
 def _admit(
     one: Entry, root: Path, images: Pictures, maps: Maps | None, shared: Mapping[str, int] | None = None
 ) -> Admitted:
+    path = one.path
+    if one.stamp is not None:
+        return steady({path: one.stamp}, lambda: _read(one, root, images, maps, shared))
+    raise Unusable("no_picture", f"there is no file {path.name!r} for it below the folder. Add it, or drop its line.")
+
+
+def _read(one: Entry, root: Path, images: Pictures, maps: Maps | None, shared: Mapping[str, int] | None) -> Admitted:
     path, none = one.path, no_masks(1)
     if not path.resolve().is_relative_to(root) or not path.is_file():
         raise Unusable(

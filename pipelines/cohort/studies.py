@@ -79,7 +79,7 @@ def open_studies(
     sessions = Counter(patient for patient, _ in {(found.patient, found.session) for found in index.candidates})
     desk = Desk(source, labels, images, known, glands, visits, sessions, target)
     waiting = tuple(Waiting(one.patient, one.study, partial(_admit, one, desk)) for one in index.candidates)
-    return Opened(waiting, index.rejected, index.files, index.ignored, index.unselected, UNITS[images.values])
+    return Opened(waiting, index.rejected, index.items, index.unselected, UNITS[images.values])
 
 
 def index_volumes(source: Source, *, adc: bool) -> Index:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pipelines.cohort.examples import Files, Labels
 from pipelines.cohort.features import TableSource
-from pipelines.cohort.index import walk
+from pipelines.cohort.folder import walk
 from pipelines.cohort.labels import GlandMask, MaskLabels, TableLabels
 from pipelines.cohort.picture import PictureSource, picture_names
 from pipelines.cohort.picture_masks import map_name
@@ -26,7 +26,10 @@ def survey(source: Files, labels: Labels | None, gland: GlandMask | None = None)
     """
     digest, files, size = hashlib.sha256(), 0, 0
     for role, name, path in _inputs(source, labels, gland):
-        found = path.stat()
+        try:
+            found = path.stat()
+        except OSError:  # gone since the folder was listed; when it is read, it is not there
+            continue
         digest.update(f"{role}\0{name}\0{found.st_size}\0{found.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
         files, size = files + 1, size + found.st_size
     return {"files": files, "bytes": size, "digest": digest.hexdigest()}

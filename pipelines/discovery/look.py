@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from pipelines.cohort.index import walk
+from pipelines.cohort.folder import walk
 from pipelines.discovery.found import Found
 from pipelines.discovery.images import PICTURES, dicom_series, nifti_files
 from pipelines.discovery.pictures import pictures

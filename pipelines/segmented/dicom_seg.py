@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pydicom
 from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 from pydicom.pixels import iter_pixels
 from pydicom.uid import UID, SegmentationStorage
 
 from pipelines.cohort.codestream import check_codestream, check_deflated
+from pipelines.cohort.contents import read_dataset
 from pipelines.cohort.frames import Frame, read_frames
 from pipelines.cohort.index import readable
 from pipelines.cohort.pixels import DECODERS
@@ -60,7 +60,7 @@ def read_seg(path: Path, names: Sequence[str] | None = None, *, threshold: float
     """
     with readable(path.name):
         check_deflated(path)
-        dataset = pydicom.dcmread(path)
+        dataset = read_dataset(path)
         kind = _kind(dataset, path.name)
         segments = _segments(dataset, names)
         frames = _frames(path, kind)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.cohort.dicom import DicomSource
+from pipelines.cohort.folder import steady
 from pipelines.cohort.index import Candidate
 from pipelines.cohort.labels import GlandMask, Masks, find_mask, open_masks
 from pipelines.cohort.nifti import SUFFIXES, NiftiSource, read_volume
@@ -113,7 +114,8 @@ def write_masked(study: str, probabilities: Array, position: NDArray[np.float32]
         mask = found.values.astype(np.uint8)
         each = abs(float(np.linalg.det(found.affine[:3, :3]))) / CUBIC_MM
         if candidate.stack is not None:
-            data, name = seg_bytes(found, candidate.stack, masking.names, masking.maker), _series_name(study)
+            stack, name = candidate.stack, _series_name(study)
+            data = steady(candidate.files, lambda: seg_bytes(found, stack, masking.names, masking.maker))
         else:
             name = study if study.lower().endswith(SUFFIXES) else f"{study}.nii.gz"
             data = mask_bytes(mask, found.affine, packed=name.lower().endswith(".gz"))

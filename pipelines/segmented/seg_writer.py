@@ -17,13 +17,13 @@ from typing import Any
 
 import highdicom
 import numpy as np
-import pydicom
 from highdicom.coding_schemes import CodingSchemeIdentificationItem
 from highdicom.seg import Segmentation, SegmentDescription
 from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes
 
+from pipelines.cohort.contents import read_dataset
 from pipelines.cohort.frames import Frame
 from pipelines.cohort.geometry import same_grid, spacing_of
 from pipelines.cohort.index import readable
@@ -101,7 +101,7 @@ def _checked(mask: Volume, images: Stack, classes: Sequence[str]) -> NDArray[np.
 
 def _sources(frames: Sequence[Frame]) -> list[Dataset]:
     """The headers of the files, in the order of their slices; one enhanced file once."""
-    sources = [pydicom.dcmread(path, stop_before_pixels=True) for path in dict.fromkeys(one.path for one in frames)]
+    sources = [read_dataset(path, stop_before_pixels=True) for path in dict.fromkeys(one.path for one in frames)]
     if len(sources) > 1 and len(sources) != len(frames):
         raise Unusable(
             "several_files", f"{len(frames)} slices lie in {len(sources)} multi-frame files; one is needed. Export so."

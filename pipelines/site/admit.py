@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 from federation.conversation import newest, remembered, stored_reply
 from federation.participant import CHECKPOINTS, checkpoint
+from pipelines.cohort.accounted import unserved
 from pipelines.cohort.cohort import Cohort, Reading, read_cohort, training_moments
 from pipelines.cohort.examples import IMAGES
 from pipelines.cohort.features import Moments
@@ -20,7 +21,7 @@ from pipelines.site.files import files_of, settings_of
 from pipelines.site.hospital import COHORT, SPLITS, Done, Hospital, keyed, read_cohort_file, write_cohort_file
 from pipelines.site.learn import TARGET
 from pipelines.site.limits import one_cohort
-from pipelines.site.quarantine import Quarantine, quarantined, remember
+from pipelines.site.quarantine import Quarantine, quarantined, remember, write_accounts
 from pipelines.store import DiskFolder, short
 from privacy.events import NON_PRIVATE, NOTHING, describe
 from privacy.gate import Refused
@@ -38,17 +39,19 @@ def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     Returns:
         Counts by split and by reason of rejection; the name of the cohort and its digest, `sha256`, both keyed; and
         `cut`, a keyed name of the division. The studies that were rejected, with the reason of each, are written to
-        `rejected.json` beside it and stay here, as does `partition.json`, which patients of a source that is dealt out
-        this hospital has.
+        `rejected.json` beside it and stay here; so do `partition.json`, which patients of a source that is dealt out
+        this hospital has, and `accounted.csv` in the hospital's own folder, what became of each file.
     """
     settings = settings_of(hospital)
     one_cohort(hospital, dict(message.facts))
     read = _read(hospital, message)
     cohort, facts = read.cohort, read.facts
-    remember(hospital, read.rejected, read.names)
+    rejected = (*read.rejected, *unserved(read.accounts))
+    remember(hospital, rejected, read.names)
+    write_accounts(hospital, read.accounts)
     code = write_cohort_file(hospital.root / "cohorts", cohort, hospital.key())
     folder = DiskFolder(hospital.cohort_folder(short(code)))
-    folder.write(REJECTED, json.dumps([q._asdict() for q in quarantined(hospital, read.rejected)], indent=1).encode())
+    folder.write(REJECTED, json.dumps([q._asdict() for q in quarantined(hospital, rejected)], indent=1).encode())
     folder.write(SPLIT, json.dumps(split_of(cohort), indent=1).encode())
     if read.partition is not None:
         folder.write(PARTITION, json.dumps(read.partition, indent=1).encode())

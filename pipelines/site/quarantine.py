@@ -11,12 +11,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from pipelines.cohort.accounted import Account, accounts_csv
 from pipelines.cohort.pseudonym import pseudonym
 from pipelines.cohort.study import Rejected
 from pipelines.site.hospital import Hospital
 from pipelines.store import DiskFolder
 
-LINKAGE = "linkage.json"
+LINKAGE, ACCOUNTS = "linkage.json", "accounted.csv"
 
 MEANING: Mapping[str, str] = {
     "ambiguous": "several images of one visit lie on the same grid; narrow the selection, or remove all but one",
@@ -60,6 +61,8 @@ MEANING: Mapping[str, str] = {
     "no_picture": "the table names a picture that is not there; add it, or drop the line",
     "no_signal": "all values are equal; check that the export is whole",
     "non_orthogonal": "the header's directions are not at right angles; export it again",
+    "no_permission": "the file may not be read by this user; give read permission",
+    "nothing_selected": "a patient of whom no image is selected; check the selection, or ask for the series",
     "not_a_number": "a feature is not a number; correct the table",
     "not_adc": "nothing says that it is an ADC map, or its header says that it is not; narrow the selection, or state "
     "the unit in the settings",
@@ -67,9 +70,11 @@ MEANING: Mapping[str, str] = {
     "not_axial": "not an axial series; send the axial one",
     "not_collinear": "slices do not lie on a straight line; send one acquisition per series",
     "not_finite": "values are NaN or infinite; set them to 0 in the export",
+    "packed": "a packed DICOM file; unpack it",
     "several_frames": "an animation, or several pages; one picture is needed",
     "several_volumes": "several images at each position; narrow the selection down to one",
     "single_slice": "one slice only; send the whole series",
+    "still_written": "the file changed while it was read; let the transfer end, then run again",
     "too_large": "larger than anything that is read; check the header",
     "transfer_syntax": "compressed in a way that cannot be read here; export it uncompressed",
     "unit_contradiction": "the settings and the header name different units; correct the settings",
@@ -78,6 +83,7 @@ MEANING: Mapping[str, str] = {
     "unknown_category": "a category that the settings' vocabulary does not have; correct the table or the settings",
     "unreadable": "the file, or the line, is damaged; copy or export it again",
     "value_type": "values of a type that is not read; convert to numbers",
+    "vanished": "the file was there and is gone; let the transfer end, then run again",
 }
 
 
@@ -114,6 +120,11 @@ def remember(hospital: Hospital, rejected: Sequence[Rejected], patients: Mapping
     }
     if merged != known:
         folder.write(LINKAGE, json.dumps(merged, indent=1, sort_keys=True).encode())
+
+
+def write_accounts(hospital: Hospital, accounts: Sequence[Account]) -> None:
+    """Write what became of each file, beside the linkage and as secret as that; that of an earlier reading goes."""
+    DiskFolder(hospital.root).write(ACCOUNTS, accounts_csv(accounts))
 
 
 def linkage(hospital: Hospital) -> dict[str, dict[str, object]]:

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pydicom
 from pydicom.dataset import Dataset
 from pydicom.pixels import iter_pixels
 
+from pipelines.cohort.contents import read_dataset
 from pipelines.cohort.frames import Frame
 from pipelines.cohort.index import Candidate, readable
 from pipelines.cohort.pixels import DECODERS, Rectangle
@@ -101,7 +101,7 @@ def _new_values(
     table = False
     for path, members in places.items():
         with readable(path.name):
-            dataset = pydicom.dcmread(path)
+            dataset = read_dataset(path)
             planes = _stored(dataset, [frame.index for frame, _ in members], maker.blank)
             for (_, position), plane in zip(members, planes, strict=True):
                 stored[position] = plane
@@ -147,7 +147,7 @@ def _file(
 ) -> tuple[bytes, str]:
     try:
         with quiet():
-            original = pydicom.dcmread(path)
+            original = read_dataset(path)
         made = deidentify(original, key=maker.key, profile=maker.profile)
         with quiet():
             put_pixels(made, planes, coding)

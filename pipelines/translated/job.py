@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from pipelines.cohort.dicom import DicomSource
+from pipelines.cohort.folder import steady
 from pipelines.cohort.geometry import resample
 from pipelines.cohort.index import Candidate, readable
 from pipelines.cohort.labels import find_mask
@@ -138,12 +139,7 @@ def _write(candidate: Candidate, study: Study, change: Array, desk: Desk, place:
     place.parent.mkdir(parents=True, exist_ok=True)
     part = place.with_name(f"{HIDDEN}{secrets.token_hex(8)}")
     try:
-        if isinstance(desk.source, DicomSource):
-            part.mkdir()
-            write_series(candidate, study, change, maker_of(desk), part)
-        else:
-            old = Path(desk.source.folder).resolve() / candidate.study
-            part.write_bytes(nifti_bytes(old, change, label=desk.file.label, adc=asks_adc(desk.file)))
+        steady(candidate.files, lambda: _made(candidate, study, change, desk, part))
         _flush(part)
         os.rename(part, place)
     finally:
@@ -151,6 +147,16 @@ def _write(candidate: Candidate, study: Study, change: Array, desk: Desk, place:
             shutil.rmtree(part, ignore_errors=True)
         else:
             part.unlink(missing_ok=True)
+
+
+def _made(candidate: Candidate, study: Study, change: Array, desk: Desk, part: Path) -> None:
+    """The new files, from the old ones, which are read once more."""
+    if isinstance(desk.source, DicomSource):
+        part.mkdir()
+        write_series(candidate, study, change, maker_of(desk), part)
+    else:
+        old = Path(desk.source.folder).resolve() / candidate.study
+        part.write_bytes(nifti_bytes(old, change, label=desk.file.label, adc=asks_adc(desk.file)))
 
 
 def _flush(part: Path) -> None:

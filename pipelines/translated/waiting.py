@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from pipelines.cohort.accounted import Item
 from pipelines.cohort.admission import tried
 from pipelines.cohort.dicom import DicomSource
 from pipelines.cohort.index import Candidate
@@ -43,11 +44,11 @@ class Desk:
 
 
 class Opened(NamedTuple):
-    """The folder. ignored: files of another format; unselected: series that were not asked for."""
+    """The folder. items: each of its files. unselected: series that were not asked for."""
 
     waiting: tuple[Waiting, ...]
     rejected: tuple[Rejected, ...]
-    ignored: int
+    items: tuple[Item, ...]
     unselected: int
     desk: Desk
 
@@ -68,7 +69,7 @@ def open_waiting(
     sessions = {(found.patient, found.session) for found in index.candidates}
     desk = Desk(source, file, masks, Counter(patient for patient, _ in sessions), maker, out)
     waiting = tuple(Waiting(one, _place(one, desk), one.shape[-1]) for one in index.candidates)
-    return Opened(waiting, index.rejected, index.ignored, index.unselected, desk)
+    return Opened(waiting, index.rejected, index.items, index.unselected, desk)
 
 
 def asks_adc(file: TranslatorFile) -> bool:

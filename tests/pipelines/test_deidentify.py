@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+from collections import Counter
 from pathlib import Path
 
 import pydicom
@@ -55,7 +56,10 @@ def test_images_are_written_and_what_may_not_leave_is_in_a_table_beside_the_key(
         ("3-Aloysius.dcm", "burned_in"),
         ("broken-Zwetsch.dcm", "no_patient"),
     ]
+    table = list(csv.DictReader((hospital / "site.key.accounted.csv").open()))
+    assert Counter(row["class"] for row in table) == {"used": 2, "quarantined": 2, "not_imaging": 1}
     said = "".join(capfd.readouterr())
+    assert "5 files: 2 used, 2 quarantined, 0 not selected, 1 not imaging" in said
     assert "2 files were refused" in said and "1 other" in said and "2 written" in said and "Back it up" in said
     everything = said + repr(files) + "".join(cell for row in rows[1:] for cell in row[1:])
     assert not [secret for secret in SECRETS if secret.lower() in everything.lower()]
@@ -63,7 +67,7 @@ def test_images_are_written_and_what_may_not_leave_is_in_a_table_beside_the_key(
 
 def test_what_is_secret_is_readable_for_its_owner_alone(hospital):
     run(hospital)
-    for path in [hospital / "site.key", hospital / "site.key.quarantine.csv", *(hospital / "out").rglob("*")]:
+    for path in [*hospital.glob("site.key*"), hospital / "site.key.quarantine.csv", *(hospital / "out").rglob("*")]:
         assert path.stat().st_mode & 0o077 == 0, path
 
 

@@ -7,6 +7,7 @@ import csv
 import hashlib
 import json
 import shutil
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -429,6 +430,9 @@ def test_pictures_are_scored_as_predict_scores_them(tmp_path, capsys, how):
     again = tmp_path / "again"
     assert predict([str(out / "routed.safetensors"), str(tmp_path / "in"), "--out", str(again)]) == Exit.OK
     assert lines(again / "predictions.csv") == table
+    assert lines(again / "accounted.csv") == lines(out / "accounted.csv")
+    classes = Counter(line["class"] for line in lines(out / "accounted.csv"))
+    assert classes == {"used": 5, "quarantined": 1}
     account = json.loads((out / "adaptation.json").read_text())
     assert ("losses" in account) == (out / "adaptation.png").exists() == (how in ("routing", "tent"))
     if how == "as_trained":
@@ -465,7 +469,11 @@ def test_what_an_earlier_run_left_goes_where_nothing_can_be_read(tmp_path):
     for path in (tmp_path / "in").glob("*.png"):
         path.write_bytes(b"none")
     assert run([settings_]) == Exit.DATA
-    assert sorted(path.name for path in out.glob("[!.]*") if path.is_file()) == ["predictions.csv", "quarantine.csv"]
+    assert sorted(path.name for path in out.glob("[!.]*") if path.is_file()) == [
+        "accounted.csv",
+        "predictions.csv",
+        "quarantine.csv",
+    ]
 
 
 def test_studies_are_cut_about_the_gland_where_the_models_learnt_so(tmp_path):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import os
 import shutil
 from pathlib import Path
 
+import pydicom
 import pytest
 import torch
 import yaml
+from sums import check_sums
 
 from federation.task import Task
 from pipelines.exits import Exit
@@ -69,6 +72,42 @@ def test_what_cannot_be_read_is_in_the_quarantine_and_the_rest_is_scored(site, t
     (refused,) = lines(tmp_path / "quarantine.csv")
     assert refused["reason"]
     assert {path.stat().st_mode & 0o077 for path in tmp_path.glob("*.csv")} == {0}
+
+
+@pytest.fixture
+def pull(site, tmp_path) -> Path:
+    """What a hospital pulls: the phantom's patients, one of them with a series of another kind only, and much else."""
+    images = tmp_path / "pull"
+    shutil.copytree(phantom(site / "a") / "images", images)
+    other = sorted({path.parent for path in images.rglob("*.dcm")})[0]
+    for path in other.iterdir():
+        file = pydicom.dcmread(path)
+        file.ImageType, file.SeriesDescription = ["ORIGINAL", "PRIMARY", "M"], "t2_tse_tra"
+        file.save_as(path)
+    (images / "letter.txt").write_text("Dear colleague")
+    (images / ".DS_Store").write_text("x")
+    (images / "packed").mkdir()
+    (images / "packed" / "x.dcm.gz").write_bytes(gzip.compress(next(other.iterdir()).read_bytes()))
+    return images
+
+
+def test_every_file_is_accounted_for_and_a_patient_without_a_score_is_named(site, pull, tmp_path, capsys):
+    model = str(site / "a" / "ready" / "local.safetensors")
+    assert predict([model, str(pull), "--no-gland", "--out", str(tmp_path / "out"), "--json"]) == Exit.OK
+    told, table = json.loads(capsys.readouterr().out), lines(tmp_path / "out" / "accounted.csv")
+    check_sums(told, table)
+    assert told["files"] == sum(path.is_file() for path in pull.rglob("*"))
+    scored = {line["patient"] for line in lines(tmp_path / "out" / "predictions.csv")}
+    assert scored == {line["patient"] for line in table if line["class"] == "used"}
+    (missed,) = {line["patient"] for line in table if line["class"] == "not_selected"} - {""}
+    assert missed not in scored and told["patients_without_use"] >= 1
+    (named,) = [line for line in lines(tmp_path / "out" / "quarantine.csv") if line["reason"] == "nothing_selected"]
+    assert named["study"] == f"patient {missed}" and "t2_tse_tra" in named["detail"]
+    assert {line["reason"] for line in table} >= {"packed", "hidden", "no_image", "series_not_selected"}
+    assert predict([model, str(pull), "--no-gland", "--out", str(tmp_path / "out")]) == Exit.OK
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{told['files']} files: {told['used_files']} used, {told['quarantined_files']} quarantined" in said
+    assert "patients without anything that was used" in said and missed not in said
 
 
 def test_a_network_that_gives_no_number_scores_nobody_negative(site, tmp_path, monkeypatch):

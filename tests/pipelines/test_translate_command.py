@@ -14,6 +14,7 @@ import pydicom
 import pytest
 import torch
 from scipy import stats
+from sums import check_sums
 
 import pipelines.translate as command
 from harmonize.intensity import Identity, Percentile
@@ -73,7 +74,9 @@ def test_what_cannot_be_translated_is_told_and_the_rest_is_there(many, tmp_path,
     assert run(file, many, tmp_path / "out", "--json") == Exit.OK
     told = json.loads(capsys.readouterr().out)
     assert (told["translated"], told["there"], told["quarantined"]) == (3, 0, 5)
-    assert (told["unselected"], told["ignored"], told["exit"]) == (1, 1, 0)
+    assert (told["unselected"], told["ignored_files"], told["exit"]) == (1, 1, 0)
+    check_sums(told, table(tmp_path / "out", "accounted"))
+    assert (told["used_files"], told["unselected_files"]) == (12, 1)
     reasons = {line["reason"] for line in table(tmp_path / "out", "quarantine")}
     assert {"single_slice", "gap", "mixed_orientation", "duplicate_slice"} <= reasons
     assert all(line["detail"] for line in table(tmp_path / "out", "quarantine"))
@@ -81,7 +84,8 @@ def test_what_cannot_be_translated_is_told_and_the_rest_is_there(many, tmp_path,
     assert len(files) == 12 and all(name.endswith(".dcm") for name in files)
     assert not [path for path in (tmp_path / "out").rglob("*") if path.stat().st_mode & 0o077]
     assert run(file, many, tmp_path / "out", "--json", "--readers", "2") == Exit.OK
-    assert json.loads(capsys.readouterr().out)["there"] == 3
+    again = json.loads(capsys.readouterr().out)
+    assert (again["there"], again["used_files"]) == (3, 12)
     assert content(tmp_path / "out") == files
     assert [line["mean_change"] for line in table(tmp_path / "out")] == ["0"] * 3
 

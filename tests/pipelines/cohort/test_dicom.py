@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,71 +13,27 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydicom.dataelem import DataElement
-from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
+from pydicom.dataset import Dataset
 from pydicom.uid import (
     MPEG4HP41,
     EnhancedMRImageStorage,
-    ExplicitVRLittleEndian,
     MediaStorageDirectoryStorage,
-    MRImageStorage,
     RLELossless,
     generate_uid,
 )
+from small_series import COLUMNS, ROWS, SLICES, Change, Series, everywhere
 
+from pipelines.cohort.accounted import Item
 from pipelines.cohort.dicom import DicomSource, index_dicom, read_dicom
 from pipelines.cohort.study import Rejected, Study
-
-SLICES, ROWS, COLUMNS = 5, 6, 4
-Change = Callable[[int, Dataset], None]
-
-
-@dataclass
-class Series:
-    """A small axial series; stored value = 100 * slice + 10 * row + column."""
-
-    patient: str = "Miller 7"
-    study: str = "1.2.3"
-    series: str = "1.2.3.4"
-    change: Change = lambda index, dataset: None
-    slices: int = SLICES
-    extra: dict[str, Any] = field(default_factory=dict)
-
-    def stored(self, index: int) -> np.ndarray:
-        return (100 * index + 10 * np.arange(ROWS)[:, None] + np.arange(COLUMNS)).astype("<u2")
-
-    def dataset(self, index: int) -> FileDataset:
-        meta = FileMetaDataset()
-        meta.TransferSyntaxUID = ExplicitVRLittleEndian
-        meta.MediaStorageSOPClassUID = MRImageStorage
-        dataset = FileDataset("", {}, file_meta=meta, preamble=b"\0" * 128)
-        dataset.SOPClassUID, dataset.SOPInstanceUID = MRImageStorage, f"{self.series}.{index + 1}"
-        meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID
-        dataset.PatientID, dataset.StudyInstanceUID, dataset.SeriesInstanceUID = self.patient, self.study, self.series
-        dataset.PatientName, dataset.PatientBirthDate, dataset.StationName = "Miller^Ann", "19500101", "MR1"
-        dataset.Modality, dataset.Manufacturer, dataset.ManufacturerModelName = "MR", "Maker", "Model 3"
-        dataset.ImageType = ["DERIVED", "PRIMARY", "ADC"]
-        dataset.ImageOrientationPatient = [1, 0, 0, 0, 1, 0]
-        dataset.ImagePositionPatient = [-10, -20, 3 * index]
-        dataset.PixelSpacing, dataset.SliceThickness = [2, 1.5], 3
-        dataset.Rows, dataset.Columns, dataset.SamplesPerPixel = ROWS, COLUMNS, 1
-        dataset.PhotometricInterpretation = "MONOCHROME2"
-        dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit, dataset.PixelRepresentation = 16, 16, 15, 0
-        dataset.PixelData = self.stored(index).tobytes()
-        for keyword, value in self.extra.items():
-            setattr(dataset, keyword, value)
-        self.change(index, dataset)
-        return dataset
-
-    def write(self, folder: Path, names: list[str] | None = None) -> Path:
-        folder.mkdir(parents=True, exist_ok=True)
-        for index in range(self.slices):
-            name = names[index] if names else f"{index:03d}.dcm"
-            self.dataset(index).save_as(folder / name, enforce_file_format=True)
-        return folder
 
 
 def read(folder: Path, **options: Any) -> tuple[list[Study], list[Rejected]]:
     return read_dicom(DicomSource(folder=str(folder), **options))
+
+
+def states(items: Sequence[Item]) -> Counter[str]:
+    return Counter(item.state for item in items)
 
 
 def only(folder: Path, **options: Any) -> Study:
@@ -199,14 +155,6 @@ def at(index: int, **values: Any) -> Change:
         if position == index:
             for keyword, value in values.items():
                 setattr(dataset, keyword, value)
-
-    return change
-
-
-def everywhere(**values: Any) -> Change:
-    def change(position: int, dataset: Dataset) -> None:
-        for keyword, value in values.items():
-            setattr(dataset, keyword, value)
 
     return change
 
@@ -358,7 +306,7 @@ def test_select_keeps_what_contains_the_text_in_any_case(tmp_path: Path) -> None
     index = index_dicom(source)
     assert [found.study.split("/")[0] for found in index.candidates] == ["adc"]
     assert index.unselected == 1
-    assert index.files == 2 * SLICES
+    assert len(index.items) == 2 * SLICES
 
 
 def test_a_value_has_the_type_that_its_own_file_gives_it(tmp_path: Path) -> None:
@@ -380,7 +328,12 @@ def test_other_files_are_counted_and_left_alone(tmp_path: Path) -> None:
     directory.file_meta.MediaStorageSOPClassUID = directory.SOPClassUID = MediaStorageDirectoryStorage
     directory.save_as(tmp_path / "DICOMDIR", enforce_file_format=True)
     index = index_dicom(DicomSource(folder=str(tmp_path)))
-    assert (index.files, index.ignored, len(index.candidates), index.rejected) == (SLICES + 2, 2, 1, ())
+    assert (len(index.items), states(index.items)["not_imaging"], len(index.candidates), index.rejected) == (
+        SLICES + 2,
+        2,
+        1,
+        (),
+    )
 
 
 def test_links_lead_nowhere_outside_and_count_once_inside(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_a_line_that_cannot_be_read_keeps_its_number_and_its_reason(hospital):
     opened = open_pictures(source(hospital), Pictures(size=8))
     assert [(one.study, one.reason) for one in opened.rejected] == [(f"line {n}", "unreadable") for n in (3, 5, 7)]
     assert [one.study.split(":")[0] for one in opened.waiting[:4]] == ["line 1", "line 2", "line 4", "line 6"]
-    assert (opened.files, opened.unselected) == (12, 0)
+    assert (len(opened.items), opened.unselected) == (12 + 3, 0)  # three lines name no file, so three files no line
     assert open_pictures(source(hospital, where={"site": ("graz",)}), Pictures()).unselected == 12 - 3 - 3
     assert survey(source(hospital), None)["files"] == 10
 
@@ -180,7 +180,7 @@ def test_a_picture_made_to_fill_the_memory_is_refused(tmp_path, monkeypatch):
 def test_loose_pictures_need_no_table(hospital):
     opened = loose_pictures(str(hospital), Pictures(size=8))
     assert len(opened.waiting) == 12
-    assert opened.ignored == 1
+    assert [item.name for item in opened.items if item.state != "part"] == ["labels.csv"]
     (hospital / "empty").mkdir()
     with pytest.raises(ValueError, match="no picture"):
         loose_pictures(str(hospital / "empty"), Pictures())

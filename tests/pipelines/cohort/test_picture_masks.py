@@ -365,7 +365,7 @@ def test_without_a_table_each_picture_is_a_patient_named_by_its_path(hospital):
     found = read(hospital, of=source(hospital, table=None, masks=own))
     assert not found.rejected
     assert sorted(found.names.values()) == [f"{number}.png" for number in range(8)]
-    assert found.facts["ignored_files"] == 8
+    assert (found.facts["files"], found.facts["used_files"]) == (16, 16)  # a mask is used with its picture
     assert read(hospital, of=source(hospital, table=None, masks=own), exclude=("3.png",)).facts["patients"] == 7
 
 

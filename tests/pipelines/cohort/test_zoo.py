@@ -88,7 +88,8 @@ PYDICOM = table(
             SC_rgb_small_odd_big_endian.dcm SC_rgb_small_odd_jpeg.dcm SC_ybr_full_422_uncompressed.dcm
             examples_jpeg2k.dcm examples_palette.dcm examples_rgb_color.dcm
         """,
-        "unreadable": "ExplVR_BigEndNoMeta.dcm ExplVR_LitEndNoMeta.dcm badVR.dcm no_meta.dcm rtstruct.dcm",
+        "unreadable": "badVR.dcm no_meta.dcm",
+        "packed": "zipMR.gz",
         "missing_tag": """
             JPEGLSNearLossless_08.dcm JPEGLSNearLossless_16.dcm SC_rgb_jls_lossy_line.dcm
             SC_rgb_jls_lossy_sample.dcm UN_sequence.dcm dicomdirtests/77654033/CR1/6154
@@ -100,7 +101,7 @@ PYDICOM = table(
             dicomdirtests/DICOMDIR-empty.dcm dicomdirtests/DICOMDIR-implicit dicomdirtests/DICOMDIR-nooffset
             dicomdirtests/DICOMDIR-nopatient dicomdirtests/DICOMDIR-reordered dicomdirtests/README.txt
             dicomdirtests/TINY_ALPHA/DICOMDIR dicomdirtests/TINY_ALPHA/README rtplan.dump rtstruct.dump test1.json
-            test_PN.json zipMR.gz
+            test_PN.json
         """,
         "multi_frame": """
             SC_rgb_rle_16bit_2frame.dcm SC_rgb_rle_2frame.dcm SC_rgb_rle_32bit_2frame.dcm examples_ybr_color.dcm
@@ -109,6 +110,7 @@ PYDICOM = table(
         "not_an_image": """
             liver_1frame.dcm liver_expb_1frame.dcm reportsi.dcm reportsi_with_empty_number_tags.dcm rtplan.dcm
             rtplan_truncated.dcm test-SR.dcm waveform_ecg.dcm
+            ExplVR_BigEndNoMeta.dcm ExplVR_LitEndNoMeta.dcm rtstruct.dcm
         """,
     }
 )
@@ -117,8 +119,9 @@ NIBABEL = table(
         "mosaic": "0.dcm 1.dcm csa_slice_norm.dcm",
         "ignored": """
             ascconv_sample.txt csa2_b0.bin csa2_b1000.bin csa2_zero_len.bin.gz csa_str_1001n_items.bin
-            csa_str_valid.bin philips_mprage.dcm.gz siemens_dwi_0.dcm.gz siemens_dwi_1000.dcm.gz
+            csa_str_valid.bin
         """,
+        "packed": "philips_mprage.dcm.gz siemens_dwi_0.dcm.gz siemens_dwi_1000.dcm.gz",
         "missing_tag": "decimal_rescale.dcm",
         "single_slice": "slicethickness_empty_string.dcm",
     }
