@@ -16,12 +16,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from evaluation.choice import direction
 from evaluation.drawing import INK, Picture, svg
 from evaluation.histograms import Floats, Ints
 from evaluation.metrics import auc, roc
 from evaluation.panels import legend, line, mark, panels, rows, tall, wide
 from evaluation.rows import PRIVATE, PRIVATE_MEAN, ScoreRow
 
+GREY = "#8c8c8c"
+SPIKE = 2.0
+"""A line whose maximum is above so many times the others' goes over the edge of its panel, and is marked there."""
 SCALES = "Each panel has a scale of its own."
 
 
@@ -62,7 +66,8 @@ def gain_bars(scores: Sequence[ScoreRow], measure: str, reference: str) -> Pictu
 
     def draw(figure: Figure) -> None:
         for axes, y, method, (value, low, high, fine) in _places(figure, values):
-            colour = mark(order.index(method))["color"]
+            decided = fine and direction(low, high) != 0
+            colour = mark(order.index(method))["color"] if decided else GREY
             axes.barh(y, value, height=0.7, color=colour, alpha=0.9 if fine else 0.35, linewidth=0)
             axes.hlines(y, low, high, color=INK, linewidth=1.0)
             axes.axvline(0, color=INK, linewidth=0.9)
@@ -70,7 +75,8 @@ def gain_bars(scores: Sequence[ScoreRow], measure: str, reference: str) -> Pictu
 
     caption = (
         f"Same patients, same bootstrap copies: an interval that leaves out 0 is a difference to {reference} that "
-        f"chance alone would rarely make. Pale bars rest on too few patients. {SCALES}"
+        f"chance alone would rarely make. Grey bars: the interval holds 0, so the method is not distinguishable from "
+        f"{reference}. Pale bars rest on too few patients. {SCALES}"
     )
     return Picture(f"Gain over {reference}", caption, svg(tall(*_axes_of(values)), alt, draw))
 
@@ -120,13 +126,22 @@ def learning_curves(
         + ", ".join(f"{m} {_said(c.values[-1])} after round {c.rounds[-1]}" for m, c in lines.items() if c.values)
         for site, lines in curves.items()
     ]
+    tops = {site: top_of(lines) for site, lines in curves.items()}
+    cut = {site: cut_off(lines, tops[site]) for site, lines in curves.items()}
+    words += [f"{site}: {m} reaches {_said(v)}, above the scale" for site, held in cut.items() for m, v in held.items()]
     alt = f"{value.capitalize()} by round and hospital. Last values: " + "; ".join(words) + "."
 
     def draw(figure: Figure) -> None:
         for axes, (site, lines) in panels(figure, curves, share_y=False):
+            top = tops[site]
             for method, curve in lines.items():
                 marker = "." if len(curve.rounds) == 1 else ""
                 axes.plot(curve.rounds, curve.values, **looks[method], marker=marker)
+                over = [number for number, v in zip(curve.rounds, curve.values, strict=True) if v > top]
+                axes.plot(over, [top] * len(over), marker="^", markersize=5, linewidth=0, color=looks[method]["color"])
+            if cut[site]:
+                low = min(min(curve.values) for curve in lines.values() if curve.values)
+                axes.set_ylim(low - 0.05 * (top - low), top + 0.03 * (top - low))
             axes.grid(axis="y")
             axes.set_title(site)
             axes.set_xlabel("round")
@@ -135,7 +150,25 @@ def learning_curves(
         legend(figure, looks)
 
     caption = f"{value.capitalize()} on each hospital's validation patients, of the model that it would use."
+    if told := [f"{m} at {site} {_said(v)}" for site, held in cut.items() for m, v in held.items()]:
+        caption += f" Triangles: above the scale, which follows the other methods; highest: {', '.join(told)}."
     return Picture(f"Learning curves{part}", caption, svg(wide(len(curves), list(looks)), alt, draw))
+
+
+def top_of(lines: Mapping[str, Curve]) -> float:
+    """Where a panel's scale ends: at the highest value of the lines whose maximum is at most `SPIKE` times the lower
+    median of all maxima. So one method whose values leap does not flatten the others. Infinity: nothing is cut off.
+    """
+    maxima = sorted(max(curve.values) for curve in lines.values() if curve.values)
+    if len(maxima) < 2 or maxima[0] < 0:
+        return math.inf
+    fence = SPIKE * maxima[(len(maxima) - 1) // 2]
+    return max(value for value in maxima if value <= fence) if maxima[-1] > fence else math.inf
+
+
+def cut_off(lines: Mapping[str, Curve], top: float) -> dict[str, float]:
+    """Method -> its highest value, of those that go above the end of a panel's scale."""
+    return {method: max(c.values) for method, c in lines.items() if c.values and max(c.values) > top}
 
 
 def note_curves(curves: Mapping[tuple[str, str], Curve], *, order: Sequence[str] = ()) -> Picture:

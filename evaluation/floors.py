@@ -11,7 +11,7 @@ training masks. The hospital makes and scores it, as it scores a model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from evaluation.histograms import Counts
 from evaluation.overlap import Overlaps
 from evaluation.protocols import Evidence, Table
-from evaluation.rows import home
+from evaluation.rows import ScoreRow, home
 
 MAJORITY = "majority guess"
 MEAN_MASK = "mean mask"
@@ -59,6 +59,11 @@ def mean_mask(masks: ArrayLike, classes: int) -> NDArray[np.int64]:
         shown = of_class.any(axis=tuple(range(1, given.ndim)))
         shares[c] = of_class[shown].mean(axis=0) if shown.any() else 0.0
     return np.asarray(shares.argmax(axis=0), dtype=np.int64)  # of equals the first: half is background
+
+
+def unfloored(rows: Iterable[ScoreRow]) -> list[ScoreRow]:
+    """The rows of methods alone."""
+    return [row for row in rows if row.method not in FLOORS]
 
 
 def with_floor(tables: Mapping[str, Table], masks: Mapping[str, Overlaps] | None = None) -> dict[str, Table]:

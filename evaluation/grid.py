@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from evaluation.choice import direction
 from evaluation.rows import AT_ONE, PRIVATE, ScoreRow
 
 
@@ -16,6 +18,15 @@ def weak_columns(rows: Sequence[ScoreRow]) -> set[str]:
     """Columns of the grid in which no score is assessable."""
     columns = {_column(row) for row in rows}
     return columns - {_column(row) for row in rows if row.assessable}
+
+
+def decided(rows: Sequence[ScoreRow], measure: str) -> dict[str, tuple[int, int, int]]:
+    """Method -> at how many hospitals its gain lies above 0 with its whole interval, below 0, and of how many."""
+    gains: dict[str, list[int]] = {}
+    for row in rows:
+        if row.protocol == PRIVATE and row.measure == measure and math.isfinite(row.gain):
+            gains.setdefault(row.method, []).append(direction(row.gain_low, row.gain_high))
+    return {m: (found.count(1), found.count(-1), len(found)) for m, found in gains.items()}
 
 
 def _column(row: ScoreRow) -> str:

@@ -1,11 +1,14 @@
-"""What left the hospitals, in answer to which request, and what it comes to."""
+"""What left the hospitals, in answer to which request, and what it comes to; and the same in a few sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from evaluation.statement_page import NO_GUARANTEE, SiteStatement, spent
+from evaluation.wording import Words, size
 
 
 @dataclass(frozen=True)
@@ -45,3 +48,94 @@ def totals(left: Sequence[Left], statements: Sequence[SiteStatement]) -> list[To
         for site in dict.fromkeys(e.site for e in left)
         for own in [[e for e in left if e.site == site]]
     ]
+
+
+class Patients(NamedTuple):
+    """Whose own images, labels or records are among what left. pooled: for a central baseline. shared: as images that
+    the others shall look like. unknown: what was shared cannot be told any more. All are names of hospitals.
+    """
+
+    pooled: tuple[str, ...]
+    shared: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+
+def of_patients(left: Iterable[Left]) -> Patients:
+    """Over the life of the ledgers: the settings of this run alone would not tell of an earlier run beside it."""
+    pooled, shared, unknown = dict[str, None](), dict[str, None](), dict[str, None]()
+    for entry in left:
+        if not entry.messages:
+            continue
+        if entry.request == "pool":
+            pooled[entry.site] = None
+        elif "images of patients as they are" in entry.content:
+            shared[entry.site] = None
+        elif "as they are" in entry.content:
+            unknown[entry.site] = None
+    return Patients(tuple(pooled), tuple(shared), tuple(unknown))
+
+
+class Departure(NamedTuple):
+    """What left some hospitals, alike. epsilon: in a few words, for the eye. said: sentences."""
+
+    sites: tuple[str, ...]
+    epsilon: str
+    said: tuple[str, ...]
+
+
+KINDS = (
+    (("train", "finish", "export"), "model parameters"),
+    (("evaluate", "route"), "scores on test patients"),
+    (("sample",), "images for the others to look like"),
+    (("audit",), "results of attacks"),
+)
+"""Requests, and what replies to them hold, in two words. What is left of the others are counts and digests."""
+
+
+def departures(left: Sequence[Left], statements: Sequence[SiteStatement], words: Words) -> tuple[Departure, ...]:
+    """Hospitals of which the same can be said stand together, in the order in which they come."""
+    stated, found = {one.site: one for one in statements}, dict[tuple[str, tuple[str, ...]], list[str]]()
+    for site in dict.fromkeys(entry.site for entry in left):
+        own = [entry for entry in left if entry.site == site and entry.messages]
+        what = _what(own, words)
+        key = (_epsilon(stated.get(site), own), (what, *_guarantee(stated.get(site))))
+        found.setdefault(key, []).append(site)
+    return tuple(Departure(tuple(sites), epsilon, said) for (epsilon, said), sites in found.items())
+
+
+def _what(own: Sequence[Left], words: Words) -> str:
+    requests, patients = {entry.request.removesuffix(" to outside") for entry in own}, of_patients(own)
+    kinds = [name for asked, name in KINDS if requests.intersection(asked)]
+    if patients.pooled:
+        kinds.append(f"training and validation {words.examples} with their labels (for the central baseline)")
+    if patients.shared:
+        kinds.append(f"training {words.examples} of patients as they are, with their labels")
+    if not own:
+        return "Nothing."
+    listed = ", ".join([*kinds, "counts and digests"])
+    end = "" if any(patients) else "; no patient's image, label or record"
+    return f"{listed[0].upper()}{listed[1:]}{end}."
+
+
+def _epsilon(statement: SiteStatement | None, own: Sequence[Left]) -> str:
+    if not own:
+        return "nothing left"
+    return NO_GUARANTEE if statement is None else spent(statement)
+
+
+def _guarantee(statement: SiteStatement | None) -> tuple[str, ...]:
+    """What is promised to one patient, and for what alone."""
+    if statement is None:
+        return ("No privacy statement was made.",)
+    if not math.isinf(statement.epsilon):
+        return (f"{statement.meaning.split('. ')[0].rstrip('.')}.",) if statement.epsilon == 0 else ()
+    bound = f"Nothing is proved about what all of this tells of one {statement.unit}."
+    if 0 < statement.noised < math.inf:
+        part = f"What left with noise has, by itself, ε = {statement.noised:g} at δ = {statement.delta:g}."
+        return (bound, part)
+    return (bound,)
+
+
+def volume(left: Sequence[Left]) -> str:
+    """Messages and bytes of all hospitals."""
+    return f"{sum(entry.messages for entry in left)} messages, {size(sum(entry.bytes for entry in left))}"

@@ -25,7 +25,7 @@ class Beyond:
 
 def outside_page(page: SitePage, beyond: Beyond) -> str:
     """For that hospital's disk only. page: with scores by line, of all of its patients, and one split."""
-    return rendered("outside.html", **told_of(page), beyond=beyond, best=best(page.scores))
+    return rendered("outside.html", **{**told_of(page), "foreign": True}, beyond=beyond, best=best(page.scores))
 
 
 def best(rows: Sequence[ScoreRow]) -> tuple[ScoreRow, ...]:

@@ -7,6 +7,7 @@ import functools
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from evaluation.attacks import REMEDY, membership_verdict, strongest
 from evaluation.statement_page import loss
 from evaluation.wording import counted, decibel, duration, figures, moment, number, signed, size, whole
 
@@ -32,6 +33,8 @@ def _environment() -> Environment:
         counted=counted,
         loss=loss,
     )
+    environment.filters.update(verdict=membership_verdict, strongest=strongest)
+    environment.globals["remedy"] = REMEDY
     environment.filters["drawn"] = lambda picture: Markup(picture.html)  # noqa: S704
     return environment
 

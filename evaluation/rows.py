@@ -11,7 +11,17 @@ from typing import Any
 
 from evaluation.csv_text import csv_text
 from evaluation.gains import gain, gains, mean_individual_gain
-from evaluation.metrics import ACCURACY, AUC, BALANCED_ACCURACY, Measure
+from evaluation.histograms import Counts
+from evaluation.metrics import (
+    ACCURACY,
+    AUC,
+    BALANCED_ACCURACY,
+    BRIER,
+    CALIBRATION,
+    SENSITIVITY,
+    SPECIFICITY,
+    Measure,
+)
 from evaluation.protocols import (
     STANDARD,
     Limits,
@@ -29,6 +39,8 @@ OUTSIDE, OUTSIDE_MEAN = "outside", "outside mean"
 AT_ONE = (PRIVATE, OUTSIDE)
 """Protocols of a single test site."""
 MEASURES = (BALANCED_ACCURACY, AUC, ACCURACY)
+FURTHER = (SENSITIVITY, SPECIFICITY, BRIER, CALIBRATION)
+"""At the threshold 0.5, and of the probabilities themselves: a table of their own."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +124,16 @@ def score_rows(
         for method, table in tables.items()
         for protocol, ours in scores(table, measure, limits=limits)
     )
+
+
+def label_measures(tables: Mapping[str, Table]) -> tuple[Measure, ...]:
+    """What is reported of models that give labels. Sensitivity and specificity need two classes; from noised counts,
+    whose few bins lie 1/8 apart, the Brier score and the calibration error would be wrong by more than they say.
+    """
+    counts = [found for table in tables.values() for found in table.values() if isinstance(found, Counts)]
+    two, exact = all(one.classes == 2 for one in counts), not any(one.noise for one in counts)
+    further = (SENSITIVITY, SPECIFICITY) if two else ()
+    return (*MEASURES, *further, *((BRIER, CALIBRATION) if exact else ()))
 
 
 def scores(table: Table, measure: Measure, *, limits: Limits = STANDARD) -> Iterator[tuple[str, Score]]:

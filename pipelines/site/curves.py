@@ -3,27 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluation.choice import Model, choices, primary
 from evaluation.drawing import Picture
-from evaluation.figures import Curve, learning_curves, roc_curves
-from evaluation.histograms import Counts
+from evaluation.figures import Curve, dots, learning_curves, roc_curves
+from evaluation.floors import unfloored
+from evaluation.histograms import Counts, Ints
 from evaluation.panels import parts
 from evaluation.patients import intensities
 from evaluation.protocols import Table
+from evaluation.reliability import calibration_curves
+from evaluation.rows import ScoreRow
+from evaluation.wording import Words
 from federation.conversation import newest
 from pipelines.cohort.cohort import Cohort
 from pipelines.site.hospital import Hospital
 from privacy.message import Json, as_list, as_mapping
 
 
+class Found(NamedTuple):
+    """What was scored here: evidence by method, the rows made of it, and the models that the hospital could use."""
+
+    tables: Mapping[str, Table]
+    rows: tuple[ScoreRow, ...]
+    models: tuple[Model, ...]
+
+
 def drawn(
-    hospital: Hospital, cohort: Cohort, splits: Sequence[str], tables: Mapping[str, Table], facts: Mapping[str, Json]
+    hospital: Hospital, cohort: Cohort, splits: Sequence[str], found: Found, facts: Mapping[str, Json], words: Words
 ) -> tuple[Picture, ...]:
-    """All of them. splits: names of the cohort's splits. tables: what was scored. facts: of `report`."""
-    return (*_rocs(hospital.name, tables, facts), *_curves(hospital, facts), *_intensities(cohort, splits))
+    """All of them. splits: names of the cohort's splits. facts: of `report`."""
+    measure, site = primary(found.rows), hospital.name
+    rows = unfloored(found.rows)
+    return (
+        *([dots(rows, measure)] if measure else []),
+        *_rocs(site, found.tables, facts),
+        *_calibrations(site, found, facts, words),
+        *_curves(hospital, facts),
+        *_intensities(cohort, splits),
+    )
+
+
+def _calibrations(site: str, found: Found, facts: Mapping[str, Json], words: Words) -> list[Picture]:
+    """Of the model that this hospital should use, and of the reference."""
+    reference, order = str(facts["reference"] or ""), _order(facts)
+    shown: dict[str, Ints] = {}
+    for one in choices(found.models, found.rows, reference, words):
+        for method in dict.fromkeys(name for name in (reference, one.method) if name in found.tables):
+            counts = found.tables[method][site, site]
+            if isinstance(counts, Counts) and counts.classes == 2:
+                shown[method] = counts.scores[:, 0]
+    return [calibration_curves({site: shown}, order=order, examples=words.examples)] if shown else []
 
 
 def methods_of(facts: Mapping[str, Json]) -> list[dict[str, Json]]:

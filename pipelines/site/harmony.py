@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -25,15 +25,19 @@ PAIRS = 6
 """Patients of whom each space shows an image before and after: half of them with positive ones, where there are."""
 
 
-def own_harmony(hospital: Hospital, cohort: Cohort, raw: str, spaces: Sequence[str]) -> Harmony | None:
-    """This hospital's translations into these spaces; None where there is none. raw: the name of its cohort."""
+def own_harmony(hospital: Hospital, cohort: Cohort, raw: str, facts: Mapping[str, Json]) -> Harmony | None:
+    """This hospital's translations into `spaces`; None where there is none. raw: the name of its cohort. facts:
+    `imitated` names the hospital whose images the others imitate.
+    """
+    spaces = [str(space) for space in as_list(facts.get("spaces"))]
     folder = DiskFolder(hospital.root / QUALITIES)
     said = [json.loads(folder.read(f"{space}.{raw}.json")) for space in spaces if folder.has(f"{space}.{raw}.json")]
     maps = _maps(hospital)
-    if not said and not maps:
+    target = hospital.name if facts.get("imitated") == hospital.name else ""
+    if not said and not maps and not target:
         return None
     return Harmony(
-        target="",
+        target=target,
         release="",
         synthesis="",
         selected="",

@@ -11,39 +11,41 @@ from typing import NamedTuple
 import torch
 from pydantic import TypeAdapter
 
+from evaluation.choice import Model, optimism
 from evaluation.drawing import Picture
 from evaluation.floors import MEAN_MASK
+from evaluation.metrics import AUC
 from evaluation.outside_page import Beyond, outside_page
-from evaluation.overlap import measures
+from evaluation.overlap import DICE, measures
 from evaluation.patients import by_class, characteristics
 from evaluation.protocols import Evidence
 from evaluation.report import Command, Left, Quarantined, SitePage, SplitCount, Withdrawn, site_page
-from evaluation.rows import MEASURES, score_rows
+from evaluation.rows import label_measures, score_rows
 from evaluation.statement_page import MechanismAudit, MembershipRow, site_statement
 from pipelines.cohort.cohort import Cohort
 from pipelines.cohort.targets import Target, targets
-from pipelines.names import named
 from pipelines.site.adapted import EVERYBODY, adapted_lines, adapted_sheets, evidence, evidence_of, read_lines
 from pipelines.site.admit import cohort_of, rejected_studies
 from pipelines.site.attack import found_at_home
-from pipelines.site.curves import drawn, methods_of
+from pipelines.site.curves import Found, drawn, methods_of
 from pipelines.site.harmony import own_harmony
 from pipelines.site.hospital import SPLITS, Done, Hospital, keyed
 from pipelines.site.inversion import inversion_sheets
 from pipelines.site.learn import TARGET
 from pipelines.site.notes import noted
 from pipelines.site.outlines import outline_sheets
-from pipelines.site.ready import READY
 from pipelines.site.score import scores_name
 from pipelines.site.segmenting import FLOOR, kind_of, measured, own_sums, read_kept
 from pipelines.site.sheets import image_sheets, map_sheets
 from pipelines.site.stated import left, own_statement
 from pipelines.site.table import features_of
+from pipelines.site.usable import noised as noised_at
+from pipelines.site.usable import usable
 from pipelines.site.withdrawn import knew, known_outside
 from pipelines.store import DiskFolder
 from privacy import ledger as book
 from privacy.events import describe
-from privacy.message import Call, Json, Message, as_list, from_bytes
+from privacy.message import Call, Json, Message, as_list, as_mapping, from_bytes
 from privacy.statement import markdown, to_json
 
 PAGE, STATEMENT = "report.html", "statement.md"
@@ -82,6 +84,7 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
         "sent": _sent(lines),
         "page": keyed(hospital.key(), hashlib.sha256(text).hexdigest()),
         "knew": [*known_outside(known)],
+        "ready": [model.method for model in page.models if model.file],
         "statement": stated,
         "ledger": [head.lines, head.sha256],  # whoever keeps it can prove that history was not rewritten
     }
@@ -112,7 +115,11 @@ def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json]) -> SitePage
     """All but what the ledger says."""
     cohort, methods, learnt, name = here.cohort, here.methods, learnt_of(facts), str(facts["cohort"])
     of_lines = evidence(hospital, here.lines, int(str(facts["copies"])))
-    tables = {**_own_tables(hospital, methods, facts), **of_lines}
+    variants = [as_mapping(one) for one in as_list(facts.get("variants", []))]
+    tables = {**_own_tables(hospital, [*methods, *variants], facts), **of_lines}
+    scored = measures(learnt.structures) if learnt.structures else label_measures(tables)
+    reference = str(facts["reference"]) if facts["reference"] in tables else None
+    rows, models = score_rows(tables, reference=reference, measures=scored), usable(hospital, facts)
     words, features = measured(kind_of(cohort)), features_of(cohort)
     positive = (cohort.labels == 1).numpy()
     notes = noted(hospital, methods)
@@ -124,11 +131,7 @@ def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json]) -> SitePage
         simulation=hospital.simulation,
         reference=str(facts["reference"] or ""),
         splits=tuple(split_counts(cohort, here.splits)),
-        scores=score_rows(
-            tables,
-            reference=str(facts["reference"]) if facts["reference"] in tables else None,
-            measures=measures(learnt.structures) if learnt.structures else MEASURES,
-        ),
+        scores=rows,
         left=(),
         quarantine=tuple(Quarantined(r.study, r.reason, r.meaning) for r in rejected_studies(hospital, name)),
         images=(
@@ -136,15 +139,19 @@ def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json]) -> SitePage
             *image_sheets(cohort, None if learnt.target is None else targets(cohort, learnt.target), here.splits),
         ),
         maps=_sheets(hospital, cohort, methods, facts),
-        pictures=drawn(hospital, cohort, here.splits, tables, facts),
+        pictures=drawn(hospital, cohort, here.splits, Found(tables, rows, models), facts, words),
         words=words,
         characteristics=characteristics(features, positive),
-        commands=_commands(hospital, [str(m["label"]) for m in methods] + _variants(facts)),
-        harmony=own_harmony(hospital, cohort, name, [str(s) for s in as_list(facts.get("spaces"))]),
+        commands=_commands(hospital, models),
+        harmony=own_harmony(hospital, cohort, name, facts),
         membership=tuple(_attacks(hospital, methods)),
         noted=notes.pictures,
         warnings=notes.warnings,
         structures=learnt.structures,
+        noised=noised_at(hospital, methods),
+        models=models,
+        optimism={hospital.name: optimism(tables, hospital.name, DICE if learnt.structures else AUC)},
+        spaces={str(one["label"]): str(one["space"]) for one in (*methods, *variants) if "space" in one},
     )
 
 
@@ -222,15 +229,9 @@ def _count(facts: Mapping[str, Json], name: str) -> int:
     return int(str(facts.get(name, 0)))
 
 
-def _variants(facts: Mapping[str, Json]) -> list[str]:
-    """Labels of variants, of which names of files are made."""
-    return [label for one in as_list(facts.get("variants", [])) if named(label := str(one))]
-
-
-def _commands(hospital: Hospital, labels: Sequence[str]) -> tuple[Command, ...]:
-    """How to use a finished model, and how to withdraw a patient. labels: of methods and of their variants."""
-    models = [hospital.root / READY / f"{label}.safetensors" for label in labels]
-    lines = [f"python -m pipelines.predict {shlex.quote(str(path))} FOLDER" for path in models if path.exists()]
+def _commands(hospital: Hospital, models: Sequence[Model]) -> tuple[Command, ...]:
+    """How to use a finished model, and how to withdraw a patient."""
+    lines = [f"python -m pipelines.predict {shlex.quote(model.file)} FOLDER" for model in models if model.file]
     use = "Use a finished model on new patients (FOLDER holds their files); scores and a quarantine are written here"
     out = "Leave out a patient who withdrew: in the run's settings, by identifier or by pseudonym; then run again"
     line = f'sites: {{{hospital.name}: {{exclude: ["IDENTIFIER"]}}}}'

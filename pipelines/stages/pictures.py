@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from evaluation.choice import Model, choices
 from evaluation.drawing import Picture
 from evaluation.figures import Curve, dots, gain_bars, learning_curves, roc_curves
 from evaluation.heat import between_sites, cross_site
@@ -16,14 +17,22 @@ from evaluation.metrics import AUC
 from evaluation.overlap import DICE, HD95, Overlaps
 from evaluation.panels import parts
 from evaluation.protocols import Evidence, matrix
+from evaluation.reliability import calibration_curves
 from evaluation.rows import ScoreRow, home
+from evaluation.wording import Words
 from pipelines.stages.train import CENTRAL
 
+WORDS = Words()
 Tables: TypeAlias = Mapping[str, Mapping[tuple[str, str], Evidence]]
 
 
 def pictures(
-    tables: Tables, rows: Sequence[ScoreRow], trained: Sequence[Mapping[str, Any]], reference: str | None
+    tables: Tables,
+    rows: Sequence[ScoreRow],
+    trained: Sequence[Mapping[str, Any]],
+    reference: str | None,
+    usable: Sequence[Model] = (),
+    words: Words = WORDS,
 ) -> list[Picture]:
     """Scores and gains of every line of the tables; of methods, and not of their variants, curves and heat maps. Where
     methods outline there is no ROC curve.
@@ -38,6 +47,7 @@ def pictures(
             drawn.append(replace(gained, title=f"{measure.name}: gain over {reference}") if masks else gained)
     for part, names in [] if masks else parts(methods, reference):
         drawn.append(roc_curves(_rocs(tables, names), order=methods, part=part))
+    drawn += calibrations(tables, rows, usable, reference or "", methods, words)
     drawn += _curves(trained, methods, reference)
     for method in methods:
         measure = DICE if masks else AUC
@@ -59,6 +69,26 @@ def _rocs(tables: Tables, methods: Sequence[str]) -> dict[str, dict[str, Ints]]:
     }
     sites = sorted({test for table in tables.values() for _, test in table})
     return {site: {m: own[m][site, site].scores[0, 0] for m in methods if (site, site) in own[m]} for site in sites}
+
+
+def calibrations(
+    tables: Tables,
+    rows: Sequence[ScoreRow],
+    models: Sequence[Model],
+    reference: str,
+    order: Sequence[str],
+    words: Words,
+) -> list[Picture]:
+    """How calibrated the model is that each hospital should use, and the reference. Nothing of noised counts, whose
+    bins are too few, and of more than two classes.
+    """
+    shown: dict[str, dict[str, Ints]] = {}
+    for one in choices(models, rows, reference, words):
+        for method in dict.fromkeys(name for name in (reference, one.method) if name in tables):
+            found = home(tables[method]).get((one.site, one.site))
+            if isinstance(found, Counts) and not found.noise and found.classes == 2:
+                shown.setdefault(one.site, {})[method] = found.scores[:, 0]
+    return [calibration_curves(shown, order=order, examples=words.examples)] if shown else []
 
 
 def _curves(trained: Sequence[Mapping[str, Any]], methods: Sequence[str], reference: str | None) -> list[Picture]:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from evaluation.floors import FLOORS, with_floor
-from evaluation.overlap import measures
+from evaluation.answers import run_answers
+from evaluation.choice import optimism
+from evaluation.floors import unfloored, with_floor
+from evaluation.metrics import AUC
+from evaluation.overlap import DICE, measures
 from evaluation.report import (
     Command,
     Knew,
@@ -25,34 +30,33 @@ from evaluation.report import (
     Withdrawn,
     coordinator_page,
 )
-from evaluation.rows import MEASURES, gain_rows, outside_rows, score_rows, scores_csv, to_json
+from evaluation.rows import gain_rows, label_measures, outside_rows, score_rows, scores_csv, to_json
 from evaluation.statement_page import MechanismAudit, site_statement
+from evaluation.wording import moment
 from pipelines.door import to_plain
-from pipelines.harmonize_settings import RAW
 from pipelines.privacy_settings import AnyPrivacy, PatientLevel
 from pipelines.runner import Stage
 from pipelines.site.hospital import SPLITS
-from pipelines.site.page import DELTA
 from pipelines.site.ready import READY
 from pipelines.site.segmenting import measured
+from pipelines.stages.asking import ask_outside, ask_sites
 from pipelines.stages.attacked import inversion, membership
 from pipelines.stages.costs import costs, whole
 from pipelines.stages.costs import lowest_loss as lowest_loss
 from pipelines.stages.costs import reached as reached
-from pipelines.stages.evaluate import window_of
 from pipelines.stages.evidence import read_floor, read_tables
 from pipelines.stages.harmony import harmony
+from pipelines.stages.models import models, spaces
 from pipelines.stages.pictures import pictures
-from pipelines.stages.spaces import homes, homes_of
-from pipelines.stages.strangers import counts, field, questions, read_homes
+from pipelines.stages.strangers import counts, field, read_homes
 from pipelines.stages.train import CENTRAL
 from pipelines.stages.world import World
-from pipelines.store import digest, read_manifest, short
-from privacy.message import Json, Message, as_list, as_mapping
+from pipelines.store import read_manifest
+from privacy.message import Json, as_list, as_mapping
 from privacy.statement import from_json, markdown
 
-VERSION = 9
-PAGE = "report.html"
+VERSION = 10
+PAGE, ANSWERS = "report.html", "answers.json"
 
 
 def settings(world: World) -> Json:
@@ -67,18 +71,19 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     trained = [json.loads((inputs["train"] / f"{label}.json").read_text()) for label in config.train.methods]
     tables = read_tables(inputs["evaluate"], copies=config.evaluate.copies, seed=config.seed)
     audits = json.loads((inputs["audit"] / "audits.json").read_text())
-    said = _ask_sites(world, inputs, trained, audits["mechanism"])
-    strange, everybody = _ask_outside(world, inputs, audits["mechanism"]), dict(sorted(said.items()))
+    said = ask_sites(world, inputs, trained, audits["mechanism"], VERSION)
+    strange, everybody = ask_outside(world, inputs, audits["mechanism"], VERSION), dict(sorted(said.items()))
     everybody |= strange
     (out / "sites.json").write_text(json.dumps({site: facts["page"] for site, facts in everybody.items()}))
     reference = config.evaluate.reference if config.evaluate.reference in tables else None
     structures = config.task.names[1:] if config.task.target else ()
-    scored = measures(structures) if structures else MEASURES
+    scored = measures(structures) if structures else label_measures(tables)
     rows = score_rows(with_floor(tables, read_floor(inputs["evaluate"])), reference=reference, measures=scored)
     routed = read_tables(inputs["route"], copies=config.evaluate.copies, seed=config.seed) if "route" in inputs else {}
     outside = outside_rows(routed, scored)
     (out / "scores.json").write_text(to_json((*rows, *outside)))
     (out / "scores.csv").write_text(scores_csv((*rows, *outside)))
+    usable, words = models(world, trained, said), measured(config.images.kind)
     page = RunPage(
         title=config.title or config.name,
         run=config.name,
@@ -92,12 +97,12 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         methods=tuple(costs(trained, said, config.evaluate.reference)),
         left=tuple(_left(site, entry) for site, facts in everybody.items() for entry in as_list(facts["left"])),
         missing=tuple(_missing(trained, json.loads((inputs["evaluate"] / "refused.json").read_text()))),
-        stages=tuple(_state(name, folder) for name, folder in inputs.items()),
+        stages=(*(_state(name, folder) for name, folder in inputs.items()), _itself(world, out)),
         settings=json.dumps(without_patients(to_plain(config)), indent=1),
         commands=_commands(world),
         pooled=any(result["name"] == CENTRAL for result in trained),
-        pictures=tuple(pictures(tables, [row for row in rows if row.method not in FLOORS], trained, reference)),
-        words=measured(config.images.kind),
+        pictures=tuple(pictures(tables, unfloored(rows), trained, reference, usable, words)),
+        words=words,
         structures=structures,
         outside=outside,
         strangers=tuple(counts(read_homes(inputs["route"]), strange)) if strange else (),
@@ -107,89 +112,25 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         membership=tuple(membership(one) for one in audits["membership"]),
         inversion=tuple(row for one in audits["inversion"] for row in inversion(one)),
         harmony=harmony(world, inputs),
+        models=usable,
+        optimism={site: optimism(tables, site, DICE if structures else AUC) for site in sorted(cohorts)},
+        spaces=spaces(world, trained),
     )
+    _write_stated(everybody, out)
+    text = coordinator_page(page)
+    (out / PAGE).write_text(text)
+    (out / "report.json").write_text(to_json(replace(page, pictures=())))
+    (out / ANSWERS).write_text(to_json(run_answers(page)))
+    return {"report": PAGE, "scores": len(rows)}
+
+
+def _write_stated(everybody: Mapping[str, Mapping[str, Json]], out: Path) -> None:
+    """The privacy statements, for a machine and for a person, and the heads of the ledgers."""
     stated = {site: facts["statement"] for site, facts in everybody.items()}
     (out / "statement.json").write_text(json.dumps(stated, indent=1))
     (out / "statement.md").write_text("\n".join(markdown(from_json(one)) for one in stated.values()))
     heads = {site: facts["ledger"] for site, facts in everybody.items()}
     (out / "ledgers.json").write_text(json.dumps(heads, indent=1))
-    text = coordinator_page(page)
-    (out / PAGE).write_text(text)
-    (out / "report.json").write_text(to_json(replace(page, pictures=())))
-    return {"report": PAGE, "scores": len(rows)}
-
-
-def _ask_sites(
-    world: World, inputs: Mapping[str, Path], trained: list[Any], audit: Json
-) -> dict[str, Mapping[str, Json]]:
-    config = world.config
-    cohorts, spaces = homes(inputs, RAW), {r["label"]: homes_of(config, inputs, r["label"]) for r in trained}
-
-    def methods(site: str) -> list[Json]:
-        return [
-            {
-                "label": result["label"],
-                "train_run": result["train_run"],
-                "checkpoint": config.evaluate.checkpoint,
-                "best": result["best"],
-                "cohort": spaces[result["label"]][site]["cohort"],
-            }
-            for result in trained
-        ]
-
-    facts: dict[str, Json] = {
-        **_common(world, audit),
-        "reference": config.evaluate.reference,
-        "variants": list(config.evaluate.variants),
-        "spaces": list(config.harmonize.translate) if config.harmonize else [],
-    }
-    asked = {
-        site: Message({}, {**facts, "methods": methods(site), **_of_ingest(cohorts[site]), "date": world.now()})
-        for site in world.engine.sites
-    }
-    used: dict[str, Json] = {
-        site: {"cohort": cohorts[site]["cohort"], "methods": methods(site)} for site in sorted(cohorts)
-    }
-    known = {**facts, "sites": used, "version": VERSION}
-    replies = world.ask_all(world.run(f"report-{short(digest(known))}"), "report", asked)
-    return {site: reply.facts for site, reply in replies.items()}
-
-
-def _ask_outside(world: World, inputs: Mapping[str, Path], audit: Json) -> dict[str, Mapping[str, Json]]:
-    """The same of hospitals outside the federation, of their own lines."""
-    if "route" not in inputs:
-        return {}
-    own = {site: {**_common(world, audit), **asked} for site, asked in questions(world, inputs["route"]).items()}
-    known: Json = {"sites": dict(own), "version": VERSION}
-    run_ = world.run(f"report-{short(digest(known))}")
-    messages = {site: Message({}, {**facts, "date": world.now()}) for site, facts in own.items()}
-    return {site: reply.facts for site, reply in sorted(world.beyond().ask_all(run_, "report", messages).items())}
-
-
-def _common(world: World, audit: Json) -> dict[str, Json]:
-    """What every hospital's page needs to know."""
-    config = world.config
-    return {
-        "title": config.title or config.name,
-        "run": config.name,
-        "copies": config.evaluate.copies,
-        "delta": config.privacy.delta if isinstance(config.privacy, PatientLevel) else DELTA,
-        "unit": config.privacy.unit if isinstance(config.privacy, PatientLevel) else "patient",
-        "audit": audit,
-        **_learnt(world),
-    }
-
-
-def _learnt(world: World) -> dict[str, Json]:
-    """Which masks the methods outline; nothing where they give labels."""
-    task = world.config.task
-    if task.target is None:
-        return {}
-    return {"target": task.target, "structures": list(task.names[1:]), "window": window_of(world)}
-
-
-def _of_ingest(said: Mapping[str, Any]) -> dict[str, Json]:
-    return {name: said[name] for name in ("cohort", "excluded", "unmatched_exclusions")}
 
 
 def without_patients(settings: Json) -> Json:
@@ -249,7 +190,13 @@ def _missing(trained: list[Any], refused: list[Any]) -> list[Missing]:
 
 def _state(name: str, folder: Path) -> StageState:
     manifest = read_manifest(folder)
-    return StageState(name, "run", float(manifest["seconds"]), f"artifact {folder.name}")
+    when = datetime.fromtimestamp(float(manifest["finished"]), UTC).isoformat(timespec="seconds")
+    return StageState(name, moment(when), float(manifest["seconds"]), f"{name}/{folder.name}")
+
+
+def _itself(world: World, out: Path) -> StageState:
+    """The stage that writes the page cannot tell how long it will have taken."""
+    return StageState("report", moment(world.now()), math.nan, f"{out.parent.name}: this page")
 
 
 def _commands(world: World) -> tuple[Command, ...]:
@@ -278,7 +225,7 @@ def intact(world: World, artifact: Path) -> str | None:
 STAGE = Stage(
     "report",
     VERSION,
-    ("ingest", "score", "sample", "translate", "train", "evaluate", "audit", "route"),
+    ("ingest", "score", "synthesize", "sample", "translate", "train", "evaluate", "audit", "route"),
     settings,
     run,
     intact=intact,

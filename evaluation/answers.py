@@ -1,0 +1,91 @@
+"""The first screen of a page: which model to use and how sure that is, what left, and what needs a person's eye."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from evaluation.choice import Choice, choices, primary
+from evaluation.leaving import Departure, departures
+from evaluation.notices import Notice, run_notices, site_notices
+from evaluation.records import RunPage, SitePage
+from evaluation.statement_page import SiteStatement
+from evaluation.wording import number
+
+
+@dataclass(frozen=True)
+class Answers:
+    """use: a model for each hospital. sure: how it was chosen, and what the choice does to its score, in sentences.
+    left: what left. unit: whom a guarantee is about, empty where nobody made a statement. look: what a person should
+    look at; empty = nothing was found.
+    """
+
+    use: tuple[Choice, ...]
+    sure: tuple[str, ...]
+    left: tuple[Departure, ...]
+    unit: str
+    look: tuple[Notice, ...]
+
+
+def run_answers(page: RunPage) -> Answers:
+    """Of a run, for the coordinator."""
+    chosen = choices(page.models, page.scores, page.reference, page.words)
+    validated = {site.site: s.patients for site in page.sites for s in site.splits if s.split == "validation"}
+    lines = len({row.method for row in page.scores} & {model.method for model in page.models})
+    sure = _sure(chosen, validated, page.optimism, lines, primary(page.scores))
+    return Answers(
+        chosen, sure, departures(page.left, page.statements, page.words), _unit(page.statements), run_notices(page)
+    )
+
+
+def site_answers(page: SitePage) -> Answers:
+    """Of a run, for one hospital."""
+    chosen = choices(page.models, page.scores, page.reference, page.words)
+    validated = dict.fromkeys([page.site], sum(s.patients for s in page.splits if s.split == "validation"))
+    lines = len({row.method for row in page.scores} & {model.method for model in page.models})
+    sure = _sure(chosen, validated, page.optimism, lines, primary(page.scores))
+    said = () if page.statement is None else (page.statement,)
+    return Answers(chosen, sure, departures(page.left, said, page.words), _unit(said), site_notices(page))
+
+
+def _sure(
+    chosen: tuple[Choice, ...], validated: Mapping[str, int], optimism: Mapping[str, float], lines: int, measure: str
+) -> tuple[str, ...]:
+    """How the models were chosen. validated: validation patients by hospital. lines: of how many the best was taken."""
+    said: list[str] = []
+    held = [one for one in chosen if one.by == "validation"]
+    if held:
+        whose = "each" if len(chosen) > 1 else "this"
+        named = [(f"{one.site} " if len(chosen) > 1 else "", one) for one in held]
+        patients = ", ".join(f"{name}{validated[one.site]}" for name, one in named if one.site in validated)
+        few = f" ({patients})" if patients else ""
+        said.append(
+            f"Chosen by the lowest loss on {whose} hospital's validation patients{few}, without a look at the test "
+            "patients, so the choice does not flatter these scores. With so few patients a small difference in loss "
+            "decides little."
+        )
+        if tops := [f"{name}{one.top.method} ({number(one.top.value)})" for name, one in named if one.top is not None]:
+            most = max((optimism.get(one.site, math.nan) for one in held), default=math.nan)
+            by = f", by about {number(most)} (bootstrap)" if math.isfinite(most) else ""
+            said.append(
+                f"The highest {measure} on the test patients: {', '.join(tops)}. Who takes the best of {lines} on the "
+                f"same patients overstates it{by}."
+            )
+    if tested := [one for one in chosen if one.by == "test"]:
+        of = ", ".join(
+            f"{one.site} {number(optimism[one.site])}"
+            for one in tested
+            if math.isfinite(optimism.get(one.site, math.nan))
+        )
+        by = f": by about {of} (bootstrap)" if of else ""
+        said.append(
+            f"Chosen by the highest {measure} on the test patients, because there is no validation loss to choose by. "
+            f"The best of {lines} on the same patients looks better than it is{by}; test it on new patients before use."
+        )
+    return tuple(said)
+
+
+def _unit(statements: tuple[SiteStatement, ...]) -> str:
+    told = (f"A guarantee is about one {s.unit}; compared are {s.adjacency}; δ = {s.delta:g}." for s in statements)
+    return " ".join(dict.fromkeys(told))

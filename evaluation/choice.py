@@ -1,0 +1,163 @@
+"""Which of its models a hospital should use, how sure that is, and how far the choice flatters the score.
+
+A model is chosen by its loss on the hospital's validation patients, so that the score on test patients is not that of a
+winner. Where a run has no validation loss, the highest score on the test patients decides, and the page says by how
+much that score is too high. Only a model that lies in the hospital's folder as a file can be chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from evaluation.floors import FLOORS
+from evaluation.histograms import Floats
+from evaluation.metrics import AUC, CALIBRATION, SENSITIVITY, SPECIFICITY, Measure
+from evaluation.overlap import DICE
+from evaluation.protocols import Table
+from evaluation.rows import PRIVATE, ScoreRow, home
+from evaluation.wording import Words, counted, number, signed
+
+PRIMARY = (AUC.name, DICE.name)
+"""By which models are compared in words: the first one that was measured."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A line of the tables at one hospital. loss: on its validation patients, of the model that is used; NaN = not
+    scored there. file: where the hospital finds it; empty = there is none.
+    """
+
+    site: str
+    method: str
+    loss: float = math.nan
+    file: str = ""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A hospital's model. method: empty where none can be named. by: what decided. score: on its test patients, None =
+    not scored. said: how good it is, in sentences. top: the line with the highest score there, where it is another one.
+    """
+
+    site: str
+    method: str
+    file: str
+    by: Literal["validation", "test", ""]
+    score: ScoreRow | None
+    said: tuple[str, ...]
+    top: ScoreRow | None = None
+
+
+def choices(models: Sequence[Model], rows: Sequence[ScoreRow], reference: str, words: Words) -> tuple[Choice, ...]:
+    """One for each hospital that has models, in their order."""
+    sites = dict.fromkeys(model.site for model in models)
+    return tuple(_choice(site, [m for m in models if m.site == site], rows, reference, words) for site in sites)
+
+
+def primary(rows: Sequence[ScoreRow]) -> str:
+    """The measure by which models are compared in words; empty where none of them was measured."""
+    held = {row.measure for row in rows}
+    return next((name for name in PRIMARY if name in held), "")
+
+
+def own_rows(rows: Sequence[ScoreRow], site: str, measure: str) -> dict[str, ScoreRow]:
+    """Scores of a hospital's own models on its own test patients, by method; floors and what has no value left out."""
+    own = (row for row in rows if row.protocol == PRIVATE and row.sites == (site,) and row.measure == measure)
+    return {row.method: row for row in own if row.method not in FLOORS and math.isfinite(row.value)}
+
+
+def optimism(tables: Mapping[str, Table], site: str, measure: Measure) -> float:
+    """By how much the best of all methods at a hospital looks better than it is, if its test patients choose it.
+
+    The mean over bootstrap copies of (the copy's winner in the copy - the same method in the sample), as Efron (1983)
+    estimates optimism; Tsamardinos et al. (2018) do so for the choice of a method. NaN with fewer than two methods.
+    """
+    held = [home(table)[site, site] for table in tables.values() if (site, site) in home(table)]
+    found = [measure.of(one) for one in held]
+    if len({len(copies) for copies in found}) != 1 or len(found) < 2:
+        return math.nan
+    return _optimism(np.stack(found))
+
+
+def _optimism(values: Floats) -> float:
+    """values: (methods, 1 + B), the sample first."""
+    usable = values[np.isfinite(values[:, 0])]
+    drawn = usable[:, 1:][:, np.isfinite(usable[:, 1:]).all(axis=0)]
+    if len(usable) < 2 or not drawn.size:
+        return math.nan
+    winner = drawn.argmax(axis=0)
+    return float((drawn[winner, np.arange(drawn.shape[1])] - usable[winner, 0]).mean())
+
+
+def _choice(site: str, models: Sequence[Model], rows: Sequence[ScoreRow], reference: str, words: Words) -> Choice:
+    measure = primary(rows)
+    scored = own_rows(rows, site, measure)
+    filed = [model for model in models if model.file]
+    validated = [model for model in filed if math.isfinite(model.loss)]
+    tested = [model for model in filed if model.method in scored]
+    top = max(scored.values(), key=lambda row: row.value, default=None)
+    if validated:
+        best, by = min(validated, key=lambda model: model.loss), "validation"
+    elif tested:
+        best, by = max(tested, key=lambda model: scored[model.method].value), "test"
+    else:
+        why = "no model of this run lies in its folder as a file" if models and not filed else "none was scored there"
+        return Choice(site, "", "", "", None, (f"No model can be named: {why}.",), top)
+    score = scored.get(best.method)
+    other = None if top is None or score is None or top.value <= score.value else top
+    said = tuple(_sentences(best.method, rows, site, score, reference, words))
+    return Choice(site, best.method, best.file, "validation" if by == "validation" else "test", score, said, other)
+
+
+def _sentences(
+    method: str, rows: Sequence[ScoreRow], site: str, score: ScoreRow | None, reference: str, words: Words
+) -> list[str]:
+    if score is None:
+        return ["It has no score on test patients, so how good it is there is not known."]
+    patients = counted(score.patients, "test patient", "test patients")
+    said = [f"{score.measure} {number(score.value)}{between(score)} on {patients}."]
+    if not score.assessable:
+        said.append(f"These are too few patients{', or there is too much noise,' if score.noise else ''} to judge by.")
+    said.append(against(score, reference))
+    found = {m: own_rows(rows, site, m).get(method) for m in (SENSITIVITY.name, SPECIFICITY.name, CALIBRATION.name)}
+    sees, spares, off = found.values()
+    if sees is not None and spares is not None:
+        said.append(
+            f"At the threshold 0.5 it finds {_share(sees)} of positive {words.examples} (sensitivity) and leaves "
+            f"{_share(spares)} of negative ones unmarked (specificity)."
+        )
+    if off is not None:
+        said.append(f"Its probabilities are off by {number(off.value)} on average (calibration error).")
+    return [one for one in said if one]
+
+
+def against(row: ScoreRow, reference: str) -> str:
+    """How a score compares with that of the reference method; empty where there is no other to compare with."""
+    if not reference:
+        return ""
+    if row.method == reference:
+        return "It is the reference, with which the others are compared."
+    if not math.isfinite(row.gain) or not math.isfinite(row.gain_low):
+        return f"It could not be compared with {reference}."
+    gain = f"{signed(row.gain)}, 95 % interval {signed(row.gain_low)} to {signed(row.gain_high)}"
+    words = {1: "Better than", -1: "Worse than", 0: "Not distinguishable from"}
+    return f"{words[direction(row.gain_low, row.gain_high)]} {reference} ({gain})."
+
+
+def direction(low: float, high: float) -> int:
+    """1 or -1 where an interval lies wholly above or below 0; 0 where it holds 0 or is not known."""
+    return 1 if low > 0 else -1 if high < 0 else 0
+
+
+def between(row: ScoreRow) -> str:
+    """An interval in words; nothing where there is none."""
+    return f" (95 % interval {number(row.low)} to {number(row.high)})" if math.isfinite(row.low) else ""
+
+
+def _share(row: ScoreRow) -> str:
+    return f"{100 * row.value:.0f} %"

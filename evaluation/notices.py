@@ -1,0 +1,219 @@
+"""What needs a person's eye: everything in a run that should be looked at before its numbers or models are used."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from evaluation.attacks import KEEP, inversion_verdict, membership_verdict, pairs, strongest
+from evaluation.choice import between, direction, own_rows, primary
+from evaluation.floors import FLOORS
+from evaluation.harmony import Harmony
+from evaluation.metrics import AUC, SENSITIVITY, SPECIFICITY
+from evaluation.records import Missing, RunPage, SitePage
+from evaluation.rows import PRIVATE, ScoreRow
+from evaluation.statement_page import InversionRow, MechanismAudit, MembershipRow, SiteStatement
+from evaluation.wording import Words, counted, number
+
+NEARLY = 0.1
+"""Of a budget: with less than this left, a person should know."""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """what: a few words in bold. text: one or two sentences. link: the section that says more; empty = none."""
+
+    what: str
+    text: str
+    link: str = ""
+
+
+def run_notices(page: RunPage) -> tuple[Notice, ...]:
+    """For the coordinator's page; the most urgent first."""
+    held = [*page.sites, *page.strangers]
+    rejected = {site.site: sum(site.rejected.values()) for site in held}
+    return (
+        *_missing(page.missing),
+        *_audits([*page.audits, *(s.audit for s in page.statements if s.audit is not None)]),
+        *_membership(page.membership),
+        *_inversion(page.inversion),
+        *_budgets(page.statements),
+        *_vetoes(page.harmony),
+        *_scores(page.scores, page.reference, page.words),
+        *_quarantine(rejected, page.words, "by reason under For whom", "whom"),
+        *_withdrawn([(s.site, [k.run for k in s.withdrawn.knew]) for s in held]),
+    )
+
+
+def site_notices(page: SitePage) -> tuple[Notice, ...]:
+    """For a hospital's own page."""
+    rejected = {page.site: len(page.quarantine)}
+    said = () if page.statement is None else (page.statement,)
+    return (
+        *(Notice("Warning", warning, "noted") for warning in page.warnings),
+        *_audits([s.audit for s in said if s.audit is not None]),
+        *_membership(page.membership),
+        *_budgets(said),
+        *_vetoes(page.harmony),
+        *_scores(page.scores, page.reference, page.words),
+        *_quarantine(rejected, page.words, "what was found and what to do stands under Quarantine", "quarantine"),
+        *_withdrawn([(page.site, [k.run for k in page.withdrawn.knew])]),
+    )
+
+
+def _missing(missing: Sequence[Missing]) -> Iterator[Notice]:
+    by_site: dict[str, list[Missing]] = {}
+    for one in missing:
+        by_site.setdefault(one.site, []).append(one)
+    for site, lost in by_site.items():
+        times = counted(sum(one.times for one in lost), "reply of", "replies of")
+        codes = ", ".join(dict.fromkeys(f"{one.request}: {one.code}" for one in lost))
+        yield Notice("Missing", f"{times} {site} did not come ({codes}). Results are without them.", "left")
+
+
+def _audits(audits: Iterable[MechanismAudit]) -> Iterator[Notice]:
+    for one in dict.fromkeys(audits):
+        if one.bound > one.claimed:
+            text = (
+                f"The audit refutes the claimed ε = {one.claimed:g}: it found at least {one.bound:.3g}. "
+                "Do not rely on any ε of this run."
+            )
+            yield Notice("Privacy claim refuted", text, "privacy")
+
+
+def _membership(rows: Sequence[MembershipRow]) -> Iterator[Notice]:
+    best = strongest(rows)
+    if best is None:
+        return
+    works = [row for row in rows if membership_verdict(row).word == "succeeds"]
+    judged = [row for row in rows if membership_verdict(row).word != "says nothing"]
+    text = (
+        f"It can be told who took part in training, for {len(works)} of {len(judged)} models that were attacked. "
+        f"{best.method} at {best.site}: {pairs(best)}. {KEEP}"
+    )
+    yield Notice("Attack succeeds", text, "privacy")
+
+
+def _inversion(rows: Sequence[InversionRow]) -> Iterator[Notice]:
+    works = [row for row in rows if inversion_verdict(row).word == "succeeds"]
+    if works:
+        best = max(works, key=lambda row: row.better / row.images)
+        text = (
+            f"Training images can be drawn in part, by {len(works)} of {sum(bool(r.images) for r in rows)} attacks. "
+            f"{best.method} at {best.site}, from its {best.attack}: {inversion_verdict(best).said} {KEEP}"
+        )
+        yield Notice("Attack succeeds", text, "privacy")
+
+
+def _budgets(statements: Iterable[SiteStatement]) -> Iterator[Notice]:
+    for one in statements:
+        if one.budget is not None and one.budget.remaining < NEARLY * one.budget.epsilon:
+            text = f"{one.site} has ε = {one.budget.remaining:g} left of its budget of {one.budget.epsilon:g}."
+            yield Notice("Budget nearly spent", text, "privacy")
+
+
+def _vetoes(harmony: Harmony | None) -> Iterator[Notice]:
+    for row in harmony.rows if harmony is not None else ():
+        if row.vetoed:
+            text = (
+                f"The translation {row.space} is not used at {row.site} ({', '.join(row.reasons)}): methods learn "
+                "from images as they were read there."
+            )
+            yield Notice("Veto", text, "spaces")
+
+
+def _scores(rows: Sequence[ScoreRow], reference: str, words: Words) -> Iterator[Notice]:
+    """Methods that do no better than guessing, hospitals that lose, and scores that cannot be judged."""
+    measure = primary(rows)
+    sites = sorted({row.sites[0] for row in rows if row.protocol == PRIVATE})
+    for site in sites:
+        own = own_rows(rows, site, measure)
+        weak = [method for method, row in own.items() if not row.assessable]
+        if weak and len(weak) == len(own):
+            row = own[weak[0]]
+            noise = ", or too much noise," if row.noise else ""
+            few = f"{counted(row.patients, 'test patient', 'test patients')}, {row.positive_patients} of them positive"
+            text = f"The scores at {site} rest on too few patients{noise} to be judged ({few})."
+            yield Notice("Not assessable", text, "scores")
+            continue
+        if collapsed := [f"{m} ({why})" for m, row in own.items() if (why := collapse(row, rows))]:
+            yield Notice("No better than guessing", f"At {site}: {', '.join(collapsed)}.", "scores")
+        worse = [f"{m}{_gain(r)}" for m, r in own.items() if direction(r.gain_low, r.gain_high) < 0]
+        if worse and reference:
+            text = (
+                f"Models learnt with others are worse than {reference} at {site}: {', '.join(worse)}. Its patients or "
+                f"its {words.examples} may be unlike the others'; let it keep its own model."
+            )
+            yield Notice("A hospital loses", text, "scores")
+
+
+def _gain(row: ScoreRow) -> str:
+    return f" ({row.gain:+.3f})".replace("-", "−")
+
+
+def collapse(row: ScoreRow, rows: Sequence[ScoreRow]) -> str:
+    """Why a method does no better at a hospital than one that does not look at the patient; empty where it does."""
+    site = row.sites[0]
+    if row.measure == AUC.name:
+        sees, spares = (own_rows(rows, site, name).get(row.method) for name in (SENSITIVITY.name, SPECIFICITY.name))
+        if sees is not None and spares is not None and {sees.value, spares.value} == {0.0, 1.0}:
+            return "one answer for everybody"
+        return f"{AUC.name} {number(row.value)}{between(row)}" if row.low <= 0.5 else ""
+    floors = [r for r in rows if r.method in FLOORS and r.measure == row.measure and r.protocol == PRIVATE]
+    floor = next((r for r in floors if r.sites == row.sites), None)
+    if floor is not None and math.isfinite(floor.value) and row.value <= floor.value:
+        return f"{row.measure} {number(row.value)}, and {number(floor.value)} for the {floor.method}"
+    return ""
+
+
+def _quarantine(rejected: Mapping[str, int], words: Words, where: str, link: str) -> Iterator[Notice]:
+    held = {site: times for site, times in rejected.items() if times}
+    if held:
+        total = counted(sum(held.values()), f"{words.study} was", f"{words.studies} were")
+        by_site = f" ({', '.join(f'{site} {times}' for site, times in held.items())})" if len(rejected) > 1 else ""
+        yield Notice("Quarantine", f"{total} not used{by_site}; {where}.", link)
+
+
+def _withdrawn(knew: Iterable[tuple[str, Sequence[str]]]) -> Iterator[Notice]:
+    for site, runs in knew:
+        if runs:
+            text = (
+                f"Models of {counted(len(runs), 'earlier run', 'earlier runs')} knew patients of {site} who are "
+                "excluded now. A model does not forget: stop using them."
+            )
+            yield Notice("Withdrawn", text, "withdrawn")
+
+
+def row_notes(
+    rows: Sequence[ScoreRow], harmony: Harmony | None, spaces: Mapping[str, str], site: str = ""
+) -> dict[str, str]:
+    """What a method's row has to say of itself: a translation that was vetoed, scores that are another method's.
+
+    site: the hospital whose page it is; empty = the coordinator's.
+    """
+    notes: dict[str, str] = {}
+    same = same_as(rows)
+    for method in dict.fromkeys(row.method for row in rows):
+        vetoed = [r.site for r in (harmony.rows if harmony else ()) if r.vetoed and r.space == spaces.get(method)]
+        why = f"translation vetoed {'here' if site else 'at ' + ', '.join(vetoed)}" if vetoed else ""
+        if method in same:
+            notes[method] = f"same scores as {same[method]}{': ' + why if why else ''}"
+        elif why:
+            notes[method] = why
+    return notes
+
+
+def same_as(rows: Sequence[ScoreRow]) -> dict[str, str]:
+    """Method -> an earlier one whose every score and interval is equal, digit for digit. Floors are left out."""
+    found: dict[str, set[tuple[object, ...]]] = {}
+    for row in rows:
+        if row.method not in FLOORS:
+            key = (row.measure, row.protocol, row.sites, f"{row.value} {row.low} {row.high}")
+            found.setdefault(row.method, set()).add(key)
+    methods, same = list(found), dict[str, str]()
+    for place, method in enumerate(methods):
+        first = next((other for other in methods[:place] if found[other] == found[method]), None)
+        if first is not None:
+            same[method] = first
+    return same

@@ -1,0 +1,202 @@
+"""What the pages are made of: frozen records, filled from messages for the coordinator and at home for a hospital."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from evaluation.choice import Model
+from evaluation.drawing import Picture
+from evaluation.harmony import Harmony
+from evaluation.leaving import Left
+from evaluation.patients import Characteristic
+from evaluation.rows import GainRow, ScoreRow
+from evaluation.statement_page import InversionRow, MechanismAudit, MembershipRow, SiteStatement
+from evaluation.wording import Words
+
+
+@dataclass(frozen=True)
+class SplitCount:
+    """How many of what a split holds; `positives` are images."""
+
+    split: str
+    patients: int
+    images: int
+    positives: int
+
+
+@dataclass(frozen=True)
+class Knew:
+    """An earlier run that patients had a part in who must not be used any more. how: what part, where it is known."""
+
+    run: str
+    how: str = ""
+
+
+@dataclass(frozen=True)
+class Withdrawn:
+    """Patients whom the settings exclude. studies: left out. unmatched: names that no patient has. knew: runs."""
+
+    studies: int = 0
+    unmatched: int = 0
+    knew: tuple[Knew, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.studies or self.unmatched or self.knew)
+
+
+@dataclass(frozen=True)
+class SiteCounts:
+    """A site as the coordinator knows it. rejected: reason code -> studies."""
+
+    site: str
+    splits: tuple[SplitCount, ...]
+    rejected: Mapping[str, int]
+    withdrawn: Withdrawn = Withdrawn()
+
+
+@dataclass(frozen=True)
+class MethodCost:
+    """What a method's model holds, and its traffic in bytes.
+
+    sent, received: of one site over all rounds. total: of all sites, both ways. reached: the first round whose
+    aggregated validation loss is as low as the reference's lowest; None: never, or the reference has none.
+    """
+
+    method: str
+    parameters: int
+    sent: int
+    received: int
+    rounds: int
+    total: int = 0
+    reached: int | None = None
+
+
+@dataclass(frozen=True)
+class StageState:
+    """The result of a stage. state: when it was finished. seconds: it took, NaN = not known yet. why: its folder."""
+
+    stage: str
+    state: str
+    seconds: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Replies that did not come, by the code that the site or the engine gave."""
+
+    site: str
+    request: str
+    code: str
+    times: int
+
+
+@dataclass(frozen=True)
+class Command:
+    """How to go on."""
+
+    what: str
+    line: str
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """The coordinator's page.
+
+    what: a line on what was run. date: as it shall be printed. reference: the method over which gains are taken.
+    settings: the YAML. pooled: training and validation images left for a central baseline. statements: one of each
+    hospital that has one. audits: of mechanisms; membership: attacks that guess who took part. structures: what the
+    methods outline; none = they give labels. outside: scores at hospitals outside the federation, by line of `route`;
+    strangers: who they are, all in one split. field: the setting by which masks say where their images are cut; empty =
+    none. inversion: how like training images the pictures are that attackers drew. models: of each hospital, which of
+    them it can use. optimism: by hospital, how much the best line on its test patients looks better than it is. spaces:
+    method -> the space of images in which it learns, as `harmonize.translate` names it.
+    """
+
+    title: str
+    run: str
+    date: str
+    what: str
+    simulation: bool
+    reference: str
+    sites: tuple[SiteCounts, ...]
+    scores: tuple[ScoreRow, ...]
+    gains: tuple[GainRow, ...]
+    methods: tuple[MethodCost, ...]
+    left: tuple[Left, ...]
+    missing: tuple[Missing, ...]
+    stages: tuple[StageState, ...]
+    settings: str
+    commands: tuple[Command, ...]
+    pictures: tuple[Picture, ...] = ()
+    pooled: bool = False
+    words: Words = Words()
+    statements: tuple[SiteStatement, ...] = ()
+    audits: tuple[MechanismAudit, ...] = ()
+    membership: tuple[MembershipRow, ...] = ()
+    harmony: Harmony | None = None
+    structures: tuple[str, ...] = ()
+    outside: tuple[ScoreRow, ...] = ()
+    strangers: tuple[SiteCounts, ...] = ()
+    field: str = ""
+    inversion: tuple[InversionRow, ...] = ()
+    models: tuple[Model, ...] = ()
+    optimism: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    spaces: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """A study that was not used. study: its code. detail: what is wrong and what to do, alike for all of a reason."""
+
+    study: str
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why studies were not used, and which."""
+
+    reason: str
+    detail: str
+    studies: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SitePage:
+    """A hospital's own page. images: contact sheets, one for each split. maps: the same with class activation maps, one
+    for each method, or where methods outline `structures`, their outlines. characteristics: of features. noted: what
+    methods noted here while they learnt; warnings: what of it a person should know, in sentences. Neither has a place
+    on the coordinator's page. noised: whether the coordinator sees these scores through noise. models, optimism,
+    spaces: as in `RunPage`, of this hospital."""
+
+    title: str
+    site: str
+    run: str
+    date: str
+    simulation: bool
+    reference: str
+    splits: tuple[SplitCount, ...]
+    scores: tuple[ScoreRow, ...]
+    left: tuple[Left, ...]
+    quarantine: tuple[Quarantined, ...]
+    images: tuple[Picture, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    words: Words = Words()
+    withdrawn: Withdrawn = Withdrawn()
+    maps: tuple[Picture, ...] = ()
+    characteristics: tuple[Characteristic, ...] = ()
+    commands: tuple[Command, ...] = ()
+    statement: SiteStatement | None = None
+    membership: tuple[MembershipRow, ...] = ()
+    harmony: Harmony | None = None
+    noted: tuple[Picture, ...] = ()
+    warnings: tuple[str, ...] = ()
+    structures: tuple[str, ...] = ()
+    noised: bool = False
+    models: tuple[Model, ...] = ()
+    optimism: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    spaces: Mapping[str, str] = dataclasses.field(default_factory=dict)

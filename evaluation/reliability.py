@@ -1,0 +1,90 @@
+"""Can a probability be read as one? A curve of calibration for each hospital, with intervals over its patients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from evaluation.drawing import INK, Picture, svg
+from evaluation.histograms import Floats, Ints
+from evaluation.metrics import ratio
+from evaluation.panels import legend, line, panels, wide
+
+GROUPS = 8
+"""Of predicted probability, equally wide."""
+
+
+def grouped(scores: Ints) -> tuple[Floats, Floats, Ints]:
+    """Mean predicted probability and observed share of this class in each group, both (..., GROUPS), NaN in empty
+    groups; and examples, (..., GROUPS).
+
+    Args:
+        scores: (..., 2, bins) examples of (other, this) class; every probability is taken at its bin's centre.
+
+    Raises:
+        ValueError: the bins cannot be grouped evenly.
+    """
+    bins = scores.shape[-1]
+    if bins % GROUPS:
+        raise ValueError(f"{bins} bins cannot form {GROUPS} equal groups; give a multiple of {GROUPS}")
+    whole = scores.reshape(*scores.shape[:-1], GROUPS, bins // GROUPS)
+    centres = ((np.arange(bins) + 0.5) / bins).reshape(GROUPS, -1)
+    each = whole.sum(axis=-3)  # both classes: (..., GROUPS, bins / GROUPS)
+    examples = each.sum(axis=-1)
+    return ratio((each * centres).sum(axis=-1), examples), ratio(whole.sum(axis=-1)[..., 1, :], examples), examples
+
+
+def calibration_curves(
+    shown: Mapping[str, Mapping[str, Ints]], *, order: Sequence[str] = (), examples: str = "images"
+) -> Picture:
+    """Observed share against predicted probability, a panel for each hospital and a line for each method.
+
+    Args:
+        shown: site -> method -> (1 + B, 2, bins) counts, the sample first and then its bootstrap copies.
+        order: all methods of the run, so that each looks as in the other figures.
+        examples: what is counted.
+    """
+    places = {
+        name: place for place, name in enumerate(dict.fromkeys([*order, *(m for own in shown.values() for m in own)]))
+    }
+    looks = {name: line(places[name]) for name in dict.fromkeys(m for own in shown.values() for m in own)}
+    found = {site: {m: grouped(counts) for m, counts in own.items()} for site, own in shown.items()}
+    words = [f"{site}, {m}: {_told(*of)}" for site, own in found.items() for m, of in own.items()]
+    alt = "Calibration by hospital. " + "; ".join(words) + "."
+
+    def draw(figure: Figure) -> None:
+        for axes, (site, own) in panels(figure, found, share_y=True):
+            axes.plot([0, 1], [0, 1], color=INK, linewidth=0.7, alpha=0.4, linestyle=(0, (2, 2)))
+            for method, (predicted, observed, _) in own.items():
+                low, high = _interval(observed)
+                axes.vlines(predicted[0], low, high, color=looks[method]["color"], linewidth=1.0, alpha=0.6)
+                axes.plot(predicted[0], observed[0], **looks[method], marker="o", markersize=3.5)
+            axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
+            axes.set_box_aspect(1)
+            axes.set_title(site)
+            axes.set_xlabel("predicted probability")
+        figure.axes[0].set_ylabel("share that is positive")
+        legend(figure, looks)
+
+    caption = (
+        f"Of the {examples} that a model gives about the same probability, the share that is positive; bars are 95 % "
+        "intervals over patients. On the diagonal a probability is what it says; below it the model promises too much."
+    )
+    return Picture("Calibration", caption, svg(wide(len(shown), list(looks)), alt, draw))
+
+
+def _interval(observed: Floats) -> tuple[Floats, Floats]:
+    """Percentiles over bootstrap copies, of each group of the sample; no width without copies."""
+    low, high = observed[0].copy(), observed[0].copy()
+    for group in range(observed.shape[-1]):
+        usable = observed[1:, group][np.isfinite(observed[1:, group])]
+        if len(usable) > 1 and np.isfinite(observed[0, group]):
+            low[group], high[group] = np.quantile(usable, [0.025, 0.975])
+    return low, high
+
+
+def _told(predicted: Floats, observed: Floats, examples: Ints) -> str:
+    held = [g for g in range(GROUPS) if examples[0, g]]
+    return ", ".join(f"{predicted[0, g]:.2f} said, {observed[0, g]:.2f} found of {examples[0, g]}" for g in held)
