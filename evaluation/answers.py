@@ -73,15 +73,14 @@ def _sure(
                 f"same patients overstates it{by}."
             )
     if tested := [one for one in chosen if one.by == "test"]:
-        of = ", ".join(
-            f"{one.site} {number(optimism[one.site])}"
-            for one in tested
-            if math.isfinite(optimism.get(one.site, math.nan))
-        )
-        by = f": by about {of} (bootstrap)" if of else ""
+        flattered = {one.site: optimism.get(one.site, math.nan) for one in tested}
+        names = {site: f"{site} " if len(chosen) > 1 else "" for site in flattered}
+        of = ", ".join(f"{names[site]}{number(by)}" for site, by in flattered.items() if math.isfinite(by))
+        flattery = f": by about {of} (bootstrap)" if of else ""
         said.append(
             f"Chosen by the highest {measure} on the test patients, because there is no validation loss to choose by. "
-            f"The best of {lines} on the same patients looks better than it is{by}; test it on new patients before use."
+            f"The best of {lines} on the same patients looks better than it is{flattery}; test it on new patients before "
+            "use."
         )
     return tuple(said)
 

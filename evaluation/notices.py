@@ -126,16 +126,14 @@ def _vetoes(harmony: Harmony | None) -> Iterator[Notice]:
 def _scores(rows: Sequence[ScoreRow], reference: str, words: Words) -> Iterator[Notice]:
     """Methods that do no better than guessing, hospitals that lose, and scores that cannot be judged."""
     measure = primary(rows)
-    sites = sorted({row.sites[0] for row in rows if row.protocol == PRIVATE})
-    for site in sites:
+    noise = ", or too much noise," if any(row.noise for row in rows) else ""
+    poor: list[str] = []
+    for site in sorted({row.sites[0] for row in rows if row.protocol == PRIVATE}):
         own = own_rows(rows, site, measure)
         weak = [method for method, row in own.items() if not row.assessable]
         if weak and len(weak) == len(own):
             row = own[weak[0]]
-            noise = ", or too much noise," if row.noise else ""
-            few = f"{counted(row.patients, 'test patient', 'test patients')}, {row.positive_patients} of them positive"
-            text = f"The scores at {site} rest on too few patients{noise} to be judged ({few})."
-            yield Notice("Not assessable", text, "scores")
+            poor.append(f"{site} ({counted(row.patients, 'patient', 'patients')}, {row.positive_patients} positive)")
             continue
         if collapsed := [f"{m} ({why})" for m, row in own.items() if (why := collapse(row, rows))]:
             yield Notice("No better than guessing", f"At {site}: {', '.join(collapsed)}.", "scores")
@@ -146,6 +144,9 @@ def _scores(rows: Sequence[ScoreRow], reference: str, words: Words) -> Iterator[
                 f"its {words.examples} may be unlike the others'; let it keep its own model."
             )
             yield Notice("A hospital loses", text, "scores")
+    if poor:
+        text = f"Scores rest on too few test patients{noise} to be judged: {', '.join(poor)}."
+        yield Notice("Not assessable", text, "scores")
 
 
 def _gain(row: ScoreRow) -> str:

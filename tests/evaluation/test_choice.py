@@ -1,0 +1,130 @@
+"""Which model a page names, how far a choice flatters a score, and what counts as better, collapsed or attacked."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluation import choice, figures, notices, reliability
+from evaluation.attacks import membership_verdict
+from evaluation.choice import Model
+from evaluation.grid import decided
+from evaluation.histograms import count
+from evaluation.leaving import Left, departures, of_patients
+from evaluation.metrics import AUC
+from evaluation.rows import label_measures, score_rows
+from evaluation.statement_page import MembershipRow
+from evaluation.wording import Words
+
+NAN = math.nan
+
+
+@pytest.fixture(scope="module")
+def tables():
+    rng, found = np.random.default_rng(3), {}
+    for method, strength in (("local", 1.0), ("good", 3.0), ("blind", 0.0)):
+        y = np.arange(160) % 2
+        p = 1 / (1 + np.exp(-strength * (y - 0.5) + 0.5 * rng.normal(size=160)))
+        found[method] = {("a", "a"): count(y, np.c_[1 - p, p], np.arange(160) // 2, copies=60, seed=0, site="a")}
+    return found
+
+
+@pytest.fixture(scope="module")
+def rows(tables):
+    return score_rows(tables, reference="local", measures=label_measures(tables))
+
+
+def named(models, rows):
+    (one,) = choice.choices(models, rows, "local", Words())
+    return one.method, one.by
+
+
+def test_the_lowest_validation_loss_of_what_has_a_file_decides(rows):
+    models = [Model("a", "local", 0.5, "f"), Model("a", "good", 0.6, "g"), Model("a", "blind", 0.1, "")]
+    assert named(models, rows) == ("local", "validation")
+    (one,) = choice.choices(models, rows, "local", Words())
+    assert one.top is not None and one.top.method == "good"
+    assert named([replace(m, loss=NAN) for m in models], rows) == ("good", "test")
+    assert named([replace(m, file="") for m in models], rows) == ("", "")
+    assert named(models, ()) == ("local", "validation")
+
+
+@given(
+    st.permutations(["local", "good", "blind"]),
+    st.lists(st.floats(0, 9), min_size=3, max_size=3),
+    st.sets(st.integers(0, 2)),
+)
+def test_what_has_no_file_is_never_named(names, losses, filed):
+    models = [Model("a", n, v, "f" if i in filed else "") for i, (n, v) in enumerate(zip(names, losses, strict=True))]
+    method, by = named(models, ())
+    assert (method in {names[i] for i in filed}) if filed else (method, by) == ("", "")
+
+
+def test_optimism_is_that_of_the_winner_in_each_copy():
+    values = np.array([[0.8, 0.9, 0.7, 0.8], [0.7, 0.6, 0.9, 0.7]])  # winners: 0.9 of 0.8, 0.9 of 0.7, 0.8 of 0.8
+    assert choice._optimism(values) == pytest.approx((0.1 + 0.2 + 0.0) / 3)
+    assert math.isnan(choice._optimism(values[:1]))
+
+
+def test_the_best_of_equal_methods_looks_better_than_it_is():
+    rng, tables = np.random.default_rng(0), {}
+    y = np.arange(60) % 2
+    for method in "abcdefgh":
+        p = 1 / (1 + np.exp(-(y - 0.5) + rng.normal(size=60)))
+        tables[method] = {("s", "s"): count(y, np.c_[1 - p, p], np.arange(60), copies=200, seed=0, site="s")}
+    one = {"a": tables["a"]}
+    assert 0.005 < choice.optimism(tables, "s", AUC) < 0.2
+    assert math.isnan(choice.optimism(one, "s", AUC)) and math.isnan(choice.optimism(tables, "t", AUC))
+
+
+def test_what_does_no_better_than_guessing_is_named(rows):
+    own = choice.own_rows(rows, "a", "AUC")
+    assert notices.collapse(own["blind"], rows) and not notices.collapse(own["good"], rows)
+    assert decided(rows, "AUC") == {"local": (0, 0, 1), "good": (1, 0, 1), "blind": (0, 1, 1)}
+
+
+@given(st.floats(0.01, 0.99), st.floats(0, 0.3), st.floats(0, 1))
+def test_an_attack_succeeds_exactly_where_its_interval_lies_above_a_guess(auc, half, control):
+    row = MembershipRow("a", "m", auc, max(0, auc - half), min(1, auc + half), control, 20, 20)
+    word = membership_verdict(row).word
+    assert (word == "succeeds") == (row.low > 0.5 and control >= 0.9)
+    assert (word == "says nothing") == (control < 0.9)
+
+
+def test_equal_scores_are_called_so_and_others_are_not(tables):
+    twice = {**tables, "again": tables["good"]}
+    assert notices.same_as(score_rows(twice, reference="local")) == {"again": "good"}
+    assert notices.same_as(score_rows(tables, reference="local")) == {}
+
+
+def test_a_spike_does_not_flatten_the_others():
+    fine = {"a": figures.Curve((1, 2), (1.2, 0.5)), "b": figures.Curve((1, 2), (1.0, 0.4))}
+    spike = figures.Curve((1, 2, 3), (0.9, 31.0, 0.6))
+    assert figures.top_of(fine) == math.inf and figures.top_of({"a": spike}) == math.inf
+    assert figures.top_of({**fine, "c": spike}) == 1.2
+    assert figures.cut_off({**fine, "c": spike}, 1.2) == {"c": 31.0}
+    drawn = figures.learning_curves({"s": {**fine, "c": spike}})
+    assert "c at s 31.000" in drawn.caption and "c reaches 31.000, above the scale" in drawn.html
+    assert "Triangles" not in figures.learning_curves({"s": fine}).caption
+
+
+def test_groups_of_a_calibration_curve_by_hand():
+    scores = np.zeros((1, 2, 16), np.int64)
+    scores[0, 0, 1], scores[0, 1, 1], scores[0, 1, 15] = 3, 1, 2  # 4 of about 3/32, one is positive; 2 of 31/32
+    predicted, observed, examples = reliability.grouped(scores)
+    assert examples[0].tolist() == [4, 0, 0, 0, 0, 0, 0, 2]
+    assert (predicted[0, 0], observed[0, 0]) == (3 / 32, 0.25) and (predicted[0, 7], observed[0, 7]) == (31 / 32, 1)
+    assert np.isnan(observed[0, 1])
+    with pytest.raises(ValueError, match="12 bins cannot form 8"):
+        reliability.grouped(scores[..., :12])
+
+
+def test_images_of_patients_that_left_are_said_in_the_first_words():
+    left = [Left("a", "train", 1, 10), Left("b", "pool", 1, 10), Left("b", "report", 0, 0)]
+    one, other = departures(left, (), Words())
+    assert one.sites == ("a",) and one.said[0].endswith("no patient's image, label or record.")
+    assert "with their labels (for the central baseline)" in other.said[0] and "no patient's" not in other.said[0]
+    assert of_patients([Left("a", "pool", 0, 0)]) == ((), (), ())
