@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from federation.task import Task
 from privacy.access import Access, Draw, Objective, Sample, Split
 from privacy.message import Params
+from privacy.settings_error import SettingsError
 
 Correction: TypeAlias = Callable[[Params], Params]
 
@@ -60,7 +61,7 @@ class Work:
         if self.momentum and self.optimizer != "sgd":
             found.append(f"momentum belongs to sgd, found {self.optimizer}")
         if found:
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
 
 class Descent(NamedTuple):

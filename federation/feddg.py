@@ -39,6 +39,7 @@ from federation.parameters import loaded, prefixed, section, trainable
 from federation.task import Output, Task, segments
 from privacy.access import Batch, Draw, Forward, Objective
 from privacy.message import Call, Message, Params
+from privacy.settings_error import SettingsError
 
 WINDOW, SPECTRA = 8, 64
 """The most that a hospital releases whoever asks: all amplitudes of an image can be enough to find its phases."""
@@ -74,7 +75,7 @@ class FedDG:
         said = [f"{name} must be in [0, {most[name]}], found {value}" for name, value in found.items()]
         said += [] if self.tau > 0 else [f"tau must be > 0, found {self.tau}"]
         if said:
-            raise ValueError("; ".join(said))
+            raise SettingsError(said)
 
     def network(self, task: Task) -> nn.Module:
         """Raises: ValueError: images so small that the window holds most of what they are."""

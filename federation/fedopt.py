@@ -27,6 +27,7 @@ from federation.fedavg import Weights, descend_from, merged, reply
 from federation.parameters import difference, loaded, prefixed, section, trainable, zeros
 from federation.task import Task
 from privacy.message import Call, Message, Params
+from privacy.settings_error import SettingsError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,7 @@ class FedOpt:
             if not good
         ]
         if found:
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
     def network(self, task: Task) -> nn.Module:
         return task.network()

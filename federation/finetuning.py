@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from federation.descent import Site
 from federation.task import Output
 from privacy.access import Batch, Forward
+from privacy.settings_error import SettingsError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class Tuning:
         if self.lr is not None and not self.lr > 0:
             found.append(f"lr must be > 0 or null, found {self.lr}")
         if found:
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
 
 def fine_tuned(site: Site, module: nn.Module, tuning: Tuning) -> nn.Module:

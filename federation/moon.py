@@ -29,6 +29,7 @@ from federation.parameters import loaded, prefixed, read, section
 from federation.task import Output, Task, pooled
 from privacy.access import Batch, Forward, Objective
 from privacy.message import Call, Message, Params
+from privacy.settings_error import SettingsError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ class Moon:
         found = [] if self.mu >= 0 else [f"mu must be >= 0, found {self.mu}"]
         found += [] if self.temperature > 0 else [f"temperature must be > 0, found {self.temperature}"]
         if found:
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
     def network(self, task: Task) -> nn.Module:
         return task.network()

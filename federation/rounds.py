@@ -18,6 +18,7 @@ from federation.randomness import derived
 from privacy.folder import Folder
 from privacy.gate import BUDGET
 from privacy.message import Call, Json, Message, Params, as_mapping, from_bytes, sealed, to_bytes, unsealed
+from privacy.settings_error import SettingsError
 
 STATE = "state"  # the one file that a run resumes from
 TRIES = 3  # of the introduction and the finish, which every site must answer
@@ -50,7 +51,7 @@ class Schedule:
         if self.deadline_s is not None and not self.deadline_s > 0:
             found.append(f"deadline_s must be > 0 or null, found {self.deadline_s}")
         if found:
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
 
 class QuorumLost(RuntimeError):

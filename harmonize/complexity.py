@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from harmonize.distances import frechet
 from harmonize.embedding import Basis, basis, project, tsne
 from privacy.access import Batch, Forward
+from privacy.settings_error import SettingsError
 
 BOUND = 1.0
 """What a patient's share can be at most: `Protection.loss_bound` of the door through which it is measured."""
@@ -84,7 +85,7 @@ class Score:
         if self.release == "dp" and self.variant == "paper":
             found.append("score.variant paper has no release dp, because no bound holds for it: write exact or public")
         if found:
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
 
 class Scored(NamedTuple):

@@ -32,6 +32,7 @@ from harmonize.unfinished import Training, fingerprint, restored, write
 from harmonize.views import View, mixed, noisy, pooled, viewed
 from privacy.folder import Folder
 from privacy.message import Params
+from privacy.settings_error import SettingsError
 
 TELL = 10  # steps between two words about progress
 
@@ -112,7 +113,7 @@ class CycleGan:
             if own:
                 problems.append(f"variant paper fixes {', '.join(own)}: remove them, or set variant: consilium")
         if problems:
-            raise ValueError("cyclegan: " + "; ".join(problems))
+            raise SettingsError(problems)
 
     def meant(self) -> CycleGan:
         """These settings with all that `variant` fixes written out."""

@@ -28,6 +28,7 @@ from harmonize.scale import Told, silent
 from privacy.access import Access
 from privacy.accounting import mu_of
 from privacy.message import Params
+from privacy.settings_error import SettingsError
 
 SLACK = 1e-9  # the root that `mu_of` finds may lie on the wrong side by its tolerance
 LARGEST = 48  # pixels along a side when pictures are compared
@@ -94,7 +95,7 @@ class PrivateEvolution:
         if self.prior not in PRIORS:
             wrong.append(f"prior must be one of {', '.join(PRIORS)}, found {self.prior!r}")
         if wrong:
-            raise ValueError("private_evolution: " + "; ".join(wrong))
+            raise SettingsError(wrong)
 
     @property
     def private(self) -> bool:

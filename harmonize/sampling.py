@@ -28,6 +28,7 @@ from torch import Tensor
 from harmonize.embedding import FEWEST, basis, project, tsne
 from harmonize.neighbours import Reference, judged, limits, referenced
 from harmonize.scale import Told, silent
+from privacy.settings_error import SettingsError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,7 @@ class Sampling:
             if value is not None and not low <= value <= high
         ]
         if found:
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
     @property
     def in_use(self) -> tuple[str, float]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import ClassVar, NamedTuple
 
 from harmonize.quality import Quality
+from privacy.settings_error import SettingsError
 
 WORDS: Mapping[str, str] = {
     "no_effect": "Images hardly came closer to the shared ones: the distance fell by the share {value}",
@@ -73,7 +74,7 @@ class Limits:
         if low is not None and high is not None and not low < high:
             wrong.append(f"veto.contrast_low must be less than veto.contrast_high, found {low} and {high}")
         if wrong:
-            raise ValueError("; ".join(wrong))
+            raise SettingsError(wrong)
 
 
 class Check(NamedTuple):

@@ -49,6 +49,7 @@ from privacy.access import Access, Rows, open_access
 from privacy.accounting import Cost, cost
 from privacy.events import Event, Gaussian, Part, PoissonSampled, SelfComposed
 from privacy.message import Params
+from privacy.settings_error import SettingsError
 
 SAMPLED = 256  # images that are drawn together
 PUBLIC = 512  # images that a head's penalty mixes fakes with
@@ -140,7 +141,7 @@ class WganGp:
                 "learns head needs a prior, on which it stands, and variant consilium; give both, or say whole"
             )
         if found := found + _promised(self):
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
     @property
     def private(self) -> bool:

@@ -18,6 +18,7 @@ from federation.task import Kind, Output
 from personalize.adaptation import Adapted, adapt, online, out_of_bounds, predicted_shares, range_of, serving
 from personalize.adaptation_norms import AtTest, by_test_statistics
 from personalize.routing_losses import Judged, entropy
+from privacy.settings_error import SettingsError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ class Tent:
 
     def __post_init__(self) -> None:
         if found := out_of_bounds(self.epochs, self.lr, self.batch, self.margin, online=self.mode == "online"):
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
 
 def tent(network: nn.Module, images: Tensor, settings: Tent, *, kind: Kind, seed: int = 0) -> tuple[nn.Module, Adapted]:

@@ -19,6 +19,7 @@ from personalize.adaptation import Adapted, adapt, out_of_bounds, predicted_shar
 from personalize.adaptation_norms import AtTest
 from personalize.adaptation_rotation import Turned, turning
 from personalize.routing_losses import Judged
+from privacy.settings_error import SettingsError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,7 @@ class TestTimeTraining:
 
     def __post_init__(self) -> None:
         if found := out_of_bounds(self.epochs, self.lr, self.batch, self.margin):
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
 
 def train_at_test(

@@ -28,6 +28,7 @@ from federation.parameters import loaded, prefixed, read, section, select
 from federation.task import Output, Task
 from personalize.twins import both, is_shared, losses_of_both, of_both, start_once, with_merged, with_start
 from privacy.message import Call, Message, Params
+from privacy.settings_error import SettingsError
 
 DECAY = 0.02  # of `variant: official`: an addend that no paper names
 
@@ -53,7 +54,7 @@ class Apfl:
         found = [] if 0 <= self.alpha <= 1 else [f"alpha must be in [0, 1], found {self.alpha}"]
         found += [] if self.alpha_lr > 0 else [f"alpha_lr must be > 0, found {self.alpha_lr}: say adaptive: false"]
         if found:
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
     def network(self, task: Task) -> nn.Module:
         return _Mixed(task.network(), self.alpha, self.mix)

@@ -28,6 +28,7 @@ from federation.fedavg import Weights
 from federation.parameters import loaded, prefixed, read, section, select, trainable
 from federation.task import Task
 from privacy.message import Call, Json, Message, Params, as_list, as_mapping
+from privacy.settings_error import SettingsError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ class Apple:
         found += [] if self.L >= 1 else [f"L must be >= 1, found {self.L}"]
         found += [] if self.M is None or self.M >= 1 else [f"M must be >= 1 or null, found {self.M}"]
         if found:
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
     def network(self, task: Task) -> nn.Module:
         return task.network()

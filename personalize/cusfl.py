@@ -39,6 +39,7 @@ from personalize.fenda import Headless
 from personalize.perfcl import averages, contrast
 from privacy.access import Batch, Forward, Objective
 from privacy.message import Call, Message, Params
+from privacy.settings_error import SettingsError
 
 TINY = 1e-6  # 1 - cosine below this is rounding
 COLLAPSED = 0.98  # mean cosine between projections of different images, above which they say nothing
@@ -79,7 +80,7 @@ class CusFL:
             if not good
         ]
         if found:
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
     def network(self, task: Task) -> nn.Module:
         """The task's own network; g is beside it as `projector`, which diagnoses do not use."""

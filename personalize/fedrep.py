@@ -23,6 +23,7 @@ from federation.parameters import loaded, section
 from federation.task import Task
 from personalize.sharing import begun, body, head, joined, own, parted, sent, without_effect
 from privacy.message import Call, Message, Params
+from privacy.settings_error import SettingsError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class FedRep:
         found = [f"head_epochs must be >= 0, found {self.head_epochs}"] if self.head_epochs < 0 else []
         found += [f"body_epochs must be >= 1, found {self.body_epochs}"] if self.body_epochs < 1 else []
         if found:
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
     def network(self, task: Task) -> nn.Module:
         return task.network()

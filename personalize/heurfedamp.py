@@ -25,6 +25,7 @@ from federation.fedavg import descend_from
 from federation.parameters import loaded, mean, prefixed, read, section, select, trainable
 from federation.task import Task
 from privacy.message import Call, Json, Message, Params, as_list
+from privacy.settings_error import SettingsError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ class HeurFedAMP:
         found += [] if self.sigma >= 0 else [f"sigma must be >= 0, found {self.sigma}"]
         found += [] if self.xi is None or 0 <= self.xi <= 1 else [f"xi must be in [0, 1] or null, found {self.xi}"]
         if found:
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
     def network(self, task: Task) -> nn.Module:
         return task.network()

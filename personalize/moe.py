@@ -29,6 +29,7 @@ from federation.parameters import loaded, prefixed, read, section, select
 from federation.task import Output, Task, pooled
 from personalize.twins import both, is_shared, losses_of_both, of_both, start_once, with_merged, with_start
 from privacy.message import Call, Message, Params
+from privacy.settings_error import SettingsError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ class MoE:
         if self.joint and self.gate == 0:
             found.append("joint with gate 0 would never train the federated expert: let the gate be learnt (null)")
         if found:
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
     def network(self, task: Task) -> nn.Module:
         return _Experts(task, self.gate, self.joint)

@@ -30,6 +30,7 @@ from federation.parameters import loaded
 from federation.task import Task
 from personalize.sharing import SHARED, Shared, begun, joined, own, parted, parts, sent, without_effect
 from privacy.message import Call, Message, Params
+from privacy.settings_error import SettingsError
 
 DEPTH = 3  # CusFL, section IV.C: after the third convolution-pooling block
 
@@ -53,7 +54,7 @@ class Partial:
         if self.depth is not None and self.name != "splitnn":
             found.append(f"depth belongs to splitnn, found depth {self.depth} with {self.name}: leave it out")
         if found:
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
     def shared(self, module: nn.Module) -> Shared:
         """Which of this network's parameters and buffers travel."""

@@ -31,6 +31,7 @@ from personalize.fenda import Fenda, objective, travels
 from personalize.sharing import begun, joined, own, parted, sent, without_effect
 from privacy.access import Batch, Forward, Objective
 from privacy.message import Call, Message, Params
+from privacy.settings_error import SettingsError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,7 @@ class PerFCL:
             if not good
         ]
         if found:
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
     def network(self, task: Task) -> nn.Module:
         return Fenda().network(task)

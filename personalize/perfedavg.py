@@ -29,6 +29,7 @@ from federation.task import Task
 from personalize.pfedme import batches, plain_sgd
 from privacy.access import Draw
 from privacy.message import Call, Message, Params
+from privacy.settings_error import SettingsError
 
 CHUNK = 256  # examples of the last step at a time
 
@@ -52,7 +53,7 @@ class PerFedAvg:
         found = [] if self.alpha >= 0 else [f"alpha must be >= 0, found {self.alpha}"]
         found += [] if self.delta > 0 else [f"delta must be > 0, found {self.delta}"]
         if found:
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
     def network(self, task: Task) -> nn.Module:
         return task.network()

@@ -25,6 +25,7 @@ from federation.fedavg import Weights, merged
 from federation.parameters import combined, difference, loaded, prefixed, read, section, trainable
 from federation.task import Task
 from privacy.message import Call, Message, Params
+from privacy.settings_error import SettingsError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class PFedMe:
         if not found and self.eta * self.lam > 1:
             found = [f"eta * lam must be <= 1, or w steps past theta; found {self.eta} * {self.lam}: lower eta"]
         if found:
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
     def network(self, task: Task) -> nn.Module:
         return task.network()

@@ -30,6 +30,7 @@ from federation.fedavg import Weights, merged, reply
 from federation.parameters import combined, loaded, prefixed, read, section, trainable, zeros
 from federation.task import Task
 from privacy.message import Call, Json, Message, Params, as_list, as_mapping
+from privacy.settings_error import SettingsError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,7 @@ class PGFed:
         if self.beta and self.name == "pgfed":
             found.append(f"beta belongs to pgfedmo, found {self.beta}: say name: pgfedmo, or leave it out")
         if found:
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
     @property
     def momentum(self) -> float:

@@ -25,6 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from privacy.settings_error import SettingsError
+
 Variant: TypeAlias = Literal["paper", "official"]
 Term: TypeAlias = Literal["consistency", "shape", "entropy"]
 
@@ -63,7 +65,7 @@ class Unsupervised:
             if not good
         ]
         if found:
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
     def __call__(self, module: nn.Module, x: Tensor, generator: torch.Generator) -> Judged:
         """The loss of each image x (b, C, *spatial); the noise comes from `generator`, on the CPU."""

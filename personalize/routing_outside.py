@@ -19,6 +19,7 @@ from personalize.adaptation import Adapted, Range, adapt, online, out_of_bounds,
 from personalize.adaptation_norms import Affine, Statistics
 from personalize.routing import Routed, routed, set_coefficients
 from personalize.routing_losses import Term, Unsupervised, Variant
+from privacy.settings_error import SettingsError
 
 Mode: TypeAlias = Literal["all", "online"]
 
@@ -57,7 +58,7 @@ class Routing:
         except ValueError as wrong:
             found.append(str(wrong))
         if found:
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
     def loss(self) -> Unsupervised:
         """Equation 10 with these settings."""

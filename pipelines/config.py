@@ -22,7 +22,7 @@ from pipelines.harmonize_check import misplaced
 from pipelines.harmonize_settings import Harmonize
 from pipelines.learning_settings import Audits, Evaluation, Training
 from pipelines.learning_settings import Split as Split
-from pipelines.names import named
+from pipelines.names import RESERVED, named
 from pipelines.overriding import overridden as overridden
 from pipelines.partition_check import expanded, handed_on, shared_patients
 from pipelines.privacy_settings import AnyPrivacy, PatientLevel
@@ -33,8 +33,8 @@ from pipelines.site_settings import SiteSettings as SiteSettings
 from pipelines.task_check import unfit_task
 from pipelines.task_settings import AnyTask, Classification
 from pipelines.variants import unfit_variants
+from privacy.settings_error import SettingsError, problems_of
 
-RESERVED = ("central", "overall", "public")  # columns of the tables of results
 FORBID: dict[str, Any] = {"extra": "forbid"}
 
 
@@ -116,7 +116,7 @@ class Config:
         problems += misplaced(self)
         problems += [] if problems else handed_on(self)  # which asks for every site's method
         if problems:
-            raise ValueError("; ".join(problems))
+            raise SettingsError(problems)
 
     def _site_problems(self) -> list[str]:
         problems = [] if self.sites else ["sites: empty; name at least one hospital"]
@@ -138,13 +138,22 @@ class Config:
                 try:
                     self.method(label, name)
                 except ValueError as error:
-                    problems.append(f"sites.{name}.methods.{label}: {error}")
-            for label in self.train.methods:
-                try:
-                    self.work(label, name)
-                except ValueError as error:
-                    problems.append(f"sites.{name}.work: {error} (method {label})")
+                    problems += [f"sites.{name}.methods.{label}.{text}" for text in problems_of(error)]
+            problems += self._work_problems(name)
         return problems
+
+    def _work_problems(self, name: str) -> list[str]:
+        """What is wrong with a site's own local work; once, with the methods in whose work alone it is wrong."""
+        told: dict[str, list[str]] = {}
+        for label in self.train.methods:
+            try:
+                self.work(label, name)
+            except ValueError as error:
+                for text in problems_of(error):
+                    told.setdefault(text, []).append(label)
+        some = {text: f" (method {', '.join(labels)})" for text, labels in told.items()}
+        every = len(self.train.methods)
+        return [f"sites.{name}.work.{text}{'' if len(told[text]) == every else some[text]}" for text in told]
 
     def _misfits(self) -> list[str]:
         """Sources that cannot give such examples, and augmentations that make no sense of them."""

@@ -42,11 +42,14 @@ SUBSTITUTION = re.compile(r"\$\{[^}]*\}?")
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: where (`train.methods[2].mu`; empty = the whole file), which line (from 1), and what."""
+    """One thing that is wrong: where (`train.methods[2].mu`; empty = the whole file), which line (from 1), and what.
+    at: the same place as keys and indices.
+    """
 
     path: str
     line: int | None
     message: str
+    at: Path = field(default=(), compare=False)
 
 
 class ConfigError(ValueError):
@@ -57,12 +60,19 @@ class ConfigError(ValueError):
         super().__init__(render(self, "settings"))
 
 
+class FilesMissing(ConfigError):
+    """Folders or files that the settings name are not there; nothing else is wrong."""
+
+
 @dataclass(frozen=True)
 class Document:
-    """Plain data, and for each path in it the line (from 1) on which it stands."""
+    """Plain data, and for each path in it the line (from 1) on which it stands. problems: what is wrong with single
+    values (`parsed`), which `validate` tells together with what it finds itself.
+    """
 
     data: Json
     lines: Mapping[Path, int]
+    problems: tuple[Problem, ...] = ()
 
 
 def render(error: ConfigError, path: str) -> str:
@@ -80,7 +90,7 @@ def problem_at(document: Document, path: Sequence[str | int], message: str) -> P
     key = tuple(path)
     while key and key not in document.lines:
         key = key[:-1]
-    return Problem(notation(path), document.lines.get(key), message)
+    return Problem(notation(path), document.lines.get(key), message, tuple(path))
 
 
 def notation(path: Sequence[str | int]) -> str:
@@ -110,6 +120,19 @@ def read_yaml(text: str, *, environment: Mapping[str, str]) -> Document:
     Raises:
         ConfigError: with every problem of the text; no text leads to another exception.
     """
+    document = parsed(text, environment=environment)
+    if document.problems:
+        raise ConfigError(document.problems)
+    return document
+
+
+def parsed(text: str, *, environment: Mapping[str, str]) -> Document:
+    """As `read_yaml`, but what is wrong with single values stands in `Document.problems`; `validate` tells it together
+    with everything else.
+
+    Raises:
+        ConfigError: the text is no YAML document, or too large.
+    """
     if len(text) > MAX_CHARACTERS:
         raise ConfigError(
             [Problem("", None, f"the file has {len(text)} characters; at most {MAX_CHARACTERS} are read")]
@@ -121,9 +144,8 @@ def read_yaml(text: str, *, environment: Mapping[str, str]) -> Document:
         data = None if node is None else _plain(node, (), seen)
     except _TooLargeError as error:
         seen.problems.append(Problem(notation(error.path), None, str(error)))
-    if seen.problems:
-        raise ConfigError(seen.problems)
-    return Document(data, seen.lines)
+        raise ConfigError(seen.problems) from error
+    return Document(data, seen.lines, tuple(seen.problems))
 
 
 @dataclass(frozen=True)
@@ -208,7 +230,7 @@ def _plain(node: yaml.Node, path: Path, seen: _Seen) -> Json:
     value, complaint = _scalar(node.value, getattr(node, "style", None), seen.data_root)
     seen.grow(path, len(value) if isinstance(value, str) else 1)
     if complaint is not None:
-        seen.problems.append(Problem(notation(path), node.start_mark.line + 1, complaint))
+        seen.problems.append(Problem(notation(path), node.start_mark.line + 1, complaint, path))
     return value
 
 
@@ -218,14 +240,14 @@ def _mapping(node: yaml.MappingNode, path: Path, seen: _Seen) -> Json:
         line = key_node.start_mark.line + 1
         complaint = _key_complaint(key_node)
         if complaint is not None:
-            seen.problems.append(Problem(notation(path), line, complaint))
+            seen.problems.append(Problem(notation(path), line, complaint, path))
             continue
         key = key_node.value
         inner = (*path, key)
         seen.grow(path, len(key))
         if key in data:
             told = f"given twice, first on line {seen.lines[inner]}, again on line {line}; remove one"
-            seen.problems.append(Problem(notation(inner), line, told))
+            seen.problems.append(Problem(notation(inner), line, told, inner))
             continue
         seen.lines[inner] = line
         data[key] = _plain(value_node, inner, seen)

@@ -1,8 +1,8 @@
 """The door of the settings: YAML text in, a frozen dataclass out, or every problem with its line and its remedy.
 
 Types are strict: text is never turned into a number. What YAML cannot say is allowed for: a whole number where a float
-is expected, and a list where a tuple is. Ranges are stated once, in `__post_init__` of the dataclass, as a ValueError
-whose sentence begins with the field (`mu must be >= 0, found -1`; several are joined by `; `).
+is expected, and a list where a tuple is. Ranges are stated once, in `__post_init__` of the dataclass, as a
+`SettingsError` whose sentences begin with the field (`mu must be >= 0, found -1`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,26 @@ import enum
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from pipelines.document import ConfigError, Document, Path, Problem, found, notation, problem_at, read_yaml, render
+from pipelines.document import (
+    ConfigError,
+    Document,
+    FilesMissing,
+    Path,
+    Problem,
+    found,
+    notation,
+    problem_at,
+    read_yaml,
+    render,
+)
 from pipelines.kinds import keys_at, tags_at
+from pipelines.recovery import follows, without
+from privacy.settings_error import problems_of
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -56,21 +69,52 @@ ALLOWED = {
     "unexpected_positional_argument": "left out",
 }
 PATIENTS = frozenset(("exclude", "test", "where", "select"))  # keys of a site below which patients may be named
+PASSES = 6
+"""How often settings are checked again without what was wrong in them."""
 PLACE = re.compile(r"([A-Za-z_][\w.\-\[\]]*)(?::\s+|\s+(?=must\b))(.+)", re.DOTALL)
+PARTS = re.compile(r"[^.\[\]]+")
 
 
-def validate(document: Document, kind: type[T]) -> T:
+def validate(document: Document, kind: type[T], missing: Callable[[Json], Sequence[str]] | None = None) -> T:
     """Settings of a frozen dataclass, from plain data. The class carries `__pydantic_config__ = {"extra": "forbid"}`.
 
+    missing: looks in the plain data for folders and files that are not there; its sentences begin with a path.
+
     Raises:
-        ConfigError: with every problem that pydantic finds, and every one that a `__post_init__` tells.
+        ConfigError: with every problem that the text has (`Document.problems`), that pydantic finds, that a
+            `__post_init__` tells, or `missing`. One problem hides others only where these may follow from it.
+            `FilesMissing` where only files are missing.
     """
-    try:
-        # Strict reading of JSON is the only mode that takes a list for a tuple and a group for a dataclass, but no text
-        # for a number.
-        return TypeAdapter(kind).validate_json(json.dumps(document.data), strict=True)
-    except ValidationError as error:
-        raise ConfigError(_problems(error.errors(include_url=False), document, kind)) from error
+    settings, problems = _checked(document, kind)
+    told = {problem.at for problem in problems}
+    sentences = [] if missing is None else missing(document.data)
+    files = [problem for text in sentences if (problem := _said(text, document, kind, ())).at not in told]
+    if problems or settings is None:
+        raise ConfigError([*problems, *files])
+    if files:
+        raise FilesMissing(files)
+    return settings
+
+
+def _checked(document: Document, kind: type[T]) -> tuple[T | None, list[Problem]]:
+    """The settings; or None, and everything that is wrong."""
+    adapter, told = TypeAdapter(kind), list(document.problems)
+    problems = list(told)
+    data, gone = without(kind, document.data, [problem.at for problem in problems if problem.at], ())
+    for _ in range(PASSES):
+        try:
+            # Strict reading of JSON is the only mode that takes a list for a tuple and a group for a dataclass, but no
+            # text for a number.
+            settings = adapter.validate_json(json.dumps(data), strict=True)
+            return (None if problems else settings), problems
+        except ValidationError as error:
+            told = _problems(error.errors(include_url=False), Document(data, document.lines), kind)
+        problems += [problem for problem in told if not follows(problem, gone)]
+        data, more = without(kind, data, [problem.at for problem in told], gone)
+        if not more:
+            break
+        gone += more
+    return None, problems or told
 
 
 def to_plain(settings: object) -> Json:
@@ -181,7 +225,8 @@ def _told(error: ErrorDetails, document: Document, kind: type) -> list[Problem]:
                 f"missing; it says which one is meant; allowed: {_listed(tags_at(kind, document.data, base, tag))}"
             )
         case "value_error":
-            return _stated(str(error["ctx"]["error"]), document, kind, located(document.data, error["loc"]))
+            base = located(document.data, error["loc"])
+            return [_said(text, document, kind, base) for text in problems_of(error["ctx"]["error"])]
         case _:
             path = located(document.data, error["loc"])
             message = f"{error['msg']}, found {found(error['input'])}"
@@ -192,29 +237,18 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:40]) + (", ..." if len(names) > 40 else "") if names else "(none)"
 
 
-def _stated(text: str, document: Document, kind: type, base: Path) -> list[Problem]:
-    """The sentences of a `__post_init__`: one that begins with a path is told there, a remedy stays with its own."""
-    problems: list[Problem] = []
-    for sentence in text.split("; "):
-        path, message = _placed(sentence, document, kind, base)
-        if path is None and problems:
-            last = problems.pop()
-            problems.append(dataclasses.replace(last, message=f"{last.message}; {sentence}"))
-        else:
-            problems.append(problem_at(document, base if path is None else path, message))
-    return problems
-
-
-def _placed(sentence: str, document: Document, kind: type, base: Path) -> tuple[Path | None, str]:
+def _said(sentence: str, document: Document, kind: type, base: Path) -> Problem:
+    """A sentence of a `__post_init__`, at the place with which it begins, or else at that of its group (`base`)."""
     match = PLACE.fullmatch(sentence)
     if match is None:
-        return None, sentence
-    parts = [int(part) if part.isdigit() else part for part in re.findall(r"[^.\[\]]+", match[1])]
-    for start in (base, ()):
-        path = (*start, *parts)
+        return problem_at(document, base, sentence)
+    parts = tuple(int(part) if part.isdigit() else part for part in PARTS.findall(match[1]))
+    for path in ((*base, *parts), parts):
         if path in document.lines or path[-1] in keys_at(kind, document.data, path[:-1]):
-            return path, match[2]
-    return None, sentence
+            return problem_at(document, path, match[2])
+    if len(parts) > 1 and parts[:1] in document.lines:  # not in the text: a part of a site, for instance
+        return problem_at(document, parts, match[2])
+    return problem_at(document, base, sentence)
 
 
 def located(data: Json, loc: Sequence[str | int]) -> Path:

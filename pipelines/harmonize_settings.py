@@ -19,6 +19,7 @@ from harmonize.synthesis import AnySynthesis
 from harmonize.translation import CycleGan, HistogramMatch, Identity, Nyul, Percentile, ZScore
 from harmonize.veto import Limits
 from harmonize.wgan import WganGp
+from privacy.settings_error import SettingsError
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
 RAW = "raw"
@@ -80,7 +81,7 @@ class Harmonize:
         if RAW in self.translate:
             problems.append(f"translate: {RAW} is the space of images as they were read; give this one another name")
         if problems:
-            raise ValueError("; ".join(problems))
+            raise SettingsError(problems)
 
     def public_prior(self, images: object) -> str:
         """Whose images, made up by nobody's patients, are the yardstick: those of the synthesis, or by kind."""

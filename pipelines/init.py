@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import hashlib
 import os
-import re
 import shlex
 import sys
 import tempfile
@@ -45,7 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = "holds no DICOM image, no NIfTI image and no pictures that a table names; give the folder of the images"
         console.print(f"{options.folder} {text}", markup=False, soft_wrap=True)
         return int(Exit.DATA)
-    text = drafted(found, folder=options.folder, file=shlex.quote(options.out or "my.yaml"), name=run_name(found))
+    places = [place for place in (options.folder, options.labels) if place is not None]
+    name = run_name(found, places)
+    text = drafted(found, folder=options.folder, file=shlex.quote(options.out or "my.yaml"), name=name)
     if not _utf8(text):
         odd = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         line_of = next(line for line in odd.splitlines() if "\ufffd" in line)
@@ -76,10 +78,13 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def run_name(found: Found) -> str:
-    """A name for the run, of the sites' names."""
+def run_name(found: Found, places: Sequence[str]) -> str:
+    """A name for the run, of the sites' names and of a digest of the folders that were looked at: results of different
+    folders never lie in one place.
+    """
     text = found.sites[0].name if len(found.sites) == 1 else f"{len(found.sites)}_sites"
-    return re.sub(r"[^a-z0-9_-]", "", text)[:40] or "run"
+    whole = "\0".join(str(Path(place).resolve()) for place in places)
+    return f"{text}_{hashlib.sha256(whole.encode('utf-8', 'surrogateescape')).hexdigest()[:6]}"
 
 
 def complaint(text: str) -> str:

@@ -14,16 +14,17 @@ if TYPE_CHECKING:
 
 def keys_at(kind: Any, data: Json, path: Path) -> tuple[str, ...]:
     """Names of the fields that a group at `path` may have; empty where it is not a dataclass."""
-    return tuple(dict.fromkeys(name for each in _kinds_at(kind, data, path) for name in _hints(each)))
+    return tuple(dict.fromkeys(name for each in kinds_at(kind, data, path) for name in _hints(each)))
 
 
 def tags_at(kind: Any, data: Json, path: Path, key: str) -> tuple[str, ...]:
     """Values that the field `key` of a group at `path` may have, where that field is a literal."""
-    hints = [_hints(each).get(key) for each in _kinds_at(kind, data, path)]
-    return tuple(dict.fromkeys(str(value) for hint in hints for value in _literals(hint)))
+    hints = [_hints(each).get(key) for each in kinds_at(kind, data, path)]
+    return tuple(dict.fromkeys(str(value) for hint in hints for value in literals_of(hint)))
 
 
-def _kinds_at(kind: Any, data: Json, path: Path) -> list[Any]:
+def kinds_at(kind: Any, data: Json, path: Path) -> list[Any]:
+    """The types that a value at `path` may have: members of a union each, narrowed by the tags in the data."""
     kinds = _narrowed(_members(kind), data)
     for part in path:
         if isinstance(data, dict):
@@ -68,10 +69,11 @@ def _narrowed(kinds: list[Any], data: Json) -> list[Any]:
 
 
 def _tags(kind: Any) -> list[tuple[str, Any]]:
-    return [(key, _literals(hint)[0]) for key, hint in _hints(kind).items() if len(_literals(hint)) == 1]
+    return [(key, literals_of(hint)[0]) for key, hint in _hints(kind).items() if len(literals_of(hint)) == 1]
 
 
-def _literals(hint: Any) -> tuple[Any, ...]:
+def literals_of(hint: Any) -> tuple[Any, ...]:
+    """The values of a literal type; none of another."""
     while get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     return get_args(hint) if get_origin(hint) is Literal else ()

@@ -19,6 +19,7 @@ from pipelines.names import unfit_labels
 from pipelines.overriding import overridden
 from pipelines.variants import Variant
 from privacy.inversion import Inversion
+from privacy.settings_error import SettingsError
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
 UNSAID = math.nan
@@ -52,7 +53,7 @@ class Split:
         if not (min(parts) >= 0 and self.train > 0 and abs(sum(parts) - 1) <= 1e-9):
             problems.append(f"split: shares must be >= 0, train > 0, and sum to 1, found {list(parts)}")
         if problems:
-            raise ValueError("; ".join(problems))
+            raise SettingsError(problems)
 
     def _fold_problems(self, train: float, test: float) -> list[str]:
         if self.folds is None:
@@ -110,7 +111,7 @@ class Training:
             except ValueError as error:
                 problems.append(f"method_work.{label}: {error}")
         if problems:
-            raise ValueError("; ".join(problems))
+            raise SettingsError(problems)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +135,7 @@ class Evaluation:
         if not 0 <= self.copies <= 2000:
             problems.append(f"evaluate.copies must be in [0, 2000], found {self.copies}")
         if problems:
-            raise ValueError("; ".join(problems))
+            raise SettingsError(problems)
 
 
 @dataclass(frozen=True, kw_only=True)

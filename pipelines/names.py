@@ -20,3 +20,7 @@ def unfit_labels(labels: Iterable[str]) -> list[str]:
         for label in labels
         if not named(label) or len(label) > 60 or label == "manifest"
     ]
+
+
+RESERVED = ("central", "overall", "public")
+"""Columns of the tables of results, which no site may be called."""

@@ -35,6 +35,7 @@ from pipelines.route_settings import PERSONAL, SHARED
 from pipelines.site.roofs import beyond
 from pipelines.task_settings import MOST
 from privacy.message import FACTS, Json, Malformed, Message, Params, as_mapping, from_bytes, sealed, to_bytes, unsealed
+from privacy.settings_error import SettingsError
 
 T = TypeVar("T")
 ADAPTED = "adapted"
@@ -97,7 +98,7 @@ class Described:
             problems.append("experts: * must be the last")
         problems += unusable_images(self.images)
         if problems:
-            raise ValueError("; ".join(problems))
+            raise SettingsError(problems)
 
     def part_of(self, expert: str) -> Part:
         """What the expert's network is built from."""

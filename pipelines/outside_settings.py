@@ -25,6 +25,7 @@ from pipelines.names import named
 from pipelines.route_settings import NEEDS, AsTrained, OfAll
 from pipelines.segmented.predicted import lies_in
 from privacy.message import Json
+from privacy.settings_error import SettingsError
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
 OWN_KEY = "models"
@@ -104,7 +105,7 @@ class Outside:
             problems.append("no_gland: and gland contradict each other; give one of them")
         problems += self._places()
         if problems:
-            raise ValueError("; ".join(problems))
+            raise SettingsError(problems)
 
     def _places(self) -> list[str]:
         out, place = Path(self.out).resolve(), Path(place_of(self.source)).resolve()

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from pipelines.config import Config
-from pipelines.document import ConfigError, Problem
-from pipelines.door import read_yaml, render, validate
+from pipelines.document import ConfigError, Problem, parsed, render
+from pipelines.door import validate
 from privacy.policy import Policy
 
 POLICY = "policy.yaml"
@@ -29,7 +29,7 @@ def with_own_policies(config: Config) -> Config:
         if site.home is None or not (path.is_file() or path.is_symlink()):
             continue
         try:
-            own = validate(read_yaml(path.read_text(encoding="utf-8"), environment=os.environ), Policy)
+            own = validate(parsed(path.read_text(encoding="utf-8"), environment=os.environ), Policy)
             sites[name] = replace(site, policy=own)
         except ConfigError as error:
             problems += [Problem(f"sites.{name}.home", None, text) for text in render(error, str(path)).split("\n")]

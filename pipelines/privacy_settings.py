@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 from privacy.protection import Protection
+from privacy.settings_error import SettingsError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class PatientLevel:
         except ValueError as error:
             found.append(str(error))
         if found:
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
     def protection(self, noise: float) -> Protection:
         """These numbers as the private door takes them, with a noise; their bounds stand there."""

@@ -12,6 +12,7 @@ from personalize.adaptation_baselines import Tent
 from personalize.adaptation_turns import TestTimeTraining
 from personalize.routing_outside import Routing
 from pipelines.names import unfit_labels
+from privacy.settings_error import SettingsError
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
 SHARED, PERSONAL = "shared", "personal"
@@ -85,7 +86,7 @@ class Route:
 
     def __post_init__(self) -> None:
         if problems := unfit_labels(self.lines):
-            raise ValueError("; ".join(problems))
+            raise SettingsError(problems)
 
     def methods(self, line: Line) -> dict[str, str]:
         """What a line needs (`shared`, `personal`) -> the label of the method that gives it."""

@@ -25,8 +25,8 @@ from federation.engine import Engine, InProcess
 from federation.rounds import QuorumLost
 from pipelines.check import check
 from pipelines.config import Config, chosen_device
-from pipelines.document import ConfigError, Document, Problem
-from pipelines.door import read_yaml, render, validate
+from pipelines.document import ConfigError, Document, FilesMissing, Problem, parsed, render
+from pipelines.door import validate
 from pipelines.exits import Exit, exit_code
 from pipelines.outside import run_outside
 from pipelines.outside_settings import Outside, is_outside
@@ -36,12 +36,14 @@ from pipelines.replies import on_disk
 from pipelines.runner import Event, Results, SelectionError, Stage, StageFailed, Step, execute, explain, explained, plan
 from pipelines.site.hospital import Hospital
 from pipelines.site.worker import trace, worker
-from pipelines.site_settings import Elsewhere
+from pipelines.site_settings import Elsewhere, missing_files
 from pipelines.stages import audit, evaluate, ingest, report, route, sample, score, synthesize, train, translate
 from pipelines.stages.ingest import UnusableCohort
 from pipelines.stages.world import DATA_CODES, SitesMissing, World
 from pipelines.stopping import RunLock, Stop, safe_stop
 from pipelines.summary import as_json, publish, results_table
+from pipelines.which_command import meant_for
+from privacy.message import Json, as_mapping
 
 HARMONIZING: tuple[Stage[World], ...] = (score.STAGE, synthesize.STAGE, sample.STAGE, translate.STAGE)
 STAGES: tuple[Stage[World], ...] = (
@@ -56,7 +58,11 @@ STAGES: tuple[Stage[World], ...] = (
 CONFIGS = Path(__file__).parent / "configs"
 PUBLIC = ".public"
 """Folder beside the runs, for networks that learnt from public images only: any run may use them again."""
-CODES: Mapping[type[BaseException], Exit] = {UnusableCohort: Exit.DATA, SelectionError: Exit.CONFIG}
+CODES: Mapping[type[BaseException], Exit] = {
+    UnusableCohort: Exit.DATA,
+    SelectionError: Exit.CONFIG,
+    FilesMissing: Exit.DATA,
+}
 
 
 class Engines(NamedTuple):
@@ -88,7 +94,7 @@ def main(
     console = console or Console(stderr=True)
     root: Path | None = None
     try:
-        said = document(options.config)
+        said = meant_for(document(options.config), "run", shlex.quote(options.config))
         if is_outside(said.data):
             settings = validate(said, Outside)
             root = Path(settings.out)
@@ -167,19 +173,29 @@ def load(name: str) -> Config:
     Raises:
         ConfigError: everything that is wrong with it, or that it does not exist.
     """
-    return configured(document(name))
+    return configured(document(name), files=False)
 
 
-def configured(said: Document) -> Config:
-    """Check a configuration, and put the hospitals' own policies into it. Raises: ConfigError: all that is wrong."""
-    return with_own_policies(validate(said, Config))
+def configured(said: Document, *, files: bool = True) -> Config:
+    """Check a configuration, and put the hospitals' own policies into it. files: whether their files must be there.
+
+    Raises:
+        ConfigError: all that is wrong; `FilesMissing` where only files are missing.
+    """
+    return with_own_policies(validate(said, Config, missing if files else None))
+
+
+def missing(data: Json) -> list[str]:
+    """Folders and files of the hospitals that are not on this machine, a sentence each."""
+    sites = as_mapping(as_mapping(data).get("sites"))
+    return [text for name, site in sites.items() for text in missing_files(f"sites.{name}", site)]
 
 
 def document(name: str) -> Document:
     """Read a YAML file, found here or among those that come with the package.
 
     Raises:
-        ConfigError: everything that is wrong with its text, or that it does not exist.
+        ConfigError: it does not exist, or is no YAML. What else is wrong with its text stands in `Document.problems`.
     """
     path = next((place for place in (Path(name), CONFIGS / name) if place.is_file()), None)
     if path is None:
@@ -190,7 +206,7 @@ def document(name: str) -> Document:
     except UnicodeDecodeError as error:
         text = f"not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
         raise ConfigError((Problem("", None, text),)) from error
-    return read_yaml(text, environment=os.environ)
+    return parsed(text, environment=os.environ)
 
 
 def _run(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidationError
 
 from harmonize.veto import Limits
 from pipelines.cohort.dicom import DicomSource
@@ -16,7 +17,10 @@ from pipelines.cohort.nifti import NiftiSource
 from pipelines.cohort.partition import Part
 from pipelines.cohort.phantom import PhantomSource
 from pipelines.cohort.picture import PictureSource
+from pipelines.cohort.survey import needed
+from privacy.message import Json
 from privacy.policy import Policy
+from privacy.settings_error import SettingsError
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
 
@@ -68,21 +72,54 @@ class SiteSettings:
     part: Part | None = None
 
     def __post_init__(self) -> None:
-        if self.labels is None and self.gland is None and isinstance(self.source, DicomSource | NiftiSource):
-            raise ValueError("labels: missing; say where the labels are, as in labels: {kind: table, file: labels.csv}")
-        if isinstance(self.source, PhantomSource) and (self.labels is not None or self.gland is not None):
-            raise ValueError("labels: a phantom writes its own labels and gland masks; remove labels and gland")
-        if isinstance(self.source, PictureSource | TableSource) and (self.labels is not None or self.gland is not None):
-            raise ValueError("labels: a table holds its labels (source.label); remove labels and gland")
+        drawn = self.labels is not None or self.gland is not None
+        problems = []
+        if not drawn and isinstance(self.source, DicomSource | NiftiSource):
+            problems.append("labels: missing; say where the labels are, as in labels: {kind: table, file: labels.csv}")
+        if isinstance(self.source, PhantomSource) and drawn:
+            problems.append("labels: a phantom writes its own labels and gland masks; remove labels and gland")
+        if isinstance(self.source, PictureSource | TableSource) and drawn:
+            problems.append("labels: a table holds its labels (source.label); remove labels and gland")
         if isinstance(self.source, Elsewhere) and (self.labels or self.gland or self.part or self.home):
-            raise ValueError("source: elsewhere: files, part and home are the hospital's own affair; remove them here")
+            problems.append("source: elsewhere: files, part and home are the hospital's own affair; remove them here")
         if both := sorted(set(self.exclude) & set(self.test)):
-            raise ValueError(f"test: {len(both)} patients are excluded as well; name each in one of the two")
+            problems.append(f"test: {len(both)} patients are excluded as well; name each in one of the two")
         if self.part is not None and (self.home is not None or self.policy.budget is not None):
-            raise ValueError(
+            problems.append(
                 "part: is for simulations, and a home or a budget is a real hospital's; remove one of the two"
             )
         if not 0 <= self.readers <= 64:
-            raise ValueError(f"readers must be in [0, 64], found {self.readers}")
+            problems.append(f"readers must be in [0, 64], found {self.readers}")
         if not 0 <= self.max_rejected <= 1:
-            raise ValueError(f"max_rejected must be a share in [0, 1], found {self.max_rejected}")
+            problems.append(f"max_rejected must be a share in [0, 1], found {self.max_rejected}")
+        if problems:
+            raise SettingsError(problems)
+
+
+def missing_files(where: str, data: Json) -> list[str]:
+    """Folders and files that a hospital's settings name and that are not there, a sentence each.
+
+    where: the path of the settings, as in `sites.north`. data: the settings as they are written. Of what is wrong in
+    itself nothing is told here.
+    """
+    parts = {key: _part(adapter, data, key) for key, adapter in FILES.items()}
+    if parts["source"] is None or isinstance(parts["source"], Elsewhere | PhantomSource):
+        return []
+    wanted = needed(parts["source"], parts["labels"], parts["gland"])
+    return [f"{where}.{one.complaint}" for one in wanted if not one.there]
+
+
+FILES: Mapping[str, TypeAdapter[Any]] = {
+    "source": TypeAdapter(AnySource),
+    "labels": TypeAdapter(AnyLabels),
+    "gland": TypeAdapter(GlandMask),
+}
+
+
+def _part(adapter: TypeAdapter[Any], data: Json, key: str) -> Any:
+    if not isinstance(data, dict) or data.get(key) is None:
+        return None
+    try:
+        return adapter.validate_json(json.dumps(data[key]), strict=True)
+    except ValidationError:
+        return None

@@ -16,8 +16,10 @@ from pipelines.document import ConfigError, Document, Problem, notation, problem
 from pipelines.door import validate
 from pipelines.names import named
 from pipelines.own_policies import with_own_policies
-from pipelines.run import document
+from pipelines.run import document, missing
+from pipelines.which_command import meant_for
 from privacy.message import Json
+from privacy.settings_error import SettingsError
 
 OTHERS = 1000
 """A study's seed, times this, is added to the seeds of phantom hospitals whose patients are drawn anew."""
@@ -45,7 +47,7 @@ class Case:
         if "runs" in self.set:
             problems.append("set.runs: all runs of a study lie in one folder; say it in the study's own set")
         if problems:
-            raise ValueError("; ".join(problems))
+            raise SettingsError(problems)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +88,7 @@ class Study:
             if not named(case)
         ]
         if problems:
-            raise ValueError("; ".join(problems))
+            raise SettingsError(problems)
 
 
 class Planned(NamedTuple):
@@ -161,10 +163,12 @@ def load(name: str) -> tuple[Study, tuple[Planned, ...], Document]:
     Raises:
         ConfigError: everything that is wrong with it or with its base, and with every case, by its name.
     """
-    said = document(name)
+    said = meant_for(document(name), "study", name)
     study = validate(said, Study)
     try:
         base = document(study.base)
+        if base.problems:
+            raise ConfigError(base.problems)
     except ConfigError as error:
         raise ConfigError(
             [problem_at(said, ("base",), f"{study.base}: {_sentence(p)}") for p in error.problems]
@@ -178,7 +182,7 @@ def load(name: str) -> tuple[Study, tuple[Planned, ...], Document]:
         for seed in study.seeds if own.seeds is None else own.seeds:
             data = settings_of(study, case, seed, base.data)
             try:
-                config = with_own_policies(validate(Document(data, _lines(data, said, case)), Config))
+                config = with_own_policies(validate(Document(data, _lines(data, said, case)), Config, missing))
                 planned.append(Planned(case, seed, data, config))
             except ConfigError as error:
                 problems += [_of_case(problem, case, study.base) for problem in error.problems]

@@ -15,6 +15,7 @@ from pipelines.cohort.picture import PictureSource
 from pipelines.cohort.targets import Target
 from pipelines.names import named
 from pipelines.site_settings import Elsewhere, SiteSettings
+from privacy.settings_error import SettingsError
 
 MOST = 7  # classes beside the background
 
@@ -59,7 +60,7 @@ class Segmentation:
         if self.target != "masks" and self.classes:
             problems.append(f"classes: the target {self.target} is one class of that name; remove it")
         if problems:
-            raise ValueError("; ".join(problems))
+            raise SettingsError(problems)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import torch
 from federation.calibration import QUANTILE, How, Quantile, adaptable
 from federation.finetuning import Tuning, tunable
 from federation.participant import Checkpoint
+from privacy.settings_error import SettingsError
 
 if TYPE_CHECKING:
     from pipelines.config import Config
@@ -50,7 +51,7 @@ class Variant:
                 f"{'none' if self.tuning is None else 'one'} with {self.calibration}"
             )
         if problems:
-            raise ValueError("; ".join(problems))
+            raise SettingsError(problems)
 
     @property
     def at(self) -> Quantile:

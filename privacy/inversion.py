@@ -30,6 +30,7 @@ from privacy.access import Batch, Objective, Rows, open_access
 from privacy.entropy import Source
 from privacy.message import Params
 from privacy.protection import Protection
+from privacy.settings_error import SettingsError
 
 Features: TypeAlias = Callable[[Tensor], Tensor]
 """features(x (1, ...)) -> what is known of it, of any shape."""
@@ -68,7 +69,7 @@ class Inversion:
             if not low <= value <= high
         ]
         if found:
-            raise ValueError("inversion: " + "; ".join(found))
+            raise SettingsError(found)
 
 
 class Pixels(NamedTuple):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from privacy.events import Declaration, Declared, Event, leaves
+from privacy.settings_error import SettingsError
 
 REQUESTS = (
     "survey",
@@ -47,7 +48,7 @@ class Budget:
         found = [] if 0 < self.epsilon < math.inf else [f"epsilon must be > 0 and finite, found {self.epsilon}"]
         found += [] if 0 < self.delta < 1 else [f"delta must be in (0, 1), found {self.delta}"]
         if found:
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +97,7 @@ class Policy:
         if self.budget is not None and self.pooling:
             found.append("policy.pooling: images leave without any guarantee, and a budget promises one; say false")
         if found:
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
     def allows(self, request: str) -> bool:
         """Whether the site answers this request (`pool` only by the word `pooling`)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from privacy.actions import B_VALUES
+from privacy.settings_error import SettingsError
 
 Rectangle = tuple[int, int, int, int]  # top, left, bottom, right in pixels; the last two are outside
 
@@ -60,4 +61,4 @@ class Profile:
             if not entry[0].strip() or entry[1] % 2 == 0 or not 0 <= entry[2] <= 0xFF
         ]
         if wrong:
-            raise ValueError("; ".join(wrong))
+            raise SettingsError(wrong)

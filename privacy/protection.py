@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from privacy.settings_error import SettingsError
+
 
 @dataclass(frozen=True, kw_only=True)
 class Protection:
@@ -51,4 +53,4 @@ class Protection:
             if value is not None and not low <= value <= high
         ]
         if found:
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)

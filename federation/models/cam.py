@@ -25,6 +25,7 @@ from torch.nn import functional
 
 from federation.models.cnn import Norm, conv_pool
 from federation.task import Output, cross_entropy
+from privacy.settings_error import SettingsError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +41,15 @@ class Cam:
     map_weight: float = 1.0
 
     def __post_init__(self) -> None:
+        found = [
+            f"{name} must be >= 0, found {weight}"
+            for name, weight in (("head_weight", self.head_weight), ("map_weight", self.map_weight))
+            if weight < 0
+        ]
         if any(width < 8 or width % 8 for width in self.widths):
-            raise ValueError(f"model.widths must be four multiples of 8, found {list(self.widths)}")
-        if min(self.head_weight, self.map_weight) < 0:
-            raise ValueError(f"loss weights must be >= 0, found {self.head_weight} and {self.map_weight}")
+            found.append(f"widths must be four multiples of 8, found {list(self.widths)}")
+        if found:
+            raise SettingsError(found)
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
         """A network for images (C, H, W) whose sides are at least 16."""

@@ -31,7 +31,7 @@ class Cnn:
 
     def __post_init__(self) -> None:
         if len(self.widths) < 2 or any(width < 8 or width % 8 for width in self.widths):
-            raise ValueError(f"model.widths must be at least two multiples of 8, found {list(self.widths)}")
+            raise ValueError(f"widths must be at least two multiples of 8, found {list(self.widths)}")
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
         """A network for images (C, H, W) or volumes (C, D, H, W) whose sides are at least 2^len(widths)."""

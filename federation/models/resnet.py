@@ -34,7 +34,7 @@ class ResNet18:
 
     def __post_init__(self) -> None:
         if self.width < 8 or self.width % 8:
-            raise ValueError(f"model.width must be a multiple of 8, found {self.width}")
+            raise ValueError(f"width must be a multiple of 8, found {self.width}")
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
         """A network for images (C, H, W) or volumes (C, D, H, W)."""

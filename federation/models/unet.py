@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from federation.models.cnn import Norm
 from federation.task import Kind, Output, overlap_loss
+from privacy.settings_error import SettingsError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ class UNet:
             if not good
         ]
         if found:
-            raise ValueError("; ".join(found))
+            raise SettingsError(found)
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
         """A network for images (C, H, W) or volumes (C, D, H, W).

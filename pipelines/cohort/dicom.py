@@ -32,6 +32,7 @@ from pipelines.cohort.series import IDENTITY, PLACE, SHAPE, check_series, select
 from pipelines.cohort.stacks import Stack, diffusion_stack, plain_stack, separated
 from pipelines.cohort.study import Array, Rejected, Study, Volume
 from pipelines.cohort.unusable import Unusable
+from privacy.settings_error import SettingsError
 
 FITTED_UNIT: Unit = "1e-6 mm2/s"
 SUFFIXES = (".dcm", ".dicom", ".ima")
@@ -82,7 +83,7 @@ class DicomSource:
         if self.derive == "adc" and self.unit not in ("auto", FITTED_UNIT):
             problems.append(f"unit: a fitted ADC is in {FITTED_UNIT}, found {self.unit!r}; remove unit")
         if problems:
-            raise ValueError("; ".join(problems))
+            raise SettingsError(problems)
 
 
 def dicom_problems(source: DicomSource) -> list[str]:

@@ -27,6 +27,7 @@ from pipelines.cohort.csvfile import Separator, chosen, line_items, read_lines, 
 from pipelines.cohort.pseudonym import normalized
 from pipelines.cohort.unusable import Unusable
 from privacy.message import Json
+from privacy.settings_error import SettingsError
 
 Floats = NDArray[np.float64]
 UNITS = {
@@ -106,7 +107,7 @@ class Features:
         if self.components is not None and not 1 <= self.components <= self.columns[0]:
             problems.append(f"components must be in [1, {self.columns[0]}], the columns, found {self.components}")
         if problems:
-            raise ValueError("; ".join(problems))
+            raise SettingsError(problems)
 
     def _range_problems(self) -> list[str]:
         if self.normalize != "declared":

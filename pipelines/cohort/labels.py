@@ -18,6 +18,7 @@ from pipelines.cohort.csvfile import Line, read_lines
 from pipelines.cohort.index import folder_problems
 from pipelines.cohort.pseudonym import normalized
 from pipelines.cohort.unusable import Unusable
+from privacy.settings_error import SettingsError
 
 PATIENT, SESSION = "{patient}", "{session}"
 WHOLE = {"0.0": "0", "1.0": "1"}  # as spreadsheets write whole numbers
@@ -51,7 +52,7 @@ class MaskLabels:
         if self.minimum_pixels < 1:
             problems.append(f"minimum_pixels must be at least 1, found {self.minimum_pixels}")
         if problems:
-            raise ValueError("; ".join(problems))
+            raise SettingsError(problems)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +68,7 @@ class GlandMask:
 
     def __post_init__(self) -> None:
         if problems := _pattern_problems(self.pattern):
-            raise ValueError("; ".join(problems))
+            raise SettingsError(problems)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ import numpy as np
 
 from pipelines.cohort.split import Fold, fallen, rank, rounded, split_patients, without_test
 from privacy.message import Json
+from privacy.settings_error import SettingsError
 
 ATTEMPTS = 1000
 LABELS = (0, 1)
@@ -69,7 +70,7 @@ class Part:
         if self.classes is not None and not 1 <= self.classes <= len(LABELS):
             problems.append(f"classes must be in [1, {len(LABELS)}], found {self.classes}")
         if problems:
-            raise ValueError("; ".join(problems))
+            raise SettingsError(problems)
 
 
 class Divided(NamedTuple):

@@ -37,6 +37,7 @@ from pipelines.cohort.organs import (
     surroundings,
 )
 from pipelines.cohort.study import Affine, Array
+from privacy.settings_error import SettingsError
 
 ScannerName: TypeAlias = Literal["A", "B", "D", "P", "L", "E"]
 FileFormat: TypeAlias = Literal["dicom", "nifti"]
@@ -98,7 +99,7 @@ class PhantomSource:
             if text not in allowed:
                 problems.append(f"{name} must be one of {', '.join(allowed)}, found {text!r}")
         if problems:
-            raise ValueError("; ".join(problems))
+            raise SettingsError(problems)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from pipelines.cohort.pseudonym import normalized
 from pipelines.cohort.study import Rejected
 from pipelines.cohort.targets import Target
 from pipelines.cohort.unusable import Unusable
+from privacy.settings_error import SettingsError
 
 UNIT = "intensity, -1 to 1"
 
@@ -67,7 +68,7 @@ class PictureSource:
         if self.table is None and self.where:
             problems.append("where: there is no table whose lines it could pick; remove it, or give a table")
         if problems:
-            raise ValueError("; ".join(problems))
+            raise SettingsError(problems)
 
 
 class Entry(NamedTuple):

@@ -18,6 +18,7 @@ from PIL import Image, ImageOps
 
 from pipelines.cohort.index import folder_problems, readable
 from pipelines.cohort.unusable import Unusable
+from privacy.settings_error import SettingsError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp")
 FORMATS = ("JPEG", "PNG", "TIFF", "BMP", "WEBP")
@@ -70,7 +71,7 @@ class PictureMasks:
         if wrong := sorted({value for value in every if not 0 <= value <= LARGEST_VALUE}):
             problems.append(f"values: pixel values must be in [0, {LARGEST_VALUE}], found {wrong}")
         if problems:
-            raise ValueError("; ".join(problems))
+            raise SettingsError(problems)
 
     @property
     def classes(self) -> tuple[str, ...]:

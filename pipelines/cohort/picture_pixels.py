@@ -13,6 +13,7 @@ from PIL import Image, ImageOps
 from pipelines.cohort.picture_masks import FORMATS, ORIENTATION, Map, Maps, Shown, read_map, square_around
 from pipelines.cohort.study import Array
 from pipelines.cohort.unusable import Unusable
+from privacy.settings_error import SettingsError
 
 LARGEST = (
     150_000_000  # pixels; more is a slide scan, or a file made to fill the memory (PIL itself stops at 179 million)
@@ -56,7 +57,7 @@ class Pictures:
         if self.jitter is not None and (not 0 < self.jitter < 1 or self.fit != "around"):
             problems.append(f"jitter must be in (0, 1), and goes with fit: around; found {self.jitter}")
         if problems:
-            raise ValueError("; ".join(problems))
+            raise SettingsError(problems)
 
     @property
     def inputs(self) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from pipelines.cohort.admission import Examples
 from pipelines.cohort.geometry import Floats, reading_order, resample, slice_grid, spacing_of
 from pipelines.cohort.study import Affine, Volume
 from pipelines.cohort.unusable import Unusable
+from privacy.settings_error import SettingsError
 
 Values: TypeAlias = Literal["adc", "standardized"]
 LEAST_LESION = 0.5  # of its voxels must be seen
@@ -45,7 +46,7 @@ class Slices:
 
     def __post_init__(self) -> None:
         if problems := [*_outside("spacing_mm", self.spacing_mm, 0.1, 10), *_outside("size", self.size, 8, 1024)]:
-            raise ValueError("; ".join(problems))
+            raise SettingsError(problems)
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -78,7 +79,7 @@ class Volumes:
             *_outside("depth", self.depth, 4, 1024),
         ]
         if problems:
-            raise ValueError("; ".join(problems))
+            raise SettingsError(problems)
 
     @property
     def inputs(self) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from scipy import ndimage
 from pipelines.cohort.organs import GRID, PIXEL_MM, SIGNIFICANT
 from pipelines.cohort.phantom import Anatomy, Mask
 from pipelines.cohort.study import Affine, Array
+from privacy.settings_error import SettingsError
 
 MATRIX = 48  # pixels of an exported image along each side
 STEP = GRID // MATRIX
@@ -88,7 +89,7 @@ class Scanner:
             if not fine
         ]
         if problems:
-            raise ValueError("scanner: " + "; ".join(problems))
+            raise SettingsError(problems)
 
     @property
     def per_unit(self) -> float:

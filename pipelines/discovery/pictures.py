@@ -10,7 +10,7 @@ from pipelines.cohort.csvfile import read_csv
 from pipelines.discovery.found import Found, Group, Site
 from pipelines.discovery.images import PICTURES
 from pipelines.discovery.labels import LABEL
-from pipelines.discovery.places import site_name
+from pipelines.discovery.places import site_names
 from pipelines.discovery.safe import secrets_of
 
 SITE = ("site", "hospital", "center", "centre", "source", "dataset")
@@ -61,14 +61,15 @@ def _found(
     column = next((c for c in header if c.lower() in SITE and 1 < len({x[c] for x in lines}) <= MOST_SITES), None)
     values = sorted({line[column] for line in lines}) if column else [""]
     sites = []
-    for value in values:
+    called = site_names([value or root.resolve().name for value in values], secrets)
+    for value, (name, _) in zip(values, called, strict=True):
         mine = [line for line in lines if column is None or line[column] == value]
         own: Group = source | ({"where": {column: [value]}} if column else {})
         people = len({line[patient] for line in mine}) if patient else 0
-        name = site_name(value or root.resolve().name, secrets)
         sites.append(Site(name, root, own, None, None, (), people, len(mine), len(mine), missing=tuple(missing)))
     rows = (("pictures of a table", "", "picture", "", f"{len(values)}", f"{len(lines):,}"),)
-    return Found("pictures", tuple(sites), tuple(_doubts(lines, image, patient, column)), rows)
+    doubts = [*filter(None, (doubt for _, doubt in called)), *_doubts(lines, image, patient, column)]
+    return Found("pictures", tuple(sites), tuple(doubts), rows)
 
 
 def _doubts(lines: Sequence[Mapping[str, str]], image: str, patient: str | None, column: str | None) -> list[str]:

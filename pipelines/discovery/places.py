@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.discovery.safe import WORDS, Secrets, words
+from pipelines.names import RESERVED
 
 SHARED = 0.5  # of the patients in several folders: then folders are kinds of images, and not hospitals
 HOSPITAL = "hospital"
@@ -24,11 +25,14 @@ class Image:
 
 @dataclass(frozen=True)
 class Place:
-    """One hospital. home: everything of it lies below. folder: all its images lie below, and little else."""
+    """One hospital. home: everything of it lies below. folder: all its images lie below, and little else. doubt: why it
+    is not called as its folder is; empty where it is.
+    """
 
     name: str
     home: Path
     folder: Path
+    doubt: str = ""
 
 
 def places(root: Path, images: Sequence[Image], secrets: Secrets) -> list[Place]:
@@ -36,14 +40,12 @@ def places(root: Path, images: Sequence[Image], secrets: Secrets) -> list[Place]
     base = descended(root, images, secrets)
     tops = _tops(base, images)
     if not _hospitals(tops, secrets):
-        return [Place(site_name(root.resolve().name, secrets), root, base)]
-    found: list[Place] = []
-    for top, mine in sorted(tops.items()):
-        name = site_name(top, secrets)
-        taken = {place.name for place in found}
-        name = next(each for each in (name, *(f"{name}{i}" for i in range(2, 10**6))) if each not in taken)
-        found.append(Place(name, base / top, descended(base / top, mine, secrets)))
-    return found
+        ((name, doubt),) = site_names([root.resolve().name], secrets)
+        return [Place(name, root, base, doubt)]
+    return [
+        Place(name, base / top, descended(base / top, mine, secrets), doubt)
+        for (top, mine), (name, doubt) in zip(sorted(tops.items()), site_names(sorted(tops), secrets), strict=True)
+    ]
 
 
 def descended(folder: Path, images: Sequence[Image], secrets: Secrets) -> Path:
@@ -56,11 +58,31 @@ def descended(folder: Path, images: Sequence[Image], secrets: Secrets) -> Path:
     return folder
 
 
-def site_name(text: str, secrets: Secrets) -> str:
-    """A folder's name as a site may be called: a-z, 0-9, _ and -."""
-    name = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")[:40]
-    plain = set(words(text)) <= WORDS or name == "central"
-    return HOSPITAL if plain or secrets.tells(text) else name
+def site_names(texts: Sequence[str], secrets: Secrets) -> list[tuple[str, str]]:
+    """Names for sites (a-z, 0-9, _ and -, each name once), one for each folder or value of a table's column.
+
+    Returns:
+        For each text the name; and, where it is not the text itself, a sentence that says why, without anybody's name.
+    """
+    found: list[tuple[str, str]] = []
+    for text in texts:
+        base, why = _site_name(text, secrets)
+        taken = {name for name, _ in found}
+        name = next(each for each in (base, *(f"{base}{i}" for i in range(2, 10**6))) if each not in taken)
+        called = "a name in the files" if secrets.tells(text) else repr(text)
+        doubt = f"the site {name} stands for {called}: {why}; rename it if need be"
+        found.append((name, "" if name == text else doubt))
+    return found
+
+
+def _site_name(text: str, secrets: Secrets) -> tuple[str, str]:
+    """A name, which another site may have too; and why it is not the text."""
+    if secrets.tells(text):
+        return HOSPITAL, "it is, or holds, a patient's name or identifier"
+    plain = re.sub(r"[^a-z0-9-]+", "_", text.lower()).strip("_-")[:40]
+    if not plain or set(words(text)) <= WORDS or plain in RESERVED:
+        return HOSPITAL, "it cannot be, or does not tell, the name of a hospital"
+    return plain, "sites are named in a-z 0-9 _ -, and each name is there once"
 
 
 def _tops(base: Path, images: Sequence[Image]) -> dict[str, list[Image]]:

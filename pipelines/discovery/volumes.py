@@ -54,7 +54,12 @@ def dicom(
             )
         )
         doubts += _choice_doubts(place.name, mine, chosen)
+    doubts = [*_renamed(found), *doubts]
     return Found("dicom", tuple(sites), (*doubts, *_shared_patients(series, found)), _rows(series))
+
+
+def _renamed(found: Sequence[Place]) -> list[str]:
+    return [place.doubt for place in found if place.doubt]
 
 
 def volumes(root: Path, nifti: Sequence[Nifti], files: Sequence[Path], secrets: Secrets) -> Found:
@@ -71,7 +76,7 @@ def volumes(root: Path, nifti: Sequence[Nifti], files: Sequence[Path], secrets: 
         sites.append(Site(place.name, place.home, source, labels, gland, others, *size, missing=(*said, *missing)))
     groups = Counter((each.what, known_words(f"{each.path.parent.name} {each.word}")) for each in nifti)
     rows = tuple((text, "NIfTI", what, "", "", f"{count:,}") for (what, text), count in sorted(groups.items()))
-    return Found("nifti", tuple(sites), (), rows)
+    return Found("nifti", tuple(sites), tuple(_renamed(found)), rows)
 
 
 def _chosen_series(series: Sequence[Series], folder: str) -> tuple[list[Series], Group, list[str]]:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pipelines.document import ConfigError, Problem
-from pipelines.door import read_yaml, validate
+from pipelines.document import ConfigError, Problem, parsed
+from pipelines.door import validate
 from pipelines.names import named
 from pipelines.site_settings import Elsewhere, SiteSettings
+from pipelines.which_command import meant_for
+from privacy.settings_error import SettingsError
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
 
@@ -46,7 +48,7 @@ class Place:
             if value is not None
         ]
         if problems:
-            raise ValueError("; ".join(problems))
+            raise SettingsError(problems)
 
 
 def read_place(path: str) -> Place:
@@ -59,4 +61,5 @@ def read_place(path: str) -> Place:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError((Problem("", None, f"{path} cannot be read: {error}"),)) from error
-    return validate(read_yaml(text, environment=os.environ), Place)
+    said = meant_for(parsed(text, environment=os.environ), "site", path)
+    return validate(said, Place)

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import hmac
 import shutil
-from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 from pipelines.cohort.cohort import survey
 from pipelines.cohort.dicom import DicomSource
 from pipelines.cohort.examples import Files as Source
-from pipelines.cohort.features import TableSource
 from pipelines.cohort.labels import GlandMask, MaskLabels, TableLabels
 from pipelines.cohort.nifti import NiftiSource
 from pipelines.cohort.phantom import PhantomSource
 from pipelines.cohort.phantom_files import write
-from pipelines.cohort.picture import PictureSource
+from pipelines.cohort.survey import needed
 from pipelines.door import to_plain
 from pipelines.site.hospital import Done, Hospital
 from pipelines.site_settings import Elsewhere, SiteSettings
 from pipelines.store import DiskFolder, digest, short
 from privacy.events import describe
 from privacy.gate import Refused
-from privacy.message import Call, Json, Message
-from privacy.policy import Policy
+from privacy.message import Call, Json, Message, as_mapping
+
+ELSEWHERE = ("policy", "home", "methods", "work", "readers", "veto")
+"""Settings of a hospital on which its cohort does not depend; other answers ask for them themselves."""
 
 
 class Files(NamedTuple):
@@ -43,8 +42,7 @@ def survey_files(hospital: Hospital, call: Call, message: Message, memory: Messa
     found = survey(*files)
     if not found["files"]:
         raise Refused("no_files")
-    of_files = replace(settings, methods={}, work={}, readers=0, policy=Policy(), home=None, veto=None)
-    own = {"files": found["digest"], "settings": to_plain(of_files)}
+    own = {"files": found["digest"], "settings": of_cohort(settings)}
     # Keyed, because file names could be guessed from a plain digest.
     keyed = hmac.new(hospital.key(), digest(own).encode(), "sha256").hexdigest()
     policy = settings.policy
@@ -56,6 +54,22 @@ def survey_files(hospital: Hospital, call: Call, message: Message, memory: Messa
         "algorithms": None if policy.algorithms is None else [*policy.algorithms],
     }
     return Done(Message({}, facts), describe(hospital.counts))
+
+
+def of_cohort(settings: SiteSettings) -> dict[str, Json]:
+    """The settings on which a hospital's cohort depends; what is null or empty is left out, so that a setting that is
+    new here does not make every cohort another one.
+    """
+    whole = as_mapping(_filled(to_plain(settings)))
+    return {key: value for key, value in whole.items() if key not in ELSEWHERE}
+
+
+def _filled(value: Json) -> Json:
+    """Without members of groups that are null or empty, at any depth."""
+    if not isinstance(value, dict):
+        return value
+    inner = {key: _filled(each) for key, each in value.items()}
+    return {key: each for key, each in inner.items() if each is not None and each not in ("", [], {})}
 
 
 def files_of(hospital: Hospital) -> Files:
@@ -86,23 +100,9 @@ def files_of(hospital: Hospital) -> Files:
 
 def _look(files: Files) -> None:
     """What can be seen without opening a file. Raises: Refused: `no_folder`, `no_labels`, `no_gland`."""
-    source, needed = files.source, []
-    if isinstance(source, TableSource):
-        needed += [("no_folder", source.file, False)]
-    else:
-        needed += [("no_folder", source.folder, True)]
-    if isinstance(source, PictureSource):
-        needed += [("no_labels", source.table, False)] if source.table is not None else []
-        needed += [("no_labels", source.masks.folder, True)] if source.masks is not None else []
-    if isinstance(files.labels, TableLabels):
-        needed += [("no_labels", files.labels.file, False)]
-    for code, masks in (("no_labels", files.labels), ("no_gland", files.gland)):
-        if isinstance(masks, MaskLabels | GlandMask):
-            needed += [(code, masks.folder, True)]
-            needed += [(code, masks.names, False)] if masks.names is not None else []
-    for code, place, folder in needed:
-        if not (Path(place).is_dir() if folder else Path(place).is_file()):
-            raise Refused(code) from FileNotFoundError(f"{place}: no such {'folder' if folder else 'file'}")
+    for one in needed(*files):
+        if not one.there:
+            raise Refused(one.code) from FileNotFoundError(one.complaint)
 
 
 def settings_of(hospital: Hospital) -> SiteSettings:

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from harmonize.veto import Limits
 from pipelines.cohort.examples import IMAGES
 from pipelines.cohort.features import Features, TableSource
+from pipelines.cohort.labels import GlandMask, MaskLabels
+from pipelines.cohort.partition import Part
 from pipelines.cohort.phantom import PhantomSource
 from pipelines.config import SiteSettings
 from pipelines.site.admit import cohort_of, holds, ingest
+from pipelines.site.files import ELSEWHERE, of_cohort, survey_files
 from pipelines.site.hospital import COHORT, Hospital
 from pipelines.store import short
 from privacy.gate import Refused
 from privacy.message import Call, Message
+from privacy.policy import REQUESTS, Policy
 
 IMAGES_SAID = IMAGES.dump_python(Features(numbers=("age",), normalize="none"), mode="json")
 SAID: dict[str, Any] = {
@@ -125,3 +130,39 @@ def test_independent_is_false_unless_it_is_said_and_nothing_but_a_truth_value(tm
     for wrong in (1, "yes", None):
         with pytest.raises(ValidationError):
             told(site, independent=wrong)
+
+
+OTHER: dict[str, Any] = {
+    "source": TableSource(file="other.csv", patient="id", label="ill"),
+    "labels": MaskLabels(folder="masks"),
+    "gland": GlandMask(folder="glands"),
+    "max_rejected": 0.5,
+    "exclude": ("P1",),
+    "test": ("P2",),
+    "part": Part(kind="even", of=2, number=1),
+    "policy": Policy(requests=("survey",)),
+    "home": "home",
+    "methods": {"fedprox": {"mu": 1.0}},
+    "work": {"lr": 0.1},
+    "readers": 3,
+    "veto": Limits(),
+}
+
+
+def test_a_cohort_is_another_one_where_its_own_settings_change_and_only_there(monkeypatch):
+    """For every setting that a hospital has: one that is new must be put on one of the two sides here."""
+    plain = SiteSettings(source=TableSource(file="t.csv", patient="id", label="ill"))
+    assert set(OTHER) == {field.name for field in fields(SiteSettings)}
+    for name, value in OTHER.items():
+        changed = object.__new__(SiteSettings)  # unchecked: only the digest is asked for
+        for field in fields(SiteSettings):
+            object.__setattr__(changed, field.name, getattr(plain, field.name))
+        object.__setattr__(changed, name, value)
+        assert (of_cohort(changed) == of_cohort(plain)) == (name in ELSEWHERE), name
+
+
+def test_a_request_that_is_new_leaves_every_survey_as_it_was(tmp_path):
+    before = survey_files(site := hospital(tmp_path), CALL, Message(), Message()).reply.facts["digest"]
+    more = replace(site.settings, policy=replace(site.settings.policy, requests=(*REQUESTS, "something_new")))
+    again = replace(site, settings=more)
+    assert survey_files(again, CALL, Message(), Message()).reply.facts["digest"] == before

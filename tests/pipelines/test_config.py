@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import random
 import typing
@@ -12,9 +13,9 @@ import pytest
 import yaml
 
 from pipelines.config import Config, overridden
-from pipelines.document import ConfigError
+from pipelines.document import ConfigError, parsed
 from pipelines.door import read_yaml, render, to_plain, validate
-from pipelines.run import CONFIGS
+from pipelines.run import CONFIGS, missing
 from pipelines_settings import RUNS
 
 TEXT = (CONFIGS / "prostate_adc.yaml").read_text()
@@ -59,7 +60,7 @@ def put(*path_and_value):
         (put("sites", {}), "name at least one hospital"),
         (put("sites", "central", PLAIN["sites"]["north"]), "or is reserved (central"),
         (put("sites", "north", "methods", {"fedprox": {"nu": 1}}), "nu"),
-        (put("sites", "north", "work", {"lr": -1.0}), "lr must be > 0"),
+        (put("sites", "north", "work", {"lr": -1.0}), "lr: must be > 0"),
         (put("sites", "north", "source", {"kind": "dicom", "folder": "x"}), "labels: missing"),
         (put("sites", "north", "source", "scanner", "Z"), "scanner"),
         (put("sites", "north", "policy", "requests", ["teleport"]), "teleport"),
@@ -147,3 +148,70 @@ def test_mutated_configurations_end_in_settings_or_in_named_problems():
             validate(read_yaml("".join(text), environment=environment), Config)
             good += 1
     assert 0 < good < 400
+
+
+def folder_of(site: str, folder: str):
+    def change(settings):
+        settings["sites"][site] = {
+            "source": {"kind": "dicom", "folder": folder},
+            "labels": {"kind": "table", "file": "nothing.csv"},
+            "policy": {"pooling": True},
+        }
+
+    return change
+
+
+INDEPENDENT = {
+    "text": put("title", "${HOME}"),
+    "type": put("train", "schedule", "rounds", "3"),
+    "missing": lambda settings: settings.pop("name"),
+    "range of a site": put("sites", "north", "readers", 100),
+    "second range of that site": put("sites", "north", "max_rejected", 3.0),
+    "override": put("sites", "north", "methods", {"fedprox": {"mu": -1.0}}),
+    "unknown key": put("split", "nothing", 1),
+    "between parts": put("evaluate", "reference", "nobody"),
+    "whole run": put("threads", 999),
+    "missing folder": folder_of("lost", "/nowhere"),
+    "literal": put("train", "work", "optimizer", "adamm"),
+}
+
+
+def told_of(*faults: str) -> set[str]:
+    settings = yaml.safe_load(TEXT)
+    for fault in faults:
+        INDEPENDENT[fault](settings)
+    text = yaml.safe_dump(settings, sort_keys=False)
+    with pytest.raises(ConfigError) as caught:
+        validate(parsed(text, environment={}), Config, missing)
+    lines = text.splitlines()
+    for problem in caught.value.problems:  # each at the line of its own key, or of the group that lacks it
+        key = [part for part in problem.at if isinstance(part, str)]
+        there = problem.at == ("name",) or any(f"{part}:" in lines[problem.line - 1] for part in key[-2:])
+        assert there, problem
+    return {f"{problem.path}: {problem.message}" for problem in caught.value.problems}
+
+
+def test_no_mistake_hides_one_of_another_part():
+    """The law: what is told of two mistakes in different parts is at least what is told of each by itself."""
+    alone = {fault: told_of(fault) for fault in INDEPENDENT}
+    assert all(alone.values())
+    for one, other in itertools.combinations(INDEPENDENT, 2):
+        assert told_of(one, other) >= alone[one] | alone[other], (one, other)
+    assert told_of(*INDEPENDENT) >= set().union(*alone.values())
+
+
+def test_what_follows_from_a_mistake_is_not_told():
+    """One mistake each, and one problem each, though the rest is checked again without it."""
+    for change, said in (
+        (put("split", "train", "0.5"), "split.train"),
+        (put("train", "methods", "fedavg", "name", "fedporx"), "train.methods.fedavg.name"),
+        (lambda settings: settings.pop("privacy"), "privacy"),
+        (put("model", "name", "camm"), "model.name"),
+        (put("images", "size", "96"), "images.size"),
+        (put("sites", "north", "source", "kind", "phantoms"), "sites.north.source.kind"),
+    ):
+        settings = yaml.safe_load(TEXT)
+        change(settings)
+        with pytest.raises(ConfigError) as caught:
+            validate(parsed(yaml.safe_dump(settings), environment={}), Config, missing)
+        assert [problem.path for problem in caught.value.problems] == [said]

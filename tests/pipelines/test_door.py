@@ -18,6 +18,7 @@ from pydantic import Field
 
 from pipelines.document import MAX_DEPTH, MAX_SHOWN
 from pipelines.door import ConfigError, problem_at, read_yaml, render, to_plain, validate
+from privacy.settings_error import SettingsError
 
 FORBID = {"extra": "forbid"}
 QUICK = settings(max_examples=300, deadline=None, derandomize=True, database=None)
@@ -82,7 +83,7 @@ class Toy:
 
     def __post_init__(self) -> None:
         if len(self.sites) > 2:
-            raise ValueError("sites: at most 2; name two; train.rounds: too many for the sites")
+            raise SettingsError(["sites: at most 2; name two", "train.rounds: too many for the sites"])
 
 
 GOOD = """\

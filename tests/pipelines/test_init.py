@@ -13,12 +13,17 @@ import numpy as np
 import pydicom
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
 
 from pipelines.cohort.phantom import PhantomSource
 from pipelines.cohort.phantom_files import write
+from pipelines.discovery.places import site_names
 from pipelines.discovery.safe import known_words, secrets_of
 from pipelines.exits import Exit
 from pipelines.init import main
+from pipelines.names import RESERVED, named
 from pipelines.run import load
 from pipelines.run import main as run_main
 
@@ -320,3 +325,52 @@ def test_files_that_nobody_calls_adc_need_a_word(tmp_path, monkeypatch, capsys):
         nibabel.Nifti1Image(values, np.eye(4)).to_filename(tmp_path / "clinic" / f"{patient}.nii.gz")
     drafted(Path("clinic"), capsys, "--out", "my.yaml")
     assert "FILL IN: nothing says that these files are ADC maps" in (tmp_path / "my.yaml").read_text()
+
+
+NO_SECRETS = secrets_of(["MEIER"])
+
+
+@given(st.lists(st.text(max_size=12), min_size=1, max_size=6, unique=True))
+def test_sites_have_valid_names_each_once_and_say_where_they_differ(texts):
+    found = site_names(texts, NO_SECRETS)
+    names = [name for name, _ in found]
+    assert len(set(names)) == len(texts) and all(named(name) and name not in RESERVED for name in names)
+    for text, (name, doubt) in zip(texts, found, strict=True):
+        assert bool(doubt) == (name != text)
+        assert "meier" not in doubt.lower() and doubt.isprintable()
+
+
+def test_a_site_that_is_called_otherwise_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for seed, name in ((1, "St. Mary's"), (2, "north")):
+        phantom(tmp_path / "studies" / name, seed=seed)
+    _, out, err = drafted(Path("studies"), capsys)
+    assert list(yaml.safe_load(out)["sites"]) == ["st_mary_s", "north"]
+    assert 'the site st_mary_s stands for "St. Mary\'s"' in out and "the site st_mary_s stands for" in err
+    assert "the site north" not in out
+
+
+def test_values_of_a_table_that_would_be_one_name_are_two_sites(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "skin"
+    folder.mkdir()
+    lines = ["image,patient,site,label"]
+    for number in range(8):
+        Image.fromarray(np.full((32, 32, 3), 20 * number, np.uint8)).save(folder / f"{number}.png")
+        lines.append(f"{number}.png,p{number},{'A b' if number % 2 else 'a-b' if number < 4 else 'a b'},{number // 4}")
+    (folder / "table.csv").write_text("\n".join(lines))
+    _, out, _ = drafted(folder, capsys)
+    assert len(yaml.safe_load(out)["sites"]) == 3
+
+
+def test_drafts_of_different_folders_have_different_runs(tmp_path, monkeypatch, capsys):
+    """Their results would lie in one folder, and the later ones replace the earlier ones."""
+    monkeypatch.chdir(tmp_path)
+    runs = []
+    for parent in ("a", "b"):
+        phantom(tmp_path / parent / "clinic")
+        _, out, _ = drafted(Path(parent, "clinic"), capsys)
+        _, again, _ = drafted(Path(parent, "clinic"), capsys)
+        assert again == out
+        runs.append(yaml.safe_load(out)["name"])
+    assert len(set(runs)) == 2 and all(named(run) for run in runs)

@@ -16,7 +16,10 @@ import pytest
 import yaml
 
 from evaluation.floors import MAJORITY
+from pipelines import study
+from pipelines.document import ConfigError
 from pipelines.exits import Exit
+from pipelines.remote.place import read_place
 from pipelines.run import CONFIGS, load, main, parser
 from pipelines_settings import BASE, RUNS
 from privacy import ledger as book
@@ -196,14 +199,8 @@ def test_too_many_rejected_studies_end_the_run_with_their_number(tmp_path, monke
 @pytest.mark.parametrize(
     ("site", "code", "said"),
     [
-        ({"source": {"kind": "dicom", "folder": "nowhere"}}, "survey", "a: no_folder"),
         ({"source": {"kind": "dicom", "folder": "empty"}}, "survey", "a: no_files"),
         ({"source": {"kind": "nifti", "folder": "junk"}}, "ingest", "a: bad_source"),
-        (
-            {"source": {"kind": "nifti", "folder": "junk"}, "labels": {"kind": "table", "file": "no"}},
-            "survey",
-            "no_labels",
-        ),
     ],
 )
 def test_files_that_are_not_there_end_with_the_code_for_data_and_a_log(tmp_path, monkeypatch, capsys, site, code, said):
@@ -221,6 +218,45 @@ def test_files_that_are_not_there_end_with_the_code_for_data_and_a_log(tmp_path,
     assert "runs/tiny/sites/a/log.txt" in err
     if code == "survey":
         assert main(["tiny.yaml", "--check"]) == Exit.DATA
+
+
+def test_a_missing_folder_is_told_with_its_line_and_ends_with_the_code_for_data(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    lost = {
+        "source": {"kind": "dicom", "folder": "nowhere"},
+        "labels": {"kind": "table", "file": "here"},
+        "gland": {"folder": "glands"},
+    }
+    changed(tmp_path / "tiny.yaml", sites={"a": lost, "b": BASE["sites"]["b"]})
+    lines = (tmp_path / "tiny.yaml").read_text().splitlines()
+    at = {
+        word: next(n for n, line in enumerate(lines, 1) if line.endswith(f" {word}"))
+        for word in ("nowhere", "here", "glands")
+    }
+    for more in ([], ["--check"], ["--explain"]):
+        assert main(["tiny.yaml", *more]) == Exit.DATA
+        err = capsys.readouterr().err
+        assert f"tiny.yaml:{at['nowhere']}: sites.a.source.folder: 'nowhere' does not exist" in err
+        assert f"tiny.yaml:{at['here']}: sites.a.labels.file: 'here' is no file" in err
+        assert f"tiny.yaml:{at['glands']}: sites.a.gland.folder: 'glands' does not exist" in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_file_of_another_command_is_sent_there(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "site.yaml").write_text("name: a\nkit: k\nroot: r\nsite: {}\n")
+    for command, file, right in (
+        (main, "prostate_adc_study.yaml", "pipelines.study"),
+        (main, "site.yaml", "pipelines.site"),
+        (study.main, "prostate_adc.yaml", "pipelines.run"),
+        (study.main, "route.yaml", "pipelines.run"),
+    ):
+        assert command([file]) == Exit.CONFIG
+        (said,) = capsys.readouterr().err.strip().splitlines()
+        assert said.endswith(f"python -m {right} {file}")
+    with pytest.raises(ConfigError, match=r"use: python -m pipelines\.run "):
+        read_place(str(CONFIGS / "prostate_adc.yaml"))
 
 
 def test_a_site_with_nobody_to_test_on_is_told_before_training(tmp_path, monkeypatch, capsys):

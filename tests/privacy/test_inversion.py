@@ -191,7 +191,7 @@ def test_likeness_by_hand():
 
 
 def test_settings_beyond_their_bounds_are_all_told():
-    with pytest.raises(ValueError, match=r"inversion: images must be in .*17; steps must be .*2001; lr .*tv must"):
+    with pytest.raises(ValueError, match=r"images must be in .*17; steps must be .*2001; lr .*tv must"):
         Inversion(images=17, steps=2001, lr=0.0, tv=-1.0)
     with pytest.raises(ValueError, match="tv must be"):
         Inversion(tv=math.nan)
