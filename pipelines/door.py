@@ -31,7 +31,7 @@ from pipelines.document import (
     render,
 )
 from pipelines.kinds import keys_at, tags_at
-from pipelines.recovery import follows, without
+from pipelines.recovery import beside, follows, without
 from privacy.settings_error import problems_of
 
 if TYPE_CHECKING:
@@ -109,8 +109,10 @@ def _checked(document: Document, kind: type[T]) -> tuple[T | None, list[Problem]
             return (None if problems else settings), problems
         except ValidationError as error:
             told = _problems(error.errors(include_url=False), Document(data, document.lines), kind)
-        problems += [problem for problem in told if not follows(problem, gone)]
-        data, more = without(kind, data, [problem.at for problem in told], gone)
+        new = [problem for problem in told if not follows(problem, gone)]
+        around = [problem for problem in told if any(beside(problem, path) for path in gone)]
+        problems += new
+        data, more = without(kind, data, [problem.at for problem in (*new, *around)], gone)
         if not more:
             break
         gone += more

@@ -39,7 +39,11 @@ def without(kind: Any, data: Json, paths: Iterable[Path], gone: Sequence[Path]) 
 
 
 def stand_in(kind: Any, data: Json, path: Path) -> str | int | float | bool | None:
-    """Some value of the type that belongs at a path; None if it is no number, text, truth value or literal."""
+    """Some value of the type that belongs at a path; None if it is no number, text, truth value or literal, or if it is
+    what tells the members of a union apart.
+    """
+    if len(kinds_at(kind, data, path[:-1])) > 1:
+        return None
     kinds = kinds_at(kind, data, path)
     if literals := [value for each in kinds for value in literals_of(each)]:
         return cast("str | int | float | bool", literals[0])
@@ -68,13 +72,25 @@ def _with(data: Json, path: Path, value: Json) -> Json:
 
 
 def follows(problem: Problem, gone: Sequence[Path]) -> bool:
-    """Whether a problem may only follow from settings that were left out."""
-    at = problem.at
+    """Whether a problem may only follow from settings that were left out: it is told of them or of a group around them,
+    it names them, or a whole hospital is out and the problem is one of the run as a whole.
+    """
+    text = f"{problem.path} {problem.message}"
+    of_run = len(problem.at) < 2
     return any(
-        at[: len(path)] == path or path[: len(at)] == at or _names(f"{problem.path} {problem.message}", str(path[-1]))
+        beside(problem, path) or _names(text, str(path[-1])) or (of_run and path[0] == "sites" and len(path) == 2)
         for path in gone
     )
 
 
-def _names(text: str, word: str) -> bool:
-    return re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text) is not None
+def beside(problem: Problem, path: Path) -> bool:
+    """Whether a problem is told of a path, of something in it, or of a group around it."""
+    return problem.at[: len(path)] == path or path[: len(problem.at)] == problem.at
+
+
+def _names(text: str, key: str) -> bool:
+    """Whether a sentence speaks of a key: in quotes, as part of a path, or as a method."""
+    word = re.escape(key)
+    return (
+        re.search(rf"['\"]{word}['\"]|\.{word}(?![\w-])|(?<![\w-]){word}\.\w|method {word}(?![\w-])", text) is not None
+    )
