@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -32,6 +33,7 @@ def _environment() -> Environment:
         moment=moment,
         counted=counted,
         loss=loss,
+        quoted=shlex.quote,
     )
     environment.filters.update(verdict=membership_verdict, strongest=strongest)
     environment.globals["remedy"] = REMEDY

@@ -20,21 +20,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pydicom
-from pydicom.errors import InvalidDicomError
 from rich.console import Console
 
-from evaluation.csv_text import csv_text
+from pipelines.blanking import Desk, confirm_sheet, make_sheet, read_original, told_of
 from pipelines.cohort.accounted import Account, Item, accounted, accounts_csv, in_words
-from pipelines.cohort.contents import kind_of, left_out, read_dataset
-from pipelines.cohort.dicom import SUFFIXES
-from pipelines.cohort.folder import below, failed, stamped, steady, walked
+from pipelines.cohort.folder import below, walked
 from pipelines.cohort.index import folder_problems
-from pipelines.cohort.unusable import Unusable
+from pipelines.confirming import confirmed_images
 from pipelines.exits import Exit
+from pipelines.layouts_file import read_layouts
 from pipelines.progress import shown
-from privacy.deidentify import NotDeidentifiable, Profile, Rectangle, as_bytes, deidentify
+from pipelines.refusals import keep_refusals
+from privacy.deidentify import NotDeidentifiable, Profile, as_bytes, deidentify
+from privacy.layouts import Layout
 from privacy.leftovers import leftovers
-from privacy.quiet import quiet
 
 KEY_BYTES = 32
 KEY_VALUES = 16  # different bytes; 32 drawn by chance have fewer once in 10**16 times
@@ -59,18 +58,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.umask(0o077)
     console = Console(stderr=True)
     try:
-        profile = _profile(options)
+        layouts = read_layouts(options.blank) if options.blank else ()
         problems = [*folder_problems("FOLDER", options.folder), *_places(options)]
         if problems:
             raise ValueError("; ".join(problems))
         key = read_key(Path(options.key), console)
+        confirmed_images(Path(options.key))
     except ValueError as error:
         console.print(str(error), markup=False, highlight=False, soft_wrap=True)
         return int(Exit.CONFIG)
     except OSError as error:
         console.print(f"the key cannot be read or made ({_said(error)})", markup=False, highlight=False)
         return int(Exit.DISK)
-    return _run(options, key, profile, console)
+    return _run(options, key, layouts, console)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -80,13 +80,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("out", help="where to write; it must not lie in FOLDER, nor FOLDER in it")
     made.add_argument("--key", required=True, metavar="FILE", help="the hospital's secret; made if there is none")
     made.add_argument("--quarantine", metavar="FILE", help="the table of refused files (default: KEY.quarantine.csv)")
-    made.add_argument(
-        "--blank",
-        action="append",
-        default=[],
-        metavar="TOP,LEFT,BOTTOM,RIGHT",
-        help="blank these pixels in images that may show text; may be given more than once",
-    )
+    made.add_argument("--blank", metavar="FILE", help="where text stands in images; if there is none, a draft")
+    made.add_argument("--confirm", metavar="DIGEST", help="of a contact sheet: no text is left in the images on it")
     made.add_argument("--keep-device", action="store_true", help="keep serial numbers and names of devices")
     made.add_argument("--keep-characteristics", action="store_true", help="keep sex, age (at most 90), size, weight")
     made.add_argument("--keep-times", action="store_true", help="keep times of day; dates are moved in any case")
@@ -131,26 +126,14 @@ def read_key(path: Path, console: Console) -> bytes:
     return key
 
 
-def _profile(options: argparse.Namespace) -> Profile:
+def _profile(options: argparse.Namespace, layouts: tuple[Layout, ...]) -> Profile:
     return Profile(
-        blank=tuple(map(rectangle, options.blank)),
+        blank=layouts,
+        confirmed=confirmed_images(Path(options.key)),
         keep_device=options.keep_device,
         keep_characteristics=options.keep_characteristics,
         keep_times=options.keep_times,
     )
-
-
-def rectangle(text: str) -> Rectangle:
-    """Four whole numbers with commas between them.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    parts = text.split(",")
-    if len(parts) != 4 or not all(part.strip().isdecimal() for part in parts):
-        raise ValueError(f"--blank: must be TOP,LEFT,BOTTOM,RIGHT in pixels, found {text!r}")
-    top, left, bottom, right = map(int, parts)
-    return top, left, bottom, right
 
 
 def _places(options: argparse.Namespace) -> list[str]:
@@ -160,8 +143,10 @@ def _places(options: argparse.Namespace) -> list[str]:
         wrong.append("OUT must not lie in FOLDER, nor FOLDER in OUT; give another OUT")
     if out.exists() and not out.is_dir():
         wrong.append("OUT is a file; give a folder")
-    for name, place in (("--key", options.key), ("--quarantine", _table(options))):
-        if Path(place).resolve().is_relative_to(out):
+    if options.confirm is not None and not (options.blank and Path(options.blank).is_file()):
+        wrong.append("--confirm needs the --blank FILE with which the contact sheet was made; add it")
+    for name, place in (("--key", options.key), ("--quarantine", _table(options)), ("--blank", options.blank)):
+        if place and Path(place).resolve().is_relative_to(out):
             wrong.append(f"{name} must not lie in OUT: it stays in the hospital; give another place")
     return wrong
 
@@ -170,41 +155,51 @@ def _table(options: argparse.Namespace) -> Path:
     return Path(options.quarantine or f"{options.key}.quarantine.csv")
 
 
-def _run(options: argparse.Namespace, key: bytes, profile: Profile, console: Console) -> int:
-    folder, out = Path(options.folder), Path(options.out)
-    counts: Counter[str] = Counter()
-    refused: list[tuple[str, str, str]] = []
+def _run(options: argparse.Namespace, key: bytes, layouts: tuple[Layout, ...], console: Console) -> int:
+    root = Path(options.folder).resolve()
+    sheet, said = None, ""
     try:
-        found = walked(folder)
+        found = walked(root)
         paths = found.files
+        if options.confirm is not None:
+            said = confirm_sheet(paths, Desk(root, options, key, _profile(options, layouts)))
+        profile = _profile(options, layouts)
+        outcomes = _outcomes(paths, Path(options.out), key, profile, console)
+        done = list(zip(paths, outcomes, strict=True))
         accounts = [*accounted(found.left, found.rejected)]
-        refused += [(one.study, one.reason, one.detail) for one in found.rejected]
-        with shown("de-identify", console=console) as step:
-            for done, path in enumerate(paths):
-                step(done, len(paths))
-                outcome = one(path, out, key, profile)
-                counts[outcome.kind] += 1
-                accounts.append(_account(below(folder.resolve(), path), outcome))
-                if accounts[-1].what == "quarantined":
-                    refused.append((accounts[-1].file, outcome.kind, outcome.detail))
-            step(len(paths), len(paths))
-        _quarantine(_table(options), refused)
+        accounts += [_account(below(root, path), outcome) for path, outcome in done]
+        refused = [(each.file, each.reason, each.detail) for each in accounts if each.what == "quarantined"]
+        keep_refusals(_table(options), "file", refused)
         _put(Path(f"{options.key}.accounted.csv"), accounts_csv(accounts))
+        if options.blank:
+            waiting, unknown = (
+                [path for path, outcome in done if outcome.kind == kind] for kind in ("unconfirmed", "burned_in")
+            )
+            sheet = make_sheet(waiting, unknown, Desk(root, options, key, profile))
     except OSError as error:
         console.print(f"cannot go on ({_said(error)}); the same command goes on from here", markup=False)
         return int(Exit.DISK)
+    counts = Counter(outcome.kind for outcome in outcomes)
     told = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
-    console.print(f"{len(paths)} files: {told or 'nothing'}", markup=False, highlight=False, soft_wrap=True)
-    console.print(in_words(accounts), markup=False, highlight=False, soft_wrap=True)
+    lines = [f"{len(paths)} files: {told or 'nothing'}", in_words(accounts), *([said] if said else [])]
     if refused:
-        console.print(
+        lines.append(
             f"{len(refused)} files were refused; the table of them is beside the key or where you named it. It names "
-            "the input's files and stays in the hospital.",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
+            "the input's files and stays in the hospital."
         )
-    return int(Exit.DATA if refused or not counts["written"] + counts["there"] else Exit.OK)
+    lines += told_of(sheet, options) if sheet else []
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+    return int(Exit.DATA if refused or said or not counts["written"] + counts["there"] else Exit.OK)
+
+
+def _outcomes(paths: Sequence[Path], out: Path, key: bytes, profile: Profile, console: Console) -> list[Outcome]:
+    outcomes = []
+    with shown("de-identify", console=console) as step:
+        for done, path in enumerate(paths):
+            step(done, len(paths))
+            outcomes.append(one(path, out, key, profile))
+        step(len(paths), len(paths))
+    return outcomes
 
 
 def _account(name: str, outcome: Outcome) -> Account:
@@ -221,7 +216,7 @@ def one(path: Path, out: Path, key: bytes, profile: Profile) -> Outcome:
         OSError: the result cannot be written.
     """
     try:
-        original = _read(path)
+        original = read_original(path)
         if isinstance(original, Item):
             return Outcome("other", item=original)
         cleaned = deidentify(original, key=key, profile=profile)
@@ -234,29 +229,6 @@ def one(path: Path, out: Path, key: bytes, profile: Profile) -> Outcome:
         return Outcome(error.reason, error.detail)
     target = out / str(cleaned.PatientID) / str(cleaned.StudyInstanceUID) / str(cleaned.SeriesInstanceUID)
     return _written(target / _name(cleaned), data)
-
-
-def _read(path: Path) -> pydicom.Dataset | Item:
-    """The dataset; or why the file is left out, if it is no DICOM and does not call itself so."""
-    try:
-        with quiet():
-            return steady({path: stamped(path)}, lambda: read_dataset(path))
-    except InvalidDicomError:
-        if kind_of(path) == "packed_dicom":
-            raise NotDeidentifiable("packed", "It is a DICOM file that was packed. Unpack it: gunzip.") from None
-        if path.suffix.lower() in SUFFIXES:
-            told = "The file has a DICOM name and no DICOM in it. Copy it again."
-            raise NotDeidentifiable("unparsable", told) from None
-        return left_out(path.name, path, "dicom")
-    except Unusable as error:  # it changed while it was read
-        raise NotDeidentifiable(error.reason, error.detail.replace(path.name, "The file")) from None
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            known = failed("The file", error)
-            raise NotDeidentifiable(known.reason, known.detail) from None
-        raise NotDeidentifiable(
-            "unparsable", f"The file cannot be read ({type(error).__name__}). Export the image again."
-        ) from None
 
 
 def _name(cleaned: pydicom.Dataset) -> str:
@@ -276,10 +248,6 @@ def _written(path: Path, data: bytes) -> Outcome:
     part.write_bytes(data)
     os.replace(part, path)
     return Outcome("written")
-
-
-def _quarantine(path: Path, refused: Sequence[tuple[str, str, str]]) -> None:
-    _put(path, csv_text(("file", "reason", "detail"), refused).encode("utf-8", "surrogateescape"))
 
 
 def _put(path: Path, data: bytes) -> None:

@@ -187,6 +187,8 @@ def _private(path: Path) -> bool:
 
 
 def _hint(phrases: Sequence[str], value: object) -> str:
+    if isinstance(value, list) and len(value) == 4 and all(isinstance(number, int) for number in value):
+        return "; corners have names: {top: .., left: .., bottom: .., right: ..}, in the rectangles of a layout"
     if not isinstance(value, str):
         return ""
     choices = [choice for phrase in phrases for choice in re.findall(r"'([^']*)'", phrase)]

@@ -33,9 +33,11 @@ from pipelines.cohort.index import folder_problems
 from pipelines.cohort.nifti import NiftiSource
 from pipelines.cohort.prepare import Slices
 from pipelines.cohort.study import Rejected
+from pipelines.confirming import confirmed_images
 from pipelines.deidentify import read_key
 from pipelines.exits import Exit, exit_code
 from pipelines.progress import shown
+from pipelines.refusals import keep_refusals
 from pipelines.stopping import RunLock, Stop, safe_stop
 from pipelines.store import clean
 from pipelines.translated.dicom_header import Maker
@@ -178,7 +180,8 @@ def _maker(
     key = read_key(Path(options.key), console)
     blank = source.blank if isinstance(source, DicomSource) else ()
     profile = Profile(
-        blank=tuple((row0, column0, row1, column1) for column0, row0, column1, row1 in blank),
+        blank=blank,
+        confirmed=confirmed_images(Path(options.key)) if blank else frozenset(),
         keep_device=options.keep_device,
         keep_characteristics=options.keep_characteristics,
         keep_times=options.keep_times,
@@ -264,7 +267,7 @@ def _tables(out: Path, done: Sequence[Done], refused: Sequence[Rejected], accoun
             lines[place] = (one.waiting.candidate.study, place, one.waiting.slices, *told)
     # What was left out first: a folder of translations without it would look complete.
     left_out = [(one.study, one.reason, one.detail) for one in (*refused, *unserved(accounts))]
-    _write(_table(out, "quarantine"), ("study", "reason", "detail"), left_out)
+    keep_refusals(_table(out, "quarantine"), "study", left_out)
     _put(_table(out, "accounted"), accounts_csv(accounts))
     _write(table, HEADER, list(lines.values()))
 

@@ -6,8 +6,11 @@ secondary capture, video, screenshots) and does not say NO. Blanking decodes eve
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +18,9 @@ from pydicom.dataset import Dataset
 from pydicom.pixels import pack_bits, pixel_array
 
 from privacy.identifiers import present
-from privacy.profile import NotDeidentifiable, Rectangle
+from privacy.keyed import keyed_digest
+from privacy.layouts import Layout, Rectangle, kind_of, rectangles_of
+from privacy.profile import NotDeidentifiable
 
 RISKY_CLASSES = (
     "1.2.840.10008.5.1.4.1.1.7",  # secondary capture, also multi-frame
@@ -46,40 +51,56 @@ def may_show_text(dataset: Dataset) -> bool:
     )
 
 
-def refused(dataset: Dataset, blank: Sequence[Rectangle]) -> bool:
-    """Whether nothing may be done with the pixels. True = they must be blanked.
+@dataclass(frozen=True)
+class Blanked:
+    """Pixels (frames, rows, columns, samples) before and after their rectangles were made constant.
+
+    digest: of both, the rectangles and the image's identity, under the hospital's key; who confirms it confirms these
+    pixels and no others. photometric: of the pixels, which are RGB where the file has YBR.
+    """
+
+    before: NDArray[np.generic]
+    after: NDArray[np.generic]
+    rectangles: tuple[Rectangle, ...]
+    photometric: str
+    digest: str
+
+
+def to_blank(dataset: Dataset, layouts: Sequence[Layout]) -> tuple[Rectangle, ...]:
+    """What must be blanked; nothing = the pixels may leave as they are.
 
     Raises:
-        NotDeidentifiable: `burned_in` (may show text, and no rectangle covers it), or `recognizable` (a face).
+        NotDeidentifiable: `burned_in` (may show text, and no layout says where), `recognizable` (a face), or
+            `overlay_in_pixels`.
     """
     if "YES" in _words(dataset, "RecognizableVisualFeatures"):
         raise NotDeidentifiable("recognizable", "RecognizableVisualFeatures is YES. Deface it, and set the flag to NO.")
     if any(tag >> 16 & 0xFF00 == 0x6000 and tag & 0xFFFF == 0x0102 and _set(dataset, tag) for tag in present(dataset)):
         raise NotDeidentifiable("overlay_in_pixels", "An overlay lies in the pixels' unused bits. Export it without.")
-    if not may_show_text(dataset):
-        return False
-    if not blank:
+    found = rectangles_of(layouts, kind_of(dataset)) if may_show_text(dataset) else ()
+    if may_show_text(dataset) and not found:
         raise NotDeidentifiable(
             "burned_in",
             "BurnedInAnnotation is not NO, and the image is flagged or of a kind that usually shows text. Give "
-            "rectangles to blank.",
+            "rectangles for its layout: --blank FILE.",
         )
-    return True
+    return found
 
 
-def blanked(dataset: Dataset, rectangles: Sequence[Rectangle]) -> Dataset:
-    """The elements that hold the pixels, decoded, with the rectangles constant in every frame and sample.
+def blanked(dataset: Dataset, rectangles: tuple[Rectangle, ...], key: bytes) -> Blanked:
+    """The decoded pixels before and after, with the rectangles 0 in every frame and sample.
 
     Raises:
-        NotDeidentifiable: `undecodable`, or `burned_in` if a rectangle does not touch the image.
+        NotDeidentifiable: `undecodable`.
     """
-    values = decoded(dataset)
-    rows, columns = values.shape[1:3]
-    for top, left, bottom, right in rectangles:
-        if top >= rows or left >= columns:
-            raise NotDeidentifiable("burned_in", "A rectangle to blank lies outside the image. Correct it.")
-        values[:, top:bottom, left:right] = 0
-    return stored(dataset, values)
+    before = decoded(dataset)
+    after = before.copy()
+    for box in rectangles:
+        after[:, box.top : box.bottom, box.left : box.right] = 0
+    shown = shown_as(dataset)
+    told = [f"{part.dtype.str} {part.shape} {hashlib.sha256(part.tobytes()).hexdigest()}" for part in (before, after)]
+    whole = json.dumps([str(dataset.SOPInstanceUID), shown, *told, *map(str, rectangles)])
+    return Blanked(before, after, rectangles, shown, keyed_digest(key, "blanked image", whole))
 
 
 def decoded(dataset: Dataset) -> NDArray[np.generic]:
@@ -93,12 +114,20 @@ def decoded(dataset: Dataset) -> NDArray[np.generic]:
         if not syntax.is_little_endian:
             raise ValueError("big endian")
         values = np.array(pixel_array(dataset))
+        if str(dataset.PhotometricInterpretation).startswith("YBR_PARTIAL"):
+            raise ValueError("no colours of a still image")
         samples = int(dataset.SamplesPerPixel)
         return values.reshape(-1, int(dataset.Rows), int(dataset.Columns), samples)
     except Exception as error:
         raise NotDeidentifiable(
             "undecodable", f"The pixels cannot be decoded to be blanked ({type(error).__name__}). Export it again."
         ) from error
+
+
+def shown_as(dataset: Dataset) -> str:
+    """The photometric interpretation of pixels after decoding."""
+    photometric = str(dataset.PhotometricInterpretation)
+    return "RGB" if photometric.startswith("YBR") else photometric
 
 
 def stored(dataset: Dataset, values: NDArray[np.generic]) -> Dataset:
@@ -117,8 +146,7 @@ def stored(dataset: Dataset, values: NDArray[np.generic]) -> Dataset:
         found.add_new("PixelData", "OB" if bits <= 8 else "OW", data + b"\0" * (len(data) % 2))
     if values.shape[3] > 1:
         found.PlanarConfiguration = 0
-        photometric = str(dataset.PhotometricInterpretation)
-        found.PhotometricInterpretation = "RGB" if photometric.startswith("YBR") else photometric
+        found.PhotometricInterpretation = shown_as(dataset)
     return found
 
 

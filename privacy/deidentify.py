@@ -11,7 +11,7 @@ valid in every IOD is taken (X/Z empties, X/D and Z/D replace). Decisions beyond
   codes of a hospital's own scheme are removed. All of it is searched for the file's own names, numbers, places, dates
   and UIDs, and removed where one is found.
 * What has no pixels (structured reports, encapsulated documents, presentation states, DICOMDIR) is refused, as are
-  images that may show text, unless rectangles to blank are given.
+  images that may show text, unless it is known where, and a person confirmed what they look like blanked.
 * Compressed streams keep nothing but what decoding needs: comments, application segments and bytes behind the image are
   cut, and a stream that cannot be taken apart is written uncompressed. Of uncompressed pixels, bytes behind the last
   and bits outside the stored ones are cut. The preamble is zeros, and file meta information is written anew.
@@ -38,17 +38,17 @@ from pydicom.uid import (
 from privacy import burned, element
 from privacy.actions import B_VALUES, CHARACTERISTICS, DEVICE, MAY_BE_EMPTY, NEEDED, PER_FRAME, PIXELS, TABLE
 from privacy.codes import make_public, unknown_code
-from privacy.identifiers import DEEPEST, Identifiers, identifiers, present
+from privacy.identifiers import DEEPEST, Identifiers, identifiers, present, texts
 from privacy.keyed import checked_key, days, new_uid, normalized, pseudonym
-from privacy.profile import NotDeidentifiable, Profile, Rectangle
+from privacy.profile import NotDeidentifiable, Profile
 from privacy.quiet import quiet
 from privacy.shift import middle
 from privacy.spelling import days_of
 from privacy.streams import cleaned_streams
 
-__all__ = ["B_VALUES", "NotDeidentifiable", "Profile", "Rectangle", "as_bytes", "deidentify"]
+__all__ = ["B_VALUES", "NotDeidentifiable", "Profile", "as_bytes", "blanking", "deidentify"]
 
-METHOD = "PS3.15 2026c Basic Profile, retain modified dates; Consilium"
+METHOD = "PS3.15 2026c Basic Profile; Consilium"
 GREY = ("MONOCHROME1", "MONOCHROME2")
 REWRITTEN = (ImplicitVRLittleEndian, DeflatedExplicitVRLittleEndian)  # written as Explicit VR Little Endian
 CODES = {
@@ -67,8 +67,8 @@ def deidentify(dataset: Dataset, *, key: bytes, profile: Profile | None = None) 
     key: the hospital's secret, at least 16 bytes; the same key gives the same pseudonyms, UIDs and shifts.
 
     Raises:
-        NotDeidentifiable: `no_patient`, `not_image`, `burned_in`, `recognizable`, `overlay_in_pixels`, `undecodable`,
-            `identifier` or `unparsable`.
+        NotDeidentifiable: `no_patient`, `not_image`, `burned_in`, `unconfirmed`, `recognizable`, `overlay_in_pixels`,
+            `undecodable`, `identifier` or `unparsable`.
         ValueError: the key is too short.
     """
     checked_key(key)
@@ -102,10 +102,15 @@ def as_bytes(cleaned: Dataset) -> bytes:
 
 def _deidentified(dataset: Dataset, key: bytes, profile: Profile) -> Dataset:
     patient = _patient(dataset)
-    blank = _admitted(dataset, profile)
+    blank = blanking(dataset, key, profile)
+    if blank is not None and blank.digest not in profile.confirmed:
+        raise NotDeidentifiable(
+            "unconfirmed",
+            "Nobody has confirmed that no text is left when the rectangles are blanked. Look at the sheet, confirm it.",
+        )
     rules = _rules(dataset, key, patient, profile)
     cleaned = _cleaned(dataset, rules, 0)
-    syntax = _pixels(dataset, cleaned, profile.blank if blank else None)
+    syntax = _pixels(dataset, cleaned, blank)
     missing = sorted(tag for tag in NEEDED if not _filled(cleaned, tag))
     if missing:
         told = ", ".join(f"({tag >> 16:04X},{tag & 0xFFFF:04X})" for tag in missing)
@@ -113,7 +118,7 @@ def _deidentified(dataset: Dataset, key: bytes, profile: Profile) -> Dataset:
     cleaned.PatientID = cleaned.PatientName = pseudonym(key, patient)
     if "BodyPartExamined" in dataset and "BodyPartExamined" not in cleaned and "Laterality" not in cleaned:
         cleaned.Laterality = None  # type 2C: needed, empty or not, where nothing says that no paired part is shown
-    _declare(cleaned, profile, blank, kept_private=any(tag.is_private for tag in present(cleaned)))
+    _declare(cleaned, profile, blank is not None, kept_private=any(tag.is_private for tag in present(cleaned)))
     _meta(cleaned, syntax)
     return cleaned
 
@@ -139,13 +144,18 @@ def _patient(dataset: Dataset) -> str:
     return patient
 
 
-def _admitted(dataset: Dataset, profile: Profile) -> bool:
-    """Whether the pixels must be blanked."""
+def blanking(dataset: Dataset, key: bytes, profile: Profile) -> burned.Blanked | None:
+    """The pixels before and after blanking; None if they may leave as they are.
+
+    Raises:
+        NotDeidentifiable: `not_image`, `burned_in`, `recognizable`, `overlay_in_pixels` or `undecodable`.
+    """
     if not any(tag in dataset for tag in PIXELS):
         raise NotDeidentifiable("not_image", "There are no pixels: reports and documents are not de-identified here.")
     if str(dataset.get("SOPClassUID", "")) not in UID_dictionary:
         raise NotDeidentifiable("not_image", "The SOP class is missing or private: nobody can say what it holds.")
-    return burned.refused(dataset, profile.blank)
+    rectangles = burned.to_blank(dataset, profile.blank)
+    return burned.blanked(dataset, rectangles, key) if rectangles else None
 
 
 def _rules(dataset: Dataset, key: bytes, patient: str, profile: Profile) -> _Context:
@@ -223,7 +233,7 @@ def _private(dataset: Dataset, made: Dataset, context: _Context) -> None:
             continue
 
 
-def _pixels(dataset: Dataset, cleaned: Dataset, blank: tuple[Rectangle, ...] | None) -> UID:
+def _pixels(dataset: Dataset, cleaned: Dataset, blank: burned.Blanked | None) -> UID:
     """Put the pixels into `cleaned`, and return the transfer syntax that fits them."""
     syntax = UID(getattr(dataset, "file_meta", Dataset()).get("TransferSyntaxUID") or ExplicitVRLittleEndian)
     if syntax.is_private or syntax not in UID_dictionary:
@@ -240,7 +250,8 @@ def _pixels(dataset: Dataset, cleaned: Dataset, blank: tuple[Rectangle, ...] | N
             data = burned.only_pixels(dataset, tag, found.value, "<" if syntax.is_little_endian else ">")
             cleaned.add(DataElement(found.tag, found.VR, data))
         return ExplicitVRLittleEndian if syntax in REWRITTEN else syntax
-    cleaned.update(dict(burned.blanked(dataset, blank or ()).items()))
+    values = burned.decoded(dataset) if blank is None else blank.after
+    cleaned.update(dict(burned.stored(dataset, values).items()))
     return ExplicitVRLittleEndian
 
 
@@ -249,8 +260,10 @@ def _filled(dataset: Dataset, tag: int) -> bool:
 
 
 def _declare(cleaned: Dataset, profile: Profile, blank: bool, *, kept_private: bool) -> None:
-    """Say in the file what was done (PS3.15 E.1.1)."""
+    """Say in the file what was done (PS3.15 E.1.1), and nothing that was not."""
+    moved = any(map(_is_day, cleaned.iterall()))
     chosen = {
+        "113107": moved,
         "113101": blank,
         "113108": profile.keep_characteristics,
         "113109": profile.keep_device,
@@ -264,11 +277,16 @@ def _declare(cleaned: Dataset, profile: Profile, blank: bool, *, kept_private: b
             items.append(item)
     cleaned.SpecificCharacterSet = "ISO_IR 192"
     cleaned.PatientIdentityRemoved = "YES"
-    cleaned.DeidentificationMethod = METHOD
+    cleaned.DeidentificationMethod = [METHOD, "times of day kept"] if profile.keep_times else METHOD
     cleaned.DeidentificationMethodCodeSequence = items
-    cleaned.LongitudinalTemporalInformationModified = "MODIFIED"
+    cleaned.LongitudinalTemporalInformationModified = "MODIFIED" if moved else "REMOVED"
     if blank:
         cleaned.BurnedInAnnotation = "NO"
+
+
+def _is_day(found: DataElement) -> bool:
+    """Whether it holds a date that was moved; the dummy of the table is none."""
+    return found.VR in {"DA", "DT"} and any(text[:8] != element.DUMMIES["DA"] for text in texts(found.value) if text)
 
 
 def _meta(cleaned: Dataset, syntax: UID) -> None:

@@ -71,5 +71,12 @@ def days(key: bytes, patient: str, least: int, most: int) -> int:
     return least + int.from_bytes(digest[:8], "big") % (most - least + 1)
 
 
+def keyed_digest(key: bytes, purpose: str, text: str) -> str:
+    """64 hexadecimal digits that nobody can make, or test a guess against, without the key."""
+    return hmac.new(
+        _derived(key, purpose.encode()), text.encode("utf-8", "surrogateescape"), hashlib.sha256
+    ).hexdigest()
+
+
 def _derived(key: bytes, purpose: bytes) -> bytes:
     return hmac.new(key, purpose, hashlib.sha256).digest()

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from privacy.actions import B_VALUES
+from privacy.layouts import Layout, doubled
 from privacy.settings_error import SettingsError
-
-Rectangle = tuple[int, int, int, int]  # top, left, bottom, right in pixels; the last two are outside
 
 
 class NotDeidentifiable(Exception):
@@ -26,8 +25,9 @@ class Profile:
     keep_private: private attributes that stay, as (creator, group, element without its block); only numbers and coded
     words are ever kept of them. shift_days: dates of a patient are moved by so many days, the least and the most, and 0
     must not lie between them. keep_times: times of day stay as they are; otherwise they are removed as the table says.
-    blank: rectangles to blank in images that may show text; without them such images are refused. keep_device: serial
-    numbers and names of devices stay. keep_characteristics: sex, age (at most 90), size, weight and smoking stay.
+    blank: what to blank in images that may show text; those of another layout are refused. confirmed: of which of these
+    a person looked at the result (`burned.Blanked.digest`); the others are refused. keep_device: serial numbers and
+    names of devices stay. keep_characteristics: sex, age (at most 90), size, weight and smoking stay.
 
     Raises:
         ValueError: a field is out of its range; one message names all of them.
@@ -36,7 +36,8 @@ class Profile:
     keep_private: frozenset[tuple[str, int, int]] = B_VALUES
     shift_days: tuple[int, int] = (-3650, -365)
     keep_times: bool = False
-    blank: tuple[Rectangle, ...] = ()
+    blank: tuple[Layout, ...] = ()
+    confirmed: frozenset[str] = frozenset()
     keep_device: bool = False
     keep_characteristics: bool = False
 
@@ -49,12 +50,7 @@ class Profile:
                 f"shift_days must be two numbers of days, the smaller first, without 0 between them and at most 36500, "
                 f"found {self.shift_days}"
             )
-        wrong += [
-            f"blank must hold rectangles (top, left, bottom, right) with 0 <= top < bottom and 0 <= left < right, "
-            f"found {box}"
-            for box in self.blank
-            if not (0 <= box[0] < box[2] and 0 <= box[1] < box[3])
-        ]
+        wrong += doubled(self.blank, "blank")
         wrong += [
             f"keep_private must hold (creator, odd group, element 0..255), found {entry}"
             for entry in sorted(self.keep_private)

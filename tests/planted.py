@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pydicom
@@ -17,6 +17,9 @@ from pydicom.tag import Tag
 from pydicom.uid import ExplicitVRLittleEndian, MRImageStorage
 
 from privacy.actions import ESSENTIAL, tags
+from privacy.deidentify import blanking
+from privacy.layouts import Layout, Rectangle
+from privacy.profile import Profile
 
 KEY = bytes(range(32))
 TEXT_VRS = re.split(r"\s", "AE AS CS DA DS DT IS LO LT PN SH ST TM UC UI UR UT UN OB")
@@ -99,6 +102,16 @@ def file_of(dataset: Dataset, syntax: str = ExplicitVRLittleEndian) -> bytes:
     stream = io.BytesIO()
     dataset.save_as(stream, enforce_file_format=True)
     return stream.getvalue()
+
+
+def confirmed(dataset: Dataset, *boxes: tuple[int, int, int, int], **more: object) -> Profile:
+    """A profile with rectangles (top, left, bottom, right) for an image's layout, and the result confirmed."""
+    maker, model = (str(dataset.get(keyword) or "") for keyword in ("Manufacturer", "ManufacturerModelName"))
+    rectangles = tuple(Rectangle(**dict(zip(("top", "left", "bottom", "right"), box, strict=True))) for box in boxes)
+    size = {"rows": int(dataset.Rows), "columns": int(dataset.Columns)}
+    profile = Profile(blank=(Layout(manufacturer=maker, model=model, **size, rectangles=rectangles),), **more)
+    found = blanking(dataset, KEY, profile)
+    return replace(profile, confirmed=frozenset([found.digest] if found else []))
 
 
 def plant(dataset: Dataset, tag: int, vr: str, text: str | bytes) -> None:

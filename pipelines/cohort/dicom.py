@@ -25,13 +25,14 @@ from pipelines.cohort.diffusion import fit_adc
 from pipelines.cohort.folder import Stamp, below, check_unchanged, stamped, steady, walked
 from pipelines.cohort.frames import Frame, read_frames, series_of, text_of
 from pipelines.cohort.index import Candidate, Index, folder_problems, load_all, readable, without_ambiguous
-from pipelines.cohort.pixels import Rectangle, real_values
+from pipelines.cohort.pixels import real_values
 from pipelines.cohort.pseudonym import ALLOWED_HEADERS, allowed_facts, normalized
 from pipelines.cohort.quantity import HEADERS, Verdict, check_adc, of_headers, of_series, shown
 from pipelines.cohort.series import IDENTITY, PLACE, SHAPE, check_series, selected
 from pipelines.cohort.stacks import Stack, diffusion_stack, plain_stack, separated
 from pipelines.cohort.study import Array, Rejected, Study, Volume
 from pipelines.cohort.unusable import Unusable
+from privacy.layouts import Layout, doubled
 from privacy.settings_error import SettingsError
 
 FITTED_UNIT: Unit = "1e-6 mm2/s"
@@ -49,8 +50,8 @@ class DicomSource:
 
     derive: none takes values as they are; adc takes diffusion-weighted images of two or more b-values, and fits ADC.
     lossy: whether images that were compressed with loss are used. It moves values by an amount that no header tells,
-    so they are refused unless a hospital has nothing else. blank: rectangles (column0, row0, column1, row1) of stored
-    pixels, the ends not included, where text is burned in; they are blanked in every image of this source.
+    so they are refused unless a hospital has nothing else. blank: where text is burned in, for each layout of images
+    (manufacturer, model, rows, columns); blanked before anything else, in the images of that layout and in no others.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -61,7 +62,7 @@ class DicomSource:
     unit: Unit = "auto"
     derive: Literal["none", "adc"] = "none"
     lossy: Literal["refuse", "allow"] = "refuse"
-    blank: tuple[Rectangle, ...] = ()
+    blank: tuple[Layout, ...] = ()
 
     def __post_init__(self) -> None:
         problems = [
@@ -74,12 +75,7 @@ class DicomSource:
             for keyword, text in self.select.items()
             if not text.strip()
         ]
-        problems += [
-            f"blank: {list(rectangle)} is no rectangle; give column0, row0, column1, row1 with 0 <= column0 < column1 "
-            "and 0 <= row0 < row1"
-            for rectangle in self.blank
-            if not (0 <= rectangle[0] < rectangle[2] and 0 <= rectangle[1] < rectangle[3])
-        ]
+        problems += doubled(self.blank, "blank")
         if self.derive == "adc" and self.unit not in ("auto", FITTED_UNIT):
             problems.append(f"unit: a fitted ADC is in {FITTED_UNIT}, found {self.unit!r}; remove unit")
         if problems:
@@ -246,7 +242,7 @@ def _candidate(
         return Rejected(study, error.reason, error.detail)
 
 
-def _load(study: str, patient: str, placed: Stack, blank: Sequence[Rectangle], verdict: Verdict) -> Study:
+def _load(study: str, patient: str, placed: Stack, blank: Sequence[Layout], verdict: Verdict) -> Study:
     values, units = _volumes(placed, blank)
     facts = allowed_facts(_plain(placed.volumes[0][0]))
     if placed.b_values is not None:
@@ -258,7 +254,7 @@ def _load(study: str, patient: str, placed: Stack, blank: Sequence[Rectangle], v
     return Study(patient, study, Volume(values[0], placed.affine), units.pop(), facts, verdict.said)
 
 
-def _volumes(placed: Stack, blank: Sequence[Rectangle]) -> tuple[Array, set[str | None]]:
+def _volumes(placed: Stack, blank: Sequence[Layout]) -> tuple[Array, set[str | None]]:
     """The values (V, I, J, K) of a stack, each file read once; and the units that its images name."""
     columns, rows, _ = placed.shape
     values: Array = np.empty((len(placed.volumes), *placed.shape), np.float32)

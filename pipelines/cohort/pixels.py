@@ -8,7 +8,7 @@ JPEG-LS, GDCM for the other JPEGs, pydicom's own for run lengths.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,7 @@ from pipelines.cohort.adc import UNSAID, factor
 from pipelines.cohort.codestream import check_codestream
 from pipelines.cohort.frames import OWN, functional_groups
 from pipelines.cohort.study import Array
-
-Rectangle: TypeAlias = tuple[int, int, int, int]
+from privacy.layouts import Layout, Rectangle, kind_of, rectangles_of
 
 DECODERS: dict[UID, str] = {
     **dict.fromkeys(JPEG2000TransferSyntaxes, "pylibjpeg"),  # with the high-throughput kinds
@@ -39,12 +38,12 @@ RANGE_KEYWORDS = ("RealWorldValue{}ValueMapped", "DoubleFloatRealWorldValue{}Val
 
 
 def real_values(
-    dataset: Dataset, indices: Sequence[int] = (0,), blank: Sequence[Rectangle] = ()
+    dataset: Dataset, indices: Sequence[int] = (0,), blank: Sequence[Layout] = ()
 ) -> Iterator[tuple[Array, str | None]]:
     """Decode images of one file, one after the other.
 
-    indices: of the frames, from 0. blank: rectangles (column0, row0, column1, row1), the ends not included, whose
-    stored values become the image's smallest before anything else is done.
+    indices: of the frames, from 0. blank: layouts of images; the stored values within the rectangles of this image's
+    layout become its smallest before anything else is done.
 
     Yields:
         (rows, columns) float32 values, and the unit that the header gives them, None if it gives none.
@@ -55,16 +54,18 @@ def real_values(
     check_codestream(dataset)
     plugin = DECODERS.get(dataset.file_meta.TransferSyntaxUID, "")
     decoded = iter_pixels(dataset, indices=list(indices), raw=True, decoding_plugin=plugin)
+    rectangles = rectangles_of(blank, kind_of(dataset))
     for index, stored in zip(indices, decoded, strict=True):
-        yield _real(_blanked(stored, blank), _transform(dataset, index))
+        yield _real(blanked(stored, rectangles), _transform(dataset, index))
 
 
-def _blanked(stored: NDArray[np.generic], blank: Sequence[Rectangle]) -> NDArray[np.generic]:
-    if not blank:
+def blanked(stored: NDArray[Any], rectangles: Sequence[Rectangle]) -> NDArray[Any]:
+    """Stored values (rows, columns) whose rectangles are the image's smallest value."""
+    if not rectangles:
         return stored
     result = stored.copy()
-    for column0, row0, column1, row1 in blank:
-        result[row0:row1, column0:column1] = np.min(stored)
+    for box in rectangles:
+        result[box.top : box.bottom, box.left : box.right] = np.min(stored)
     return result
 
 

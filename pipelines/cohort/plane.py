@@ -17,14 +17,14 @@ from pydicom.uid import (
 )
 
 from pipelines.cohort.frames import SHARED, Frame, text_of
-from pipelines.cohort.pixels import Rectangle
 from pipelines.cohort.unusable import Unusable
+from privacy.layouts import Layout, kind, rectangles_of
 
 LOSSY = frozenset({JPEGBaseline8Bit, JPEGExtended12Bit, JPEGLSNearLossless})
 EITHER = frozenset({JPEG2000, HTJ2K})  # lossy, unless the header says that nothing was lost
 
 
-def check_image(frame: Frame, *, allow_lossy: bool, blank: Sequence[Rectangle]) -> None:
+def check_image(frame: Frame, *, allow_lossy: bool, blank: Sequence[Layout]) -> None:
     """Refuse what is not a grey image with known planes, all of whose values are there and as they were measured.
 
     allow_lossy, blank: as in `DicomSource`.
@@ -96,23 +96,18 @@ def _check_lossless(frame: Frame) -> None:
         )
 
 
-def _check_annotation(frame: Frame, blank: Sequence[Rectangle]) -> None:
-    """Text that is part of the picture may name the patient: it must be blanked, and the blanks must lie inside."""
-    name, size = frame.path.name, (int(frame.values["Columns"]), int(frame.values["Rows"]))
-    if str(frame.values.get("BurnedInAnnotation", "")).upper() == "YES" and not blank:
+def _check_annotation(frame: Frame, blank: Sequence[Layout]) -> None:
+    """Text that is part of the picture may name the patient: where it stands must be known for this layout."""
+    values = frame.values
+    known = [values.get(key) for key in ("Manufacturer", "ManufacturerModelName", "Rows", "Columns")]
+    if str(values.get("BurnedInAnnotation", "")).upper() == "YES" and not rectangles_of(blank, kind(*known)):
+        maker, model, rows, columns = (text_of(value) for value in known)
         raise Unusable(
             "burned_in",
-            f"{name} says that text is burned into its pixels, and it may name the patient. Say with `blank` which "
-            "rectangles to remove, or leave the series out.",
+            f"{frame.path.name} says that text is burned into its pixels, and it may name the patient. Give `blank` "
+            f"rectangles for its layout (manufacturer: {maker!r}, model: {model!r}, rows: {rows}, columns: {columns}), "
+            "or leave the series out.",
         )
-    for column0, row0, column1, row1 in blank:
-        if column1 > size[0] or row1 > size[1]:
-            raise Unusable(
-                "burned_in",
-                f"{name} has {size[0]} columns and {size[1]} rows, so the rectangle "
-                f"{(column0, row0, column1, row1)} of `blank` is not inside it. Give these "
-                "images a source of their own.",
-            )
 
 
 def _check_length(frame: Frame) -> None:

@@ -14,9 +14,9 @@ import numpy as np
 
 from pipelines.cohort.frames import Frame, text_of
 from pipelines.cohort.geometry import COSINE_TOLERANCE
-from pipelines.cohort.pixels import Rectangle
 from pipelines.cohort.plane import check_image
 from pipelines.cohort.unusable import Unusable
+from privacy.layouts import Layout
 
 PLACE = ("ImageOrientationPatient", "ImagePositionPatient", "PixelSpacing")
 IDENTITY = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID", "SOPClassUID")
@@ -50,7 +50,7 @@ def _matches(value: object, text: str) -> bool:
     return text.lower() in text_of(value).lower()
 
 
-def check_series(group: Sequence[Frame], *, allow_lossy: bool = False, blank: Sequence[Rectangle] = ()) -> None:
+def check_series(group: Sequence[Frame], *, allow_lossy: bool = False, blank: Sequence[Layout] = ()) -> None:
     """Refuse images that are not one grey series of one patient on one kind of plane.
 
     allow_lossy, blank: as in `DicomSource`.

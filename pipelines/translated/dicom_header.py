@@ -10,12 +10,12 @@ from pydicom.uid import ExplicitVRLittleEndian
 
 from pipelines.cohort.adc import PATTERN
 from pipelines.cohort.frames import OWN, SHARED
-from pipelines.cohort.pixels import Rectangle
 from pipelines.cohort.quantity import HEADERS, of_headers
 from pipelines.translated.coding import Coding, Whole
 from privacy.deidentify import Profile
 from privacy.identifiers import identifiers
 from privacy.keyed import new_uid
+from privacy.layouts import Layout
 
 NOTICE = "For research use only, not for diagnosis."
 UNTRUE = (  # of the old pixels
@@ -43,7 +43,7 @@ MAPPED_DOUBLE = ("DoubleFloatRealWorldValueFirstValueMapped", "DoubleFloatRealWo
 @dataclass(frozen=True)
 class Maker:
     """Who makes the files. key: the hospital's secret. digest: of the translator's file. vetoed: vetoes against it.
-    blank: rectangles (column0, row0, column1, row1) of the pixels that the reader blanks.
+    blank: of what layouts the reader blanks which pixels.
     """
 
     key: bytes
@@ -52,7 +52,7 @@ class Maker:
     label: str
     digest: str
     vetoed: tuple[str, ...] = ()
-    blank: tuple[Rectangle, ...] = ()
+    blank: tuple[Layout, ...] = ()
 
 
 def put_pixels(made: Dataset, planes: list[Whole], coding: Coding) -> None:

@@ -20,7 +20,7 @@ from pydicom.pixels import iter_pixels
 from pipelines.cohort.contents import read_dataset
 from pipelines.cohort.frames import Frame
 from pipelines.cohort.index import Candidate, readable
-from pipelines.cohort.pixels import DECODERS, Rectangle
+from pipelines.cohort.pixels import DECODERS, blanked
 from pipelines.cohort.stacks import Stack
 from pipelines.cohort.study import Array, Study
 from pipelines.cohort.unusable import Unusable
@@ -28,6 +28,7 @@ from pipelines.translated.coding import Coding, Stored, Whole, coded
 from pipelines.translated.dicom_header import PADDING, Maker, put_identity, put_meaning, put_pixels, put_words
 from privacy.deidentify import NotDeidentifiable, as_bytes, deidentify
 from privacy.keyed import new_uid, pseudonym
+from privacy.layouts import Layout, kind_of, rectangles_of
 from privacy.leftovers import leftovers
 from privacy.quiet import quiet
 
@@ -124,15 +125,12 @@ def _new_values(
     return dict(zip(order, made, strict=True)), coding
 
 
-def _stored(dataset: Dataset, indices: list[int], blank: tuple[Rectangle, ...]) -> Iterator[Stored]:
+def _stored(dataset: Dataset, indices: list[int], blank: tuple[Layout, ...]) -> Iterator[Stored]:
     plugin = DECODERS.get(dataset.file_meta.TransferSyntaxUID, "")
     for plane in iter_pixels(dataset, indices=indices, raw=True, decoding_plugin=plugin):
         if plane.dtype.kind not in "iu":
             raise Unusable("float_pixels", "the pixels are no whole numbers, which cannot be written. Export as such.")
-        kept = plane.copy()
-        for column0, row0, column1, row1 in blank:  # as the reader does
-            kept[row0:row1, column0:column1] = plane.min()
-        yield kept
+        yield blanked(plane, rectangles_of(blank, kind_of(dataset)))  # as the reader does
 
 
 def _still(change: Array, stored: Stored, dataset: Dataset) -> None:

@@ -14,8 +14,11 @@ from harmonize.intensity import Identity
 from harmonize.scale import Scale
 from pipelines.cohort.dicom import DicomSource
 from pipelines.cohort.nifti import NiftiSource
+from pipelines.confirming import confirm
 from pipelines.exits import Exit
 from pipelines.translated.coding import Coding, coded, line, span
+from planted import KEY, confirmed
+from privacy.deidentify import blanking
 from translating import (
     SELECT,
     by_position,
@@ -131,8 +134,15 @@ def test_text_that_is_blanked_for_the_reader_is_blanked_in_the_output(tmp_path):
     plain = translator(tmp_path, Identity())
     assert run(plain, images, tmp_path / "refused") == Exit.DATA
     assert table(tmp_path / "refused", "quarantine")[0]["reason"] == "burned_in"
-    source = DicomSource(folder=".", select=SELECT, blank=((3, 2, 9, 5),))
-    assert run(translator(tmp_path, Identity(), source=source), images, tmp_path / "out") == Exit.OK
+    paths = sorted(images.rglob("*.dcm"))
+    profile = confirmed(pydicom.dcmread(paths[0]), (2, 3, 5, 9))
+    source = DicomSource(folder=".", select=SELECT, blank=profile.blank)
+    blanking_ = translator(tmp_path, Identity(), source=source)
+    assert run(blanking_, images, tmp_path / "unseen") == Exit.DATA
+    assert {line["reason"] for line in table(tmp_path / "unseen", "quarantine")} == {"unconfirmed"}
+    digests = [blanking(pydicom.dcmread(path), KEY, profile).digest for path in paths]
+    confirm(tmp_path / "site.key", "0" * 16, digests)
+    assert run(blanking_, images, tmp_path / "out") == Exit.OK
     for place, new in by_position(tmp_path / "out").items():
         old = by_position(images)[place].pixel_array
         assert new.pixel_array.max() < 4095 and len(np.unique(new.pixel_array[2:5, 3:9])) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
+from dataclasses import replace
 from datetime import datetime
 
 import numpy as np
@@ -12,15 +13,20 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pydicom.dataset import Dataset
+from pydicom.pixels import pixel_array
 from pydicom.uid import UID_dictionary
 
 from pipelines.cohort.pseudonym import pseudonym as cohort_pseudonym
-from planted import HOMER, KEY, file_of, image, plant, planted
+from planted import HOMER, KEY, confirmed, file_of, image, plant, planted
 from privacy.deidentify import NotDeidentifiable, Profile, as_bytes, deidentify
 from privacy.keyed import new_uid, pseudonym
+from privacy.layouts import Layout, Rectangle
 from privacy.leftovers import leftovers
 
 DAYS = st.dates(datetime(1971, 1, 1).date(), datetime(2150, 1, 1).date())
+
+
+LAYOUT = Layout(manufacturer="A", model="", rows=4, columns=6, rectangles=())
 
 
 def cleaned(dataset: Dataset, **profile: object) -> Dataset:
@@ -210,18 +216,85 @@ def test_blanking_reaches_every_frame_and_colour_and_nothing_else(frames, sample
     if samples == 3:
         dataset.PhotometricInterpretation, dataset.PlanarConfiguration = "RGB", 0
     dataset.PixelData = values.tobytes() + b"\0" * (values.size % 2)
-    found = cleaned(dataset, blank=((0, 1, 2, 3), (4, 6, 99, 99)))
+    profile = confirmed(dataset, (0, 1, 2, 3), (4, 6, 5, 7))
+    found = deidentify(dataset, key=KEY, profile=profile)
     wanted = values.copy()
     wanted[:, 0:2, 1:3] = wanted[:, 4, 6] = 0
     assert np.array_equal(found.pixel_array.reshape(wanted.shape), wanted)
     assert found.BurnedInAnnotation == "NO"
     assert "113101" in {item.CodeValue for item in found.DeidentificationMethodCodeSequence}
-    with pytest.raises(NotDeidentifiable, match="outside"):
-        deidentify(dataset, key=KEY, profile=Profile(blank=((50, 0, 60, 9),)))
+    assert leftovers(dataset, as_bytes(found)) == []
 
 
 def test_rectangles_leave_images_alone_that_show_no_text() -> None:
-    assert np.array_equal(cleaned(image(), blank=((0, 0, 4, 6),)).pixel_array, image().pixel_array)
+    found = deidentify(image(), key=KEY, profile=confirmed(image(), (0, 0, 4, 6)))
+    assert np.array_equal(found.pixel_array, image().pixel_array) and "BurnedInAnnotation" not in found
+    assert "113101" not in {item.CodeValue for item in found.DeidentificationMethodCodeSequence}
+
+
+def changed(dataset: Dataset, how: str) -> tuple[Dataset, bytes]:
+    """Another image, or another key, of which nobody confirmed anything."""
+    if how == "pixel within":
+        dataset.PixelData = b"\7" + dataset.PixelData[1:]
+    elif how == "pixel outside":
+        dataset.PixelData = dataset.PixelData[:-2] + b"\7\0"
+    elif how == "image":
+        dataset.SOPInstanceUID += ".7"
+    return dataset, KEY[::-1] if how == "key" else KEY
+
+
+@pytest.mark.parametrize("how", ["pixel within", "pixel outside", "image", "key", "rectangle", "nothing"])
+def test_nothing_is_certified_that_was_not_confirmed_as_it_is(how) -> None:
+    profile = confirmed(image(BurnedInAnnotation="YES"), (0, 0, 2, 3))
+    if how == "rectangle":
+        (layout,) = profile.blank
+        profile = replace(profile, blank=(replace(layout, rectangles=(Rectangle(top=0, left=0, bottom=2, right=4),)),))
+    dataset, key = changed(image(BurnedInAnnotation="YES"), how)
+    if how == "nothing":
+        assert deidentify(dataset, key=key, profile=profile).BurnedInAnnotation == "NO"
+        return
+    with pytest.raises(NotDeidentifiable, match="unconfirmed"):
+        deidentify(dataset, key=key, profile=profile)
+
+
+@pytest.mark.parametrize("other", [{"Manufacturer": "Other"}, {"ManufacturerModelName": "M"}, {"Rows": 3}])
+def test_a_rectangle_is_for_one_layout_only(other) -> None:
+    profile = confirmed(image(BurnedInAnnotation="YES"), (0, 0, 2, 3))
+    with pytest.raises(NotDeidentifiable, match="burned_in"):
+        deidentify(image(BurnedInAnnotation="YES", **other), key=KEY, profile=profile)
+    assert deidentify(image(BurnedInAnnotation="YES", Manufacturer=" acme "), key=KEY, profile=profile)
+
+
+@pytest.mark.parametrize("photometric", ["YBR_FULL", "YBR_FULL_422"])
+def test_blanked_colours_are_rgb_and_say_so(photometric) -> None:
+    samples = 2 if photometric == "YBR_FULL_422" else 3
+    dataset = image(BurnedInAnnotation="YES", PhotometricInterpretation=photometric, SamplesPerPixel=3)
+    dataset.PlanarConfiguration, dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 0, 8, 8, 7
+    dataset.PixelData = np.random.default_rng(0).integers(0, 255, 24 * samples, np.uint8).tobytes()
+    found = deidentify(dataset, key=KEY, profile=confirmed(dataset, (0, 0, 2, 6)))
+    assert found.PhotometricInterpretation == "RGB" and not found.pixel_array[:2].any()
+    assert np.array_equal(found.pixel_array[2:], pixel_array(dataset)[2:])
+
+
+def test_colours_that_cannot_be_told_are_refused() -> None:
+    dataset = image(BurnedInAnnotation="YES", PhotometricInterpretation="YBR_PARTIAL_422", SamplesPerPixel=3)
+    with pytest.raises(NotDeidentifiable, match="undecodable"):
+        confirmed(dataset, (0, 0, 2, 6))
+
+
+def test_dates_are_called_modified_only_where_one_was() -> None:
+    found = deidentify(image(), key=KEY)
+    assert found.LongitudinalTemporalInformationModified == "MODIFIED"
+    dataset = image()
+    for element in list(dataset.iterall()):
+        if element.VR in {"DA", "DT"}:
+            del dataset[element.tag]
+    dataset.StudyDate = "19000101"
+    found = deidentify(dataset, key=KEY)
+    assert found.LongitudinalTemporalInformationModified == "REMOVED"
+    assert [item.CodeValue for item in found.DeidentificationMethodCodeSequence] == ["113100", "113111"]
+    kept = deidentify(image(), key=KEY, profile=Profile(keep_times=True))
+    assert "times of day kept" in kept.DeidentificationMethod and "times" not in found.DeidentificationMethod
 
 
 def test_bytes_behind_the_last_pixel_are_cut() -> None:
@@ -274,7 +347,7 @@ def test_sequences_without_end_are_refused() -> None:
 
 def test_settings_out_of_range_are_told_all_at_once() -> None:
     with pytest.raises(ValueError, match=r"shift_days.*blank.*keep_private"):
-        Profile(shift_days=(-1, 1), blank=((3, 0, 2, 1),), keep_private=frozenset({("A", 0x0010, 1)}))
+        Profile(shift_days=(-1, 1), blank=(LAYOUT, LAYOUT), keep_private=frozenset({("A", 0x0010, 1)}))
     with pytest.raises(ValueError, match="16 bytes"):
         deidentify(image(), key=b"short")
 
@@ -294,3 +367,25 @@ def test_curves_and_overlays_are_removed_as_a_whole() -> None:
     for tag, vr in ((0x60000010, "US"), (0x60020040, "CS"), (0x50000005, "US"), (0x60003000, "OW")):
         plant(dataset, tag, vr, b"G ")
     assert not [tag for tag in cleaned(dataset).keys() if 0x5000 <= tag.group <= 0x60FF]  # noqa: SIM118 - as keys
+
+
+def test_small_pictures_and_embedded_documents_are_removed() -> None:
+    dataset, icon = image(), image()
+    dataset.IconImageSequence = [icon]
+    dataset.EncapsulatedDocument = b"%PDF of Zwetschgenmueller"
+    dataset.SequenceOfUltrasoundRegions = [Dataset()]
+    dataset.SequenceOfUltrasoundRegions[0].RegionLocationMinX0 = 3
+    found = cleaned(dataset)
+    assert "IconImageSequence" not in found and found.EncapsulatedDocument == b"\0\0"
+    assert found.SequenceOfUltrasoundRegions[0].RegionLocationMinX0 == 3
+
+
+def test_a_palette_s_blanked_pixels_have_one_colour() -> None:
+    dataset = image(BurnedInAnnotation="YES", PhotometricInterpretation="PALETTE COLOR", BitsAllocated=8)
+    dataset.BitsStored, dataset.HighBit, dataset.PixelData = 8, 7, bytes(range(24))
+    for colour in ("Red", "Green", "Blue"):
+        setattr(dataset, f"{colour}PaletteColorLookupTableDescriptor", [256, 0, 16])
+        setattr(dataset, f"{colour}PaletteColorLookupTableData", np.arange(65535, -1, -256, dtype="<u2").tobytes())
+    found = deidentify(dataset, key=KEY, profile=confirmed(dataset, (0, 0, 2, 6)))
+    assert found.PhotometricInterpretation == "PALETTE COLOR" and "RedPaletteColorLookupTableData" in found
+    assert not found.pixel_array[:2].any() and found.pixel_array.ravel()[12:].tolist() == list(range(12, 24))

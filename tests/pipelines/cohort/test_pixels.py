@@ -6,6 +6,7 @@ import pickle
 import shutil
 import tracemalloc
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ from pipelines.cohort.phantom_files import write
 from pipelines.cohort.pixels import DECODERS, real_values
 from pipelines.cohort.study import Rejected, Study
 from pipelines.cohort.unusable import Unusable
+from pipelines.document import ConfigError, read_yaml
+from pipelines.door import validate
+from privacy.layouts import Layout, Rectangle
 
 SIBLINGS = ["RLE", "jp2klossless", "jpeg_ls_lossless", "bigendian", "implicit"]
 
@@ -167,11 +171,27 @@ def test_burned_in_text_is_refused_until_it_is_blanked(tmp_path: Path, series: l
         stored[2:5, 10:20] = 4000
         dataset.PixelData = stored.tobytes()
     assert refused(tmp_path / "a", series) == "burned_in"
-    blanked = only(tmp_path / "a", series, blank=((10, 2, 20, 5),))
+    known = layout(series[0])
+    blanked = only(tmp_path / "a", series, blank=(known,))
     expected = plain.copy()
     expected[10:20, 2:5, :] = [stored_minimum(dataset) for dataset in sorted(series, key=place)]
     assert np.array_equal(blanked, expected)
-    assert refused(tmp_path / "a", series, blank=((10, 2, 20, 500),)) == "burned_in"
+    for other in ({"manufacturer": "Other"}, {"model": "Other"}, {"rows": known.rows + 1}):
+        assert refused(tmp_path / "a", series, blank=(replace(known, **other),)) == "burned_in"
+    for dataset in series:
+        dataset.BurnedInAnnotation = "NO"
+    assert np.array_equal(only(tmp_path / "a", series, blank=(known,)), expected)
+
+
+def layout(dataset: FileDataset) -> Layout:
+    """Of one image, with a rectangle of rows 2 to 4 and columns 10 to 19."""
+    return Layout(
+        manufacturer=str(dataset.get("Manufacturer", "")).upper(),
+        model=f" {dataset.get('ManufacturerModelName', '')} ",
+        rows=dataset.Rows,
+        columns=dataset.Columns,
+        rectangles=(Rectangle(top=2, left=10, bottom=5, right=20),),
+    )
 
 
 def place(dataset: FileDataset) -> float:
@@ -182,10 +202,30 @@ def stored_minimum(dataset: FileDataset) -> float:
     return float(dataset.pixel_array.min())
 
 
-@pytest.mark.parametrize("rectangle", [(5, 0, 5, 3), (-1, 0, 5, 3), (0, 4, 5, 3)])
-def test_a_rectangle_must_be_one(rectangle: tuple[int, int, int, int]) -> None:
-    with pytest.raises(ValueError, match="blank"):
-        DicomSource(folder=".", blank=(rectangle,))
+def test_rectangles_outside_and_layouts_twice_are_settings_that_are_wrong() -> None:
+    text = """
+kind: dicom
+folder: .
+blank:
+  - {manufacturer: A, model: "", rows: 10, columns: 20, rectangles: [{top: 0, left: 0, bottom: 11, right: 21}]}
+  - {manufacturer: B, model: "", rows: 10, columns: 20, rectangles: [{top: 5, left: 3, bottom: 5, right: 2}]}
+  - {manufacturer: C, model: "", rows: 10, columns: 20, rectangles: [[0, 0, 9, 9]]}
+  - [10, 2, 20, 5]
+"""
+    with pytest.raises(ConfigError) as wrong:
+        validate(read_yaml(text, environment={}), DicomSource)
+    said = str(wrong.value)
+    for part in (
+        "most 10, the rows",
+        "most 20, the columns",
+        "more than top, 5, found 5",
+        "more than left, 3, found 2",
+    ):
+        assert part in said, said
+    assert said.count("corners have names") == 2
+    once = Layout(manufacturer="A", model="", rows=10, columns=20, rectangles=())
+    with pytest.raises(ValueError, match=r"blank\[1\]: the same layout as blank\[0\]"):
+        DicomSource(folder=".", blank=(once, replace(once, manufacturer="a ")))
 
 
 def test_a_fitted_adc_has_its_unit() -> None:

@@ -1,0 +1,117 @@
+"""Where text stands in images, for each layout of a screen: manufacturer, model, rows and columns.
+
+A rectangle that covers the name on one machine's screen misses it on another's, so none is used for any other layout.
+Its corners have names and no order: `{top: 0, left: 0, bottom: 60, right: 960}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pydicom.dataset import Dataset
+
+from privacy.settings_error import SettingsError
+
+FORBID: dict[str, Any] = {"extra": "forbid"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rectangle:
+    """Pixels from row `top` and column `left` up to row `bottom` and column `right`, which are outside; from 0.
+
+    A layout looks at its rectangles: only there is the size of the image known.
+    """
+
+    __pydantic_config__: ClassVar = FORBID
+
+    top: int
+    left: int
+    bottom: int
+    right: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The rectangles of all images of one machine and size; manufacturer and model as in the header, "" if absent.
+
+    Upper and lower case, and blanks around, do not count. Without rectangles the layout is known, and nothing is said
+    of where its text stands.
+
+    Raises:
+        ValueError: a size below 1, or a rectangle that is not inside or has no pixel; one message names all.
+    """
+
+    __pydantic_config__: ClassVar = FORBID
+
+    manufacturer: str
+    model: str
+    rows: int
+    columns: int
+    rectangles: tuple[Rectangle, ...]
+
+    def __post_init__(self) -> None:
+        """Look at every rectangle."""
+        wrong = [
+            f"{name}: must be 1 to 65535, found {size}"
+            for name, size in (("rows", self.rows), ("columns", self.columns))
+            if not 1 <= size <= 65535
+        ]
+        for place, box in enumerate(self.rectangles):
+            for first, low, last, high, name, size in (
+                ("top", box.top, "bottom", box.bottom, "rows", self.rows),
+                ("left", box.left, "right", box.right, "columns", self.columns),
+            ):
+                if low < 0:
+                    wrong.append(f"rectangles[{place}].{first}: must be >= 0, found {low}")
+                if high <= low:
+                    wrong.append(f"rectangles[{place}].{last}: must be more than {first}, {low}, found {high}")
+                if high > size:
+                    wrong.append(
+                        f"rectangles[{place}].{last}: must be at most {size}, the {name} of the image, found {high}"
+                    )
+        if wrong:
+            raise SettingsError(wrong)
+
+    @property
+    def kind(self) -> tuple[str, str, int, int]:
+        """By what an image is known to be of this layout."""
+        return kind(self.manufacturer, self.model, self.rows, self.columns)
+
+
+def kind(manufacturer: object, model: object, rows: object, columns: object) -> tuple[str, str, int, int]:
+    """The same for all images of one layout."""
+    size = [int(str(side)) if str(side or "").isdecimal() else 0 for side in (rows, columns)]
+    return _folded(manufacturer), _folded(model), size[0], size[1]
+
+
+def kind_of(dataset: Dataset) -> tuple[str, str, int, int]:
+    """The kind of an image; what cannot be read is as if it were absent."""
+    return kind(*(_read(dataset, keyword) for keyword in ("Manufacturer", "ManufacturerModelName", "Rows", "Columns")))
+
+
+def doubled(layouts: Sequence[Layout], name: str) -> list[str]:
+    """Sentences about layouts that stand there twice. name: of the list."""
+    seen: dict[tuple[str, str, int, int], int] = {}
+    return [
+        f"{name}[{place}]: the same layout as {name}[{first}]; put its rectangles there"
+        for place, layout in enumerate(layouts)
+        if (first := seen.setdefault(layout.kind, place)) != place
+    ]
+
+
+def rectangles_of(layouts: Sequence[Layout], wanted: tuple[str, str, int, int]) -> tuple[Rectangle, ...]:
+    """The rectangles for images of a kind; none if nobody gave any."""
+    return next((layout.rectangles for layout in layouts if layout.kind == wanted), ())
+
+
+def _folded(text: object) -> str:
+    return " ".join(str(text or "").casefold().split())
+
+
+def _read(dataset: Dataset, keyword: str) -> object:
+    try:
+        return dataset.get(keyword)
+    except Exception:  # damage fails in every way there is
+        return None
