@@ -177,10 +177,13 @@ def _measured(values: Mapping[str, object]) -> Verdict:
 
 
 def _described(values: Mapping[str, object]) -> Verdict:
-    description = text_of(values.get("SeriesDescription")).strip()
-    if description:
-        return of_text(description, "SeriesDescription")
-    return of_text(text_of(values.get("ProtocolName")), "ProtocolName")
+    """Descriptions. One of an ORIGINAL image names the acquisition that a map was later computed from, `DWI_ADC`."""
+    source = "SeriesDescription" if text_of(values.get("SeriesDescription")).strip() else "ProtocolName"
+    text = text_of(values.get(source))
+    found = of_text(text, source)
+    if found.adc and "ORIGINAL" in text_of(values.get("ImageType")).upper().split("\\"):
+        return of_text(SAYS_ADC.sub(" ", text.lower()), source)
+    return found
 
 
 def _signal(values: Mapping[str, object]) -> Verdict:

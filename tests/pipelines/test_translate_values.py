@@ -190,6 +190,23 @@ def test_what_lies_outside_the_scale_stays_as_it_is(monkeypatch):
         assert found.limited > 0
 
 
+def test_negative_adc_stays_through_the_command(tmp_path, monkeypatch):
+    through(monkeypatch, lambda x: x + 0.1)
+    rng = np.random.default_rng(0)
+    values = rng.integers(-150, 2000, (60, 60, 4)).astype(np.int16)
+    values[:5] = rng.integers(3600, 4000, (5, 60, 4))
+    image = nibabel.Nifti1Image(values, np.diag([1.5, 1.5, 3.0, 1.0]))
+    image.header["descrip"] = "ADC 1e-6 mm2/s"
+    (tmp_path / "in").mkdir()
+    nibabel.save(image, tmp_path / "in" / "P1.nii.gz")
+    file = translator(tmp_path, CycleGan(), source=NiftiSource(folder="."))
+    assert run(file, tmp_path / "in", tmp_path / "out", "--keep-names") == Exit.OK
+    found = np.asarray(nibabel.load(tmp_path / "out" / "P1.nii.gz").dataobj)
+    outside = (values < 0) | (values > 3500)
+    assert outside.sum() > 1000 and np.array_equal(found[outside], values[outside])
+    assert (found[(values > 0) & ~outside] >= values[(values > 0) & ~outside]).all()
+
+
 # -- what the network says --------------------------------------------------------------------------------------------
 
 

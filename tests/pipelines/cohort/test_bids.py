@@ -213,3 +213,27 @@ def test_whoever_withdrew_stays_out_by_his_files_name_too(tmp_path: Path, name: 
     known = normalized(name) in ("sub-01", "sub-01_adc")
     assert (reading.facts["excluded"], reading.facts["unmatched_exclusions"]) == ((1, 0) if known else (0, 1))
     assert (pseudonym(key, "sub-01") in reading.cohort.patients) is not known
+
+
+@settings(max_examples=8)
+@given(st.data(), st.lists(labels, min_size=2, max_size=3, unique_by=str.lower), st.integers(0, 3))
+def test_no_subject_is_in_two_splits_whatever_his_files_are_called(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, subjects: list[str], seed: int
+) -> None:
+    root = tmp_path_factory.mktemp("bids")
+    for subject in subjects:
+        for number, name in enumerate(data.draw(st.lists(bids_names(subject), min_size=1, max_size=4, unique=True))):
+            save(root / name, seed=number)
+    reading = read_cohort(
+        NiftiSource(folder=str(root), pattern="*"),
+        None,
+        Slices(size=12),
+        fractions={"train": 0.4, "validation": 0.3, "test": 0.3},
+        seed=seed,
+        key=b"a secret of 16 b",
+    )
+    cohort = reading.cohort
+    assert set(reading.names.values()) <= {normalized(f"sub-{subject}") for subject in subjects}
+    for patient in range(len(cohort.patients)):
+        assert len(set(cohort.split[cohort.patient == patient].tolist())) == 1
+    assert len(cohort.patients) == len(reading.names)

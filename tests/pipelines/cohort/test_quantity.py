@@ -81,6 +81,8 @@ OTHERS = {
     "T2": {"ImageType": ["ORIGINAL", "PRIMARY", "OTHER"], "SeriesDescription": "t2_tse_tra"},
     "magnitude": {"ImageType": ["ORIGINAL", "PRIMARY", "M", "NORM"], "SeriesDescription": "prostate"},
     "b-value": {"SeriesDescription": "tra b1000"},
+    "Philips, the source": {"ImageType": ["ORIGINAL", "PRIMARY", "M_SE", "M", "SE"], "SeriesDescription": "DWI_ADC"},
+    "GE, the source": {"ImageType": ["ORIGINAL", "PRIMARY", "OTHER"], "SeriesDescription": "Ax DWI + ADC"},
     "a protocol for both": {"SeriesDescription": "DWI", "ProtocolName": "DWI_ADC"},
     "CT": {"Modality": "CT", "SeriesDescription": "ADC"},
     "mask": {"SeriesDescription": "ADC mask"},
@@ -91,6 +93,7 @@ SILENCE = {
     "a head of words": {"SeriesDescription": "MADCOW series 7"},
     "no unit": {"RescaleType": "US", "RealWorldValueMappingSequence": Sequence([unit("1")])},
     "a code of another scheme": {"DerivationCodeSequence": Sequence([code("113041", "99LOCAL")])},
+    "original, and computed later": {"ImageType": ["ORIGINAL", "PRIMARY", "OTHER"], "SeriesDescription": "ADC"},
     "original": {"ImageType": ["ORIGINAL", "PRIMARY", "OTHER"], "SeriesDescription": "7"},
 }
 
