@@ -3,11 +3,11 @@
 MODEL is a file of a site's own, runs/<name>/sites/<site>/ready/<method>.safetensors, or the routed.safetensors of a
 hospital outside a federation; it says how images were made when it was trained, so new ones are made alike. FOLDER
 holds DICOM, NIfTI or picture files, or is a CSV file for a model of features. Writes three tables for the hospital's
-own use: predictions.csv, a line for each study; quarantine.csv, what could not be read and why, and patients of whom
-nothing was selected; accounted.csv, a line for each file: used, quarantined, not selected or not imaging. They name
-patients as the files do. A model that segments writes a mask of each study too, into the folder masks: DICOM
-Segmentation, NIfTI or PNG, as the study is; those of DICOM have the patient's name and numbers, as the images have, so
-all of it stays in the hospital.
+own use: predictions.csv, a line for each study, marked where it is unlike those that the model learnt from;
+quarantine.csv, what could not be read and why, and patients of whom nothing was selected; accounted.csv, a line for
+each file: used, quarantined, not selected or not imaging. They name patients as the files do. A model that segments
+writes a mask of each study too, into the folder masks: DICOM Segmentation, NIfTI or PNG, as the study is; those of
+DICOM have the patient's name and numbers, as the images have, so all of it stays in the hospital.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ from pipelines.outside_adapted import read_adapted
 from pipelines.outside_file import ADAPTED, what_is
 from pipelines.progress import shown
 from pipelines.segmented.predicted import Masking, forget_masks, lies_in, maker_of, open_masking, write_masked
+from pipelines.site.likeness import Verdict, likeness_in_words
 from pipelines.site.ready import Ready, read_ready
 from pipelines.store import DiskFolder
 
-STUDY = ("patient", "study", "examples")
+STUDY = ("patient", "study", "examples", "unlike_training", "distance", "p_value")
 SCORED = (*STUDY, "score", "highest_at", "positive")
 THRESHOLD = 0.5
 NOTICE = "For research use only: not a medical device, not for diagnosis."
@@ -66,10 +67,13 @@ class Desk(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line of the table, and whether the study is positive: its score is high enough, or its mask shows something."""
+    """A line of the table, and whether the study is positive: its score is high enough, or its mask shows something.
+    unlike: whether it is unlike the training patients; None where that cannot be told.
+    """
 
     cells: tuple[object, ...]
     positive: bool
+    unlike: bool | None = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -203,18 +207,20 @@ def _predicted(desk: Desk, opened: Opened, options: argparse.Namespace, console:
                 continue
             try:
                 x = ready.seen(torch.from_numpy(result.examples.images))
-                lines.append(line_of(desk, result, ready.probabilities(x)))
+                lines.append(line_of(desk, result, ready.probabilities(x), ready.verdict(x)))
             except Unusable as error:
                 refused.append(Rejected(result.study, error.reason, error.detail))
     accounts = accounted(opened.items, refused)
     write_tables(desk.out, header(ready.task.kind, ready.images, ready.names), lines, refused, accounts)
+    unlike = sum(bool(line.unlike) for line in lines)
     if options.json:
         positive = sum(line.positive for line in lines)
         told = {"studies": len(lines), "positive": positive, "quarantined": len(refused), "out": options.out}
+        told |= {"unlike_training": None if isinstance(ready.likeness, str) else unlike}
         print(json.dumps(told | as_facts(accounts)))  # noqa: T201 - the machine's answer
     else:
         said = said_of(ready.task.kind, desk.threshold, lines, refused, options.out)
-        said = f"{said}\n{in_words(accounts, opened.of)}"
+        said = f"{likeness_in_words(ready.likeness, unlike, len(lines))}\n{said}\n{in_words(accounts, opened.of)}"
         console.print(said, markup=False, highlight=False, soft_wrap=True)
     return int(Exit.OK if lines or not refused else Exit.DATA)
 
@@ -268,10 +274,10 @@ def header(kind: Kind, images: AnyImages, names: Sequence[str]) -> tuple[str, ..
     return (*STUDY, *(f"{name}_{unit}" for name in names), "mask")
 
 
-def line_of(desk: Desk, study: Admitted, probabilities: Tensor) -> Line:
+def line_of(desk: Desk, study: Admitted, probabilities: Tensor, verdict: Verdict | None = None) -> Line:
     """A study's score is that of its highest example; or its mask, written, and the size of each class.
 
-    probabilities: (n, classes, *spatial) of its examples.
+    probabilities: (n, classes, *spatial) of its examples. verdict: whether it is unlike the training patients.
 
     Raises:
         Unusable: the network gives no numbers, or its mask cannot be made.
@@ -279,15 +285,18 @@ def line_of(desk: Desk, study: Admitted, probabilities: Tensor) -> Line:
     """
     if not probabilities.isfinite().all():
         raise Unusable("not_finite", "the network gives no number here. Check the study's values.")
-    known = (study.patient, study.study, len(probabilities))
+    unlike, far = None, ("", "", "")
+    if verdict is not None:
+        unlike, far = verdict.unlike, (f"{verdict.unlike:d}", f"{verdict.distance:.3g}", f"{verdict.p_value:.2g}")
+    known = (study.patient, study.study, len(probabilities), *far)
     if desk.masking is not None:
         masked = write_masked(study.study, probabilities.numpy(), study.examples.position, desk.masking)
-        return Line((*known, *(f"{size:.6g}" for size in masked.sizes), masked.file), any(masked.sizes))
+        return Line((*known, *(f"{size:.6g}" for size in masked.sizes), masked.file), any(masked.sizes), unlike)
     scores = probabilities[:, 1]
     top = int(scores.argmax())
     value = float(scores[top])
     positive = value >= desk.threshold
-    return Line((*known, f"{value:.6f}", int(study.examples.position[top]), int(positive)), positive)
+    return Line((*known, f"{value:.6f}", int(study.examples.position[top]), int(positive)), positive, unlike)
 
 
 def _csv(header: Sequence[str], lines: Sequence[Sequence[object]]) -> bytes:

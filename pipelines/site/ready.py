@@ -29,6 +29,7 @@ from pipelines.names import named
 from pipelines.site.files import files_of
 from pipelines.site.hospital import Hospital
 from pipelines.site.learn import ALGORITHM, MODEL, Opening
+from pipelines.site.likeness import ENDING, Likeness, Verdict, likeness_of, read_likeness, to_file
 from pipelines.site.segmenting import probable
 from pipelines.store import DiskFolder
 from pipelines.translated.translator_file import BESIDE, SCALE, SETTINGS, read_translator
@@ -61,7 +62,7 @@ class Ready:
     translate: brings one study's examples (n, C, H, W) into the space in which the model learnt. names: of classes 1,
     2, ... of a segmentation; empty in classification. digest: of the file, 16 letters. window: sides of what the
     network sees at once, if not a whole image, as it was scored. centring: how logits are shifted and scaled, if they
-    are.
+    are. likeness: by which a study that is unlike the training patients is known, or in words why there is nothing.
     """
 
     module: nn.Module
@@ -77,6 +78,7 @@ class Ready:
     digest: str = ""
     window: tuple[int, ...] | None = None
     centring: Centring | None = None
+    likeness: Likeness | str = "this kind of file has no statistics of training patients"
 
     def seen(self, x: Tensor) -> Tensor:
         """What the network sees of a study's examples x (n, *inputs)."""
@@ -92,6 +94,10 @@ class Ready:
             return probable(self.task, self.module, x, self.window)
         return Calibrated(self.module, self.centring).probabilities(self.task, x)
 
+    def verdict(self, x: Tensor) -> Verdict | None:
+        """Whether a study's examples x, as the network sees them, are unlike; None where that cannot be told."""
+        return None if isinstance(self.likeness, str) else self.likeness.verdict(self.module, x, self.window)
+
 
 def _needs_gland(cohort: Cohort) -> bool:
     """Whether a new study's gland mask says how it is cut."""
@@ -102,7 +108,10 @@ def _needs_gland(cohort: Cohort) -> bool:
 def make_ready(
     hospital: Hospital, label: str, start: Opening, served: Calibrated, cohort: Cohort, origin: Mapping[str, Json]
 ) -> None:
-    """Write `ready/<label>.safetensors`. served: what was scored, so that it predicts as the evaluation did."""
+    """Write `ready/<label>.safetensors`, and beside it statistics of the training patients (`pipelines.site.likeness`).
+
+    served: what was scored, so that the file predicts as the evaluation did.
+    """
     translator, tensors = _translator(hospital, start.cohort, cohort)
     if translator is None and "space" in cohort.recipe:
         return  # a simulation's space, into which no new study can be brought
@@ -127,7 +136,22 @@ def make_ready(
     params = {name: tensor.cpu() for name, tensor in read(served.module).items()}
     fitted = {} if served.centring is None else {CENTRING: torch.tensor(served.centring, dtype=torch.float64)}
     whole = Message({**params, **tensors, **fitted}, facts)
-    DiskFolder(hospital.root / READY).write(f"{label}.safetensors", sealed(to_bytes(whole)))
+    data = sealed(to_bytes(whole))
+    folder = DiskFolder(hospital.root / READY)
+    folder.remove(f"{label}{ENDING}")  # of another model
+    folder.write(f"{label}.safetensors", data)
+    likeness = likeness_of(served.module, cohort, _window(origin), hospital.device)
+    if likeness is not None:
+        folder.write(f"{label}{ENDING}", to_file(likeness, _digest(data)))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _window(facts: Mapping[str, Json]) -> tuple[int, ...] | None:
+    said = facts.get("window")
+    return None if said is None else tuple(int(str(side)) for side in as_list(said))
 
 
 def _names(start: Opening, cohort: Cohort) -> tuple[str, ...]:
@@ -168,7 +192,7 @@ def read_ready(path: Path) -> Ready:
         kind = KIND.validate_python(facts.get("kind", "classification"))
         task = Task(model, tuple(inputs), int(str(facts["classes"])), kind)
         names = _read_names(facts, task)
-        window = tuple(int(str(side)) for side in as_list(said)) if (said := facts.get("window")) is not None else None
+        window = _window(facts)
         algorithm = ALGORITHM.validate_json(json.dumps(facts["algorithm"]), strict=True)
         own = {n: t for n, t in message.tensors.items() if not n.startswith(PREFIX) and n != CENTRING}
         centring = _read_centring(message.tensors.get(CENTRING))
@@ -182,7 +206,7 @@ def read_ready(path: Path) -> Ready:
             "runs/<name>/sites/<site>/ready/<method>.safetensors"
         ) from error
     scale, axes = from_json(facts["scale"]), axes_from_json(facts.get("axes"))
-    digest = hashlib.sha256(data).hexdigest()[:16]
+    digest = _digest(data)
     gland = bool(facts["gland"])
     return Ready(
         *(module, task, images, source, gland, scale, axes, facts, translate),
@@ -190,6 +214,7 @@ def read_ready(path: Path) -> Ready:
         digest=digest,
         window=window,
         centring=centring,
+        likeness=read_likeness(path.with_name(f"{path.stem}{ENDING}"), digest),
     )
 
 

@@ -21,7 +21,7 @@ from pipelines.variants import Variant
 from privacy.gate import BUDGET
 from privacy.message import Call, Json, Message, Params, as_mapping, to_bytes
 
-VERSION = 6
+VERSION = 7
 Line: TypeAlias = tuple[str, Variant | None]
 """A label in the tables of results, and how the method's models are calibrated for it; None: as they are."""
 

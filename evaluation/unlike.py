@@ -1,0 +1,151 @@
+"""Whether a study is like those that a model learnt from: a Mahalanobis distance, and how rare one so great is.
+
+A study is described by numbers: of its images, or of what a network made of them. The reference is the mean and the
+covariance of training studies, shrunk as in Ledoit and Wolf, J Multivariate Anal 2004 (88:365), so that it can be
+inverted with few of them. How far a study of a patient who did not enter the reference lies is measured by leaving
+training patients out, a tenth at a time; the logarithm of that distance is taken as normally distributed, and a new
+study's p-value is that of a prediction from so many patients (Student's t). A p-value by ranks needs no such assumption
+and cannot fall below 1 / (patients + 1), so that a hospital with fewer than 99 could never mark anything at 1 %.
+
+Mahalanobis distances of features: Lee, Lee, Lee, Shin, A Simple Unified Framework for Detecting Out-of-Distribution
+Samples, NeurIPS 2018.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+from sklearn.covariance import LedoitWolf
+
+Floats = NDArray[np.float64]
+FEWEST = 5
+"""Patients of a reference: four degrees of freedom."""
+FOLDS = 10
+MOST = 512
+"""Numbers of a description whose covariance is taken; of more than these, variances only."""
+PERCENTILES = (1, 10, 25, 50, 75, 90, 99)
+BANDS = 7
+NARROWEST = 0.1
+"""Of the median standard deviation: a number that never varied in training does not decide alone."""
+LEAST_CHANGE = 1e-3  # added before a logarithm, in the unit of the images, which lie about 1
+LEAST_POWER = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """What is kept of training studies: no single one of them.
+
+    mean, scale: (d,). precision: (d, d) of the scaled numbers, or (d,) where only variances were taken. patients: how
+    many. centre, spread: mean and standard deviation of the logarithm of left-out studies' distances.
+    """
+
+    mean: Floats
+    scale: Floats
+    precision: Floats
+    patients: int
+    centre: float
+    spread: float
+
+    def distances(self, described: Floats) -> Floats:
+        """(n,) of studies (n, d): the root of the mean squared deviation, 1 for a usual one of the reference."""
+        return _distances((self.mean, self.scale, self.precision), described)
+
+    def p_values(self, distances: Floats) -> Floats:
+        """(n,): how often a study of the same hospital would lie so far; 0 of what is no number."""
+        width = self.spread * np.sqrt(1 + 1 / self.patients)
+        with np.errstate(divide="ignore"):
+            deviation = (np.log(distances) - self.centre) / width
+        found: Floats = np.nan_to_num(stats.t.sf(deviation, self.patients - 1), nan=0.0)
+        return found
+
+    def limit(self, alarm: float) -> float:
+        """The distance whose p-value is `alarm`."""
+        width = self.spread * np.sqrt(1 + 1 / self.patients)
+        return float(np.exp(self.centre + width * stats.t.isf(alarm, self.patients - 1)))
+
+
+def reference_of(described: Floats, patient: Sequence[int] | NDArray[np.int64]) -> Reference | None:
+    """The reference of training studies (n, d); None of fewer than 5 patients, or where something is no number.
+
+    patient: (n,) whose study it is.
+    """
+    own = np.asarray(patient)
+    everybody = np.unique(own)
+    if len(everybody) < FEWEST or not described.shape[1] or not np.isfinite(described).all():
+        return None
+    left_out = np.empty(len(described))
+    fold = np.searchsorted(everybody, own) % FOLDS
+    for number in np.unique(fold):
+        part = fold == number
+        left_out[part] = _distances(_fitted(described[~part]), described[part])
+    logarithms = np.log(np.maximum(left_out, np.finfo(np.float64).tiny))
+    mean, scale, precision = _fitted(described)
+    spread = max(float(logarithms.std(ddof=1)), 1e-6)
+    return Reference(mean, scale, precision, len(everybody), float(logarithms.mean()), spread)
+
+
+def _fitted(described: Floats) -> tuple[Floats, Floats, Floats]:
+    """Mean, scale, and precision of the scaled numbers: Ledoit and Wolf shrink towards equal variances."""
+    deviations = described.std(axis=0, ddof=1) if len(described) > 1 else np.zeros(described.shape[1])
+    positive = deviations[deviations > 0]
+    usual = float(np.median(positive)) if len(positive) else 1.0
+    scale = np.maximum(deviations, NARROWEST * usual)
+    mean = described.mean(axis=0)
+    scaled = (described - mean) / scale
+    if described.shape[1] > MOST:
+        return mean, scale, np.ones(described.shape[1])
+    return mean, scale, np.asarray(LedoitWolf(assume_centered=True).fit(scaled).precision_, np.float64)
+
+
+def _distances(fitted: tuple[Floats, Floats, Floats], described: Floats) -> Floats:
+    mean, scale, precision = fitted
+    scaled = (described - mean) / scale
+    weighted = scaled @ precision if precision.ndim == 2 else scaled * precision
+    found: Floats = np.sqrt(np.maximum((weighted * scaled).mean(axis=1), 0))
+    return found
+
+
+def of_studies(described: Floats, study: NDArray[np.int64]) -> Floats:
+    """Means (k, d) over the examples (n, d) of each study, in the order of their numbers."""
+    return np.stack([described[study == one].mean(axis=0) for one in np.unique(study)])
+
+
+def described(images: NDArray[np.float32]) -> Floats:
+    """Numbers (n, d) of examples: intensities, edges, noise, and how power is spread over scales.
+
+    images: (n, C, *spatial) with two or three axes in space; or (n, F), lines of a table, which stay as they are.
+    """
+    values = images.astype(np.float64)
+    if values.ndim < 4:
+        return values.reshape(len(values), -1)
+    places = tuple(range(2, values.ndim))
+    flat = values.reshape(*values.shape[:2], -1)
+    edges = sum(np.abs(np.diff(values, axis=axis)).mean(axis=places) for axis in places)
+    noise = sum(np.median(np.abs(np.diff(values, n=2, axis=axis)), axis=places) for axis in places)
+    parts = [
+        *np.percentile(flat, PERCENTILES, axis=2),
+        (flat == flat.min(axis=2, keepdims=True)).mean(axis=2),  # the background
+        np.log(edges + LEAST_CHANGE),
+        np.log(noise + LEAST_CHANGE),
+        *_powers(values),
+    ]
+    return np.concatenate(parts, axis=1)
+
+
+def _powers(values: Floats) -> list[Floats]:
+    """Logarithm of the mean power (n, C) of each band of frequencies in the plane, up to the pixels' own."""
+    rows, columns = values.shape[-2:]
+    window = np.hanning(rows)[:, None] * np.hanning(columns)
+    centred = values - values.mean(axis=(-2, -1), keepdims=True)
+    power = np.abs(np.fft.rfft2(centred * window)) ** 2 / (rows * columns)
+    frequency = np.hypot(np.fft.fftfreq(rows)[:, None], np.fft.rfftfreq(columns)[None])
+    band = np.minimum((2 * (BANDS - 1) * frequency).astype(int), BANDS - 1)
+    found = []
+    for number in np.unique(band):
+        of_band = power[..., band == number].mean(axis=-1)
+        found.append(np.log(of_band + LEAST_POWER).reshape(*values.shape[:2], -1).mean(axis=2))
+    return found
