@@ -79,8 +79,8 @@ def _sure(
         flattery = f": by about {of} (bootstrap)" if of else ""
         said.append(
             f"Chosen by the highest {measure} on the test patients, because there is no validation loss to choose by. "
-            f"The best of {lines} on the same patients looks better than it is{flattery}; test it on new patients before "
-            "use."
+            f"The best of {lines} on the same patients looks better than it is{flattery}; test it on new patients "
+            "before use."
         )
     return tuple(said)
 

@@ -75,7 +75,8 @@ def of_patients(left: Iterable[Left]) -> Patients:
     return Patients(tuple(pooled), tuple(shared), tuple(unknown))
 
 
-class Departure(NamedTuple):
+@dataclass(frozen=True)
+class Departure:
     """What left some hospitals, alike. epsilon: in a few words, for the eye. said: sentences."""
 
     sites: tuple[str, ...]

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from evaluation.rows import AT_ONE
+from evaluation.rows import AT_ONE, FURTHER
 from pipelines.runner import Results
 from pipelines.site.page import PAGE as SITE_PAGE
-from pipelines.stages.report import PAGE
+from pipelines.stages.report import ANSWERS, PAGE
 from pipelines.store import DiskFolder
 from privacy.message import Json
 
 WEAK = "* not assessable: under 20 positive or negative examples, under 5 positive patients, or too much noise for them"
+
+ON_THE_PAGE = {measure.name for measure in FURTHER}
+"""Measures whose tables the page has, and the terminal not."""
 
 
 def results_table(results: Results, root: Path, console: Console) -> None:
@@ -27,7 +30,7 @@ def results_table(results: Results, root: Path, console: Console) -> None:
         console.print(f"done: {', '.join(results.artifacts)}; artifacts in {root}", highlight=False, soft_wrap=True)
         return
     rows = json.loads((folder / "scores.json").read_text())
-    for measure in dict.fromkeys(row["measure"] for row in rows):
+    for measure in dict.fromkeys(row["measure"] for row in rows if row["measure"] not in ON_THE_PAGE):
         console.print(_table(rows, measure))
     if any(not row["assessable"] for row in rows):
         console.print(WEAK)
@@ -35,12 +38,31 @@ def results_table(results: Results, root: Path, console: Console) -> None:
         times = f", {one['times']} times" if one["times"] > 1 else ""
         said = f"! {one['site']} did not answer {one['request']}: {one['code']}{times}"
         console.print(said, markup=False, highlight=False, soft_wrap=True)
+    for line in _answers(json.loads((folder / ANSWERS).read_text())):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(f"report: {root / PAGE}", highlight=False, soft_wrap=True)
     console.print(f"privacy statement: {root / 'statement.md'}", highlight=False, soft_wrap=True)
     pages = {site: root / "sites" / site / SITE_PAGE for row in rows for site in row["sites"]}
     for site, page in pages.items():
         text = str(page) if page.exists() else f"{SITE_PAGE} in its folder, at the hospital"
         console.print(f"  {site}'s own page: {text}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _answers(said: Mapping[str, Any]) -> Iterator[str]:
+    """The three answers of the page's first screen, short."""
+    yield "which model:"
+    for one in said["use"]:
+        against = one["said"][1] if len(one["said"]) > 1 else ""
+        yield f"  {one['site']}: {one['method'] or 'none'}. {one['said'][0]} {against}".rstrip()
+    how = {"validation": "by validation loss", "test": "by the test patients: the best of several looks too good"}
+    if by := [how[name] for name in dict.fromkeys(one["by"] for one in said["use"]) if name]:
+        yield f"  chosen {'; '.join(by)}"
+    yield "what left:"
+    for one in said["left"]:
+        yield f"  {', '.join(one['sites'])}: ε = {one['epsilon']}. {one['said'][0]}"
+    yield "to look at:" if said["look"] else "to look at: nothing was found"
+    for one in said["look"]:
+        yield f"  {one['what']}: {one['text']}"
 
 
 def publish(results: Results, root: Path) -> None:
@@ -60,6 +82,7 @@ def as_json(results: Results, root: Path) -> Mapping[str, Json]:
         "kept": list(results.kept),
         "seconds": dict(results.seconds),
         "report": None if folder is None else str(root / PAGE),
+        "answers": None if folder is None else json.loads((folder / ANSWERS).read_text()),
         "scores": [] if folder is None else json.loads((folder / "scores.json").read_text()),
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -85,6 +86,30 @@ def test_a_run_ends_with_pages_scores_and_a_ledger_of_every_byte(run):
         assert book.verify(run / "sites" / site / "ledger.jsonl") == []
         rejected = json.loads(next((run / "sites" / site).glob("cohorts/*/rejected.json")).read_text())
         assert len(rejected) == (1 if site == "a" else 0)
+
+
+def test_both_pages_name_the_same_model_and_it_is_a_file_that_is_there(run):
+    (answers,) = run.glob("report/*/answers.json")
+    used = json.loads(answers.read_text())["use"]
+    assert [one["site"] for one in used] == ["a", "b"] and {one["by"] for one in used} == {"validation"}
+    for one in used:
+        assert (run.parents[1] / one["file"]).is_file()
+        page = (run / "sites" / one["site"] / "report.html").read_text()
+        assert f"<code>{one['file']}</code>" in page[: page.index('<h2 id="went">')]
+
+
+def test_every_stage_stands_on_the_page(run):
+    text = (run / "report.html").read_text()
+    section = text[text.index('<h2 id="stages">') : text.index('<h2 id="settings">')]
+    made = {path.parent.parent.name for path in run.glob("*/*/manifest.json")}
+    assert set(re.findall(r'<tr><th scope="row">(\w+)</th>', section)) == made
+
+
+def test_the_terminal_gives_the_three_answers_too(copy, capsys):
+    assert main(["tiny.yaml"]) == Exit.OK
+    said = capsys.readouterr().out
+    assert said.index("which model:") < said.index("what left:") < said.index("to look at:") < said.index("report: ")
+    assert "  a: " in said and "chosen by validation loss" in said and "ε = ∞: no formal guarantee" in said
 
 
 def test_patients_are_in_one_split_and_the_split_is_written_down(run):

@@ -1,0 +1,120 @@
+"""What the documents name is there: files that they link, paths, sections, commands with their options, YAML keys."""
+
+import dataclasses
+import importlib.util
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+
+from pipelines.config import Config
+
+ROOT = Path(__file__).parents[2]
+DOCS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+ROOMS = (
+    "pipelines",
+    "personalize",
+    "federation",
+    "harmonize",
+    "evaluation",
+    "privacy",
+    "tests",
+    "benchmarks",
+    "docs",
+    "deploy",
+)
+
+FIELDS = {field.name for field in dataclasses.fields(Config)}
+
+
+def anchor(heading):
+    """As a forge makes it of a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def sections(path):
+    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    return {anchor(found) for found in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_links_lead_to_files_and_sections_that_are_there(path):
+    lost = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+        if re.match(r"https?:|mailto:", target):
+            continue
+        name, _, section = target.partition("#")
+        there = (path.parent / name).resolve() if name else path
+        if not there.exists() or (section and there.suffix == ".md" and section not in sections(there)):
+            lost.append(target)
+    assert not lost
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_paths_of_this_repository_are_there(path):
+    text = re.sub(r"Tried: .*", "", path.read_text())  # a decision may name what is not there any more
+    named = set(re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w./-]+\.(?:py|md|yaml|json|html|service|timer|cron))`", text))
+    assert not [name for name in sorted(named) if not (ROOT / name).exists()]
+
+
+@cache
+def source(module):
+    """The text of a command and of the modules beside it that add its options."""
+    found = importlib.util.find_spec(module)
+    if found is None or found.origin is None:
+        return ""
+    path = Path(found.origin)
+    if path.name == "__init__.py":
+        path = path.parent / "__main__.py"
+    own = path.read_text()
+    beside = re.findall(r"from (pipelines[\w.]*) import", own)
+    return own + "".join(source(one) for one in beside if one.count(".") and one != module and "argparse" in _text(one))
+
+
+@cache
+def _text(module):
+    found = importlib.util.find_spec(module)
+    return Path(found.origin).read_text() if found and found.origin else ""
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_commands_exist_with_the_options_that_are_named(path):
+    lost = []
+    for module, rest in re.findall(r"python3? -m ((?:pipelines|benchmarks)[\w.]*)([^`\n]*)", path.read_text()):
+        if importlib.util.find_spec(module) is None:
+            lost.append(module)
+            continue
+        options = re.findall(r"(?<![\w-])(--[a-z][a-z-]*)", rest.split("#")[0])
+        lost += [f"{module} {option}" for option in options if f'"{option}"' not in source(module)]
+    assert not lost
+
+
+@cache
+def keys():
+    """Every name of a setting, wherever it stands."""
+    found = set()
+
+    def look(schema):
+        if isinstance(schema, dict):
+            found.update(schema.get("properties", {}))
+            for one in schema.values():
+                look(one)
+        elif isinstance(schema, list):
+            for one in schema:
+                look(one)
+
+    look(TypeAdapter(Config).json_schema())
+    return found
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_settings_with_dots_are_settings(path):
+    lost = []
+    for name in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", path.read_text()):
+        first, *others = name.split(".")
+        code = (ROOT / first / f"{others[0]}.py").exists()  # a function, by its module
+        if first in FIELDS and not code and others[-1] not in {"py", "md", "json", "yaml", "html"}:
+            lost += [name] if not set(others) <= keys() else []
+    assert not lost
