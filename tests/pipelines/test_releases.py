@@ -21,57 +21,28 @@ from federation.task import Task
 from harmonize.complexity import Outside, Score, outside
 from harmonize.evolution import PrivateEvolution
 from harmonize.wgan import WganGp
-from pipelines.cohort.cohort import Cohort
-from pipelines.cohort.phantom import PhantomSource
 from pipelines.door import to_plain
 from pipelines.site import imitate, score, shaping
 from pipelines.site import worker as working
 from pipelines.site.admit import cohort_of
-from pipelines.site.hospital import Hospital, write_cohort_file
-from pipelines.site_settings import SiteSettings
-from pipelines.store import DiskFolder, short
+from pipelines.site.hospital import Hospital
+from pipelines.store import DiskFolder
 from privacy import ledger as book
 from privacy.access import open_access
 from privacy.events import NOTHING, Gaussian, Part, PoissonSampled, describe, read
 from privacy.gate import Refused
-from privacy.message import Call, Message, from_bytes
+from privacy.message import Message, from_bytes
 from privacy.policy import COORDINATOR, OUTSIDE, REQUESTS, SITES, Budget, Policy
 from privacy.protection import Protection
 from residuals import Piece, booked, complaints, wrong_deviations
+from small_site import PATIENTS, SCALE, SIDE, ask, hospital
 
-OPEN = Policy(public=("counts",))
-SIDE, PATIENTS, STEPS, RATE = 16, 24, 2, 1.0
+STEPS, RATE = 2, 1.0
 TASK = Task(Cnn(widths=(8, 8), norm="group"), (1, SIDE, SIDE), 2)
 torch.manual_seed(0)
 MODEL = {f"model/{name}": value for name, value in TASK.network().state_dict().items()}
 LOUD = Protection(clip=1e-4, sampling=1.0, views=1, noise=50.0, validation_noise=0.5, loss_bound=1.4)
-SCALE = {"low": 0.0, "high": 3.5}
 RUNS = ("r/one", "r/two")
-
-
-def hospital(folder: Path, policy: Policy = OPEN, name: str = "a") -> tuple[Hospital, str]:
-    """A hospital of patients with one image each, a third of them in each split, and its cohort."""
-    settings = SiteSettings(source=PhantomSource(scanner="P", patients=4), policy=policy)
-    made = Hospital(name, folder, settings, lambda: "2026-01-01T00:00:00Z")
-    images = torch.rand(PATIENTS, 1, SIDE, SIDE, generator=torch.Generator().manual_seed(0)) * 3.5
-    nothing = torch.zeros(PATIENTS, 0, dtype=torch.uint8)
-    cohort = Cohort(
-        images=images,
-        labels=torch.arange(PATIENTS) // 3 % 2,
-        patient=torch.arange(PATIENTS),
-        position=torch.zeros(PATIENTS),
-        lesion=nothing,
-        gland=nothing.clone(),
-        split=(torch.arange(PATIENTS) % 3).to(torch.int8),
-        patients=tuple(f"p{number:02}" for number in range(PATIENTS)),
-        recipe={"images": {"kind": "slices"}, "independent": True, "cut": "real"},
-    )
-    return made, short(write_cohort_file(made.scratch(), cohort, made.key()))
-
-
-def ask(own: Hospital, request: str, round_: int = 0, tensors=None, run: str = "r/one", **facts) -> Message:
-    merged = {own.name: round_ - 1} if round_ > 1 else {}
-    return working.worker(own)(Call(run, round_, request, merged), Message(tensors or {}, facts))
 
 
 def opening(cohort: str, protection: Protection | None = LOUD) -> dict:

@@ -1,0 +1,79 @@
+"""The list of faults to plant (benchmarks/planted_faults.yaml) fits the code as it is, so that it can be run any day.
+
+Whether each fault is seen is what `python benchmarks/planted_faults.py` finds out, which takes minutes.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def _loaded():
+    path = ROOT / "benchmarks" / "planted_faults.py"
+    spec = importlib.util.spec_from_file_location("planted_faults", path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules["planted_faults"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+planting = _loaded()
+FAULTS = planting.faults()
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_can_be_put_in_once_and_leaves_code_that_can_be_read(fault):
+    assert planting.problems(fault) == []
+    for path, text in planting.changed(fault, ROOT).items():
+        assert ast.dump(ast.parse(text)) != ast.dump(ast.parse(path.read_text())), "the fault changes nothing"
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_the_tests_that_must_see_a_fault_exist(fault):
+    assert fault.tests
+    for name in fault.tests:
+        file, _, function = name.partition("::")
+        found = {
+            node.name for node in ast.walk(ast.parse((ROOT / file).read_text())) if isinstance(node, ast.FunctionDef)
+        }
+        assert function in found, f"{file} has no {function}"
+
+
+def test_every_fault_has_a_name_of_its_own_and_each_area_has_one():
+    assert max(Counter(fault.name for fault in FAULTS).values()) == 1
+    assert len(FAULTS) >= 26
+
+
+TOY = """\
+- name: a sum is a difference
+  area: toy
+  edits: [{file: toy.py, old: a + b, new: a - b}]
+  tests: [test_toy.py::test_sum]
+- name: what nobody looks at
+  area: toy
+  edits: [{file: toy.py, old: DEPTH = 3, new: DEPTH = 4}]
+  tests: [test_toy.py::test_sum]
+- name: what cannot run
+  area: toy
+  edits: [{file: toy.py, old: "def sum_of(a, b):", new: "def other(a, b):"}]
+  tests: [test_toy.py::test_sum]
+"""
+
+
+def test_a_fault_is_put_in_seen_or_not_and_taken_out_again(tmp_path):
+    (tmp_path / "list.yaml").write_text(TOY)
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
+    source = "DEPTH = 3\n\n\ndef sum_of(a, b):\n    return a + b\n"
+    (tmp_path / "toy.py").write_text(source)
+    (tmp_path / "test_toy.py").write_text("from toy import sum_of\n\n\ndef test_sum():\n    assert sum_of(2, 3) == 5\n")
+    found = [planting.tried(fault, tmp_path) for fault in planting.faults(tmp_path / "list.yaml")]
+    assert [one.verdict for one in found] == [planting.SEEN, planting.UNSEEN, planting.BROKEN]
+    assert found[0].by == ["test_toy.py::test_sum"] and (tmp_path / "toy.py").read_text() == source

@@ -1,0 +1,56 @@
+"""Private attributes as a law: those on the list stay, with their creator and value; whatever else stands there goes,
+however harmless its value looks, and wherever it lies.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydicom.dataset import Dataset
+
+from planted import image
+from privacy.actions import B_VALUES
+from privacy.deidentify import Profile, deidentify
+
+KEY = b"0123456789abcdef"
+listed = st.sampled_from(sorted(B_VALUES))
+others = st.tuples(
+    st.sampled_from(["SIEMENS MR HEADER", "GEMS_ACQU_01", "Philips Imaging DD 001", "ACME 1", "SIEMENS CSA HEADER"]),
+    st.sampled_from([0x0019, 0x0043, 0x2001, 0x2005, 0x0009, 0x0029]),
+    st.integers(0, 255),
+).filter(lambda entry: entry not in B_VALUES)
+harmless = st.sampled_from(
+    [("IS", "800"), ("DS", "1.5"), ("US", 7), ("FD", 0.25), ("CS", "YES"), ("FL", 50.0), ("LO", "A")]
+)
+
+
+def private_of(dataset: Dataset) -> dict[tuple[str, int, int], object]:
+    """Creator, group and element without its block, of all private attributes at any depth, with their values."""
+    found: dict[tuple[str, int, int], object] = {}
+    for element in dataset:
+        if element.VR == "SQ":
+            for item in element.value:
+                found |= private_of(item)
+        elif element.tag.is_private and element.tag.element >= 0x1000:
+            creator = str(dataset[element.tag.group, element.tag.element >> 8].value)
+            found[creator, element.tag.group, element.tag.element & 0xFF] = element.value
+    return found
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(others | listed, harmless), max_size=6, unique_by=lambda one: one[0]), st.booleans())
+def test_a_private_attribute_stays_only_if_it_is_on_the_list(planted, nested):
+    made = image()
+    place = made
+    if nested:
+        made.MRDiffusionSequence = [Dataset()]
+        place = made.MRDiffusionSequence[0]
+    for (creator, group, element), (vr, value) in planted:
+        place.private_block(group, creator, create=True).add_new(element, vr, value)
+    here = {one for one, _ in planted}
+    kept = private_of(deidentify(made, key=KEY))
+    assert set(kept) <= B_VALUES
+    numbers = {one: value for one, (vr, value) in planted if one in B_VALUES and vr in ("IS", "DS", "FD", "FL", "US")}
+    assert {one: float(str(kept[one])) for one in numbers} == {one: float(value) for one, value in numbers.items()}
+    bare = private_of(deidentify(made, key=KEY, profile=Profile(keep_private=frozenset())))
+    assert bare == {} and here >= set(kept) - {("SIEMENS MR HEADER", 0x0019, 0x0C)}
