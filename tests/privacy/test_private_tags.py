@@ -13,7 +13,7 @@ from privacy.actions import B_VALUES
 from privacy.deidentify import Profile, deidentify
 
 KEY = b"0123456789abcdef"
-listed = st.sampled_from(sorted(B_VALUES))
+listed = st.sampled_from(sorted(B_VALUES - {("SIEMENS MR HEADER", 0x0019, 0x0C)}))  # which every image has
 others = st.tuples(
     st.sampled_from(["SIEMENS MR HEADER", "GEMS_ACQU_01", "Philips Imaging DD 001", "ACME 1", "SIEMENS CSA HEADER"]),
     st.sampled_from([0x0019, 0x0043, 0x2001, 0x2005, 0x0009, 0x0029]),
