@@ -18,7 +18,10 @@ from pipelines.cohort.split import SPLITS, division_code
 from pipelines.config import overridden
 from pipelines.harmonize_settings import Harmonize
 from pipelines.privacy_settings import PatientLevel
+from pipelines.site.files import files_of
 from pipelines.site.hospital import Hospital
+from pipelines.site.inside import looked_into
+from pipelines.site_settings import Elsewhere
 from pipelines.stages.train import CENTRAL
 from pipelines.stages.world import World
 from privacy.message import Json, as_list, as_mapping, to_bytes
@@ -26,8 +29,10 @@ from privacy.message import Json, as_list, as_mapping, to_bytes
 WEAK = 20.0  # of all methods together
 
 
-def check(world: World, console: Console, *, as_json: bool) -> int:
+def check(world: World, console: Console, *, as_json: bool, headers: bool = False) -> int:
     """Survey the files of every site, of those outside too, and rehearse every method on zeros; print what was found.
+
+    headers: also look inside the files that are on this machine.
 
     Raises:
         SitesMissing: a site cannot find its files.
@@ -37,13 +42,22 @@ def check(world: World, console: Console, *, as_json: bool) -> int:
     for part in (world, world.beyond()):
         replies = part.ask_all(part.run("survey"), "survey", part.everyone({}))
         sites |= {site: dict(reply.facts) for site, reply in replies.items()}
+    inside = _inside(world) if headers else {}
     methods = {label: _rehearsed(world, label) for label in world.config.train.methods}
     private = world.config.privacy != "none"
     costs = _costs(world) if private else {}
     if as_json:
-        answer = {"exit": 0, "sites": sites, "methods": methods, **({"privacy": costs} if private else {})}
+        answer = {
+            "exit": 0,
+            "sites": sites,
+            "methods": methods,
+            **({"inside": inside} if headers else {}),
+            **({"privacy": costs} if private else {}),
+        }
         print(json.dumps(answer, indent=1))  # noqa: T201 - the machine's answer
         return 0
+    for site, line in inside.items():
+        console.print(f"{site}: {line}", markup=False, highlight=False, soft_wrap=True)
     files = Table("site", "files", "MB", title="Files", title_justify="left")
     for site, facts in sites.items():
         files.add_row(site, f"{facts['files']:,}", f"{float(str(facts['bytes'])) / 1e6:.1f}")
@@ -71,6 +85,21 @@ def check(world: World, console: Console, *, as_json: bool) -> int:
         console.print(f"! {text}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"Settings, files and methods are in order{', but mind the lines with !' if warnings else ''}.")
     return 0
+
+
+def _inside(world: World) -> dict[str, str]:
+    """A line of each hospital; of those on machines of their own, where to look."""
+    found = {}
+    for site, settings in world.config.sites.items():
+        if isinstance(settings.source, Elsewhere):
+            found[site] = "its files are at the hospital; python -m pipelines.site SITE.yaml --check shows them there"
+            continue
+        hospital = Hospital(site, world.root / "sites" / site, settings, world.now)
+        try:
+            found[site] = looked_into(files_of(hospital), world.config.images, settings.readers)
+        except ValueError as error:
+            found[site] = f"! {error}"
+    return found
 
 
 def _harmonizing(plan: Harmonize) -> str:

@@ -41,7 +41,7 @@ from pipelines.stages import audit, evaluate, ingest, report, route, sample, sco
 from pipelines.stages.ingest import UnusableCohort
 from pipelines.stages.world import DATA_CODES, SitesMissing, World
 from pipelines.stopping import RunLock, Stop, safe_stop
-from pipelines.summary import as_json, publish, results_table
+from pipelines.summary import as_json, inside_lines, publish, results_table
 from pipelines.which_command import meant_for
 from privacy.message import Json, as_mapping
 
@@ -90,6 +90,8 @@ def main(
     options = line.parse_args(arguments)
     if options.only and (options.first or options.until):
         line.error("--only goes alone; --from and --until go together")
+    if options.headers and not options.check:
+        line.error("--headers goes with --check")
     os.umask(0o077)  # everything below the runs folder is for its owner alone
     console = console or Console(stderr=True)
     root: Path | None = None
@@ -158,6 +160,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--until", metavar="STAGE", help="stop after this stage")
     made.add_argument("--fresh", action="store_true", help="run again what is chosen, whatever is there")
     made.add_argument("--check", action="store_true", help="look at settings, files and methods; compute nothing")
+    made.add_argument("--headers", action="store_true", help="with --check: look inside the files, a line a site")
     made.add_argument("--explain", action="store_true", help="say what would run and why; run nothing")
     made.add_argument("--engine", choices=("in_process", "flare"), default="in_process", help="who carries questions")
     made.add_argument("--kit", metavar="FOLDER", help="with --engine flare: the startup kit of who submits the run")
@@ -217,7 +220,7 @@ def _run(
     with RunLock(root), safe_stop() if asked is None else nullcontext(asked) as stop:
         world = make_world(config, root, stop, engines=engines, fresh=options.fresh, command=_command(options))
         if options.check:
-            return check(world, console, as_json=options.json)
+            return check(world, console, as_json=options.json, headers=options.headers)
         chosen = {"only": options.only, "first": options.first, "until": options.until, "fresh": options.fresh}
         steps = plan(stages_of(config), world, root, **chosen, command=_command(options))
         if options.explain:
@@ -247,19 +250,22 @@ def run_config(config: Config, stop: Stop, console: Console, *, command: str) ->
 def computed(steps: Sequence[Step[World]], world: World, console: Console) -> Results:
     """Do what was planned, show how far it is, and put the page where a person looks first."""
     with shown(world.config.title or world.config.name, console=console) as step:
-        told = _told_to(step, console)
+        told = _told_to(step, console, world)
         results = execute(steps, world, world.root, stop=world.stop, on_step=told, command=world.command)
     publish(results, world.root)
     return results
 
 
-def _told_to(step: Shown, console: Console) -> Callable[[Event], None]:
-    """A line for each stage, with its reason, and the bar."""
+def _told_to(step: Shown, console: Console, world: World) -> Callable[[Event], None]:
+    """A line for each stage, with its reason, and the bar; after ingest a line for each site's files."""
 
     def told(event: Event) -> None:
         if event.kind != "begun":
             text = f"{event.step.stage.name:<9} {event.kind:<8} {event.step.reason}"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
+        if event.step.stage.name == ingest.STAGE.name and event.kind in ("done", "kept"):
+            for text in inside_lines(world):
+                console.print(text, markup=False, highlight=False, soft_wrap=True)
         step(event.index + (event.kind != "begun"), event.total, event.step.stage.name)
 
     return told

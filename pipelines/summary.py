@@ -12,11 +12,14 @@ from rich.table import Table
 
 from evaluation.rows import AT_ONE, FURTHER
 from pipelines.runner import Results
+from pipelines.site.inside import INSIDE
 from pipelines.site.page import PAGE as SITE_PAGE
 from pipelines.stages.report import ANSWERS, PAGE
+from pipelines.stages.world import World
 from pipelines.store import DiskFolder
 from privacy.message import Json
 
+FILES = ("files", "used_files", "quarantined_files", "unselected_files", "ignored_files", "patients_without_use")
 WEAK = "* not assessable: under 20 positive or negative examples, under 5 positive patients, or too much noise for them"
 
 ON_THE_PAGE = {measure.name for measure in FURTHER}
@@ -73,6 +76,24 @@ def publish(results: Results, root: Path) -> None:
             DiskFolder(root).write(name, (folder / name).read_bytes())
 
 
+def inside_lines(world: World) -> Iterator[str]:
+    """What each site found in its files, as it wrote it down for itself: in a simulation its folder is here."""
+    for site in (*world.engine.sites, *world.outside.sites):
+        path = world.root / "sites" / site / INSIDE
+        if not world.simulation:
+            yield f"{site}: what its files hold stands in {INSIDE} in its folder, at the hospital"
+        elif path.exists():
+            yield f"{site}: {path.read_text(encoding='utf-8').strip()}"
+
+
+def _files(folder: Path | None) -> dict[str, Json]:
+    """How many files of each site were used, quarantined, not selected and no images."""
+    if folder is None or not (folder / "sites.json").exists():
+        return {}
+    found = json.loads((folder / "sites.json").read_text())
+    return {site: {name: facts.get(name) for name in FILES} for site, facts in found.items()}
+
+
 def as_json(results: Results, root: Path) -> Mapping[str, Json]:
     """The same for a machine."""
     folder = results.artifacts.get("report")
@@ -83,6 +104,7 @@ def as_json(results: Results, root: Path) -> Mapping[str, Json]:
         "seconds": dict(results.seconds),
         "report": None if folder is None else str(root / PAGE),
         "answers": None if folder is None else json.loads((folder / ANSWERS).read_text()),
+        "files": _files(results.artifacts.get("ingest")),
         "scores": [] if folder is None else json.loads((folder / "scores.json").read_text()),
     }
 

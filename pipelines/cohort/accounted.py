@@ -126,7 +126,7 @@ def in_words(accounts: Sequence[Account], of: str = "files") -> str:
         f"{len(accounts)} {of}: {found['used']} used, {found['quarantined']} quarantined, {found['not_selected']} not "
         f"selected, {found['not_imaging']} not imaging."
     )
-    return f"{told}\n! {missing} patients without anything that was used." if missing else told
+    return f"{told}\n! Patients of whom nothing was used: {missing}." if missing else told
 
 
 def accounts_csv(accounts: Sequence[Account]) -> bytes:

@@ -38,7 +38,8 @@ from privacy.message import Json
 class Reading(NamedTuple):
     """What `read_cohort` found. names: pseudonym -> identifier of each patient; it never leaves the hospital.
     partition: how the source was dealt out, by pseudonym (`partition.written`); None where it was not. accounts: what
-    became of each file; it names patients, and never leaves the hospital either.
+    became of each file; it names patients, and never leaves the hospital either. told: evidence and percentiles of each
+    study that is used, as of `Study`; they stay, too.
     """
 
     cohort: Cohort
@@ -47,6 +48,7 @@ class Reading(NamedTuple):
     names: Mapping[str, str]
     partition: Mapping[str, Json] | None = None
     accounts: tuple[Account, ...] = ()
+    told: tuple[tuple[str, tuple[float, float, float] | None], ...] = ()
 
 
 def read_cohort(
@@ -83,8 +85,8 @@ def read_cohort(
         The cohort; the studies that were not used, with reasons; names; and counts: what became of the files (see
         `as_facts`), `unselected_series`, `studies`, `patients`, `images`, `positives`, `splits` (each with `patients`,
         `images`, `positives`), `rejected_by_reason`, `excluded` studies, `unmatched_exclusions`, `unmatched_tests`, and
-        `scanners` by vendor and field strength. With a part also `source_studies`, of which `studies` are here, and
-        unless `independent`, `dealing` (see `dealing_code`); rejections and exclusions are those of the whole source.
+        `scanners` by vendor and field strength. With a part (rejections are then the whole source's) also
+        `source_studies`, of which `studies` are here, and unless `independent`, `dealing` (see `dealing_code`).
 
     Raises:
         ValueError: settings are wrong (a folder is missing, nothing matches, ...); all problems at once.
@@ -117,8 +119,9 @@ def read_cohort(
         **of_source,
         **_counts(cohort),
     }
+    told = tuple(study.told for study in taken)
     partition = None if part is None else written(part, done, positive, names)
-    return Reading(_scaled(cohort, images, scale), rejected, facts, _named(taken, names), partition, accounts)
+    return Reading(_scaled(cohort, images, scale), rejected, facts, _named(taken, names), partition, accounts, told)
 
 
 def _named(taken: Sequence[Taken], names: Mapping[str, str]) -> dict[str, str]:

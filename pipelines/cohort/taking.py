@@ -18,12 +18,15 @@ from pipelines.cohort.study import Rejected
 
 @dataclass(frozen=True)
 class Taken:
-    """What is remembered of an admitted study: all but its images."""
+    """What is remembered of an admitted study: all but its images. told: its evidence and its percentiles, as of
+    `Study`.
+    """
 
     patient: str
     labels: Sequence[int]
     position: Sequence[float]
     scanner: str
+    told: tuple[str, tuple[float, float, float] | None] = ("", None)
 
 
 def take(
@@ -46,7 +49,8 @@ def take(
         for name, spool in spools.items():
             spool.append(getattr(result.examples, name))
         position = result.examples.position.tolist()
-        taken.append(Taken(result.patient, tuple(result.labels), position, result.scanner))
+        told = (result.evidence, result.percentiles)
+        taken.append(Taken(result.patient, tuple(result.labels), position, result.scanner, told))
     return taken, rejected, {name: spool.tensor() for name, spool in spools.items()}
 
 

@@ -46,12 +46,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print("This hospital cannot join yet: mend the lines with !.")
         return int(Exit.SITE)
     if options.check:
+        _look_inside(place, console)
         console.print("This hospital can join.")
         return int(Exit.OK)
     from pipelines.remote.serve import become_client
 
     become_client(place, path)
     raise AssertionError("unreachable: the process is FLARE's now")
+
+
+def _look_inside(place: Place, console: Console) -> None:
+    """All headers and a few studies' pixels, read as a run of slices or pictures would; of a table there is nothing."""
+    from pipelines.cohort.picture import Pictures, PictureSource
+    from pipelines.cohort.prepare import Slices
+    from pipelines.remote.ward import hospital_of
+    from pipelines.site.files import files_of
+    from pipelines.site.inside import looked_into
+
+    files = files_of(hospital_of(place))
+    if files.source.kind == "table":
+        return
+    images = Pictures() if isinstance(files.source, PictureSource) else Slices(slices="all")
+    try:
+        said = looked_into(files, images, place.site.readers)
+    except ValueError as error:
+        said = f"! {error}"
+    console.print(f"inside, read as {images.kind} (a run may ask otherwise): {said}", markup=False, soft_wrap=True)
 
 
 def show(place: Place, findings: Sequence[tuple[str, bool, str]], console: Console) -> None:

@@ -15,10 +15,11 @@ from federation.participant import CHECKPOINTS, checkpoint
 from pipelines.cohort.accounted import unserved
 from pipelines.cohort.cohort import Cohort, Reading, read_cohort, training_moments
 from pipelines.cohort.examples import IMAGES
-from pipelines.cohort.features import Moments
+from pipelines.cohort.features import Moments, TableSource
 from pipelines.config import Split
 from pipelines.site.files import files_of, settings_of
 from pipelines.site.hospital import COHORT, SPLITS, Done, Hospital, keyed, read_cohort_file, write_cohort_file
+from pipelines.site.inside import described, remember_inside
 from pipelines.site.learn import TARGET
 from pipelines.site.limits import one_cohort
 from pipelines.site.quarantine import Quarantine, quarantined, remember, write_accounts
@@ -49,6 +50,10 @@ def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     rejected = (*read.rejected, *unserved(read.accounts))
     remember(hospital, rejected, read.names)
     write_accounts(hospital, read.accounts)
+    counts = {name: int(str(facts[name])) for name in ("patients", "studies", "images")}
+    of = "lines" if isinstance(files_of(hospital).source, TableSource) else "files"
+    line = described(counts, read.accounts, read.rejected, read.told, unit=cohort.unit, of=of)
+    remember_inside(hospital, line)
     code = write_cohort_file(hospital.root / "cohorts", cohort, hospital.key())
     folder = DiskFolder(hospital.cohort_folder(short(code)))
     folder.write(REJECTED, json.dumps([q._asdict() for q in quarantined(hospital, rejected)], indent=1).encode())

@@ -15,6 +15,7 @@ import torch
 import yaml
 from sums import check_sums
 
+import pipelines.predict
 from federation.task import Task
 from pipelines.exits import Exit
 from pipelines.predict import main as predict
@@ -107,7 +108,26 @@ def test_every_file_is_accounted_for_and_a_patient_without_a_score_is_named(site
     assert predict([model, str(pull), "--no-gland", "--out", str(tmp_path / "out")]) == Exit.OK
     said = " ".join(capsys.readouterr().err.split())
     assert f"{told['files']} files: {told['used_files']} used, {told['quarantined_files']} quarantined" in said
-    assert "patients without anything that was used" in said and missed not in said
+    assert "Patients of whom nothing was used" in said and missed not in said
+
+
+def test_a_pull_that_changes_under_way_sets_its_study_aside_and_the_rest_is_scored(site, tmp_path, monkeypatch):
+    images = tmp_path / "in"
+    shutil.copytree(phantom(site / "a") / "images", images)
+    kept = pipelines.predict.open_new
+
+    def opening(*arguments):
+        opened = kept(*arguments)
+        first, second = (next(images.rglob(f"{one.study.split('/')[0]}/*.dcm")) for one in opened.waiting[:2])
+        first.unlink()
+        second.write_bytes(second.read_bytes() + b"more")
+        return opened
+
+    monkeypatch.setattr(pipelines.predict, "open_new", opening)
+    model = str(site / "a" / "ready" / "local.safetensors")
+    assert predict([model, str(images), "--no-gland", "--out", str(tmp_path / "out")]) == Exit.OK
+    assert len(lines(tmp_path / "out" / "predictions.csv")) == 8
+    assert {line["reason"] for line in lines(tmp_path / "out" / "quarantine.csv")} >= {"vanished", "still_written"}
 
 
 def test_a_network_that_gives_no_number_scores_nobody_negative(site, tmp_path, monkeypatch):

@@ -26,7 +26,7 @@ from pipelines.cohort.study import Volume
 from pipelines.exits import Exit
 from pipelines.store import HIDDEN
 from pipelines.translate import main
-from pipelines.translated import dicom_writer
+from pipelines.translated import dicom_writer, job
 from pipelines.translated.translator_file import read_translator
 from privacy.keyed import pseudonym
 from translating import (
@@ -95,6 +95,21 @@ def test_readers_side_by_side_write_the_same_files(many, tmp_path):
     assert run(file, many, tmp_path / "one") == run(file, many, tmp_path / "two", "--readers", "3") == Exit.OK
     assert content(tmp_path / "one") == content(tmp_path / "two")
     assert table(tmp_path / "one") == table(tmp_path / "two")
+
+
+def test_a_study_that_changes_while_it_is_translated_is_set_aside(many, tmp_path, monkeypatch):
+    made, changed = job._made, []
+
+    def changing(candidate, *rest):
+        if not changed:
+            changed.append(path := next(iter(candidate.files)))
+            path.unlink()
+        made(candidate, *rest)
+
+    monkeypatch.setattr(job, "_made", changing)
+    assert run(translator(tmp_path, Identity()), many, tmp_path / "out") == Exit.OK
+    assert len(content(tmp_path / "out")) == 8
+    assert "vanished" in {line["reason"] for line in table(tmp_path / "out", "quarantine")}
 
 
 def test_nothing_that_could_be_translated_is_code_3(many, tmp_path):
