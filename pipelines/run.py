@@ -90,8 +90,6 @@ def main(
     options = line.parse_args(arguments)
     if options.only and (options.first or options.until):
         line.error("--only goes alone; --from and --until go together")
-    if options.headers and not options.check:
-        line.error("--headers goes with --check")
     os.umask(0o077)  # everything below the runs folder is for its owner alone
     console = console or Console(stderr=True)
     root: Path | None = None
@@ -160,7 +158,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--until", metavar="STAGE", help="stop after this stage")
     made.add_argument("--fresh", action="store_true", help="run again what is chosen, whatever is there")
     made.add_argument("--check", action="store_true", help="look at settings, files and methods; compute nothing")
-    made.add_argument("--headers", action="store_true", help="with --check: look inside the files, a line a site")
+    made.add_argument("--headers", action="store_true", help="as --check, and look inside the files: a line a site")
     made.add_argument("--explain", action="store_true", help="say what would run and why; run nothing")
     made.add_argument("--engine", choices=("in_process", "flare"), default="in_process", help="who carries questions")
     made.add_argument("--kit", metavar="FOLDER", help="with --engine flare: the startup kit of who submits the run")
@@ -219,7 +217,7 @@ def _run(
     root = Path(config.runs) / config.name
     with RunLock(root), safe_stop() if asked is None else nullcontext(asked) as stop:
         world = make_world(config, root, stop, engines=engines, fresh=options.fresh, command=_command(options))
-        if options.check:
+        if options.check or options.headers:
             return check(world, console, as_json=options.json, headers=options.headers)
         chosen = {"only": options.only, "first": options.first, "until": options.until, "fresh": options.fresh}
         steps = plan(stages_of(config), world, root, **chosen, command=_command(options))
