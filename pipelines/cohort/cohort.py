@@ -101,9 +101,8 @@ def read_cohort(
     waiting = [found for found in ordered if found.patient not in out]
     taken, refused, parts = take(waiting, _shape(images), readers, scratch, masks=bool(opened.classes))
     rejected = (*opened.rejected, *refused)
-    positive = _labels(taken)
     how: Mapping[str, Any] = {"seed": seed, "independent": independent, "key": key, "fold": fold}
-    done = divided(positive, part, fractions=fractions, test=held, **how)
+    done = divided(positive := _labels(taken), part, fractions=fractions, test=held, **how)
     said = None if part is None else asdict(part)
     cut = division_code(fractions, test=[*map(normalized, test)], part=said, **how)
     of_source = _of_source(part, done, len(taken), independent)
