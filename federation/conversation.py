@@ -17,6 +17,8 @@ from privacy.gate import Refused
 from privacy.message import Call, Message, from_bytes, sealed, to_bytes, unsealed
 
 Work: TypeAlias = Callable[[Memory], tuple[Message, Memory]]
+JUMP = 1000
+"""Rounds of a run in which a site may not have been asked, one after the other: a round further off is none of it."""
 
 
 class Answer(NamedTuple):
@@ -35,7 +37,8 @@ def once(folder: Folder, call: Call, site: str, work: Work) -> Answer:
 
     Raises:
         Malformed: the committed file is corrupt.
-        Refused: `stale_round`: a later round of this run was answered, so this one must not be trained again.
+        Refused: `stale_round`: a later round of this run was answered, so this one must not be trained again;
+        `malformed_round`: so far beyond the last one that was answered, that all rounds before it would be stale.
     """
     name = f"{call.request}-{call.round}"
     if folder.has(name):
@@ -44,6 +47,10 @@ def once(folder: Folder, call: Call, site: str, work: Work) -> Answer:
     trained = _trained(folder) if call.request in ("train", "finish") else []
     if any(round_ >= call.round for round_ in trained):
         raise Refused("stale_round")
+    if call.round > max(trained, default=0) + JUMP:
+        raise Refused("malformed_round") from ValueError(
+            f"round {call.round} is more than {JUMP} rounds after the last that was answered here"
+        )
     merged = call.merged.get(site, 0)
     before = remembered(folder, merged)
     message, memory = work(before)

@@ -4,19 +4,21 @@ asked.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 
-from federation.algorithm import Algorithm
+from federation.algorithm import Algorithm, Memory
 from federation.descent import Site, Work
 from federation.parameters import read
+from federation.participant import participate
 from federation.randomness import seeded
 from federation.task import Task
 from privacy.access import Access, Rows, Split, open_access
 from privacy.events import NOTHING, Event, composed
-from privacy.message import Call, Message, Params
+from privacy.message import Call, Json, Message, Params, as_mapping
 from privacy.protection import Protection
 
 
@@ -26,12 +28,24 @@ def initial_parameters(algorithm: Algorithm, task: Task, *, seed: int) -> Params
         return read(algorithm.network(task))
 
 
+class Forms(NamedTuple):
+    """What a site says by a method, on zeros: in its introduction, and in a round."""
+
+    introduction: Message
+    reply: Message
+
+
 def rehearse(algorithm: Algorithm, task: Task, work: Work, initial: Params) -> Message:
     """A reply of round 1 on zeros: names, shapes and types that every real reply must have.
 
     Raises:
         Whatever the algorithm raises: a mistake in it shows here, not at a hospital.
     """
+    return rehearse_forms(algorithm, task, work, initial).reply
+
+
+def rehearse_forms(algorithm: Algorithm, task: Task, work: Work, initial: Params) -> Forms:
+    """An introduction and a reply of round 1 on zeros. Raises: as `rehearse`."""
     door = open_access(_invented(task), batch=2, seed=0, balance=False)
     site = Site("rehearsal", task, replace(work, epochs=None, steps=1), door)
     with seeded(0):
@@ -40,7 +54,8 @@ def rehearse(algorithm: Algorithm, task: Task, work: Work, initial: Params) -> M
         call = Call("rehearsal", 1, "train", {})
         reply, _ = algorithm.train(site, algorithm.send(state, site.name, call), Message(), call)
         algorithm.merge(state, {site.name: reply})
-    return Message(reply.tensors, {"algorithm": dict(reply.facts)})
+    said = Message(introduction.tensors, {"algorithm": dict(introduction.facts)})
+    return Forms(said, Message(reply.tensors, {"algorithm": dict(reply.facts)}))
 
 
 class Rehearsed(NamedTuple):
@@ -73,6 +88,93 @@ def rehearse_events(algorithm: Algorithm, task: Task, work: Work, initial: Param
         site, validating = rehearsed()
         site.measure(algorithm.network(task), task.validation, "validation")
     return Rehearsed(*(composed(door.events) for door in (introducing, training, validating)))
+
+
+def rehearse_question(
+    algorithm: Algorithm,
+    task: Task,
+    work: Work,
+    protection: Protection,
+    name: str,
+    call: Call,
+    message: Message,
+    memory: Memory,
+) -> None:
+    """Whether a private site of this name can work on a question: on invented patients, of whom nothing is computed.
+
+    Raises:
+        Whatever the algorithm raises; privacy.roof.TooLong.
+    """
+    from privacy.private import open_private  # Opacus: seconds that plain training saves
+
+    site = Site(name, task, work, open_private(_invented(task), protection, counts=NOTHING, dry=True))
+    with seeded(0):
+        participate(algorithm, site, call, message, memory, _Nowhere())
+
+
+class _Nowhere:
+    """A folder that keeps nothing."""
+
+    def write(self, name: str, data: bytes) -> None:
+        pass
+
+    def read(self, name: str) -> bytes:
+        raise FileNotFoundError(name)
+
+    def has(self, name: str) -> bool:
+        return False
+
+    def names(self) -> Sequence[str]:
+        return ()
+
+    def remove(self, name: str) -> None:
+        pass
+
+
+def unlike(reply: Message, form: Message, received: Message, *, first: bool = True) -> list[str]:
+    """What of a reply is not as it was rehearsed; empty if all is.
+
+    Names, shapes and types of tensors and names and types of facts must be equal. A fact that is a list or a mapping
+    may differ in length where it tells of other sites: then it holds each name that was received once at most, and a
+    number for it. first: whether the first axis of a tensor must be equal too, which counts examples in some
+    introductions.
+
+    Args:
+        reply, form: with the method's own facts under `algorithm`. received: what the site got.
+    """
+    skip = 0 if first else 1
+    expected = {name: (tensor.shape[skip:], tensor.dtype) for name, tensor in form.tensors.items()}
+    found = {name: (tensor.shape[skip:], tensor.dtype) for name, tensor in reply.tensors.items()}
+    wrong = [f"tensor {name}" for name in sorted({*expected, *found}) if expected.get(name) != found.get(name)]
+    said, rehearsed = reply.facts.get("algorithm"), as_mapping(form.facts.get("algorithm"))
+    if not isinstance(said, dict):
+        return [*wrong, "facts of the method"]
+    names = frozenset(_texts(dict(received.facts)))
+    differ = (name for name in sorted({*said, *rehearsed}) if not _alike(said.get(name), rehearsed.get(name), names))
+    return wrong + [f"fact {name}" for name in differ]
+
+
+def _alike(said: Json, rehearsed: Json, names: frozenset[str]) -> bool:
+    if type(said) is not type(rehearsed):
+        return False
+    if isinstance(said, str):
+        return said in names
+    if isinstance(said, list) and isinstance(rehearsed, list):
+        same = len(said) == len(rehearsed) and all(_alike(a, b, names) for a, b in zip(said, rehearsed, strict=True))
+        return same or ({str(one) for one in said} <= names and len({str(one) for one in said}) == len(said))
+    if isinstance(said, dict):
+        return said.keys() <= names and all(isinstance(value, float) for value in said.values())
+    return True
+
+
+def _texts(value: Json) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from value
+        yield from (text for inner in value.values() for text in _texts(inner))
+    elif isinstance(value, list):
+        yield from (text for inner in value for text in _texts(inner))
 
 
 def _invented(task: Task) -> dict[Split, Rows]:

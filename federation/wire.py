@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from federation.engine import Worker
+from privacy.bounds import BYTES, HEADER
 from privacy.gate import Refused
 from privacy.message import Call, Json, Malformed, Message, as_mapping, from_bytes, to_bytes
 
@@ -19,6 +20,10 @@ def question(call: Call, message: Message) -> bytes:
 
 def asked(data: bytes) -> tuple[Call, Message]:
     """Read what `question` wrote. Raises: Malformed."""
+    if len(data) > BYTES + HEADER or int.from_bytes(data[:8], "little") > HEADER:
+        raise Malformed(
+            f"{len(data)} bytes are too many for a question, or {HEADER} too few for what stands before them"
+        )
     whole = from_bytes(data)
     said, facts = as_mapping(whole.facts.get("call")), whole.facts.get("facts")
     run, round_, request, merged = (said.get(key) for key in ("run", "round", "request", "merged"))

@@ -10,22 +10,29 @@ from privacy.message import Json, as_list
 
 
 class Answered(NamedTuple):
-    """What a hospital's policy lets it answer, and the methods that it trains by; None: all."""
+    """What a hospital's policy lets it answer, and the methods that it trains by; None: all. private: whether nothing
+    leaves it without a finite ε.
+    """
 
     requests: Collection[str]
     algorithms: Collection[str] | None
+    private: bool = False
 
 
 def said_by(config: Config) -> dict[str, Answered]:
     """What the run's own settings say of each hospital: all there is to say in a simulation."""
-    return {site: Answered(one.policy.requests, one.policy.algorithms) for site, one in config.sites.items()}
+    return {
+        site: Answered(one.policy.requests, one.policy.algorithms, one.policy.promises)
+        for site, one in config.sites.items()
+    }
 
 
 def heard(facts: Mapping[str, Json]) -> Answered:
     """What a hospital says of itself with its survey."""
     known = facts.get("algorithms")
     requests = [str(one) for one in as_list(facts.get("requests"))]
-    return Answered(requests, None if known is None else [str(one) for one in as_list(known)])
+    algorithms = None if known is None else [str(one) for one in as_list(known)]
+    return Answered(requests, algorithms, facts.get("private") is True)
 
 
 def unanswered(config: Config, said: Mapping[str, Answered], *, spare: Collection[str] = ()) -> list[str]:
@@ -39,6 +46,11 @@ def unanswered(config: Config, said: Mapping[str, Answered], *, spare: Collectio
         needed = ["survey", "ingest", "route", "holds"] if site in config.outside else asked
         if silent := [one for one in needed if one not in (*answered.requests, *spare)]:
             found.append(f"{site}: its policy does not answer {', '.join(silent)}")
+        if answered.private and (config.privacy == "none" or config.route is not None):
+            found.append(
+                f"{site}: its policy requires privacy (a budget, or require: privacy), and what this run asks has no "
+                "epsilon; say privacy: {epsilon: ...}, without route:"
+            )
         known = answered.algorithms
         if known is not None and (others := [m.name for m in config.train.methods.values() if m.name not in known]):
             found.append(f"{site}: its policy does not train by {', '.join(dict.fromkeys(others))}")

@@ -33,6 +33,7 @@ from pipelines.site_settings import SiteSettings as SiteSettings
 from pipelines.task_check import unfit_task
 from pipelines.task_settings import AnyTask, Classification
 from pipelines.variants import unfit_variants
+from privacy.policy import Policy
 from privacy.settings_error import SettingsError, problems_of
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
@@ -215,10 +216,10 @@ class Config:
 
             return unprotected(self)
         return [
-            f"sites.{name}.policy.budget: this hospital allows epsilon {site.policy.budget.epsilon}, and privacy: none "
-            "makes every release non-private; say privacy: {epsilon: ...}"
+            f"sites.{name}.policy.{_promised(site.policy)}, and privacy: none makes every release non-private; say "
+            "privacy: {epsilon: ...}"
             for name, site in self.sites.items()
-            if site.policy.budget is not None
+            if site.policy.promises
         ]
 
     @property
@@ -261,6 +262,13 @@ def alike(one: AnyAlgorithm, other: AnyAlgorithm, task: Task, work: Work) -> boo
     except (RuntimeError, ValueError):
         return False
     return verdict(replace(replies[0], facts={**replies[0].facts, "loss": None, "n": 0}), replies[1]) is None
+
+
+def _promised(policy: Policy) -> str:
+    """What a policy promises, as the key and what it comes to."""
+    if policy.budget is not None:
+        return f"budget: this hospital allows epsilon {policy.budget.epsilon}"
+    return "require: this hospital lets nothing leave without a finite epsilon"
 
 
 def chosen_device(device: Literal["cpu", "cuda", "auto"]) -> str:

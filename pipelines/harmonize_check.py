@@ -91,10 +91,10 @@ def _promises(config: Config, plan: Harmonize) -> list[str]:
                 "harmonize.synthesis: real shares training images as they are, in a simulation only; say pooling: "
                 "allowed, and policy: {pooling: true} at every site"
             )
-    limited = [name for name, site in config.sites.items() if site.policy.budget is not None]
+    limited = [name for name, site in config.sites.items() if site.policy.promises]
     if config.privacy == "none" and not limited:
         return problems
-    who = "privacy is asked for" if config.privacy != "none" else f"{', '.join(limited)} has a budget"
+    who = "privacy is asked for" if config.privacy != "none" else f"{', '.join(limited)} promises it to its patients"
     problems += [
         f"harmonize.translate.{space}: {translator.name} learns from several patients, which no epsilon covers, "
         f"and {who}; use one that looks at one patient at a time (z_score, percentile, nyul, histogram_match)"

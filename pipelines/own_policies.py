@@ -9,6 +9,7 @@ from pathlib import Path
 from pipelines.config import Config
 from pipelines.document import ConfigError, Problem, parsed, render
 from pipelines.door import validate
+from pipelines.site_settings import SiteSettings
 from privacy.policy import Policy
 
 POLICY = "policy.yaml"
@@ -44,3 +45,12 @@ def with_own_policies(config: Config) -> Config:
     except ValueError as error:
         said = f"under the hospitals' own policies ({POLICY}): {error}"
         raise ConfigError([Problem("sites", None, text) for text in said.split("; sites.")]) from error
+
+
+def played(config: Config, settings: SiteSettings) -> SiteSettings:
+    """A site's settings as it has them where this machine plays it: what the run calls a patient is its own word too,
+    unless a folder of its own says so.
+    """
+    if settings.home is not None or config.privacy == "none" or settings.policy.unit != Policy.unit:
+        return settings
+    return replace(settings, policy=replace(settings.policy, unit=config.privacy.unit))

@@ -30,7 +30,7 @@ from pipelines.door import validate
 from pipelines.exits import Exit, exit_code
 from pipelines.outside import run_outside
 from pipelines.outside_settings import Outside, is_outside
-from pipelines.own_policies import with_own_policies
+from pipelines.own_policies import played, with_own_policies
 from pipelines.progress import Shown, shown
 from pipelines.replies import on_disk
 from pipelines.runner import Event, Results, SelectionError, Stage, StageFailed, Step, execute, explain, explained, plan
@@ -303,7 +303,15 @@ def simulated(config: Config, root: Path, stop: Stop) -> Engines:
     sites, device = root / "sites", chosen_device(config.device)
     workers = {
         name: worker(
-            Hospital(name, sites / name, settings, _now, device=device, pause=stop.check, public=root.parent / PUBLIC)
+            Hospital(
+                name,
+                sites / name,
+                played(config, settings),
+                _now,
+                device=device,
+                pause=stop.check,
+                public=root.parent / PUBLIC,
+            )
         )
         for name, settings in config.sites.items()
     }

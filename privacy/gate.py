@@ -7,12 +7,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from privacy import ledger as book
-from privacy.events import DECLARATIONS, NON_PRIVATE, NOTHING, Declared, Event, composed, describe, known
+from privacy.events import (
+    DECLARATIONS,
+    NON_PRIVATE,
+    NOTHING,
+    Declared,
+    Event,
+    Gaussian,
+    Laplace,
+    NonPrivate,
+    composed,
+    describe,
+    known,
+    leaves,
+)
 from privacy.message import Call, Json
 from privacy.policy import Policy, declarations
 
 BUDGET = "budget"
 """The code of a hospital whose patients have been charged all that its policy allows."""
+PRIVACY = "policy_privacy"
+"""The code of a hospital that requires privacy, where something would leave without an event of finite ε."""
 
 
 class Refused(Exception):
@@ -92,11 +107,14 @@ def unaffordable(policy: Policy, before: Iterable[Mapping[str, Json]], events: S
     """The code by which a hospital refuses events beside those that stand in its ledger already, or None.
 
     `policy_public`: they tell something without noise that the hospital does not declare public. `budget`: a patient
-    would be charged more than the policy allows.
+    would be charged more than the policy allows. `policy_privacy`: the policy requires privacy, and what an event did
+    to patients is bounded by no finite ε.
     """
     told = set().union(*(declarations(event) for event in events))
     if any(not policy.declares(what) for what in told):
         return "policy_public"
+    if policy.require is not None and any(bare(event) for event in events):
+        return PRIVACY
     if policy.budget is None or not _costs(events):
         return None
     if any(composed([event]) == NON_PRIVATE for event in events):
@@ -105,6 +123,14 @@ def unaffordable(policy: Policy, before: Iterable[Mapping[str, Json]], events: S
 
     charged = cost([*book.spent(before), *events], policy.budget.delta)
     return None if charged.epsilon <= policy.budget.epsilon else BUDGET
+
+
+def bare(event: Event) -> bool:
+    """Whether there is no noise in it, or in one of its parts."""
+    return any(
+        isinstance(one, NonPrivate) or (isinstance(one, Gaussian | Laplace) and one.noise_multiplier == 0)
+        for one in leaves(event)
+    )
 
 
 def _costs(events: Sequence[Event]) -> bool:

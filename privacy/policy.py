@@ -5,8 +5,9 @@ asks.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from privacy.events import Declaration, Declared, Event, leaves
 from privacy.settings_error import SettingsError
@@ -30,6 +31,8 @@ REQUESTS = (
     "report",
     "holds",
 )
+UNIT = re.compile(r"(?=.{1,40}$)[A-Za-z]+( [A-Za-z]+)*")
+"""What a patient may be called."""
 COORDINATOR, SITES, OUTSIDE = "coordinator", "sites", "outside"
 """Who gets what a reply holds: the coordinator alone, or through it every other site as it is or in a mixture, or
 hospitals outside the federation."""
@@ -60,10 +63,12 @@ class Policy:
     not only merged with what they say (APPLE's cores); and `outside`, where its models are handed to hospitals that
     take no part in the federation (test-time routing). pooling: whether its images may leave, for the central baseline
     or as shared images (`synthesis: real`). max_bytes: the largest reply. budget: the most that a patient may be
-    charged; null = no limit, and no promise. public: facts that the hospital declares public and therefore outside any
-    guarantee; null = counts without a budget, nothing with one, because who promises something says himself what he
-    does not. max_failures: with a budget, how many failures may be told before nothing is any more, until a person has
-    looked: each can be one bit about a patient.
+    charged; null = no limit, and no promise. require: `privacy` = nothing that patients shaped leaves without an event
+    of finite ε, with a budget or without. public: facts that the hospital declares public and therefore outside any
+    guarantee; null = counts without a promise, nothing with one, because who promises something says himself what he
+    does not. max_failures: with a promise, how many failures may be told before nothing is any more, until a person has
+    looked: each can be one bit about a patient. unit: what a patient is called in the hospital's statement. delta: at
+    which it takes every ε, where there is no budget.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -76,6 +81,9 @@ class Policy:
     budget: Budget | None = None
     public: tuple[str, ...] | None = None
     max_failures: int = 20
+    require: Literal["privacy"] | None = None
+    unit: str = "patient"
+    delta: float = 1e-5
 
     def __post_init__(self) -> None:
         found = []
@@ -94,10 +102,20 @@ class Policy:
             found.append(f"policy.max_bytes must be at least 1, found {self.max_bytes}")
         if self.max_failures < 0:
             found.append(f"policy.max_failures must be at least 0, found {self.max_failures}")
-        if self.budget is not None and self.pooling:
-            found.append("policy.pooling: images leave without any guarantee, and a budget promises one; say false")
+        if self.promises and self.pooling:
+            said = "a budget promises one" if self.budget is not None else "require: privacy asks for one"
+            found.append(f"policy.pooling: images leave without any guarantee, and {said}; say false")
+        if not UNIT.fullmatch(self.unit):
+            found.append(f"policy.unit must be words of letters (at most 40 characters), found {self.unit[:60]!r}")
+        if not 0 < self.delta < 1:
+            found.append(f"policy.delta must be in (0, 1), found {self.delta}")
         if found:
             raise SettingsError(found)
+
+    @property
+    def promises(self) -> bool:
+        """Whether patients have a guarantee: a budget, or `require: privacy`."""
+        return self.budget is not None or self.require is not None
 
     def allows(self, request: str) -> bool:
         """Whether the site answers this request (`pool` only by the word `pooling`)."""
@@ -107,7 +125,7 @@ class Policy:
         """Whether such facts may leave without noise. That something failed always may: silence would say it too."""
         if what == "failure":
             return True
-        return self.budget is None if self.public is None else what in self.public
+        return not self.promises if self.public is None else what in self.public
 
 
 def declarations(event: Event) -> set[Declaration]:

@@ -15,6 +15,7 @@ from typing import Annotated, ClassVar, TypeAlias
 
 from pydantic import PlainSerializer, TypeAdapter
 
+from privacy.bounds import inert
 from privacy.meaning import NO_GUARANTEE, loss
 from privacy.message import Json
 
@@ -191,34 +192,40 @@ def markdown(statement: Statement) -> str:
 
 
 def _head(said: Statement) -> Iterator[str]:
-    unit, budget = said.unit, said.budget
-    yield from (f"# Privacy statement: {_cell(said.site)}", "", said.meaning, "")
+    unit, budget = inert(said.unit), said.budget
+    yield from (f"# Privacy statement: {inert(said.site)}", "", inert(said.meaning), "")
     yield from ("| | |", "| --- | --- |")
     yield f"| Unit | {unit} |"
-    yield f"| Neighbours | {said.adjacency} |"
+    yield f"| Neighbours | {inert(said.adjacency)} |"
     yield f"| ε, all that left | {loss(said.epsilon)} |"
     if said.noised != said.epsilon:
         yield f"| ε, what left with noise by itself | {loss(said.noised)} |"
     yield f"| δ | {said.delta:g} |"
-    yield f"| Accountant | {_cell(said.accountant)} |"
+    yield f"| Accountant | {inert(said.accountant)} |"
     if budget is None:
         yield "| Budget | none was set |"
     else:
         yield f"| Budget for each {unit} over the ledger's life | ε = {budget.epsilon:g} at δ = {budget.delta:g} |"
         yield f"| Spent, and remaining | {loss(budget.spent)}; {budget.remaining:g} |"
     torn = f", {said.torn} of them torn by a crash (what they stood for never left)" if said.torn else ""
-    yield f"| Ledger | {said.lines} lines{torn}; {said.first or '–'} to {said.last or '–'} |"
+    yield f"| Ledger | {said.lines} lines{torn}; {inert(said.first) or '–'} to {inert(said.last) or '–'} |"
     yield f"| Refused | {said.refused} times a code left instead of a reply |"
 
 
 def _mechanisms(said: Statement) -> Iterator[str]:
-    yield from ("", "## What was done, run by run", "", said.legend)
+    yield from ("", "## What was done, run by run", "", inert(said.legend))
     for run in said.runs:
-        yield from ("", f"### {_cell(run.run)}", "", *_run(run)) if run.rows else ()
-    if idle := [_cell(run.run) for run in said.runs if not run.rows]:
+        yield from ("", f"### {inert(run.run)}", "", *_run(run)) if run.rows else ()
+    if idle := [inert(run.run) for run in said.runs if not run.rows]:
         yield from ("", f"Runs without any noised release: {', '.join(idle)}.")
     if said.splits:
-        yield from ("", "## By split", "", f"What a {said.unit} of each split pays for what left with noise.", "")
+        yield from (
+            "",
+            "## By split",
+            "",
+            f"What a {inert(said.unit)} of each split pays for what left with noise.",
+            "",
+        )
         yield from _table(("division", "split", "ε"), [(s.cut, s.split, loss(s.epsilon)) for s in said.splits], 1)
     if said.released:
         yield from (
@@ -264,14 +271,14 @@ def _unbounded(said: Statement) -> Iterator[str]:
     yield from ("", "## Outside the guarantee", "")
     if said.stated:
         yield "By the hospital's declaration, because it holds no noise and is not counted in ε:"
-        yield from ("", *(f"* {s.text}: {s.times} × ({', '.join(s.requests)})." for s in said.stated), "")
-    yield from ("Always:", "", *(f"* {text}" for text in said.outside))
+        yield from ("", *(f"* {inert(s.text)}: {s.times} × ({inert(', '.join(s.requests))})." for s in said.stated), "")
+    yield from ("Always:", "", *(f"* {inert(text)}" for text in said.outside))
 
 
 def _rest(said: Statement) -> Iterator[str]:
     for paragraph in said.paragraphs:
-        yield from ("", f"## {paragraph.title}", "", paragraph.text)
-    yield from ("", "## Audit", "", "None was run." if said.audit is None else audited(said.audit))
+        yield from ("", f"## {inert(paragraph.title)}", "", inert(paragraph.text))
+    yield from ("", "## Audit", "", "None by this hospital." if said.audit is None else audited(said.audit))
 
 
 def audited(audit: Audit) -> str:
@@ -290,8 +297,4 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[str]], numbers: int) ->
     texts = len(names) - numbers
     yield f"| {' | '.join(names)} |"
     yield f"| {' | '.join('---' if place < texts else '---:' for place in range(len(names)))} |"
-    yield from (f"| {' | '.join(map(_cell, row))} |" for row in rows)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
+    yield from (f"| {' | '.join(map(inert, row))} |" for row in rows)

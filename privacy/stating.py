@@ -25,8 +25,8 @@ from privacy.events import (
     Pure,
     SelfComposed,
     UnknownEvent,
-    leaves,
 )
+from privacy.gate import bare
 from privacy.ledger import charged
 from privacy.meaning import downwards, upwards
 from privacy.message import Json
@@ -160,15 +160,7 @@ def _atoms(event: Event, times: int = 1) -> Iterator[tuple[Event, int]]:
             inner = atom.event if isinstance(atom, Part) else atom  # of a part within a part the outer one pays
             yield inner if isinstance(inner, NonPrivate | Declared) else Part(event.cut, event.split, inner), count
     elif not isinstance(event, Nothing):
-        yield NON_PRIVATE if _bare(event) else event, times
-
-
-def _bare(event: Event) -> bool:
-    """Whether there is no noise in it, or in one of its parts."""
-    return any(
-        isinstance(one, NonPrivate) or (isinstance(one, Gaussian | Laplace) and one.noise_multiplier == 0)
-        for one in leaves(event)
-    )
+        yield NON_PRIVATE if bare(event) else event, times
 
 
 def _tally(lines: Iterable[_Line]) -> _Tally:

@@ -69,6 +69,7 @@ def promises(policy: Policy) -> list[str]:
         f"answers go to: {', '.join(whom[one] for one in policy.recipients)}",
         f"methods: {'any' if policy.algorithms is None else ', '.join(policy.algorithms)}",
         f"one answer is at most {policy.max_bytes / 1e6:,.0f} MB",
+        *(["requires privacy: nothing that patients shaped leaves without a finite epsilon"] if policy.require else []),
         "budget of a patient: none; what is released without noise promises nothing"
         if budget is None
         else f"budget of a patient: epsilon {budget.epsilon:g}, delta {budget.delta:g}, over the life of the ledger",

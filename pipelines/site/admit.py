@@ -155,7 +155,7 @@ def _cohort_complaint(hospital: Hospital, cohort: str, facts: Mapping[str, Json]
     digest = digest_of(folder / COHORT)
     if digest is None:
         return "the cohort is gone"
-    if keyed(hospital.key(), digest) != facts["sha256"]:
+    if keyed(hospital.key(), digest) != facts.get("sha256"):
         return "the cohort is corrupt"
     for name in (REJECTED, SPLIT):
         try:

@@ -50,7 +50,7 @@ def attack_models(hospital: Hospital, call: Call, message: Message, memory: Mess
         reply["found"] = _members(hospital, start.task, module, facts)
     if facts.get("inversion") is not None:
         reply["inversion"] = invert(hospital, start, module, facts)
-    leaves = start.protection is None and hospital.policy.budget is None
+    leaves = start.protection is None and not hospital.policy.promises
     told = reply if leaves else dict.fromkeys(reply)
     return Done(Message({}, told), describe(NON_PRIVATE if leaves else NOTHING))
 

@@ -52,6 +52,7 @@ def survey_files(hospital: Hospital, call: Call, message: Message, memory: Messa
         "bytes": found["bytes"],
         "requests": [*policy.requests],
         "algorithms": None if policy.algorithms is None else [*policy.algorithms],
+        "private": policy.promises,
     }
     return Done(Message({}, facts), describe(hospital.counts))
 

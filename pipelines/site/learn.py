@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -19,12 +18,12 @@ from federation.descent import Site, Work
 from federation.models import AnyModel
 from federation.participant import Checkpoint, checkpoint, participate, prune
 from federation.randomness import derived, seeded
-from federation.rehearsal import Rehearsed, initial_parameters, rehearse_events
 from federation.task import Task
 from personalize import AnyAlgorithm
 from pipelines.cohort.cohort import Cohort
 from pipelines.cohort.targets import Target
 from pipelines.config import overridden
+from pipelines.site import rehearsed
 from pipelines.site.hospital import COHORT, Done, Hospital, read_cohort_file, rows_of
 from pipelines.site.limits import paid_for
 from pipelines.site.roofs import beyond
@@ -32,11 +31,10 @@ from pipelines.task_settings import MOST
 from privacy import ledger as book
 from privacy.access import Access, Rows, open_access
 from privacy.events import NON_PRIVATE, NOTHING, Event, composed, describe
-from privacy.gate import Refused, unaffordable
+from privacy.gate import PRIVACY, Refused, bare, unaffordable
 from privacy.message import Call, Json, Malformed, Message, Params
 from privacy.policy import COORDINATOR, OUTSIDE, SITES
 from privacy.protection import Protection
-from privacy.roof import TooLong
 
 ALGORITHM: TypeAdapter[AnyAlgorithm] = TypeAdapter(AnyAlgorithm)
 MODEL: TypeAdapter[AnyModel] = TypeAdapter(AnyModel)
@@ -100,7 +98,7 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
             raise ValueError("; ".join(found))
     except (KeyError, TypeError, ValueError) as error:
         raise Refused("malformed_opening") from error
-    if hospital.policy.budget is not None and tuple(_cohort(hospital, cohort).images.shape[1:]) != inputs:
+    if hospital.policy.promises and tuple(_cohort(hospital, cohort).images.shape[1:]) != inputs:
         raise Refused("malformed_opening")
     known = hospital.policy.algorithms
     if known is not None and algorithm.name not in known:
@@ -123,8 +121,7 @@ def introduce(hospital: Hospital, call: Call, message: Message, memory: Message)
     said = message.facts
     start = affordable(hospital, opening(hospital, said), call)
     site = _site(hospital, start, call)
-    with seeded(derived(start.seed, hospital.name, call.round, call.request)):
-        reply, kept = participate(start.algorithm, site, call, message, memory, hospital.models(call.run))
+    reply, kept = _participated(hospital, start, site, call, message, memory)
     said_something = bool(reply.tensors or reply.facts["algorithm"])
     event = describe(composed(site.access.events or ([NON_PRIVATE] if said_something else [])))
     facts = {**kept.facts, "opening": dict(said), RECIPIENT: start.recipient}
@@ -135,8 +132,7 @@ def train(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
     """One round of local work."""
     start = affordable(hospital, opened(hospital, call.run), call)
     site = _site(hospital, start, call)
-    with seeded(derived(start.seed, hospital.name, call.round, call.request)):
-        reply, kept = participate(start.algorithm, site, call, message, memory, hospital.models(call.run))
+    reply, kept = _participated(hospital, start, site, call, message, memory)
     # Nobody but the coordinator gets the last validation loss.
     recipient = COORDINATOR if call.request == "finish" else start.recipient
     kept = Message(kept.tensors, {**kept.facts, RECIPIENT: recipient})
@@ -221,17 +217,16 @@ def affordable(hospital: Hospital, start: Opening, call: Call) -> Opening:
             f"{start.algorithm.name} hands what this hospital says on to all other sites, and its policy does not let "
             "it: say recipients: [coordinator, sites] in the policy, or leave this method out"
         )
-    budget, events = hospital.policy.budget, list[Event]([NON_PRIVATE])
+    promises, events = hospital.policy.promises, list[Event]([NON_PRIVATE])
     if start.protection is not None:
-        cut = "" if budget is None else cut_of(_cohort(hospital, start.cohort))
-        try:
-            seen = _rehearsed(start.algorithm, start.task, start.work, replace(start.protection, cut=cut))
-        except TooLong as error:
-            raise Refused("malformed_opening") from error
+        cut = cut_of(_cohort(hospital, start.cohort)) if promises else ""
+        seen = rehearsed.events(start.algorithm, start.task, start.work, replace(start.protection, cut=cut))
+        if hospital.policy.require is not None and bare(seen.training):
+            raise Refused(PRIVACY)
         events = {"introduce": [seen.introduction], "finish": [seen.validation]}.get(
             call.request, [seen.training, *([seen.validation] if call.round > 1 else [])]
         )
-    if budget is None:
+    if not promises:
         return start
     events = [hospital.counts, *events]  # how many patients there are divides every sum
     code = unaffordable(hospital.policy, book.lines(hospital.ledger), events)
@@ -239,12 +234,20 @@ def affordable(hospital: Hospital, start: Opening, call: Call) -> Opening:
         return start
     if call.request == "finish" and start.protection is not None:
         return replace(start, protection=replace(start.protection, validation_noise=None))
-    raise Refused(code) from ValueError(f"what {call.request} would cost is more than the policy's budget leaves")
+    raise Refused(code) from ValueError(f"what {call.request} would tell is more than the policy allows")
 
 
-@lru_cache(maxsize=64)
-def _rehearsed(algorithm: AnyAlgorithm, task: Task, work: Work, protection: Protection) -> Rehearsed:
-    return rehearse_events(algorithm, task, work, initial_parameters(algorithm, task, seed=0), protection)
+def _participated(
+    hospital: Hospital, start: Opening, site: Site, call: Call, message: Message, memory: Message
+) -> tuple[Message, Message]:
+    """The reply and the memory. Raises: Refused: `malformed_message`, `unexpected_reply`: see `rehearsed`."""
+    how, protection = (start.algorithm, start.task, start.work), start.protection
+    if protection is not None and hospital.policy.promises:
+        rehearsed.workable(*how, protection, hospital.name, call, message, memory)
+    with seeded(derived(start.seed, hospital.name, call.round, call.request)):
+        reply, kept = participate(start.algorithm, site, call, message, memory, hospital.models(call.run))
+    rehearsed.as_rehearsed(*how, call, message, reply, private=protection is not None)
+    return reply, kept
 
 
 def shaped(start: Opening) -> Event:

@@ -1,4 +1,4 @@
-"""What a hospital with a budget does not do, whoever asks: each keeps a coordinator from learning without paying."""
+"""What a hospital that promises privacy does not do, whoever asks: each keeps others from learning without paying."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from pipelines.store import DiskFolder, digest
 from privacy import ledger as book
 from privacy.gate import Refused, paid
 from privacy.message import Json, Message
+from privacy.refusals import told
 
-TELLING = frozenset({"failed", "bad_source", "no_test_patients", "no_model"})
-"""Codes that patients can decide."""
 ASKED = "asked.json"
 COPIES = 2000
 """The most bootstrap copies that a hospital makes of its patients, whoever asks."""
@@ -27,14 +26,13 @@ def stop(hospital: Hospital) -> None:
         `max_failures`.
     """
     policy = hospital.policy
-    if policy.budget is None:
+    if not policy.promises:
         return
     if not hospital.ledger.exists():
         if any(hospital.root.glob("conversations/*/*/*")):
             raise Refused("lost_ledger") from FileNotFoundError(f"{hospital.ledger}: restore it from its backup")
         return
-    told = sum(line.get("refused") in TELLING for line in book.lines(hospital.ledger))
-    if told > policy.max_failures:
+    if told(book.lines(hospital.ledger)) > policy.max_failures:
         raise Refused("too_many_failures")
 
 
@@ -53,7 +51,7 @@ def paid_for(hospital: Hospital, memory: Message) -> None:
         Refused: `unpaid_memory`.
     """
     commit = memory.facts.get("commit")
-    if not memory.facts or (commit is None and hospital.policy.budget is None):
+    if not memory.facts or (commit is None and not hospital.policy.promises):
         return  # nothing is remembered; or by a version that gave commits no names, at a hospital that promises nothing
     if commit not in paid(book.lines(hospital.ledger)):
         raise Refused("unpaid_memory")
@@ -68,7 +66,7 @@ def one_cohort(hospital: Hospital, asked: Json) -> None:
     Raises:
         Refused: `another_cohort`: a person must consent, by removing `asked.json` beside the ledger.
     """
-    if hospital.policy.budget is None:
+    if not hospital.policy.promises:
         return
     folder = DiskFolder(hospital.vault)
     now = digest(asked)

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-from pydantic import TypeAdapter
 
 from evaluation.choice import Model, optimism
 from evaluation.drawing import Picture
@@ -21,7 +20,7 @@ from evaluation.patients import by_class, characteristics
 from evaluation.protocols import Evidence
 from evaluation.report import Command, Left, Quarantined, SitePage, SplitCount, Withdrawn, site_page
 from evaluation.rows import label_measures, score_rows
-from evaluation.statement_page import MechanismAudit, MembershipRow, site_statement
+from evaluation.statement_page import MembershipRow, site_statement
 from pipelines.cohort.cohort import Cohort
 from pipelines.cohort.targets import Target, targets
 from pipelines.site.adapted import EVERYBODY, adapted_lines, adapted_sheets, evidence, evidence_of, read_lines
@@ -37,25 +36,25 @@ from pipelines.site.outlines import outline_sheets
 from pipelines.site.score import scores_name
 from pipelines.site.segmenting import FLOOR, kind_of, measured, own_sums, read_kept
 from pipelines.site.sheets import image_sheets, map_sheets
-from pipelines.site.stated import left, own_statement
+from pipelines.site.stated import delta_of, left, own_statement
 from pipelines.site.table import features_of
 from pipelines.site.usable import noised as noised_at
 from pipelines.site.usable import usable
 from pipelines.site.withdrawn import knew, known_outside
 from pipelines.store import DiskFolder
 from privacy import ledger as book
+from privacy.bounds import plain
 from privacy.events import describe
 from privacy.message import Call, Json, Message, as_list, as_mapping, from_bytes
 from privacy.statement import markdown, to_json
 
 PAGE, STATEMENT = "report.html", "statement.md"
-DELTA = 1e-5  # at which costs are told where nobody names one
 
 
 def report(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
     """Write the page; say what left and in how many messages and bytes, by request and by run (not yet this one).
 
-    Facts: `title`, `run`, `date`, `cohort`, `reference`, `copies`, `excluded`, `unmatched_exclusions`, and `methods`,
+    Facts: `title`, `cohort`, `reference`, `copies`, `excluded`, `unmatched_exclusions`, and `methods`,
     each with `label`, `train_run`, `checkpoint` and `best`. Where the methods outline: `structures`, their names;
     `target`, which masks they are; `window`, as in `evaluate`. Of a hospital outside the federation: `lines`, each with
     `label` and `run`; `names` of the classes; and `field`, as in `RunPage`. Returns also the names of earlier runs that
@@ -64,14 +63,11 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     facts = message.facts
     here = _here(hospital, facts)
     lines = [line for line in book.lines(hospital.ledger) if not line.get("torn")]
-    delta = float(str(facts.get("delta", DELTA)))
-    said = own_statement(
-        hospital, lines, delta=delta, unit=str(facts.get("unit", "patient")), audit=_audit(facts.get("audit"))
-    )
+    said = own_statement(hospital, lines)
     stated, known = to_json(said), knew(hospital)
     page = replace(
-        _page(hospital, here, facts),
-        left=tuple(left(hospital, lines, delta=delta)),
+        _page(hospital, here, facts, call.run.partition("/")[0]),
+        left=tuple(left(hospital, lines, delta=delta_of(hospital))),
         withdrawn=Withdrawn(_count(facts, "excluded"), _count(facts, "unmatched_exclusions"), known),
         statement=site_statement(stated),
     )
@@ -111,8 +107,8 @@ def _here(hospital: Hospital, facts: Mapping[str, Json]) -> Here:
     return Here(whole, EVERYBODY, (), read_lines(hospital, facts), outside)
 
 
-def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json]) -> SitePage:
-    """All but what the ledger says."""
+def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json], run: str) -> SitePage:
+    """All but what the ledger says. run: as the call names it, within bounds."""
     cohort, methods, learnt, name = here.cohort, here.methods, learnt_of(facts), str(facts["cohort"])
     of_lines = evidence(hospital, here.lines, int(str(facts["copies"])))
     variants = [as_mapping(one) for one in as_list(facts.get("variants", []))]
@@ -124,10 +120,10 @@ def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json]) -> SitePage
     positive = (cohort.labels == 1).numpy()
     notes = noted(hospital, methods)
     return SitePage(
-        title=str(facts["title"]),
+        title=_titled(hospital, facts),
         site=hospital.name,
-        run=str(facts["run"]),
-        date=str(facts["date"]),
+        run=run,
+        date=hospital.now(),
         simulation=hospital.simulation,
         reference=str(facts["reference"] or ""),
         splits=tuple(split_counts(cohort, here.splits)),
@@ -163,6 +159,12 @@ def _beyond(page: SitePage, here: Here, facts: Mapping[str, Json]) -> str:
     return outside_page(page, Beyond(went, str(facts["field"]), outlines))
 
 
+def _titled(hospital: Hospital, facts: Mapping[str, Json]) -> str:
+    """The run's title, marked as the coordinator's where that is somebody else."""
+    title = plain(str(facts["title"]))
+    return title if hospital.simulation else f"{title} (title given by the coordinator)"
+
+
 def _sheets(
     hospital: Hospital, cohort: Cohort, methods: Sequence[Mapping[str, Json]], facts: Mapping[str, Json]
 ) -> tuple[Picture, ...]:
@@ -189,10 +191,6 @@ def _plain(entry: Left) -> dict[str, Json]:
     """What left in answer to one request, for the coordinator's page."""
     names = ("request", "content", "messages", "bytes", "epsilon")
     return {name: getattr(entry, name) for name in names}
-
-
-def _audit(said: Json) -> MechanismAudit | None:
-    return TypeAdapter(MechanismAudit).validate_python(said) if isinstance(said, dict) else None
 
 
 def _attacks(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> Iterator[MembershipRow]:

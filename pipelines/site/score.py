@@ -31,7 +31,7 @@ from privacy.access import Rows, Split
 from privacy.events import NON_PRIVATE, Event, Part, composed, describe
 from privacy.gate import Refused
 from privacy.mechanisms import vote_histogram
-from privacy.message import Call, Json, Message, as_list, as_mapping, to_bytes
+from privacy.message import Call, Json, Message, Params, as_list, as_mapping, to_bytes
 
 VARIANT: TypeAdapter[Variant] = TypeAdapter(Variant)
 
@@ -51,9 +51,9 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
         one noised histogram (`evaluation.noised`), or sums of overlaps (`evaluation.overlap`); and the model's round.
 
     Raises:
-        Refused: `no_test_patients`; `malformed_calibration`: it is unknown, does not fit the network, or the run is
-        private, whose histograms would tell of training patients without noise; `unprotected_scores`: the run is
-        private, and overlaps have no noise yet; `malformed_window`.
+        Refused: `no_test_patients`; `malformed_model`: it is that of another network; `malformed_calibration`: it is
+            unknown, does not fit the network, or the run is private, whose histograms would tell of training patients
+            without noise; `unprotected_scores`: the run is private, and overlaps have no noise yet; `malformed_window`.
     """
     facts = message.facts
     said = facts.get("opening")
@@ -63,7 +63,7 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
         else opened(hospital, str(facts["train_run"]))
     )
     round_, params = (None, message.tensors) if message.tensors else own_model(hospital, facts)
-    module = loaded(start.algorithm.network(start.task), params).to(hospital.device)
+    module = _loaded(start, params).to(hospital.device)
     variant = _variant(facts, start, module)
     cohort = read_cohort_file(hospital.cohort_folder(str(facts["cohort"])) / COHORT)
     splits = rows_of(cohort, hospital.device, start.target)
@@ -82,6 +82,14 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
         visiting = Message(params, {"opening": {**as_mapping(said), "cohort": facts["cohort"]}})
         DiskFolder(hospital.root / "scores").write(central_name(facts), to_bytes(visiting))
     return Done(Message(tensors, {"round": round_, **facts_out}), describe(event))
+
+
+def _loaded(start: Opening, params: Params) -> nn.Module:
+    """A model in the network of its opening. Raises: Refused: `malformed_model`: it is that of another network."""
+    try:
+        return loaded(start.algorithm.network(start.task), params)
+    except (RuntimeError, ValueError) as error:
+        raise Refused("malformed_model") from error
 
 
 Told: TypeAlias = tuple[Mapping[str, Tensor], dict[str, Json], Event]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from evaluation.report import Left
-from evaluation.statement_page import NO_GUARANTEE, MechanismAudit
+from evaluation.statement_page import NO_GUARANTEE
 from federation.conversation import newest
 from pipelines.cohort.phantom import PhantomSource
 from pipelines.site.hospital import Hospital
@@ -22,7 +22,7 @@ from privacy.meaning import loss
 from privacy.message import Json, Malformed, as_mapping
 from privacy.policy import OUTSIDE as BEYOND
 from privacy.policy import SITES
-from privacy.statement import Audit, Details, Statement
+from privacy.statement import Details, Statement
 from privacy.stating import statement
 
 Lines = Sequence[Mapping[str, Json]]
@@ -41,11 +41,18 @@ FORGOTTEN = (
 )
 
 
-def own_statement(
-    hospital: Hospital, lines: Lines, *, delta: float, unit: str, audit: MechanismAudit | None
-) -> Statement:
-    """The statement over the life of the hospital's ledger. delta: where there is no budget. unit: a patient's name."""
-    budget = hospital.policy.budget
+def delta_of(hospital: Hospital) -> float:
+    """The δ at which the hospital takes every ε: its budget's, or its policy's."""
+    policy = hospital.policy
+    return policy.delta if policy.budget is None else policy.budget.delta
+
+
+def own_statement(hospital: Hospital, lines: Lines) -> Statement:
+    """The statement over the life of the hospital's ledger, in its own words: nothing in it is a coordinator's.
+
+    Audits of the mechanism are made elsewhere, and stand on the page of who made them.
+    """
+    budget, unit = hospital.policy.budget, hospital.policy.unit
     settings = hospital.settings
     learnt = _remembered(hospital, [line for line in lines if line.get("request") == "synthesize"])
     runs = {str(line.get("run")) for line in lines}
@@ -53,12 +60,11 @@ def own_statement(
     return statement(
         lines,
         site=hospital.name,
-        delta=delta if budget is None else budget.delta,
+        delta=delta_of(hospital),
         budget=None if budget is None else (budget.epsilon, budget.delta),
         details={run: _details(hospital, run, learnt.get(run, {})) for run in runs},
         contents=contents(hospital, lines),
         pretraining="; ".join(sorted(set(filter(None, map(_pretraining, learnt.values()))))) or "none",
-        audit=None if audit is None else Audit(**vars(audit)),
         unit=f"simulated {unit}" if nobody else unit,
     )
 

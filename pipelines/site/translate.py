@@ -98,7 +98,7 @@ def translate(hospital: Hospital, call: Call, message: Message, memory: Message)
     facts = message.facts
     cohort = cohort_in(hospital, facts)
     asked = _asked(hospital, message, inputs_of(cohort))
-    quiet = asked.private or hospital.policy.budget is not None
+    quiet = asked.private or hospital.policy.promises
     if asked.translator.learns and quiet:
         raise Refused("unprotected_translation")
     if asked.is_target and asked.translator.learns:  # its images are what the others' shall look like

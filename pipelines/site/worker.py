@@ -18,7 +18,9 @@ from federation.engine import Worker
 from pipelines.site import admit, attack, files, imitate, learn, page, route, score, translate
 from pipelines.site.hospital import Done, Hospital
 from pipelines.site.limits import paid_for, stop
+from pipelines.site.questions import check_question
 from pipelines.stopping import Stopped
+from privacy.bounds import check, plain
 from privacy.chain import Damaged
 from privacy.events import NOTHING, Declared, describe
 from privacy.gate import Refused, book_refusal, release
@@ -49,6 +51,8 @@ ONCE: Mapping[str, Handler] = {
 }
 """Work: done once per (run, round, request), committed before anything leaves."""
 
+LONGEST = 1000
+"""Characters of a reason in the log."""
 REPEATABLE = ("moments", "ingest", "sample", "translate", "export", "pool", "evaluate", "audit", "route")
 """Work that trains nothing: a committed answer that is damaged may be made again, and comes out the same."""
 
@@ -57,8 +61,9 @@ def worker(hospital: Hospital) -> Worker:
     """The function that an engine calls for this hospital."""
 
     def answer(call: Call, message: Message) -> Message:
-        place: Place = {"call": call, "ledger": hospital.ledger, "recipient": COORDINATOR, "now": hospital.now()}
         policy = hospital.policy
+        _heard(hospital, call, message)
+        place: Place = {"call": call, "ledger": hospital.ledger, "recipient": COORDINATOR, "now": hospital.now()}
         done = Work(b"", describe(NOTHING))
         if policy.allows(call.request):  # what the policy forbids is not even worked on; the gate refuses it
             done = _tried(hospital, call, message, place)
@@ -80,6 +85,22 @@ def worker(hospital: Hospital) -> Worker:
         return from_bytes(done.reply)
 
     return answer
+
+
+def _heard(hospital: Hospital, call: Call, message: Message) -> None:
+    """Whether a question is one, before anything is done: what is refused here leaves no line in the ledger.
+
+    Raises:
+        Refused: see `privacy.bounds.check` and `check_question`.
+    """
+    try:
+        check(call, message)
+        if hospital.policy.allows(call.request):
+            check_question(call.request, message)
+    except Refused as refused:
+        with suppress(OSError):
+            _log(hospital, f"a question was refused with code {refused.code}: {cause(refused)}")
+        raise
 
 
 class Work(NamedTuple):
@@ -119,7 +140,7 @@ def _tried(hospital: Hospital, call: Call, message: Message, place: Place) -> Wo
         code = error.code if isinstance(error, Refused) else "disk" if isinstance(error, OSError) else "failed"
         if code == "lost_ledger":  # a line would begin a new one
             raise Refused(code) from error
-        told = f"refused with code {code}: {error.__cause__ or ''}" if isinstance(error, Refused) else trace(error)
+        told = f"refused with code {code}: {cause(error)}" if isinstance(error, Refused) else trace(error)
         with suppress(OSError, Damaged):  # the code must still leave, and the coordinator must still stop
             _log(hospital, f"{call.run} round {call.round} {call.request}: {told}")
             book_refusal(code, describe(Declared("failure")), **place)
@@ -148,6 +169,11 @@ def _work(hospital: Hospital, call: Call, message: Message) -> Work:
     recipient = str(facts.get(learn.RECIPIENT, COORDINATOR))
     memories = (Message({}, facts), Message({}, answer.before.facts))
     return Work(answer.reply, facts["event"], answer.again, str(facts.get("commit", "")), recipient, memories)
+
+
+def cause(error: BaseException) -> str:
+    """Why, on one line of bounded length: it may quote what was asked."""
+    return plain(str(error.__cause__ or ""))[:LONGEST]
 
 
 def trace(error: BaseException) -> str:

@@ -9,8 +9,6 @@ from typing import Any
 
 from pipelines.door import to_plain
 from pipelines.harmonize_settings import RAW
-from pipelines.privacy_settings import PatientLevel
-from pipelines.site.page import DELTA
 from pipelines.stages.evaluate import window_of
 from pipelines.stages.score import SCORES
 from pipelines.stages.spaces import homes, homes_of
@@ -21,7 +19,7 @@ from privacy.message import Json, Message, as_mapping
 
 
 def ask_sites(
-    world: World, inputs: Mapping[str, Path], trained: list[Any], audit: Json, version: int
+    world: World, inputs: Mapping[str, Path], trained: list[Any], version: int
 ) -> dict[str, Mapping[str, Json]]:
     """Every hospital's own page; what each one says of itself, by site."""
     config = world.config
@@ -54,7 +52,7 @@ def ask_sites(
         ]
 
     facts: dict[str, Json] = {
-        **_common(world, audit),
+        **_common(world),
         "reference": config.evaluate.reference,
         "spaces": list(config.harmonize.translate) if config.harmonize else [],
         "imitated": _target(inputs),
@@ -62,37 +60,30 @@ def ask_sites(
     own: dict[str, dict[str, Json]] = {
         site: {"methods": methods(site), "variants": variants(site)} for site in world.engine.sites
     }
-    asked = {
-        site: Message({}, {**facts, **own[site], **_of_ingest(cohorts[site]), "date": world.now()})
-        for site in world.engine.sites
-    }
+    asked = {site: Message({}, {**facts, **own[site], **_of_ingest(cohorts[site])}) for site in world.engine.sites}
     used: dict[str, Json] = {site: {"cohort": cohorts[site]["cohort"], **own[site]} for site in sorted(own)}
     known = {**facts, "sites": used, "version": version}
     replies = world.ask_all(world.run(f"report-{short(digest(known))}"), "report", asked)
     return {site: reply.facts for site, reply in replies.items()}
 
 
-def ask_outside(world: World, inputs: Mapping[str, Path], audit: Json, version: int) -> dict[str, Mapping[str, Json]]:
+def ask_outside(world: World, inputs: Mapping[str, Path], version: int) -> dict[str, Mapping[str, Json]]:
     """The same of hospitals outside the federation, of their own lines."""
     if "route" not in inputs:
         return {}
-    own = {site: {**_common(world, audit), **asked} for site, asked in questions(world, inputs["route"]).items()}
+    own = {site: {**_common(world), **asked} for site, asked in questions(world, inputs["route"]).items()}
     known: Json = {"sites": dict(own), "version": version}
     run_ = world.run(f"report-{short(digest(known))}")
-    messages = {site: Message({}, {**facts, "date": world.now()}) for site, facts in own.items()}
+    messages = {site: Message({}, facts) for site, facts in own.items()}
     return {site: reply.facts for site, reply in sorted(world.beyond().ask_all(run_, "report", messages).items())}
 
 
-def _common(world: World, audit: Json) -> dict[str, Json]:
+def _common(world: World) -> dict[str, Json]:
     """What every hospital's page needs to know."""
     config = world.config
     return {
-        "title": config.title or config.name,
-        "run": config.name,
+        "title": " ".join((config.title or config.name).split()),
         "copies": config.evaluate.copies,
-        "delta": config.privacy.delta if isinstance(config.privacy, PatientLevel) else DELTA,
-        "unit": config.privacy.unit if isinstance(config.privacy, PatientLevel) else "patient",
-        "audit": audit,
         **_learnt(world),
     }
 

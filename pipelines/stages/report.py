@@ -55,7 +55,7 @@ from pipelines.store import read_manifest
 from privacy.message import Json, as_list, as_mapping
 from privacy.statement import from_json, markdown
 
-VERSION = 10
+VERSION = 11
 PAGE, ANSWERS = "report.html", "answers.json"
 
 
@@ -71,8 +71,8 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     trained = [json.loads((inputs["train"] / f"{label}.json").read_text()) for label in config.train.methods]
     tables = read_tables(inputs["evaluate"], copies=config.evaluate.copies, seed=config.seed)
     audits = json.loads((inputs["audit"] / "audits.json").read_text())
-    said = ask_sites(world, inputs, trained, audits["mechanism"], VERSION)
-    strange, everybody = ask_outside(world, inputs, audits["mechanism"], VERSION), dict(sorted(said.items()))
+    said = ask_sites(world, inputs, trained, VERSION)
+    strange, everybody = ask_outside(world, inputs, VERSION), dict(sorted(said.items()))
     everybody |= strange
     (out / "sites.json").write_text(json.dumps({site: facts["page"] for site, facts in everybody.items()}))
     reference = config.evaluate.reference if config.evaluate.reference in tables else None

@@ -23,8 +23,8 @@ from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.models.unet import UNet
 from federation.parameters import loaded
-from federation.participant import CHECKPOINTS, checkpoint
-from federation.rehearsal import initial_parameters, rehearse
+from federation.participant import CHECKPOINTS, checkpoint, participate
+from federation.rehearsal import initial_parameters, rehearse, rehearse_forms, unlike
 from federation.rounds import Outcome, QuorumLost, Schedule, restored, sampled, verdict
 from federation.task import Task
 from personalize.apple import Apple
@@ -33,7 +33,7 @@ from personalize.fedper import FedPer
 from personalize.heurfedamp import HeurFedAMP
 from privacy.access import Rows
 from privacy.gate import Refused
-from privacy.message import Call, Malformed, Message, from_bytes, to_bytes
+from privacy.message import Call, Malformed, Message, as_mapping, from_bytes, to_bytes
 
 ADAM = Work(optimizer="adam", lr=0.02, batch=5)
 SGD = Work(optimizer="sgd", lr=0.05, batch=5)
@@ -165,6 +165,28 @@ def test_a_lost_reply_leaves_site_and_coordinator_in_step(algorithm, work, groun
     assert rig.equal(one.state.tensors, two.state.tensors)
     assert same(models(lossy), models(absent))
     assert [m[:2] for m in one.missing] == [(2, "b"), (3, "b"), (4, "a")]
+
+
+@pytest.mark.parametrize(("algorithm", "work", "ground"), METHODS)
+def test_every_reply_looks_as_it_was_rehearsed(algorithm, work, ground, monkeypatch):
+    """By this law a hospital's gate knows each method's replies, and refuses any other."""
+    forms = rehearse_forms(algorithm, ground.task, work, initial_parameters(algorithm, ground.task, seed=1))
+    seen = []
+
+    def looked_at(algorithm, site, call, message, memory, models):
+        reply, kept = participate(algorithm, site, call, message, memory, models)
+        form = {"introduce": forms.introduction, "train": forms.reply}.get(call.request, Message({}, {"algorithm": {}}))
+        received = Message({}, as_mapping(message.facts.get("algorithm")))
+        seen.append((call.request, unlike(reply, form, received, first=call.request != "introduce")))
+        odd = Message({**reply.tensors, "odd": torch.zeros(1)}, reply.facts)
+        more = Message(reply.tensors, {**reply.facts, "algorithm": {**reply.facts["algorithm"], "odd": 1.0}})
+        assert unlike(odd, form, received) and unlike(more, form, received)
+        return reply, kept
+
+    monkeypatch.setattr(rig, "participate", looked_at)
+    go(algorithm, work, hospitals(algorithm, work, ground), schedule=Schedule(rounds=3))
+    assert {request for request, _ in seen} == {"introduce", "train", "finish"}
+    assert [wrong for _, wrong in seen if wrong] == []
 
 
 @pytest.mark.parametrize(("algorithm", "work", "ground"), METHODS)

@@ -279,7 +279,7 @@ def test_a_statement_reads_what_each_conversation_remembers_once(tmp_path, monke
     site.ask("translate", site.translation(), shared())
     newest = stated.newest
     monkeypatch.setattr(stated, "newest", lambda folder: read.append(folder.root) or newest(folder))
-    own_statement(site.hospital, list(book.lines(site.hospital.ledger)), delta=1e-5, unit="patient", audit=None)
+    own_statement(site.hospital, list(book.lines(site.hospital.ledger)))
     assert len(read) == len(set(read)) == 2
 
 

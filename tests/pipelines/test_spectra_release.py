@@ -107,7 +107,7 @@ def test_pages_say_that_it_went_to_all_sites(site):
     site.under(OPEN).introduced("r/plain", algorithm={"name": "fedavg"})
     lines = [line for line in book.lines(site.hospital.ledger) if line["run"] in ("r/told", "r/plain")]
     assert contents(site.hospital, lines)["introduce"].endswith("handed on to all other sites (r/told)")
-    stated = own_statement(site.hospital, lines, delta=1e-5, unit="patient", audit=None)
+    stated = own_statement(site.hospital, lines)
     assert "handed on to all other sites" in str(stated)
 
 

@@ -334,3 +334,29 @@ def test_names_cannot_break_a_table():
     assert "### a \\| b # c" in text and "\n# c" not in text
     rows = [one for one in text.splitlines() if one.startswith("| train")]
     assert all(one.replace("\\|", "").count("|") in (6, 8) for one in rows)
+
+
+HOSTILE = "<script>alert(1)</script>\n# head [a](http://x) ![b](y) `c` **d** | e ~f~ _g_ \x1b[2J\u202e"
+
+
+def test_no_text_in_a_statement_acts_in_markdown_or_html():
+    """Whoever chose it, the hospital or a coordinator: every text of a statement, made hostile, stays text."""
+    plain = to_json(
+        stated([*rounds(), line("ingest", Declared("counts")), line("export", NON_PRIVATE)], budget=(9.0, DELTA))
+    )
+
+    def made(value):
+        if isinstance(value, dict):
+            return {name: made(one) for name, one in value.items()}
+        if isinstance(value, list):
+            return [made(one) for one in value]
+        return f"{value} {HOSTILE}" if isinstance(value, str) and value != "Infinity" else value
+
+    text, ours = markdown(from_json(made(plain))), markdown(from_json(plain))
+    assert text.count("alert(1)") > 20
+    assert "<" not in text and "\x1b" not in text and "\u202e" not in text and "://" not in text
+    for sign in ("[a]", "](", "`c`", "**d", " | e", "~f~", " _g_"):
+        assert sign not in text.replace(f"\\{sign[0]}", "")
+    starts = [one[:2] for one in text.splitlines()]
+    assert starts == [one[:2] for one in ours.splitlines()], "no line, heading or cell more than in our own words"
+    assert [one.count(" | ") for one in text.splitlines()] == [one.count(" | ") for one in ours.splitlines()]

@@ -1,0 +1,305 @@
+"""What a coordinator may say: bounded at the door, before anything is done, written or counted against a hospital."""
+
+from __future__ import annotations
+
+import ast
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from federation import wire
+from pipelines.cohort.phantom import PhantomSource
+from pipelines.cohort.prepare import Slices
+from pipelines.config import Split
+from pipelines.door import to_plain
+from pipelines.site.hospital import Hospital
+from pipelines.site.questions import QUESTIONS
+from pipelines.site.worker import worker
+from pipelines.site_settings import SiteSettings
+from privacy.bounds import FACTS, TEXT, check, plain, shown
+from privacy.gate import Refused
+from privacy.message import Call, Json, Message
+from privacy.policy import REQUESTS, Budget, Policy
+from privacy.refusals import DECIDED, UNDECIDED, may_tell
+
+ROOM = Path(__file__).parents[2]
+BUDGET = Policy(budget=Budget(epsilon=4.0), public=("counts",), max_failures=2)
+OPEN = BUDGET
+LEAST = 400
+"""The most that a refused question may leave in a hospital's log, in bytes."""
+PRIVATE = {"clip": 1.0, "sampling": 1.0, "views": 2, "noise": 8.0, "validation_noise": None}
+OPENING: dict[str, Json] = {
+    "label": "x",
+    "algorithm": {"name": "fedavg"},
+    "model": {"name": "mlp", "hidden": [2]},
+    "inputs": [1, 16, 16],
+    "classes": 2,
+    "work": {"optimizer": "sgd", "lr": 1.0, "steps": 1, "epochs": None, "augment": "none"},
+    "seed": 0,
+    "privacy": dict(PRIVATE),
+    "evaluation_noise": 50.0,
+}
+
+
+def made(folder: Path, policy: Policy = BUDGET) -> Hospital:
+    source = PhantomSource(scanner="P", patients=12, seed=1, slices=4)
+    return Hospital("a", folder / "a", SiteSettings(source=source, policy=policy), lambda: "2026-01-01T00:00:00Z")
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory) -> tuple[Hospital, str]:
+    """A hospital with a budget that has read its patients and trained a round."""
+    hospital = made(tmp_path_factory.mktemp("questions"))
+    said = {"images": to_plain(Slices(size=16, spacing_mm=4.0)), "split": to_plain(Split()), "seed": 0}
+    ask = worker(hospital)
+    facts = ask(Call("r/ingest", 0, "ingest", {}), Message({}, {**said, "independent": True})).facts
+    ask(Call("r/x", 0, "introduce", {}), Message({}, {**OPENING, "cohort": facts["cohort"]}))
+    ask(Call("r/x", 1, "train", {}), start())
+    return hospital, str(facts["cohort"])
+
+
+def patient(hospital: Hospital) -> Hospital:
+    """The same hospital, which never locks: what counts is seen by its codes."""
+    assert hospital.settings is not None
+    return replace(hospital, settings=replace(hospital.settings, policy=replace(OPEN, max_failures=10**6)))
+
+
+def start() -> Message:
+    from federation.models.mlp import Mlp
+    from federation.task import Task
+
+    network = Task(Mlp(hidden=(2,)), (1, 16, 16), 2).network().state_dict()
+    return Message({f"model/{name}": value for name, value in network.items()}, {"algorithm": {}, "best": None})
+
+
+def state(hospital: Hospital) -> dict[str, bytes]:
+    """All that a hospital holds, but its log."""
+    files = (path for path in hospital.root.rglob("*") if path.is_file() and path.suffix not in (".txt", ".lock"))
+    return {str(path.relative_to(hospital.root)): path.read_bytes() for path in files}
+
+
+def logged(hospital: Hospital) -> bytes:
+    path = hospital.root / "log.txt"
+    return path.read_bytes() if path.exists() else b""
+
+
+def code(hospital: Hospital, call: Call, message: Message) -> str | None:
+    """The code that leaves; the same in process and over a wire."""
+    try:
+        worker(hospital)(call, message)
+    except Refused as refused:
+        return refused.code
+    return None
+
+
+DEEP: Json = {}
+for _ in range(200):
+    DEEP = {"x": DEEP}
+
+ATTACKS = {
+    "a run's name of 30 MB": (Call("r/" + "x" * 30_000_000, 0, "survey", {}), Message()),
+    "a run's name that forges a line of the log": (Call("r/x\n2026-01-01 all is well", 0, "survey", {}), Message()),
+    "a run's name that moves a terminal": (Call("r/\x1b[2J", 0, "survey", {}), Message()),
+    "a run's name that is a path": (Call("../..", 0, "survey", {}), Message()),
+    "a round that makes all others stale": (Call("r/x", 10**18, "train", {}), Message()),
+    "a round far off": (Call("r/x", 5000, "train", {}), start()),
+    "a negative round": (Call("r/x", -1, "train", {}), Message()),
+    "an introduction in a later round": (Call("r/x", 7, "introduce", {}), Message()),
+    "no request": (Call("r/x", 0, "x" * 10_000_000, {}), Message()),
+    "a crowd in merged": (Call("r/x", 1, "train", {f"s{i}": 0 for i in range(20_000)}), Message()),
+    "a round in merged": (Call("r/x", 1, "train", {"a": 10**18}), Message()),
+    "20 MB of facts": (Call("r/s", 0, "survey", {}), Message({}, {"junk": "x" * 20_000_000})),
+    "a million facts": (Call("r/s", 0, "survey", {}), Message({}, {"junk": [0] * 1_000_000})),
+    "facts a thousand deep": (Call("r/s", 0, "survey", {}), Message({}, {"junk": DEEP})),
+    "a number without end": (Call("r/s", 0, "survey", {}), Message({}, {"junk": 10**400})),
+    "a fact that clears a screen": (Call("r/s", 0, "report", {}), Message({}, {"title": "\x1b[2J"})),
+    "half a character": (Call("r/s", 0, "report", {}), Message({}, {"title": "\ud800"})),
+    "a tensor with a line in its name": (Call("r/x", 2, "train", {}), Message({"a\nb": torch.zeros(1)})),
+    "many tensors": (Call("r/x", 2, "train", {}), Message({f"t{i}": torch.zeros(0) for i in range(100_001)})),
+    "tensors where none belong": (Call("r/s", 0, "survey", {}), Message({"x": torch.zeros(1)})),
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_question_beyond_bounds_is_refused_and_leaves_nothing_behind(started, name):
+    hospital, _ = started
+    call, message = ATTACKS[name]
+    before, log = state(hospital), len(logged(hospital))
+    found = code(hospital, call, message)
+    assert found is not None and (found.startswith("malformed_") or found == "unknown_request")
+    if name != "a round far off":  # it was compared with the run's memory, so it is in the ledger
+        assert state(hospital) == before
+    tail = logged(hospital)[log:]
+    assert len(tail) < LEAST and tail.count(b"\n") == 1 and tail.isascii() and b"\x1b" not in tail
+    if "half" not in name:
+        far = wire.answered(wire.answer(worker(hospital), wire.question(call, message)))
+        assert far in (found, "malformed"), "what is refused in process is refused over a wire"
+
+
+def test_a_header_beyond_bounds_is_not_read():
+    data = (2**27).to_bytes(8, "little") + b"{" * 100
+    assert wire.answered(wire.answer(lambda call, message: pytest.fail("asked"), data)) == "malformed"
+
+
+ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=40),
+    st.binary(max_size=8),
+    st.sampled_from(["x" * 2_000_000, "a\nb", "\x1b]0;x\x07", "../../x", "\u202e", 10**400, -(10**18)]),
+)
+JSON = st.recursive(
+    ODD, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(ODD, inner, max_size=4), max_leaves=8
+)
+RUNS = st.one_of(ODD, st.sampled_from(["r/x", "r/ingest", "r/new"]))
+REQUESTED = st.one_of(ODD, st.sampled_from(REQUESTS))
+ROUNDS = st.one_of(ODD, st.integers(0, 5))
+NAMES = st.sampled_from(sorted({key for one in QUESTIONS.values() for key in json.dumps(one.json_schema()).split('"')}))
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    run=RUNS,
+    round_=ROUNDS,
+    request_=REQUESTED,
+    merged=st.one_of(ODD, st.dictionaries(ODD, ODD, max_size=3)),
+    facts=st.one_of(ODD, st.dictionaries(st.one_of(ODD, NAMES), JSON, max_size=6)),
+    tensors=st.one_of(ODD, st.dictionaries(ODD, st.one_of(ODD, st.just(torch.zeros(2))), max_size=2)),
+)
+def test_bounds_hold_whatever_is_said(run, round_, request_, merged, facts, tensors):
+    """A question is within bounds, or it is refused by a code with a short reason: never another exception."""
+    call, message = Call(run, round_, request_, merged), Message(tensors, facts)
+    refused = refusal(call, message)
+    if refused is None:
+        assert call.request in REQUESTS and len(json.dumps(dict(message.facts))) < 12 * TEXT + 8 * FACTS
+    else:
+        said = str(refused.__cause__)
+        assert refused.code in UNDECIDED and len(said) < LEAST and said.isascii() and said.isprintable()
+
+
+def refusal(call: Call, message: Message) -> Refused | None:
+    try:
+        check(call, message)
+    except Refused as refused:
+        return refused
+    return None
+
+
+OTHER = st.one_of(
+    st.sampled_from(["r/x", "r/none", "x", "latest", "global", "begun", "", "a", None, True, 0, 1, 7, 2000, -1, 0.5]),
+    st.sampled_from([[], {}, ["a"], [["a"]], {"name": "fedavg"}, {"r/x": 1}, {"r/x": "begun"}, [{"label": "x"}]]),
+)
+MODEL: dict[str, Json] = {"train_run": "r/x", "checkpoint": "latest", "best": None}
+READ: dict[str, Json] = {"images": to_plain(Slices(size=16, spacing_mm=4.0)), "split": to_plain(Split()), "seed": 0}
+SHAPED: dict[str, Json] = {"scale": {"low": 0.0, "high": 3.0}, "seed": 0}
+WHOLE: dict[str, dict[str, Json]] = {
+    "survey": {},
+    "holds": {"sha256": "x", "page": "x", "runs": {"r/x": "begun"}},
+    "moments": READ,
+    "ingest": {**READ, "independent": True},
+    "introduce": OPENING,
+    "train": {"algorithm": {}, "best": None},
+    "finish": {"algorithm": {}, "best": None},
+    "export": MODEL,
+    "evaluate": {**MODEL, "label": "x", "copies": 3, "opening": {}, "central": True, "floor": True, "window": [1, 1]},
+    "audit": {**MODEL, "membership": True, "inversion": {}},
+    "pool": {},
+    "score": {**SHAPED, "score": {"release": "dp", "epsilon": 1.0}, "images": 8, "prior": "prostate", "copies": 1},
+    "synthesize": {**SHAPED, "synthesis": {"name": "private_evolution"}, "copies": 1},
+    "sample": {**SHAPED, "synthesis_run": "r/s", "sampling": {"name": "surrogate"}, "shared": 2},
+    "translate": {
+        **SHAPED,
+        **{"space": "s", "translator": {"name": "z_score"}, "veto": {}, "is_target": False, "scanner": "P"},
+    },
+    "route": {"experts": ["a"], "line": "x", "how": {"name": "average"}, "copies": 3, "seed": 0},
+    "report": {
+        **{"title": "t", "run": "r", "date": "d", "reference": None, "copies": 3, "methods": [{**MODEL, "label": "x"}]},
+        **{"excluded": 0, "unmatched_exclusions": 0, "spaces": ["s"], "lines": [{"label": "x", "run": "r/x"}]},
+        **{"names": ["a", "b"], "field": "", "structures": ["s"], "target": "gland", "window": None},
+    },
+}
+"""Facts of each request that a hospital would work on, and some that do not go together."""
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_no_malformed_request_counts_against_a_hospital_and_none_ends_in_an_exception(started, data):
+    """Facts that are almost right, of every request: nothing counts against a hospital but what patients decide."""
+    locked, cohort = started
+    hospital = patient(locked)
+    request = data.draw(st.sampled_from(REQUESTS))
+    whole = {"cohort": cohort, **WHOLE[request]}
+    for name in data.draw(st.lists(st.sampled_from(sorted(whole)), max_size=4, unique=True)):
+        if data.draw(st.booleans()):
+            del whole[name]
+        else:
+            whole[name] = data.draw(OTHER)
+    if request == "evaluate" and data.draw(st.booleans()):
+        whole["opening"] = {**OPENING, "cohort": cohort}
+    round_ = data.draw(st.integers(2, 3)) if request in ("train", "finish") else 0
+    tensors = data.draw(st.sampled_from([{}, {}, {"model/x": torch.zeros(2)}, {"images": torch.zeros(4, 1, 16, 16)}]))
+    run = data.draw(st.sampled_from(["r/x", "r/other", "r/third"]))
+    found = code(hospital, Call(run, round_, request, {}), Message(tensors, whole))
+    assert not may_tell(found), f"{request} with {whole} and {list(tensors)}"
+
+
+def test_malformed_requests_do_not_lock_a_hospital_and_failures_that_patients_decide_do(started, monkeypatch):
+    hospital, _ = started
+    for _ in range(5):
+        for request in REQUESTS:
+            code(hospital, Call("r/lock", int(request in ("train", "finish")), request, {}), Message({}, {"x": 1}))
+    assert code(hospital, Call("r/survey", 0, "survey", {}), Message()) is None
+    from pipelines.site import worker as way_in
+
+    def failing(*arguments, **options):
+        raise RuntimeError("a patient made it fail")
+
+    monkeypatch.setitem(way_in.FRESH, "survey", failing)
+    codes = [code(hospital, Call("r/survey", 0, "survey", {}), Message()) for _ in range(5)]
+    assert codes == ["failed"] * 3 + ["too_many_failures"] * 2
+
+
+def codes_raised() -> set[str]:
+    """Every text that stands as a code in our source: `Refused("...")`, and what functions return to be one."""
+    found = set()
+    for path in [p for room in ("privacy", "federation", "pipelines") for p in (ROOM / room).rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in (
+                "Refused",
+                "coded",
+            ):
+                found |= {
+                    one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)
+                }
+    return {one for one in found if one.replace("_", "").isalpha() and one.islower()}
+
+
+def test_every_code_is_either_a_patients_or_not_and_an_unknown_one_counts():
+    """Which of them depend on data is said for each, in one table; what is in none counts, to be safe."""
+    assert not DECIDED & set(UNDECIDED)
+    engine = {"gone", "late", "unknown_site", "working", "unknown_question"}
+    assert codes_raised() - engine - set(UNDECIDED) - DECIDED == set()
+    assert may_tell("a_code_of_tomorrow") and not may_tell(None) and all(map(may_tell, DECIDED))
+
+
+def test_what_others_wrote_is_shown_in_one_short_line():
+    assert shown("a\nb\x1b[2J\u202e") == r"'a\nb\x1b[2J\u202e'"
+    assert len(shown("x" * 10**6)) < 120 and shown({"a": 1}) == "a value of type dict"
+    assert plain("a\nb\x1b[2J\u202ec") == "a b [2J c"
+
+
+def test_a_reason_in_the_log_is_one_line_whoever_is_quoted_in_it(tmp_path):
+    hospital = made(tmp_path, replace(BUDGET, budget=None))
+    said = {**OPENING, "cohort": "x", "model": {"name": "mlp\n2026-01-01 forged"}}
+    assert code(hospital, Call("r/x", 0, "introduce", {}), Message({}, said)) == "malformed_message"
+    said["model"] = {"name": "mlp", **{f"wrong{i}": "x" for i in range(2000)}}
+    assert code(hospital, Call("r/x", 0, "introduce", {}), Message({}, said)) == "malformed_opening"
+    lines = logged(hospital).splitlines()
+    assert len(lines) == 2 and all(len(line) < 1200 for line in lines)

@@ -1,0 +1,208 @@
+"""`policy: {require: privacy}`: a hospital insists on patient-level privacy, and states no budget."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from federation.models.mlp import Mlp
+from federation.task import Task
+from pipelines.answered import Answered, heard, unanswered
+from pipelines.cohort.phantom import PhantomSource
+from pipelines.cohort.prepare import Slices
+from pipelines.config import Config, Split
+from pipelines.document import ConfigError
+from pipelines.door import read_yaml, to_plain, validate
+from pipelines.remote.preflight import promises
+from pipelines.site.hospital import Hospital
+from pipelines.site.worker import worker
+from pipelines.site_settings import SiteSettings
+from pipelines_settings import BASE
+from privacy import ledger as book
+from privacy.accounting import cost
+from privacy.events import (
+    NON_PRIVATE,
+    NOTHING,
+    Composed,
+    Declared,
+    Event,
+    Gaussian,
+    Laplace,
+    Part,
+    PoissonSampled,
+    SelfComposed,
+    describe,
+)
+from privacy.gate import Refused, release, unaffordable
+from privacy.message import Call, Json, Message
+from privacy.policy import Budget, Policy
+
+REQUIRES = Policy(require="privacy", public=("counts",))
+NOISED = PoissonSampled(0.1, Gaussian(2.0))
+BARE: list[Event] = [
+    NON_PRIVATE,
+    Gaussian(0.0),
+    Laplace(0.0),
+    PoissonSampled(0.5, Gaussian(0.0)),
+    Part("c", "train", NON_PRIVATE),
+    Part("c", "train", SelfComposed(Gaussian(0.0), 3)),
+    Composed((NOISED, Declared("counts"), NON_PRIVATE)),
+]
+COVERED: list[Event] = [NOTHING, Declared("counts"), NOISED, Part("c", "test", Laplace(1.0)), SelfComposed(NOISED, 9)]
+
+
+@pytest.mark.parametrize("event", BARE)
+def test_what_no_finite_epsilon_bounds_is_refused_with_a_budget_or_without(event, tmp_path):
+    with_budget = Policy(require="privacy", public=("counts",), budget=Budget(epsilon=10.0))
+    for policy in (REQUIRES, with_budget):
+        assert unaffordable(policy, [], [event]) == "policy_privacy"
+        assert unaffordable(policy, [], [NOISED, event]) == "policy_privacy"
+    ledger = tmp_path / "ledger.jsonl"
+    place = {"policy": REQUIRES, "ledger": ledger, "recipient": "coordinator", "now": "", "replay": False}
+    with pytest.raises(Refused, match="policy_privacy"):
+        release(b"x", describe(event), call=Call("r/x", 1, "train", {}), **place)
+    with pytest.raises(Refused, match="policy_privacy"):
+        release(b"x", {"kind": "of tomorrow"}, call=Call("r/x", 2, "train", {}), **place)
+    assert all(line["refused"] == "policy_privacy" and line["bytes"] == 0 for line in book.lines(ledger))
+    assert unaffordable(Policy(), [], [event]) is None
+
+
+@pytest.mark.parametrize("event", COVERED)
+def test_what_a_finite_epsilon_bounds_leaves(event):
+    assert unaffordable(REQUIRES, [], [event]) is None
+
+
+def test_who_requires_privacy_says_by_name_what_is_public():
+    assert not Policy(require="privacy").declares("counts") and REQUIRES.declares("counts")
+    with pytest.raises(ValueError, match="require: privacy asks for one"):
+        Policy(require="privacy", pooling=True)
+
+
+class Site:
+    """A hospital that requires privacy, and has read its patients."""
+
+    def __init__(self, folder: Path) -> None:
+        settings = SiteSettings(source=PhantomSource(scanner="P", patients=12, seed=1, slices=4), policy=REQUIRES)
+        self.hospital = Hospital("a", folder, settings, lambda: "2026-01-01T00:00:00Z")
+        said: dict[str, Json] = {"images": to_plain(Slices(size=16, spacing_mm=4.0)), "split": to_plain(Split())}
+        facts = self.ask("ingest", "r/ingest", facts={**said, "seed": 0, "independent": True}).facts
+        self.cohort = str(facts["cohort"])
+
+    def ask(self, request: str, run: str, round_: int = 0, *, facts: dict[str, Json], tensors=None) -> Message:
+        return worker(self.hospital)(Call(run, round_, request, {}), Message(tensors or {}, facts))
+
+    def opening(self, privacy: Json) -> dict[str, Json]:
+        return {
+            "label": "x",
+            "algorithm": {"name": "fedavg"},
+            "model": {"name": "mlp", "hidden": [2]},
+            "inputs": [1, 16, 16],
+            "classes": 2,
+            "work": {"optimizer": "sgd", "lr": 1.0, "steps": 1, "epochs": None, "augment": "none"},
+            "seed": 0,
+            "cohort": self.cohort,
+            "privacy": privacy,
+            "evaluation_noise": 5.0 if privacy else 0.0,
+        }
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Site:
+    return Site(tmp_path_factory.mktemp("requires") / "a")
+
+
+SCALE: dict[str, Json] = {"scale": {"low": 0.0, "high": 3.0}, "seed": 0, "copies": 1}
+EXACT: dict[str, Json] = {"score": {"release": "exact", "components": 5}, "prior": "prostate_adc", "images": 8}
+
+
+def test_training_synthesis_and_scores_without_noise_are_refused_before_a_patient_is_looked_at(site, monkeypatch):
+    from pipelines.site import imitate, learn
+
+    def looked(*arguments, **options):
+        raise AssertionError("a patient was looked at")
+
+    for module, name in ((learn, "door"), (imitate, "door_to"), (imitate, "scored")):
+        monkeypatch.setattr(module, name, looked)
+    asked = [
+        ("introduce", site.opening(None)),
+        ("introduce", site.opening({"clip": 1.0, "sampling": 0.5, "views": 2, "noise": 0.0})),
+        ("synthesize", {"cohort": site.cohort, **SCALE, "synthesis": {"name": "wgan_gp", "epsilon": None}}),
+        ("score", {"cohort": site.cohort, **SCALE, **EXACT}),
+    ]
+    for number, (request, facts) in enumerate(asked):
+        with pytest.raises(Refused) as caught:
+            site.ask(request, f"r/refused-{number}", facts=facts)
+        assert caught.value.code == "policy_privacy", request
+
+
+def test_a_private_run_passes_without_a_budget_and_all_of_it_has_an_epsilon(site):
+    how: Json = {"clip": 1.0, "sampling": 0.5, "views": 2, "noise": 4.0, "validation_noise": 4.0}
+    network = Task(Mlp(hidden=(2,)), (1, 16, 16), 2).network().state_dict()
+    start = {f"model/{name}": value for name, value in network.items()}
+    site.ask("introduce", "r/x", facts=site.opening(how))
+    site.ask("train", "r/x", 1, facts={"algorithm": {}, "best": None}, tensors=start)
+    worker(site.hospital)(Call("r/x", 2, "finish", {"a": 1}), Message(start, {"algorithm": {}, "best": None}))
+    chosen: dict[str, Json] = {"train_run": "r/x", "checkpoint": "latest", "best": None}
+    scored = site.ask("evaluate", "r/score", facts={**chosen, "label": "x", "cohort": site.cohort, "copies": 10})
+    assert scored.tensors and site.ask("export", "r/export", facts=chosen).tensors
+    told = site.ask("audit", "r/audit", facts={**chosen, "cohort": site.cohort})
+    assert told.facts == {"found": None}, "what an attack found stays here"
+    assert 0 < cost(book.spent(book.lines(site.hospital.ledger)), 1e-5).epsilon < 100
+
+
+def settings(**changes) -> dict:
+    plain = copy.deepcopy(BASE)
+    plain["sites"]["a"]["policy"] = {"require": "privacy", "public": ["counts"]}
+    return {**plain, **changes}
+
+
+def load(plain: dict) -> Config:
+    return validate(read_yaml(yaml.safe_dump(plain), environment={}), Config)
+
+
+def test_check_and_the_survey_say_it_before_anything_is_learnt(site):
+    with pytest.raises(ConfigError, match="without a finite epsilon"):
+        load(settings())
+    plain = copy.deepcopy(BASE)
+    config = load(plain)
+    said = heard(site.ask("survey", "r/survey", facts={}).facts)
+    assert said.private and not heard({"requests": ["survey"]}).private
+    (found,) = [text for text in unanswered(config, {"a": said}) if "require" in text]
+    assert "require: privacy" in found and "privacy: {epsilon: ...}" in found
+    assert unanswered(config, {"a": Answered(said.requests, None)}) == []
+    assert any("requires privacy" in text for text in promises(REQUIRES))
+
+
+def test_a_hospitals_statement_is_in_its_own_words(site):
+    """A coordinator that speaks of unit, δ, audits, dates and runs is not heard; its title is marked, and inert."""
+    assert site.hospital.settings is not None
+    policy = replace(REQUIRES, unit="eye", delta=1e-7)
+    real = replace(site.hospital, settings=replace(site.hospital.settings, policy=policy), simulation=False)
+    audit: Json = {"claimed": 1.0, "bound": 0.0, "canaries": 9, "steps": 9, "delta": 0.5, "confidence": 0.99}
+    said: dict[str, Json] = {
+        "unit": "cadaver<b>",
+        "delta": 0.9,
+        "audit": audit,
+        "date": "1999-01-01",
+        "run": "other-run",
+    }
+    page: dict[str, Json] = {"title": "<script>x</script>", "cohort": site.cohort, "reference": None, "copies": 3}
+    facts = {**said, **page, "methods": [], "spaces": []}
+    stated = worker(real)(Call("r/page", 0, "report", {}), Message({}, facts)).facts["statement"]
+    assert isinstance(stated, dict)
+    assert (stated["unit"], stated["delta"], stated["audit"]) == ("simulated eye", 1e-7, None)
+    text, markdown = ((real.root / name).read_text() for name in ("report.html", "statement.md"))
+    assert "<script>x" not in text and "title given by the coordinator" in text
+    for word in ("cadaver", "1999", "other-run", "0.9 ", "99 %"):
+        assert word not in markdown
+    assert "1999-01" not in text and "other-run" not in text
+
+
+@pytest.mark.parametrize("unit", ["", "a" * 41, "a|b", "<b>", "eye\n", " eye", "1"])
+def test_what_a_patient_is_called_is_a_word_or_two(unit):
+    with pytest.raises(ValueError, match=r"policy\.unit"):
+        Policy(unit=unit)
