@@ -74,7 +74,7 @@ class Scoring(Model):
     """A model that is scored at home, or a visiting one with its opening."""
 
     label: Named
-    cohort: Named
+    cohort: Line
     copies: Any
     opening: NotRequired[Settings]
     central: NotRequired[bool]
@@ -84,21 +84,21 @@ class Scoring(Model):
 class Attack(Model):
     """A model that its hospital attacks."""
 
-    cohort: Named
+    cohort: Line
     membership: NotRequired[bool]
 
 
 class Pool(TypedDict):
     """Images for the central baseline."""
 
-    cohort: Named
+    cohort: Line
     target: NotRequired[Target | None]
 
 
 class Score(TypedDict):
     """How hard images are to imitate."""
 
-    cohort: Named
+    cohort: Line
     score: Any
     prior: Any
     scale: Any
@@ -107,7 +107,7 @@ class Score(TypedDict):
 class Synthesis(TypedDict):
     """Images to be imitated."""
 
-    cohort: Named
+    cohort: Line
     synthesis: Any
     scale: Any
 
@@ -115,7 +115,7 @@ class Synthesis(TypedDict):
 class Sample(TypedDict):
     """Made-up images to be shared."""
 
-    cohort: Named
+    cohort: Line
     synthesis_run: Run
     sampling: Any
     scale: Any
@@ -124,7 +124,7 @@ class Sample(TypedDict):
 class Translation(TypedDict):
     """Images to be brought into a space."""
 
-    cohort: Named
+    cohort: Line
     space: Line
     translator: Any
     veto: Any
@@ -136,7 +136,7 @@ class Translation(TypedDict):
 class Routing(TypedDict):
     """Models that come to a hospital outside."""
 
-    cohort: NotRequired[Named]
+    cohort: NotRequired[Line]
     experts: NotRequired[list[Line]]
     line: NotRequired[Line]
 
@@ -144,7 +144,7 @@ class Routing(TypedDict):
 class Held(TypedDict):
     """What a hospital is asked whether it still has."""
 
-    cohort: NotRequired[Named]
+    cohort: NotRequired[Line]
     sha256: NotRequired[Line]
     page: NotRequired[Line]
     runs: NotRequired[dict[Run, Round | Literal["begun"] | None]]
@@ -154,7 +154,7 @@ class Method(Model):
     """A method on a page."""
 
     label: Named
-    cohort: NotRequired[Named]
+    cohort: NotRequired[Line]
     space: NotRequired[Named]
 
 
@@ -175,7 +175,7 @@ class Page(TypedDict):
     """What a hospital's page is of."""
 
     title: Line
-    cohort: Named
+    cohort: Line
     reference: Line | None
     copies: Annotated[int, Field(ge=0, le=2000)]
     methods: list[Method]

@@ -131,7 +131,7 @@ def test_a_hospital_sets_its_own_number_whatever_the_coordinator_asks(site):
 
 @pytest.mark.parametrize("policy", [OPEN, replace(OPEN, budget=Budget(epsilon=4.0), public=("counts",))])
 def test_under_differential_privacy_no_spectra_leave_even_if_a_coordinator_asks(site, policy):
-    run = f"r/private-{policy.budget is None}"
+    run = f"r/private-{policy.budget is None}".lower()
     assert site.under(policy).refused(run, privacy=PRIVATE)
 
 
