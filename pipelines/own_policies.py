@@ -47,10 +47,14 @@ def with_own_policies(config: Config) -> Config:
         raise ConfigError([Problem("sites", None, text) for text in said.split("; sites.")]) from error
 
 
-def played(config: Config, settings: SiteSettings) -> SiteSettings:
-    """A site's settings as it has them where this machine plays it: what the run calls a patient is its own word too,
-    unless a folder of its own says so.
+def played(config: Config) -> dict[str, SiteSettings]:
+    """Settings of the sites that this machine plays: what the run calls a patient is their own word too, unless a site
+    has a folder of its own, or another word.
     """
-    if settings.home is not None or config.privacy == "none" or settings.policy.unit != Policy.unit:
-        return settings
-    return replace(settings, policy=replace(settings.policy, unit=config.privacy.unit))
+    return {name: _spoken(config, site) for name, site in config.sites.items()}
+
+
+def _spoken(config: Config, site: SiteSettings) -> SiteSettings:
+    if site.home is not None or config.privacy == "none" or site.policy.unit != Policy.unit:
+        return site
+    return replace(site, policy=replace(site.policy, unit=config.privacy.unit))

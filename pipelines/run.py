@@ -303,17 +303,9 @@ def simulated(config: Config, root: Path, stop: Stop) -> Engines:
     sites, device = root / "sites", chosen_device(config.device)
     workers = {
         name: worker(
-            Hospital(
-                name,
-                sites / name,
-                played(config, settings),
-                _now,
-                device=device,
-                pause=stop.check,
-                public=root.parent / PUBLIC,
-            )
+            Hospital(name, sites / name, own, _now, device=device, pause=stop.check, public=root.parent / PUBLIC)
         )
-        for name, settings in config.sites.items()
+        for name, own in played(config).items()
     }
     workers = {name: on_disk(own, root / "federation") for name, own in workers.items()}
     inside = InProcess({name: own for name, own in workers.items() if name not in config.outside})
