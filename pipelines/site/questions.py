@@ -130,7 +130,7 @@ class Translation(TypedDict):
     veto: Any
     scale: Any
     is_target: Any
-    scanner: Line
+    scanner: Line | None
 
 
 class Routing(TypedDict):
@@ -155,7 +155,7 @@ class Method(Model):
 
     label: Named
     cohort: NotRequired[Line]
-    space: NotRequired[Named]
+    space: NotRequired[Line]
 
 
 class Variant(Method):
@@ -183,7 +183,7 @@ class Page(TypedDict):
     imitated: NotRequired[Line | None]
     excluded: NotRequired[Count]
     unmatched_exclusions: NotRequired[Count]
-    spaces: NotRequired[list[Named]]
+    spaces: NotRequired[list[Line]]
     target: NotRequired[Target | None]
     structures: NotRequired[list[Line]]
     lines: NotRequired[list[Outside]]
