@@ -212,7 +212,7 @@ def test_deidentification_sets_aside_what_changes_and_names_no_file(
         change(which)
         return found
 
-    monkeypatch.setattr("pipelines.deidentify.read_dataset", reading)
+    monkeypatch.setattr("pipelines.blanking.read_dataset", reading)
     outcome = one(path, tmp_path / "out", bytes(range(32)), Profile())
     assert (outcome.kind, "000" in outcome.detail) == (CHANGES[change], False)
     assert not (tmp_path / "out").exists()
