@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from evaluation.choice import Choice, choices, primary
 from evaluation.leaving import Departure, departures
-from evaluation.notices import Notice, run_notices, site_notices
+from evaluation.notices import Notice, collapse, run_notices, site_notices
 from evaluation.records import RunPage, SitePage
+from evaluation.rows import ScoreRow
 from evaluation.statement_page import SiteStatement
 from evaluation.wording import number
 
@@ -30,7 +31,7 @@ class Answers:
 
 def run_answers(page: RunPage) -> Answers:
     """Of a run, for the coordinator."""
-    chosen = choices(page.models, page.scores, page.reference, page.words)
+    chosen = _fit(choices(page.models, page.scores, page.reference, page.words), page.scores)
     validated = {site.site: s.patients for site in page.sites for s in site.splits if s.split == "validation"}
     lines = len({row.method for row in page.scores} & {model.method for model in page.models})
     sure = _sure(chosen, validated, page.optimism, lines, primary(page.scores))
@@ -41,12 +42,26 @@ def run_answers(page: RunPage) -> Answers:
 
 def site_answers(page: SitePage) -> Answers:
     """Of a run, for one hospital."""
-    chosen = choices(page.models, page.scores, page.reference, page.words)
+    chosen = _fit(choices(page.models, page.scores, page.reference, page.words), page.scores)
     validated = dict.fromkeys([page.site], sum(s.patients for s in page.splits if s.split == "validation"))
     lines = len({row.method for row in page.scores} & {model.method for model in page.models})
     sure = _sure(chosen, validated, page.optimism, lines, primary(page.scores))
     said = () if page.statement is None else (page.statement,)
     return Answers(chosen, sure, departures(page.left, said, page.words), _unit(said), site_notices(page))
+
+
+def _fit(chosen: tuple[Choice, ...], rows: Sequence[ScoreRow]) -> tuple[Choice, ...]:
+    """No model is recommended that does no better than guessing on test patients who are enough to judge by."""
+    return tuple(_refused(one, why) if (why := _guessing(one, rows)) else one for one in chosen)
+
+
+def _guessing(one: Choice, rows: Sequence[ScoreRow]) -> str:
+    return collapse(one.score, rows) if one.score is not None and one.score.assessable else ""
+
+
+def _refused(one: Choice, why: str) -> Choice:
+    said = f"No model can be recommended: {one.method}, chosen by {one.by}, does no better than guessing ({why})."
+    return replace(one, method="", file="", by="", said=(said,))
 
 
 def _sure(

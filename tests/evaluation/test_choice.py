@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation import choice, figures, notices, reliability
+from evaluation import answers, choice, figures, notices, reliability
 from evaluation.attacks import membership_verdict
 from evaluation.choice import Model
 from evaluation.grid import decided
@@ -128,3 +128,13 @@ def test_images_of_patients_that_left_are_said_in_the_first_words():
     assert one.sites == ("a",) and one.said[0].endswith("no patient's image, label or record.")
     assert "with their labels (for the central baseline)" in other.said[0] and "no patient's" not in other.said[0]
     assert of_patients([Left("a", "pool", 0, 0)]) == ((), (), ())
+
+
+def test_a_model_that_guesses_is_not_recommended(rows):
+    chosen = choice.choices([Model("a", "blind", 0.1, "f")], rows, "local", Words())
+    (one,) = answers._fit(chosen, rows)
+    assert (one.method, one.file, one.by) == ("", "", "") and "blind, chosen by validation, does no better" in one.said[
+        0
+    ]
+    fine = choice.choices([Model("a", "good", 0.1, "f")], rows, "local", Words())
+    assert answers._fit(fine, rows) == fine
