@@ -48,12 +48,15 @@ class Withdrawn:
 
 @dataclass(frozen=True)
 class SiteCounts:
-    """A site as the coordinator knows it. rejected: reason code -> studies."""
+    """A site as the coordinator knows it. rejected: reason code -> studies. released: how it counted its patients,
+    where it does so once for all runs, and does not tell what was rejected.
+    """
 
     site: str
     splits: tuple[SplitCount, ...]
     rejected: Mapping[str, int]
     withdrawn: Withdrawn = Withdrawn()
+    released: str = ""
 
 
 @dataclass(frozen=True)
@@ -170,8 +173,9 @@ class SitePage:
     """A hospital's own page. images: contact sheets, one for each split. maps: the same with class activation maps, one
     for each method, or where methods outline `structures`, their outlines. characteristics: of features. noted: what
     methods noted here while they learnt; warnings: what of it a person should know, in sentences. Neither has a place
-    on the coordinator's page. noised: whether the coordinator sees these scores through noise. models, optimism,
-    spaces: as in `RunPage`, of this hospital."""
+    on the coordinator's page. released: which counts others hear instead of the page's. noised: whether the coordinator
+    sees these scores through noise. models, optimism, spaces: as in `RunPage`, of this hospital.
+    """
 
     title: str
     site: str
@@ -187,6 +191,7 @@ class SitePage:
     pictures: tuple[Picture, ...] = ()
     words: Words = Words()
     withdrawn: Withdrawn = Withdrawn()
+    released: str = ""
     maps: tuple[Picture, ...] = ()
     characteristics: tuple[Characteristic, ...] = ()
     commands: tuple[Command, ...] = ()

@@ -149,6 +149,7 @@ class SiteStatement:
     adjacency: str
     epsilon: float
     noised: float
+    replaced: float
     delta: float
     accountant: str
     meaning: str

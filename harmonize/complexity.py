@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from harmonize.distances import frechet
 from harmonize.embedding import Basis, basis, project, tsne
 from privacy.access import Batch, Forward
+from privacy.policy import MOST_DELTA
 from privacy.settings_error import SettingsError
 
 BOUND = 1.0
@@ -69,7 +70,7 @@ class Score:
                 ("perplexity", self.perplexity, 1, 1000),
                 ("margin", self.margin, 0, 100),
                 ("epsilon", self.epsilon, 1e-3, 1e3),
-                ("delta", self.delta, 1e-15, 0.1),
+                ("delta", self.delta, 1e-15, MOST_DELTA),
             )
             if value is not None and not low <= value <= high
         ]

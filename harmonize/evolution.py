@@ -28,6 +28,7 @@ from harmonize.scale import Told, silent
 from privacy.access import Access
 from privacy.accounting import mu_of
 from privacy.message import Params
+from privacy.policy import MOST_DELTA
 from privacy.settings_error import SettingsError
 
 SLACK = 1e-9  # the root that `mu_of` finds may lie on the wrong side by its tolerance
@@ -74,7 +75,7 @@ class PrivateEvolution:
         """
         rules: tuple[tuple[str, float | None, float, float], ...] = (
             ("epsilon", self.epsilon, 1e-3, 1e3),
-            ("delta", self.delta, 1e-12, 0.1),
+            ("delta", self.delta, 1e-12, MOST_DELTA),
             ("candidates", self.candidates, 2, 10_000),
             ("rounds", self.rounds, 1, 100),
             ("threshold", self.threshold, 0.0, 10.0),

@@ -49,6 +49,7 @@ from privacy.access import Access, Rows, open_access
 from privacy.accounting import Cost, cost
 from privacy.events import Event, Gaussian, Part, PoissonSampled, SelfComposed
 from privacy.message import Params
+from privacy.policy import MOST_DELTA
 from privacy.settings_error import SettingsError
 
 SAMPLED = 256  # images that are drawn together
@@ -121,7 +122,7 @@ class WganGp:
         found += [
             f"{name} must be {rule}, found {value}"
             for name, value, rule, good in (
-                ("delta", self.delta, "above 0 and below 1", 0 < self.delta < 1),
+                ("delta", self.delta, f"in (0, {MOST_DELTA:g}]", 0 < self.delta <= MOST_DELTA),
                 ("sampling", self.sampling, "in [1e-6, 1]", 1e-6 <= self.sampling <= 1),
                 ("clip", self.clip, "in [1e-4, 1e4]", 1e-4 <= self.clip <= 1e4),
                 ("lr", self.lr, "in (0, 1]", 0 < self.lr <= 1),

@@ -5,7 +5,9 @@ and what it would cost in privacy is counted.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -21,10 +23,15 @@ from pipelines.privacy_settings import PatientLevel
 from pipelines.site.files import files_of
 from pipelines.site.hospital import Hospital
 from pipelines.site.inside import looked_into
+from pipelines.site.told import still_to_pay
 from pipelines.site_settings import Elsewhere
 from pipelines.stages.train import CENTRAL
 from pipelines.stages.world import World
 from privacy.message import Json, as_list, as_mapping, to_bytes
+from privacy.policy import Policy
+
+if TYPE_CHECKING:
+    from privacy.accounting import Cost
 
 WEAK = 20.0  # of all methods together
 
@@ -141,6 +148,7 @@ def _costs(world: World) -> dict[str, dict[str, Json]]:
     """For each site: what each method will cost its patients, all together, and what its budget says to that."""
     from pipelines.spending import after, at_cut, harmonizing, planned, planned_in_all, steps_of  # accountants: seconds
     from privacy.accounting import cost
+    from privacy.replacing import replaced_cost
 
     config, found = world.config, {}
     delta = config.privacy.delta if isinstance(config.privacy, PatientLevel) else 0.0
@@ -161,24 +169,19 @@ def _costs(world: World) -> dict[str, dict[str, Json]]:
         shared = harmonizing(config, site)
         if shared:
             price = cost(shared, delta)
-            methods.append(
-                {
-                    "method": "(harmonize)",
-                    "noise": None,
-                    "sampling": None,
-                    "steps": steps_of(shared),
-                    "epsilon": price.epsilon,
-                    "delta": price.delta,
-                    "accountant": price.accountant,
-                }
-            )
+            methods.append(_harmonizing_row(price, steps_of(shared)))
         whole = planned_in_all(config, site)
         hospital = Hospital(site, world.root / "sites" / site, settings, world.now)
         warnings: list[Json] = []
         if whole.epsilon > WEAK:
             warnings.append(f"ε = {whole.epsilon:.3g} in all hardly limits anything")
-        words = f"all methods together ε = {whole.epsilon:.3f} at δ = {whole.delta:g}"
+        other = planned_in_all(config, site, replaced_cost).epsilon
+        words = (
+            f"all methods together ε = {whole.epsilon:.3f} at δ = {whole.delta:g} for one patient added or taken away"
+        )
+        words += f", {other:.3f} for one replaced by another"
         facts: dict[str, Json] = {"methods": methods, "epsilon": whole.epsilon, "delta": whole.delta}
+        facts |= {"replaced": other if math.isfinite(other) else "Infinity"}
         if settings.policy.budget is not None:
             budget = settings.policy.budget
             cut = division_code(
@@ -190,6 +193,7 @@ def _costs(world: World) -> dict[str, dict[str, Json]]:
                 fold=config.split.place,
             )
             events = [at_cut(e, cut) for e in (*shared, *(e for plan in plans.values() for e in plan.events))]
+            events += still_to_pay(hospital)
             spent, then = after(hospital.ledger, budget.delta, events)
             enough = "within" if then <= budget.epsilon else "MORE than"
             if then > budget.epsilon:
@@ -200,8 +204,24 @@ def _costs(world: World) -> dict[str, dict[str, Json]]:
             )
             facts |= {"spent": spent, "after": then, "budget": budget.epsilon, "fits": then <= budget.epsilon}
         facts["warnings"] = warnings
-        found[site] = {**facts, "words": words + "; counts of patients are outside of it"}
+        found[site] = {**facts, "words": words + _counts(settings.policy)}
     return found
+
+
+def _harmonizing_row(price: Cost, steps: int) -> Json:
+    """What harmonization costs, as a row beside the methods."""
+    numbers: dict[str, Json] = {"epsilon": price.epsilon, "delta": price.delta, "accountant": price.accountant}
+    return {"method": "(harmonize)", "noise": None, "sampling": None, "steps": steps, **numbers}
+
+
+def _counts(policy: Policy) -> str:
+    """Whether the numbers of patients that leave are in the epsilon of the budget."""
+    noised = policy.budget is not None and not policy.declares("counts")
+    return (
+        "; counts of patients leave once, with noise, and are in it"
+        if noised
+        else ("; counts of patients are outside of it")
+    )
 
 
 def _rehearsed(world: World, label: str) -> dict[str, Json]:

@@ -45,7 +45,7 @@ from privacy.events import (
     describe,
 )
 from privacy.meaning import DECLARED, loss
-from privacy.message import Json
+from privacy.message import Json, as_mapping
 
 if TYPE_CHECKING:
     from privacy.accounting import Cost
@@ -189,19 +189,22 @@ def _summed(lines: Sequence[_Line], at: float, console: Console | None) -> dict[
         splits = by_split([event for _, event in charged], at)
     except UnknownEvent:
         unpriced = 1
+    replaced = whole.cost.epsilon if unpriced else _replaced([event for _, event in charged], at)
     groups = {name: _grouped(name, lines, charged, at) for name in ("run", "request")}
     if console is not None:
         for name, sums in groups.items():
             console.print(_table(f"By {name}", name, [*sums, *([whole] if name == "run" else [])]))
         for (cut, split), cost in splits.items():
             console.print(f"patients of {split} (division {cut}): ε = {loss(cost.epsilon)}", markup=False)
+        console.print(f"where one patient takes another's place: ε = {loss(replaced)} in all", markup=False)
         console.print(f"δ = {at:g}; accountant: {whole.cost.accountant}", markup=False, soft_wrap=True)
         if unread or unpriced:
             told = f"{unread} lines hold an event" if unread else "The ledger holds an event"
             console.print(f"{told} that no accountant here can read: counted as non-private.", markup=False)
     parted: list[Json] = [{"cut": c, "split": s, "epsilon": _number(cost.epsilon)} for (c, s), cost in splits.items()]
     listed: dict[str, Json] = {f"by_{name}": [_as_json(one) for one in sums] for name, sums in groups.items()}
-    return {"delta": at, "all": _as_json(whole), **listed, "by_split": parted, "unread": unread}
+    total = {**as_mapping(_as_json(whole)), "replaced": _number(replaced)}
+    return {"delta": at, "all": total, **listed, "by_split": parted, "unread": unread}
 
 
 def _grouped(name: str, lines: Iterable[_Line], charged: _Charged, at: float) -> list[Sum]:
@@ -231,6 +234,13 @@ def _priced(events: tuple[Event, ...], at: float) -> Cost:
         return cost(events, at)
     except UnknownEvent:
         return cost([NON_PRIVATE], at)
+
+
+def _replaced(events: Sequence[Event], at: float) -> float:
+    """What all of it costs where neighbours differ by one patient in another's place."""
+    from privacy.replacing import replaced_cost
+
+    return replaced_cost(events, at).epsilon
 
 
 def _table(title: str, name: str, sums: Sequence[Sum]) -> Table:

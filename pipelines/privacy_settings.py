@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
+from privacy.policy import delta_complaints
 from privacy.protection import Protection
 from privacy.settings_error import SettingsError
 
@@ -37,10 +38,10 @@ class PatientLevel:
         rules = (
             ("epsilon", self.epsilon, "in (0, 1000] or null", self.epsilon is None or 0 < self.epsilon <= 1000),
             ("noise", self.noise, "in (0, 1000] or null", self.noise is None or 0 < self.noise <= 1000),
-            ("delta", self.delta, "in (0, 0.1]", 0 < self.delta <= 0.1),
             ("unit", self.unit, "a word or two", self.unit.replace(" ", "").isalpha() and len(self.unit) <= 40),
         )
         found = [f"{name} must be {rule}, found {value}" for name, value, rule, good in rules if not good]
+        found += delta_complaints(self.delta)
         if (self.epsilon is None) == (self.noise is None):
             found.append(f"epsilon: give either epsilon or noise, found {self.epsilon} and {self.noise}")
         try:

@@ -8,7 +8,7 @@ may cost the whole epsilon.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -66,14 +66,13 @@ class Releases(NamedTuple):
     validated: bool
 
 
-def planned_in_all(config: Config, site: str) -> Cost:
-    """What all methods of a run, and harmonization, together cost a patient of a site."""
+def planned_in_all(config: Config, site: str, price: Callable[[Sequence[Event], float], Cost] = cost) -> Cost:
+    """What all methods of a run, and harmonization, together cost a patient of a site, by `cost` or `replaced_cost`."""
     privacy = config.privacy
     if not isinstance(privacy, PatientLevel):
         raise ValueError("privacy: none has no plan")
     plans = [planned(config, label, site) for label in config.train.methods]
-    events = [*harmonizing(config, site), *(event for plan in plans for event in plan.events)]
-    return cost(events, privacy.delta)
+    return price([*harmonizing(config, site), *(event for plan in plans for event in plan.events)], privacy.delta)
 
 
 def harmonizing(config: Config, site: str) -> tuple[Event, ...]:

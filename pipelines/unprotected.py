@@ -41,10 +41,11 @@ def unprotected(config: Config) -> list[str]:
                     "bound; say balance: false"
                 )
     for name, settings in config.sites.items():
-        if not settings.policy.declares("counts"):
+        if settings.policy.budget is None and not settings.policy.declares("counts"):
             problems.append(
-                f"sites.{name}.policy.public: how many patients there are must be declared public by the hospital, or "
-                "its answers have no guarantee; say public: [counts]"
+                f"sites.{name}.policy.public: how many patients there are must be declared public by a hospital "
+                "without a budget, or its answers have no guarantee; say public: [counts], or give it a budget, which "
+                "pays for counts with noise"
             )
         if settings.policy.budget is not None and settings.home is None and settings.source.kind != "phantom":
             problems.append(

@@ -44,7 +44,7 @@ GROWTH = 4.0
 TOLERANCE = 2e-4  # of the logarithm of a calibrated noise multiplier
 
 _Share: TypeAlias = tuple[str, str] | None  # the cut and the split whose patients pay; None: all patients
-_Tally: TypeAlias = Mapping[_Share, Spend]
+Tally: TypeAlias = Mapping[_Share, Spend]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def cost(events: Sequence[Event], delta: float) -> Cost:
         UnknownEvent: an event is of a kind, or in a place, that no accountant here can read.
         ValueError: delta is not between 0 and 1.
     """
-    return _dearest(_tallied(events), _checked(delta))
+    return _dearest(tallied(events), checked(delta))
 
 
 def by_split(events: Sequence[Event], delta: float) -> dict[tuple[str, str], Cost]:
@@ -72,8 +72,8 @@ def by_split(events: Sequence[Event], delta: float) -> dict[tuple[str, str], Cos
     Raises:
         UnknownEvent, ValueError: as `cost`.
     """
-    _checked(delta)
-    tally = _tallied(events)
+    checked(delta)
+    tally = tallied(events)
     return {
         mine: _dearest({s: spend for s, spend in tally.items() if s is None or s[0] != mine[0] or s == mine}, delta)
         for mine in sorted(share for share in tally if share is not None)
@@ -101,7 +101,7 @@ def group_cost(q: float, noise: float, steps: int, members: int, delta: float) -
         raise ValueError(f"must be whole numbers >= 0: {', '.join(wrong)}")
     at_once = SelfComposed(PoissonSampled(q, Gaussian(noise / max(members, 1))), steps)
     if members > 1 and 0 < q < 1 and noise > 0 and steps:
-        return _price({Step("gaussian", noise, q, members): steps}, _checked(delta))
+        return price({Step("gaussian", noise, q, members): steps}, checked(delta))
     return cost([at_once] if members else [], delta)
 
 
@@ -116,7 +116,7 @@ def mu_of(epsilon: float, delta: float) -> float:
     """
     if not (epsilon >= 0 and math.isfinite(epsilon)):
         raise ValueError(f"epsilon must be finite and >= 0, found {epsilon}")
-    return 1 / float(get_sigma_gaussian(epsilon, _checked(delta)))
+    return 1 / float(get_sigma_gaussian(epsilon, checked(delta)))
 
 
 def calibrated(planned: Callable[[float], Sequence[Event]], *, epsilon: float, delta: float) -> float:
@@ -157,13 +157,15 @@ def calibrated(planned: Callable[[float], Sequence[Event]], *, epsilon: float, d
     return noise
 
 
-def _checked(delta: float) -> float:
+def checked(delta: float) -> float:
+    """The delta. Raises: ValueError: it is not between 0 and 1."""
     if not 0 < delta < 1:
         raise ValueError(f"delta must be between 0 and 1, found {delta}")
     return delta
 
 
-def _tallied(events: Iterable[Event]) -> dict[_Share, dict[Step, float]]:
+def tallied(events: Iterable[Event]) -> dict[_Share, dict[Step, float]]:
+    """What the patients of each split pay, and under None what all pay. Raises: UnknownEvent."""
     tally: dict[_Share, dict[Step, float]] = defaultdict(lambda: defaultdict(float))
     for event in events:
         _tally(event, 1, None, tally)
@@ -201,7 +203,7 @@ def _sampled(event: PoissonSampled) -> Spend:
     Raises:
         UnknownEvent: it was neither Gaussian noise only, nor Laplace noise once.
     """
-    q, inner = event.probability, _tallied([event.event])
+    q, inner = event.probability, tallied([event.event])
     spend = {step: count for step, count in inner.pop(None, {}).items() if count}
     if not inner and (not spend or q in (0, 1) or ENDLESS in spend):
         return {step: count for step, count in spend.items() if q or step == ENDLESS}
@@ -215,19 +217,24 @@ def _sampled(event: PoissonSampled) -> Spend:
     )
 
 
-def _dearest(tally: _Tally, delta: float) -> Cost:
+def _dearest(tally: Tally, delta: float) -> Cost:
     """The largest cost over all ways to be in one split of every cut."""
     if any(spend.get(ENDLESS) for spend in tally.values()):
         return Cost(math.inf, delta, NO_GUARANTEE)
-    outside, cuts = tally.get(None, {}), defaultdict(list)
-    for share, spend in tally.items():
-        if share is not None:
-            cuts[share[0]].append(spend)
-    choices = [_undominated(spends) for spends in cuts.values()]
+    outside, choices = split_choices(tally)
     if math.prod(map(len, choices)) > COMBINATIONS:
         return Cost(by_curve(lambda: _worst_curve(outside, choices), delta), delta, OVER_SPLITS)
     combinations = itertools.product(*choices)
-    return max((_price(_sum(outside, *chosen), delta) for chosen in combinations), key=lambda c: c.epsilon)
+    return max((price(summed(outside, *chosen), delta) for chosen in combinations), key=lambda c: c.epsilon)
+
+
+def split_choices(tally: Tally) -> tuple[Spend, list[list[Spend]]]:
+    """What all patients pay, and of each cut what those of its splits pay, but for splits that pay less anyway."""
+    cuts = defaultdict(list)
+    for share, spend in tally.items():
+        if share is not None:
+            cuts[share[0]].append(spend)
+    return tally.get(None, {}), [_undominated(spends) for spends in cuts.values()]
 
 
 def _worst_curve(outside: Spend, choices: Sequence[Sequence[Spend]]) -> Curve:
@@ -245,7 +252,8 @@ def _undominated(spends: Sequence[Spend]) -> list[Spend]:
     return kept
 
 
-def _sum(*spends: Spend) -> Spend:
+def summed(*spends: Spend) -> Spend:
+    """All of them together."""
     whole: dict[Step, float] = defaultdict(float)
     for spend in spends:
         for step, count in spend.items():
@@ -253,7 +261,8 @@ def _sum(*spends: Spend) -> Spend:
     return whole
 
 
-def _price(spend: Spend, delta: float) -> Cost:
+def price(spend: Spend, delta: float) -> Cost:
+    """What they cost, and by which accountant."""
     done = {step: count for step, count in spend.items() if count}
     epsilon, accountant = priced(done, delta) if done else (0.0, NOTHING_SPENT)
     return Cost(epsilon, delta, accountant)

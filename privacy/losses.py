@@ -14,7 +14,7 @@ from importlib.metadata import version
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from dp_accounting import dp_event, get_epsilon_gaussian
+from dp_accounting import NeighboringRelation, dp_event, get_epsilon_gaussian
 from dp_accounting.pld import common
 from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.rdp import rdp_privacy_accountant as rdp
@@ -40,9 +40,10 @@ class Step(NamedTuple):
     """One mechanism. size: the noise multiplier, or the epsilon of a pure one; q: of the Poisson sample it works on.
 
     members: how many records one person has, each drawn and clipped for itself; more than one only for a Gaussian.
+    replaced: Gaussian noise where one patient takes another's place.
     """
 
-    kind: Literal["endless", "gaussian", "laplace", "pure"]
+    kind: Literal["endless", "gaussian", "replaced", "laplace", "pure"]
     size: float = 0.0
     q: float = 1.0
     members: int = 1
@@ -132,6 +133,13 @@ def _distribution(step: Step, grid: float) -> Any:
     """The privacy loss distribution of one mechanism, rounded upwards to multiples of `grid`."""
     if step.kind == "pure":
         return pld.from_privacy_parameters(common.DifferentialPrivacyParameters(step.size), grid)
+    if step.kind == "replaced":
+        return pld.from_gaussian_mechanism(
+            step.size,
+            value_discretization_interval=grid,
+            sampling_prob=step.q,
+            neighboring_relation=NeighboringRelation.REPLACE_ONE,
+        )
     if step.members > 1:
         drawn = np.arange(step.members + 1)
         weights = binom.pmf(drawn, step.members, step.q)
@@ -146,9 +154,11 @@ def _width(step: Step) -> float:
     """About how far apart the smallest and the largest privacy loss of one mechanism are, tails of 1e-22 left out."""
     if step.kind == "pure":
         return 2 * step.size
+    if step.kind == "replaced":
+        return 2 * _width(step._replace(kind="gaussian"))
     shift = step.members / step.size
     largest = shift * shift / 2 + 10 * shift if step.kind == "gaussian" else shift
-    return 2 * largest if step.q == 1 else _amplified(step, largest) - _log_missed(step)
+    return 2 * largest if step.q == 1 else amplified(step, largest) - _log_missed(step)
 
 
 def _log_missed(step: Step) -> float:
@@ -156,7 +166,7 @@ def _log_missed(step: Step) -> float:
     return step.members * math.log1p(-step.q)
 
 
-def _amplified(step: Step, epsilon: float) -> float:
+def amplified(step: Step, epsilon: float) -> float:
     """log(1 + q (exp(epsilon) - 1)): what is left of a pure epsilon after sampling (Li et al. 2012, theorem 1)."""
     missed = _log_missed(step)
     return float(np.logaddexp(missed, math.log(-math.expm1(missed)) + epsilon))
@@ -173,8 +183,10 @@ def _divergences(step: Step) -> Curve:
     its chord. No sample loses more than all the data would.
     """
     orders = np.asarray(ORDERS)
+    if step.kind == "replaced":  # dp-accounting has none for a sample
+        return np.full(len(orders), math.inf)
     if step.kind == "pure" or (step.kind == "laplace" and step.q < 1):
-        epsilon = step.size if step.kind == "pure" else _amplified(step, 1 / step.size)
+        epsilon = step.size if step.kind == "pure" else amplified(step, 1 / step.size)
         return np.minimum(epsilon, orders * epsilon**2 / 2)
     noise = (dp_event.GaussianDpEvent if step.kind == "gaussian" else dp_event.LaplaceDpEvent)(step.size / step.members)
     found = rdp.RdpAccountant(ORDERS).compose(noise).rdp

@@ -33,9 +33,34 @@ REQUESTS = (
 )
 UNIT = re.compile(r"(?=.{1,40}$)[A-Za-z]+( [A-Za-z]+)*")
 """What a patient may be called."""
+MOST_DELTA = 1e-3
+"""The largest delta that settings may name, whoever the patients are. With probability delta nothing is promised: a
+mechanism that publishes each record with this probability is (0, delta)-private, so that delta about 1/n protects
+nobody (Dwork and Roth 2014, section 2.3). Each hospital asks for less, by how many patients it has (`largest_delta`).
+"""
+FLOOR = 11
+"""Training patients below which a hospital with a budget trains nothing, unless its policy says otherwise: cells of 1
+to 10 people are what official health statistics suppress (CMS cell size suppression policy; EMA policy 0070 asks for a
+risk of at most 0.09 = 1/11)."""
 COORDINATOR, SITES, OUTSIDE = "coordinator", "sites", "outside"
 """Who gets what a reply holds: the coordinator alone, or through it every other site as it is or in a mixture, or
 hospitals outside the federation."""
+
+
+def delta_complaints(delta: float, name: str = "delta") -> list[str]:
+    """What is wrong with a delta that settings name."""
+    if 0 < delta <= MOST_DELTA:
+        return []
+    return [f"{name} must be in (0, {MOST_DELTA:g}], found {delta:g}; say well below 1 / patients, as 1e-5"]
+
+
+def largest_delta(patients: int) -> float:
+    """The largest delta at which a hospital of so many patients promises anything: 1 / (10 patients).
+
+    Delta must be far below 1 / patients (Ponomareva et al. 2023, section 5.2, take n^-1.1 or less): here at most one
+    such hospital in ten could lose a whole record to the failure that delta allows for.
+    """
+    return 1 / (10 * max(1, patients))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +74,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         found = [] if 0 < self.epsilon < math.inf else [f"epsilon must be > 0 and finite, found {self.epsilon}"]
-        found += [] if 0 < self.delta < 1 else [f"delta must be in (0, 1), found {self.delta}"]
+        found += delta_complaints(self.delta)
         if found:
             raise SettingsError(found)
 
@@ -65,10 +90,11 @@ class Policy:
     or as shared images (`synthesis: real`). max_bytes: the largest reply. budget: the most that a patient may be
     charged; null = no limit, and no promise. require: `privacy` = nothing that patients shaped leaves without an event
     of finite ε, with a budget or without. public: facts that the hospital declares public and therefore outside any
-    guarantee; null = counts without a promise, nothing with one, because who promises something says himself what he
-    does not. max_failures: with a promise, how many failures may be told before nothing is any more, until a person has
-    looked: each can be one bit about a patient. unit: what a patient is called in the hospital's statement. delta: at
-    which it takes every ε, where there is no budget.
+    guarantee; null = counts without a promise, nothing with one: with a budget counts then leave once, with noise that
+    it pays. min_patients: the fewest training patients that a hospital with a budget trains on, by the counts that it
+    released; null = 11 (`FLOOR`), and 1 of simulated patients. max_failures: with a promise, how many failures may be
+    told before nothing is any more, until a person has looked: each can be one bit about a patient. unit: what a
+    patient is called in the hospital's statement. delta: at which it takes every ε, where there is no budget.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -84,6 +110,7 @@ class Policy:
     require: Literal["privacy"] | None = None
     unit: str = "patient"
     delta: float = 1e-5
+    min_patients: int | None = None
 
     def __post_init__(self) -> None:
         found = []
@@ -107,8 +134,14 @@ class Policy:
             found.append(f"policy.pooling: images leave without any guarantee, and {said}; say false")
         if not UNIT.fullmatch(self.unit):
             found.append(f"policy.unit must be words of letters (at most 40 characters), found {self.unit[:60]!r}")
-        if not 0 < self.delta < 1:
-            found.append(f"policy.delta must be in (0, 1), found {self.delta}")
+        found += delta_complaints(self.delta, "policy.delta")
+        if self.min_patients is not None and (self.min_patients < 1 or not self.promises):
+            rule = (
+                "at least 1"
+                if self.min_patients < 1
+                else "left out without policy.budget or require: privacy, whose floor it is"
+            )
+            found.append(f"policy.min_patients must be {rule}, found {self.min_patients}")
         if found:
             raise SettingsError(found)
 

@@ -1,9 +1,10 @@
 """The private door to patients: patient-level differential privacy behind the same questions as the plain one.
 
-Adjacency: a patient with everything of theirs is added or removed; all others keep their split, and the numbers of
-patients are declared public. A draw is a Poisson sample: every patient is in it with probability q, independently. Of a
-drawn patient K random views are looked at; their mean gradient is clipped once, and noise is added once. What is
-booked: for a draw that was used k times, k Gaussian mechanisms on one Poisson sample.
+Adjacency: a patient with everything of theirs is added or removed; all others keep their split. The numbers of patients
+that divide sums are given (`sizes`): what the hospital released of them, or the true ones where it declares them
+public. A draw is a Poisson sample: every patient is in it with probability q, independently. Of a drawn patient K
+random views are looked at; their mean gradient is clipped once, and noise is added once. What is booked: for a draw
+that was used k times, k Gaussian mechanisms on one Poisson sample.
 
 Nothing here is repeatable: samples, views, dropout and noise come from the operating system, because even the views of
 others, drawn from a known seed, would depend on who is in the sample.
@@ -60,6 +61,7 @@ class PrivateAccess:
     counts: Event
     augment: Augment | None
     source: Source
+    sizes: Mapping[Split, int]
     dry: bool = False
     booked: list[Event] = field(default_factory=list)
     uses: list[_Use] = field(default_factory=list)
@@ -90,10 +92,10 @@ class PrivateAccess:
         return max(1, round(1.0 / self.protection.sampling))
 
     def size(self, split: Split) -> int:
-        """Number of rows of a split: declared public by the hospital, or non-private."""
+        """Number of patients of a split, as the hospital tells it: each counts once, as in every mean here."""
         self._count("size")
         self.booked.append(self.counts)
-        return len(self.splits[split].y) if split in self.splits else 0
+        return self.sizes.get(split, 0)
 
     def shares(self, classes: int) -> Tensor:
         """How common each class is among training patients, a patient's vote shared by their rows or pixels; noised.
@@ -128,7 +130,7 @@ class PrivateAccess:
     def gradient(
         self, module: nn.Module, objective: Objective, draw: Draw | Sample, aux: Tensor | None = None
     ) -> Gradient:
-        """(sum of clipped mean gradients of the drawn patients + noise) / (q N), by name.
+        """(sum of clipped mean gradients of the drawn patients + noise) / (q N), by name; N as in `size`.
 
         aux: (A, K, ...) for any A: each patient of the sample gets one of the A sets, drawn in secret and for each by
         itself. How many patients there are is not told, and neither is the loss (NaN).
@@ -146,7 +148,7 @@ class PrivateAccess:
         self.booked.append(self.counts)  # N divides the sum
         if self.dry:
             return Gradient({name: torch.zeros_like(value) for name, value in named.items()}, math.nan)
-        expected = (1.0 if use.full else p.sampling) * max(1, len(self.units["train"].sizes))
+        expected = (1.0 if use.full else p.sampling) * max(1, self.sizes.get("train", 0))
         parts = self._parts(module, objective, use, aux)
         with _unrepeatable(self.source):
             gradient = private_gradient(named, parts, clip=p.clip, noise=p.noise, expected=expected, source=self.source)
@@ -159,16 +161,20 @@ class PrivateAccess:
         """
         self._count("measure")
         p, rows = self.protection, self.splits.get(split)
-        if p.validation_noise is None or rows is None or len(rows.y) == 0:
+        if p.validation_noise is None or rows is None or not self.sizes.get(split, 0):
             return math.nan
         self._check(module)
         units = self.units[split]
-        values = torch.zeros(len(units.sizes)) if self.dry else _per_patient(module, statistic, rows, units)
+        values = (
+            torch.zeros(len(units.sizes))
+            if self.dry or not len(rows.y)
+            else _per_patient(module, statistic, rows, units)
+        )
         noised = bounded_mean(
             values,
             low=0.0,
             high=p.loss_bound,
-            count=len(units.sizes),
+            count=self.sizes[split],
             noise_multiplier=p.validation_noise,
             source=self.source,
         )
@@ -248,13 +254,15 @@ def open_private(
     augment: Augment | None = None,
     counts: Event = NON_PRIVATE,
     source: Source = os.urandom,
+    sizes: Mapping[Split, int] | None = None,
     dry: bool = False,
 ) -> PrivateAccess:
     """Open the private door for one request.
 
     augment: of views, inside a patient's share. counts: the event of telling how many rows there are: `Declared` where
-    the hospital says that they are public. source: of randomness; only tests give another one. dry: book events, look
-    at nobody, and raise `privacy.roof.TooLong` where a method asks beyond all reason.
+    the hospital says that they are public. source: of randomness; only tests give another one. sizes: patients by
+    split as the hospital tells them; None: as many as there are. dry: book events, look at nobody, and raise
+    `privacy.roof.TooLong` where a method asks beyond all reason.
 
     Raises:
         ValueError: the training split has no patients, on whom q N = 0 would divide.
@@ -262,7 +270,8 @@ def open_private(
     if len(splits["train"].y) == 0:
         raise ValueError("the training split has no rows: check the split fractions and the number of patients")
     units = {split: units_of(rows) for split, rows in splits.items()}
-    return PrivateAccess(splits, protection, units, counts, augment, source, dry)
+    told = {split: len(unit.sizes) for split, unit in units.items()} if sizes is None else sizes
+    return PrivateAccess(splits, protection, units, counts, augment, source, told, dry)
 
 
 def _per_patient(module: nn.Module, statistic: Objective, rows: Rows, units: Units) -> Tensor:

@@ -138,10 +138,10 @@ class Paragraph:
 class Statement:
     """A hospital's statement over its ledger's life.
 
-    epsilon: of all that left. noised: of the noised replies alone. meaning: of `epsilon`, for a person. legend: of the
-    rows. first, last:
-    times of the ledger's ends. refused: codes that left
-    instead of replies. torn: lines that a crash cut off; their replies never left.
+    epsilon: of all that left. noised: of the noised replies alone. replaced: of these too, where neighbours differ by
+    one patient in another's place. meaning: of `epsilon`, for a person. legend: of the rows. first, last: times of the
+    ledger's ends. refused: codes that left instead of replies. torn: lines that a crash cut off; their replies never
+    left.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -151,6 +151,7 @@ class Statement:
     adjacency: str
     epsilon: Loss
     noised: Loss
+    replaced: Loss
     delta: float
     accountant: str
     meaning: str
@@ -200,6 +201,7 @@ def _head(said: Statement) -> Iterator[str]:
     yield f"| ε, all that left | {loss(said.epsilon)} |"
     if said.noised != said.epsilon:
         yield f"| ε, what left with noise by itself | {loss(said.noised)} |"
+    yield f"| ε, what left with noise, where one {unit} takes another's place | {loss(said.replaced)} |"
     yield f"| δ | {said.delta:g} |"
     yield f"| Accountant | {inert(said.accountant)} |"
     if budget is None:

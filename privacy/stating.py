@@ -92,6 +92,7 @@ def statement(
     kept = list(_lines(everything))
     price, total, about = _pricer(delta), _tally(kept), contents or {}
     (epsilon, accountant), (noised, by) = price(total), price(_noised(total))
+    replaced, _ = _pricer(delta, replaced=True)(_noised(total))
     dates = [str(line.said.get("time", "")) for line in kept] or [""]
     return Statement(
         site=site,
@@ -99,6 +100,7 @@ def statement(
         adjacency=words.ADJACENCY.format(unit=unit),
         epsilon=epsilon,
         noised=noised,
+        replaced=replaced,
         delta=delta,
         accountant=by if math.isinf(epsilon) and noised > 0 else accountant,
         meaning=words.meaning(epsilon, delta, unit),
@@ -175,9 +177,11 @@ def _noised(tally: _Tally) -> _Tally:
     return tuple((atom, times) for atom, times in tally if not isinstance(atom, NonPrivate))
 
 
-def _pricer(delta: float) -> _Pricer:
+def _pricer(delta: float, *, replaced: bool = False) -> _Pricer:
     """price(tally) -> (ε rounded up, the accountant's name). The same tally is computed once."""
-    from privacy.accounting import cost  # here, because the libraries behind it take seconds to import
+    from privacy import accounting, replacing  # here, because the libraries behind them take seconds to import
+
+    cost = replacing.replaced_cost if replaced else accounting.cost
 
     @functools.cache
     def price(tally: _Tally) -> tuple[float, str]:

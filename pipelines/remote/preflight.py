@@ -17,14 +17,15 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import NameOID
 
+from pipelines.cohort.survey import survey
 from pipelines.remote.kit import address_in, strangers, strict
 from pipelines.remote.place import Place
 from pipelines.remote.ward import hospital_of
-from pipelines.site.files import survey_files
+from pipelines.site.files import files_of, survey_files
 from pipelines.site.words import CONTENTS
 from privacy import ledger as book
 from privacy.chain import Damaged
-from privacy.gate import Refused, unaffordable
+from privacy.gate import Refused
 from privacy.message import Call, Message
 from privacy.policy import REQUESTS, Policy
 
@@ -141,21 +142,18 @@ def _rules(place: Place) -> Finding:
 def _policy(place: Place) -> Iterator[Finding]:
     """Whether a run's first question, the survey, would be answered: the look-over itself passes no gate."""
     hospital = hospital_of(place)
-    code = "policy_request" if not hospital.policy.allows("survey") else None
-    with suppress(OSError, Damaged):  # a damaged ledger has a finding of its own
-        before = book.lines(hospital.ledger) if hospital.ledger.exists() else ()
-        code = code or unaffordable(hospital.policy, before, [hospital.counts])
-    if code is not None:
-        what = "policy.requests lacks it" if code == "policy_request" else "it tells counts, which policy.public lacks"
-        yield Finding("policy", False, f"would refuse every run's first question, survey ({code}): {what}")
+    if not hospital.policy.allows("survey"):
+        what = "policy.requests lacks it"
+        yield Finding("policy", False, f"would refuse every run's first question, survey (policy_request): {what}")
 
 
 def _data(place: Place) -> Finding:
     try:
-        done = survey_files(hospital_of(place), Call("preflight/survey", 0, "survey", {}), Message(), Message())
+        hospital = hospital_of(place)
+        done = survey_files(hospital, Call("preflight/survey", 0, "survey", {}), Message(), Message())
     except (Refused, OSError, ValueError) as error:
         return Finding("data", False, f"{error}{f': {error.__cause__}' if error.__cause__ else ''}")
-    said = done.reply.facts
+    said = done.reply.facts if "files" in done.reply.facts else survey(*files_of(hospital))  # a budget tells neither
     return Finding("data", True, f"{said['files']:,} files, {float(str(said['bytes'])) / 1e6:,.1f} MB")
 
 

@@ -21,14 +21,14 @@ from pipelines.site.files import files_of, settings_of
 from pipelines.site.hospital import COHORT, SPLITS, Done, Hospital, keyed, read_cohort_file, write_cohort_file
 from pipelines.site.inside import described, remember_inside
 from pipelines.site.learn import TARGET
-from pipelines.site.limits import one_cohort
 from pipelines.site.quarantine import Quarantine, quarantined, remember, write_accounts
+from pipelines.site.told import ASKED, counted, floor_of, recount, same_question
 from pipelines.store import DiskFolder, short
 from privacy.events import NON_PRIVATE, NOTHING, describe
 from privacy.gate import Refused
 from privacy.message import Call, Json, Malformed, Message, as_list, from_bytes, unsealed
 
-REJECTED, SPLIT, PARTITION = "rejected.json", "split.json", "partition.json"
+REJECTED, SPLIT, PARTITION, COUNTS = "rejected.json", "split.json", "partition.json", "counts.json"
 
 
 def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
@@ -39,12 +39,17 @@ def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) ->
 
     Returns:
         Counts by split and by reason of rejection; the name of the cohort and its digest, `sha256`, both keyed; and
-        `cut`, a keyed name of the division. The studies that were rejected, with the reason of each, are written to
-        `rejected.json` beside it and stay here; so do `partition.json`, which patients of a source that is dealt out
-        this hospital has, and `accounted.csv` in the hospital's own folder, what became of each file.
+        `cut`, a keyed name of the division. With a budget the counts are those that were released once (see
+        `pipelines.site.told`), and nothing else is counted. The studies that were rejected, with the reason of each,
+        are written to `rejected.json` beside it and stay here; so do `counts.json`, the counts as they are,
+        `partition.json`, which patients of a source that is dealt out this hospital has, and `accounted.csv` in the
+        hospital's own folder, what became of each file.
+
+    Raises:
+        Refused: `bad_source`; with a budget `another_cohort`, `too_many_rejected`, or as `recount`.
     """
     settings = settings_of(hospital)
-    one_cohort(hospital, dict(message.facts))
+    same_question(hospital, dict(message.facts))
     read = _read(hospital, message)
     cohort, facts = read.cohort, read.facts
     rejected = (*read.rejected, *unserved(read.accounts))
@@ -58,20 +63,24 @@ def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     folder = DiskFolder(hospital.cohort_folder(short(code)))
     folder.write(REJECTED, json.dumps([q._asdict() for q in quarantined(hospital, rejected)], indent=1).encode())
     folder.write(SPLIT, json.dumps(split_of(cohort), indent=1).encode())
+    folder.write(COUNTS, json.dumps(facts, indent=1).encode())
     if read.partition is not None:
         folder.write(PARTITION, json.dumps(read.partition, indent=1).encode())
     studies = int(str(facts.get("source_studies", facts["studies"])))  # whose rejections are told
     share = len(read.rejected) / max(1, len(read.rejected) + studies)
-    reply: dict[str, Json] = {
-        **facts,
-        "cohort": short(code),
-        "sha256": code,
-        "cut": cohort.recipe["cut"],
+    too_many = share > settings.max_rejected
+    named: dict[str, Json] = {"cohort": short(code), "sha256": code, "cut": cohort.recipe["cut"]}
+    if hospital.policy.promises:
+        if too_many:  # refused, because a fact would say it as often as it is asked for
+            raise Refused("too_many_rejected") from ValueError(f"why, study by study: {folder.root / REJECTED}")
+        told, event = recount(hospital, call, cohort, dict(message.facts))
+        return Done(Message({}, {**named, **told.facts(), "min_patients": floor_of(hospital)}), describe(event))
+    rejections: dict[str, Json] = {
         "rejected": len(read.rejected),
         "max_rejected": settings.max_rejected,
-        "too_many_rejected": share > settings.max_rejected,
+        "too_many_rejected": too_many,
     }
-    return Done(Message({}, reply), describe(hospital.counts))
+    return Done(Message({}, {**facts, **named, **rejections}), describe(hospital.counts))
 
 
 def pooled_moments(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
@@ -136,8 +145,14 @@ def forget_damaged(hospital: Hospital, call: Call) -> None:
     except Malformed:
         folder.remove(name)
         return
-    if call.request in ("ingest", "translate") and _complaint(hospital, facts):
+    if call.request in ("ingest", "translate") and (_complaint(hospital, facts) or _stale(hospital, facts)):
         folder.remove(name)
+
+
+def _stale(hospital: Hospital, facts: Mapping[str, Json]) -> bool:
+    """Whether an answer tells other counts than those that this hospital repeats."""
+    told = counted(hospital)
+    return told is not None and "splits" in facts and facts["splits"] != told.facts()["splits"]
 
 
 def _complaint(hospital: Hospital, facts: Mapping[str, Json]) -> str | None:
@@ -152,6 +167,8 @@ def _complaint(hospital: Hospital, facts: Mapping[str, Json]) -> str | None:
 
 def _cohort_complaint(hospital: Hospital, cohort: str, facts: Mapping[str, Json]) -> str | None:
     folder = hospital.cohort_folder(cohort)
+    if hospital.policy.promises and counted(hospital) is None:
+        return f"{ASKED} is gone, so that its patients must be counted anew"
     digest = digest_of(folder / COHORT)
     if digest is None:
         return "the cohort is gone"

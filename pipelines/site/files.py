@@ -48,8 +48,7 @@ def survey_files(hospital: Hospital, call: Call, message: Message, memory: Messa
     policy = settings.policy
     facts: dict[str, Json] = {
         "digest": keyed,
-        "files": found["files"],
-        "bytes": found["bytes"],
+        **({} if policy.promises else {"files": found["files"], "bytes": found["bytes"]}),  # both change with a patient
         "requests": [*policy.requests],
         "algorithms": None if policy.algorithms is None else [*policy.algorithms],
         "private": policy.promises,

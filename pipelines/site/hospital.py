@@ -26,7 +26,7 @@ from pipelines.names import named
 from pipelines.site_settings import SiteSettings
 from pipelines.store import HIDDEN, DiskFolder, short
 from privacy.access import Rows, Split
-from privacy.events import NON_PRIVATE, Declared, Event
+from privacy.events import NON_PRIVATE, NOTHING, Declared, Event
 from privacy.gate import Refused
 from privacy.message import Json, Message, from_file, to_file
 from privacy.policy import Policy
@@ -84,7 +84,10 @@ class Hospital:
     @property
     def counts(self) -> Event:
         """The event of telling how many patients, studies and files there are."""
-        return Declared("counts") if self.policy.declares("counts") else NON_PRIVATE
+        if self.policy.declares("counts"):
+            return Declared("counts")
+        # Under a budget only numbers leave that were released before, with noise (`pipelines/site/told.py`).
+        return NON_PRIVATE if self.policy.budget is None else NOTHING
 
     def conversation(self, run: str) -> DiskFolder:
         """Committed answers of a run. Raises: Refused: the run's name is not one that may become a path."""

@@ -41,6 +41,7 @@ from pipelines.site.shaping import (
     telling,
     training_rows,
 )
+from pipelines.site.told import need_counts
 from pipelines.site.withdrawn import looked_at
 from pipelines.store import DiskFolder, digest, short
 from privacy.events import NON_PRIVATE, NOTHING, Gaussian, Part, composed, describe
@@ -79,6 +80,7 @@ def score(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
     rows = split_rows(cohort, parsed(SCALE, facts["scale"]), "train")
     if settings.release == "dp":
         noise = noise_of(settings)
+        need_counts(hospital, settings.delta)
         affordable(hospital, [Part(cut_of(cohort), "train", Gaussian(noise))])
         protection = Protection(validation_noise=noise, loss_bound=BOUND)
         access = door_to(hospital, cohort, rows, protection, batch=1, seed=seed)
@@ -120,7 +122,9 @@ def synthesize(hospital: Hospital, call: Call, message: Message, memory: Message
     protection = None
     if settings.private:
         affordable(hospital, [hospital.counts])  # of patients, on which the paper's noise hangs
+        known = need_counts(hospital, getattr(settings, "delta", None))
         patients = len(torch.unique(cohort.patient[cohort.split == SPLITS.index("train")]))
+        patients = patients if known is None else known.patients("train")
         protection = synthesis.protection(settings, patients=patients, cut=cut_of(cohort))
     affordable(hospital, synthesis.events(settings, protection) if protection else [NON_PRIVATE])
     real = settings.name == "real"

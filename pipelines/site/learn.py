@@ -27,6 +27,7 @@ from pipelines.site import rehearsed
 from pipelines.site.hospital import COHORT, Done, Hospital, read_cohort_file, rows_of
 from pipelines.site.limits import paid_for
 from pipelines.site.roofs import beyond
+from pipelines.site.told import need_counts
 from pipelines.task_settings import MOST
 from privacy import ledger as book
 from privacy.access import Access, Rows, open_access
@@ -210,7 +211,7 @@ def affordable(hospital: Hospital, start: Opening, call: Call) -> Opening:
 
     Raises:
         Refused: `policy_recipient`: it would go to sites too; `malformed_opening`: it would hardly end; or with the
-        code of `privacy.gate.unaffordable`.
+        code of `need_counts` or of `privacy.gate.unaffordable`.
     """
     if call.request != "finish" and start.recipient == SITES and SITES not in hospital.policy.recipients:
         raise Refused("policy_recipient") from ValueError(
@@ -228,6 +229,7 @@ def affordable(hospital: Hospital, start: Opening, call: Call) -> Opening:
         )
     if not promises:
         return start
+    need_counts(hospital)
     events = [hospital.counts, *events]  # how many patients there are divides every sum
     code = unaffordable(hospital.policy, book.lines(hospital.ledger), events)
     if code is None:
@@ -281,7 +283,9 @@ def door(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -> Acces
     from privacy.private import open_private  # Opacus: seconds that plain training saves
 
     protection = replace(start.protection, cut=cut_of(cohort))
-    return open_private(rows, protection, augment=augment, counts=hospital.counts)
+    told = need_counts(hospital)
+    sizes = None if told is None else told.sizes()
+    return open_private(rows, protection, augment=augment, counts=hospital.counts, sizes=sizes)
 
 
 def _site(hospital: Hospital, start: Opening, call: Call) -> Site:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from pipelines.site.hospital import Hospital
-from pipelines.store import DiskFolder, digest
 from privacy import ledger as book
 from privacy.gate import Refused, paid
 from privacy.message import Json, Message
 from privacy.refusals import told
 
-ASKED = "asked.json"
 COPIES = 2000
 """The most bootstrap copies that a hospital makes of its patients, whoever asks."""
 
@@ -55,22 +52,3 @@ def paid_for(hospital: Hospital, memory: Message) -> None:
         return  # nothing is remembered; or by a version that gave commits no names, at a hospital that promises nothing
     if commit not in paid(book.lines(hospital.ledger)):
         raise Refused("unpaid_memory")
-
-
-def one_cohort(hospital: Hospital, asked: Json) -> None:
-    """Whether patients are read and divided as they were the first time.
-
-    Counts are told without noise: told of one division they are what the hospital declares public, told of many they
-    are answers about single patients.
-
-    Raises:
-        Refused: `another_cohort`: a person must consent, by removing `asked.json` beside the ledger.
-    """
-    if not hospital.policy.promises:
-        return
-    folder = DiskFolder(hospital.vault)
-    now = digest(asked)
-    if not folder.has(ASKED):
-        folder.write(ASKED, json.dumps({"digest": now}).encode())
-    elif json.loads(folder.read(ASKED))["digest"] != now:
-        raise Refused("another_cohort")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from evaluation.statement_page import MembershipRow, site_statement
 from pipelines.cohort.cohort import Cohort
 from pipelines.cohort.targets import Target, targets
 from pipelines.site.adapted import EVERYBODY, adapted_lines, adapted_sheets, evidence, evidence_of, read_lines
-from pipelines.site.admit import cohort_of, rejected_studies
+from pipelines.site.admit import COUNTS, cohort_of, rejected_studies
 from pipelines.site.attack import found_at_home
 from pipelines.site.curves import Found, drawn, methods_of
 from pipelines.site.harmony import own_harmony
@@ -38,6 +39,7 @@ from pipelines.site.segmenting import FLOOR, kind_of, measured, own_sums, read_k
 from pipelines.site.sheets import image_sheets, map_sheets
 from pipelines.site.stated import delta_of, left, own_statement
 from pipelines.site.table import features_of
+from pipelines.site.told import ASKED, counted
 from pipelines.site.usable import noised as noised_at
 from pipelines.site.usable import usable
 from pipelines.site.withdrawn import knew, known_outside
@@ -48,7 +50,7 @@ from privacy.events import describe
 from privacy.message import Call, Json, Message, as_list, as_mapping, from_bytes
 from privacy.statement import markdown, to_json
 
-PAGE, STATEMENT = "report.html", "statement.md"
+PAGE, STATEMENT, UNMATCHED = "report.html", "statement.md", "unmatched_exclusions"
 
 
 def report(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
@@ -68,7 +70,8 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     page = replace(
         _page(hospital, here, facts, call.run.partition("/")[0]),
         left=tuple(left(hospital, lines, delta=delta_of(hospital))),
-        withdrawn=Withdrawn(_count(facts, "excluded"), _count(facts, "unmatched_exclusions"), known),
+        withdrawn=Withdrawn(_own_count(hospital, facts, "excluded"), _own_count(hospital, facts, UNMATCHED), known),
+        released=released(hospital),
         statement=site_statement(stated),
     )
     DiskFolder(hospital.root).write(STATEMENT, markdown(said).encode())
@@ -79,7 +82,7 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
         "left": [_plain(entry) for entry in page.left],
         "sent": _sent(lines),
         "page": keyed(hospital.key(), hashlib.sha256(text).hexdigest()),
-        "knew": [*known_outside(known)],
+        "knew": [*known_outside(known)] if not hospital.policy.promises else [],  # which split a patient was in
         "ready": [model.method for model in page.models if model.file],
         "statement": stated,
         "ledger": [head.lines, head.sha256],  # whoever keeps it can prove that history was not rewritten
@@ -223,8 +226,24 @@ def learnt_of(facts: Mapping[str, Json]) -> Learnt:
     return Learnt(TARGET.validate_python(facts.get("target")), tuple(map(str, as_list(facts.get("structures", [])))))
 
 
-def _count(facts: Mapping[str, Json], name: str) -> int:
-    return int(str(facts.get(name, 0)))
+def _own_count(hospital: Hospital, facts: Mapping[str, Json], name: str) -> int:
+    """What this hospital counted when it read its files; of an older cohort what the coordinator was told."""
+    folder = DiskFolder(hospital.cohort_folder(str(facts["cohort"])))
+    own = json.loads(folder.read(COUNTS)) if folder.has(COUNTS) else facts
+    return int(str(own.get(name, 0)))
+
+
+def released(hospital: Hospital) -> str:
+    """Which counts of patients others hear, where these are not the page's own; empty without a budget."""
+    told = counted(hospital)
+    if told is None:
+        return ""
+    numbers = ", ".join(f"{split} {told.patients(split)}" for split in SPLITS)
+    noise = f"with noise of standard deviation {told.noise:.2g} in each of 9 cells" if told.noise else "exactly"
+    return (
+        f"Others hear these numbers of patients instead, counted once on {told.date[:10]} {noise}, whoever has come or "
+        f"gone since: {numbers}. To count anew, which is a new release, remove {ASKED} beside the ledger."
+    )
 
 
 def _commands(hospital: Hospital, models: Sequence[Model]) -> tuple[Command, ...]:

@@ -25,6 +25,7 @@ from pipelines.site.learn import Opening, cut_of, door, opened, opening, own_mod
 from pipelines.site.limits import copies_of
 from pipelines.site.ready import make_ready
 from pipelines.site.segmenting import answers, compared, floor_of, kept, told
+from pipelines.site.told import need_counts
 from pipelines.store import DiskFolder, digest, short
 from pipelines.variants import Variant
 from privacy.access import Rows, Split
@@ -205,15 +206,18 @@ def _counted(hospital: Hospital, tested: Rows, copies: int) -> Told:
 
 
 def _noised(hospital: Hospital, tested: Rows, noise: float, cut: str) -> Told:
-    """One histogram, to which each patient adds 1 in all, with noise; how many there are is declared public."""
+    """One histogram, to which each patient adds 1 in all, with noise; how many there are is declared public, or with a
+    budget what was released once.
+    """
     cells = torch.from_numpy(votes(tested.y.numpy(), tested.x.numpy(), tested.patient.numpy()))
     histogram = vote_histogram(cells, noise_multiplier=noise)
-    y, whose = tested.y, tested.patient
+    y, whose, known = tested.y, tested.patient, need_counts(hospital)
+    held = [len(torch.unique(whose[y == label])) for label in (0, 1)] if known is None else known.of_classes("test")
     facts: dict[str, Json] = {
         "noise": noise,
-        "patients": len(cells),
-        "images": len(y),
-        "class_patients": [len(torch.unique(whose[y == label])) for label in (0, 1)],
+        "patients": len(cells) if known is None else known.patients("test"),
+        "images": len(y) if known is None else sum(held),
+        "class_patients": list(held),
     }
     event = composed([hospital.counts, Part(cut, "test", histogram.event)])
     return noised_tensors(histogram.value.reshape(2, -1)), facts, event

@@ -15,6 +15,7 @@ from pipelines.cohort.cohort import Cohort
 from pipelines.progress import Shown
 from pipelines.site.hospital import COHORT, SPLITS, Hospital, read_cohort_file
 from pipelines.site.learn import cut_of
+from pipelines.site.told import need_counts
 from privacy import ledger as book
 from privacy.access import Access, Rows, Split, open_access
 from privacy.events import Event
@@ -76,7 +77,9 @@ def door_to(
         return open_access({"train": rows}, batch=batch, seed=seed)
     from privacy.private import open_private  # Opacus: seconds that plain work saves
 
-    return open_private({"train": rows}, replace(protection, cut=cut_of(cohort)), counts=hospital.counts)
+    told = need_counts(hospital)
+    sizes = None if told is None else told.sizes()
+    return open_private({"train": rows}, replace(protection, cut=cut_of(cohort)), counts=hospital.counts, sizes=sizes)
 
 
 def affordable(hospital: Hospital, events: Sequence[Event]) -> None:

@@ -97,7 +97,7 @@ def _learnt(world: World) -> dict[str, Json]:
 
 
 def _of_ingest(said: Mapping[str, Any]) -> dict[str, Json]:
-    return {name: said[name] for name in ("cohort", "excluded", "unmatched_exclusions")}
+    return {name: said[name] for name in ("cohort", "excluded", "unmatched_exclusions") if name in said}
 
 
 def _target(inputs: Mapping[str, Path]) -> Json:

@@ -16,13 +16,15 @@ from pipelines.config import Config
 from pipelines.document import ConfigError, Problem
 from pipelines.door import to_plain
 from pipelines.partition_check import told_apart
+from pipelines.privacy_settings import PatientLevel
 from pipelines.progress import shown
 from pipelines.runner import Stage
 from pipelines.stages.world import World
 from pipelines.store import digest, short
 from privacy.message import Json, Message
+from privacy.policy import largest_delta
 
-VERSION = 6
+VERSION = 7
 MOMENTS = ("count", "total", "squares")
 
 
@@ -81,6 +83,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
             found[site] = world.ask_all(name, "ingest", {site: message})[site].facts
     (out / "sites.json").write_text(json.dumps(found, indent=1, sort_keys=True))
     problems = [text for site, facts in sorted(found.items()) for text in _unusable(world, site, facts)]
+    problems += [text for site, facts in sorted(found.items()) for text in _loose(world.config, site, facts)]
     problems += told_apart(world.config.sites, {site: facts.get("dealing") for site, facts in found.items()})
     if problems:
         raise UnusableCohort("; ".join(problems))
@@ -103,6 +106,8 @@ def _scale(
 
 def _unusable(world: World, site: str, facts: Mapping[str, Any]) -> list[str]:
     where = world.root / "sites" / site / "cohorts" / facts["cohort"] / "rejected.json"
+    if "released" in facts:
+        return _too_few(world, site, facts)
     if facts["too_many_rejected"]:
         used = facts.get("source_studies", facts["studies"])
         counts = f"{facts['rejected']} rejected, {used} used, max_rejected {facts['max_rejected']}"
@@ -113,6 +118,35 @@ def _unusable(world: World, site: str, facts: Mapping[str, Any]) -> list[str]:
         f"rejected, see {where}); give it more patients, another split, or leave the site out"
         for split, number in patients.items()
         if number == 0
+    ]
+
+
+def _too_few(world: World, site: str, facts: Mapping[str, Any]) -> list[str]:
+    """What a hospital with a budget will refuse, by the counts that it released; it refuses by itself too."""
+    found, patients = [], {split: facts["splits"][split]["patients"] for split in ("train", "test")}
+    if patients["train"] < max(1, facts["min_patients"]):
+        found.append(
+            f"{site}: its policy asks for {facts['min_patients']} training patients (min_patients), and its released "
+            f"counts say {patients['train']}; leave the site out, or let it gather more patients and count anew"
+        )
+    if not patients["test"]:
+        found.append(f"{site}: its released counts say no patient in the test split; give it another split")
+    return found
+
+
+def _loose(config: Config, site: str, facts: Mapping[str, Any]) -> list[str]:
+    """Every delta that is too large for so many patients, as a hospital with a budget would refuse it."""
+    deltas = {"privacy.delta": config.privacy.delta} if isinstance(config.privacy, PatientLevel) else {}
+    if config.harmonize is not None:
+        score, synthesis = config.harmonize.score, config.harmonize.synthesis
+        deltas |= {"harmonize.score.delta": score.delta} if score.release == "dp" else {}
+        deltas |= {"harmonize.synthesis.delta": float(getattr(synthesis, "delta", 0.0))} if synthesis.private else {}
+    largest = largest_delta(facts["patients"])
+    return [
+        f"{site}: {name} is {delta:g}, and its {facts['patients']} patients allow {largest:.2g} at most (1 / (10 x "
+        "patients)): above it a record may be lost to the failure that delta allows for; say 1e-5"
+        for name, delta in deltas.items()
+        if delta > largest
     ]
 
 

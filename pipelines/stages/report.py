@@ -169,8 +169,19 @@ def _promise(privacy: AnyPrivacy) -> str:
 def _counts(site: str, facts: Mapping[str, Any], said: Mapping[str, Json]) -> SiteCounts:
     splits = tuple(SplitCount(split, **facts["splits"][split]) for split in SPLITS)
     knew = tuple(Knew(str(run)) for run in as_list(said.get("knew")))
-    withdrawn = Withdrawn(facts["excluded"], facts["unmatched_exclusions"], knew)
-    return SiteCounts(site, splits, dict(facts["rejected_by_reason"]), withdrawn)
+    # A hospital with a budget tells neither: both change with a single patient.
+    withdrawn = Withdrawn(facts.get("excluded", 0), facts.get("unmatched_exclusions", 0), knew)
+    return SiteCounts(site, splits, dict(facts.get("rejected_by_reason", {})), withdrawn, released(facts))
+
+
+def released(facts: Mapping[str, Any]) -> str:
+    """How a hospital with a budget counted its patients; empty where it has none."""
+    said = as_mapping(facts.get("released", {}))
+    if not said:
+        return ""
+    noise = float(str(said["noise"]))
+    how = f"noise of {noise:.2g} in each cell" if noise else "exact"
+    return f"patients counted once, {str(said['date'])[:10]}, {how}"
 
 
 def _left(site: str, entry: Json) -> Left:

@@ -44,7 +44,7 @@ def questions(world: World, route: Path) -> dict[str, dict[str, Json]]:
             "field": field(config),
             "methods": [],
             "spaces": [],
-            **{name: said[name] for name in ("cohort", "excluded", "unmatched_exclusions")},
+            **{name: said[name] for name in ("cohort", "excluded", "unmatched_exclusions") if name in said},
         }
     return asked
 
@@ -71,5 +71,5 @@ def counts(homes: Mapping[str, Mapping[str, Any]], said: Mapping[str, Mapping[st
         names = ("patients", "images", "positives")
         whole = SplitCount("all", *(sum(int(part[name]) for part in parts) for name in names))
         knew = tuple(Knew(str(run)) for run in as_list(said[site].get("knew")))
-        gone = Withdrawn(facts["excluded"], facts["unmatched_exclusions"], knew)
-        yield SiteCounts(site, (whole,), dict(facts["rejected_by_reason"]), gone)
+        gone = Withdrawn(facts.get("excluded", 0), facts.get("unmatched_exclusions", 0), knew)
+        yield SiteCounts(site, (whole,), dict(facts.get("rejected_by_reason", {})), gone)

@@ -24,7 +24,7 @@ from pipelines.store import DiskFolder, digest, short
 from privacy.gate import Refused
 from privacy.message import Call, Json, Malformed, Message, as_list
 
-VERSION = 6
+VERSION = 7
 LEARNING = 4  # raise it, and VERSION, where a conversation would come out differently: it is then held anew
 CENTRAL = "central"
 BEGUN = "begun"

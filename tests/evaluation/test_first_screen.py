@@ -82,7 +82,8 @@ def statement(site, private, harmony):
     row = MechanismRow("train", "train", "Gaussian noise", 1.0, 1.1, 4, noised)
     return SiteStatement(
         site=site, unit="patient", adjacency="two sets of patients", epsilon=3.0 if private else math.inf,
-        noised=noised, delta=1e-5, accountant="PLD", meaning="What it means.", legend="", lines=3, torn=0, refused=0,
+        noised=noised, replaced=2 * noised,
+        delta=1e-5, accountant="PLD", meaning="What it means.", legend="", lines=3, torn=0, refused=0,
         first="", last="", budget=None, runs=(RunLoss("r", noised, noised, (row,)),) if noised else (), splits=(),
         unprotected=(), stated=(), outside=(), paragraphs=(),
     )  # fmt: skip

@@ -145,6 +145,7 @@ def test_check_says_noise_steps_and_cost_before_anything_runs(tmp_path, monkeypa
     first = next(one for one in said["a"]["methods"] if one["method"] == "fedavg")
     assert (first["noise"], first["epsilon"], first["steps"]) == (plan.protection.noise, plan.cost.epsilon, 4)
     assert said["a"]["epsilon"] == pytest.approx(planned_in_all(config(), "a").epsilon)
+    assert said["a"]["epsilon"] < said["a"]["replaced"] < 3 * said["a"]["epsilon"]
     assert said["a"]["spent"] == 0 and said["a"]["after"] > 0.5 and "MORE than" in said["a"]["words"]
     lines = list(book.lines(tmp_path / "runs/tiny/sites/a/ledger.jsonl"))
     assert {line["request"] for line in lines} == {"survey"}
@@ -303,9 +304,9 @@ def test_the_hospitals_own_policy_outranks_the_yaml(tmp_path, monkeypatch, capsy
     assert main([write(tmp_path, made)]) == Exit.CONFIG
     said = capsys.readouterr().err
     assert "policy.yaml:1" in said and "epsilon" in said and "unknown key" in said
-    (home / "policy.yaml").write_text("budget: {epsilon: 1}\n")
+    (home / "policy.yaml").write_text("public: []\n")
     assert main([write(tmp_path, made)]) == Exit.CONFIG
-    assert "say public: [counts]" in capsys.readouterr().err
+    assert "say public: [counts], or give it a budget" in capsys.readouterr().err
 
 
 def hospital(tmp_path: Path, policy: Policy) -> Hospital:
@@ -363,11 +364,11 @@ def network():
     return made.train.methods["fedavg"].network(made.task_of("fedavg")).state_dict()
 
 
-def test_a_budget_without_a_declaration_lets_not_even_counts_leave(tmp_path):
+def test_a_budget_without_a_declaration_lets_no_count_leave_with_the_survey(tmp_path):
     own = hospital(tmp_path, Policy(budget=Budget(epsilon=3.0)))
-    with pytest.raises(Refused, match="budget"):
-        worker(own)(Call("tiny/survey", 0, "survey", {}), Message())
-    assert [line["bytes"] for line in book.lines(own.ledger)] == [0]
+    said = worker(own)(Call("tiny/survey", 0, "survey", {}), Message()).facts
+    assert not [name for name, value in said.items() if isinstance(value, int | float)]
+    assert [line["event"] for line in book.lines(own.ledger)] == [{"kind": "nothing"}]
 
 
 def test_a_cohort_that_looked_across_patients_is_not_trained_on_privately(tmp_path):

@@ -81,16 +81,14 @@ def test_a_good_hospital_lacks_only_the_coordinator(tmp_path: Path, authority: A
     assert found["data"][1].endswith("MB") and "north" in found["certificate"][1]
 
 
-@pytest.mark.parametrize(
-    ("policy", "said"),
-    [
-        ({"budget": {"epsilon": 8.0}}, "survey (budget): it tells counts, which policy.public lacks"),
-        ({"requests": ["train"]}, "survey (policy_request): policy.requests lacks it"),
-    ],
-)
-def test_a_policy_by_which_no_run_could_begin_is_told(tmp_path: Path, policy: dict[str, object], said: str) -> None:
-    found = findings(place(tmp_path, tmp_path, site={"source": SOURCE, "policy": policy}))
-    assert not found["policy"][0] and said in found["policy"][1]
+def test_a_policy_by_which_no_run_could_begin_is_told(tmp_path: Path) -> None:
+    found = findings(place(tmp_path, tmp_path, site={"source": SOURCE, "policy": {"requests": ["train"]}}))
+    assert not found["policy"][0] and "survey (policy_request): policy.requests lacks it" in found["policy"][1]
+
+
+def test_a_budget_alone_is_a_policy_by_which_a_run_can_begin(tmp_path: Path) -> None:
+    found = findings(place(tmp_path, tmp_path, site={"source": SOURCE, "policy": {"budget": {"epsilon": 8.0}}}))
+    assert "policy" not in found and "files" in found["data"][1], "its counts leave with noise; here they are its own"
 
 
 def test_by_the_shipped_policy_a_run_can_begin(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ MIXED = st.lists(
 @settings(max_examples=15, deadline=None)
 @given(MIXED)
 def test_renyi_divergences_bound_from_above_what_distributions_say(events: list[Event]) -> None:
-    [spend] = accounting._tallied(events).values()
+    [spend] = accounting.tallied(events).values()
     exact, bound = losses.by_pld(spend, DELTA), losses.by_curve(lambda: losses.curve(spend), DELTA)
     assert exact <= bound * (1 + CLOSE) < math.inf
     assert cost(events, DELTA).epsilon <= exact

@@ -283,7 +283,7 @@ def test_votes_that_were_not_paid_for_are_refused_and_dry_ones_look_at_nobody():
 
 def test_without_a_declaration_a_size_is_non_private():
     access = open_private(rig.table(0), Protection())
-    assert access.size("train") == 24
+    assert access.size("train") == 12, "patients, of whom each has two rows"
     assert composed(access.events) is NON_PRIVATE
 
 

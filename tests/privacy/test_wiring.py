@@ -35,6 +35,7 @@ from pipelines.run import make_world
 from pipelines.site import attack, learn, score
 from pipelines.site.hospital import Hospital, write_cohort_file
 from pipelines.site.stated import left, own_statement
+from pipelines.site.told import recount
 from pipelines.site.worker import worker
 from pipelines.site_settings import SiteSettings
 from pipelines.spending import after, at_cut, planned, planned_in_all, renoised, steps_of
@@ -247,7 +248,7 @@ def test_shares_are_of_training_patients_booked_on_their_split_and_never_zero():
 
 def test_sizes_are_of_their_split_and_a_split_that_is_not_there_is_empty():
     access = open_private({"train": known(), "validation": known(copies=2)}, QUIET)
-    assert [access.size(split) for split in ("train", "validation", "test")] == [6, 12, 0]
+    assert [access.size(split) for split in ("train", "validation", "test")] == [3, 6, 0], "patients, not rows"
 
 
 def test_settings_without_meaning_are_refused_one_by_one():
@@ -436,6 +437,8 @@ def hospital(folder, policy=None, *, recipe=None, **own) -> tuple[Hospital, str]
         if recipe is None
         else recipe,
     )
+    if made.policy.budget is not None:
+        recount(made, Call("r/first", 0, "ingest", {}), cohort, {})
     return made, short(write_cohort_file(made.scratch(), cohort, made.key()))
 
 
@@ -602,6 +605,8 @@ def test_a_plain_run_does_not_finish_under_a_budget_that_came_later(tmp_path):
     rounds(own, cohort, 1, privacy=None)
     assert own.settings is not None
     strict = replace(own, settings=replace(own.settings, policy=Policy(budget=Budget(epsilon=9.0), public=PUBLIC)))
+    assert finished(strict, 2)[0] == "no_counts"
+    recount(strict, Call("r/first", 0, "ingest", {}), learn._cohort(strict, cohort), {})
     answer, line = finished(strict, 2)
     assert answer == BUDGET and "withheld" not in line
 
