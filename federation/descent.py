@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from federation.task import Task
-from privacy.access import Access, Draw, Objective, Sample, Split
+from privacy.access import Draw, Objective, Sample, Split
+from privacy.capability import Questions
 from privacy.message import Params
 from privacy.settings_error import SettingsError
 
@@ -80,7 +81,7 @@ class Site:
     name: str
     task: Task
     work: Work
-    access: Access
+    access: Questions
 
     def size(self, split: Split = "train") -> int:
         """Number of examples in a split."""

@@ -5,7 +5,7 @@ baseline.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +31,7 @@ from pipelines.site.told import need_counts
 from pipelines.task_settings import MOST
 from privacy import ledger as book
 from privacy.access import Access, Rows, open_access
+from privacy.capability import questions
 from privacy.events import NON_PRIVATE, NOTHING, Event, composed, describe
 from privacy.gate import PRIVACY, Refused, bare, unaffordable
 from privacy.message import Call, Json, Malformed, Message, Params
@@ -121,10 +122,10 @@ def introduce(hospital: Hospital, call: Call, message: Message, memory: Message)
     """Accept a run: remember its settings, say what the method must know first."""
     said = message.facts
     start = affordable(hospital, opening(hospital, said), call)
-    site = _site(hospital, start, call)
+    site, events = _site(hospital, start, call)
     reply, kept = _participated(hospital, start, site, call, message, memory)
     said_something = bool(reply.tensors or reply.facts["algorithm"])
-    event = describe(composed(site.access.events or ([NON_PRIVATE] if said_something else [])))
+    event = describe(composed(events() or ([NON_PRIVATE] if said_something else [])))
     facts = {**kept.facts, "opening": dict(said), RECIPIENT: start.recipient}
     return Done(reply, event, Message(kept.tensors, facts))
 
@@ -132,14 +133,14 @@ def introduce(hospital: Hospital, call: Call, message: Message, memory: Message)
 def train(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
     """One round of local work."""
     start = affordable(hospital, opened(hospital, call.run), call)
-    site = _site(hospital, start, call)
+    site, events = _site(hospital, start, call)
     reply, kept = _participated(hospital, start, site, call, message, memory)
     # Nobody but the coordinator gets the last validation loss.
     recipient = COORDINATOR if call.request == "finish" else start.recipient
     kept = Message(kept.tensors, {**kept.facts, RECIPIENT: recipient})
     # A reply is made from this request's patients and from memory that patients shaped in earlier rounds: privately,
     # if the run is private, and then those rounds stand in the ledger already.
-    return Done(reply, describe(composed([*site.access.events, shaped(start)])), kept)
+    return Done(reply, describe(composed([*events(), shaped(start)])), kept)
 
 
 finish = train
@@ -288,10 +289,11 @@ def door(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -> Acces
     return open_private(rows, protection, augment=augment, counts=hospital.counts, sizes=sizes)
 
 
-def _site(hospital: Hospital, start: Opening, call: Call) -> Site:
+def _site(hospital: Hospital, start: Opening, call: Call) -> tuple[Site, Callable[[], list[Event]]]:
+    """What the method gets; and, which it does not get, what was done to patients so far."""
     seed = derived(start.seed, hospital.name, call.round, call.request, "draws")
     access = door(hospital, _cohort(hospital, start.cohort), start, seed)
-    return Site(hospital.name, start.task, start.work, access)
+    return Site(hospital.name, start.task, start.work, questions(access)), lambda: access.events
 
 
 def _mapping(value: Json) -> dict[str, Any]:
