@@ -436,6 +436,7 @@ def test_nothing_private_is_learnt_from_images_that_were_translated_by_a_learner
     cohorts = (free.hospital.root / "cohorts").iterdir()
     (name,) = [path.name for path in cohorts if "space" in cohort_of(free.hospital, path.name).recipe]
     site = Site(tmp_path / "a")
+    assert site.cohort == free.cohort, "asked again, it counts what its budget now lets it tell"
     score: dict[str, Json] = {"release": "dp", "components": 5}
     facts: dict[str, Json] = {"cohort": name, "scale": ADC, "copies": 1, "seed": 0, "private": True}
     assert site.code("synthesize", {**facts, "synthesis": EVOLUTION}) == "dependent_patients"

@@ -28,6 +28,7 @@ from privacy.events import (
     SelfComposed,
     describe,
 )
+from privacy.replacing import replaced_cost
 
 TRAINED = SelfComposed(PoissonSampled(0.2, Gaussian(1.1)), 400)
 TESTED = Part("cut", "test", Gaussian(5.0))
@@ -136,7 +137,9 @@ def test_a_sum_is_what_the_accountant_says_of_what_is_charged(ledger, capsys):
         "refused": 1,
         "epsilon": everything.epsilon,
         "accountant": everything.accountant,
+        "replaced": replaced_cost([TRAINED, Declared("failure"), TESTED], 1e-6).epsilon,
     }
+    assert found["all"]["replaced"] > everything.epsilon
     train, evaluate = found["by_run"]
     assert (train["name"], train["messages"], train["refused"]) == ("night/fedavg", 2, 1)
     assert train["epsilon"] == cost([TRAINED], 1e-6).epsilon < everything.epsilon

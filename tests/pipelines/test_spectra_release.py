@@ -18,8 +18,10 @@ from pipelines.cohort.prepare import Slices
 from pipelines.config import Config
 from pipelines.document import ConfigError
 from pipelines.door import read_yaml, to_plain, validate
+from pipelines.site.admit import cohort_of
 from pipelines.site.hospital import COHORT, Hospital, read_cohort_file, rows_of
 from pipelines.site.stated import contents, own_statement
+from pipelines.site.told import recount
 from pipelines.site.worker import worker
 from pipelines.site_settings import SiteSettings
 from pipelines_settings import BASE
@@ -137,7 +139,10 @@ def test_under_differential_privacy_no_spectra_leave_even_if_a_coordinator_asks(
 
 def test_a_budget_affords_no_spectra(site):
     paying = replace(OPEN, budget=Budget(epsilon=4.0), public=("counts",))
-    assert site.under(paying).refused("r/budget") == "budget"
+    later = site.under(paying)
+    assert later.refused("r/early") == "no_counts", "a budget that came later has no counts to repeat yet"
+    recount(later.hospital, Call("r/ingest", 0, "ingest", {}), cohort_of(later.hospital, later.cohort), {})
+    assert later.refused("r/budget") == "budget"
 
 
 def settings(**changes: Any) -> dict[str, Any]:
