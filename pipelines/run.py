@@ -41,7 +41,7 @@ from pipelines.stages import audit, evaluate, ingest, report, route, sample, sco
 from pipelines.stages.ingest import UnusableCohort
 from pipelines.stages.world import DATA_CODES, SitesMissing, World
 from pipelines.stopping import RunLock, Stop, safe_stop
-from pipelines.summary import as_json, inside_lines, publish, results_table
+from pipelines.summary import as_json, publish, refused_told, results_table, tell_inside
 from pipelines.which_command import meant_for
 from privacy.message import Json, as_mapping
 
@@ -247,7 +247,7 @@ def run_config(config: Config, stop: Stop, console: Console, *, command: str) ->
 
 def computed(steps: Sequence[Step[World]], world: World, console: Console) -> Results:
     """Do what was planned, show how far it is, and put the page where a person looks first."""
-    with shown(world.config.title or world.config.name, console=console) as step:
+    with shown(world.config.title or world.config.name, console=console) as step, refused_told(world, console):
         told = _told_to(step, console, world)
         results = execute(steps, world, world.root, stop=world.stop, on_step=told, command=world.command)
     publish(results, world.root)
@@ -262,8 +262,7 @@ def _told_to(step: Shown, console: Console, world: World) -> Callable[[Event], N
             text = f"{event.step.stage.name:<9} {event.kind:<8} {event.step.reason}"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
         if event.step.stage.name == ingest.STAGE.name and event.kind in ("done", "kept"):
-            for text in inside_lines(world):
-                console.print(text, markup=False, highlight=False, soft_wrap=True)
+            tell_inside(world, console)
         step(event.index + (event.kind != "begun"), event.total, event.step.stage.name)
 
     return told

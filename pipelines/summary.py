@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from evaluation.rows import AT_ONE, FURTHER
-from pipelines.runner import Results
+from pipelines.runner import Results, StageFailed
 from pipelines.site.inside import INSIDE
 from pipelines.site.page import PAGE as SITE_PAGE
+from pipelines.stages.ingest import UnusableCohort
 from pipelines.stages.report import ANSWERS, PAGE
 from pipelines.stages.world import World
 from pipelines.store import DiskFolder
@@ -84,6 +86,23 @@ def inside_lines(world: World) -> Iterator[str]:
             yield f"{site}: what its files hold stands in {INSIDE} in its folder, at the hospital"
         elif path.exists():
             yield f"{site}: {path.read_text(encoding='utf-8').strip()}"
+
+
+def tell_inside(world: World, console: Console) -> None:
+    """Print these lines."""
+    for text in inside_lines(world):
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def refused_told(world: World, console: Console) -> Iterator[None]:
+    """Print them too where a hospital's files could not be used: then they say why."""
+    try:
+        yield
+    except StageFailed as error:
+        if isinstance(error.cause, UnusableCohort):
+            tell_inside(world, console)
+        raise
 
 
 def _files(folder: Path | None) -> dict[str, Json]:

@@ -87,7 +87,7 @@ def to_adc(values: Array, *, declared: str | None, header_unit: str | None) -> C
             raise Unusable(
                 "unit_implausible",
                 f"with the {said}, 1, 50 and 99 % of the values that are not 0 lie below {_told(found, scale)} x 1e-6 "
-                f"mm2/s; {_allowed()} are possible. Check `unit`, and that this is an ADC map.",
+                f"mm2/s; tissue has {_allowed()}. Check `unit`, and that this is an ADC map.",
             )
     low, middle, high = (scale * value for value in found)
     said += f": values at 1, 50, 99 % are {_told(found, scale)} x 1e-6 mm2/s"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from pipelines.cohort.adc import PATTERN, factor
-from pipelines.cohort.quantity import HEADERS, SILENT, Verdict, of_headers, of_text
+from pipelines.cohort.quantity import HEADERS, SILENT, Verdict, named_contrast, of_headers, of_text
 from pipelines.cohort.unusable import Unusable
 
 ENDINGS = (".nii.gz", ".nii")
@@ -85,8 +85,10 @@ def of_file(path: Path, description: str, beside: Mapping[str, object]) -> Verdi
         return Verdict(True, f"the NIfTI description says {unit[0].strip()}")
     described, named = of_text(description, "the NIfTI description"), _of_name(stem(path.name))
     if described.adc or named.adc is None:
-        folder = of_text(path.parent.name, "the folder's name")
-        return next((one for one in (described, folder) if one.adc), SILENT)
+        # A folder may hold what was registered to the map as well: t2_patient1 in ADC.
+        apart = named_contrast(stem(path.name))
+        folder = SILENT if apart else of_text(path.parent.name, "the folder's name")
+        return next((one for one in (described, folder) if one.adc), named)
     return named
 
 
@@ -96,4 +98,6 @@ def _of_name(name: str) -> Verdict:
     if SUBJECT.match(name) and suffix.lower() in MAPS:
         suffix = " ".join(entity.partition("-")[2] for entity in entities if entity.startswith(("param-", "desc-")))
     anywhere = SILENT if SUBJECT.match(name) else of_text(name, "the file's name")
-    return anywhere if anywhere.adc else of_text(re.split(r"[\W_]+", suffix)[-1], "the file's name")
+    if anywhere.said and anywhere.adc is not False:
+        return anywhere
+    return of_text(re.split(r"[\W_]+", suffix)[-1], "the file's name")

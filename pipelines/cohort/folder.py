@@ -147,13 +147,13 @@ def _left(root: Path, path: Path, real: Path) -> Item | None:
     name = below(root, path)
     if path.name.startswith("."):
         return Item(name, "not_imaging", reason="hidden", detail="A hidden file. Rename it if it holds an image.")
-    if not real.is_relative_to(root):
-        detail = "A link to a file elsewhere; it is not followed. Copy the file here."
-        return Item(name, "not_selected", reason="link_outside", detail=detail)
     try:
         regular = stat.S_ISREG(real.lstat().st_mode)
     except OSError:
         return Item(name, "not_imaging", reason="broken_link", detail="It leads to nothing. Remove it.")
+    if not real.is_relative_to(root):
+        detail = "A link to a file elsewhere; it is not followed. Copy the file here."
+        return Item(name, "not_selected", reason="link_outside", detail=detail)
     return None if regular else Item(name, "not_imaging", reason="no_file", detail="A pipe, a socket or a device.")
 
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, ClassVar, Literal
 
 import nibabel
@@ -116,9 +116,7 @@ def index_nifti(source: NiftiSource, *, adc: bool = False) -> Index:
     results = [_candidate(source, root, path, adc) for path in matching]
     candidates, ambiguous = without_ambiguous([result for result in results if isinstance(result, Candidate)])
     rejected = [result for result in results if isinstance(result, Rejected)]
-    parts = [
-        Item(one.study, "part", (one.study,), one.patient if isinstance(one, Candidate) else "") for one in results
-    ]
+    parts = [Item(one.study, "part", (one.study,), _patient_of(source, one)) for one in results]
     items = (*found.left, *parts, *(_unmatched(source, root, path) for path in found.files if path not in known))
     return Index(candidates, (*rejected, *ambiguous, *found.rejected), items, 0)
 
@@ -153,10 +151,23 @@ def _unmatched(source: NiftiSource, root: Path, path: Path) -> Item:
     if not path.name.lower().endswith(ENDINGS):
         return left_out(name, path, "nifti")
     detail = f"The pattern {source.pattern!r} does not fit its name. Change the pattern, if it is meant."
-    patient = normalized(whose(name, source.patient)[0] or "")
-    # Without an expression or a subject of BIDS the name as a whole would be a patient, which here it is not.
-    patient = "" if source.patient is None and patient == normalized(stem(path.name)) else patient
-    return Item(name, "not_selected", (), patient, path.name, "name_not_selected", detail)
+    return Item(name, "not_selected", (), _named(source, name), path.name, "name_not_selected", detail)
+
+
+def _named(source: NiftiSource, study: str) -> str:
+    """The patient of a file that shows something else than was asked for. Without an expression or a subject of BIDS
+    the name as a whole would be a patient, which here it is not.
+    """
+    patient = normalized(whose(study, source.patient)[0] or "")
+    return "" if source.patient is None and patient == normalized(stem(PurePosixPath(study).name)) else patient
+
+
+def _patient_of(source: NiftiSource, one: Candidate | Rejected) -> str:
+    if isinstance(one, Candidate):
+        return one.patient
+    if one.reason == "not_adc":
+        return _named(source, one.study)
+    return normalized(whose(one.study, source.patient)[0] or "")
 
 
 def _candidate(source: NiftiSource, root: Path, path: Path, adc: bool) -> Candidate | Rejected:

@@ -49,6 +49,10 @@ SIGNAL_WORDS = re.compile(
     r"localizer|localiser|scout|ct|pet|pt)"
     r"(?![a-z0-9])"
 )
+CONTRASTS = re.compile(
+    r"(?<![a-z0-9])(?:t1w?|t2w?|t2starw?|pdw|flair|stir|swi|dce|sbref|localizer|localiser|scout)(?![a-z0-9])"
+)
+"""Of these, what no ADC map is called; beside the word ADC they leave open which it is, as in t2_registered_to_adc."""
 
 
 class Verdict(NamedTuple):
@@ -63,8 +67,9 @@ SILENT = Verdict(None, "")
 
 def of_headers(values: Mapping[str, object]) -> Verdict:
     """What a header says. values: DICOM keyword -> value, as of `Frame` or of a sidecar that names them alike."""
-    spoken = (_modality, _coded, _typed, _measured, _described, _signal)
-    return next((found for voice in spoken if (found := voice(values)).adc is not None), SILENT)
+    spoken = [voice(values) for voice in (_modality, _coded, _typed, _measured, _described, _signal)]
+    clear = (found for found in spoken if found.adc is not None)
+    return next(clear, next((found for found in spoken if found.said), SILENT))
 
 
 def of_text(text: str, source: str) -> Verdict:
@@ -73,9 +78,18 @@ def of_text(text: str, source: str) -> Verdict:
     other, adc = SAYS_OTHER.search(low), SAYS_ADC.search(low)
     if adc and not other:
         # The words alone: whoever typed a description may have typed a name into it.
-        return Verdict(True, f"{source} says {text[slice(*adc.span())].strip(' _-')}")
+        word = text[slice(*adc.span())].strip(" _-")
+        contrast = named_contrast(low)
+        both = f"{source} says both {word} and {contrast}"
+        return Verdict(None, both) if contrast else Verdict(True, f"{source} says {word}")
     signal = SIGNAL_WORDS.search(low.replace("_", " "))
     return Verdict(False, f"{source} says {text[:80]!r}") if other or signal else SILENT
+
+
+def named_contrast(text: str) -> str:
+    """The first word of another contrast, which no ADC map has in its name; "" where there is none."""
+    found = CONTRASTS.search(text.lower().replace("_", " "))
+    return found[0] if found else ""
 
 
 def of_series(verdicts: Sequence[Verdict]) -> Verdict:
@@ -103,10 +117,10 @@ def check_adc(found: Verdict, *, declared: bool, seen: str) -> None:
             "weighted images with several b-values, `derive: adc` fits one; other images need `values: standardized`.",
         )
     if found.adc is None and not declared:
+        why = f"{found.said}: which it is, is open" if found.said else "nothing says that it is an ADC map"
         raise Unusable(
             "not_adc",
-            f"nothing says that it is an ADC map ({seen}). If it is one, say so by its unit, as in unit: 1e-6 mm2/s "
-            "(--unit on the command line).",
+            f"{why} ({seen}). If it is one, say so by its unit, as in unit: 1e-6 mm2/s (--unit on the command line).",
         )
 
 

@@ -43,15 +43,15 @@ def described(
     values = [found for _, found in told if found is not None]
     parts = [", ".join(f"{number:,} {name}" for name, number in counts.items())]
     parts.append(_listed("series chosen", Counter(text or "(no known word)" for _, text in series)))
-    parts.append(
-        f"unit {unit}" + _listed("because", Counter(said.split(NUMBERS)[0] for said, _ in told if said), before=", ")
-    )
+    evidence = Counter(said.split(NUMBERS)[0] for said, _ in told if said)
+    parts.append(_listed("taken for ADC because", evidence))
+    parts.append(f"brought into {unit}" if evidence else f"unit {unit}")
     if values:
         low, middle, high = np.median(np.array(values), axis=0)
         parts.append(
             f"ADC at 1, 50 and 99 %: {low:.0f}, {middle:.0f}, {high:.0f} x 1e-6 mm²/s (median of {len(values)} studies)"
         )
-    parts.append(_listed("rejected", Counter(one.reason for one in rejected)) or "rejected: none")
+    parts.append(_listed("rejected", Counter(one.reason for one in rejected), None) or "rejected: none")
     parts.append(in_words(accounts, of).replace("\n", " "))
     return "; ".join(part for part in parts if part)
 
@@ -85,9 +85,10 @@ def remember_inside(hospital: Hospital, line: str) -> None:
     DiskFolder(hospital.root).write(INSIDE, f"{line}\n".encode())
 
 
-def _listed(what: str, counts: Counter[str], *, before: str = "") -> str:
+def _listed(what: str, counts: Counter[str], most: int | None = NAMED) -> str:
+    """most: how many are named; None = all."""
     if not counts:
         return ""
-    shown = ", ".join(f"{name} ({number})" for name, number in counts.most_common(NAMED))
-    more = f" and {len(counts) - NAMED} more" if len(counts) > NAMED else ""
-    return f"{before}{what}: {shown}{more}"
+    shown = ", ".join(f"{name} ({number})" for name, number in counts.most_common(most))
+    more = f" and {len(counts) - most} more" if most is not None and len(counts) > most else ""
+    return f"{what}: {shown}{more}"

@@ -24,7 +24,7 @@ from pipelines.store import digest, short
 from privacy.message import Json, Message
 from privacy.policy import largest_delta
 
-VERSION = 7
+VERSION = 8
 MOMENTS = ("count", "total", "squares")
 
 
@@ -110,8 +110,12 @@ def _unusable(world: World, site: str, facts: Mapping[str, Any]) -> list[str]:
         return _too_few(world, site, facts)
     if facts["too_many_rejected"]:
         used = facts.get("source_studies", facts["studies"])
-        counts = f"{facts['rejected']} rejected, {used} used, max_rejected {facts['max_rejected']}"
-        return [f"{site}: {counts}; why, study by study: {where}, and in full in linkage.json of that site"]
+        reasons = ", ".join(f"{reason} ({count})" for reason, count in sorted(facts["rejected_by_reason"].items()))
+        return [
+            f"{site}: {facts['rejected']} of {facts['rejected'] + used} studies were rejected, and max_rejected allows "
+            f"{facts['max_rejected']:.0%}: {reasons}. Repair or exclude them, or raise max_rejected; study by study: "
+            f"{where}, and in full in linkage.json of that site"
+        ]
     patients = {split: facts["splits"][split]["patients"] for split in ("train", "test")}
     return [
         f"{site}: no patient in the {split} split, of {facts['patients']} in all ({facts['rejected']} studies "

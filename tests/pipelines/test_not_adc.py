@@ -108,7 +108,9 @@ def test_a_run_stops_at_a_hospital_whose_selection_is_t2(prostatex, tmp_path, mo
     sites = {**BASE["sites"], "real": {"source": source, "labels": labels}}
     (tmp_path / "t2.yaml").write_text(yaml.safe_dump({**BASE, "name": "t2", "pooling": "refused", "sites": sites}))
     assert run(["t2.yaml"]) == Exit.DATA
-    assert "real: 2 rejected, 0 used" in " ".join(capsys.readouterr().err.split())
+    assert "real: 2 of 2 studies were rejected, and max_rejected allows 20%: not_adc (2)." in " ".join(
+        capsys.readouterr().err.split()
+    )
     (found,) = (tmp_path / "runs" / "t2" / "sites" / "real").glob("cohorts/*/rejected.json")
     assert [one["reason"] for one in json.loads(found.read_text())] == ["not_adc"] * 2
 

@@ -218,7 +218,10 @@ def test_too_many_rejected_studies_end_the_run_with_their_number(tmp_path, monke
     source = {**BASE["sites"]["a"]["source"], "patients": 4, "damaged": 3}
     changed(tmp_path / "tiny.yaml", sites={**BASE["sites"], "a": {"source": source}})
     assert main(["tiny.yaml", "--until", "ingest"]) == Exit.DATA
-    assert "a: 3 rejected, 4 used, max_rejected 0.2" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "a: 3 of 7 studies were rejected, and max_rejected allows 20%: " in said
+    (line,) = [text for text in said.splitlines() if text.startswith("a: ") and "patients, " in text]
+    assert "ADC at 1, 50 and 99 %" in line and "quarantined" in line
 
 
 @pytest.mark.parametrize(

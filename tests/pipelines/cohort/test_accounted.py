@@ -35,6 +35,7 @@ from pipelines.cohort.cohort import read_cohort
 from pipelines.cohort.dicom import DicomSource, index_dicom
 from pipelines.cohort.examples import AnyImages, Files, open_source
 from pipelines.cohort.features import Features, TableSource
+from pipelines.cohort.folder import walked
 from pipelines.cohort.nifti import NiftiSource
 from pipelines.cohort.picture import Pictures, PictureSource, loose_pictures
 from pipelines.cohort.picture_masks import PictureMasks
@@ -155,6 +156,7 @@ MAKERS: dict[str, Maker] = {
     "link inside": linked("anchor/000.dcm"),
     "link outside": linked("/etc/hostname"),
     "link to nothing": linked("nowhere"),
+    "link to nothing elsewhere": linked("/nowhere/000.dcm"),
     "link to a folder": linked("/etc"),
     "pipe": pipe,
     "socket": listening,
@@ -204,6 +206,13 @@ def law(opened: Opened) -> tuple[tuple[Account, ...], list[Admitted]]:
     assert str(len(accounts)) in in_words(accounts)
     assert accounts_csv(accounts).count(b"\n") >= len(accounts) + 1
     return accounts, used
+
+
+def test_a_link_to_nothing_is_told_as_that_wherever_it_leads(tmp_path: Path) -> None:
+    for number, target in enumerate(("nowhere", "/nowhere/000.dcm", "/etc/hostname")):
+        linked(target)(tmp_path, number)
+    reasons = [item.reason for item in walked(tmp_path).left]
+    assert reasons == ["broken_link", "broken_link", "link_outside"]
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

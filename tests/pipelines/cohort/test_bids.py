@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines.cohort.accounted import accounted, without_use
 from pipelines.cohort.bids import of_file, sidecar, stem, whose
 from pipelines.cohort.cohort import read_cohort
 from pipelines.cohort.labels import GlandMask
@@ -109,6 +110,24 @@ def test_names_say_what_is_shown(name: str, adc: bool | None) -> None:
     if adc is None:
         assert of_file(Path("/clinic/ADC") / name, "", {}).adc is True  # the folder is called so
         assert of_file(Path("/clinic/dwi") / name, "", {}).adc is None
+
+
+@pytest.mark.parametrize("name", ["t2_P1", "P1_T2w_raw", "t1_to_adc", "t2_registered_ADC", "P1_flair_adc", "adc_in_t2"])
+def test_a_name_of_another_contrast_is_no_evidence_in_whatever_folder(name: str, tmp_path: Path) -> None:
+    for folder in ("images", "ADC"):
+        assert of_file(Path("/clinic") / folder / f"{name}.nii.gz", "", {}).adc is not True
+    save(tmp_path / "ADC" / f"{name}.nii.gz")
+    assert [one.reason for one in index_volumes(NiftiSource(folder=str(tmp_path)), adc=True).rejected] == ["not_adc"]
+
+
+def test_a_file_that_is_refused_by_its_header_still_says_whose_it_is(tmp_path: Path) -> None:
+    save(tmp_path / "sub-01_adc.nii.gz")
+    (tmp_path / "sub-02_adc.nii.gz").write_bytes(b"")
+    (tmp_path / "P3.nii.gz").write_bytes(b"")
+    save(tmp_path / "sub-04_dwi.nii.gz")
+    save(tmp_path / "P1_t2.nii.gz")  # not the name of a patient
+    index = index_volumes(NiftiSource(folder=str(tmp_path)), adc=True)
+    assert without_use(accounted(index.items, index.rejected)) == ["P3", "sub-02", "sub-04"]
 
 
 def test_the_header_and_the_sidecar_speak_before_the_name(tmp_path: Path) -> None:

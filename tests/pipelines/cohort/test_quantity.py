@@ -95,6 +95,7 @@ SILENCE = {
     "a code of another scheme": {"DerivationCodeSequence": Sequence([code("113041", "99LOCAL")])},
     "original, and computed later": {"ImageType": ["ORIGINAL", "PRIMARY", "OTHER"], "SeriesDescription": "ADC"},
     "original": {"ImageType": ["ORIGINAL", "PRIMARY", "OTHER"], "SeriesDescription": "7"},
+    "another contrast": {"ImageType": ["DERIVED", "SECONDARY"], "SeriesDescription": "t2_tse_tra reg to ADC"},
 }
 
 
