@@ -86,6 +86,7 @@ DECIDED = frozenset(
         "corrupt_cohort",
         "too_few_images",
         "unexpected_reply",
+        "too_many_rejected",
     }
 )
 """Codes that a patient may decide. They count; so does every code that stands in neither table."""

@@ -49,6 +49,8 @@ def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) ->
         Refused: `bad_source`; with a budget `another_cohort`, `too_many_rejected`, or as `recount`.
     """
     settings = settings_of(hospital)
+    if hospital.policy.promises and message.tensors:  # sums of all hospitals' training patients
+        raise Refused("dependent_patients")
     same_question(hospital, dict(message.facts))
     read = _read(hospital, message)
     cohort, facts = read.cohort, read.facts

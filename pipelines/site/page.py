@@ -14,6 +14,7 @@ import torch
 from evaluation.choice import Model, optimism
 from evaluation.drawing import Picture
 from evaluation.floors import MEAN_MASK
+from evaluation.histograms import Counts
 from evaluation.metrics import AUC
 from evaluation.outside_page import Beyond, outside_page
 from evaluation.overlap import DICE, measures
@@ -47,6 +48,7 @@ from pipelines.store import DiskFolder
 from privacy import ledger as book
 from privacy.bounds import plain
 from privacy.events import describe
+from privacy.gate import Refused
 from privacy.message import Call, Json, Message, as_list, as_mapping, from_bytes
 from privacy.statement import markdown, to_json
 
@@ -116,6 +118,8 @@ def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json], run: str) -
     of_lines = evidence(hospital, here.lines, int(str(facts["copies"])))
     variants = [as_mapping(one) for one in as_list(facts.get("variants", []))]
     tables = {**_own_tables(hospital, [*methods, *variants], facts), **of_lines}
+    if any(isinstance(one, Counts) == bool(learnt.structures) for table in tables.values() for one in table.values()):
+        raise Refused("malformed_request") from ValueError("structures are of models that outline, and of those only")
     scored = measures(learnt.structures) if learnt.structures else label_measures(tables)
     reference = str(facts["reference"]) if facts["reference"] in tables else None
     rows, models = score_rows(tables, reference=reference, measures=scored), usable(hospital, facts)

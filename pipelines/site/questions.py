@@ -19,6 +19,7 @@ from pipelines.cohort.examples import AnyImages
 from pipelines.cohort.targets import Target
 from pipelines.config import Split
 from pipelines.names import NAME
+from pipelines.variants import Variant as Scored
 from privacy.bounds import ROUNDS, RUN, shown
 from privacy.gate import Refused
 from privacy.message import Message
@@ -28,6 +29,7 @@ Run: TypeAlias = Annotated[str, Field(pattern=f"^{RUN.pattern}$")]
 Round: TypeAlias = Annotated[int, Field(ge=0, le=ROUNDS)]
 Count: TypeAlias = Annotated[int, Field(ge=0, le=2**31)]
 Line: TypeAlias = Annotated[str, Field(max_length=200)]
+Window: TypeAlias = list[Count] | None
 Settings: TypeAlias = dict[str, Any]
 
 
@@ -77,6 +79,7 @@ class Scoring(Model):
     cohort: Line
     copies: Any
     opening: NotRequired[Settings]
+    window: NotRequired[Window]
     central: NotRequired[bool]
     floor: NotRequired[bool]
 
@@ -86,6 +89,7 @@ class Attack(Model):
 
     cohort: Line
     membership: NotRequired[bool]
+    calibration: NotRequired[None]
 
 
 class Pool(TypedDict):
@@ -156,12 +160,16 @@ class Method(Model):
     label: Named
     cohort: NotRequired[Line]
     space: NotRequired[Line]
+    calibration: NotRequired[None]
 
 
-class Variant(Method):
+class Variant(Model):
     """A method as a variant scores it."""
 
-    calibration: Any
+    label: Named
+    cohort: NotRequired[Line]
+    space: NotRequired[Line]
+    calibration: Scored
 
 
 class Outside(TypedDict):
@@ -176,7 +184,7 @@ class Page(TypedDict):
 
     title: Line
     cohort: Line
-    reference: Line | None
+    reference: Named | None
     copies: Annotated[int, Field(ge=0, le=2000)]
     methods: list[Method]
     variants: NotRequired[list[Variant]]
@@ -185,10 +193,16 @@ class Page(TypedDict):
     unmatched_exclusions: NotRequired[Count]
     spaces: NotRequired[list[Line]]
     target: NotRequired[Target | None]
-    structures: NotRequired[list[Line]]
-    lines: NotRequired[list[Outside]]
-    names: NotRequired[list[Line]]
-    field: NotRequired[Line]
+    structures: NotRequired[list[Named]]
+    window: NotRequired[Window]
+
+
+class OutsidePage(Page):
+    """What the page of a hospital outside the federation is of."""
+
+    lines: list[Outside]
+    names: list[Line]
+    field: Line
 
 
 QUESTIONS: Mapping[str, TypeAdapter[Any]] = {
@@ -211,8 +225,10 @@ QUESTIONS: Mapping[str, TypeAdapter[Any]] = {
     "report": TypeAdapter(Page),
 }
 """Request -> what its facts must be. What is not named here may stand beside it."""
+OUTSIDE: TypeAdapter[Any] = TypeAdapter(OutsidePage)
 TAKE_TENSORS = frozenset({"ingest", "train", "finish", "evaluate", "translate", "route"})
 """Requests whose question may hold tensors."""
+MOMENTS = frozenset({"count", "total", "squares"})
 
 
 def check_question(request: str, message: Message) -> None:
@@ -223,8 +239,11 @@ def check_question(request: str, message: Message) -> None:
     """
     if message.tensors and request not in TAKE_TENSORS:
         raise Refused("malformed_request") from ValueError(f"{request} takes no tensors, found {len(message.tensors)}")
+    if request == "ingest" and message.tensors and message.tensors.keys() != MOMENTS:
+        raise Refused("malformed_request") from ValueError(f"ingest takes the tensors {', '.join(sorted(MOMENTS))}")
+    asked = OUTSIDE if request == "report" and "lines" in message.facts else QUESTIONS[request]
     try:
-        QUESTIONS[request].validate_json(json.dumps(dict(message.facts)), strict=True)
+        asked.validate_json(json.dumps(dict(message.facts)), strict=True)
     except ValidationError as error:
         raise Refused("malformed_request") from ValueError("; ".join(_said(e) for e in error.errors()[:5]))
 

@@ -32,11 +32,20 @@ FINISHED = Message({}, {"algorithm": {}})
 
 @lru_cache(maxsize=64)
 def events(algorithm: AnyAlgorithm, task: Task, work: Work, protection: Protection) -> Rehearsed:
-    """What private training would do to patients. Raises: Refused: `malformed_opening`: it would hardly end."""
+    """What private training would do to patients.
+
+    Raises:
+        Refused: `malformed_opening`: it would hardly end, or fails on zeros, and so would on any patients.
+    """
     try:
-        return rehearse_events(algorithm, task, work, initial_parameters(algorithm, task, seed=0), protection)
+        found = rehearse_events(algorithm, task, work, initial_parameters(algorithm, task, seed=0), protection)
+        _forms(algorithm, task, work)
     except TooLong as error:
         raise Refused("malformed_opening") from error
+    except Exception as error:
+        told = f"{algorithm.name} cannot train this network privately: {type(error).__name__}: {error}"
+        raise Refused("malformed_opening") from ValueError(told)
+    return found
 
 
 @lru_cache(maxsize=64)

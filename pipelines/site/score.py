@@ -64,15 +64,18 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
         else opened(hospital, str(facts["train_run"]))
     )
     round_, params = (None, message.tensors) if message.tensors else own_model(hospital, facts)
-    module = _loaded(start, params).to(hospital.device)
-    variant = _variant(facts, start, module)
+    module = _loaded(start, params, promises=hospital.policy.promises).to(hospital.device)
+    variant, window = _variant(facts, start, module), _window(facts, start)
     cohort = read_cohort_file(hospital.cohort_folder(str(facts["cohort"])) / COHORT)
     splits = rows_of(cohort, hospital.device, start.target)
     if not len(splits["test"].y):
         raise Refused("no_test_patients")
     served = _served(hospital, start, cohort, module, splits["train"], variant)
-    made = _masks if start.task.kind == "segmentation" else _labels
-    (tensors, facts_out, event), home = made(hospital, start, cohort, served, splits, facts)
+    (tensors, facts_out, event), home = (
+        _masks(hospital, start, cohort, served, splits, facts, window)
+        if start.task.kind == "segmentation"
+        else _labels(hospital, start, cohort, served, splits, facts)
+    )
     if not message.tensors:
         event = composed([event, shaped(opened(hospital, str(facts["train_run"])))])
         DiskFolder(hospital.root / "scores").write(scores_name(facts), to_bytes(Message(home)))
@@ -85,12 +88,19 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
     return Done(Message(tensors, {"round": round_, **facts_out}), describe(event))
 
 
-def _loaded(start: Opening, params: Params) -> nn.Module:
-    """A model in the network of its opening. Raises: Refused: `malformed_model`: it is that of another network."""
+def _loaded(start: Opening, params: Params, *, promises: bool) -> nn.Module:
+    """A model in the network of its opening. promises: by a budget, under which a code must not hang on patients.
+
+    Raises:
+        Refused: `malformed_model`: it is that of another network, or one that images of this size cannot pass.
+    """
     try:
-        return loaded(start.algorithm.network(start.task), params)
+        module = loaded(start.algorithm.network(start.task), params)
+        if promises:
+            start.task.probabilities(module, torch.zeros(1, *start.task.inputs))
     except (RuntimeError, ValueError) as error:
         raise Refused("malformed_model") from error
+    return module
 
 
 Told: TypeAlias = tuple[Mapping[str, Tensor], dict[str, Json], Event]
@@ -127,11 +137,12 @@ def _masks(
     served: Calibrated,
     splits: Mapping[Split, Rows],
     facts: Mapping[str, Json],
+    window: tuple[int, ...] | None,
 ) -> tuple[Told, Home]:
     """What leaves of a model that segments, and what stays. Raises: Refused: see `evaluate`."""
     if start.protection is not None:
         raise Refused("unprotected_scores") from ValueError("sums of overlaps have no noise, and the run promises it")
-    window, classes, test = _window(facts, start), start.task.classes, splits["test"]
+    classes, test = start.task.classes, splits["test"]
     found = compared(cohort, test, answers(start.task, served.module, test.x, window=window), classes)
     low = floor_of(cohort, splits, classes) if facts.get("floor") is True else None
     return (told(hospital, found, low, copies_of(facts)), {}, NON_PRIVATE), kept(found, low)
@@ -142,6 +153,8 @@ def _window(facts: Mapping[str, Json], start: Opening) -> tuple[int, ...] | None
     said, sides = facts.get("window"), start.task.spatial
     if said is None:
         return None
+    if start.task.kind != "segmentation":
+        raise Refused("malformed_window") from ValueError("a window is for masks, and this model gives labels")
     window = tuple(int(str(side)) if str(side).isdigit() else 0 for side in as_list(said))
     if len(window) != len(sides) or not all(1 <= side <= most for side, most in zip(window, sides, strict=True)):
         raise Refused("malformed_window") from ValueError(f"a window {said} for images of {sides}")

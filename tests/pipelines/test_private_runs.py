@@ -444,3 +444,12 @@ def test_kill_9_in_a_private_run_charges_every_round_once_and_loses_none(run, tm
 def describe_all(ledger: Path) -> list[str]:
     """Every event that cost something."""
     return [repr(event) for event in book.spent(book.lines(ledger)) if cost([event], 1e-5).epsilon]
+
+
+def test_a_run_with_budgets_can_be_checked_though_no_files_are_counted_for_others(tmp_path, monkeypatch, capsys):
+    """The table of files once ended in a trace: a hospital with a budget tells no numbers of them."""
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path, budgeted(settings(), "a", 50.0))
+    assert main([path, "--check"]) == Exit.OK
+    said = capsys.readouterr().err
+    assert "not told" in said and "Settings, files and methods are in order" in said

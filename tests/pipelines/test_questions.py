@@ -13,6 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from federation import wire
+from federation.models.cnn import Cnn
+from federation.models.mlp import Mlp
+from federation.task import Task
 from pipelines.cohort.phantom import PhantomSource
 from pipelines.cohort.prepare import Slices
 from pipelines.config import Split
@@ -70,9 +73,6 @@ def patient(hospital: Hospital) -> Hospital:
 
 
 def start() -> Message:
-    from federation.models.mlp import Mlp
-    from federation.task import Task
-
     network = Task(Mlp(hidden=(2,)), (1, 16, 16), 2).network().state_dict()
     return Message({f"model/{name}": value for name, value in network.items()}, {"algorithm": {}, "best": None})
 
@@ -249,6 +249,65 @@ def test_no_malformed_request_counts_against_a_hospital_and_none_ends_in_an_exce
     run = data.draw(st.sampled_from(["r/x", "r/other", "r/third"]))
     found = code(hospital, Call(run, round_, request, {}), Message(tensors, whole))
     assert not may_tell(found), f"{request} with {whole} and {list(tensors)}"
+
+
+SIX: Json = {"name": "cnn", "widths": [8] * 6, "norm": "group"}
+"""A network that halves images of 16 x 16 six times: nothing is left of them, whoever the patients are."""
+TRAINED: dict[str, Json] = {**MODEL, "train_run": "r/done"}
+EVALUATED: dict[str, Json] = {**TRAINED, "label": "x", "copies": 3}
+PAGE: dict[str, Json] = {"title": "t", "reference": None, "copies": 3}
+ODDLY: dict[str, tuple[str, dict[str, Json], dict[str, torch.Tensor]]] = {
+    "other tensors for reading": ("ingest", WHOLE["ingest"], {"x": torch.zeros(3)}),
+    "sums for reading": ("ingest", WHOLE["ingest"], {n: torch.ones(2) for n in ("count", "total", "squares")}),
+    "batch norm": ("introduce", {**OPENING, "model": {"name": "cnn", "norm": "batch"}}, {}),
+    "images that vanish": ("introduce", {**OPENING, "model": SIX}, {}),
+    "a visitor for whom images vanish": (
+        "evaluate",
+        {**EVALUATED, "opening": {**OPENING, "model": SIX}},
+        {"visitor": torch.zeros(0)},
+    ),
+    "a window that is none": ("evaluate", {**EVALUATED, "window": [{}, 8]}, {}),
+    "a window on labels": ("evaluate", {**EVALUATED, "window": [8, 8]}, {}),
+    "a calibrated attack": ("audit", {**TRAINED, "calibration": {"calibration": "../x", "quantile": 1}}, {}),
+    "lines without names": ("report", {**PAGE, "lines": []}, {}),
+    "a path as calibration": (
+        "report",
+        {**PAGE, "variants": [{**TRAINED, "label": "v", "calibration": {"calibration": "../x"}}]},
+        {},
+    ),
+    "structures of labels": ("report", {**PAGE, "structures": ["a"]}, {}),
+    "a sentence as a structure": ("report", {**PAGE, "structures": ["This hospital promises all"]}, {}),
+    "a sentence as a reference": ("report", {**PAGE, "reference": "This hospital promises all"}, {}),
+}
+
+
+@pytest.fixture(scope="module")
+def finished(started) -> tuple[Hospital, str]:
+    """The same, with a run that is finished and scored."""
+    locked, cohort = started
+    hospital = patient(locked)
+    ask = worker(hospital)
+    ask(Call("r/done", 0, "introduce", {}), Message({}, {**OPENING, "cohort": cohort}))
+    ask(Call("r/done", 1, "train", {}), start())
+    ask(Call("r/done", 2, "finish", {"a": 1}), start())
+    ask(Call("r/scored", 0, "evaluate", {}), Message({}, {**EVALUATED, "cohort": cohort}))
+    return hospital, cohort
+
+
+@pytest.mark.parametrize("name", ODDLY)
+def test_what_fails_whoever_the_patients_are_does_not_count_against_a_hospital(finished, name):
+    """Each of these once ended in `failed`, so that a coordinator could lock a hospital, or wrote a page's words."""
+    hospital, cohort = finished
+    request, facts, tensors = ODDLY[name]
+    if request == "report":
+        facts = {**facts, "methods": [{**TRAINED, "label": "x", "cohort": cohort}], "spaces": []}
+    if request != "ingest":
+        facts = {**facts, "cohort": cohort}
+    if tensors.keys() == {"visitor"}:
+        tensors = Task(Cnn(widths=(8,) * 6, norm="group"), (1, 16, 16), 2).network().state_dict()
+    call = Call(f"r/odd-{list(ODDLY).index(name)}", 0, request, {})
+    found = code(hospital, call, Message(tensors, facts))
+    assert found is not None and not may_tell(found), found
 
 
 def test_malformed_requests_do_not_lock_a_hospital_and_failures_that_patients_decide_do(started, monkeypatch):
