@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,7 +41,20 @@ def look(folder: Path, labels: Path | None = None) -> Found:
         found = volumes(folder, nifti, files, secrets)
     elif any(path.name.lower().endswith(PICTURES) for path in files):
         found = pictures(folder, files) or found
+    if found.sort in ("dicom", "nifti"):
+        doubts += _others(files, [each.path for each in nifti if each.what != "mask"] if found.sort == "dicom" else [])
     return replace(found, doubts=(*doubts, *found.doubts))
+
+
+def _others(files: Sequence[Path], nifti: Sequence[Path]) -> list[str]:
+    """Images of other kinds than that of the draft. nifti: images that no draft of DICOM reads."""
+    counts = {"pictures": sum(path.name.lower().endswith(PICTURES) for path in files), "NIfTI images": len(nifti)}
+    kinds = {"pictures": "picture", "NIfTI images": "nifti"}
+    return [
+        f"{count:,} {what} lie there too, and this draft does not read them; they need a source of kind {kinds[what]}"
+        for what, count in counts.items()
+        if count
+    ]
 
 
 def folder_problem(folder: Path) -> str:

@@ -77,7 +77,9 @@ def looked_into(files: Files, images: AnyImages, readers: int) -> str:
         "images in these": sum(len(one.labels) for one in read),
     }
     told = [(one.evidence, one.percentiles) for one in read]
-    return described(counts, accounted(opened.items, rejected), rejected, told, unit=opened.unit, of=opened.of)
+    line = described(counts, accounted(opened.items, rejected), rejected, told, unit=opened.unit, of=opened.of)
+    unread = len(waiting) - len(results)
+    return f"{line} Of {unread:,} studies only the headers were read; their files count as used." if unread else line
 
 
 def remember_inside(hospital: Hospital, line: str) -> None:

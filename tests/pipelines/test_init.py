@@ -162,6 +162,22 @@ def test_doubts_are_counted(tmp_path, monkeypatch, capsys):
     assert "images occur twice" in err
 
 
+def test_images_that_the_draft_does_not_read_are_counted(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    phantom(tmp_path / "studies")
+    _, _, err = drafted(Path("studies"), capsys)
+    assert "lie there too" not in err
+    for number in range(3):
+        (tmp_path / "studies" / f"{number}.jpg").write_bytes(b"\xff\xd8\xff")
+    nibabel.save(
+        nibabel.Nifti1Image(np.arange(64.0).reshape(4, 4, 4), np.eye(4)), tmp_path / "studies" / "P1_t2.nii.gz"
+    )
+    (tmp_path / "my.yaml").unlink(missing_ok=True)
+    _, out, err = drafted(Path("studies"), capsys)
+    for doubt in ("3 pictures lie there too", "1 NIfTI images lie there too"):
+        assert doubt in err and doubt in out
+
+
 def test_diffusion_without_adc_maps_is_fitted(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     phantom(tmp_path / "clinic")

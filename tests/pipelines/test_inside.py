@@ -30,6 +30,7 @@ def test_real_adc_maps_are_told_with_unit_reason_and_percentiles(data: Path) -> 
     files = sum(path.is_file() for path in (data / "prostatex" / "dicom").rglob("*"))
     total, *four = (int(text) for text in re.findall(r"(\d+) (?:files:|used|quarantined|not selected|not imag)", line))
     assert total == files == sum(four)
+    assert "only the headers" not in line  # both were read whole
 
 
 def test_what_is_no_adc_map_is_told_before_any_computing(data: Path) -> None:
@@ -50,6 +51,8 @@ def test_headers_are_looked_at_and_nothing_is_trained(tiny: Path, capsys: pytest
     for site in BASE["sites"]:
         (line,) = [text for text in said.splitlines() if text.startswith(f"{site}: ")]
         assert "patients" in line and "ADC at 1, 50 and 99 %" in line and "files: " in line
+        (studies,) = re.findall(r"patients, (\d+) studies, 3 of them read", line)
+        assert line.endswith(f"Of {int(studies) - 3} studies only the headers were read; their files count as used.")
     left = {path.name for path in (tiny / "runs" / "tiny").iterdir() if path.is_dir()}
     assert left <= {"sites", "federation"}
     assert not list((tiny / "runs").rglob("cohorts"))
