@@ -55,7 +55,7 @@ from pipelines.store import read_manifest
 from privacy.message import Json, as_list, as_mapping
 from privacy.statement import from_json, markdown
 
-VERSION = 11
+VERSION = 12
 PAGE, ANSWERS = "report.html", "answers.json"
 
 

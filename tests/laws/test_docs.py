@@ -118,3 +118,11 @@ def test_settings_with_dots_are_settings(path):
         if first in FIELDS and not code and others[-1] not in {"py", "md", "json", "yaml", "html"}:
             lost += [name] if not set(others) <= keys() else []
     assert not lost
+def test_the_picture_of_the_page_shows_the_headings_that_the_page_has():
+    """Otherwise make it again: benchmarks/page_pictures.py."""
+    shown = Image.open(ROOT / "docs/report.png").text.get("Headings", "").split("\n")
+    text = "".join((ROOT / "evaluation/templates" / name).read_text() for name in ("coordinator.html", "parts.html"))
+    there = {re.sub(r"\{\{.*?\}\}", ".*", re.escape(h)) for h in re.findall(r'<h2 id="[\w-]+">(.+?)</h2>', text)}
+    patterns = [re.sub(r"\\\{\\\{.*?\\\}\\\}|\\\{%.*?%\\\}", ".*", one) for one in there]
+    assert shown != [""]
+    assert not [heading for heading in shown if not any(re.fullmatch(p, heading) for p in patterns)]
