@@ -147,8 +147,9 @@ def test_the_coordinators_page_has_a_line_for_each_hospital_and_a_row_for_each_m
     page = Text(run_page(statements=(one, other)))
     epsilon = f"{one.epsilon:g}"
     by = ["PLD, dp-accounting 0.6.0"]
-    assert ["a", epsilon, epsilon, "1e-05", "8", f"{one.budget.remaining:g}", *by] == page.rows[row(page, "a", epsilon)]
-    assert ["b", "∞: no formal guarantee", epsilon, "1e-05", "none set", "–", *by] in page.rows
+    both = f"{epsilon}one patient replaced by another: {one.replaced:g}"
+    assert ["a", epsilon, both, "1e-05", "8", f"{one.budget.remaining:g}", *by] == page.rows[row(page, "a", epsilon)]
+    assert ["b", "∞: no formal guarantee", both, "1e-05", "none set", "–", *by] in page.rows
     assert page.rows.count(["train", "train", "Gaussian noise", "0.25", "4", "30", epsilon]) == 2
     assert ["export", "its model", "1", "5.0\u202fkB"] in page.rows
     assert "Clip C = 1.5. K = 4 views of a patient" in page.text and "30 patients expected" in page.text

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from pydantic import TypeAdapter
 
 from pipelines.config import Config
@@ -118,6 +119,8 @@ def test_settings_with_dots_are_settings(path):
         if first in FIELDS and not code and others[-1] not in {"py", "md", "json", "yaml", "html"}:
             lost += [name] if not set(others) <= keys() else []
     assert not lost
+
+
 def test_the_picture_of_the_page_shows_the_headings_that_the_page_has():
     """Otherwise make it again: benchmarks/page_pictures.py."""
     shown = Image.open(ROOT / "docs/report.png").text.get("Headings", "").split("\n")
