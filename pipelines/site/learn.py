@@ -100,8 +100,10 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
             raise ValueError("; ".join(found))
     except (KeyError, TypeError, ValueError) as error:
         raise Refused("malformed_opening") from error
-    if hospital.policy.promises and tuple(_cohort(hospital, cohort).images.shape[1:]) != inputs:
-        raise Refused("malformed_opening")
+    if hospital.policy.promises:  # what does not fit would fail at patients, and count as if they had decided it
+        there = _cohort(hospital, cohort)
+        if tuple(there.images.shape[1:]) != inputs or target not in (None, there.recipe.get("target")):
+            raise Refused("malformed_opening") from ValueError("the cohort was read with other inputs or masks")
     known = hospital.policy.algorithms
     if known is not None and algorithm.name not in known:
         raise Refused("policy_algorithm") from ValueError(f"this hospital's policy trains by {', '.join(known)} only")

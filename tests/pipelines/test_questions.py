@@ -260,6 +260,15 @@ ODDLY: dict[str, tuple[str, dict[str, Json], dict[str, torch.Tensor]]] = {
     "other tensors for reading": ("ingest", WHOLE["ingest"], {"x": torch.zeros(3)}),
     "sums for reading": ("ingest", WHOLE["ingest"], {n: torch.ones(2) for n in ("count", "total", "squares")}),
     "batch norm": ("introduce", {**OPENING, "model": {"name": "cnn", "norm": "batch"}}, {}),
+    "masks that were not read": (
+        "introduce",
+        {
+            **OPENING,
+            "target": "lesion",
+            "model": {"name": "unet", "width": 4, "levels": 1, "norm": "group"},
+        },
+        {},
+    ),
     "images that vanish": ("introduce", {**OPENING, "model": SIX}, {}),
     "a visitor for whom images vanish": (
         "evaluate",
