@@ -31,6 +31,7 @@ from pipelines.document import (
     render,
 )
 from pipelines.kinds import keys_at, tags_at
+from pipelines.names import FILL_IN
 from pipelines.recovery import beside, follows, without
 from privacy.settings_error import problems_of
 
@@ -191,6 +192,8 @@ def _hint(phrases: Sequence[str], value: object) -> str:
         return "; corners have names: {top: .., left: .., bottom: .., right: ..}, in the rectangles of a layout"
     if not isinstance(value, str):
         return ""
+    if value == FILL_IN:
+        return "; replace it as the comments beside it say"
     choices = [choice for phrase in phrases for choice in re.findall(r"'([^']*)'", phrase)]
     if "true or false" in phrases and value.lower() in ("yes", "on", "true"):
         return "; write true"

@@ -20,10 +20,11 @@ from rich.console import Console
 from rich.table import Table
 
 from pipelines.check import check
-from pipelines.discovery.draft import FILL_IN, drafted
+from pipelines.discovery.draft import drafted
 from pipelines.discovery.found import Found
 from pipelines.discovery.look import look
 from pipelines.exits import Exit
+from pipelines.names import FILL_IN
 from pipelines.run import load, make_world
 from pipelines.stopping import Stop
 

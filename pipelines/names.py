@@ -22,5 +22,7 @@ def unfit_labels(labels: Iterable[str]) -> list[str]:
     ]
 
 
+FILL_IN = "FILL IN"
+"""Stands in a draft where a person must write a setting."""
 RESERVED = ("central", "overall", "public")
 """Columns of the tables of results, which no site may be called."""

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from jinja2 import Environment
 
 from pipelines.discovery.found import Found, Group, Site
+from pipelines.names import FILL_IN
 
-FILL_IN = "FILL IN"
 FEW = 12  # patients of the smallest site: with fewer, none can be spared for validation
 TEMPLATE = """\
 # Written by python -m pipelines.init from what lies in {{ folder | scalar }}. Read it once; every line may be changed.

@@ -120,6 +120,7 @@ def test_without_labels_the_line_to_fill_is_marked_and_check_refuses_it(tmp_path
     (line,) = [number for number, text in enumerate(lines, 1) if text.strip().startswith("labels: FILL IN")]
     assert code == Exit.DATA and f"{line}" in err and "no labels were found" in err
     assert run_main(["my.yaml", "--check"]) == Exit.CONFIG
+    assert "replace it as the comments beside it say" in " ".join(capsys.readouterr().err.split())
     lines[line - 1] = "    labels: {kind: table, file: labels.csv, patient: patient, label: label, slice: slice}"
     Path("my.yaml").write_text("\n".join(lines))
     assert run_main(["my.yaml", "--check"]) == Exit.OK
