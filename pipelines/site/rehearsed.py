@@ -35,9 +35,12 @@ def events(algorithm: AnyAlgorithm, task: Task, work: Work, protection: Protecti
     """What private training would do to patients.
 
     Raises:
-        Refused: `malformed_opening`: it would hardly end, or fails on zeros, and so would on any patients.
+        Refused: `malformed_opening`: it would hardly end, fails on zeros, and so would on any patients, or the method
+            itself says that it cannot be private.
     """
     try:
+        if said := algorithm.complaints(algorithm.network(task), work, True):
+            raise ValueError("; ".join(said))
         found = rehearse_events(algorithm, task, work, initial_parameters(algorithm, task, seed=0), protection)
         _forms(algorithm, task, work)
     except TooLong as error:

@@ -209,7 +209,7 @@ def test_what_is_asked_stands_in_the_settings_and_nothing_is_asked_by_default():
 
     assert config({}).audit.inversion is None and config({"inversion": {}}).audit.inversion == Inversion()
     assert config({"inversion": {"images": 1, "sign": False}}).audit.inversion == Inversion(images=1, sign=False)
-    with pytest.raises(ConfigError, match=r"audit\.inversion.*images must be in \[1, 16\], found 40"):
+    with pytest.raises(ConfigError, match=r"audit\.inversion\.images: must be in \[1, 16\], found 40"):
         config({"inversion": {"images": 40}})
     with pytest.raises(ConfigError, match="restarts"):
         config({"inversion": {"restarts": 3}})

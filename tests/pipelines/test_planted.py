@@ -1,6 +1,7 @@
 """Identifiers are planted in every corner of two hospitals' files, and then looked for in every byte that a run leaves.
 
-`pseudonym.key` and `linkage.json` are the hospital's secrets: they may, and must, tell who is who. Nothing else may: no
+`pseudonym.key`, `linkage.json` and `accounted.csv` are the hospital's secrets: they may, and must, tell who is who.
+Nothing else may: no
 artifact, no ledger, no log, no page, no message on the screen, at the hospital or at the coordinator.
 """
 
@@ -32,7 +33,7 @@ from pipelines.exits import Exit
 from pipelines.run import main
 
 ROOT = Path(__file__).parents[2]
-EXEMPT = {"pseudonym.key", "linkage.json"}  # the hospital's own secrets
+EXEMPT = {"pseudonym.key", "linkage.json", "accounted.csv"}  # the hospital's own secrets
 PATIENTS = 10
 
 # One word each, found nowhere else; with a number behind it where a patient, a study or a file has one of its own.

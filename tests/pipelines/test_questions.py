@@ -12,7 +12,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import methods
+import rig
 from federation import wire
+from federation.descent import Work
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
 from federation.task import Task
@@ -20,6 +23,7 @@ from pipelines.cohort.phantom import PhantomSource
 from pipelines.cohort.prepare import Slices
 from pipelines.config import Split
 from pipelines.door import to_plain
+from pipelines.site import rehearsed
 from pipelines.site.hospital import Hospital
 from pipelines.site.questions import QUESTIONS
 from pipelines.site.worker import worker
@@ -28,6 +32,7 @@ from privacy.bounds import FACTS, TEXT, check, plain, shown
 from privacy.gate import Refused
 from privacy.message import Call, Json, Message
 from privacy.policy import REQUESTS, Budget, Policy
+from privacy.protection import Protection
 from privacy.refusals import DECIDED, UNDECIDED, may_tell
 
 ROOM = Path(__file__).parents[2]
@@ -372,3 +377,16 @@ def test_a_reason_in_the_log_is_one_line_whoever_is_quoted_in_it(tmp_path):
     assert code(hospital, Call("r/x", 0, "introduce", {}), Message({}, said)) == "malformed_opening"
     lines = logged(hospital).splitlines()
     assert len(lines) == 2 and all(len(line) < 1200 for line in lines)
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=lambda method: f"{method.name}")
+def test_a_method_that_cannot_be_private_is_refused_before_it_is_tried(method):
+    """Whatever a coordinator sends: else it would fail at patients, and count as if one of them had decided it."""
+    task, work = rig.task(), Work(optimizer="sgd", lr=0.1, epochs=None, steps=1)
+    complaints = method.complaints(method.network(task), work, True)
+    if complaints:
+        with pytest.raises(Refused) as caught:
+            rehearsed.events(method, task, work, Protection(noise=1.0))
+        assert caught.value.code == "malformed_opening"
+    else:
+        rehearsed.events(method, task, work, Protection(noise=1.0))
