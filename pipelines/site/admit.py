@@ -60,7 +60,7 @@ def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     counts = {name: int(str(facts[name])) for name in ("patients", "studies", "images")}
     of = "lines" if isinstance(files_of(hospital).source, TableSource) else "files"
     line = described(counts, read.accounts, read.rejected, read.told, unit=cohort.unit, of=of)
-    remember_inside(hospital, line)
+    remember_inside(hospital, line + _misspelt(facts))
     code = write_cohort_file(hospital.root / "cohorts", cohort, hospital.key())
     folder = DiskFolder(hospital.cohort_folder(short(code)))
     folder.write(REJECTED, json.dumps([q._asdict() for q in quarantined(hospital, rejected)], indent=1).encode())
@@ -83,6 +83,17 @@ def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) ->
         "too_many_rejected": too_many,
     }
     return Done(Message({}, {**facts, **named, **rejections}), describe(hospital.counts))
+
+
+def _misspelt(facts: Mapping[str, Json]) -> str:
+    """A warning where names of patients in the hospital's settings are nobody's; empty where all are somebody's."""
+    found = {"test": facts["unmatched_tests"], "exclude": facts["unmatched_exclusions"]}
+    return "".join(
+        f" ! {number} of the names in {key} match no patient: check the spelling (the identifier as in the files, or "
+        "the pseudonym)."
+        for key, number in found.items()
+        if number
+    )
 
 
 def pooled_moments(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:

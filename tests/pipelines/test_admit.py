@@ -21,6 +21,7 @@ from pipelines.config import SiteSettings
 from pipelines.site.admit import cohort_of, holds, ingest
 from pipelines.site.files import ELSEWHERE, of_cohort, survey_files
 from pipelines.site.hospital import COHORT, Hospital
+from pipelines.site.inside import INSIDE
 from pipelines.store import short
 from privacy.gate import Refused
 from privacy.message import Call, Message
@@ -166,3 +167,18 @@ def test_a_request_that_is_new_leaves_every_survey_as_it_was(tmp_path):
     more = replace(site.settings, policy=replace(site.settings.policy, requests=REQUESTS[:-1]))
     again = replace(site, settings=more)
     assert survey_files(again, CALL, Message(), Message()).reply.facts["digest"] == before
+
+
+def test_a_name_in_the_settings_that_is_nobodys_is_told_at_the_hospital(tmp_path):
+    """Misspelt, a patient who withdrew would be used, and one held out for testing would be trained on."""
+    right, wrong = (
+        hospital(tmp_path / "right", test=("P1",), exclude=("P2",)),
+        {"test": ("P1", "P91"), "exclude": ("P92",)},
+    )
+    other = hospital(tmp_path / "wrong", **wrong)
+    for site in (right, other):
+        ingest(site, CALL, Message({}, SAID), Message())
+    assert "match no patient" not in (right.root / INSIDE).read_text()
+    line = (other.root / INSIDE).read_text()
+    assert "1 of the names in test match no patient" in line and "1 of the names in exclude match no patient" in line
+    assert "P91" not in line and "P92" not in line
