@@ -88,7 +88,15 @@ def check_stratified(found: dict[str, str], labels: dict[str, int], laid: list[t
     if sizes[0] == 0:  # training always gets a patient: from one of the others
         assert here[0] == 1 and sum(abs(a - b) for a, b in zip(here, sizes, strict=True)) == 2
     else:
-        assert here == sizes
+        assert sum(here) == len(labels)
+        exact = [len(labels) * one for one in share]
+        more = [number - int(value) for number, value in zip(here, exact, strict=True)]
+        assert set(more) <= {0, 1}
+        rest = {
+            extra: [value - int(value) for value, m in zip(exact, more, strict=True) if m == extra] for extra in (0, 1)
+        }
+        # Largest remainders first; between equal ones the last digit of a float decides, and either is right.
+        assert not (rest[0] and rest[1]) or min(rest[1]) >= max(rest[0]) - Fraction(1, 10**9)
     for group in classes(labels, seed):
         order = [[name for name, _ in laid].index(found[p]) for p in group]
         assert order == sorted(order), "by hash: first training, then validation, then test"
