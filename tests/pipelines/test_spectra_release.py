@@ -70,7 +70,7 @@ def site(tmp_path_factory) -> Site:
     settings = SiteSettings(source=PhantomSource(scanner="P", patients=8, seed=1, slices=4), policy=Policy())
     made = Hospital("a", tmp_path_factory.mktemp("spectra") / "a", settings, lambda: "2026-01-01T00:00:00Z")
     asked: dict[str, Json] = {"images": to_plain(Slices(size=16, spacing_mm=4.0)), "seed": 0, "independent": True}
-    asked |= {"split": {"train": 0.5, "validation": 0.25, "test": 0.25}}
+    asked |= {"split": {"train": 0.5, "validation": 0.25, "test": 0.25}, "target": "gland", "classes": []}
     cohort = worker(made)(Call("r/ingest", 0, "ingest", {}), Message({}, asked)).facts["cohort"]
     return Site(made, str(cohort))
 
