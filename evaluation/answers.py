@@ -84,8 +84,8 @@ def _sure(
             most = max((optimism.get(one.site, math.nan) for one in held), default=math.nan)
             by = f", by about {number(most)} (bootstrap)" if math.isfinite(most) else ""
             said.append(
-                f"The highest {measure} on the test patients: {', '.join(tops)}. Who takes the best of {lines} on the "
-                f"same patients overstates it{by}."
+                f"The highest {measure} on the test patients: {', '.join(tops)}. Picking the best of {lines} on the "
+                f"same patients overstates its score{by}."
             )
     if tested := [one for one in chosen if one.by == "test"]:
         flattered = {one.site: optimism.get(one.site, math.nan) for one in tested}

@@ -41,7 +41,7 @@ def run_notices(page: RunPage) -> tuple[Notice, ...]:
         *_budgets(page.statements),
         *_vetoes(page.harmony),
         *_scores(page.scores, page.reference, page.words),
-        *_quarantine(rejected, page.words, "by reason under For whom", "whom"),
+        *_quarantine(rejected, page.words, "the table of patients gives the reasons", "whom"),
         *_withdrawn([(s.site, [k.run for k in s.withdrawn.knew]) for s in held]),
     )
 
@@ -57,7 +57,7 @@ def site_notices(page: SitePage) -> tuple[Notice, ...]:
         *_budgets(said),
         *_vetoes(page.harmony),
         *_scores(page.scores, page.reference, page.words),
-        *_quarantine(rejected, page.words, "what was found and what to do stands under Quarantine", "quarantine"),
+        *_quarantine(rejected, page.words, "see the section Quarantine for reasons and remedies", "quarantine"),
         *_withdrawn([(page.site, [k.run for k in page.withdrawn.knew])]),
     )
 
@@ -89,7 +89,7 @@ def _membership(rows: Sequence[MembershipRow]) -> Iterator[Notice]:
     works = [row for row in rows if membership_verdict(row).word == "succeeds"]
     judged = [row for row in rows if membership_verdict(row).word != "says nothing"]
     text = (
-        f"It can be told who took part in training, for {len(works)} of {len(judged)} models that were attacked. "
+        f"An attack can tell who took part in training, for {len(works)} of {len(judged)} models that were attacked. "
         f"{best.method} at {best.site}: {pairs(best)}. {KEEP}"
     )
     yield Notice("Attack succeeds", text, "privacy")

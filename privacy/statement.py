@@ -280,7 +280,14 @@ def _unbounded(said: Statement) -> Iterator[str]:
 def _rest(said: Statement) -> Iterator[str]:
     for paragraph in said.paragraphs:
         yield from ("", f"## {inert(paragraph.title)}", "", inert(paragraph.text))
-    yield from ("", "## Audit", "", "None by this hospital." if said.audit is None else audited(said.audit))
+    yield from (
+        "",
+        "## Audit",
+        "",
+        "This hospital did not audit its noise. Attacks on its models, where there were any, are on its page."
+        if said.audit is None
+        else audited(said.audit),
+    )
 
 
 def audited(audit: Audit) -> str:

@@ -126,7 +126,7 @@ def _pretraining(learnt: Mapping[str, Json]) -> str:
     prior = as_mapping(learnt.get("synthesis")).get("prior")
     if not prior:
         return ""
-    return f"synthesis began with pictures of the procedural prior {prior}, which is code of this program: nobody's"
+    return f"the synthesis was pretrained on pictures of the procedural prior {prior}, which is code of this program"
 
 
 def _details(hospital: Hospital, run: str, learnt: Mapping[str, Json]) -> Details:
