@@ -78,13 +78,8 @@ class Gradient(NamedTuple):
     loss: float
 
 
-class Access(Protocol):
-    """A site's patients for the length of one request."""
-
-    @property
-    def events(self) -> list[Event]:
-        """What was done to patients so far."""
-        ...
+class Questions(Protocol):
+    """What a method may ask about a site's patients; it gets no more (`privacy.capability`)."""
 
     @property
     def device(self) -> torch.device:
@@ -118,12 +113,21 @@ class Access(Protocol):
         """
         ...
 
-    def votes(self, assign: Assign, bins: int) -> Tensor:
-        """(bins,) float64: what each training patient votes for, as shares that sum to 1, added up over patients."""
-        ...
-
     def measure(self, module: nn.Module, statistic: Objective, split: Split) -> float:
         """Mean of a statistic over a split, in evaluation mode; NaN where there is none to tell."""
+        ...
+
+
+class Access(Questions, Protocol):
+    """A site's patients for the length of one request."""
+
+    @property
+    def events(self) -> list[Event]:
+        """What was done to patients so far."""
+        ...
+
+    def votes(self, assign: Assign, bins: int) -> Tensor:
+        """(bins,) float64: what each training patient votes for, as shares that sum to 1, added up over patients."""
         ...
 
 

@@ -8,47 +8,11 @@ lets code in the same process look into a function's closure, and an objective m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from privacy.access import Access, Draw, Gradient, Objective, Sample, Split
-
-
-class Questions(Protocol):
-    """What a method may ask of a door; each as in `privacy.access.Access`, which answers more."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where the patients lie."""
-        ...
-
-    def epoch(self) -> int:
-        """How many draws make an epoch."""
-        ...
-
-    def size(self, split: Split) -> int:
-        """Number of rows of a split."""
-        ...
-
-    def shares(self, classes: int) -> Tensor:
-        """(classes,) How common each class is in training."""
-        ...
-
-    def draw(self, *, full: bool = False) -> Draw | Sample:
-        """Draw from the training split."""
-        ...
-
-    def gradient(
-        self, module: nn.Module, objective: Objective, draw: Draw | Sample, aux: Tensor | None = None
-    ) -> Gradient:
-        """Gradient of the mean loss over a draw."""
-        ...
-
-    def measure(self, module: nn.Module, statistic: Objective, split: Split) -> float:
-        """Mean of a statistic over a split."""
-        ...
+from privacy.access import Access, Draw, Gradient, Objective, Questions, Sample, Split
 
 
 def questions(access: Access) -> Questions:
