@@ -13,9 +13,9 @@ import torch
 
 from federation.models.cam import activation_maps
 from federation.parameters import loaded
-from pipelines.run import load
-from pipelines.site.hospital import COHORT, Hospital, read_cohort_file
-from pipelines.site.learn import own_model
+from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file
+from pipelines.hospital.training import own_model
+from pipelines.settings.load import load
 
 if __name__ == "__main__":
     root, config = Path(sys.argv[1]), load(f"{Path(sys.argv[1]).name}.yaml")

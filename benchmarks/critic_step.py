@@ -23,10 +23,10 @@ from pathlib import Path
 import torch
 
 from harmonize.game import critic_losses, fakes, players
-from privacy.access import Rows, open_access
-from privacy.events import NOTHING
-from privacy.private import open_private
-from privacy.protection import Protection
+from privacy.dp.access import Rows, open_access
+from privacy.dp.events import NOTHING
+from privacy.dp.private_access import open_private
+from privacy.dp.protection import Protection
 
 TURNS = 7
 WAYS = ("plain", "private", "all at once")

@@ -49,15 +49,15 @@ from federation.rehearsal import initial_parameters, rehearse
 from federation.rounds import Outcome, Schedule, conduct
 from federation.task import Task
 from personalize.partial import Partial
-from pipelines.cohort.cohort import Cohort
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.door import to_plain
-from pipelines.replies import on_disk
-from pipelines.site.hospital import Hospital, rows_of, write_cohort_file
-from pipelines.site.worker import worker
-from pipelines.site_settings import SiteSettings
-from pipelines.store import DiskFolder, short
-from privacy.access import Rows, Split, minibatches
+from pipelines.data.cohort import Cohort
+from pipelines.hospital.hospital import Hospital, rows_of, write_cohort_file
+from pipelines.hospital.worker import worker
+from pipelines.loader.validation import to_plain
+from pipelines.phantom.patients import PhantomSource
+from pipelines.runs.replies import on_disk
+from pipelines.runs.store import DiskFolder, short
+from pipelines.settings.sites import SiteSettings
+from privacy.dp.access import Rows, Split, minibatches
 from privacy.message import Message
 
 SEED, RUN = 0, "benchmark/fedavg-000000000000"
@@ -123,7 +123,7 @@ def federated(
     between: Callable[[Outcome], None],
     work: Work = WORK,
 ) -> Outcome:
-    """What `pipelines.stages.train` does for one method, with fsync and all."""
+    """What `pipelines.coordinator.stages.train` does for one method, with fsync and all."""
     own, names = hospitals(root / "sites", cohorts)
     initial = initial_parameters(algorithm, task, seed=SEED)
     return conduct(

@@ -21,9 +21,10 @@ import yaml
 from sklearn.metrics import roc_auc_score
 
 from evaluation.intervals import t_interval
-from pipelines.door import to_plain
-from pipelines.privacy_settings import PatientLevel
-from pipelines.run import load, main
+from pipelines.loader.validation import to_plain
+from pipelines.run import main
+from pipelines.settings.load import load
+from pipelines.settings.privacy import PatientLevel
 from privacy.message import from_file
 
 Found = dict[tuple[str, str], float]

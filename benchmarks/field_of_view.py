@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from pipelines.cohort.picture_masks import square_around
+from pipelines.data.pictures.label_maps import square_around
 
 SIDE, MARGIN = 96, 1.5
 DISC = {"drishti": (1, 2), "rimone": (255,)}

@@ -40,7 +40,7 @@ from federation.randomness import derived, seeded
 from federation.rehearsal import initial_parameters
 from federation.task import Task
 from personalize import AnyAlgorithm
-from privacy.access import Access, Draw, Gradient, Objective, Rows, Sample, Split, open_access
+from privacy.dp.access import Access, Draw, Gradient, Objective, Rows, Sample, Split, open_access
 from privacy.message import Call, Message, to_bytes
 
 SEED, SIZES = 0, (48, 72, 72, 96)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.cohort.phantom_files import render, write
-from pipelines.cohort.scanner import SCANNERS
+from pipelines.phantom.files import render, write
+from pipelines.phantom.patients import PhantomSource
+from pipelines.phantom.scanner import SCANNERS
 
 SEEDS, PATIENTS = (101, 202), 60  # seeds that no parameter was tuned on
 

@@ -27,10 +27,10 @@ from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
 from federation.task import Task
-from privacy.access import Batch, Rows, open_access
-from privacy.events import NOTHING
-from privacy.private import open_private
-from privacy.protection import Protection
+from privacy.dp.access import Batch, Rows, open_access
+from privacy.dp.events import NOTHING
+from privacy.dp.private_access import open_private
+from privacy.dp.protection import Protection
 
 TURNS = 9
 TASKS = {

@@ -24,12 +24,12 @@ from personalize.adaptation_baselines import Tent, tent
 from personalize.adaptation_norms import AtTest, batches, by_test_statistics, calibrate
 from personalize.routing import routed
 from personalize.routing_outside import Routing, route
-from pipelines.cohort.cohort import Cohort
-from pipelines.outside_file import GLOBAL, Models, read_models
-from pipelines.run import load
-from pipelines.site.hospital import COHORT, Hospital, all_rows, read_cohort_file
-from pipelines.site.segmenting import answers, compared
-from privacy.access import Rows
+from pipelines.data.cohort import Cohort
+from pipelines.external.models_file import GLOBAL, Models, read_models
+from pipelines.hospital.hospital import COHORT, Hospital, all_rows, read_cohort_file
+from pipelines.hospital.segmentation import answers, compared
+from pipelines.settings.load import load
+from privacy.dp.access import Rows
 
 BATCH = 16
 

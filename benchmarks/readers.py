@@ -47,9 +47,9 @@ LIBRARIES = {"MONAI": "monai", "SimpleITK": "SimpleITK", "ITK": "itk"}
 
 
 def ours_dicom(folder: Path) -> Iterator[NDArray[np.generic]]:
-    from pipelines.cohort.dicom import DicomSource, index_dicom
-    from pipelines.cohort.index import load
-    from pipelines.cohort.study import Study
+    from pipelines.data.dicom.reader import DicomSource, index_dicom
+    from pipelines.data.index import load
+    from pipelines.data.study import Study
 
     for candidate in index_dicom(DicomSource(folder=str(folder))).candidates:
         study = load(candidate)
@@ -58,9 +58,9 @@ def ours_dicom(folder: Path) -> Iterator[NDArray[np.generic]]:
 
 
 def ours_nifti(folder: Path) -> Iterator[NDArray[np.generic]]:
-    from pipelines.cohort.index import load
-    from pipelines.cohort.nifti import NiftiSource, index_nifti
-    from pipelines.cohort.study import Study
+    from pipelines.data.index import load
+    from pipelines.data.nifti.reader import NiftiSource, index_nifti
+    from pipelines.data.study import Study
 
     for candidate in index_nifti(NiftiSource(folder=str(folder))).candidates:
         study = load(candidate)
@@ -177,8 +177,8 @@ def compare(title: str, form: str, small: Path, folder: Path) -> None:
 
 def phantom(folder: Path, form: str, patients: int) -> Path:
     """The image folder of a phantom hospital."""
-    from pipelines.cohort.phantom import PhantomSource
-    from pipelines.cohort.phantom_files import write
+    from pipelines.phantom.files import write
+    from pipelines.phantom.patients import PhantomSource
 
     place = folder / f"{form}-{patients}"
     write(PhantomSource(scanner="P", patients=patients, seed=7, format="dicom" if form == "dicom" else "nifti"), place)

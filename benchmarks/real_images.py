@@ -43,15 +43,15 @@ from harmonize.distances import frechet, sliced_wasserstein
 from harmonize.embedding import basis, project
 from harmonize.intensity import HistogramMatch, Nyul, Percentile, ZScore
 from harmonize.own import Own
-from pipelines.cohort.adc import to_adc
-from pipelines.cohort.dicom import DicomSource, read_dicom
-from pipelines.cohort.geometry import resample
-from pipelines.cohort.nifti import read_volume
-from pipelines.cohort.prepare import Slices
-from pipelines.cohort.study import Volume
-from pipelines.site.hospital import COHORT, read_cohort_file
-from pipelines.translated.grid import applied
-from pipelines.translated.translator_file import TranslatorFile, read_translator
+from pipelines.data.adc import to_adc
+from pipelines.data.dicom.reader import DicomSource, read_dicom
+from pipelines.data.grids.geometry import resample
+from pipelines.data.grids.translated_grid import applied
+from pipelines.data.nifti.reader import read_volume
+from pipelines.data.prepare import Slices
+from pipelines.data.study import Volume
+from pipelines.data.translator_file import TranslatorFile, read_translator
+from pipelines.hospital.hospital import COHORT, read_cohort_file
 
 Bools = NDArray[np.bool_]
 GLAND, LESION = "whole_gland_Bosma22b", "lesion_expert"

@@ -33,8 +33,8 @@ from harmonize.embedding import Basis, basis, project, tsne
 from harmonize.neighbours import Reference, judged, referenced
 from harmonize.prior import PRIORS, drawn
 from harmonize.sampling import Sampling
-from pipelines.cohort.scanner import SCANNERS
-from privacy.access import Rows
+from pipelines.phantom.scanner import SCANNERS
+from privacy.dp.access import Rows
 
 NUMBER, PATIENTS = 200, 34
 FEATURES: dict[str, Literal["pca", "pca_tsne"]] = {

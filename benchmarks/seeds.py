@@ -18,13 +18,14 @@ from pathlib import Path
 import yaml
 
 from evaluation.intervals import t_interval
-from pipelines.config import overridden
-from pipelines.run import load, main
+from pipelines.run import main
+from pipelines.settings.config import overridden
+from pipelines.settings.load import load
 
 
 def rows_of(name: str, seed: int, folder: Path, images: Mapping[str, object]) -> list[dict[str, object]]:
     """Scores of one run."""
-    from pipelines.door import to_plain
+    from pipelines.loader.validation import to_plain
 
     config = load(name)
     config = replace(config, seed=seed, name=f"seed-{seed}", runs=str(folder), images=overridden(config.images, images))

@@ -44,11 +44,11 @@ from harmonize.prior import PRIORS, drawn
 from harmonize.scale import Scale
 from harmonize.synthesis import AnySynthesis
 from harmonize.wgan import WganGp
-from pipelines.cohort.phantom import PhantomSource, ScannerName
-from pipelines.cohort.phantom_files import render
-from privacy.access import Access, Rows, open_access
+from pipelines.phantom.files import render
+from pipelines.phantom.patients import PhantomSource, ScannerName
+from privacy.dp.access import Access, Rows, open_access
+from privacy.dp.private_access import open_private
 from privacy.message import Params
-from privacy.private import open_private
 
 INPUTS: Inputs = (1, 48, 48)
 SCALE = Scale(low=0.0, high=3.5)

@@ -34,8 +34,8 @@ from harmonize.generators import Norm
 from harmonize.intensity import HistogramMatch, Nyul, Percentile, ZScore
 from harmonize.own import Own
 from harmonize.scale import Scale
-from pipelines.cohort.phantom import anatomy
-from pipelines.cohort.scanner import SCANNERS, acquire
+from pipelines.phantom.patients import anatomy
+from pipelines.phantom.scanner import SCANNERS, acquire
 
 SCALE = Scale(low=0.0, high=3.5)
 SLICES = 6

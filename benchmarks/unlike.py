@@ -25,18 +25,18 @@ from torch import Tensor, nn
 from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.task import Task
-from pipelines.cohort.admission import Admitted, Opened, admitted
-from pipelines.cohort.cohort import Cohort, read_cohort
-from pipelines.cohort.dicom import DicomSource
-from pipelines.cohort.examples import open_source
-from pipelines.cohort.labels import GlandMask, MaskLabels
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.cohort.phantom_files import write
-from pipelines.cohort.picture import Pictures, PictureSource, loose_pictures
-from pipelines.cohort.prepare import Slices
-from pipelines.cohort.scanner import SCANNERS
-from pipelines.site.hospital import rows_of
-from pipelines.site.likeness import Likeness, likeness_of, studies_of
+from pipelines.data.admission import Admitted, Opened, admitted
+from pipelines.data.cohort import Cohort, read_cohort
+from pipelines.data.dicom.reader import DicomSource
+from pipelines.data.examples import open_source
+from pipelines.data.labels import GlandMask, MaskLabels
+from pipelines.data.pictures.reader import Pictures, PictureSource, loose_pictures
+from pipelines.data.prepare import Slices
+from pipelines.hospital.hospital import rows_of
+from pipelines.hospital.likeness import Likeness, likeness_of, studies_of
+from pipelines.phantom.files import write
+from pipelines.phantom.patients import PhantomSource
+from pipelines.phantom.scanner import SCANNERS
 
 PATIENTS = 40
 DATA = Path(os.environ["CONSILIUM_DATA"])

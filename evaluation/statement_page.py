@@ -1,7 +1,7 @@
 """What the pages show of privacy: each hospital's statement, audits, and attacks on who took part and how they look.
 
-The records hold what `privacy/statement.py` says, under its names; `site_statement` reads its JSON. Every ε is rounded
-already, and is printed as it is.
+The records hold what `privacy/release/statement.py` says, under its names; `site_statement` reads its JSON. Every ε is
+rounded already, and is printed as it is.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class InversionRow:
 
 @dataclass(frozen=True)
 class SiteStatement:
-    """A hospital's statement over its ledger's life; see `privacy.statement.Statement`."""
+    """A hospital's statement over its ledger's life; see `privacy.release.statement.Statement`."""
 
     site: str
     unit: str
@@ -170,7 +170,7 @@ class SiteStatement:
 
 
 def site_statement(said: object) -> SiteStatement:
-    """What `privacy.statement.to_json` wrote, as the pages show it.
+    """What `privacy.release.statement.to_json` wrote, as the pages show it.
 
     Raises:
         pydantic.ValidationError: naming every field that is missing or of another type.

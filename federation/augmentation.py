@@ -9,7 +9,7 @@ import torch
 from monai.networks.layers import AffineTransform
 from torch import Tensor
 
-from privacy.access import Augment
+from privacy.dp.access import Augment
 
 ROTATION = 0.26  # radians, about 15 degrees
 SCALE = 0.1

@@ -21,7 +21,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.optim.swa_utils import update_bn
 
 from federation.task import Output, Task
-from privacy.access import Rows
+from privacy.dp.access import Rows
 
 How: TypeAlias = Literal["centred", "adabn", "adabn_centred"]
 Quantile: TypeAlias = float | Literal["prevalence"]

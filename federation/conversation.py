@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeAlias
 
 from federation.algorithm import Memory
 from privacy.folder import Folder
-from privacy.gate import Refused
 from privacy.message import Call, Message, from_bytes, sealed, to_bytes, unsealed
+from privacy.release.gate import Refused
 
 Work: TypeAlias = Callable[[Memory], tuple[Message, Memory]]
 JUMP = 1000

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from federation.task import Task
-from privacy.access import Draw, Objective, Questions, Sample, Split
+from privacy.dp.access import Draw, Objective, Questions, Sample, Split
 from privacy.message import Params
 from privacy.settings_error import SettingsError
 

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol, TypeAlias
 
-from privacy.gate import Refused
 from privacy.message import Call, Message
+from privacy.release.gate import Refused
 
 Worker: TypeAlias = Callable[[Call, Message], Message]
 """A site's side: answer(call, message) -> reply, or raise Refused with a code."""

@@ -37,7 +37,7 @@ from federation.descent import Site, Work
 from federation.fedavg import Weights, merged, reply
 from federation.parameters import loaded, prefixed, section, trainable
 from federation.task import Output, Task, segments
-from privacy.access import Batch, Draw, Forward, Objective
+from privacy.dp.access import Batch, Draw, Forward, Objective
 from privacy.message import Call, Message, Params
 from privacy.settings_error import SettingsError
 

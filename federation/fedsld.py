@@ -26,7 +26,7 @@ from federation.descent import Site, Work
 from federation.fedavg import merged, reply
 from federation.parameters import loaded, prefixed, section
 from federation.task import Task, segments
-from privacy.access import Batch, Forward, Objective
+from privacy.dp.access import Batch, Forward, Objective
 from privacy.message import Call, Json, Message, Params, as_list, as_mapping
 
 

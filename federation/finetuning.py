@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from federation.descent import Site
 from federation.task import Output
-from privacy.access import Batch, Forward
+from privacy.dp.access import Batch, Forward
 from privacy.settings_error import SettingsError
 
 

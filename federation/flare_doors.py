@@ -37,7 +37,7 @@ NEEDED = (
 )
 """Of FLARE's 21 processors of requests: those without which no job begins or ends."""
 EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
-WARD = "pipelines.remote.ward.ward"
+WARD = "pipelines.remote.client.ward"
 CONFIG = "config/config_fed_client.json"
 APPLICATION: Mapping[str, Any] = {
     "format_version": 2,

@@ -27,7 +27,7 @@ from federation.descent import Site, Work
 from federation.fedavg import Weights, merged, reply
 from federation.parameters import loaded, prefixed, read, section
 from federation.task import Output, Task, pooled
-from privacy.access import Batch, Forward, Objective
+from privacy.dp.access import Batch, Forward, Objective
 from privacy.message import Call, Message, Params
 from privacy.settings_error import SettingsError
 

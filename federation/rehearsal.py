@@ -16,10 +16,10 @@ from federation.parameters import read
 from federation.participant import participate
 from federation.randomness import seeded
 from federation.task import Task
-from privacy.access import Access, Rows, Split, open_access
-from privacy.events import NOTHING, Event, composed
+from privacy.dp.access import Access, Rows, Split, open_access
+from privacy.dp.events import NOTHING, Event, composed
+from privacy.dp.protection import Protection
 from privacy.message import Call, Json, Message, Params, as_mapping
-from privacy.protection import Protection
 
 
 def initial_parameters(algorithm: Algorithm, task: Task, *, seed: int) -> Params:
@@ -70,9 +70,9 @@ def rehearse_events(algorithm: Algorithm, task: Task, work: Work, initial: Param
     """What private training would do to patients, found out without any: the door books and computes nothing.
 
     Raises:
-        privacy.roof.TooLong: it would look at them beyond all reason.
+        privacy.dp.roof.TooLong: it would look at them beyond all reason.
     """
-    from privacy.private import open_private  # Opacus: seconds that plain training saves
+    from privacy.dp.private_access import open_private  # Opacus: seconds that plain training saves
 
     def rehearsed() -> tuple[Site, Access]:
         door = open_private(_invented(task), protection, counts=NOTHING, dry=True)
@@ -103,9 +103,9 @@ def rehearse_question(
     """Whether a private site of this name can work on a question: on invented patients, of whom nothing is computed.
 
     Raises:
-        Whatever the algorithm raises; privacy.roof.TooLong.
+        Whatever the algorithm raises; privacy.dp.roof.TooLong.
     """
-    from privacy.private import open_private  # Opacus: seconds that plain training saves
+    from privacy.dp.private_access import open_private  # Opacus: seconds that plain training saves
 
     site = Site(name, task, work, open_private(_invented(task), protection, counts=NOTHING, dry=True))
     with seeded(0):

@@ -16,8 +16,8 @@ from federation.engine import Engine
 from federation.participant import best_round
 from federation.randomness import derived
 from privacy.folder import Folder
-from privacy.gate import BUDGET
 from privacy.message import Call, Json, Message, Params, as_mapping, from_bytes, sealed, to_bytes, unsealed
+from privacy.release.gate import BUDGET
 from privacy.settings_error import SettingsError
 
 STATE = "state"  # the one file that a run resumes from

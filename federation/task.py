@@ -13,8 +13,8 @@ from monai.losses.dice import DiceLoss
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privacy.access import Batch, Forward
-from privacy.chunks import at_once
+from privacy.dp.access import Batch, Forward
+from privacy.dp.chunks import at_once
 
 Kind: TypeAlias = Literal["classification", "segmentation"]
 SMOOTH = 1e-5  # of both sides of the Dice ratio, as in MONAI: an absent class that is not predicted has loss 0

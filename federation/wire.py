@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from federation.engine import Worker
-from privacy.bounds import BYTES, HEADER
-from privacy.gate import Refused
 from privacy.message import Call, Json, Malformed, Message, as_mapping, from_bytes, to_bytes
+from privacy.release.bounds import BYTES, HEADER
+from privacy.release.gate import Refused
 
 CODE = re.compile(r"[a-z][a-z0-9_]{0,79}")
 

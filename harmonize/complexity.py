@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 from harmonize.distances import frechet
 from harmonize.embedding import Basis, basis, project, tsne
-from privacy.access import Batch, Forward
-from privacy.policy import MOST_DELTA
+from privacy.dp.access import Batch, Forward
+from privacy.release.policy import MOST_DELTA
 from privacy.settings_error import SettingsError
 
 BOUND = 1.0
@@ -169,7 +169,7 @@ class Outside(nn.Module):
     orthogonal to it, also 0 where x = m. It depends on no other patient's images. Forward: (b, ...) -> (b,) in [0, 1].
 
     The basis lies in parameters that nobody trains: the private door takes no module with buffers, and none without a
-    parameter that could be trained (`privacy.modules.unfit`).
+    parameter that could be trained (`privacy.dp.modules.unfit`).
     """
 
     def __init__(self, public: Basis) -> None:
@@ -195,7 +195,7 @@ def outside(forward: Forward, batch: Batch) -> Tensor:
 
 def noise_of(settings: Score) -> float:
     """`Protection.validation_noise` that spends epsilon and delta of `dp` on one measured number."""
-    from privacy.accounting import mu_of  # an accountant: seconds that other releases save
+    from privacy.dp.accounting import mu_of  # an accountant: seconds that other releases save
 
     return 1.0 / mu_of(settings.epsilon, settings.delta)
 

@@ -25,10 +25,10 @@ from harmonize.drawing import Inputs
 from harmonize.embedding import Basis, basis, project
 from harmonize.prior import PRIORS, Prior, PriorName, drawn
 from harmonize.scale import Told, silent
-from privacy.access import Access
-from privacy.accounting import mu_of
+from privacy.dp.access import Access
+from privacy.dp.accounting import mu_of
 from privacy.message import Params
-from privacy.policy import MOST_DELTA
+from privacy.release.policy import MOST_DELTA
 from privacy.settings_error import SettingsError
 
 SLACK = 1e-9  # the root that `mu_of` finds may lie on the wrong side by its tolerance

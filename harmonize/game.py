@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from harmonize.networks import CLASSES, Critic, Generator, Inputs, Module, initialised
-from privacy.access import Access, Batch
+from privacy.dp.access import Access, Batch
 from privacy.message import Params
 
 BETAS = (0.5, 0.9)

@@ -26,7 +26,7 @@ from torch.optim import Adam
 from harmonize.embedding import basis
 from harmonize.game import BETAS, TOLD_EVERY, Players, Rules
 from harmonize.networks import CLASSES, Generator, Inputs, Moments
-from privacy.access import Access, Batch
+from privacy.dp.access import Access, Batch
 from privacy.message import Params
 
 TRUSTED = 3.0  # deviations of pure noise's square norm by which an answer must exceed it

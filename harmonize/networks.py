@@ -6,8 +6,8 @@ halved until the shorter side is 4 to 7 pixels (at least three times), so that l
 at the ends.
 
 No network here has buffers. The critic sees patients, and what a buffer keeps of them would pass by clipping and noise
-(`privacy.modules.unfit`). The generator sees none, but has group norms as well, so that an image does not depend on the
-batch in which it was drawn.
+(`privacy.dp.modules.unfit`). The generator sees none, but has group norms as well, so that an image does not depend on
+the batch in which it was drawn.
 """
 
 from __future__ import annotations

@@ -19,11 +19,11 @@ from harmonize.evolution import PrivateEvolution
 from harmonize.networks import CLASSES, Inputs
 from harmonize.scale import Told, silent
 from harmonize.wgan import WganGp
-from privacy.access import Access, Sample
-from privacy.accounting import calibrated
-from privacy.events import Event, Gaussian, Part, SelfComposed
+from privacy.dp.access import Access, Sample
+from privacy.dp.accounting import calibrated
+from privacy.dp.events import Event, Gaussian, Part, SelfComposed
+from privacy.dp.protection import Protection
 from privacy.message import Params
-from privacy.protection import Protection
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ NeurIPS 2017. Of each view of a patient the critic's loss is
     D(G(z, y), y) - D(x, y) + lambda (||grad D(x~, y)||_2 - 1)^2,    x~ = alpha x + (1 - alpha) G(z, y),
 
 with a fake of the view's own class, and the generator's is -E[D(G(z, y), y)]. Only the critic's gradient looks at
-patients, and it comes from `privacy.access.Access`: clipped for each patient and noised there, so that the critic, the
-generator and every image are post-processing of it. The fakes, alpha and the generator follow from a seed.
+patients, and it comes from `privacy.dp.access.Access`: clipped for each patient and noised there, so that the critic,
+the generator and every image are post-processing of it. The fakes, alpha and the generator follow from a seed.
 
 Two critics. `whole` is a network, all of which patients train, each step by the whole of equation 1. Under noise it is
 of no use with tens of patients: at patient epsilon 10, N = 48 and 48x48 its noise has a norm of 18 where a patient's
@@ -45,11 +45,11 @@ from harmonize.moments import asked, learnt, moments
 from harmonize.networks import CLASSES, Generator, Inputs, Moments
 from harmonize.prior import PRIORS, PriorName, drawn
 from harmonize.scale import Told, silent
-from privacy.access import Access, Rows, open_access
-from privacy.accounting import Cost, cost
-from privacy.events import Event, Gaussian, Part, PoissonSampled, SelfComposed
+from privacy.dp.access import Access, Rows, open_access
+from privacy.dp.accounting import Cost, cost
+from privacy.dp.events import Event, Gaussian, Part, PoissonSampled, SelfComposed
 from privacy.message import Params
-from privacy.policy import MOST_DELTA
+from privacy.release.policy import MOST_DELTA
 from privacy.settings_error import SettingsError
 
 SAMPLED = 256  # images that are drawn together

@@ -26,7 +26,7 @@ from federation.descent import Site, Work
 from federation.fedavg import Weights, merged, reply
 from federation.parameters import loaded, prefixed, section
 from federation.task import Output, Task, pooled
-from privacy.access import Batch, Forward
+from privacy.dp.access import Batch, Forward
 from privacy.message import Call, Message, Params
 
 QUARTERS = 4

@@ -37,7 +37,7 @@ from federation.parameters import loaded, prefixed, read, section, select
 from federation.task import Output, Task
 from personalize.fenda import Headless
 from personalize.perfcl import averages, contrast
-from privacy.access import Batch, Forward, Objective
+from privacy.dp.access import Batch, Forward, Objective
 from privacy.message import Call, Message, Params
 from privacy.settings_error import SettingsError
 

@@ -24,7 +24,7 @@ from federation.fedavg import Weights
 from federation.parameters import loaded, section
 from federation.task import Output, Task
 from personalize.sharing import begun, joined, new_head, own, parted, sent
-from privacy.access import Batch, Forward, Objective
+from privacy.dp.access import Batch, Forward, Objective
 from privacy.message import Call, Message, Params
 
 

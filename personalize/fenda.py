@@ -28,7 +28,7 @@ from federation.models.cam import Cam
 from federation.parameters import loaded, section
 from federation.task import Model, Output, Task
 from personalize.sharing import begun, joined, new_head, own, parted, sent, without_effect
-from privacy.access import Objective
+from privacy.dp.access import Objective
 from privacy.message import Call, Message, Params
 
 

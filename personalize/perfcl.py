@@ -29,7 +29,7 @@ from federation.parameters import loaded, prefixed, section
 from federation.task import Output, Task
 from personalize.fenda import Fenda, objective, travels
 from personalize.sharing import begun, joined, own, parted, sent, without_effect
-from privacy.access import Batch, Forward, Objective
+from privacy.dp.access import Batch, Forward, Objective
 from privacy.message import Call, Message, Params
 from privacy.settings_error import SettingsError
 

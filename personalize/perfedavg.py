@@ -27,7 +27,7 @@ from federation.fedavg import Weights, merged, reply
 from federation.parameters import combined, difference, loaded, prefixed, section, trainable, zeros
 from federation.task import Task
 from personalize.pfedme import batches, plain_sgd
-from privacy.access import Draw
+from privacy.dp.access import Draw
 from privacy.message import Call, Message, Params
 from privacy.settings_error import SettingsError
 

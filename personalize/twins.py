@@ -14,7 +14,7 @@ from torch import Tensor
 from federation.algorithm import Memory, State
 from federation.parameters import prefixed, section, select
 from federation.task import Output, Task
-from privacy.access import Batch, Forward, Objective
+from privacy.dp.access import Batch, Forward, Objective
 from privacy.message import Call, Message, Params
 
 

@@ -25,11 +25,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from pipelines.exits import Exit
-from pipelines.holdings import KINDS, Item, Kind, is_file, is_folder, items_of, runs_below, size_of
-from pipelines.retention import Rule, Verdict, verdicts
-from pipelines.stopping import HOLDER, LOCK, LockedError, RunLock
-from pipelines.store import HIDDEN
+from pipelines.runs.exits import Exit
+from pipelines.runs.holdings import KINDS, Item, Kind, is_file, is_folder, items_of, runs_below, size_of
+from pipelines.runs.retention import Rule, Verdict, verdicts
+from pipelines.runs.stopping import HOLDER, LOCK, LockedError, RunLock
+from pipelines.runs.store import HIDDEN
 from privacy.message import Json
 
 AGE = re.compile(r"(\d{1,6})([hdw])")

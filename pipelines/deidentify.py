@@ -22,18 +22,18 @@ from pathlib import Path
 import pydicom
 from rich.console import Console
 
-from pipelines.blanking import Desk, confirm_sheet, make_sheet, read_original, told_of
-from pipelines.cohort.accounted import Account, Item, accounted, accounts_csv, in_words
-from pipelines.cohort.folder import below, walked
-from pipelines.cohort.index import folder_problems
-from pipelines.confirming import confirmed_images
-from pipelines.exits import Exit
-from pipelines.layouts_file import read_layouts
-from pipelines.progress import shown
-from pipelines.refusals import keep_refusals
-from privacy.deidentify import NotDeidentifiable, Profile, as_bytes, deidentify
-from privacy.layouts import Layout
-from privacy.leftovers import leftovers
+from pipelines.batch.blanking import Desk, confirm_sheet, make_sheet, read_original, told_of
+from pipelines.batch.confirmations import confirmed_images
+from pipelines.batch.layouts_file import read_layouts
+from pipelines.batch.refusals import keep_refusals
+from pipelines.data.accounts import Account, Item, accounted, accounts_csv, in_words
+from pipelines.data.folder import below, walked
+from pipelines.data.index import folder_problems
+from pipelines.runs.exits import Exit
+from pipelines.runs.progress import shown
+from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, as_bytes, deidentify
+from privacy.deidentify.layouts import Layout
+from privacy.deidentify.leftovers import leftovers
 
 KEY_BYTES = 32
 KEY_VALUES = 16  # different bytes; 32 drawn by chance have fewer once in 10**16 times

@@ -19,14 +19,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from pipelines.check import check
+from pipelines.coordinator.check import check
 from pipelines.discovery.draft import drafted
 from pipelines.discovery.found import Found
 from pipelines.discovery.look import look
-from pipelines.exits import Exit
-from pipelines.names import FILL_IN
-from pipelines.run import load, make_world
-from pipelines.stopping import Stop
+from pipelines.loader.names import FILL_IN
+from pipelines.run import make_world
+from pipelines.runs.exits import Exit
+from pipelines.runs.stopping import Stop
+from pipelines.settings.load import load
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -24,11 +24,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pipelines.exits import Exit
-from pipelines.site.words import CONTENTS
-from privacy import ledger as book
-from privacy.chain import torn
-from privacy.events import (
+from pipelines.hospital.words import CONTENTS
+from pipelines.runs.exits import Exit
+from privacy.dp.events import (
     NON_PRIVATE,
     Composed,
     Declared,
@@ -44,11 +42,13 @@ from privacy.events import (
     UnknownEvent,
     describe,
 )
-from privacy.meaning import DECLARED, loss
 from privacy.message import Json, as_mapping
+from privacy.release import ledger as book
+from privacy.release.chain import torn
+from privacy.release.meaning import DECLARED, loss
 
 if TYPE_CHECKING:
-    from privacy.accounting import Cost
+    from privacy.dp.accounting import Cost
 
 _Line: TypeAlias = Mapping[str, Json]
 _Charged: TypeAlias = Sequence[tuple[_Line, Event]]
@@ -184,7 +184,7 @@ def _summed(lines: Sequence[_Line], at: float, console: Console | None) -> dict[
     unread = sum(_unread(line, event) for line, event in charged)
     whole, splits, unpriced = _sum("all", lines, charged, at), {}, 0
     try:
-        from privacy.accounting import by_split  # lazily: it takes a second, which verify and explain save
+        from privacy.dp.accounting import by_split  # lazily: it takes a second, which verify and explain save
 
         splits = by_split([event for _, event in charged], at)
     except UnknownEvent:
@@ -228,7 +228,7 @@ def _sum(name: str, lines: Iterable[_Line], charged: _Charged, at: float) -> Sum
 
 @lru_cache
 def _priced(events: tuple[Event, ...], at: float) -> Cost:
-    from privacy.accounting import cost
+    from privacy.dp.accounting import cost
 
     try:
         return cost(events, at)
@@ -238,7 +238,7 @@ def _priced(events: tuple[Event, ...], at: float) -> Cost:
 
 def _replaced(events: Sequence[Event], at: float) -> float:
     """What all of it costs where neighbours differ by one patient in another's place."""
-    from privacy.replacing import replaced_cost
+    from privacy.dp.replacing import replaced_cost
 
     return replaced_cost(events, at).epsilon
 

@@ -30,26 +30,26 @@ from torch import Tensor
 
 from evaluation.csv_text import csv_text, read_csv_text
 from federation.task import Kind
-from pipelines.cohort.accounted import Account, accounted, accounts_csv, as_facts, in_words, unserved
-from pipelines.cohort.admission import Admitted, Opened, admitted
-from pipelines.cohort.alike import UNITS, source_of
-from pipelines.cohort.dicom import DicomSource
-from pipelines.cohort.examples import AnyImages, Files, open_source
-from pipelines.cohort.features import Features, TableSource, open_lines
-from pipelines.cohort.labels import GlandMask
-from pipelines.cohort.nifti import NiftiSource
-from pipelines.cohort.picture import Pictures, loose_pictures
-from pipelines.cohort.prepare import Slices
-from pipelines.cohort.study import Rejected
-from pipelines.cohort.unusable import Unusable
-from pipelines.exits import Exit, exit_code
-from pipelines.outside_adapted import read_adapted
-from pipelines.outside_file import ADAPTED, what_is
-from pipelines.progress import shown
-from pipelines.segmented.predicted import Masking, forget_masks, lies_in, maker_of, open_masking, write_masked
-from pipelines.site.likeness import Verdict, likeness_in_words
-from pipelines.site.ready import Ready, read_ready
-from pipelines.store import DiskFolder
+from pipelines.data.accounts import Account, accounted, accounts_csv, as_facts, in_words, unserved
+from pipelines.data.admission import Admitted, Opened, admitted
+from pipelines.data.alike import UNITS, source_of
+from pipelines.data.dicom.reader import DicomSource
+from pipelines.data.examples import AnyImages, Files, open_source
+from pipelines.data.labels import GlandMask
+from pipelines.data.nifti.reader import NiftiSource
+from pipelines.data.pictures.reader import Pictures, loose_pictures
+from pipelines.data.prepare import Slices
+from pipelines.data.study import Rejected
+from pipelines.data.tables.features import Features, TableSource, open_lines
+from pipelines.data.unusable import Unusable
+from pipelines.data.writing.masks import Masking, forget_masks, lies_in, maker_of, open_masking, write_masked
+from pipelines.external.adapted import read_adapted
+from pipelines.external.models_file import ADAPTED, what_is
+from pipelines.hospital.likeness import Verdict, likeness_in_words
+from pipelines.hospital.model_file import Ready, read_ready
+from pipelines.runs.exits import Exit, exit_code
+from pipelines.runs.progress import shown
+from pipelines.runs.store import DiskFolder
 
 STUDY = ("patient", "study", "examples", "unlike_training", "distance", "p_value")
 SCORED = (*STUDY, "score", "highest_at", "positive")

@@ -1,7 +1,7 @@
 """python -m pipelines.run CONFIG: everything that the configuration says, from files to the report.
 
 CONFIG is looked up in the current folder, then among the configurations that come with the package. One with the key
-`models` is that of a hospital outside a federation: see `pipelines.outside`.
+`models` is that of a hospital outside a federation: see `pipelines.external.run`.
 """
 
 from __future__ import annotations
@@ -23,27 +23,50 @@ from rich.console import Console
 
 from federation.engine import Engine, InProcess
 from federation.rounds import QuorumLost
-from pipelines.check import check
-from pipelines.config import Config, chosen_device
-from pipelines.document import ConfigError, Document, FilesMissing, Problem, parsed, render
-from pipelines.door import validate
-from pipelines.exits import Exit, exit_code
-from pipelines.outside import run_outside
-from pipelines.outside_settings import Outside, is_outside
-from pipelines.own_policies import played, with_own_policies
-from pipelines.progress import Shown, shown
-from pipelines.replies import on_disk
-from pipelines.runner import Event, Results, SelectionError, Stage, StageFailed, Step, execute, explain, explained, plan
-from pipelines.site.hospital import Hospital
-from pipelines.site.worker import trace, worker
-from pipelines.site_settings import Elsewhere, missing_files
-from pipelines.stages import audit, evaluate, ingest, report, route, sample, score, synthesize, train, translate
-from pipelines.stages.ingest import UnusableCohort
-from pipelines.stages.world import DATA_CODES, SitesMissing, World
-from pipelines.stopping import RunLock, Stop, safe_stop
-from pipelines.summary import as_json, publish, refused_told, results_table, tell_inside
-from pipelines.which_command import meant_for
-from privacy.message import Json, as_mapping
+from pipelines.coordinator.check import check
+from pipelines.coordinator.stages import (
+    audit,
+    evaluate,
+    ingest,
+    report,
+    route,
+    sample,
+    score,
+    synthesize,
+    train,
+    translate,
+)
+from pipelines.coordinator.stages.ingest import UnusableCohort
+from pipelines.coordinator.summary import as_json, publish, refused_told, results_table, tell_inside
+from pipelines.coordinator.world import DATA_CODES, SitesMissing, World
+from pipelines.external.run import run_outside
+from pipelines.external.settings import Outside, is_outside
+from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.worker import trace, worker
+from pipelines.loader.command_of_file import meant_for
+from pipelines.loader.document import ConfigError, Document, FilesMissing, Problem, render
+from pipelines.loader.files import document
+from pipelines.loader.validation import validate
+from pipelines.runs.exits import Exit, exit_code
+from pipelines.runs.progress import Shown, shown
+from pipelines.runs.replies import on_disk
+from pipelines.runs.runner import (
+    Event,
+    Results,
+    SelectionError,
+    Stage,
+    StageFailed,
+    Step,
+    execute,
+    explain,
+    explained,
+    plan,
+)
+from pipelines.runs.stopping import RunLock, Stop, safe_stop
+from pipelines.settings.config import Config, chosen_device
+from pipelines.settings.load import configured
+from pipelines.settings.own_policies import played
+from pipelines.settings.sites import Elsewhere
 
 HARMONIZING: tuple[Stage[World], ...] = (score.STAGE, synthesize.STAGE, sample.STAGE, translate.STAGE)
 STAGES: tuple[Stage[World], ...] = (
@@ -55,7 +78,6 @@ STAGES: tuple[Stage[World], ...] = (
     route.STAGE,
     report.STAGE,
 )
-CONFIGS = Path(__file__).parent / "configs"
 PUBLIC = ".public"
 """Folder beside the runs, for networks that learnt from public images only: any run may use them again."""
 CODES: Mapping[type[BaseException], Exit] = {
@@ -166,48 +188,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--silence", type=float, default=60.0, metavar="S", help="after which a hospital counts as gone")
     made.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     return made
-
-
-def load(name: str) -> Config:
-    """Read and check a configuration.
-
-    Raises:
-        ConfigError: everything that is wrong with it, or that it does not exist.
-    """
-    return configured(document(name), files=False)
-
-
-def configured(said: Document, *, files: bool = True) -> Config:
-    """Check a configuration, and put the hospitals' own policies into it. files: whether their files must be there.
-
-    Raises:
-        ConfigError: all that is wrong; `FilesMissing` where only files are missing.
-    """
-    return with_own_policies(validate(said, Config, missing if files else None))
-
-
-def missing(data: Json) -> list[str]:
-    """Folders and files of the hospitals that are not on this machine, a sentence each."""
-    sites = as_mapping(as_mapping(data).get("sites"))
-    return [text for name, site in sites.items() for text in missing_files(f"sites.{name}", site)]
-
-
-def document(name: str) -> Document:
-    """Read a YAML file, found here or among those that come with the package.
-
-    Raises:
-        ConfigError: it does not exist, or is no YAML. What else is wrong with its text stands in `Document.problems`.
-    """
-    path = next((place for place in (Path(name), CONFIGS / name) if place.is_file()), None)
-    if path is None:
-        known = ", ".join(sorted(p.name for p in CONFIGS.glob("*.yaml")))
-        raise ConfigError((Problem("", None, f"no such file here, nor among those of the package ({known})"),))
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        text = f"not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
-        raise ConfigError((Problem("", None, text),)) from error
-    return parsed(text, environment=os.environ)
 
 
 def _run(

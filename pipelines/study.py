@@ -21,18 +21,18 @@ from rich.table import Table
 
 from evaluation.study import ALL, POOLED, StudyPage
 from evaluation.study_numbers import Spread, cells
-from pipelines.check import check
-from pipelines.document import ConfigError
-from pipelines.door import render
-from pipelines.exits import Exit
-from pipelines.progress import shown
+from pipelines.coordinator.check import check
+from pipelines.coordinator.study_results import PAGE, TABLE, Outcome, page_of, write
+from pipelines.coordinator.study_settings import Planned, Study, load
+from pipelines.coordinator.summary import publish
+from pipelines.loader.document import ConfigError
+from pipelines.loader.validation import render
 from pipelines.run import code_of, keep_trace, make_world, run_config, stages_of
-from pipelines.runner import Results, SelectionError, StageFailed, plan
-from pipelines.stopping import LockedError, RunLock, Stop, Stopped, safe_stop
-from pipelines.store import DiskFolder
-from pipelines.study_results import PAGE, TABLE, Outcome, page_of, write
-from pipelines.study_settings import Planned, Study, load
-from pipelines.summary import publish
+from pipelines.runs.exits import Exit
+from pipelines.runs.progress import shown
+from pipelines.runs.runner import Results, SelectionError, StageFailed, plan
+from pipelines.runs.stopping import LockedError, RunLock, Stop, Stopped, safe_stop
+from pipelines.runs.store import DiskFolder
 from privacy.message import Json
 
 REPORT = "report"

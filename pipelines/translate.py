@@ -26,26 +26,26 @@ import torch
 from rich.console import Console
 
 from evaluation.csv_text import csv_text, read_csv_text
-from pipelines.cohort.accounted import Account, accounted, accounts_csv, as_facts, in_words, unserved
-from pipelines.cohort.alike import UNITS, source_of
-from pipelines.cohort.dicom import DicomSource
-from pipelines.cohort.index import folder_problems
-from pipelines.cohort.nifti import NiftiSource
-from pipelines.cohort.prepare import Slices
-from pipelines.cohort.study import Rejected
-from pipelines.confirming import confirmed_images
+from pipelines.batch.confirmations import confirmed_images
+from pipelines.batch.refusals import keep_refusals
+from pipelines.batch.translation import Done, translate
+from pipelines.batch.waiting import Opened, open_waiting
+from pipelines.data.accounts import Account, accounted, accounts_csv, as_facts, in_words, unserved
+from pipelines.data.alike import UNITS, source_of
+from pipelines.data.dicom.reader import DicomSource
+from pipelines.data.grids.translated_grid import looks_at_study
+from pipelines.data.index import folder_problems
+from pipelines.data.nifti.reader import NiftiSource
+from pipelines.data.prepare import Slices
+from pipelines.data.study import Rejected
+from pipelines.data.translator_file import TranslatorFile, read_translator
+from pipelines.data.writing.dicom_header import Maker
 from pipelines.deidentify import read_key
-from pipelines.exits import Exit, exit_code
-from pipelines.progress import shown
-from pipelines.refusals import keep_refusals
-from pipelines.stopping import RunLock, Stop, safe_stop
-from pipelines.store import clean
-from pipelines.translated.dicom_header import Maker
-from pipelines.translated.grid import looks_at_study
-from pipelines.translated.job import Done, translate
-from pipelines.translated.translator_file import TranslatorFile, read_translator
-from pipelines.translated.waiting import Opened, open_waiting
-from privacy.deidentify import Profile
+from pipelines.runs.exits import Exit, exit_code
+from pipelines.runs.progress import shown
+from pipelines.runs.stopping import RunLock, Stop, safe_stop
+from pipelines.runs.store import clean
+from privacy.deidentify.dicom_image import Profile
 
 MEASURES = ("mean_change", "largest_change", "limited", "order", "gland_order")
 HEADER = ("study", "place", "slices", *MEASURES)

@@ -24,9 +24,9 @@ from federation.randomness import derived
 from federation.rehearsal import initial_parameters
 from federation.rounds import Outcome, Schedule, sampled
 from federation.task import Task
-from privacy.access import Rows, batches_per_epoch, minibatches
+from privacy.dp.access import Rows, batches_per_epoch, minibatches
+from privacy.dp.protection import Protection
 from privacy.message import Call, Message, Params
-from privacy.protection import Protection
 
 
 def images(seed: int, n: int, side: int = 8) -> dict[str, Rows]:

@@ -19,7 +19,7 @@ from nvflare.private.admin_defs import Message as Command
 from nvflare.private.defs import CellChannel, SysCommandTopic, new_cell_message
 from nvflare.private.fed.client.client_engine import ClientEngine
 
-from pipelines.remote.kit import make_strict
+from pipelines.remote.startup_kit import make_strict
 
 kit, name, victim, secret, out = sys.argv[1:]
 begun = ClientEngine.initialize_comm

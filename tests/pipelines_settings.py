@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipelines.run import CONFIGS
+from pipelines.loader.files import CONFIGS
 
 RUNS = sorted(path for path in CONFIGS.glob("*.yaml") if "\nsites:" in path.read_text())
 """Every shipped configuration of a run; the others are studies, made of runs, and that of a hospital outside."""

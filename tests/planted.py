@@ -16,10 +16,10 @@ from pydicom.sequence import Sequence
 from pydicom.tag import Tag
 from pydicom.uid import ExplicitVRLittleEndian, MRImageStorage
 
-from privacy.actions import ESSENTIAL, tags
-from privacy.deidentify import blanking
-from privacy.layouts import Layout, Rectangle
-from privacy.profile import Profile
+from privacy.deidentify.actions import ESSENTIAL, tags
+from privacy.deidentify.dicom_image import blanking
+from privacy.deidentify.layouts import Layout, Rectangle
+from privacy.deidentify.profile import Profile
 
 KEY = bytes(range(32))
 TEXT_VRS = re.split(r"\s", "AE AS CS DA DS DT IS LO LT PN SH ST TM UC UI UR UT UN OB")

@@ -24,10 +24,10 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from privacy.access import Assign, Objective, Sample, Split
-from privacy.access import Gradient as Answer
-from privacy.events import Composed, Event, Gaussian, Part, PoissonSampled, SelfComposed
-from privacy.private import PrivateAccess
+from privacy.dp.access import Assign, Objective, Sample, Split
+from privacy.dp.access import Gradient as Answer
+from privacy.dp.events import Composed, Event, Gaussian, Part, PoissonSampled, SelfComposed
+from privacy.dp.private_access import PrivateAccess
 
 ALARM = 1e-6
 

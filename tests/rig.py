@@ -23,13 +23,13 @@ from federation.randomness import derived, seeded
 from federation.rehearsal import initial_parameters, rehearse
 from federation.rounds import Outcome, Schedule, conduct
 from federation.task import Output, Task
-from privacy.access import Access, Rows, open_access
-from privacy.events import NOTHING, Event
+from privacy.dp.access import Access, Rows, open_access
+from privacy.dp.events import NOTHING, Event
+from privacy.dp.private_access import open_private
+from privacy.dp.protection import Protection
 from privacy.folder import Folder
-from privacy.gate import Refused
 from privacy.message import Call, Message, from_bytes, unsealed
-from privacy.private import open_private
-from privacy.protection import Protection
+from privacy.release.gate import Refused
 
 
 @dataclass

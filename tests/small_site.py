@@ -7,14 +7,14 @@ from pathlib import Path
 import torch
 
 from harmonize.veto import Limits
-from pipelines.cohort.cohort import Cohort
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.site.hospital import Hospital, write_cohort_file
-from pipelines.site.worker import worker
-from pipelines.site_settings import SiteSettings
-from pipelines.store import short
+from pipelines.data.cohort import Cohort
+from pipelines.hospital.hospital import Hospital, write_cohort_file
+from pipelines.hospital.worker import worker
+from pipelines.phantom.patients import PhantomSource
+from pipelines.runs.store import short
+from pipelines.settings.sites import SiteSettings
 from privacy.message import Call, Message
-from privacy.policy import Policy
+from privacy.release.policy import Policy
 
 SIDE, PATIENTS = 16, 24
 OPEN = Policy(public=("counts",))

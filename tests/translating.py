@@ -18,14 +18,14 @@ from pydicom.dataset import Dataset
 from harmonize.cyclegan import CycleGan
 from harmonize.scale import Scale
 from harmonize.translation import AnyTranslator
-from pipelines.cohort.dicom import DicomSource, read_dicom
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.cohort.phantom_files import write
-from pipelines.cohort.prepare import Slices
-from pipelines.cohort.study import Study, Volume
-from pipelines.store import DiskFolder
+from pipelines.data.dicom.reader import DicomSource, read_dicom
+from pipelines.data.prepare import Slices
+from pipelines.data.study import Study, Volume
+from pipelines.data.translator_file import SETTINGS, TranslatorFile, write_translator
+from pipelines.phantom.files import write
+from pipelines.phantom.patients import PhantomSource
+from pipelines.runs.store import DiskFolder
 from pipelines.translate import main
-from pipelines.translated.translator_file import SETTINGS, TranslatorFile, write_translator
 
 KEY = bytes(range(32))
 SCALE = Scale(low=0, high=3.5)  # 1e-3 mm²/s

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from jinja2 import Environment
 
 from pipelines.discovery.found import Found, Group, Site
-from pipelines.names import FILL_IN
+from pipelines.loader.names import FILL_IN
 
 FEW = 12  # patients of the smallest site: with fewer, none can be spared for validation
 TEMPLATE = """\

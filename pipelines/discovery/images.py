@@ -12,12 +12,12 @@ from typing import Any, Literal, TypeAlias
 import nibabel
 import numpy as np
 
-from pipelines.cohort.bids import ENDINGS, SUBJECT, of_file, sidecar, stem
-from pipelines.cohort.frames import Frame, read_frames, text_of
-from pipelines.cohort.index import readable
-from pipelines.cohort.pseudonym import allowed_facts, normalized, scanner
-from pipelines.cohort.quantity import HEADERS, of_headers
-from pipelines.cohort.unusable import Unusable
+from pipelines.data.dicom.frames import Frame, read_frames, text_of
+from pipelines.data.index import readable
+from pipelines.data.nifti.bids import ENDINGS, SUBJECT, of_file, sidecar, stem
+from pipelines.data.pseudonym import allowed_facts, normalized, scanner
+from pipelines.data.quantity import HEADERS, of_headers
+from pipelines.data.unusable import Unusable
 from pipelines.discovery.safe import words
 
 What: TypeAlias = Literal["adc", "dwi", "other", "mask"]

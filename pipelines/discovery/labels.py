@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.cohort.bids import SESSION
-from pipelines.cohort.csvfile import read_csv
-from pipelines.cohort.labels import WHOLE
+from pipelines.data.labels import WHOLE
+from pipelines.data.nifti.bids import SESSION
+from pipelines.data.tables.csv_file import read_csv
 from pipelines.discovery.images import Nifti
 from pipelines.discovery.safe import words
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pipelines.cohort.folder import walk
+from pipelines.data.folder import walk
 from pipelines.discovery.found import Found
 from pipelines.discovery.images import PICTURES, dicom_series, nifti_files
 from pipelines.discovery.pictures import pictures

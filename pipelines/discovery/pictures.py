@@ -6,7 +6,7 @@ import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pipelines.cohort.csvfile import read_csv
+from pipelines.data.tables.csv_file import read_csv
 from pipelines.discovery.found import Found, Group, Site
 from pipelines.discovery.images import PICTURES
 from pipelines.discovery.labels import LABEL

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.discovery.safe import WORDS, Secrets, words
-from pipelines.names import RESERVED
+from pipelines.loader.names import RESERVED
 
 SHARED = 0.5  # of the patients in several folders: then folders are kinds of images, and not hospitals
 HOSPITAL = "hospital"

@@ -23,13 +23,13 @@ from pathlib import Path
 from rich.console import Console
 
 from federation.flare import Jobs
-from pipelines.config import Config
-from pipelines.document import DATA_ROOT, ConfigError, Document, Problem, problem_at
-from pipelines.door import validate
-from pipelines.exits import Exit
-from pipelines.remote.bureau import ALIVE, DONE, GONE, STOP, TOLD, Order, write_order
-from pipelines.remote.kit import write_job
-from pipelines.stopping import RunLock, Stop, Stopped, safe_stop
+from pipelines.loader.document import DATA_ROOT, ConfigError, Document, Problem, problem_at
+from pipelines.loader.validation import validate
+from pipelines.remote.server import ALIVE, DONE, GONE, STOP, TOLD, Order, write_order
+from pipelines.remote.startup_kit import write_job
+from pipelines.runs.exits import Exit
+from pipelines.runs.stopping import RunLock, Stop, Stopped, safe_stop
+from pipelines.settings.config import Config
 
 FOLDER = "remote"
 LOOK_S, ALIVE_S, BEGIN_S = 2.0, 40.0, 120.0

@@ -17,17 +17,17 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import NameOID
 
-from pipelines.cohort.survey import survey
-from pipelines.remote.kit import address_in, strangers, strict
-from pipelines.remote.place import Place
-from pipelines.remote.ward import hospital_of
-from pipelines.site.files import files_of, survey_files
-from pipelines.site.words import CONTENTS
-from privacy import ledger as book
-from privacy.chain import Damaged
-from privacy.gate import Refused
+from pipelines.data.survey import survey
+from pipelines.hospital.files import files_of, survey_files
+from pipelines.hospital.words import CONTENTS
+from pipelines.remote.client import hospital_of
+from pipelines.remote.site_config import Place
+from pipelines.remote.startup_kit import address_in, strangers, strict
 from privacy.message import Call, Message
-from privacy.policy import REQUESTS, Policy
+from privacy.release import ledger as book
+from privacy.release.chain import Damaged
+from privacy.release.gate import Refused
+from privacy.release.policy import REQUESTS, Policy
 
 NEEDED_GB, SOON = 5.0, timedelta(days=30)
 CONNECT_S = 10.0

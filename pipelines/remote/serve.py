@@ -16,10 +16,10 @@ from typing import NoReturn
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from pipelines.exits import Exit
-from pipelines.remote.kit import forget_jobs, make_strict, role_of
-from pipelines.remote.place import Place
-from pipelines.remote.ward import SETTINGS
+from pipelines.remote.client import SETTINGS
+from pipelines.remote.site_config import Place
+from pipelines.remote.startup_kit import forget_jobs, make_strict, role_of
+from pipelines.runs.exits import Exit
 
 NARROWED = ("federation.flare_doors", "client")
 SERVER = ("nvflare.private.fed.app.server.server_train",)

@@ -11,13 +11,13 @@ import torch
 import yaml
 
 from evaluation.pictures import Tile
-from pipelines.cohort.cohort import Cohort
-from pipelines.cohort.features import Features, moments, normalized_by
-from pipelines.exits import Exit
+from pipelines.coordinator.stages.report import without_patients
+from pipelines.data.cohort import Cohort
+from pipelines.data.tables.features import Features, moments, normalized_by
+from pipelines.hospital.page.pictures import outlined
+from pipelines.hospital.page.table import features_of
 from pipelines.run import main
-from pipelines.site.sheets import outlined
-from pipelines.site.table import features_of
-from pipelines.stages.report import without_patients
+from pipelines.runs.exits import Exit
 from pipelines_settings import BASE
 
 ONE = {

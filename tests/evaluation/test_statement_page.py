@@ -13,9 +13,9 @@ from evaluation import report, statement_page
 from evaluation.histograms import count
 from evaluation.rows import score_rows
 from evaluation.statement_page import MechanismAudit, MembershipRow, site_statement
-from privacy import statement as told
-from privacy.events import NON_PRIVATE, Declared, Gaussian, Part, PoissonSampled, SelfComposed, composed, describe
-from privacy.stating import statement
+from privacy.dp.events import NON_PRIVATE, Declared, Gaussian, Part, PoissonSampled, SelfComposed, composed, describe
+from privacy.release import statement as told
+from privacy.release.build_statement import statement
 
 CUT, DELTA = "0123456789abcdef", 1e-5
 STEP = Part(CUT, "train", PoissonSampled(0.25, Gaussian(4.0)))

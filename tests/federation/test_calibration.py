@@ -28,7 +28,7 @@ from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
 from federation.task import Task
-from privacy.access import Rows
+from privacy.dp.access import Rows
 
 logits = st.lists(st.floats(-30, 30), min_size=1, max_size=30)
 IMAGES = (1, 16, 16)

@@ -28,12 +28,12 @@ from federation.task import Output, Task, cross_entropy, dice_loss, overlap_loss
 from personalize.cusfl import CusFL
 from personalize.fedrod import FedRod
 from personalize.fenda import Fenda
-from privacy.access import Batch, Rows, open_access
-from privacy.events import composed
-from privacy.modules import unfit
-from privacy.persample import patient_gradients
-from privacy.private import open_private
-from privacy.protection import Protection
+from privacy.dp.access import Batch, Rows, open_access
+from privacy.dp.events import composed
+from privacy.dp.modules import unfit
+from privacy.dp.persample import patient_gradients
+from privacy.dp.private_access import open_private
+from privacy.dp.protection import Protection
 
 MOVES = [(name, augment) for name, augment in AUGMENTATIONS.items() if augment is not None]
 QUIET = Protection(clip=1e4, sampling=1.0, views=1, noise=0.0, validation_noise=0.0, loss_bound=1e6, counts_noise=0.0)
@@ -277,7 +277,7 @@ def test_fine_tuning_lowers_the_loss_on_masks_and_calibration_says_that_it_canno
 
 
 def test_in_evaluation_masks_go_through_in_chunks_and_nothing_changes(monkeypatch):
-    monkeypatch.setattr("privacy.chunks.DENSE", 2 * 8 * 8)
+    monkeypatch.setattr("privacy.dp.chunks.DENSE", 2 * 8 * 8)
     task, rows = rig.dense_task(), rig.scenes(0, n=3)["train"]
     access, network = open_access({"train": rows}, batch=2, seed=0), task.network().eval()
     sizes: list[int] = []

@@ -16,8 +16,8 @@ from federation.parameters import loaded
 from federation.rounds import Schedule
 from federation.scaffold import Scaffold
 from personalize.fedper import FedPer
-from privacy.access import Rows
-from privacy.protection import Protection
+from privacy.dp.access import Rows
+from privacy.dp.protection import Protection
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
 ADAM, SGD = Work(lr=1e-2, batch=8, epochs=2), Work(optimizer="sgd", lr=1e-2, batch=8, epochs=2)

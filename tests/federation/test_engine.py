@@ -10,8 +10,8 @@ import torch
 import rig
 from far import flare
 from federation.engine import InProcess
-from privacy.gate import Refused
 from privacy.message import Call, Message
+from privacy.release.gate import Refused
 
 CALL = Call("run", 1, "train", {"a": 0})
 

@@ -27,11 +27,11 @@ from federation.randomness import derived, seeded
 from federation.rehearsal import initial_parameters, rehearse_events
 from federation.rounds import Schedule
 from federation.task import Task
-from privacy.access import Rows, open_access
-from privacy.events import NON_PRIVATE
+from privacy.dp.access import Rows, open_access
+from privacy.dp.events import NON_PRIVATE
+from privacy.dp.private_access import open_private
+from privacy.dp.protection import Protection
 from privacy.message import Call, Message
-from privacy.private import open_private
-from privacy.protection import Protection
 
 SITES = {"a": rig.scenes(1, n=7), "b": rig.scenes(2, n=5, shift=0.1)}
 SGD = Work(optimizer="sgd", lr=0.05, batch=4)

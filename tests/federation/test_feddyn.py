@@ -19,7 +19,7 @@ from federation.fedprox import FedProx
 from federation.parameters import section
 from federation.rounds import Outcome, sampled
 from federation.task import Task
-from privacy.access import Rows, open_access
+from privacy.dp.access import Rows, open_access
 from privacy.message import Call, Message, as_mapping
 
 LINEAR = Task(rig.Linear(), (2,), 2)

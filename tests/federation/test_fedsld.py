@@ -20,11 +20,11 @@ from federation.fedsld import FedSld, label_weights
 from federation.parameters import section
 from federation.rehearsal import initial_parameters, rehearse_events
 from federation.task import Task
-from privacy.access import Batch, Rows, open_access
-from privacy.events import Gaussian, Part, PoissonSampled, SelfComposed
+from privacy.dp.access import Batch, Rows, open_access
+from privacy.dp.events import Gaussian, Part, PoissonSampled, SelfComposed
+from privacy.dp.private_access import open_private
+from privacy.dp.protection import Protection
 from privacy.message import Call
-from privacy.private import open_private
-from privacy.protection import Protection
 
 ADAM = Work(optimizer="adam", lr=0.02, batch=5)
 

@@ -9,7 +9,7 @@ import methods
 import rig
 from federation.descent import Site, Work
 from federation.finetuning import Tuning, fine_tuned, tunable
-from privacy.access import open_access
+from privacy.dp.access import open_access
 
 
 def tuned(algorithm, tuning, work=None):

@@ -14,8 +14,8 @@ from far import Near, flare
 from federation import wire
 from federation.flare import COORDINATOR, Ward, reach
 from federation.remote import OURS, UNKNOWN, WORKING, Remote
-from privacy.gate import Refused
 from privacy.message import Call, Message
+from privacy.release.gate import Refused
 
 CALL = Call("run", 1, "train", {})
 

@@ -14,7 +14,7 @@ from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
 from federation.models.resnet import ResNet18
 from federation.task import Output, Task
-from privacy.access import Batch
+from privacy.dp.access import Batch
 
 NETWORKS = [
     pytest.param(Cnn(norm="batch"), (1, 48, 48), id="cnn-batch"),

@@ -19,10 +19,10 @@ from federation.models.mlp import Mlp
 from federation.moon import Moon, cosine, frozen
 from federation.parameters import prefixed, read, section
 from federation.task import Output, Task
-from privacy.access import Batch, open_access
+from privacy.dp.access import Batch, open_access
+from privacy.dp.private_access import open_private
+from privacy.dp.protection import Protection
 from privacy.message import Call, Message
-from privacy.private import open_private
-from privacy.protection import Protection
 
 ADAM = Work(optimizer="adam", lr=0.02, batch=5, epochs=2)
 

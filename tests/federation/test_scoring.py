@@ -16,7 +16,7 @@ from federation.models.mlp import Mlp
 from federation.parameters import loaded, prefixed, read
 from federation.participant import participate
 from federation.task import Task
-from privacy.access import Rows, open_access
+from privacy.dp.access import Rows, open_access
 from privacy.message import Call, Message, from_bytes, to_bytes, unsealed
 
 PICTURES = Task(Cnn(widths=(8, 8)), (1, 8, 8), 2)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from federation import wire
-from privacy.gate import Refused
 from privacy.message import Call, Malformed, Message, from_bytes, from_file, to_bytes
+from privacy.release.gate import Refused
 
 NAMES = st.text(max_size=12)
 CALLS = st.builds(Call, NAMES, st.integers(0, 2**31), NAMES, st.dictionaries(NAMES, st.integers(0, 2**31), max_size=3))

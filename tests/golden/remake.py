@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
@@ -41,9 +42,25 @@ def stages() -> dict[str, dict[str, object]]:
 
     found = {}
     for stage in STAGES:
-        source = ROOT / "pipelines" / "stages" / f"{stage.name}.py"
-        found[stage.name] = {"version": stage.version, "source": hashlib.sha256(source.read_bytes()).hexdigest()[:16]}
+        source = ROOT / "pipelines" / "coordinator" / "stages" / f"{stage.name}.py"
+        code = hashlib.sha256(computation(source.read_text()).encode()).hexdigest()
+        found[stage.name] = {"version": stage.version, "source": code[:16]}
     return found
+
+
+def computation(source: str) -> str:
+    """What a file computes: its syntax tree without imports, docstrings and comments, which cannot change a result."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [each for each in body if not _is_no_computation(each)]
+    return ast.dump(tree)
+
+
+def _is_no_computation(node: ast.AST) -> bool:
+    text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return text or isinstance(node, ast.Import | ast.ImportFrom)
 
 
 if __name__ == "__main__":

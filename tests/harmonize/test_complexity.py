@@ -29,12 +29,12 @@ from harmonize.complexity import (
 )
 from harmonize.distances import frechet
 from harmonize.embedding import basis, project
-from privacy.access import Rows, open_access
-from privacy.accounting import cost
-from privacy.events import Declared, Gaussian, Part
-from privacy.modules import unfit
-from privacy.private import open_private
-from privacy.protection import Protection
+from privacy.dp.access import Rows, open_access
+from privacy.dp.accounting import cost
+from privacy.dp.events import Declared, Gaussian, Part
+from privacy.dp.modules import unfit
+from privacy.dp.private_access import open_private
+from privacy.dp.protection import Protection
 
 seeds = st.integers(0, 10**6)
 numbers = st.lists(st.floats(-100, 100), min_size=2, max_size=5)

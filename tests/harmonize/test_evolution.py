@@ -15,11 +15,11 @@ from harmonize.distances import frechet
 from harmonize.embedding import basis, project
 from harmonize.evolution import PrivateEvolution, evolve, noises, reflected, sampled
 from harmonize.prior import PRIORS, drawn
-from privacy.access import Rows, open_access
-from privacy.accounting import cost
-from privacy.events import Gaussian
-from privacy.private import open_private
-from privacy.protection import Protection
+from privacy.dp.access import Rows, open_access
+from privacy.dp.accounting import cost
+from privacy.dp.events import Gaussian
+from privacy.dp.private_access import open_private
+from privacy.dp.protection import Protection
 
 INPUTS = (1, 16, 16)
 PRIOR = PRIORS["prostate_adc"]

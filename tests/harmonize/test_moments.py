@@ -19,10 +19,10 @@ from harmonize.networks import Moments
 from harmonize.prior import PRIORS, drawn
 from harmonize.synthesis import protection
 from harmonize.wgan import WganGp, pretrained, sampled, train
-from privacy.access import Rows, open_access
-from privacy.modules import unfit
-from privacy.private import open_private
-from privacy.protection import Protection
+from privacy.dp.access import Rows, open_access
+from privacy.dp.modules import unfit
+from privacy.dp.private_access import open_private
+from privacy.dp.protection import Protection
 
 INPUTS = (1, 16, 16)
 GAN = WganGp(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harmonize.networks import Classifier, Critic, Generator, halved, initialised, one_hot
-from privacy.modules import unfit
+from privacy.dp.modules import unfit
 
 SIDES = st.sampled_from([16, 32, 40, 48, 72, 104])
 

@@ -12,11 +12,11 @@ from harmonize import evolution, wgan
 from harmonize.evolution import PrivateEvolution
 from harmonize.synthesis import AnySynthesis, Real, batch, candidates, events, private, protection, synthesize
 from harmonize.wgan import WganGp
-from privacy.access import Rows, open_access
-from privacy.accounting import cost
-from privacy.events import NON_PRIVATE, Declared, composed
-from privacy.private import open_private
-from privacy.protection import Protection
+from privacy.dp.access import Rows, open_access
+from privacy.dp.accounting import cost
+from privacy.dp.events import NON_PRIVATE, Declared, composed
+from privacy.dp.private_access import open_private
+from privacy.dp.protection import Protection
 
 INPUTS = (1, 32, 32)
 GAN = WganGp(steps=3, critic_steps=1, batch=4, latent=3, width=2, views=2, prior=None, sampling=0.5, epsilon=3.0)

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from harmonize.quality import Quality, measured
 from harmonize.veto import HARMLESS, WORDS, Limits, checks, sentences, unknown, vetoes
-from pipelines.cohort.phantom import anatomy
-from pipelines.cohort.scanner import SCANNERS, acquire
+from pipelines.phantom.patients import anatomy
+from pipelines.phantom.scanner import SCANNERS, acquire
 
 PATIENTS, SLICES = 16, 6
 SOURCE, TARGET = SCANNERS["L"], replace(SCANNERS["P"], zoom=SCANNERS["L"].zoom)

@@ -15,13 +15,13 @@ from harmonize.game import critic_losses, fakes, kept, loaded, players
 from harmonize.networks import Critic, Generator
 from harmonize.prior import PRIORS
 from harmonize.wgan import WganGp, bought, events, paper_noise, paper_sigma, pretrained, sampled, train
-from privacy.access import Batch, Rows, open_access
-from privacy.accounting import cost
-from privacy.events import Declared, composed
+from privacy.dp.access import Batch, Rows, open_access
+from privacy.dp.accounting import cost
+from privacy.dp.events import Declared, composed
+from privacy.dp.persample import patient_gradients
+from privacy.dp.private_access import open_private
+from privacy.dp.protection import Protection
 from privacy.message import Params
-from privacy.persample import patient_gradients
-from privacy.private import open_private
-from privacy.protection import Protection
 
 INPUTS = (1, 16, 16)
 CPU = torch.device("cpu")

@@ -31,9 +31,9 @@ from personalize.apple import Apple
 from personalize.fedfomo import FedFomo
 from personalize.fedper import FedPer
 from personalize.heurfedamp import HeurFedAMP
-from privacy.access import Rows
-from privacy.gate import Refused
+from privacy.dp.access import Rows
 from privacy.message import Call, Malformed, Message, as_mapping, from_bytes, to_bytes
+from privacy.release.gate import Refused
 
 ADAM = Work(optimizer="adam", lr=0.02, batch=5)
 SGD = Work(optimizer="sgd", lr=0.05, batch=5)

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from pydantic import TypeAdapter
 
-from pipelines.config import Config
+from pipelines.settings.config import Config
 
 ROOT = Path(__file__).parents[2]
 DOCS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])

@@ -18,7 +18,7 @@ from federation.rounds import Schedule
 from federation.scaffold import Scaffold
 from federation.task import Task
 from personalize.fedper import FedPer
-from privacy.access import Batch, Rows, open_access
+from privacy.dp.access import Batch, Rows, open_access
 
 WORK = Work(optimizer="adam", lr=0.02, batch=5, epochs=2)
 SITES = {"a": rig.table(1), "b": rig.table(2, shift=0.7), "c": rig.table(3, n=10, shift=-0.4)}

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import get_args, get_type_hints
 
 import methods
-from pipelines.door import read_yaml, validate
-from pipelines.route_check import for_all
-from pipelines.route_settings import How
+from pipelines.loader.validation import read_yaml, validate
+from pipelines.settings.checks.route import for_all
+from pipelines.settings.route import How
 
 PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
 

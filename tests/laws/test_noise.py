@@ -24,10 +24,10 @@ from harmonize.evolution import PrivateEvolution
 from harmonize.networks import CLASSES
 from harmonize.prior import PRIORS, drawn
 from harmonize.wgan import WganGp
-from privacy.access import Rows
-from privacy.events import NOTHING
-from privacy.private import open_private
-from privacy.protection import Protection
+from privacy.dp.access import Rows
+from privacy.dp.events import NOTHING
+from privacy.dp.private_access import open_private
+from privacy.dp.protection import Protection
 from residuals import Listening, Piece, Tape, complaints
 
 STEPS = Work(optimizer="sgd", lr=1e-4, batch=24, epochs=None, steps=3)

@@ -13,10 +13,10 @@ from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.rehearsal import initial_parameters, rehearse_events
 from federation.rounds import QuorumLost, Schedule
-from privacy.access import Rows
-from privacy.events import Gaussian, Part, PoissonSampled, SelfComposed, composed
-from privacy.gate import BUDGET, Refused
-from privacy.protection import Protection
+from privacy.dp.access import Rows
+from privacy.dp.events import Gaussian, Part, PoissonSampled, SelfComposed, composed
+from privacy.dp.protection import Protection
+from privacy.release.gate import BUDGET, Refused
 
 ADAM = Work(optimizer="adam", lr=0.02, batch=24, epochs=2)
 SGD = Work(optimizer="sgd", lr=0.05, batch=24, epochs=2)

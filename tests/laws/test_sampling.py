@@ -19,10 +19,10 @@ from torch import nn
 
 import rig
 from federation.descent import Site, Work
-from privacy.access import Rows
-from privacy.events import NOTHING, Gaussian, Part, PoissonSampled, SelfComposed, composed
-from privacy.private import open_private
-from privacy.protection import Protection
+from privacy.dp.access import Rows
+from privacy.dp.events import NOTHING, Gaussian, Part, PoissonSampled, SelfComposed, composed
+from privacy.dp.private_access import open_private
+from privacy.dp.protection import Protection
 from residuals import ALARM, Listening, Tape, booked, complaints
 
 DRAWS, PATIENTS = 400, 40

@@ -23,7 +23,7 @@ from personalize.adaptation_norms import AtTest, SetNorm, by_test_statistics, ca
 from personalize.adaptation_rotation import FedTurns, Turned, turning
 from personalize.adaptation_turns import TestTimeTraining, train_at_test
 from personalize.routing_losses import entropy
-from privacy.access import Batch, Rows
+from privacy.dp.access import Batch, Rows
 
 MASKS = Task(UNet(width=4, levels=2), (1, 16, 16), 3, "segmentation")
 CLASSES = Task(Cnn(widths=(8, 8), norm="batch"), (1, 12, 12), 2)

@@ -20,7 +20,7 @@ from federation.parameters import mean, section
 from federation.rehearsal import initial_parameters
 from federation.task import Task
 from personalize.apple import Apple
-from privacy.access import Rows
+from privacy.dp.access import Rows
 from privacy.message import Call, Message
 
 

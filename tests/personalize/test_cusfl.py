@@ -24,10 +24,10 @@ from federation.parameters import section
 from federation.rehearsal import initial_parameters, rehearse, rehearse_events
 from federation.task import Task
 from personalize.cusfl import COLLAPSED, CusFL, Guided, between, parts_of
-from privacy.access import Batch, Rows
-from privacy.events import composed
+from privacy.dp.access import Batch, Rows
+from privacy.dp.events import composed
+from privacy.dp.protection import Protection
 from privacy.message import Call, Message
-from privacy.protection import Protection
 
 ADAM = Work(optimizer="adam", lr=0.02, batch=5)
 SGD = Work(optimizer="sgd", lr=0.05, batch=4)

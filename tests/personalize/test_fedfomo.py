@@ -14,7 +14,7 @@ from federation.rehearsal import initial_parameters
 from federation.rounds import QuorumLost, Schedule
 from federation.task import Task
 from personalize.fedfomo import FedFomo
-from privacy.access import Batch, Rows
+from privacy.dp.access import Batch, Rows
 from privacy.message import Call, Message
 
 

@@ -18,9 +18,9 @@ from federation.rehearsal import initial_parameters, rehearse, rehearse_events
 from federation.task import Output, Task
 from personalize.fedbabu import FedBabu
 from personalize.fedrep import FedRep
-from privacy.access import Rows, batches_per_epoch
-from privacy.events import Gaussian, Part, PoissonSampled, SelfComposed
-from privacy.protection import Protection
+from privacy.dp.access import Rows, batches_per_epoch
+from privacy.dp.events import Gaussian, Part, PoissonSampled, SelfComposed
+from privacy.dp.protection import Protection
 
 SGD = Work(optimizer="sgd", lr=0.05, batch=4)
 ADAM = Work(optimizer="adam", lr=0.02, batch=4)

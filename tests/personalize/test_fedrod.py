@@ -18,9 +18,9 @@ from federation.parameters import section
 from federation.rehearsal import initial_parameters, rehearse, rehearse_events
 from federation.task import Output, Task
 from personalize.fedrod import Apart, FedRod, both
-from privacy.access import Batch, Rows
-from privacy.events import Composed, Gaussian, SelfComposed
-from privacy.protection import Protection
+from privacy.dp.access import Batch, Rows
+from privacy.dp.events import Composed, Gaussian, SelfComposed
+from privacy.dp.protection import Protection
 
 TASK = Task(Cnn(widths=(8, 8), norm="batch"), (1, 8, 8), 3)
 SGD = Work(optimizer="sgd", lr=0.05, batch=4)

@@ -23,7 +23,7 @@ from federation.rehearsal import initial_parameters, rehearse
 from federation.task import Task, cross_entropy
 from personalize.fedper import FedPer
 from personalize.fenda import Fenda, Nothing
-from privacy.access import Batch, Rows
+from privacy.dp.access import Batch, Rows
 
 ADAM = Work(optimizer="adam", lr=0.02, batch=5)
 ROUNDS = 4

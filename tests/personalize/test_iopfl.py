@@ -13,7 +13,7 @@ from federation.parameters import section
 from federation.task import Task
 from personalize.fedavg_local import FedAvgLocal
 from personalize.iopfl import IopFL
-from privacy.access import Rows
+from privacy.dp.access import Rows
 
 LOST = frozenset({(1, "a"), (3, "b")})
 

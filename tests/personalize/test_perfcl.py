@@ -18,8 +18,8 @@ from federation.rehearsal import initial_parameters, rehearse, rehearse_events
 from federation.task import Task
 from personalize.fenda import Fenda
 from personalize.perfcl import PerFCL, contrast
-from privacy.events import composed
-from privacy.protection import Protection
+from privacy.dp.events import composed
+from privacy.dp.protection import Protection
 
 ADAM = Work(optimizer="adam", lr=0.02, batch=5)
 ROUNDS = 4

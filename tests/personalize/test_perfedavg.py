@@ -17,10 +17,10 @@ from federation.models.mlp import Mlp
 from federation.parameters import section
 from federation.task import Task
 from personalize.perfedavg import PerFedAvg
-from privacy.access import Rows, open_access
+from privacy.dp.access import Rows, open_access
+from privacy.dp.private_access import open_private
+from privacy.dp.protection import Protection
 from privacy.message import Call, Message
-from privacy.private import open_private
-from privacy.protection import Protection
 
 VARIANTS = {"first-order": 2, "hessian-free": 3}
 

@@ -16,10 +16,10 @@ from federation.parameters import section
 from federation.rehearsal import rehearse_events
 from federation.task import Task
 from personalize.pfedme import PFedMe
-from privacy.access import Rows, open_access
-from privacy.events import Gaussian, Part, PoissonSampled, SelfComposed
+from privacy.dp.access import Rows, open_access
+from privacy.dp.events import Gaussian, Part, PoissonSampled, SelfComposed
+from privacy.dp.protection import Protection
 from privacy.message import Call, Message
-from privacy.protection import Protection
 
 
 @pytest.mark.parametrize("kind", by_hand.KINDS)

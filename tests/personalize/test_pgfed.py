@@ -16,10 +16,10 @@ from federation.parameters import section
 from federation.rehearsal import initial_parameters, rehearse_events
 from federation.task import Task
 from personalize.pgfed import PGFed
-from privacy.access import Batch, Rows
-from privacy.events import Gaussian, Part, PoissonSampled, SelfComposed, composed
+from privacy.dp.access import Batch, Rows
+from privacy.dp.events import Gaussian, Part, PoissonSampled, SelfComposed, composed
+from privacy.dp.protection import Protection
 from privacy.message import Call, Message
-from privacy.protection import Protection
 
 
 @pytest.mark.parametrize("work", [by_hand.BRIEF, Work(optimizer="adam", lr=0.02, batch=5)], ids=["sgd", "adam"])

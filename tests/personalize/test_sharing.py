@@ -22,7 +22,7 @@ from federation.task import Task
 from personalize.fedper import FedPer
 from personalize.partial import Partial
 from personalize.sharing import SHARED, body, head, own, parted, parts, without_effect
-from privacy.access import Rows, open_access
+from privacy.dp.access import Rows, open_access
 from privacy.message import Call, Message
 
 ADAM = Work(optimizer="adam", lr=0.02, batch=5)

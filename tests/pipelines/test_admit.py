@@ -12,20 +12,20 @@ import pytest
 from pydantic import ValidationError
 
 from harmonize.veto import Limits
-from pipelines.cohort.examples import IMAGES
-from pipelines.cohort.features import Features, TableSource
-from pipelines.cohort.labels import GlandMask, MaskLabels
-from pipelines.cohort.partition import Part
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.config import SiteSettings
-from pipelines.site.admit import cohort_of, holds, ingest
-from pipelines.site.files import ELSEWHERE, of_cohort, survey_files
-from pipelines.site.hospital import COHORT, Hospital
-from pipelines.site.inside import INSIDE
-from pipelines.store import short
-from privacy.gate import Refused
+from pipelines.data.examples import IMAGES
+from pipelines.data.labels import GlandMask, MaskLabels
+from pipelines.data.partition import Part
+from pipelines.data.tables.features import Features, TableSource
+from pipelines.hospital.files import ELSEWHERE, of_cohort, survey_files
+from pipelines.hospital.hospital import COHORT, Hospital
+from pipelines.hospital.intake import cohort_of, holds, ingest
+from pipelines.hospital.overview import INSIDE
+from pipelines.phantom.patients import PhantomSource
+from pipelines.runs.store import short
+from pipelines.settings.config import SiteSettings
 from privacy.message import Call, Message
-from privacy.policy import REQUESTS, Policy
+from privacy.release.gate import Refused
+from privacy.release.policy import REQUESTS, Policy
 
 IMAGES_SAID = IMAGES.dump_python(Features(numbers=("age",), normalize="none"), mode="json")
 SAID: dict[str, Any] = {

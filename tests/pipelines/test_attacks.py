@@ -15,22 +15,22 @@ import torch
 
 from federation.models.mlp import Mlp
 from federation.task import Task
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.cohort.prepare import Slices
-from pipelines.config import Split
-from pipelines.door import to_plain
-from pipelines.site import worker as way_in
-from pipelines.site.hospital import Hospital
-from pipelines.site.worker import worker
-from pipelines.site_settings import SiteSettings
-from privacy import ledger as book
-from privacy.access import Rows
-from privacy.accounting import cost
-from privacy.gate import Refused
+from pipelines.data.prepare import Slices
+from pipelines.hospital import worker as way_in
+from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.worker import worker
+from pipelines.loader.validation import to_plain
+from pipelines.phantom.patients import PhantomSource
+from pipelines.settings.config import Split
+from pipelines.settings.sites import SiteSettings
+from privacy.dp.access import Rows
+from privacy.dp.accounting import cost
+from privacy.dp.private_access import open_private
+from privacy.dp.protection import Protection
 from privacy.message import Call, Json, Message
-from privacy.policy import Budget, Policy
-from privacy.private import open_private
-from privacy.protection import Protection
+from privacy.release import ledger as book
+from privacy.release.gate import Refused
+from privacy.release.policy import Budget, Policy
 
 BUDGET = Policy(budget=Budget(epsilon=4.0), public=("counts",))
 IMAGES = Slices(size=16, spacing_mm=4.0)
@@ -239,7 +239,7 @@ def test_counts_are_told_of_one_cohort_and_one_division_only(site):
 
 
 def test_nobody_outside_can_tell_where_a_known_patient_comes(tmp_path):
-    from pipelines.cohort.split import split_patients
+    from pipelines.data.split import split_patients
 
     names = {f"P{number}": 0 for number in range(200)}
     shares = {"train": 0.5, "validation": 0.2, "test": 0.3}

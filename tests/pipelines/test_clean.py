@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines import clean
-from pipelines.exits import Exit
-from pipelines.holdings import KINDS
 from pipelines.run import main as run_main
-from pipelines.stopping import RunLock, Stop, Stopped
-from pipelines.store import write_artifact
+from pipelines.runs.exits import Exit
+from pipelines.runs.holdings import KINDS
+from pipelines.runs.stopping import RunLock, Stop, Stopped
+from pipelines.runs.store import write_artifact
 
 DAY = 86400.0
 PRECIOUS = ("ledger.jsonl", "ledger.head", "pseudonym.key", "linkage.json", "log.txt", "budget.json")

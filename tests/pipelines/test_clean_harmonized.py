@@ -16,18 +16,18 @@ import yaml
 
 from harmonize.veto import Limits
 from pipelines import clean
-from pipelines.config import Config
-from pipelines.door import read_yaml, validate
-from pipelines.exits import Exit
-from pipelines.holdings import items_of, runs_below
+from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.synthesis import MADE_UP, SCORED, SENT
+from pipelines.hospital.translation import FITTED, JUDGED
+from pipelines.hospital.withdrawn import PARTS, UNKNOWN, knew, known_outside
+from pipelines.loader.validation import read_yaml, validate
 from pipelines.run import PUBLIC
 from pipelines.run import main as run_main
-from pipelines.site.hospital import Hospital
-from pipelines.site.imitate import MADE_UP, SCORED, SENT
-from pipelines.site.translate import FITTED, JUDGED
-from pipelines.site.withdrawn import PARTS, UNKNOWN, knew, known_outside
+from pipelines.runs.exits import Exit
+from pipelines.runs.holdings import items_of, runs_below
+from pipelines.settings.config import Config
 from pipelines_settings import BASE
-from privacy import ledger as book
+from privacy.release import ledger as book
 
 HARMONIZE: dict[str, Any] = {
     "score": {"release": "exact", "steps": 2, "seeds": 1, "perplexity": 5.0, "components": 5},

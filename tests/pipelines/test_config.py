@@ -12,10 +12,11 @@ import typing
 import pytest
 import yaml
 
-from pipelines.config import Config, overridden
-from pipelines.document import ConfigError, parsed
-from pipelines.door import read_yaml, render, to_plain, validate
-from pipelines.run import CONFIGS, missing
+from pipelines.loader.document import ConfigError, parsed
+from pipelines.loader.files import CONFIGS
+from pipelines.loader.validation import read_yaml, render, to_plain, validate
+from pipelines.settings.config import Config, overridden
+from pipelines.settings.load import missing
 from pipelines_settings import RUNS
 
 TEXT = (CONFIGS / "prostate_adc.yaml").read_text()

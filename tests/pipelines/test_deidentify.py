@@ -17,16 +17,16 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from pipelines.cohort.dicom import DicomSource, read_dicom
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.cohort.phantom_files import write
-from pipelines.cohort.pseudonym import pseudonym
-from pipelines.contact_sheet import shown_image
+from pipelines.batch.contact_sheet import shown_image
+from pipelines.batch.refusals import keep_refusals
+from pipelines.data.dicom.reader import DicomSource, read_dicom
+from pipelines.data.pseudonym import pseudonym
 from pipelines.deidentify import main, read_key
-from pipelines.exits import Exit
-from pipelines.refusals import keep_refusals
+from pipelines.phantom.files import write
+from pipelines.phantom.patients import PhantomSource
+from pipelines.runs.exits import Exit
 from planted import HOMER, KEY, confirmed, file_of, image
-from privacy.deidentify import blanking
+from privacy.deidentify.dicom_image import blanking
 
 SECRETS = (*HOMER.secrets, "Homers_folder", "Aloysius.dcm", "broken-Zwetsch")
 
@@ -183,7 +183,7 @@ def test_a_file_that_came_after_the_confirmation_waits_and_the_others_stay(hospi
 
 
 def test_more_images_than_a_sheet_holds_come_on_the_next(hospital, monkeypatch, capfd):
-    monkeypatch.setattr("pipelines.blanking.LARGEST", 1)
+    monkeypatch.setattr("pipelines.batch.blanking.LARGEST", 1)
     folder = hospital / "Homers_folder"
     for number in (4, 5):
         made = image(SOPInstanceUID=f"{HOMER.uid}.9.{number}", BurnedInAnnotation="YES", InstanceNumber=str(number))

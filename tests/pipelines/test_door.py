@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
-from pipelines.document import MAX_DEPTH, MAX_SHOWN
-from pipelines.door import ConfigError, problem_at, read_yaml, render, to_plain, validate
+from pipelines.loader.document import MAX_DEPTH, MAX_SHOWN
+from pipelines.loader.validation import ConfigError, problem_at, read_yaml, render, to_plain, validate
 from privacy.settings_error import SettingsError
 
 FORBID = {"extra": "forbid"}

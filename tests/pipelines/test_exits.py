@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.document import ConfigError, Problem
-from pipelines.exits import Exit, exit_code
-from pipelines.runner import SelectionError, StageFailed
-from pipelines.stopping import LockedError, Stopped
-from pipelines.store import ArtifactError
+from pipelines.loader.document import ConfigError, Problem
+from pipelines.runs.exits import Exit, exit_code
+from pipelines.runs.runner import SelectionError, StageFailed
+from pipelines.runs.stopping import LockedError, Stopped
+from pipelines.runs.store import ArtifactError
 
 PAGE = Path(__file__).parents[2] / "docs" / "exit-codes.md"
 

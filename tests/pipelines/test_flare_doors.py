@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 
 from far_federation import LEAD, PLAIN_RUN, Federation, federation, provisioned, until
 from federation.flare import Jobs
-from pipelines.remote.kit import make_strict
+from pipelines.remote.startup_kit import make_strict
 
 pytestmark = pytest.mark.slow
 

@@ -18,9 +18,9 @@ import pytest
 import yaml
 
 from far_federation import PLAIN_RUN, Federation, federation, until
-from pipelines.exits import Exit
-from privacy import ledger as book
+from pipelines.runs.exits import Exit
 from privacy.message import as_list, as_mapping, from_bytes, unsealed
+from privacy.release import ledger as book
 
 pytestmark = pytest.mark.slow
 

@@ -18,8 +18,8 @@ import yaml
 
 from far_federation import PLAIN_RUN, Federation, federation, until
 from pipelines.run import main
-from pipelines.store import HIDDEN
-from privacy import ledger as book
+from pipelines.runs.store import HIDDEN
+from privacy.release import ledger as book
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ import yaml
 from far_federation import PLAIN_RUN, federation
 from harmonize.veto import Limits
 from pipelines.run import main
-from privacy import ledger as book
+from privacy.release import ledger as book
 
 SITE = {"source": {"kind": "phantom", "scanner": "P", "patients": 12, "slices": 4}}
 SMALL = {

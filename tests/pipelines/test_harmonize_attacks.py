@@ -17,33 +17,36 @@ from harmonize.game import critic_losses
 from harmonize.networks import Critic, initialised
 from harmonize.scale import Scale
 from harmonize.wgan import WganGp
-from pipelines.cohort.cohort import Cohort
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.cohort.prepare import Slices
-from pipelines.config import Split
-from pipelines.door import to_plain
-from pipelines.site import imitate, ready, shaping, stated
-from pipelines.site import translate as handler
-from pipelines.site import worker as way_in
-from pipelines.site.admit import cohort_of
-from pipelines.site.hospital import SPLITS, Hospital, read_cohort_file, write_cohort_file
-from pipelines.site.imitate import SYNTHESIS
-from pipelines.site.shaping import parsed, training_rows
-from pipelines.site.stated import AS_THEY_ARE, FORGOTTEN, contents, left, own_statement
-from pipelines.site.translate import SPACE
-from pipelines.site.words import CONTENTS
-from pipelines.site.worker import worker
-from pipelines.site_settings import SiteSettings
-from pipelines.store import short
-from privacy import ledger as book
-from privacy.access import Rows
-from privacy.accounting import cost
-from privacy.events import read
-from privacy.gate import Refused
+from pipelines.data.cohort import Cohort
+from pipelines.data.prepare import Slices
+from pipelines.hospital import harmonization as shaping
+from pipelines.hospital import model_file as ready
+from pipelines.hospital import statement as stated
+from pipelines.hospital import synthesis as imitate
+from pipelines.hospital import translation as handler
+from pipelines.hospital import worker as way_in
+from pipelines.hospital.harmonization import parsed, training_rows
+from pipelines.hospital.hospital import SPLITS, Hospital, read_cohort_file, write_cohort_file
+from pipelines.hospital.intake import cohort_of
+from pipelines.hospital.statement import AS_THEY_ARE, FORGOTTEN, contents, left, own_statement
+from pipelines.hospital.synthesis import SYNTHESIS
+from pipelines.hospital.translation import SPACE
+from pipelines.hospital.words import CONTENTS
+from pipelines.hospital.worker import worker
+from pipelines.loader.validation import to_plain
+from pipelines.phantom.patients import PhantomSource
+from pipelines.runs.store import short
+from pipelines.settings.config import Split
+from pipelines.settings.sites import SiteSettings
+from privacy.dp.access import Rows
+from privacy.dp.accounting import cost
+from privacy.dp.events import read
+from privacy.dp.private_access import PrivateAccess, open_private
+from privacy.dp.protection import Protection
 from privacy.message import Call, Json, Message, to_bytes
-from privacy.policy import Budget, Policy
-from privacy.private import PrivateAccess, open_private
-from privacy.protection import Protection
+from privacy.release import ledger as book
+from privacy.release.gate import Refused
+from privacy.release.policy import Budget, Policy
 
 BUDGET = Policy(budget=Budget(epsilon=4.0), public=("counts",))
 ADC: dict[str, Json] = {"low": 0.0, "high": 3.5}
@@ -447,7 +450,7 @@ def test_nothing_private_is_learnt_from_images_that_were_translated_by_a_learner
 
 def test_a_noised_score_and_a_synthesis_cost_what_was_planned(site):
     from harmonize.complexity import Score, noise_of
-    from privacy.events import Gaussian, Part
+    from privacy.dp.events import Gaussian, Part
 
     site.ask("score", site.facts(score={"release": "dp", "components": 5, "epsilon": 0.5}, prior="prostate_adc"))
     planned = cost([Part("", "train", Gaussian(noise_of(Score(release="dp", epsilon=0.5))))], 1e-5).epsilon

@@ -16,16 +16,16 @@ import yaml
 from evaluation.floors import MAJORITY
 from harmonize.scale import Scale
 from harmonize.veto import Limits
-from pipelines.answered import said_by, unanswered
-from pipelines.config import Config
-from pipelines.document import ConfigError
-from pipelines.door import validate
+from pipelines.coordinator.permissions import said_by, unanswered
+from pipelines.hospital.statement import AS_THEY_ARE
+from pipelines.hospital.words import CONTENTS
+from pipelines.loader.document import ConfigError
+from pipelines.loader.validation import validate
 from pipelines.run import STAGES, main, stages_of
-from pipelines.site.stated import AS_THEY_ARE
-from pipelines.site.words import CONTENTS
+from pipelines.settings.config import Config
 from pipelines_settings import BASE
-from privacy import ledger as book
 from privacy.message import from_bytes, from_file
+from privacy.release import ledger as book
 
 HARMONIZE: dict[str, Any] = {
     "score": {"release": "exact", "steps": 3, "seeds": 2, "perplexity": 5.0, "components": 5},
@@ -109,8 +109,8 @@ def test_only_the_target_synthesizes_and_shares_and_pays_what_was_asked(done):
         assert by["score"] == by["translate"] == "non_private"
         if site == target:
             (paid,) = [line["event"] for line in lines if line["request"] == "synthesize"]
-            from privacy.accounting import cost
-            from privacy.events import read
+            from privacy.dp.accounting import cost
+            from privacy.dp.events import read
 
             assert 9.9 < cost([read(paid)], 1e-5).epsilon <= 10.0
             assert by["sample"] == "nothing"
@@ -247,8 +247,8 @@ def test_a_vetoed_translation_is_not_used_and_named(tmp_path, monkeypatch):
 
 def test_an_interrupted_translation_goes_on_where_it_was(tmp_path, monkeypatch):
     """A stop between two states: the run ends politely, the next one finishes, and no patient is asked twice."""
-    from pipelines import stopping
-    from pipelines.site import translate as handler
+    from pipelines.hospital import translation as handler
+    from pipelines.runs import stopping
 
     monkeypatch.chdir(tmp_path)
     said = settings()
@@ -312,7 +312,7 @@ def problems(said: dict[str, Any]) -> str:
 
 
 def _document(said: dict[str, Any]):
-    from pipelines.door import read_yaml
+    from pipelines.loader.validation import read_yaml
 
     return read_yaml(yaml.safe_dump(said), environment={})
 
@@ -348,7 +348,7 @@ def test_a_prior_of_other_channels_and_an_epsilon_that_no_noise_is_enough_for_ar
 
 def test_the_present_target_stays_unless_another_is_notably_lower():
     from harmonize.complexity import Score
-    from pipelines.stages.score import _lowest
+    from pipelines.coordinator.stages.score import _lowest
 
     def lowest(a: list[float], b: list[float], **more: Any) -> str:
         said = {site: {"score": sum(v) / len(v), "values": v} for site, v in (("a", a), ("b", b))}

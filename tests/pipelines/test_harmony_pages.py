@@ -14,13 +14,13 @@ from evaluation.rendering import _environment
 from evaluation.report import Left, RunPage, coordinator_page
 from harmonize.veto import WORDS
 from harmonize.wgan import WganGp
-from pipelines.cohort.cohort import Cohort
-from pipelines.site.harmony import PAIRS, _shown
-from pipelines.site.stated import AS_THEY_ARE, FORGOTTEN, OUTSIDE
-from pipelines.site.words import CONTENTS
-from pipelines.stages.harmony import described, selected
-from privacy.accounting import cost
-from privacy.events import Gaussian, PoissonSampled, SelfComposed
+from pipelines.coordinator.report.harmonization import described, selected
+from pipelines.data.cohort import Cohort
+from pipelines.hospital.page.harmonization import PAIRS, _shown
+from pipelines.hospital.statement import AS_THEY_ARE, FORGOTTEN, OUTSIDE
+from pipelines.hospital.words import CONTENTS
+from privacy.dp.accounting import cost
+from privacy.dp.events import Gaussian, PoissonSampled, SelfComposed
 
 JUDGED = SpaceRow("north", "vafl", "cyclegan", ("cycle", "prevalence"), {"sw_before": 0.1, "cycle_mae": math.nan})
 

@@ -17,15 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.cohort.phantom_files import write
 from pipelines.discovery.places import site_names
 from pipelines.discovery.safe import known_words, secrets_of
-from pipelines.exits import Exit
 from pipelines.init import main
-from pipelines.names import RESERVED, named
-from pipelines.run import load
+from pipelines.loader.names import RESERVED, named
+from pipelines.phantom.files import write
+from pipelines.phantom.patients import PhantomSource
 from pipelines.run import main as run_main
+from pipelines.runs.exits import Exit
+from pipelines.settings.load import load
 
 PLANTED = ("Okonkwo", "Wilhelmina", "MRN77123")
 

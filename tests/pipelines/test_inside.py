@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.cohort.dicom import DicomSource
-from pipelines.cohort.prepare import Slices
-from pipelines.exits import Exit
+from pipelines.data.dicom.reader import DicomSource
+from pipelines.data.prepare import Slices
+from pipelines.hospital.files import Files
+from pipelines.hospital.overview import looked_into
 from pipelines.run import main as run
-from pipelines.site.files import Files
-from pipelines.site.inside import looked_into
+from pipelines.runs.exits import Exit
 from pipelines_settings import BASE
 
 

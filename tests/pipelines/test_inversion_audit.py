@@ -11,20 +11,21 @@ import pytest
 import torch
 import yaml
 
-from pipelines.config import Config
-from pipelines.document import ConfigError
-from pipelines.door import read_yaml, to_plain, validate
-from pipelines.run import load, main
-from pipelines.site import inversion
-from pipelines.site.attack import attack_models
-from pipelines.site.hospital import COHORT, Hospital, read_cohort_file, rows_of
-from pipelines.site.inversion import FEATURES, MEAN, PLAIN, PROTECTED, chosen
+from pipelines.hospital import inversion
+from pipelines.hospital.attacks import attack_models
+from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file, rows_of
+from pipelines.hospital.inversion import FEATURES, MEAN, PLAIN, PROTECTED, chosen
+from pipelines.loader.document import ConfigError
+from pipelines.loader.validation import read_yaml, to_plain, validate
+from pipelines.run import main
+from pipelines.settings.config import Config
+from pipelines.settings.load import load
 from pipelines_settings import BASE
-from privacy import ledger as book
-from privacy.access import Rows
-from privacy.gate import Refused
-from privacy.inversion import Inversion, likeness
+from privacy.attacks.inversion import Inversion, likeness
+from privacy.dp.access import Rows
 from privacy.message import Call, Message, from_bytes
+from privacy.release import ledger as book
+from privacy.release.gate import Refused
 
 ASKED = {"images": 2, "steps": 6}
 PICTURE = re.compile(r'data:image/png;base64,[^"]+')

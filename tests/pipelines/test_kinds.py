@@ -14,15 +14,15 @@ import torch
 import yaml
 from PIL import Image
 
-from pipelines.exits import Exit
+from pipelines.hospital.hospital import COHORT, read_cohort_file
 from pipelines.predict import main as predict
-from pipelines.run import load
 from pipelines.run import main as run
-from pipelines.site.hospital import COHORT, read_cohort_file
-from pipelines.store import DiskFolder
+from pipelines.runs.exits import Exit
+from pipelines.runs.store import DiskFolder
+from pipelines.settings.load import load
 from pipelines_settings import BASE
-from privacy import ledger as book
 from privacy.message import from_bytes
+from privacy.release import ledger as book
 
 WORK = {"lr": 0.01, "batch": 8}
 TRAIN = {"schedule": {"rounds": 2}, "work": WORK, "methods": {"local": {"name": "local"}, "fedavg": {"name": "fedavg"}}}

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines import ledger as command
-from pipelines.exits import Exit
-from privacy import ledger as book
-from privacy.accounting import cost
-from privacy.events import (
+from pipelines.runs.exits import Exit
+from privacy.dp.accounting import cost
+from privacy.dp.events import (
     NON_PRIVATE,
     NOTHING,
     Composed,
@@ -28,7 +27,8 @@ from privacy.events import (
     SelfComposed,
     describe,
 )
-from privacy.replacing import replaced_cost
+from privacy.dp.replacing import replaced_cost
+from privacy.release import ledger as book
 
 TRAINED = SelfComposed(PoissonSampled(0.2, Gaussian(1.1)), 400)
 TESTED = Part("cut", "test", Gaussian(5.0))

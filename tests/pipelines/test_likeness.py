@@ -15,14 +15,14 @@ import yaml
 
 from federation.models.unet import UNet
 from federation.task import Task
-from pipelines.cohort.cohort import Cohort
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.cohort.phantom_files import write
-from pipelines.exits import Exit
+from pipelines.data.cohort import Cohort
+from pipelines.hospital.likeness import ENDING, Likeness, likeness_of, read_likeness, studies_of, to_file
+from pipelines.hospital.model_file import read_ready
+from pipelines.phantom.files import write
+from pipelines.phantom.patients import PhantomSource
 from pipelines.predict import main as predict
 from pipelines.run import main as run
-from pipelines.site.likeness import ENDING, Likeness, likeness_of, read_likeness, studies_of, to_file
-from pipelines.site.ready import read_ready
+from pipelines.runs.exits import Exit
 from pipelines_settings import BASE
 from privacy.message import Message, from_bytes, sealed, to_bytes, unsealed
 

@@ -30,23 +30,23 @@ from personalize.apple import Apple
 from personalize.fedfomo import FedFomo
 from personalize.heurfedamp import HeurFedAMP
 from personalize.pgfed import PGFed
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.cohort.prepare import Slices
-from pipelines.config import Config
-from pipelines.document import ConfigError
-from pipelines.door import read_yaml, to_plain, validate
-from pipelines.partition_check import handed_on
-from pipelines.site.hospital import Hospital
-from pipelines.site.roofs import PARAMETERS, size_of
-from pipelines.site.stated import contents, own_statement
-from pipelines.site.worker import worker
-from pipelines.site_settings import SiteSettings
-from privacy import ledger as book
-from privacy import roof
-from privacy.accounting import cost
-from privacy.gate import Refused
+from pipelines.data.prepare import Slices
+from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.size_limits import PARAMETERS, size_of
+from pipelines.hospital.statement import contents, own_statement
+from pipelines.hospital.worker import worker
+from pipelines.loader.document import ConfigError
+from pipelines.loader.validation import read_yaml, to_plain, validate
+from pipelines.phantom.patients import PhantomSource
+from pipelines.settings.checks.partition import handed_on
+from pipelines.settings.config import Config
+from pipelines.settings.sites import SiteSettings
+from privacy.dp import roof
+from privacy.dp.accounting import cost
 from privacy.message import Call, Json, Message
-from privacy.policy import COORDINATOR, SITES, Budget, Policy
+from privacy.release import ledger as book
+from privacy.release.gate import Refused
+from privacy.release.policy import COORDINATOR, SITES, Budget, Policy
 
 PAYS = Policy(budget=Budget(epsilon=4.0), public=("counts",))
 OPEN = Policy(recipients=(COORDINATOR, SITES))

@@ -7,9 +7,9 @@ import copy
 import pytest
 import yaml
 
-from pipelines.config import Config
-from pipelines.document import ConfigError
-from pipelines.door import read_yaml, validate
+from pipelines.loader.document import ConfigError
+from pipelines.loader.validation import read_yaml, validate
+from pipelines.settings.config import Config
 from pipelines_settings import BASE
 
 

@@ -15,14 +15,14 @@ from federation.fedavg import FedAvg
 from federation.models.cam import Cam
 from federation.task import Task
 from harmonize.cyclegan import CycleGan
-from pipelines.cohort.adc import Unit
-from pipelines.cohort.alike import source_of
-from pipelines.cohort.dicom import DicomSource
-from pipelines.cohort.nifti import NiftiSource
-from pipelines.door import to_plain
-from pipelines.exits import Exit
+from pipelines.data.adc import Unit
+from pipelines.data.alike import source_of
+from pipelines.data.dicom.reader import DicomSource
+from pipelines.data.nifti.reader import NiftiSource
+from pipelines.loader.validation import to_plain
 from pipelines.predict import main as predict
 from pipelines.run import main as run
+from pipelines.runs.exits import Exit
 from pipelines_settings import BASE
 from privacy.message import Message, sealed, to_bytes
 from translating import run as translate

@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from federation.conversation import newest, once
+from pipelines.coordinator.stages.report import lowest_loss, reached
+from pipelines.coordinator.stages.train import matrices
+from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.page.notes import WARNINGS, by_site, noted, series, spoken
 from pipelines.run import main
-from pipelines.site.hospital import Hospital
-from pipelines.site.notes import WARNINGS, by_site, noted, series, spoken
-from pipelines.stages.report import lowest_loss, reached
-from pipelines.stages.train import matrices
-from pipelines.store import DiskFolder
+from pipelines.runs.store import DiskFolder
 from pipelines_settings import BASE
 from privacy.message import Call, Message
 

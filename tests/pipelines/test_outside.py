@@ -27,29 +27,29 @@ from federation.randomness import derived
 from federation.task import Task
 from personalize.routing import coefficients
 from personalize.routing_outside import Routing, route
-from pipelines.cohort.features import Features
-from pipelines.cohort.nifti import read_volume
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.cohort.phantom_files import write as write_phantom
-from pipelines.cohort.picture import Pictures, read_picture
-from pipelines.cohort.prepare import Slices
-from pipelines.cohort.pseudonym import pseudonym
-from pipelines.config import Config
-from pipelines.door import read_yaml, to_plain, validate
-from pipelines.exits import Exit
-from pipelines.outside_adapted import networks
-from pipelines.outside_file import Described, Models, Part, models_bytes, read_models, unusable_images
-from pipelines.outside_offer import offers, unusable, write_offers
-from pipelines.outside_settings import Outside, is_outside
+from pipelines.data.dicom.segmentation import read_seg
+from pipelines.data.nifti.reader import read_volume
+from pipelines.data.pictures.reader import Pictures, read_picture
+from pipelines.data.prepare import Slices
+from pipelines.data.pseudonym import pseudonym
+from pipelines.data.tables.features import Features
+from pipelines.external.adapted import networks
+from pipelines.external.models_file import Described, Models, Part, models_bytes, read_models, unusable_images
+from pipelines.external.offer import offers, unusable, write_offers
+from pipelines.external.settings import Outside, is_outside
+from pipelines.hospital.hospital import COHORT, all_rows, read_cohort_file
+from pipelines.loader.files import CONFIGS
+from pipelines.loader.validation import read_yaml, to_plain, validate
+from pipelines.phantom.files import write as write_phantom
+from pipelines.phantom.patients import PhantomSource
 from pipelines.predict import main as predict
-from pipelines.route_settings import AsTrained, Route
-from pipelines.run import CONFIGS
 from pipelines.run import main as run
-from pipelines.segmented.dicom_seg import read_seg
-from pipelines.site.hospital import COHORT, all_rows, read_cohort_file
+from pipelines.runs.exits import Exit
+from pipelines.settings.config import Config
+from pipelines.settings.route import AsTrained, Route
 from pipelines_settings import BASE
-from privacy import ledger as book
 from privacy.message import Message, from_bytes, sealed, to_bytes, unsealed
+from privacy.release import ledger as book
 from translating import errors
 
 OPEN = {"recipients": ["coordinator", "outside"]}

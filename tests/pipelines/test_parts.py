@@ -12,15 +12,15 @@ import pytest
 import torch
 import yaml
 
-from pipelines.config import Config
-from pipelines.document import ConfigError
-from pipelines.door import read_yaml, render, to_plain, validate
-from pipelines.exits import Exit
-from pipelines.learning_settings import Split
-from pipelines.partition_check import told_apart
+from pipelines.hospital.model_file import read_ready
+from pipelines.loader.document import ConfigError
+from pipelines.loader.validation import read_yaml, render, to_plain, validate
 from pipelines.predict import main as predict
 from pipelines.run import main as run
-from pipelines.site.ready import read_ready
+from pipelines.runs.exits import Exit
+from pipelines.settings.checks.partition import told_apart
+from pipelines.settings.config import Config
+from pipelines.settings.learning import Split
 from privacy.message import from_bytes
 
 WHOLE: dict[str, Any] = {

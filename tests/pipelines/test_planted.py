@@ -27,10 +27,10 @@ import yaml
 from PIL import Image
 from pydicom.dataset import Dataset
 
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.cohort.phantom_files import write
-from pipelines.exits import Exit
+from pipelines.phantom.files import write
+from pipelines.phantom.patients import PhantomSource
 from pipelines.run import main
+from pipelines.runs.exits import Exit
 
 ROOT = Path(__file__).parents[2]
 EXEMPT = {"pseudonym.key", "linkage.json", "accounted.csv"}  # the hospital's own secrets
@@ -346,7 +346,7 @@ def test_a_bug_that_quotes_a_patient_is_not_quoted(ran, tmp_path, monkeypatch, c
     monkeypatch.chdir(tmp_path)
     for name in ("one", "two", "planted.yaml"):
         (tmp_path / name).symlink_to(ran.folder / name)
-    monkeypatch.setattr("pipelines.cohort.cohort.pseudonym", bug)
+    monkeypatch.setattr("pipelines.data.cohort.pseudonym", bug)
     assert main(["planted.yaml"]) == Exit.SITE
     assert (tmp_path / "runs" / "planted" / "sites" / "a" / "log.txt").read_text()
     assert leaks(tmp_path / "runs") == {}

@@ -17,10 +17,10 @@ from sums import check_sums
 
 import pipelines.predict
 from federation.task import Task
-from pipelines.exits import Exit
+from pipelines.hospital.model_file import read_ready
 from pipelines.predict import main as predict
 from pipelines.run import main as run
-from pipelines.site.ready import read_ready
+from pipelines.runs.exits import Exit
 from pipelines_settings import BASE
 from privacy.message import from_bytes
 

@@ -17,18 +17,18 @@ from torch import Tensor
 from federation.models.cnn import Cnn
 from federation.models.unet import UNet
 from federation.task import Task
-from pipelines.cohort.dicom import DicomSource, read_dicom
-from pipelines.cohort.geometry import resample
-from pipelines.cohort.nifti import NiftiSource, read_nifti, read_volume
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.cohort.phantom_files import write
-from pipelines.door import to_plain
-from pipelines.exits import Exit
+from pipelines.data.dicom.reader import DicomSource, read_dicom
+from pipelines.data.dicom.segmentation import read_seg
+from pipelines.data.grids.geometry import resample
+from pipelines.data.nifti.reader import NiftiSource, read_nifti, read_volume
+from pipelines.data.writing.masks import forget_masks, lies_in
+from pipelines.hospital.model_file import read_ready
+from pipelines.hospital.segmentation import answers, probable
+from pipelines.loader.validation import to_plain
+from pipelines.phantom.files import write
+from pipelines.phantom.patients import PhantomSource
 from pipelines.predict import main as predict
-from pipelines.segmented.dicom_seg import read_seg
-from pipelines.segmented.predicted import forget_masks, lies_in
-from pipelines.site.ready import read_ready
-from pipelines.site.segmenting import answers, probable
+from pipelines.runs.exits import Exit
 from privacy.message import Message, from_bytes, sealed, to_bytes, unsealed
 from translating import SELECT, errors
 

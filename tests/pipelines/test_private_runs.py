@@ -18,25 +18,26 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.answered import said_by, unanswered
-from pipelines.config import Config
-from pipelines.document import ConfigError
-from pipelines.door import read_yaml, to_plain, validate
-from pipelines.exits import Exit
-from pipelines.run import load, main, make_world
-from pipelines.site.hospital import Hospital
-from pipelines.site.worker import worker
-from pipelines.spending import planned, planned_in_all
-from pipelines.stages.audit import tried
-from pipelines.stages.train import opening
-from pipelines.stopping import Stop
+from pipelines.coordinator.permissions import said_by, unanswered
+from pipelines.coordinator.spending import planned, planned_in_all
+from pipelines.coordinator.stages.audit import tried
+from pipelines.coordinator.stages.train import opening
+from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.worker import worker
+from pipelines.loader.document import ConfigError
+from pipelines.loader.validation import read_yaml, to_plain, validate
+from pipelines.run import main, make_world
+from pipelines.runs.exits import Exit
+from pipelines.runs.stopping import Stop
+from pipelines.settings.config import Config
+from pipelines.settings.load import load
 from pipelines_settings import BASE
-from privacy import ledger as book
-from privacy.accounting import by_split, cost
-from privacy.events import NON_PRIVATE, Declared, Part, read
-from privacy.gate import Refused
+from privacy.dp.accounting import by_split, cost
+from privacy.dp.events import NON_PRIVATE, Declared, Part, read
 from privacy.message import Call, Message
-from privacy.policy import Budget, Policy
+from privacy.release import ledger as book
+from privacy.release.gate import Refused
+from privacy.release.policy import Budget, Policy
 
 PRIVATE = {"epsilon": 3.0, "sampling": 0.5, "views": 2}
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from pipelines.progress import EVERY_S, left, shown, spoken
+from pipelines.runs.progress import EVERY_S, left, shown, spoken
 
 
 class Clock:

@@ -7,8 +7,9 @@ import json
 import pytest
 import yaml
 
-from pipelines.run import CONFIGS, main
-from pipelines.site.hospital import COHORT, read_cohort_file
+from pipelines.hospital.hospital import COHORT, read_cohort_file
+from pipelines.loader.files import CONFIGS
+from pipelines.run import main
 
 
 @pytest.fixture

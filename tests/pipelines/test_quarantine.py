@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.cohort.study import Rejected
-from pipelines.site.hospital import Hospital
-from pipelines.site.quarantine import LINKAGE, MEANING, quarantined, remember
-from pipelines.site.worker import trace
-from privacy.gate import Refused
+from pipelines.data.study import Rejected
+from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.quarantine import LINKAGE, MEANING, quarantined, remember
+from pipelines.hospital.worker import trace
+from privacy.release.gate import Refused
 
 COHORT = Path(__file__).parents[2] / "pipelines" / "cohort"
 GONE = Rejected("ann_miller/1.2.3", "gap", "slices of Ann Miller are 3 mm apart")

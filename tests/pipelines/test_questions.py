@@ -19,21 +19,21 @@ from federation.descent import Work
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
 from federation.task import Task
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.cohort.prepare import Slices
-from pipelines.config import Split
-from pipelines.door import to_plain
-from pipelines.site import rehearsed
-from pipelines.site.hospital import Hospital
-from pipelines.site.questions import QUESTIONS
-from pipelines.site.worker import worker
-from pipelines.site_settings import SiteSettings
-from privacy.bounds import FACTS, TEXT, check, plain, shown
-from privacy.gate import Refused
+from pipelines.data.prepare import Slices
+from pipelines.hospital import rehearsal as rehearsed
+from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.request_checks import QUESTIONS
+from pipelines.hospital.worker import worker
+from pipelines.loader.validation import to_plain
+from pipelines.phantom.patients import PhantomSource
+from pipelines.settings.config import Split
+from pipelines.settings.sites import SiteSettings
+from privacy.dp.protection import Protection
 from privacy.message import Call, Json, Message
-from privacy.policy import REQUESTS, Budget, Policy
-from privacy.protection import Protection
-from privacy.refusals import DECIDED, UNDECIDED, may_tell
+from privacy.release.bounds import FACTS, TEXT, check, plain, shown
+from privacy.release.gate import Refused
+from privacy.release.policy import REQUESTS, Budget, Policy
+from privacy.release.refusals import DECIDED, UNDECIDED, may_tell
 
 ROOM = Path(__file__).parents[2]
 BUDGET = Policy(budget=Budget(epsilon=4.0), public=("counts",), max_failures=2)
@@ -330,7 +330,7 @@ def test_malformed_requests_do_not_lock_a_hospital_and_failures_that_patients_de
         for request in REQUESTS:
             code(hospital, Call("r/lock", int(request in ("train", "finish")), request, {}), Message({}, {"x": 1}))
     assert code(hospital, Call("r/survey", 0, "survey", {}), Message()) is None
-    from pipelines.site import worker as way_in
+    from pipelines.hospital import worker as way_in
 
     def failing(*arguments, **options):
         raise RuntimeError("a patient made it fail")

@@ -21,20 +21,22 @@ from federation.task import Task
 from harmonize.complexity import Outside, Score, outside
 from harmonize.evolution import PrivateEvolution
 from harmonize.wgan import WganGp
-from pipelines.door import to_plain
-from pipelines.site import imitate, score, shaping
-from pipelines.site import worker as working
-from pipelines.site.admit import cohort_of
-from pipelines.site.hospital import Hospital
-from pipelines.store import DiskFolder
-from privacy import ledger as book
-from privacy.access import open_access
-from privacy.bounds import ROUNDED
-from privacy.events import NOTHING, Gaussian, Part, PoissonSampled, describe, read
-from privacy.gate import Refused
+from pipelines.hospital import harmonization as shaping
+from pipelines.hospital import scoring as score
+from pipelines.hospital import synthesis as imitate
+from pipelines.hospital import worker as working
+from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.intake import cohort_of
+from pipelines.loader.validation import to_plain
+from pipelines.runs.store import DiskFolder
+from privacy.dp.access import open_access
+from privacy.dp.events import NOTHING, Gaussian, Part, PoissonSampled, describe, read
+from privacy.dp.protection import Protection
 from privacy.message import Message, from_bytes
-from privacy.policy import COORDINATOR, OUTSIDE, REQUESTS, SITES, Budget, Policy
-from privacy.protection import Protection
+from privacy.release import ledger as book
+from privacy.release.bounds import ROUNDED
+from privacy.release.gate import Refused
+from privacy.release.policy import COORDINATOR, OUTSIDE, REQUESTS, SITES, Budget, Policy
 from residuals import Piece, booked, complaints, wrong_deviations
 from small_site import PATIENTS, SCALE, SIDE, ask, hospital
 
@@ -199,7 +201,7 @@ def _noting(ask, answers: list):
 
 
 ROOT = Path(__file__).parents[2]
-MAY = {"privacy/audit.py", "privacy/inversion.py"}
+MAY = {"privacy/attacks/audit.py", "privacy/attacks/inversion.py"}
 """They attack doors of their own, whose patients nobody hears of."""
 
 
@@ -215,8 +217,8 @@ def test_no_room_but_the_audits_gives_a_door_or_a_mechanism_another_source_than_
                         for word in node.keywords  # type: ignore[attr-defined]
                         if word.arg == "source"
                     }
-    assert {path for path, _ in found if path not in MAY} == {"privacy/private.py"}
-    assert {given for path, given in found if path == "privacy/private.py"} == {"self.source"}
+    assert {path for path, _ in found if path not in MAY} == {"privacy/dp/private_access.py"}
+    assert {given for path, given in found if path == "privacy/dp/private_access.py"} == {"self.source"}
 
 
 # The policy

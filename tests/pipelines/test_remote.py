@@ -20,20 +20,20 @@ from rich.console import Console
 from certificates import Authority
 from far_federation import PLAIN_RUN
 from federation.flare_doors import OnlyOurs
-from pipelines.config import Config
-from pipelines.document import ConfigError
-from pipelines.door import read_yaml, validate
-from pipelines.exits import Exit
+from pipelines.loader.document import ConfigError
+from pipelines.loader.validation import read_yaml, validate
 from pipelines.remote import preflight as looking
-from pipelines.remote.bureau import GONE, losses
-from pipelines.remote.kit import forget_jobs, make_strict, role_of, strict, write_job
-from pipelines.remote.place import Place, read_place
 from pipelines.remote.preflight import preflight, promises, releases
+from pipelines.remote.server import GONE, losses
+from pipelines.remote.site_config import Place, read_place
+from pipelines.remote.startup_kit import forget_jobs, make_strict, role_of, strict, write_job
 from pipelines.run import main, simulated
-from pipelines.site.__main__ import main as join
-from pipelines.stopping import Stop
-from privacy import ledger as book
-from privacy.policy import REQUESTS, Budget, Policy
+from pipelines.runs.exits import Exit
+from pipelines.runs.stopping import Stop
+from pipelines.settings.config import Config
+from pipelines.site import main as join
+from privacy.release import ledger as book
+from privacy.release.policy import REQUESTS, Budget, Policy
 
 SHARED = "/tmp/nvflare/jobs-storage"  # noqa: S108 - where FLARE would keep jobs
 SOURCE = {"kind": "phantom", "scanner": "P", "patients": 8, "seed": 1, "slices": 4}
@@ -140,7 +140,7 @@ def test_no_kit_no_files_and_no_room_are_sentences(tmp_path: Path, monkeypatch: 
 def test_a_ledger_from_the_future_stops_the_hospital(tmp_path: Path, authority: Authority) -> None:
     made = place(tmp_path, authority.kit(tmp_path / "kit", "north", port=9))
     assert findings(made)["clock"][0]
-    from privacy import ledger as book
+    from privacy.release import ledger as book
 
     ledger = Path(made.root) / "ledger.jsonl"
     book.append(ledger, {"time": "2100-01-01T00:00:00+00:00", "request": "survey"})
@@ -286,7 +286,7 @@ def test_a_hospital_takes_no_other_application(tmp_path: Path, change: str) -> N
     elif change == "args":
         said["components"][0]["args"] = {"settings": "/elsewhere"}
     elif change == "component":
-        said["components"].append({"id": "more", "path": "pipelines.remote.ward.ward"})
+        said["components"].append({"id": "more", "path": "pipelines.remote.client.ward"})
     elif change == "filter":
         said["task_result_filters"] = []
     elif change == "props":

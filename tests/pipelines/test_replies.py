@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipelines.replies import on_disk
-from privacy.gate import Refused
+from pipelines.runs.replies import on_disk
 from privacy.message import Call, Message, to_bytes
+from privacy.release.gate import Refused
 
 CALL = Call("run", 1, "train", {})
 STATUS = Path("/proc/self/status")
@@ -52,7 +52,7 @@ def test_replies_that_wait_take_no_memory(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 import torch
-from pipelines.replies import on_disk
+from pipelines.runs.replies import on_disk
 from privacy.message import Call, Message
 
 def anonymous():

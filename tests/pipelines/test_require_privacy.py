@@ -11,20 +11,19 @@ import yaml
 
 from federation.models.mlp import Mlp
 from federation.task import Task
-from pipelines.answered import Answered, heard, unanswered
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.cohort.prepare import Slices
-from pipelines.config import Config, Split
-from pipelines.document import ConfigError
-from pipelines.door import read_yaml, to_plain, validate
+from pipelines.coordinator.permissions import Answered, heard, unanswered
+from pipelines.data.prepare import Slices
+from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.worker import worker
+from pipelines.loader.document import ConfigError
+from pipelines.loader.validation import read_yaml, to_plain, validate
+from pipelines.phantom.patients import PhantomSource
 from pipelines.remote.preflight import promises
-from pipelines.site.hospital import Hospital
-from pipelines.site.worker import worker
-from pipelines.site_settings import SiteSettings
+from pipelines.settings.config import Config, Split
+from pipelines.settings.sites import SiteSettings
 from pipelines_settings import BASE
-from privacy import ledger as book
-from privacy.accounting import cost
-from privacy.events import (
+from privacy.dp.accounting import cost
+from privacy.dp.events import (
     NON_PRIVATE,
     NOTHING,
     Composed,
@@ -37,9 +36,10 @@ from privacy.events import (
     SelfComposed,
     describe,
 )
-from privacy.gate import Refused, release, unaffordable
 from privacy.message import Call, Json, Message
-from privacy.policy import Budget, Policy
+from privacy.release import ledger as book
+from privacy.release.gate import Refused, release, unaffordable
+from privacy.release.policy import Budget, Policy
 
 REQUIRES = Policy(require="privacy", public=("counts",))
 NOISED = PoissonSampled(0.1, Gaussian(2.0))
@@ -120,7 +120,8 @@ EXACT: dict[str, Json] = {"score": {"release": "exact", "components": 5}, "prior
 
 
 def test_training_synthesis_and_scores_without_noise_are_refused_before_a_patient_is_looked_at(site, monkeypatch):
-    from pipelines.site import imitate, learn
+    from pipelines.hospital import synthesis as imitate
+    from pipelines.hospital import training as learn
 
     def looked(*arguments, **options):
         raise AssertionError("a patient was looked at")

@@ -21,22 +21,22 @@ from evaluation.masks import Values
 from evaluation.overlap import DICE, from_tensors
 from federation.models.unet import UNet
 from federation.task import Task
-from pipelines import route_check
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.cohort.prepare import Slices
-from pipelines.door import to_plain
-from pipelines.exits import Exit
+from pipelines.data.prepare import Slices
+from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.private_limits import COPIES, copies_of
+from pipelines.hospital.route import EXPERTS, HOW, averaged
+from pipelines.hospital.withdrawn import knew
+from pipelines.hospital.worker import worker
+from pipelines.loader.validation import to_plain
+from pipelines.phantom.patients import PhantomSource
 from pipelines.run import main as run
-from pipelines.site.hospital import Hospital
-from pipelines.site.limits import COPIES, copies_of
-from pipelines.site.route import EXPERTS, HOW, averaged
-from pipelines.site.withdrawn import knew
-from pipelines.site.worker import worker
-from pipelines.site_settings import SiteSettings
+from pipelines.runs.exits import Exit
+from pipelines.settings.checks import route as route_check
+from pipelines.settings.sites import SiteSettings
 from pipelines_settings import BASE
-from privacy import ledger as book
-from privacy.gate import Refused
 from privacy.message import Call, Json, Message, from_bytes
+from privacy.release import ledger as book
+from privacy.release.gate import Refused
 
 OPEN = {"recipients": ["coordinator", "outside"]}
 LINES = {

@@ -20,18 +20,18 @@ from evaluation.adaptation import AdaptedLine, adaptation_curves
 from evaluation.outside_page import Beyond, best, outside_page
 from evaluation.report import RunPage, SitePage, SplitCount, coordinator_page
 from evaluation.rows import ScoreRow
-from pipelines.config import Config
-from pipelines.door import read_yaml, validate
+from pipelines.coordinator.report.attacks import inversion
+from pipelines.coordinator.report.external_sites import field
+from pipelines.hospital.adaptation import AFTER, BEFORE, COEFFICIENTS, SCORES, SHOWN, SPREAD, mixed
+from pipelines.hospital.page.outlines import most_of
+from pipelines.hospital.segmentation import ranked, read_kept
+from pipelines.hospital.words import CONTENTS
+from pipelines.loader.validation import read_yaml, validate
 from pipelines.run import main as run
-from pipelines.site.adapted import AFTER, BEFORE, COEFFICIENTS, SCORES, SHOWN, SPREAD, mixed
-from pipelines.site.outlines import most_of
-from pipelines.site.segmenting import ranked, read_kept
-from pipelines.site.words import CONTENTS
-from pipelines.stages.attacked import inversion
-from pipelines.stages.strangers import field
+from pipelines.settings.config import Config
 from pipelines_settings import BASE
-from privacy import ledger as book
 from privacy.message import Message, from_bytes
+from privacy.release import ledger as book
 
 OPEN = {"recipients": ["coordinator", "outside"]}
 LINES = {

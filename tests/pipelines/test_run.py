@@ -18,13 +18,15 @@ import yaml
 
 from evaluation.floors import MAJORITY
 from pipelines import study
-from pipelines.document import ConfigError
-from pipelines.exits import Exit
-from pipelines.remote.place import read_place
-from pipelines.run import CONFIGS, load, main, parser
+from pipelines.loader.document import ConfigError
+from pipelines.loader.files import CONFIGS
+from pipelines.remote.site_config import read_place
+from pipelines.run import main, parser
+from pipelines.runs.exits import Exit
+from pipelines.settings.load import load
 from pipelines_settings import BASE, RUNS
-from privacy import ledger as book
 from privacy.message import from_bytes
+from privacy.release import ledger as book
 
 ROOT = Path(__file__).parents[2]
 

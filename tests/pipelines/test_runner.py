@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.reasons import differences
-from pipelines.runner import SelectionError, Stage, StageFailed, execute, explain, explained, plan
-from pipelines.stopping import Stop, Stopped
-from pipelines.store import HIDDEN, MANIFEST, check_artifact
+from pipelines.runs.reasons import differences
+from pipelines.runs.runner import SelectionError, Stage, StageFailed, execute, explain, explained, plan
+from pipelines.runs.stopping import Stop, Stopped
+from pipelines.runs.store import HIDDEN, MANIFEST, check_artifact
 
 ROOT = Path(__file__).parents[2]
 
@@ -375,7 +375,7 @@ def test_differences_are_named():
 KILLED = """
 import os, signal, sys, time
 from pathlib import Path
-from pipelines.runner import Stage, execute, plan
+from pipelines.runs.runner import Stage, execute, plan
 root, how = Path(sys.argv[1]), sys.argv[2]
 def first(world, inputs, out):
     (out / "result").write_text("1")

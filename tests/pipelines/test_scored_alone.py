@@ -10,9 +10,9 @@ import torch
 
 from federation.models.cnn import Cnn
 from federation.task import Task
-from pipelines.door import to_plain
-from pipelines.site import score
-from pipelines.store import DiskFolder
+from pipelines.hospital import scoring as score
+from pipelines.loader.validation import to_plain
+from pipelines.runs.store import DiskFolder
 from privacy.message import from_bytes
 from small_site import SIDE, ask, hospital
 

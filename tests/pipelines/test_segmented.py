@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes
 
-from pipelines.cohort.dicom import DicomSource, index_dicom
-from pipelines.cohort.geometry import resample
-from pipelines.cohort.index import Candidate
-from pipelines.cohort.study import Volume
-from pipelines.cohort.unusable import Unusable
-from pipelines.segmented.concepts import SCHEME, concept
-from pipelines.segmented.dicom_seg import read_seg
-from pipelines.segmented.seg_writer import SegMaker, seg_bytes, write_seg
+from pipelines.data.dicom.concepts import SCHEME, concept
+from pipelines.data.dicom.reader import DicomSource, index_dicom
+from pipelines.data.dicom.segmentation import read_seg
+from pipelines.data.grids.geometry import resample
+from pipelines.data.index import Candidate
+from pipelines.data.study import Volume
+from pipelines.data.unusable import Unusable
+from pipelines.data.writing.dicom_segmentation import SegMaker, seg_bytes, write_seg
 from translating import SELECT, errors, phantom
 
 MAKER = SegMaker(bytes(range(32)), "fedavg", "0123456789abcdef", datetime(2026, 1, 2, 3, 4, 5))

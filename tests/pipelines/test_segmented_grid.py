@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.cohort.dicom import DicomSource, read_dicom
-from pipelines.cohort.geometry import reading_order, resample
-from pipelines.cohort.labels import GlandMask, find_mask, open_masks
-from pipelines.cohort.nifti import read_volume
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.cohort.phantom_files import render
-from pipelines.cohort.prepare import Slices, Volumes, prepare_slices, prepare_volume
-from pipelines.cohort.study import Volume
-from pipelines.segmented.nifti_mask import write_mask
-from pipelines.segmented.source_grid import Grid, prepared_grid, to_source_grid
+from pipelines.data.dicom.reader import DicomSource, read_dicom
+from pipelines.data.grids.geometry import reading_order, resample
+from pipelines.data.grids.source_grid import Grid, prepared_grid, to_source_grid
+from pipelines.data.labels import GlandMask, find_mask, open_masks
+from pipelines.data.nifti.reader import read_volume
+from pipelines.data.prepare import Slices, Volumes, prepare_slices, prepare_volume
+from pipelines.data.study import Volume
+from pipelines.data.writing.nifti_mask import write_mask
+from pipelines.phantom.files import render
+from pipelines.phantom.patients import PhantomSource
 from translating import oblique
 
 ORIENTATIONS = list(product(permutations(range(3)), product((1, -1), repeat=3)))

@@ -17,9 +17,9 @@ from evaluation.masks import Values
 from evaluation.overlap import from_tensors
 from federation.models.unet import UNet
 from federation.task import Output, Task
-from pipelines.exits import Exit
+from pipelines.hospital.segmentation import FLOOR, answers, kept, measured, ranked, read_kept
 from pipelines.run import main
-from pipelines.site.segmenting import FLOOR, answers, kept, measured, ranked, read_kept
+from pipelines.runs.exits import Exit
 from pipelines_settings import BASE
 from privacy.message import from_bytes
 

@@ -13,23 +13,23 @@ import yaml
 
 from federation.amplitude import low_amplitudes
 from federation.feddg import FedDG
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.cohort.prepare import Slices
-from pipelines.config import Config
-from pipelines.document import ConfigError
-from pipelines.door import read_yaml, to_plain, validate
-from pipelines.site.admit import cohort_of
-from pipelines.site.hospital import COHORT, Hospital, read_cohort_file, rows_of
-from pipelines.site.stated import contents, own_statement
-from pipelines.site.told import recount
-from pipelines.site.worker import worker
-from pipelines.site_settings import SiteSettings
+from pipelines.data.prepare import Slices
+from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file, rows_of
+from pipelines.hospital.intake import cohort_of
+from pipelines.hospital.released_counts import recount
+from pipelines.hospital.statement import contents, own_statement
+from pipelines.hospital.worker import worker
+from pipelines.loader.document import ConfigError
+from pipelines.loader.validation import read_yaml, to_plain, validate
+from pipelines.phantom.patients import PhantomSource
+from pipelines.settings.config import Config
+from pipelines.settings.sites import SiteSettings
 from pipelines_settings import BASE
-from privacy import ledger as book
-from privacy.events import NON_PRIVATE, describe
-from privacy.gate import Refused
+from privacy.dp.events import NON_PRIVATE, describe
 from privacy.message import Call, Json, Message, to_bytes
-from privacy.policy import COORDINATOR, SITES, Budget, Policy
+from privacy.release import ledger as book
+from privacy.release.gate import Refused
+from privacy.release.policy import COORDINATOR, SITES, Budget, Policy
 
 OPEN = Policy(recipients=(COORDINATOR, SITES))
 MODEL: dict[str, Json] = {"name": "unet", "width": 4, "levels": 1, "norm": "group"}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.stopping import HOLDER, LockedError, RunLock, Stop, Stopped, safe_stop
+from pipelines.runs.stopping import HOLDER, LockedError, RunLock, Stop, Stopped, safe_stop
 
 ROOT = Path(__file__).parents[2]
 
@@ -126,7 +126,7 @@ def test_a_holder_that_said_nothing_is_still_a_holder(tmp_path, text):
 HOLD = """
 import sys, time
 from pathlib import Path
-from pipelines.stopping import RunLock, Stopped, safe_stop
+from pipelines.runs.stopping import RunLock, Stopped, safe_stop
 with RunLock(Path(sys.argv[1])), safe_stop() as stop:
     print("ready", flush=True)
     try:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.store import (
+from pipelines.runs.store import (
     HIDDEN,
     MANIFEST,
     ArtifactError,
@@ -190,7 +190,7 @@ def test_what_is_no_artifact_is_refused(tmp_path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from pipelines.store import write_artifact
+from pipelines.runs.store import write_artifact
 def write(out):
     (out / "half").write_text("x")
     if sys.argv[2] == "kill": os.kill(os.getpid(), signal.SIGKILL)
@@ -212,7 +212,7 @@ def test_a_killed_process_leaves_no_artifact_and_the_next_start_cleans_up(tmp_pa
 OFTEN = """
 import sys
 from pathlib import Path
-from pipelines.store import DiskFolder
+from pipelines.runs.store import DiskFolder
 folder = DiskFolder(Path(sys.argv[1]))
 print("ready", flush=True)
 while True:
@@ -300,7 +300,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
     folder, path = DiskFolder(tmp_path / "folder"), make(tmp_path)
     folder.write("state", b"old")
     before = everything(tmp_path)
-    monkeypatch.setattr("pipelines.store.os.fsync", full)
+    monkeypatch.setattr("pipelines.runs.store.os.fsync", full)
     for act in (lambda: folder.write("state", b"new"), lambda: folder.write("other", b"x"), lambda: make(tmp_path)):
         with pytest.raises(OSError, match="No space left"):
             act()

@@ -15,13 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines import study as command
-from pipelines.config import Config
-from pipelines.document import ConfigError
-from pipelines.exits import Exit
-from pipelines.run import document, run_config
+from pipelines.coordinator.study_settings import OTHERS, load, merged, only_methods
+from pipelines.loader.document import ConfigError
+from pipelines.loader.files import document
 from pipelines.run import main as run_alone
-from pipelines.stopping import Stopped
-from pipelines.study_settings import OTHERS, load, merged, only_methods
+from pipelines.run import run_config
+from pipelines.runs.exits import Exit
+from pipelines.runs.stopping import Stopped
+from pipelines.settings.config import Config
 from pipelines_settings import BASE
 
 SMALL = {

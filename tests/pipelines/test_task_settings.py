@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.config import Config
-from pipelines.document import ConfigError
-from pipelines.door import read_yaml, to_plain
-from pipelines.door import validate as checked
+from pipelines.loader.document import ConfigError
+from pipelines.loader.validation import read_yaml, to_plain
+from pipelines.loader.validation import validate as checked
+from pipelines.settings.config import Config
 from pipelines_settings import BASE
 
 MASKS = {"folder": "m", "values": {"disc": [1], "cup": [2]}}

@@ -24,32 +24,32 @@ from federation.task import Task
 from harmonize.complexity import Score
 from harmonize.evolution import PrivateEvolution
 from harmonize.wgan import WganGp
-from pipelines.cohort.labels import TableLabels
-from pipelines.cohort.nifti import NiftiSource
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.cohort.phantom_files import write
-from pipelines.cohort.prepare import Slices
-from pipelines.config import Config, Split
-from pipelines.door import read_yaml, to_plain, validate
+from pipelines.coordinator.stages.ingest import _loose
+from pipelines.data.labels import TableLabels
+from pipelines.data.nifti.reader import NiftiSource
+from pipelines.data.prepare import Slices
+from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.intake import cohort_of
+from pipelines.hospital.released_counts import ASKED, LEAST_NOISE, counted, noise_of
+from pipelines.hospital.worker import worker
 from pipelines.ledger import main as ledger_command
-from pipelines.privacy_settings import PatientLevel
-from pipelines.site.admit import cohort_of
-from pipelines.site.hospital import Hospital
-from pipelines.site.told import ASKED, LEAST_NOISE, counted, noise_of
-from pipelines.site.worker import worker
-from pipelines.site_settings import SiteSettings
-from pipelines.stages.ingest import _loose
+from pipelines.loader.validation import read_yaml, to_plain, validate
+from pipelines.phantom.files import write
+from pipelines.phantom.patients import PhantomSource
+from pipelines.settings.config import Config, Split
+from pipelines.settings.privacy import PatientLevel
+from pipelines.settings.sites import SiteSettings
 from pipelines_settings import BASE
-from privacy import ledger as book
-from privacy.accounting import cost
-from privacy.events import Gaussian, known, leaves
-from privacy.gate import Refused
-from privacy.meaning import loss
+from privacy.dp.accounting import cost
+from privacy.dp.events import Gaussian, known, leaves
+from privacy.dp.replacing import replaced_cost
 from privacy.message import Call, Json, Message
-from privacy.policy import REQUESTS, Budget, Policy
-from privacy.replacing import replaced_cost
-from privacy.statement import markdown
-from privacy.stating import statement
+from privacy.release import ledger as book
+from privacy.release.build_statement import statement
+from privacy.release.gate import Refused
+from privacy.release.meaning import loss
+from privacy.release.policy import REQUESTS, Budget, Policy
+from privacy.release.statement import markdown
 
 NOISED = Policy(budget=Budget(epsilon=30.0), min_patients=1)
 EXACT = replace(NOISED, public=("counts",))
@@ -323,7 +323,7 @@ def test_noised_counts_are_near_the_truth_paid_once_and_written_in_the_ledger(tm
 
 def test_the_noise_of_counts_is_that_which_is_booked(tmp_path, monkeypatch):
     """The mechanism against a slow count: the deviation of 200 releases of one cell is the booked one."""
-    from pipelines.site import told
+    from pipelines.hospital import released_counts as told
 
     site = Site(tmp_path / "h", NOISED)
     cohort = cohort_of(site.hospital, str(site.ingest("one").facts["cohort"]))
@@ -357,7 +357,7 @@ def site_count(told, site: Site, cohort) -> list[int]:
 
 def test_a_count_that_never_left_is_paid_when_it_does(tmp_path, monkeypatch):
     """Killed between writing the numbers down and the ledger: the next reply that tells them is charged."""
-    from pipelines.site import worker as way_in
+    from pipelines.hospital import worker as way_in
 
     site = Site(tmp_path / "h", NOISED)
     site.ask("survey", "r/survey", {}, {})

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from harmonize.cyclegan import CycleGan
 from harmonize.intensity import Identity
 from harmonize.scale import Scale
-from pipelines.cohort.dicom import DicomSource
-from pipelines.cohort.nifti import NiftiSource
-from pipelines.confirming import confirm
-from pipelines.exits import Exit
-from pipelines.translated.coding import Coding, coded, line, span
+from pipelines.batch.confirmations import confirm
+from pipelines.data.dicom.reader import DicomSource
+from pipelines.data.nifti.reader import NiftiSource
+from pipelines.data.writing.coding import Coding, coded, line, span
+from pipelines.runs.exits import Exit
 from planted import KEY, confirmed
-from privacy.deidentify import blanking
+from privacy.deidentify.dicom_image import blanking
 from translating import (
     SELECT,
     by_position,

@@ -18,17 +18,18 @@ from sums import check_sums
 
 import pipelines.translate as command
 from harmonize.intensity import Identity, Percentile
-from pipelines.cohort.dicom import DicomSource
-from pipelines.cohort.geometry import resample
-from pipelines.cohort.nifti import NiftiSource, read_volume
-from pipelines.cohort.prepare import Slices
-from pipelines.cohort.study import Volume
-from pipelines.exits import Exit
-from pipelines.store import HIDDEN
+from pipelines.batch import translation as job
+from pipelines.data.dicom.reader import DicomSource
+from pipelines.data.grids.geometry import resample
+from pipelines.data.nifti.reader import NiftiSource, read_volume
+from pipelines.data.prepare import Slices
+from pipelines.data.study import Volume
+from pipelines.data.translator_file import read_translator
+from pipelines.data.writing import dicom_series as dicom_writer
+from pipelines.runs.exits import Exit
+from pipelines.runs.store import HIDDEN
 from pipelines.translate import main
-from pipelines.translated import dicom_writer, job
-from pipelines.translated.translator_file import read_translator
-from privacy.keyed import pseudonym
+from privacy.deidentify.keyed import pseudonym
 from translating import (
     KEY,
     NUMBERS,
@@ -226,7 +227,7 @@ def test_a_translator_file_says_what_it_needs_and_names_no_place(tmp_path):
 @pytest.mark.parametrize("damage", ["short", "flipped", "later", "foreign"])
 def test_a_file_that_is_no_translator_is_refused_in_words(tmp_path, damage, monkeypatch):
     if damage == "later":
-        monkeypatch.setattr("pipelines.translated.translator_file.FORMAT", 2)
+        monkeypatch.setattr("pipelines.data.translator_file.FORMAT", 2)
     path = Path(translator(tmp_path, Identity()))
     monkeypatch.undo()
     data = path.read_bytes()

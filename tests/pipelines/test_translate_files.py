@@ -14,12 +14,12 @@ from pydicom.uid import EnhancedMRImageStorage, RLELossless
 
 from harmonize.cyclegan import CycleGan
 from harmonize.intensity import Identity, Percentile
-from pipelines.cohort.dicom import DicomSource, index_dicom
-from pipelines.cohort.nifti import NiftiSource, index_nifti
-from pipelines.exits import Exit
+from pipelines.data.dicom.reader import DicomSource, index_dicom
+from pipelines.data.nifti.reader import NiftiSource, index_nifti
+from pipelines.data.writing.dicom_series import stack_of
+from pipelines.runs.exits import Exit
 from pipelines.translate import main
-from pipelines.translated.dicom_writer import stack_of
-from privacy.keyed import new_uid, pseudonym
+from privacy.deidentify.keyed import new_uid, pseudonym
 from translating import (
     KEY,
     NUMBERS,

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from harmonize.cyclegan import CycleGan
 from harmonize.intensity import HistogramMatch, Identity, Nyul, Percentile, ZScore
 from harmonize.translation import AnyTranslator
-from pipelines.cohort.nifti import NiftiSource, read_nifti, read_volume
-from pipelines.cohort.prepare import Slices, prepare_slices
-from pipelines.cohort.study import Volume
-from pipelines.exits import Exit
-from pipelines.translated.coding import span
-from pipelines.translated.grid import applied, covering, windowed
-from privacy.keyed import pseudonym
+from pipelines.data.grids.translated_grid import applied, covering, windowed
+from pipelines.data.nifti.reader import NiftiSource, read_nifti, read_volume
+from pipelines.data.prepare import Slices, prepare_slices
+from pipelines.data.study import Volume
+from pipelines.data.writing.coding import span
+from pipelines.runs.exits import Exit
+from privacy.deidentify.keyed import pseudonym
 from translating import (
     KEY,
     NUMBERS,

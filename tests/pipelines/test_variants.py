@@ -20,28 +20,28 @@ from evaluation.histograms import count, from_tensors
 from federation.calibration import QUANTILE, adapted, log_odds
 from federation.randomness import derived
 from pipelines.clean import main as clean
-from pipelines.cohort.cohort import Cohort
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.config import Config, SiteSettings
-from pipelines.document import ConfigError
-from pipelines.door import read_yaml, to_plain, validate
-from pipelines.exits import Exit
+from pipelines.data.cohort import Cohort
+from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file, rows_of, write_cohort_file
+from pipelines.hospital.model_file import read_ready
+from pipelines.hospital.scoring import VARIANT, scores_name
+from pipelines.hospital.worker import worker
+from pipelines.loader.document import ConfigError
+from pipelines.loader.validation import read_yaml, to_plain, validate
+from pipelines.phantom.patients import PhantomSource
 from pipelines.predict import main as predict
 from pipelines.run import main
-from pipelines.site.hospital import COHORT, Hospital, read_cohort_file, rows_of, write_cohort_file
-from pipelines.site.ready import read_ready
-from pipelines.site.score import VARIANT, scores_name
-from pipelines.site.worker import worker
-from pipelines.store import short
-from pipelines.variants import Variant
+from pipelines.runs.exits import Exit
+from pipelines.runs.store import short
+from pipelines.settings.config import Config, SiteSettings
+from pipelines.settings.variants import Variant
 from pipelines_settings import BASE
-from privacy import ledger as book
-from privacy.access import minibatches
-from privacy.events import NON_PRIVATE, read
-from privacy.gate import Refused
+from privacy.dp.access import minibatches
+from privacy.dp.events import NON_PRIVATE, read
+from privacy.dp.protection import Protection
 from privacy.message import Call, Message, from_bytes, sealed, to_bytes, unsealed
-from privacy.policy import Budget, Policy
-from privacy.protection import Protection
+from privacy.release import ledger as book
+from privacy.release.gate import Refused
+from privacy.release.policy import Budget, Policy
 
 METHODS = {"fedavg": {"name": "fedavg"}, "local": {"name": "local"}, "pooled": {"name": "central"}}
 VARIANTS = {

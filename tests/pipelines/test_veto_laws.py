@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from harmonize.veto import Limits
-from pipelines.door import to_plain
-from pipelines.site.admit import cohort_of
-from pipelines.site.hospital import Hospital
+from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.intake import cohort_of
+from pipelines.loader.validation import to_plain
 from privacy.message import Message
-from privacy.policy import Budget, Policy
+from privacy.release.policy import Budget, Policy
 from small_site import SCALE, SIDE, ask, hospital
 
 NEVER = Limits(**dict.fromkeys((field.name for field in fields(Limits)), None))

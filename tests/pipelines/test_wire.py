@@ -9,8 +9,8 @@ from typing import ClassVar
 import pipelines.run
 import rig
 from pipelines.run import main
-from privacy import ledger as book
 from privacy.message import to_bytes
+from privacy.release import ledger as book
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "tiny" / "tiny.yaml"
 

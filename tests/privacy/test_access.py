@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rig
-from privacy.access import CHUNK, Batch, Rows, batches_per_epoch, in_turn, minibatches, open_access
-from privacy.events import NON_PRIVATE, composed
+from privacy.dp.access import CHUNK, Batch, Rows, batches_per_epoch, in_turn, minibatches, open_access
+from privacy.dp.events import NON_PRIVATE, composed
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.integers(0, 5))

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import log_ndtr, ndtr
 
-from privacy import accounting, losses
-from privacy.accounting import Cost, by_split, calibrated, cost, group_cost, mu_of
-from privacy.events import (
+from privacy.dp import accounting, losses
+from privacy.dp.accounting import Cost, by_split, calibrated, cost, group_cost, mu_of
+from privacy.dp.events import (
     NON_PRIVATE,
     NOTHING,
     Composed,

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from privacy import audit
-from privacy.accounting import cost
-from privacy.audit import LOUDNESS, Audit, audit_gradients, behind_the_door, canary_rows, lower_bound, p_value
-from privacy.entropy import chosen, gaussian
-from privacy.protection import Protection
+from privacy.attacks import audit
+from privacy.attacks.audit import LOUDNESS, Audit, audit_gradients, behind_the_door, canary_rows, lower_bound, p_value
+from privacy.dp.accounting import cost
+from privacy.dp.entropy import chosen, gaussian
+from privacy.dp.protection import Protection
 
 DELTA = 1e-5
 SLICES = 7

@@ -12,10 +12,10 @@ from torch import Tensor
 import by_hand
 import rig
 from federation.descent import Site, Work
-from privacy.access import Access, Rows, open_access
-from privacy.capability import questions
-from privacy.private import open_private
-from privacy.protection import Protection
+from privacy.dp.access import Access, Rows, open_access
+from privacy.dp.capability import questions
+from privacy.dp.private_access import open_private
+from privacy.dp.protection import Protection
 
 WORK = Work(optimizer="sgd", lr=0.1, batch=5, epochs=None, steps=1)
 

@@ -20,17 +20,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from pipelines.cohort.cohort import Reading, read_cohort, training_moments
-from pipelines.cohort.dicom import DicomSource
-from pipelines.cohort.examples import AnyImages, Files
-from pipelines.cohort.features import Features, TableSource
-from pipelines.cohort.labels import GlandMask, MaskLabels, TableLabels
-from pipelines.cohort.nifti import NiftiSource
-from pipelines.cohort.phantom import PhantomSource, patient_name
-from pipelines.cohort.phantom_files import write
-from pipelines.cohort.picture import Pictures, PictureSource
-from pipelines.cohort.prepare import Slices, Volumes
-from pipelines.cohort.pseudonym import normalized
+from pipelines.data.cohort import Reading, read_cohort, training_moments
+from pipelines.data.dicom.reader import DicomSource
+from pipelines.data.examples import AnyImages, Files
+from pipelines.data.labels import GlandMask, MaskLabels, TableLabels
+from pipelines.data.nifti.reader import NiftiSource
+from pipelines.data.pictures.reader import Pictures, PictureSource
+from pipelines.data.prepare import Slices, Volumes
+from pipelines.data.pseudonym import normalized
+from pipelines.data.tables.features import Features, TableSource
+from pipelines.phantom.files import write
+from pipelines.phantom.patients import PhantomSource, patient_name
 
 KEY = b"the secret of a hospital, 32 byt"
 SHARES = {"train": 0.5, "validation": 0.2, "test": 0.3}

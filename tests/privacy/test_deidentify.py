@@ -16,12 +16,12 @@ from pydicom.dataset import Dataset
 from pydicom.pixels import pixel_array
 from pydicom.uid import UID_dictionary
 
-from pipelines.cohort.pseudonym import pseudonym as cohort_pseudonym
+from pipelines.data.pseudonym import pseudonym as cohort_pseudonym
 from planted import HOMER, KEY, confirmed, file_of, image, plant, planted
-from privacy.deidentify import NotDeidentifiable, Profile, as_bytes, deidentify
-from privacy.keyed import new_uid, pseudonym
-from privacy.layouts import Layout, Rectangle
-from privacy.leftovers import leftovers
+from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, as_bytes, deidentify
+from privacy.deidentify.keyed import new_uid, pseudonym
+from privacy.deidentify.layouts import Layout, Rectangle
+from privacy.deidentify.leftovers import leftovers
 
 DAYS = st.dates(datetime(1971, 1, 1).date(), datetime(2150, 1, 1).date())
 

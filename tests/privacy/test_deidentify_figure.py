@@ -19,10 +19,10 @@ from pydicom.dataset import Dataset
 from pydicom.uid import UID, UID_dictionary
 
 from planted import KEY, confirmed, planted
-from privacy.actions import B_VALUES
-from privacy.deidentify import NotDeidentifiable, Profile, as_bytes, deidentify
-from privacy.leftovers import leftovers
-from privacy.quiet import quiet
+from privacy.deidentify.actions import B_VALUES
+from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, as_bytes, deidentify
+from privacy.deidentify.leftovers import leftovers
+from privacy.deidentify.quiet import quiet
 
 LISTS = {
     "X": edition.X_TAGS, "Z": edition.Z_TAGS, "D": edition.D_TAGS, "U": edition.U_TAGS, "Z/D": edition.Z_D_TAGS,

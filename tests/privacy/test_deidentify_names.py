@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 
 from planted import KEY, file_of, image
-from privacy.deidentify import NotDeidentifiable, as_bytes, deidentify
-from privacy.identifiers import identifiers
-from privacy.leftovers import leftovers
-from privacy.spelling import compact, fold, joined_names
+from privacy.deidentify.dicom_image import NotDeidentifiable, as_bytes, deidentify
+from privacy.deidentify.identifiers import identifiers
+from privacy.deidentify.leftovers import leftovers
+from privacy.deidentify.spelling import compact, fold, joined_names
 
 KANJI = "Yamada^Tarou=山田^太郎=やまだ^たろう"
 

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 
-from pipelines.cohort.pseudonym import pseudonym
+from pipelines.data.pseudonym import pseudonym
 from planted import HOMER, KEY, confirmed, image, plant
-from privacy.actions import ESSENTIAL, NOBODYS_TIMES
-from privacy.deidentify import NotDeidentifiable, Profile, as_bytes, deidentify
-from privacy.keyed import days, new_uid
-from privacy.quiet import quiet
-from privacy.shift import middle
+from privacy.deidentify.actions import ESSENTIAL, NOBODYS_TIMES
+from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, as_bytes, deidentify
+from privacy.deidentify.keyed import days, new_uid
+from privacy.deidentify.quiet import quiet
+from privacy.deidentify.shift import middle
 
 DUMMY = "19000101"
 GEOMETRY = {

@@ -17,9 +17,9 @@ from pydicom.encaps import encapsulate
 from pydicom.uid import JPEG2000, JPEGBaseline8Bit
 
 from planted import HOMER, KEY, file_of, image, plant
-from privacy.deidentify import NotDeidentifiable, Profile, as_bytes, deidentify
-from privacy.quiet import quiet
-from privacy.streams import Unknown, stripped
+from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, as_bytes, deidentify
+from privacy.deidentify.quiet import quiet
+from privacy.deidentify.streams import Unknown, stripped
 
 NOTE = b"by Ludmilla Featherstone 2019-05-07 "
 EXIF = b"Exif\0\0" + "Featherstone".encode("utf-16-le")

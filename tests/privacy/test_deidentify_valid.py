@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from pydicom.dataset import Dataset
 
 from planted import HOMER, KEY, image, planted
-from privacy.deidentify import NotDeidentifiable, as_bytes, deidentify
-from privacy.quiet import quiet
+from privacy.deidentify.dicom_image import NotDeidentifiable, as_bytes, deidentify
+from privacy.deidentify.quiet import quiet
 
 TYPE_2 = {
     "AcquisitionContextSequence", "SpecimenPreparationSequence", "IssuerOfTheSpecimenIdentifierSequence",

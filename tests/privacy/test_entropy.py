@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from privacy.entropy import choices, chosen, gaussian, generator, uniform
+from privacy.dp.entropy import choices, chosen, gaussian, generator, uniform
 
 
 def bytes_of(seed: int):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privacy.accounting import cost
-from privacy.events import (
+from privacy.dp.accounting import cost
+from privacy.dp.events import (
     DECLARATIONS,
     NON_PRIVATE,
     NOTHING,

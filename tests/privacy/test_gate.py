@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privacy import ledger as book
-from privacy.events import NON_PRIVATE, NOTHING, composed, describe
-from privacy.gate import Refused, release
+from privacy.dp.events import NON_PRIVATE, NOTHING, composed, describe
 from privacy.message import Call
-from privacy.policy import REQUESTS, Policy
+from privacy.release import ledger as book
+from privacy.release.gate import Refused, release
+from privacy.release.policy import REQUESTS, Policy
 
 CALL = Call("run", 3, "train", {})
 

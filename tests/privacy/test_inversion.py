@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from privacy.inversion import (
+from privacy.attacks.inversion import (
     Inversion,
     Likeness,
     Pixels,
@@ -24,7 +24,7 @@ from privacy.inversion import (
     shown_gradient,
     total_variation,
 )
-from privacy.protection import Protection
+from privacy.dp.protection import Protection
 
 SIDE, SHAPE = 12, (1, 12, 12)
 PIXELS = Pixels(0.0, 1.0, 0.4)

@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from privacy import ledger as book
-from privacy.events import Gaussian, describe
-from privacy.gate import Refused, book_refusal, release
+from privacy.dp.events import Gaussian, describe
 from privacy.message import Call
-from privacy.policy import Policy
+from privacy.release import ledger as book
+from privacy.release.gate import Refused, book_refusal, release
+from privacy.release.policy import Policy
 
 FORKED = multiprocessing.get_context("fork")
 KILLS = 1000

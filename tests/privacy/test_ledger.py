@@ -14,9 +14,9 @@ from filelock import FileLock
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from privacy import ledger as book
-from privacy.chain import ZEROS, Damaged
-from privacy.events import NON_PRIVATE, Composed, Declared, Gaussian, PoissonSampled, describe
+from privacy.dp.events import NON_PRIVATE, Composed, Declared, Gaussian, PoissonSampled, describe
+from privacy.release import ledger as book
+from privacy.release.chain import ZEROS, Damaged
 
 FORKED = multiprocessing.get_context("fork")  # a fresh interpreter takes seconds to import torch
 COUNT = 8
@@ -441,7 +441,7 @@ def test_a_disk_that_fails_once_is_gone_on_with(tmp_path, monkeypatch, operation
         return real(*args, **more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(f"privacy.ledger.os.{operation}", fail)
+        patched.setattr(f"privacy.release.ledger.os.{operation}", fail)
         patched.setattr(book, "HEADS", 1 if operation == "replace" else book.HEADS)
         failed = []
         for number in (1, 2, 3, 4):

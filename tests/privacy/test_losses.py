@@ -13,9 +13,9 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 from scipy.stats import binom
 
-from privacy import accounting, losses
-from privacy.accounting import cost
-from privacy.events import (
+from privacy.dp import accounting, losses
+from privacy.dp.accounting import cost
+from privacy.dp.events import (
     Composed,
     Event,
     Gaussian,

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from privacy.events import Gaussian, Pure
-from privacy.mechanisms import analytic_gaussian, bounded_mean, flip_probabilities, noisy_max, vote_histogram
+from privacy.dp.events import Gaussian, Pure
+from privacy.dp.mechanisms import analytic_gaussian, bounded_mean, flip_probabilities, noisy_max, vote_histogram
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 BOUNDS = st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)).filter(lambda b: b[0] < b[1])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privacy.membership import attack, model_membership, pool_membership
+from privacy.attacks.membership import attack, model_membership, pool_membership
 
 EXACT = ("auc", "low", "high", "tpr_at_1", "tpr_at_10")
 

@@ -17,14 +17,14 @@ import rig
 from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.task import Task
-from privacy.access import Batch, Rows, open_access
-from privacy.events import NON_PRIVATE, Declared, Gaussian, Part, PoissonSampled, SelfComposed, composed
-from privacy.modules import unfit
-from privacy.persample import patient_gradients, without_strays
-from privacy.private import open_private
-from privacy.protection import Protection
-from privacy.roof import LOOKS, NUMBERS, Roof, TooLong
-from privacy.units import all_views, some_views, units_of
+from privacy.dp.access import Batch, Rows, open_access
+from privacy.dp.events import NON_PRIVATE, Declared, Gaussian, Part, PoissonSampled, SelfComposed, composed
+from privacy.dp.modules import unfit
+from privacy.dp.persample import patient_gradients, without_strays
+from privacy.dp.private_access import open_private
+from privacy.dp.protection import Protection
+from privacy.dp.roof import LOOKS, NUMBERS, Roof, TooLong
+from privacy.dp.units import all_views, some_views, units_of
 
 QUIET = Protection(clip=1e4, sampling=1.0, views=3, noise=0.0, chunk=3)
 

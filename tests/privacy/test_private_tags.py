@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 
 from planted import image
-from privacy.actions import B_VALUES
-from privacy.deidentify import Profile, deidentify
+from privacy.deidentify.actions import B_VALUES
+from privacy.deidentify.dicom_image import Profile, deidentify
 
 KEY = b"0123456789abcdef"
 listed = st.sampled_from(sorted(B_VALUES - {("SIEMENS MR HEADER", 0x0019, 0x0C)}))  # which every image has

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from privacy import replacing
-from privacy.accounting import cost
-from privacy.events import (
+from privacy.dp import replacing
+from privacy.dp.accounting import cost
+from privacy.dp.events import (
     NON_PRIVATE,
     NOTHING,
     Declared,
@@ -27,8 +27,8 @@ from privacy.events import (
     Pure,
     SelfComposed,
 )
-from privacy.losses import LIBRARY
-from privacy.replacing import BY_GROUP, replaced_cost
+from privacy.dp.losses import LIBRARY
+from privacy.dp.replacing import BY_GROUP, replaced_cost
 
 DELTA = 1e-5
 STEPS = SelfComposed(PoissonSampled(0.2, Gaussian(2.0)), 20)

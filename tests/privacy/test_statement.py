@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from privacy import accounting, ledger, meaning
-from privacy.accounting import cost
-from privacy.events import (
+from privacy.dp import accounting
+from privacy.dp.accounting import cost
+from privacy.dp.events import (
     NON_PRIVATE,
     NOTHING,
     Declared,
@@ -24,8 +24,9 @@ from privacy.events import (
     composed,
     describe,
 )
-from privacy.statement import Audit, Details, from_json, markdown, to_json
-from privacy.stating import statement
+from privacy.release import ledger, meaning
+from privacy.release.build_statement import statement
+from privacy.release.statement import Audit, Details, from_json, markdown, to_json
 
 DELTA, CUT = 1e-5, "0123456789abcdef"
 STEP = Part(CUT, "train", PoissonSampled(0.25, Gaussian(4.0)))
@@ -275,7 +276,7 @@ def counting(monkeypatch):
     monkeypatch.setattr(accounting, "cost", simple)
     monkeypatch.setattr(accounting, "by_split", lambda said, delta: {})
     monkeypatch.setattr(meaning, "upwards", float)
-    monkeypatch.setattr("privacy.stating.upwards", float)
+    monkeypatch.setattr("privacy.release.build_statement.upwards", float)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -23,32 +23,33 @@ from federation.local import Local
 from federation.models.mlp import Mlp
 from federation.rehearsal import initial_parameters, rehearse_events
 from federation.rounds import QuorumLost, Schedule
-from pipelines import check
-from pipelines.cohort.cohort import Cohort
-from pipelines.cohort.features import TableSource
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.config import Config
-from pipelines.document import ConfigError
-from pipelines.door import read_yaml, to_plain, validate
-from pipelines.own_policies import with_own_policies
+from pipelines.coordinator import check
+from pipelines.coordinator.spending import after, at_cut, planned, planned_in_all, renoised, steps_of
+from pipelines.coordinator.stages.audit import SAMPLING, STEPS, _attacked, _entry, tried
+from pipelines.data.cohort import Cohort
+from pipelines.data.tables.features import TableSource
+from pipelines.hospital import attacks as attack
+from pipelines.hospital import scoring as score
+from pipelines.hospital import training as learn
+from pipelines.hospital.hospital import Hospital, write_cohort_file
+from pipelines.hospital.released_counts import recount
+from pipelines.hospital.statement import left, own_statement
+from pipelines.hospital.worker import worker
+from pipelines.loader.document import ConfigError
+from pipelines.loader.validation import read_yaml, to_plain, validate
+from pipelines.phantom.patients import PhantomSource
 from pipelines.run import make_world
-from pipelines.site import attack, learn, score
-from pipelines.site.hospital import Hospital, write_cohort_file
-from pipelines.site.stated import left, own_statement
-from pipelines.site.told import recount
-from pipelines.site.worker import worker
-from pipelines.site_settings import SiteSettings
-from pipelines.spending import after, at_cut, planned, planned_in_all, renoised, steps_of
-from pipelines.stages.audit import SAMPLING, STEPS, _attacked, _entry, tried
-from pipelines.stopping import Stop
-from pipelines.store import short
+from pipelines.runs.stopping import Stop
+from pipelines.runs.store import short
+from pipelines.settings.config import Config
+from pipelines.settings.own_policies import with_own_policies
+from pipelines.settings.sites import SiteSettings
 from pipelines_settings import BASE
-from privacy import audit as auditing
-from privacy import ledger as book
-from privacy.access import Rows
-from privacy.accounting import by_split, cost
-from privacy.dpsgd import private_gradient
-from privacy.events import (
+from privacy.attacks import audit as auditing
+from privacy.dp.access import Rows
+from privacy.dp.accounting import by_split, cost
+from privacy.dp.dpsgd import private_gradient
+from privacy.dp.events import (
     NON_PRIVATE,
     NOTHING,
     Composed,
@@ -61,14 +62,15 @@ from privacy.events import (
     describe,
     read,
 )
-from privacy.events import known as known_event
-from privacy.gate import BUDGET, Refused, release, unaffordable
+from privacy.dp.events import known as known_event
+from privacy.dp.modules import unfit
+from privacy.dp.persample import patient_gradients, without_strays
+from privacy.dp.private_access import open_private
+from privacy.dp.protection import Protection
 from privacy.message import Call, Message
-from privacy.modules import unfit
-from privacy.persample import patient_gradients, without_strays
-from privacy.policy import Budget, Policy
-from privacy.private import open_private
-from privacy.protection import Protection
+from privacy.release import ledger as book
+from privacy.release.gate import BUDGET, Refused, release, unaffordable
+from privacy.release.policy import Budget, Policy
 
 COUNTS = Declared("counts")
 QUIET = Protection(clip=1e4, sampling=0.5, views=2, noise=0.0, cut="c")

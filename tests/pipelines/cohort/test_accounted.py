@@ -20,7 +20,7 @@ from PIL import Image
 from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
 from small_series import SLICES, Series, everywhere
 
-from pipelines.cohort.accounted import (
+from pipelines.data.accounts import (
     Account,
     accounted,
     accounts_csv,
@@ -30,17 +30,17 @@ from pipelines.cohort.accounted import (
     unserved,
     without_use,
 )
-from pipelines.cohort.admission import Admitted, Opened, admitted
-from pipelines.cohort.cohort import read_cohort
-from pipelines.cohort.dicom import DicomSource, index_dicom
-from pipelines.cohort.examples import AnyImages, Files, open_source
-from pipelines.cohort.features import Features, TableSource
-from pipelines.cohort.folder import walked
-from pipelines.cohort.nifti import NiftiSource
-from pipelines.cohort.picture import Pictures, PictureSource, loose_pictures
-from pipelines.cohort.picture_masks import PictureMasks
-from pipelines.cohort.prepare import Slices
-from pipelines.cohort.study import Rejected
+from pipelines.data.admission import Admitted, Opened, admitted
+from pipelines.data.cohort import read_cohort
+from pipelines.data.dicom.reader import DicomSource, index_dicom
+from pipelines.data.examples import AnyImages, Files, open_source
+from pipelines.data.folder import walked
+from pipelines.data.nifti.reader import NiftiSource
+from pipelines.data.pictures.label_maps import PictureMasks
+from pipelines.data.pictures.reader import Pictures, PictureSource, loose_pictures
+from pipelines.data.prepare import Slices
+from pipelines.data.study import Rejected
+from pipelines.data.tables.features import Features, TableSource
 
 PLAIN = Slices(slices="all", values="standardized", size=16)
 Maker = Callable[[Path, int], None]

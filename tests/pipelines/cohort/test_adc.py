@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.cohort.adc import AT, BOUNDS, FACTORS, INFERRED, factor, to_adc
-from pipelines.cohort.unusable import Unusable
+from pipelines.data.adc import AT, BOUNDS, FACTORS, INFERRED, factor, to_adc
+from pipelines.data.unusable import Unusable
 
 TISSUE = np.array([0, 800, 1300, 1600, 2900], np.float32)
 

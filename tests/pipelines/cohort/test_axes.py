@@ -11,10 +11,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from pipelines.cohort.axes import axes_from_json, axes_to_json, fitted_axes, projected
-from pipelines.cohort.cohort import Cohort, read_cohort
-from pipelines.cohort.features import Features, Moments, TableSource
-from pipelines.site.table import features_of
+from pipelines.data.cohort import Cohort, read_cohort
+from pipelines.data.tables.features import Features, Moments, TableSource
+from pipelines.data.tables.principal_components import axes_from_json, axes_to_json, fitted_axes, projected
+from pipelines.hospital.page.table import features_of
 
 IMAGES = Features(numbers=("a", "b", "c"), categories={"d": ("x", "y")}, components=2)
 USUAL = {"train": 0.6, "validation": 0.2, "test": 0.2}

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.cohort.accounted import accounted, without_use
-from pipelines.cohort.bids import of_file, sidecar, stem, whose
-from pipelines.cohort.cohort import read_cohort
-from pipelines.cohort.labels import GlandMask
-from pipelines.cohort.nifti import NiftiSource
-from pipelines.cohort.prepare import Slices
-from pipelines.cohort.pseudonym import normalized, pseudonym
-from pipelines.cohort.studies import index_volumes, open_studies
-from pipelines.cohort.unusable import Unusable
+from pipelines.data.accounts import accounted, without_use
+from pipelines.data.cohort import read_cohort
+from pipelines.data.labels import GlandMask
+from pipelines.data.nifti.bids import of_file, sidecar, stem, whose
+from pipelines.data.nifti.reader import NiftiSource
+from pipelines.data.prepare import Slices
+from pipelines.data.pseudonym import normalized, pseudonym
+from pipelines.data.studies import index_volumes, open_studies
+from pipelines.data.unusable import Unusable
 
 AFFINE = np.diag([2.0, 2.0, 4.0, 1.0])
 SHAPE = (12, 12, 4)

@@ -13,20 +13,20 @@ import pytest
 from PIL import Image
 from small_series import SLICES, Series
 
-from pipelines.cohort import dicom as reader
-from pipelines.cohort.accounted import accounted, sums
-from pipelines.cohort.admission import admit
-from pipelines.cohort.csvfile import read_lines
-from pipelines.cohort.dicom import DicomSource, index_dicom
-from pipelines.cohort.examples import AnyImages, Files, open_source
-from pipelines.cohort.folder import Walk, failed, walked
-from pipelines.cohort.nifti import NiftiSource
-from pipelines.cohort.picture import Pictures, PictureSource
-from pipelines.cohort.prepare import Slices
-from pipelines.cohort.study import Rejected
-from pipelines.cohort.survey import survey
+from pipelines.data.accounts import accounted, sums
+from pipelines.data.admission import admit
+from pipelines.data.dicom import reader
+from pipelines.data.dicom.reader import DicomSource, index_dicom
+from pipelines.data.examples import AnyImages, Files, open_source
+from pipelines.data.folder import Walk, failed, walked
+from pipelines.data.nifti.reader import NiftiSource
+from pipelines.data.pictures.reader import Pictures, PictureSource
+from pipelines.data.prepare import Slices
+from pipelines.data.study import Rejected
+from pipelines.data.survey import survey
+from pipelines.data.tables.csv_file import read_lines
 from pipelines.deidentify import one
-from privacy.deidentify import Profile
+from privacy.deidentify.dicom_image import Profile
 
 PLAIN = Slices(slices="all", values="standardized", size=16)
 
@@ -151,7 +151,7 @@ def test_a_survey_outlives_files_that_go_away(tmp_path: Path, monkeypatch: pytes
     source, *_ = hospital(tmp_path, "dicom")
     before = survey(source, None)
     listed = [*walked(tmp_path / "in").files, tmp_path / "in" / "gone.dcm"]
-    monkeypatch.setattr("pipelines.cohort.survey.walk", lambda root: listed)
+    monkeypatch.setattr("pipelines.data.survey.walk", lambda root: listed)
     assert survey(source, None) == before
     shutil.rmtree(tmp_path / "in")
     assert survey(source, None)["files"] == 0
@@ -212,7 +212,7 @@ def test_deidentification_sets_aside_what_changes_and_names_no_file(
         change(which)
         return found
 
-    monkeypatch.setattr("pipelines.blanking.read_dataset", reading)
+    monkeypatch.setattr("pipelines.batch.blanking.read_dataset", reading)
     outcome = one(path, tmp_path / "out", bytes(range(32)), Profile())
     assert (outcome.kind, "000" in outcome.detail) == (CHANGES[change], False)
     assert not (tmp_path / "out").exists()

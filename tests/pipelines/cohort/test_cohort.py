@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from scipy.spatial.transform import Rotation
 
-from pipelines.cohort.cohort import Cohort, from_message, read_cohort, survey, to_message
-from pipelines.cohort.dicom import DicomSource
-from pipelines.cohort.labels import GlandMask, MaskLabels, TableLabels
-from pipelines.cohort.nifti import NiftiSource
-from pipelines.cohort.prepare import Slices, prepare_slices
-from pipelines.cohort.pseudonym import pseudonym
-from pipelines.cohort.study import Volume
+from pipelines.data.cohort import Cohort, from_message, read_cohort, survey, to_message
+from pipelines.data.dicom.reader import DicomSource
+from pipelines.data.labels import GlandMask, MaskLabels, TableLabels
+from pipelines.data.nifti.reader import NiftiSource
+from pipelines.data.prepare import Slices, prepare_slices
+from pipelines.data.pseudonym import pseudonym
+from pipelines.data.study import Volume
 from privacy.message import Message, from_bytes, to_bytes
 
 KEY = b"a hospital's secret key"

@@ -23,9 +23,9 @@ from pydicom.uid import (
 )
 from small_series import COLUMNS, ROWS, SLICES, Change, Series, everywhere
 
-from pipelines.cohort.accounted import Item
-from pipelines.cohort.dicom import DicomSource, index_dicom, read_dicom
-from pipelines.cohort.study import Rejected, Study
+from pipelines.data.accounts import Item
+from pipelines.data.dicom.reader import DicomSource, index_dicom, read_dicom
+from pipelines.data.study import Rejected, Study
 
 
 def read(folder: Path, **options: Any) -> tuple[list[Study], list[Rejected]]:

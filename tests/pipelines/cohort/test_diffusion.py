@@ -16,11 +16,11 @@ from pydicom.dataset import Dataset
 from pydicom.sequence import Sequence
 from scipy.optimize import least_squares
 
-from pipelines.cohort.diffusion import B_VALUE_TAGS, b_value, fit_adc
-from pipelines.cohort.geometry import resample, stack
-from pipelines.cohort.labels import GlandMask, find_mask, open_masks
-from pipelines.cohort.nifti import read_volume
-from pipelines.cohort.unusable import Unusable
+from pipelines.data.dicom.diffusion import B_VALUE_TAGS, b_value, fit_adc
+from pipelines.data.grids.geometry import resample, stack
+from pipelines.data.labels import GlandMask, find_mask, open_masks
+from pipelines.data.nifti.reader import read_volume
+from pipelines.data.unusable import Unusable
 
 seeds = st.integers(0, 2**32 - 1)
 diffusivities = st.floats(0, 3500)

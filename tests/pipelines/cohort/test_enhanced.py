@@ -16,10 +16,10 @@ import pytest
 from pydicom.dataset import Dataset, FileDataset
 from pydicom.uid import EnhancedMRImageStorage, ExplicitVRBigEndian, JPEGLSLossless, RLELossless, generate_uid
 
-from pipelines.cohort.dicom import DicomSource, index_dicom, read_dicom
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.cohort.phantom_files import write
-from pipelines.cohort.study import Rejected, Study
+from pipelines.data.dicom.reader import DicomSource, index_dicom, read_dicom
+from pipelines.data.study import Rejected, Study
+from pipelines.phantom.files import write
+from pipelines.phantom.patients import PhantomSource
 
 Change = Callable[[Dataset], None]
 MOVED = {  # keyword of classic files -> functional group macro, and its name there

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from sklearn.preprocessing import StandardScaler
 
-from pipelines.cohort.cohort import read_cohort
-from pipelines.cohort.examples import IMAGES
-from pipelines.cohort.features import (
+from pipelines.data.cohort import read_cohort
+from pipelines.data.examples import IMAGES
+from pipelines.data.tables.features import (
     Features,
     Moments,
     TableSource,
@@ -28,8 +28,8 @@ from pipelines.cohort.features import (
     open_lines,
     to_json,
 )
-from pipelines.run import load
-from pipelines.site.table import features_of
+from pipelines.hospital.page.table import features_of
+from pipelines.settings.load import load
 
 KEY = b"k" * 16
 FEATURES = Features(numbers=("age",), categories={"pain": ("none", "some", "much")}, normalize="none")

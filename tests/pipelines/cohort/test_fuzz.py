@@ -18,12 +18,12 @@ import pydicom
 import pytest
 from pydicom.uid import DeflatedExplicitVRLittleEndian, JPEG2000Lossless, JPEGLSLossless, RLELossless
 
-from pipelines.cohort.accounted import accounted, sums
-from pipelines.cohort.dicom import DicomSource, index_dicom
-from pipelines.cohort.index import Index, load_all
-from pipelines.cohort.nifti import NiftiSource, index_nifti
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.cohort.phantom_files import write
+from pipelines.data.accounts import accounted, sums
+from pipelines.data.dicom.reader import DicomSource, index_dicom
+from pipelines.data.index import Index, load_all
+from pipelines.data.nifti.reader import NiftiSource, index_nifti
+from pipelines.phantom.files import write
+from pipelines.phantom.patients import PhantomSource
 
 SECONDS = 10  # for one input
 MEGABYTES = 600  # that the whole run may grow by

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import ndimage
 from scipy.spatial.transform import Rotation
 
-from pipelines.cohort.geometry import (
+from pipelines.data.grids.geometry import (
     LPS_TO_RAS,
     corner_distance,
     invertible,
@@ -23,8 +23,8 @@ from pipelines.cohort.geometry import (
     spacing_of,
     stack,
 )
-from pipelines.cohort.study import Volume
-from pipelines.cohort.unusable import Unusable
+from pipelines.data.study import Volume
+from pipelines.data.unusable import Unusable
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.cohort.labels import (
+from pipelines.data.labels import (
     GlandMask,
     MaskLabels,
     TableLabels,
@@ -16,7 +16,7 @@ from pipelines.cohort.labels import (
     open_table,
     table_labels,
 )
-from pipelines.cohort.unusable import Unusable
+from pipelines.data.unusable import Unusable
 
 
 def masks(tmp_path: Path, names: object = None, files: tuple[str, ...] = ("A.nii.gz",)) -> MaskLabels:

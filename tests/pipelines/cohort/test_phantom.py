@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from pydicom.pixels import apply_modality_lut
 
-from pipelines.cohort.organs import NON_SIGNIFICANT, PIXEL_MM, SIGNIFICANT
-from pipelines.cohort.phantom import DEFECTS, PhantomSource, anatomy, defect, patient_name
-from pipelines.cohort.phantom_files import render, write
-from pipelines.cohort.scanner import SCANNERS, Scanner, acquire, fit_adc
+from pipelines.phantom.files import render, write
+from pipelines.phantom.organs import NON_SIGNIFICANT, PIXEL_MM, SIGNIFICANT
+from pipelines.phantom.patients import DEFECTS, PhantomSource, anatomy, defect, patient_name
+from pipelines.phantom.scanner import SCANNERS, Scanner, acquire, fit_adc
 
 EVERY_SCANNER = tuple(SCANNERS)
 IDEAL = Scanner(b_values=(0, 400, 800))

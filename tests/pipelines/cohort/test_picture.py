@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from pipelines.cohort.admission import Admitted, admitted
-from pipelines.cohort.cohort import read_cohort, survey
-from pipelines.cohort.picture import Pictures, PictureSource, loose_pictures, open_pictures, read_picture
-from pipelines.cohort.unusable import Unusable
+from pipelines.data.admission import Admitted, admitted
+from pipelines.data.cohort import read_cohort, survey
+from pipelines.data.pictures.reader import Pictures, PictureSource, loose_pictures, open_pictures, read_picture
+from pipelines.data.unusable import Unusable
 
 SHARES = {"train": 0.5, "validation": 0.2, "test": 0.3}
 
@@ -172,7 +172,7 @@ def test_making_smaller_is_averaging(tmp_path):
 
 def test_a_picture_made_to_fill_the_memory_is_refused(tmp_path, monkeypatch):
     path = picture(tmp_path / "a.png", np.zeros((40, 40), np.uint8))
-    monkeypatch.setattr("pipelines.cohort.picture_pixels.LARGEST", 1000)
+    monkeypatch.setattr("pipelines.data.pictures.pixels.LARGEST", 1000)
     with pytest.raises(Unusable, match="too_large"):
         read_picture(path, Pictures())
 

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from pydantic import ValidationError
 
-from pipelines.cohort.cohort import from_message, read_cohort, to_message
-from pipelines.cohort.examples import IMAGES, SOURCE
-from pipelines.cohort.partition import Part
-from pipelines.cohort.picture import Pictures, PictureSource, loose_pictures, open_pictures
-from pipelines.cohort.picture_masks import PictureMasks, Shown, open_maps, read_map, square_around
-from pipelines.cohort.picture_pixels import read_pair, read_picture
-from pipelines.cohort.survey import survey
-from pipelines.cohort.unplaced import unplaced
-from pipelines.cohort.unusable import Unusable
+from pipelines.data.cohort import from_message, read_cohort, to_message
+from pipelines.data.examples import IMAGES, SOURCE
+from pipelines.data.partition import Part
+from pipelines.data.pictures.label_maps import PictureMasks, Shown, open_maps, read_map, square_around
+from pipelines.data.pictures.pixels import read_pair, read_picture
+from pipelines.data.pictures.reader import Pictures, PictureSource, loose_pictures, open_pictures
+from pipelines.data.survey import survey
+from pipelines.data.unplaced import unplaced
+from pipelines.data.unusable import Unusable
 from privacy.message import Message, from_bytes, to_bytes
 
 SHARES = {"train": 0.5, "validation": 0.2, "test": 0.3}

@@ -19,17 +19,17 @@ from pydicom.encaps import encapsulate, generate_frames
 from pydicom.pixels import get_decoder, iter_pixels
 from pydicom.uid import DeflatedExplicitVRLittleEndian, JPEG2000Lossless, JPEGBaseline8Bit, JPEGLSLossless, RLELossless
 
-from pipelines.cohort import codestream
-from pipelines.cohort.codestream import check_codestream, image_size
-from pipelines.cohort.dicom import DicomSource, index_dicom, read_dicom
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.cohort.phantom_files import write
-from pipelines.cohort.pixels import DECODERS, real_values
-from pipelines.cohort.study import Rejected, Study
-from pipelines.cohort.unusable import Unusable
-from pipelines.document import ConfigError, read_yaml
-from pipelines.door import validate
-from privacy.layouts import Layout, Rectangle
+from pipelines.data.dicom import codestream
+from pipelines.data.dicom.codestream import check_codestream, image_size
+from pipelines.data.dicom.pixels import DECODERS, real_values
+from pipelines.data.dicom.reader import DicomSource, index_dicom, read_dicom
+from pipelines.data.study import Rejected, Study
+from pipelines.data.unusable import Unusable
+from pipelines.loader.document import ConfigError, read_yaml
+from pipelines.loader.validation import validate
+from pipelines.phantom.files import write
+from pipelines.phantom.patients import PhantomSource
+from privacy.deidentify.layouts import Layout, Rectangle
 
 SIBLINGS = ["RLE", "jp2klossless", "jpeg_ls_lossless", "bigendian", "implicit"]
 

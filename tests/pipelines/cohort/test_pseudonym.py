@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydicom.datadict import tag_for_keyword
 
-from pipelines.cohort.pseudonym import ALLOWED_HEADERS, allowed_facts, pseudonym
+from pipelines.data.pseudonym import ALLOWED_HEADERS, allowed_facts, pseudonym
 
 KEY = bytes(range(16))
 names = st.text(min_size=1).filter(lambda text: text.strip())

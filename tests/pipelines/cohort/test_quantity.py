@@ -13,18 +13,18 @@ from pydicom.dataset import Dataset
 from pydicom.multival import MultiValue
 from pydicom.sequence import Sequence
 
-from pipelines.cohort.dicom import DicomSource, index_dicom, read_dicom
-from pipelines.cohort.examples import SOURCE
-from pipelines.cohort.frames import text_of
-from pipelines.cohort.index import load
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.cohort.phantom_files import write
-from pipelines.cohort.prepare import Slices
-from pipelines.cohort.quantity import SIGNALS, check_adc, of_headers, of_series, of_text
-from pipelines.cohort.scanner import SCANNERS
-from pipelines.cohort.studies import as_adc, index_volumes, open_studies
-from pipelines.cohort.study import Study
-from pipelines.cohort.unusable import Unusable
+from pipelines.data.dicom.frames import text_of
+from pipelines.data.dicom.reader import DicomSource, index_dicom, read_dicom
+from pipelines.data.examples import SOURCE
+from pipelines.data.index import load
+from pipelines.data.prepare import Slices
+from pipelines.data.quantity import SIGNALS, check_adc, of_headers, of_series, of_text
+from pipelines.data.studies import as_adc, index_volumes, open_studies
+from pipelines.data.study import Study
+from pipelines.data.unusable import Unusable
+from pipelines.phantom.files import write
+from pipelines.phantom.patients import PhantomSource
+from pipelines.phantom.scanner import SCANNERS
 
 
 def header(**values: object) -> Dataset:

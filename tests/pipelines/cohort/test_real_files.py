@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.cohort.cohort import read_cohort
-from pipelines.cohort.dicom import DicomSource, index_dicom, read_dicom
-from pipelines.cohort.geometry import resample
-from pipelines.cohort.labels import GlandMask, MaskLabels, find_mask, open_masks
-from pipelines.cohort.nifti import read_volume
-from pipelines.cohort.prepare import Slices
-from pipelines.cohort.study import Study
+from pipelines.data.cohort import read_cohort
+from pipelines.data.dicom.reader import DicomSource, index_dicom, read_dicom
+from pipelines.data.grids.geometry import resample
+from pipelines.data.labels import GlandMask, MaskLabels, find_mask, open_masks
+from pipelines.data.nifti.reader import read_volume
+from pipelines.data.prepare import Slices
+from pipelines.data.study import Study
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 PROSTATEX = DATA / "prostatex"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.cohort.split import SPLITS, Fold, division_code, fold_numbers, split_patients
+from pipelines.data.split import SPLITS, Fold, division_code, fold_numbers, split_patients
 
 USUAL = {"train": 0.5, "validation": 0.15, "test": 0.35}
 cohorts = st.dictionaries(st.text(min_size=1, max_size=6), st.integers(0, 1), max_size=60)

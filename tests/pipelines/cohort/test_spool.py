@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.cohort.spool import Spool
+from pipelines.data.spool import Spool
 from privacy.message import Malformed, Message, from_bytes, from_file, to_bytes, to_file
 
 
@@ -60,10 +60,10 @@ def test_a_message_in_a_file_is_the_message_in_bytes(tmp_path):
 MEASURE = """
 import resource, sys, torch, numpy as np
 from pathlib import Path
-from pipelines.cohort.admission import Admitted, Examples, Waiting
-from pipelines.cohort.cohort import _assembled, Cohort
-from pipelines.cohort.taking import take
-from pipelines.site.hospital import write_cohort_file
+from pipelines.data.admission import Admitted, Examples, Waiting
+from pipelines.data.cohort import _assembled, Cohort
+from pipelines.data.taking import take
+from pipelines.hospital.hospital import write_cohort_file
 def admit(k):
     x = np.random.default_rng(k).random((20, 1, 64, 64), np.float32)
     m = np.zeros((20, 64, 64), np.uint8)

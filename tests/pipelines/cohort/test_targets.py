@@ -14,19 +14,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.cohort.cohort import Cohort, Reading, from_message, read_cohort, to_message
-from pipelines.cohort.dicom import DicomSource, index_dicom
-from pipelines.cohort.examples import open_source
-from pipelines.cohort.features import Features, TableSource
-from pipelines.cohort.labels import GlandMask, MaskLabels, TableLabels
-from pipelines.cohort.mask_file import read_mask
-from pipelines.cohort.nifti import NiftiSource
-from pipelines.cohort.phantom import PhantomSource
-from pipelines.cohort.phantom_files import write
-from pipelines.cohort.prepare import Slices, Volumes, prepare_slices
-from pipelines.cohort.study import Volume
-from pipelines.cohort.targets import NoMasks, targets
-from pipelines.segmented.seg_writer import SegMaker, write_seg
+from pipelines.data.cohort import Cohort, Reading, from_message, read_cohort, to_message
+from pipelines.data.dicom.reader import DicomSource, index_dicom
+from pipelines.data.examples import open_source
+from pipelines.data.labels import GlandMask, MaskLabels, TableLabels
+from pipelines.data.mask_file import read_mask
+from pipelines.data.nifti.reader import NiftiSource
+from pipelines.data.prepare import Slices, Volumes, prepare_slices
+from pipelines.data.study import Volume
+from pipelines.data.tables.features import Features, TableSource
+from pipelines.data.targets import NoMasks, targets
+from pipelines.data.writing.dicom_segmentation import SegMaker, write_seg
+from pipelines.phantom.files import write
+from pipelines.phantom.patients import PhantomSource
 
 KEY = b"a hospital's secret key"
 SHARES = {"train": 0.5, "validation": 0.0, "test": 0.5}

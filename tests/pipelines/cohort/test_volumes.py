@@ -8,10 +8,10 @@ import torch
 
 from federation.augmentation import affine, flip
 from federation.models.cnn import Cnn
-from pipelines.cohort.prepare import Slices, Volumes, prepare_slices, prepare_volume
-from pipelines.cohort.studies import standardized
-from pipelines.cohort.study import Volume
-from pipelines.cohort.unusable import Unusable
+from pipelines.data.prepare import Slices, Volumes, prepare_slices, prepare_volume
+from pipelines.data.studies import standardized
+from pipelines.data.study import Volume
+from pipelines.data.unusable import Unusable
 
 AFFINE = np.array([[-1.5, 0, 0, 30], [0, -1.5, 0, 25], [0, 0, 3.0, -10], [0, 0, 0, 1]])
 

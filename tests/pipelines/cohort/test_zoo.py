@@ -17,10 +17,10 @@ import pydicom
 import pytest
 from pydicom.dataset import Dataset, FileDataset
 
-from pipelines.cohort.dicom import DicomSource, index_dicom
-from pipelines.cohort.index import Index, load_all
-from pipelines.cohort.nifti import NiftiSource, index_nifti
-from pipelines.cohort.study import Rejected, Study
+from pipelines.data.dicom.reader import DicomSource, index_dicom
+from pipelines.data.index import Index, load_all
+from pipelines.data.nifti.reader import NiftiSource, index_nifti
+from pipelines.data.study import Rejected, Study
 
 SECONDS = 20  # for one file; most take milliseconds
 PYDICOM_FILES = Path(pydicom.__file__).parent / "data" / "test_files"

@@ -1,0 +1,1 @@
+"""Batch jobs over a folder of studies: prediction, translation, de-identification."""

@@ -1,0 +1,214 @@
+"""From blanked images that wait for a person to a contact sheet, and from its digest to their confirmation."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from pydicom.dataset import Dataset
+from pydicom.errors import InvalidDicomError
+
+from pipelines.batch.confirmations import confirm, sheet_digest, was_confirmed
+from pipelines.batch.contact_sheet import LARGEST, Shown, Unknown, shown_image, unknown_layout, write_sheet
+from pipelines.batch.layouts_file import write_draft
+from pipelines.data.accounts import Item
+from pipelines.data.contents import kind_of as content_of
+from pipelines.data.contents import left_out, read_dataset
+from pipelines.data.dicom.reader import SUFFIXES
+from pipelines.data.folder import failed, stamped, steady
+from pipelines.data.unusable import Unusable
+from privacy.deidentify.burned import Blanked
+from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, blanking, deidentify
+from privacy.deidentify.layouts import kind_of
+from privacy.deidentify.quiet import quiet
+
+PICTURES = 3  # of one view: before, after, stretched
+KEEPS = ("keep_device", "keep_characteristics", "keep_times")
+VIEWS = 3  # of an image with several frames
+
+
+class Sheet(NamedTuple):
+    """path: of the page. digest: of the images on it; empty if none can be confirmed. images, later: how many wait, on
+    it and for the next. unknown: layouts without rectangles. draft: a file of layouts was made.
+    """
+
+    path: Path
+    digest: str
+    images: int
+    later: int
+    unknown: int
+    draft: bool
+
+
+def sheet_file(key: Path) -> Path:
+    """Where the contact sheet lies: beside the key."""
+    return key.with_name(f"{key.name}.sheet.html")
+
+
+class Desk(NamedTuple):
+    """What both need: the input's folder, the command line, the hospital's secret, and what is confirmed by now."""
+
+    root: Path
+    options: argparse.Namespace
+    key: bytes
+    profile: Profile
+
+
+def confirm_sheet(paths: Sequence[Path], desk: Desk) -> str:
+    """Write down what a person confirmed; return what is wrong with the digest, "" = nothing.
+
+    Raises:
+        ValueError, OSError: the record of what was confirmed.
+    """
+    place, digest = Path(desk.options.key), desk.options.confirm.strip().lower()
+    if was_confirmed(place, digest):
+        return ""
+    images = [blanked.digest for _, _, blanked in _chosen([path for path in paths if _waits(path, desk)], desk)]
+    if not images or sheet_digest(desk.key, images) != digest:
+        return (
+            "--confirm: no images that wait have this digest. A file or a rectangle was changed or added since that "
+            "sheet, or the digest is mistyped; nothing was confirmed. Look at the new sheet."
+        )
+    confirm(place, digest, images)
+    return ""
+
+
+def make_sheet(waiting: Sequence[Path], unknown: Sequence[Path], desk: Desk) -> Sheet | None:
+    """The page of what waits, and a draft of the file of layouts if there is none; None if nothing waits.
+
+    waiting: files that were refused as `unconfirmed`; unknown: as `burned_in`.
+
+    Raises:
+        OSError: the disk.
+    """
+    shown: list[Shown] = []
+    digests: list[str] = []
+    for path, image, blanked in _chosen(waiting, desk):
+        shown.append(shown_image(_below(desk.root, path), image, blanked))
+        digests.append(blanked.digest)
+    layouts = _unknown(unknown, desk.root)
+    if not shown and not layouts:
+        return None
+    digest = sheet_digest(desk.key, digests) if digests else ""
+    page, later = sheet_file(Path(desk.options.key).resolve()), len(waiting) - len(shown)
+    write_sheet(page, shown, layouts, digest=digest, command=command(desk.options, digest), later=later)
+    draft = not Path(desk.options.blank).exists()
+    if draft:
+        write_draft(Path(desk.options.blank), [layout.entry for layout in layouts])
+    return Sheet(page, digest, len(shown), later, len(layouts), draft)
+
+
+def told_of(sheet: Sheet, options: argparse.Namespace) -> list[str]:
+    """What to do next, line by line."""
+    lines = [f"Contact sheet: {sheet.path} (it shows patients' names and stays in the hospital)"]
+    if sheet.draft:
+        lines.append(f"{options.blank} did not exist and was made: fill in where text stands, and run the same again.")
+    elif sheet.unknown:
+        lines.append(f"Layouts on it that have no rectangles in {options.blank} yet: {sheet.unknown}.")
+    if sheet.digest:
+        lines.append(f"{sheet.images} images on it wait for you, digest {sheet.digest}. If no text is left in any:")
+        lines.append(f"    {command(options, sheet.digest)}")
+    if sheet.later:
+        lines.append(f"{sheet.later} more images come on the next sheet.")
+    return lines
+
+
+def command(options: argparse.Namespace, digest: str) -> str:
+    """The command that confirms a sheet, to be copied as it is."""
+    words = ["python", "-m", "pipelines.deidentify", options.folder, options.out, "--key", options.key]
+    words += ["--quarantine", options.quarantine] if options.quarantine else []
+    words += ["--blank", options.blank]
+    words += [f"--{name.replace('_', '-')}" for name in KEEPS if getattr(options, name)]
+    return shlex.join([*words, "--confirm", digest])
+
+
+def read_original(path: Path) -> Dataset | Item:
+    """The dataset; or why the file is left out, if it is no DICOM and does not call itself so.
+
+    Raises:
+        NotDeidentifiable: it cannot be read, or calls itself DICOM and is none.
+    """
+    try:
+        with quiet():
+            return steady({path: stamped(path)}, lambda: read_dataset(path))
+    except InvalidDicomError:
+        if content_of(path) == "packed_dicom":
+            raise NotDeidentifiable("packed", "It is a DICOM file that was packed. Unpack it: gunzip.") from None
+        if path.suffix.lower() in SUFFIXES:
+            told = "The file has a DICOM name and no DICOM in it. Copy it again."
+            raise NotDeidentifiable("unparsable", told) from None
+        return left_out(path.name, path, "dicom")
+    except Unusable as error:  # it changed while it was read
+        raise NotDeidentifiable(error.reason, error.detail.replace(path.name, "The file")) from None
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            known = failed("The file", error)
+            raise NotDeidentifiable(known.reason, known.detail) from None
+        raise NotDeidentifiable(
+            "unparsable", f"The file cannot be read ({type(error).__name__}). Export the image again."
+        ) from None
+
+
+def _unknown(paths: Sequence[Path], root: Path) -> list[Unknown]:
+    """The first image of each layout that can be shown."""
+    found: dict[object, Unknown] = {}
+    for path in paths:
+        image = _opened(path)
+        if image is not None and kind_of(image) not in found:
+            with quiet(), suppress(NotDeidentifiable):
+                found[kind_of(image)] = unknown_layout(_below(root, path), image)
+    return list(found.values())
+
+
+def _chosen(waiting: Sequence[Path], desk: Desk) -> Iterator[tuple[Path, Dataset, Blanked]]:
+    """As many of the images as a sheet can hold, at least one, in their order."""
+    left = LARGEST
+    for path in waiting:
+        found = _blanked(path, desk)
+        if found is not None:
+            yield path, *found
+            frames, rows, columns, _ = found[1].after.shape
+            left -= rows * columns * PICTURES * (VIEWS if frames > 1 else 1)
+        if left <= 0:
+            return
+
+
+def _blanked(path: Path, desk: Desk) -> tuple[Dataset, Blanked] | None:
+    """An image before and after; None if it cannot be read any more, which the next call tells."""
+    image = _opened(path)
+    if image is None:
+        return None
+    try:
+        with quiet():
+            blanked = blanking(image, desk.key, desk.profile)
+    except NotDeidentifiable:
+        return None
+    return (image, blanked) if blanked is not None else None
+
+
+def _waits(path: Path, desk: Desk) -> bool:
+    """Whether a file is refused for nothing but that nobody confirmed it."""
+    image = _opened(path)
+    if image is None:
+        return False
+    try:
+        deidentify(image, key=desk.key, profile=desk.profile)
+    except NotDeidentifiable as error:
+        return error.reason == "unconfirmed"
+    return False
+
+
+def _opened(path: Path) -> Dataset | None:
+    try:
+        found = read_original(path)
+    except NotDeidentifiable:
+        return None
+    return found if isinstance(found, Dataset) else None
+
+
+def _below(root: Path, path: Path) -> str:
+    return str(path.relative_to(root.resolve())).encode("utf-8", "backslashreplace").decode()

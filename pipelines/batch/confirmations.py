@@ -1,0 +1,73 @@
+"""What a person confirmed of blanked images: KEY.confirmed.csv, a line for each image, beside the key.
+
+An image is known by a digest of its pixels before and after, its rectangles and its UID, under the hospital's key
+(`privacy.deidentify.burned.Blanked`). Another rectangle, or other pixels, make another digest, which nobody has
+confirmed.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from evaluation.csv_text import csv_text, read_csv_text
+from privacy.deidentify.keyed import keyed_digest
+
+HEADER = ("image", "sheet", "confirmed")
+DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def confirmed_file(key: Path) -> Path:
+    """Where it stands which images were confirmed under a key."""
+    return key.with_name(f"{key.name}.confirmed.csv")
+
+
+def sheet_digest(key: bytes, images: Sequence[str]) -> str:
+    """16 hexadecimal digits for a sheet: of the digests of all images on it."""
+    return keyed_digest(key, "contact sheet", "\n".join(sorted(images)))[:16]
+
+
+def confirmed_images(key: Path) -> frozenset[str]:
+    """The digests of all images that were confirmed.
+
+    Raises:
+        ValueError: the file is damaged.
+        OSError: it cannot be read.
+    """
+    return frozenset(row["image"] for row in _rows(key))
+
+
+def was_confirmed(key: Path, sheet: str) -> bool:
+    """Whether a sheet was confirmed earlier."""
+    return any(row["sheet"] == sheet for row in _rows(key))
+
+
+def confirm(key: Path, sheet: str, images: Sequence[str]) -> None:
+    """Write down that a person confirmed the images of a sheet.
+
+    Raises:
+        ValueError, OSError: as `confirmed_images`; or the disk.
+    """
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    rows = [tuple(row[name] for name in HEADER) for row in _rows(key)] + [(image, sheet, now) for image in images]
+    path = confirmed_file(key)
+    part = path.with_name(f".{path.name}.part")
+    part.write_bytes(csv_text(HEADER, rows).encode())
+    os.replace(part, path)
+
+
+def _rows(key: Path) -> list[dict[str, str]]:
+    path = confirmed_file(key)
+    try:
+        rows = read_csv_text(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+    except (UnicodeError, csv.Error):
+        rows = [{}]
+    if not all(row.keys() == set(HEADER) and DIGEST.fullmatch(row["image"]) for row in rows):
+        raise ValueError(f"{path} is damaged: give back an earlier copy, or remove it and confirm the images again")
+    return rows

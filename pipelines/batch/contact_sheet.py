@@ -1,0 +1,147 @@
+"""Blanked images before and after, on one page for a person to look at. It shows patients' names: it stays where it is.
+
+Of several frames the first, and the brightest and darkest value that each pixel has in any frame, so that text of one
+frame is seen. "Stretched" is the result with its grey values spread by rank: text that is hardly brighter than what is
+around it stands out.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from pydicom.dataset import Dataset
+from pydicom.pixels import apply_color_lut
+
+from evaluation.rendering import rendered
+from pipelines.batch.layouts_file import entry
+from privacy.deidentify.burned import Blanked, decoded, shown_as
+from privacy.deidentify.layouts import Rectangle
+
+Pixels = NDArray[np.generic]
+LARGEST = 100_000_000  # pixels of all images on a sheet, so that a browser can open it; the others wait for the next
+
+
+@dataclass(frozen=True)
+class View:
+    """Pictures as data URIs."""
+
+    title: str
+    before: str
+    after: str
+    stretched: str
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An image on the sheet. name: of its file. layout: in words."""
+
+    name: str
+    layout: str
+    rows: int
+    columns: int
+    rectangles: tuple[Rectangle, ...]
+    views: tuple[View, ...]
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A layout of which nobody said where text stands. entry: what the file of rectangles needs."""
+
+    name: str
+    layout: str
+    rows: int
+    columns: int
+    picture: str
+    entry: str
+
+
+def shown_image(name: str, image: Dataset, blanked: Blanked) -> Shown:
+    """An image with its views."""
+    rows, columns = blanked.after.shape[1:3]
+    return Shown(name, in_words(image), rows, columns, blanked.rectangles, tuple(_views(image, blanked)))
+
+
+def unknown_layout(name: str, image: Dataset) -> Unknown:
+    """An image of a layout without rectangles.
+
+    Raises:
+        NotDeidentifiable: `undecodable`.
+    """
+    (picture,) = _grey_or_colour(image, shown_as(image), [decoded(image)[0]])
+    return Unknown(name, in_words(image), int(image.Rows), int(image.Columns), _uri(picture), entry(image))
+
+
+def write_sheet(
+    path: Path, images: Sequence[Shown], unknown: Sequence[Unknown], *, digest: str, command: str, later: int
+) -> None:
+    """Write the page; its owner alone can read it. later: images that did not fit on it.
+
+    Raises:
+        OSError: the disk.
+    """
+    page = rendered(
+        "sheet.html", images=images, unknown=unknown, digest=digest, command=command, later=later, path=str(path)
+    )
+    part = path.with_name(f".{path.name}.part")
+    part.unlink(missing_ok=True)
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
+        stream.write(page)
+    os.replace(part, path)
+
+
+def in_words(image: Dataset) -> str:
+    """Manufacturer, model and size of an image."""
+    maker, model = (str(image.get(key) or "") for key in ("Manufacturer", "ManufacturerModelName"))
+    return f"{maker or 'no manufacturer'}, {model or 'no model'}, {image.Rows} rows, {image.Columns} columns"
+
+
+def _views(image: Dataset, blanked: Blanked) -> Iterable[View]:
+    count = len(blanked.after)
+    pairs = {"": [frames[0] for frames in (blanked.before, blanked.after)]}
+    if count > 1:
+        both = (blanked.before, blanked.after)
+        pairs = {
+            f"frame 1 of {count}": pairs[""],
+            f"brightest of {count} frames": [frames.max(axis=0) for frames in both],
+            f"darkest of {count} frames": [frames.min(axis=0) for frames in both],
+        }
+    for title, pair in pairs.items():
+        before, after = _grey_or_colour(image, blanked.photometric, pair)
+        yield View(title, _uri(before), _uri(after), _uri(_stretched(after)))
+
+
+def _grey_or_colour(image: Dataset, photometric: str, planes: Sequence[Pixels]) -> list[NDArray[np.uint8]]:
+    """Planes (rows, columns, samples) as 8-bit pictures, all on the scale of the first."""
+    if photometric == "PALETTE COLOR":
+        planes = [apply_color_lut(plane[..., 0], image) for plane in planes]
+    values = [np.nan_to_num(np.asarray(plane, np.float64)) for plane in planes]
+    whole = photometric in ("RGB", "PALETTE COLOR")
+    top = 255.0 if planes[0].dtype == np.uint8 else 65535.0
+    low, high = (0.0, top) if whole else (float(values[0].min()), float(values[0].max()))
+    scaled = [np.clip((value - low) / ((high - low) or 1) * 255, 0, 255).astype(np.uint8) for value in values]
+    if photometric == "MONOCHROME1":
+        scaled = [np.uint8(255) - value for value in scaled]
+    return [value[..., 0] if value.shape[-1] == 1 else value[..., :3] for value in scaled]
+
+
+def _stretched(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Each grey value by how many pixels are darker."""
+    grey = picture if picture.ndim == 2 else picture.max(axis=-1)
+    values, place, count = np.unique(grey, return_inverse=True, return_counts=True)
+    ranks = np.cumsum(count) - count
+    steps = ranks * 255 / (ranks[-1] or 1) if len(values) > 1 else np.zeros(1)
+    return np.asarray(steps[place].reshape(grey.shape), np.uint8)
+
+
+def _uri(picture: NDArray[np.uint8]) -> str:
+    buffer = io.BytesIO()
+    Image.fromarray(picture).save(buffer, "PNG")
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -1,0 +1,248 @@
+"""--check: settings, files and methods are looked at; of files names and sizes only; training is rehearsed on zeros,
+and what it would cost in privacy is counted.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from federation.parameters import count
+from federation.rehearsal import initial_parameters, rehearse
+from pipelines.coordinator.permissions import said_by, unanswered
+from pipelines.coordinator.stages.train import CENTRAL
+from pipelines.coordinator.world import World
+from pipelines.data.pseudonym import normalized
+from pipelines.data.split import SPLITS, division_code
+from pipelines.hospital.files import files_of
+from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.overview import looked_into
+from pipelines.hospital.released_counts import still_to_pay
+from pipelines.settings.config import overridden
+from pipelines.settings.harmonization import Harmonize
+from pipelines.settings.privacy import PatientLevel
+from pipelines.settings.sites import Elsewhere
+from privacy.message import Json, as_list, as_mapping, to_bytes
+from privacy.release.policy import Policy
+
+if TYPE_CHECKING:
+    from privacy.dp.accounting import Cost
+
+WEAK = 20.0  # of all methods together
+
+
+def check(world: World, console: Console, *, as_json: bool, headers: bool = False) -> int:
+    """Survey the files of every site, of those outside too, and rehearse every method on zeros; print what was found.
+
+    headers: also look inside the files that are on this machine.
+
+    Raises:
+        SitesMissing: a site cannot find its files.
+        ValueError: a method fails its rehearsal.
+    """
+    sites: dict[str, dict[str, Json]] = {}
+    for part in (world, world.beyond()):
+        replies = part.ask_all(part.run("survey"), "survey", part.everyone({}))
+        sites |= {site: dict(reply.facts) for site, reply in replies.items()}
+    inside = _inside(world) if headers else {}
+    methods = {label: _rehearsed(world, label) for label in world.config.train.methods}
+    private = world.config.privacy != "none"
+    costs = _costs(world) if private else {}
+    if as_json:
+        answer = {
+            "exit": 0,
+            "sites": sites,
+            "methods": methods,
+            **({"inside": inside} if headers else {}),
+            **({"privacy": costs} if private else {}),
+        }
+        print(json.dumps(answer, indent=1))  # noqa: T201 - the machine's answer
+        return 0
+    for site, line in inside.items():
+        console.print(f"{site}: {line}", markup=False, highlight=False, soft_wrap=True)
+    files = Table("site", "files", "MB", title="Files", title_justify="left")
+    for site, facts in sites.items():
+        files.add_row(site, *_counted(facts))
+    rounds = Table(
+        "method", "parameters", "kB per site and round", "tensors sent", title="Methods", title_justify="left"
+    )
+    for label, said in methods.items():
+        rounds.add_row(label, f"{said['parameters']:,}", f"{float(str(said['bytes'])) / 1e3:.1f}", str(said["tensors"]))
+    for table in (files, rounds, *([_privacy_table(costs)] if private else [])):
+        for column in table.columns[1:]:
+            column.justify = "right"
+        console.print(table)
+    if world.config.harmonize is not None:
+        console.print(_harmonizing(world.config.harmonize), markup=False, highlight=False, soft_wrap=True)
+    if not private:
+        console.print("Settings, files and methods are in order. privacy: none - every release is non-private (ε = ∞).")
+        return 0
+    for site, cost in costs.items():
+        console.print(f"{site}: {cost['words']}", markup=False, highlight=False, soft_wrap=True)
+    warnings = [
+        *unanswered(world.config, said_by(world.config)),
+        *(f"{site}: {w}" for site, one in costs.items() for w in as_list(one["warnings"])),
+    ]
+    for text in warnings:
+        console.print(f"! {text}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"Settings, files and methods are in order{', but mind the lines with !' if warnings else ''}.")
+    return 0
+
+
+def _counted(facts: Mapping[str, Json]) -> tuple[str, str]:
+    """Files and their megabytes; a hospital that promises privacy tells neither."""
+    if "files" not in facts:
+        return "not told", "–"
+    return f"{facts['files']:,}", f"{float(str(facts['bytes'])) / 1e6:.1f}"
+
+
+def _inside(world: World) -> dict[str, str]:
+    """A line of each hospital; of those on machines of their own, where to look."""
+    found = {}
+    for site, settings in world.config.sites.items():
+        if isinstance(settings.source, Elsewhere):
+            found[site] = "its files are at the hospital; python -m pipelines.site SITE.yaml --check shows them there"
+            continue
+        hospital = Hospital(site, world.root / "sites" / site, settings, world.now)
+        try:
+            found[site] = looked_into(files_of(hospital), world.config.images, settings.readers)
+        except ValueError as error:
+            found[site] = f"! {error}"
+    return found
+
+
+def _harmonizing(plan: Harmonize) -> str:
+    """What will be harmonized, in a sentence."""
+    from pipelines.coordinator.report.harmonization import described
+
+    by = (
+        plan.score.target
+        or {"exact": "by exact scores", "dp": "by noised scores", "public": "by declared counts"}[plan.score.release]
+    )
+    spaces = ", ".join(f"{space} ({one.name})" for space, one in plan.translate.items()) or "none"
+    return (
+        f"Harmonization: target {by}; made-up images: {described(plan.synthesis)}; selected by the rule "
+        f"{plan.sampling.name}, {plan.shared} of each class; spaces: {spaces}."
+    )
+
+
+def _privacy_table(costs: Mapping[str, Mapping[str, Json]]) -> Table:
+    """Noise and cost of each method at each site."""
+    table = Table(
+        *("site", "method", "noise σ", "sampling q", "steps", "ε", "δ"),
+        title="Privacy: what a patient pays, in the dearest split",
+        title_justify="left",
+    )
+    for site, said in costs.items():
+        for one in as_list(said["methods"]):
+            row = as_mapping(one)
+            noised = row["noise"] is not None
+            numbers = (
+                f"{float(str(row['noise'])):.3f}" if noised else "–",
+                f"{row['sampling']}" if noised else "–",
+                f"{row['steps']}",
+            )
+            table.add_row(site, str(row["method"]), *numbers, f"{float(str(row['epsilon'])):.3f}", f"{row['delta']:g}")
+    return table
+
+
+def _costs(world: World) -> dict[str, dict[str, Json]]:
+    """For each site: what each method will cost its patients, all together, and what its budget says to that."""
+    from pipelines.coordinator.spending import (  # accountants: seconds
+        after,
+        at_cut,
+        harmonizing,
+        planned,
+        planned_in_all,
+        steps_of,
+    )
+    from privacy.dp.accounting import cost
+    from privacy.dp.replacing import replaced_cost
+
+    config, found = world.config, {}
+    delta = config.privacy.delta if isinstance(config.privacy, PatientLevel) else 0.0
+    for site, settings in config.sites.items():
+        plans = {label: planned(config, label, site) for label in config.train.methods}
+        methods: list[Json] = [
+            {
+                "method": label,
+                "noise": plan.protection.noise,
+                "sampling": plan.protection.sampling,
+                "steps": steps_of(plan.events),
+                "epsilon": plan.cost.epsilon,
+                "delta": plan.cost.delta,
+                "accountant": plan.cost.accountant,
+            }
+            for label, plan in plans.items()
+        ]
+        shared = harmonizing(config, site)
+        if shared:
+            price = cost(shared, delta)
+            methods.append(_harmonizing_row(price, steps_of(shared)))
+        whole = planned_in_all(config, site)
+        hospital = Hospital(site, world.root / "sites" / site, settings, world.now)
+        warnings: list[Json] = []
+        if whole.epsilon > WEAK:
+            warnings.append(f"ε = {whole.epsilon:.3g} in all hardly limits anything")
+        other = planned_in_all(config, site, replaced_cost).epsilon
+        words = (
+            f"all methods together ε = {whole.epsilon:.3f} at δ = {whole.delta:g} for one patient added or taken away"
+        )
+        words += f", {other:.3f} for one replaced by another"
+        facts: dict[str, Json] = {"methods": methods, "epsilon": whole.epsilon, "delta": whole.delta}
+        facts |= {"replaced": other if math.isfinite(other) else "Infinity"}
+        if settings.policy.budget is not None:
+            budget = settings.policy.budget
+            cut = division_code(
+                {part: getattr(config.split, part) for part in SPLITS},
+                seed=config.seed,
+                test=[*map(normalized, settings.test)],
+                independent=True,
+                key=hospital.key(),
+                fold=config.split.place,
+            )
+            events = [at_cut(e, cut) for e in (*shared, *(e for plan in plans.values() for e in plan.events))]
+            events += still_to_pay(hospital)
+            spent, then = after(hospital.ledger, budget.delta, events)
+            enough = "within" if then <= budget.epsilon else "MORE than"
+            if then > budget.epsilon:
+                warnings.append("the budget does not last for this run: the hospital will drop out of its last methods")
+            words += (
+                f"; spent so far ε = {spent:.3f}, after a whole new run {then:.3f}: {enough} the budget of "
+                f"{budget.epsilon:g} at δ = {budget.delta:g}"
+            )
+            facts |= {"spent": spent, "after": then, "budget": budget.epsilon, "fits": then <= budget.epsilon}
+        facts["warnings"] = warnings
+        found[site] = {**facts, "words": words + _counts(settings.policy)}
+    return found
+
+
+def _harmonizing_row(price: Cost, steps: int) -> Json:
+    """What harmonization costs, as a row beside the methods."""
+    numbers: dict[str, Json] = {"epsilon": price.epsilon, "delta": price.delta, "accountant": price.accountant}
+    return {"method": "(harmonize)", "noise": None, "sampling": None, "steps": steps, **numbers}
+
+
+def _counts(policy: Policy) -> str:
+    """Whether the numbers of patients that leave are in the epsilon of the budget."""
+    noised = policy.budget is not None and not policy.declares("counts")
+    return (
+        "; counts of patients leave once, with noise, and are in it"
+        if noised
+        else ("; counts of patients are outside of it")
+    )
+
+
+def _rehearsed(world: World, label: str) -> dict[str, Json]:
+    config = world.config
+    algorithm, task = config.train.methods[label], config.task_of(label)
+    work = overridden(config.train.work, config.train.method_work.get(label, {}))
+    initial = initial_parameters(algorithm, task, seed=config.seed)
+    reply = rehearse(algorithm, task, work, initial)
+    leaves = 0 if algorithm.name == CENTRAL else len(to_bytes(reply))
+    return {"parameters": count(initial), "bytes": leaves, "tensors": len(reply.tensors)}

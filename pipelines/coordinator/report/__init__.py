@@ -1,0 +1,1 @@
+"""What the coordinator's page shows, from messages only."""

@@ -1,0 +1,105 @@
+"""What the report asks of hospitals: their own pages, and what each one says of itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipelines.coordinator.report.external_sites import questions
+from pipelines.coordinator.spaces import homes, homes_of
+from pipelines.coordinator.stages.evaluate import window_of
+from pipelines.coordinator.stages.score import SCORES
+from pipelines.coordinator.world import World
+from pipelines.loader.validation import to_plain
+from pipelines.runs.store import digest, short
+from pipelines.settings.harmonization import RAW
+from privacy.message import Json, Message, as_mapping
+
+
+def ask_sites(
+    world: World, inputs: Mapping[str, Path], trained: list[Any], version: int
+) -> dict[str, Mapping[str, Json]]:
+    """Every hospital's own page; what each one says of itself, by site."""
+    config = world.config
+    cohorts, spaces = homes(inputs, RAW), {r["label"]: homes_of(config, inputs, r["label"]) for r in trained}
+
+    def methods(site: str) -> list[Json]:
+        return [
+            {
+                "label": result["label"],
+                "train_run": result["train_run"],
+                "checkpoint": config.evaluate.checkpoint,
+                "best": result["best"],
+                "cohort": spaces[result["label"]][site]["cohort"],
+                "space": result["space"],
+            }
+            for result in trained
+        ]
+
+    def variants(site: str) -> list[Json]:
+        """Methods with another label, another checkpoint perhaps, and a calibration."""
+        own = {as_mapping(method)["label"]: as_mapping(method) for method in methods(site)}
+        return [
+            {
+                **own[one.of],
+                "label": label,
+                "checkpoint": one.checkpoint or config.evaluate.checkpoint,
+                "calibration": to_plain(one),
+            }
+            for label, one in config.evaluate.variants.items()
+        ]
+
+    facts: dict[str, Json] = {
+        **_common(world),
+        "reference": config.evaluate.reference,
+        "spaces": list(config.harmonize.translate) if config.harmonize else [],
+        "imitated": _target(inputs),
+    }
+    own: dict[str, dict[str, Json]] = {
+        site: {"methods": methods(site), "variants": variants(site)} for site in world.engine.sites
+    }
+    asked = {site: Message({}, {**facts, **own[site], **_of_ingest(cohorts[site])}) for site in world.engine.sites}
+    used: dict[str, Json] = {site: {"cohort": cohorts[site]["cohort"], **own[site]} for site in sorted(own)}
+    known = {**facts, "sites": used, "version": version}
+    replies = world.ask_all(world.run(f"report-{short(digest(known))}"), "report", asked)
+    return {site: reply.facts for site, reply in replies.items()}
+
+
+def ask_outside(world: World, inputs: Mapping[str, Path], version: int) -> dict[str, Mapping[str, Json]]:
+    """The same of hospitals outside the federation, of their own lines."""
+    if "route" not in inputs:
+        return {}
+    own = {site: {**_common(world), **asked} for site, asked in questions(world, inputs["route"]).items()}
+    known: Json = {"sites": dict(own), "version": version}
+    run_ = world.run(f"report-{short(digest(known))}")
+    messages = {site: Message({}, facts) for site, facts in own.items()}
+    return {site: reply.facts for site, reply in sorted(world.beyond().ask_all(run_, "report", messages).items())}
+
+
+def _common(world: World) -> dict[str, Json]:
+    """What every hospital's page needs to know."""
+    config = world.config
+    return {
+        "title": " ".join((config.title or config.name).split()),
+        "copies": config.evaluate.copies,
+        **_learnt(world),
+    }
+
+
+def _learnt(world: World) -> dict[str, Json]:
+    """Which masks the methods outline; nothing where they give labels."""
+    task = world.config.task
+    if task.target is None:
+        return {}
+    return {"target": task.target, "structures": list(task.names[1:]), "window": window_of(world)}
+
+
+def _of_ingest(said: Mapping[str, Any]) -> dict[str, Json]:
+    return {name: said[name] for name in ("cohort", "excluded", "unmatched_exclusions") if name in said}
+
+
+def _target(inputs: Mapping[str, Path]) -> Json:
+    """The hospital whose images are imitated; None where nothing is harmonized."""
+    return json.loads((inputs["score"] / SCORES).read_text())["target"] if "score" in inputs else None

@@ -1,0 +1,75 @@
+"""What the report asks hospitals outside the federation, and what the coordinator's page says of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from evaluation.report import Knew, SiteCounts, SplitCount, Withdrawn
+from pipelines.coordinator.stages.route import HOMES
+from pipelines.coordinator.world import World
+from pipelines.data.pictures.reader import Pictures
+from pipelines.data.prepare import Slices, Volumes
+from pipelines.hospital.hospital import SPLITS
+from pipelines.phantom.patients import PhantomSource
+from pipelines.settings.config import Config
+from privacy.message import Json, as_list
+
+INDEX = "index.json"
+
+
+def read_homes(route: Path) -> dict[str, Mapping[str, Any]]:
+    """What the outside hospitals said of their cohorts, in the artifact of the stage `route`."""
+    homes: dict[str, Mapping[str, Any]] = json.loads((route / HOMES / "sites.json").read_text())
+    return homes
+
+
+def questions(world: World, route: Path) -> dict[str, dict[str, Json]]:
+    """What each outside hospital's page needs beside what all pages do: `lines` with the runs in which it was routed.
+
+    The reference, over which gains are taken, is the first line whose model is as it was trained.
+    """
+    index = json.loads((route / INDEX).read_text())
+    config, plan = world.config, world.config.route
+    still = [label for label, line in plan.lines.items() if line.how.name == "as_trained"] if plan is not None else []
+    asked: dict[str, dict[str, Json]] = {}
+    for site, said in sorted(read_homes(route).items()):
+        lines: list[Json] = [{"label": e["label"], "run": e["run"]} for e in index if e["test_site"] == site]
+        asked[site] = {
+            "lines": lines,
+            "reference": next(iter(still), None),
+            "names": list(config.task.names),
+            "field": field(config),
+            "methods": [],
+            "spaces": [],
+            **{name: said[name] for name in ("cohort", "excluded", "unmatched_exclusions") if name in said},
+        }
+    return asked
+
+
+def field(config: Config) -> str:
+    """The setting by which outside hospitals' masks say where their images are cut; empty where they say nothing."""
+    images = config.images
+    if isinstance(images, Pictures):
+        return "images.fit: around" if images.fit == "around" else ""
+    if not isinstance(images, Slices | Volumes):
+        return ""
+    own = [config.sites[name] for name in config.outside]
+    if not any(site.gland is not None or isinstance(site.source, PhantomSource) for site in own):
+        return ""  # about the middle of the image, where nobody drew a gland
+    told = ["images.centre: gland"] if images.centre == "gland" else []
+    told += ["images.slices: gland"] if isinstance(images, Slices) and images.slices == "gland" else []
+    return ", ".join(told)
+
+
+def counts(homes: Mapping[str, Mapping[str, Any]], said: Mapping[str, Mapping[str, Json]]) -> Iterator[SiteCounts]:
+    """The outside hospitals in numbers, each in one split: all their patients are scored."""
+    for site, facts in sorted(homes.items()):
+        parts = [facts["splits"][split] for split in SPLITS]
+        names = ("patients", "images", "positives")
+        whole = SplitCount("all", *(sum(int(part[name]) for part in parts) for name in names))
+        knew = tuple(Knew(str(run)) for run in as_list(said[site].get("knew")))
+        gone = Withdrawn(facts.get("excluded", 0), facts.get("unmatched_exclusions", 0), knew)
+        yield SiteCounts(site, (whole,), dict(facts.get("rejected_by_reason", {})), gone)

@@ -1,0 +1,121 @@
+"""What the coordinator's page says of harmonization: from what sites answered, and from images that were made up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from evaluation.drawing import Picture
+from evaluation.harmony import COLUMNS, Harmony, ScoreLine, SpaceRow, as_number
+from evaluation.pictures import Tile, contact_sheet
+from harmonize.synthesis import AnySynthesis, protection
+from harmonize.wgan import WganGp, bought
+from pipelines.coordinator.stages.sample import SHARED
+from pipelines.coordinator.stages.score import SCORES
+from pipelines.coordinator.world import World
+from pipelines.runs.store import read_manifest
+from pipelines.settings.harmonization import Harmonize
+from privacy.message import from_bytes
+
+TILES = 8
+"""Shown of each class."""
+
+
+def harmony(world: World, inputs: Mapping[str, Path]) -> Harmony | None:
+    """What was harmonized and how; None where nothing was."""
+    plan = world.config.harmonize
+    if plan is None:
+        return None
+    found = json.loads((inputs["score"] / SCORES).read_text())
+    scores = tuple(
+        ScoreLine(site, float(said["score"]), as_number(said.get("deviation")))
+        for site, said in found["scores"].items()
+    )
+    return Harmony(
+        target=found["target"],
+        release=found["release"],
+        synthesis=described(plan.synthesis, patients=_declared(inputs["ingest"], found["target"])),
+        selected=selected(
+            "" if plan.synthesis.name == "real" else plan.sampling.name, read_manifest(inputs["sample"])["summary"]
+        ),
+        scores=scores,
+        rows=tuple(
+            space_row(site, space, translator.name, said, site == found["target"] and translator.learns)
+            for space, translator in plan.translate.items()
+            for site, said in json.loads((inputs["translate"] / f"{space}.json").read_text()).items()
+        ),
+        shared=tuple(_shared(inputs["sample"], plan)),
+    )
+
+
+def _declared(artifact: Path, site: str) -> int:
+    """A hospital's training patients, as it declared them."""
+    return int(json.loads((artifact / "sites.json").read_text())[site]["splits"]["train"]["patients"])
+
+
+def described(synthesis: AnySynthesis, *, patients: int | None = None) -> str:
+    """How images were made up, with what it promises. patients: of the target's training, where they are known: on them
+    hangs what the paper's noise truly buys.
+    """
+    if synthesis.name == "real":
+        return "none: the target's own training images, as they are, in a simulation"
+    promise = "without noise: no guarantee"
+    if synthesis.private:
+        promise = f"patient-level ε = {synthesis.epsilon:g} at δ = {synthesis.delta:g}"
+        if getattr(synthesis, "variant", "") == "paper":
+            truly = "the ledger says what it truly buys" if patients is None else _truly(synthesis, patients)
+            promise = f"the paper's noise for a claimed ε = {synthesis.epsilon:g}; {truly}"
+    return f"{synthesis.name}, {promise}"
+
+
+def _truly(settings: AnySynthesis, patients: int) -> str:
+    """What the noise of variant `paper` buys a patient, whatever is claimed for it."""
+    if not isinstance(settings, WganGp):
+        return ""
+    found = bought(settings, protection(settings, patients=patients).noise)
+    return f"with {patients} training patients it truly buys ε = {found.epsilon:.3g} at δ = {settings.delta:g}"
+
+
+def selected(rule: str, told: Mapping[str, Any]) -> str:
+    """How the shared images were chosen. rule: empty where none was asked, because they are the target's own."""
+    if not rule:
+        return f"{told['images']} of its training images, drawn at random"
+    refused = ", ".join(f"{told[name]} {why}" for name, why in _WHY.items() if told.get(name))
+    tried = f"{told['images']} of {told['tried']} candidates" if "tried" in told else f"{told['images']} images"
+    return f"{tried}, by the rule {rule}{': refused ' + refused if refused else ''}"
+
+
+_WHY = {
+    "far": "that no reference resembles",
+    "near": "too near to a reference",
+    "same": "too near to one that was taken",
+}
+
+
+def space_row(site: str, space: str, translator: str, said: Mapping[str, Any], is_target: bool) -> SpaceRow:
+    """A line of the table of spaces."""
+    quality = {name: as_number(said["quality"].get(name)) for name in COLUMNS}
+    note = ""
+    if not said["quality"]:
+        note = "the target: its images are as they were" if is_target else "not judged"
+    return SpaceRow(site, space, translator, tuple(said["vetoed"]), quality, note)
+
+
+def _shared(artifact: Path, plan: Harmonize) -> list[Picture]:
+    """Some of the shared images: nobody's, unless they are the target's own."""
+    if plan.synthesis.name == "real":
+        return []  # this page is made from messages; patients' pictures belong on the hospital's own
+    tensors = from_bytes((artifact / SHARED).read_bytes()).tensors
+    tiles = []
+    for label, name in ((1, "positive"), (0, "negative")):
+        for number, row in enumerate((tensors["labels"] == label).nonzero()[:TILES, 0].tolist()):
+            image = (tensors["images"][row] + 1) / 2
+            shown = image.permute(1, 2, 0).numpy() if len(image) == 3 else image[0].numpy()
+            tiles.append(Tile(image=shown, caption=f"made up {number + 1}, {name}"))
+    sheet = contact_sheet(tiles, title="Shared images", window=(0.0, 1.0))
+    said = "Made up by the target hospital, with a guarantee for its patients."
+    if not plan.synthesis.private or plan.sampling.name == "raw":
+        said = "Made up by the target hospital without a guarantee: such images can resemble those of its patients."
+    return [Picture(sheet.title, said, sheet.html)]

@@ -1,0 +1,184 @@
+"""What a private run will cost a patient, and how much noise that takes: known before anything runs.
+
+One round of each method is rehearsed without patients to learn its events. A patient is in one split only: in training,
+in validation (which pays for the choice of a round) or in the test (which pays for the evaluation): each of the three
+may cost the whole epsilon.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from federation.descent import Work
+from federation.rehearsal import initial_parameters, rehearse_events
+from federation.task import Task
+from personalize import AnyAlgorithm
+from pipelines.settings.config import Config
+from pipelines.settings.privacy import PatientLevel
+from privacy.dp.accounting import Cost, calibrated, cost, mu_of
+from privacy.dp.events import Composed, Event, Gaussian, Part, PoissonSampled, SelfComposed, changed
+from privacy.dp.protection import Protection
+from privacy.release import ledger as book
+
+COUNTS_SHARE = 0.05
+"""Share of the squared mu of training that label counts get, where a method asks for them."""
+TRAINING, VALIDATION, COUNTS = Gaussian(2.0), Gaussian(3.0), Gaussian(5.0)
+"""Marks in the rehearsed events, where the noise that is then chosen takes their place."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one method protects one site's patients, and what it costs them.
+
+    evaluation_noise: of histograms of test scores. events: of all of it. cost: of a patient of the dearest split.
+    """
+
+    protection: Protection
+    evaluation_noise: float
+    events: tuple[Event, ...]
+    cost: Cost
+
+
+def planned(config: Config, label: str, site: str) -> Plan:
+    """The plan of a method at a site.
+
+    Raises:
+        ValueError: no noise is enough for the epsilon that was asked for.
+    """
+    if not isinstance(config.privacy, PatientLevel):
+        raise ValueError("privacy: none has no plan")
+    evaluations = len(config.sites) if config.evaluate.public else 1
+    releases = Releases(config.train.schedule.rounds, evaluations, config.split.validation > 0)
+    task = config.task_of(label)
+    return _planned(config.method(label, site), task, config.work(label, site), config.privacy, releases)
+
+
+class Releases(NamedTuple):
+    """How often something leaves: rounds of training, histograms of test scores; whether rounds are validated."""
+
+    rounds: int
+    evaluations: int
+    validated: bool
+
+
+def planned_in_all(config: Config, site: str, price: Callable[[Sequence[Event], float], Cost] = cost) -> Cost:
+    """What all methods of a run, and harmonization, together cost a patient of a site, by `cost` or `replaced_cost`."""
+    privacy = config.privacy
+    if not isinstance(privacy, PatientLevel):
+        raise ValueError("privacy: none has no plan")
+    plans = [planned(config, label, site) for label in config.train.methods]
+    return price([*harmonizing(config, site), *(event for plan in plans for event in plan.events)], privacy.delta)
+
+
+def harmonizing(config: Config, site: str) -> tuple[Event, ...]:
+    """What harmonization does with noise to a site's training patients, at most: it may become the target.
+
+    What it does without noise is no part of this, and neither is the paper's own noise, which hangs on how many
+    patients there are.
+    """
+    plan = config.harmonize
+    if plan is None:
+        return ()
+    from harmonize import synthesis  # networks: seconds that other runs save
+    from harmonize.complexity import noise_of
+
+    events: list[Event] = []
+    if plan.score.release == "dp":
+        events.append(Part("", "train", Gaussian(noise_of(plan.score))))
+    claimed = getattr(plan.synthesis, "variant", "") == "paper"
+    if plan.synthesis.private and not claimed and plan.score.target in (None, site):
+        events += synthesis.events(plan.synthesis, synthesis.protection(plan.synthesis, patients=1))
+    return tuple(events)
+
+
+def after(ledger: Path, delta: float, events: Sequence[Event]) -> tuple[float, float]:
+    """Epsilon that a ledger has charged a patient so far, and with these events beside."""
+    before = book.spent(book.lines(ledger))
+    return cost(before, delta).epsilon, cost([*before, *events], delta).epsilon
+
+
+def steps_of(events: Sequence[Event], times: int = 1) -> int:
+    """How many noised gradients these events hold."""
+    found = 0
+    for event in events:
+        if isinstance(event, Composed):
+            found += steps_of(event.events, times)
+        elif isinstance(event, SelfComposed):
+            found += steps_of([event.event], times * event.count)
+        elif isinstance(event, Part):
+            found += steps_of([event.event], times)
+        else:
+            found += times * isinstance(event, PoissonSampled)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _planned(algorithm: AnyAlgorithm, task: Task, work: Work, privacy: PatientLevel, releases: Releases) -> Plan:
+    rounds, evaluations, validated = releases
+    marked = replace(
+        privacy.protection(TRAINING.noise_multiplier),
+        validation_noise=VALIDATION.noise_multiplier,
+        counts_noise=COUNTS.noise_multiplier,
+    )
+    seen = rehearse_events(algorithm, task, work, initial_parameters(algorithm, task, seed=0), marked)
+    learning = [seen.introduction, SelfComposed(seen.training, rounds)]
+    if any(times(event, VALIDATION) for event in learning):
+        raise ValueError(
+            f"{algorithm.name} looks at validation patients while it trains, for which no noise is planned; train it "
+            "without differential privacy"
+        )
+
+    # A method may ask for label counts once, or every round: together they get their share.
+    asked = max(1, sum(times(event, COUNTS) for event in learning))
+
+    def priced(noise: float, mu: float) -> list[Event]:
+        noises: dict[Event, Event] = {TRAINING: Gaussian(noise), COUNTS: Gaussian(_enough(COUNTS_SHARE / asked, mu))}
+        return [renoised(event, noises) for event in learning]
+
+    epsilon = privacy.epsilon or cost(priced(float(privacy.noise or 0), 1.0), privacy.delta).epsilon
+    mu = mu_of(epsilon, privacy.delta)
+    noise = privacy.noise or calibrated(lambda noise: priced(noise, mu), epsilon=epsilon, delta=privacy.delta)
+    validation_noise, evaluation_noise = _enough(1.0 / rounds, mu), _enough(1.0 / evaluations, mu)
+    validation = renoised(seen.validation, {VALIDATION: Gaussian(validation_noise)})
+    events = (
+        *priced(noise, mu),
+        SelfComposed(validation, rounds * validated),
+        Part(marked.cut, "test", SelfComposed(Gaussian(evaluation_noise), evaluations)),
+    )
+    counts_noise = _enough(COUNTS_SHARE / asked, mu)
+    protection = replace(marked, noise=noise, validation_noise=validation_noise, counts_noise=counts_noise)
+    return Plan(protection, evaluation_noise, events, cost(events, privacy.delta))
+
+
+def _enough(share: float, mu: float) -> float:
+    """The noise of one of several Gaussian mechanisms, whose squared mu is this share of the whole's.
+
+    A little more than exactly enough, because the accountant that adds them up rounds against us.
+    """
+    return 1.002 / (mu * math.sqrt(share))
+
+
+def at_cut(event: Event, cut: str) -> Event:
+    """The same event on the patients of this division."""
+    return changed(event, lambda one: replace(one, cut=cut) if isinstance(one, Part) else None)
+
+
+def times(event: Event, mark: Event) -> int:
+    """How often a marked mechanism is used in an event."""
+    if event == mark:
+        return 1
+    if isinstance(event, Composed):
+        return sum(times(one, mark) for one in event.events)
+    if isinstance(event, SelfComposed):
+        return event.count * times(event.event, mark)
+    return times(event.event, mark) if isinstance(event, PoissonSampled | Part) else 0
+
+
+def renoised(event: Event, noises: Mapping[Event, Event]) -> Event:
+    """The same event with other mechanisms in place of marked ones."""
+    return changed(event, noises.get)

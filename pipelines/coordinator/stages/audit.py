@@ -1,0 +1,100 @@
+"""Does the protection hold, can it be told who was in training, and can their images be drawn? Made-up patients, and
+attacks at the hospitals.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from pipelines.coordinator.spaces import homes_of
+from pipelines.coordinator.stages.train import CENTRAL
+from pipelines.coordinator.world import SitesMissing, World
+from pipelines.loader.validation import to_plain
+from pipelines.runs.progress import shown
+from pipelines.runs.runner import Stage
+from pipelines.runs.store import digest, short
+from pipelines.settings.privacy import PatientLevel
+from privacy.dp.entropy import Source
+from privacy.message import Call, Json, Message, as_mapping
+
+VERSION = 2
+CLAIM, STEPS, SAMPLING = 1.0, 50, 0.1
+"""The door is tried at epsilon 1, because no number of canaries that runs in seconds refutes much more, and with a
+sampling at which forgetting it would cost most: at 1/3 and 200 steps a missing sampling was not always found."""
+
+
+def settings(world: World) -> Json:
+    """What the result depends on beside training."""
+    config = world.config
+    checkpoint = config.evaluate.checkpoint
+    return {"audit": to_plain(config.audit), "privacy": to_plain(config.privacy), "checkpoint": checkpoint}
+
+
+def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
+    """Try the run's protection on canaries; ask every hospital to attack its own models; write what was found."""
+    trained = [json.loads((inputs["train"] / f"{label}.json").read_text()) for label in world.config.train.methods]
+    asked, found = world.config.audit, list[dict[str, Json]]()
+    with shown("audit") as step:
+        step(0, 1 + len(trained), "canaries")
+        mechanism = tried(world.config.privacy, asked.canaries)
+        for position, result in enumerate(trained):
+            step(1 + position, 1 + len(trained), result["label"])
+            if (asked.membership or asked.inversion) and result["name"] != CENTRAL:
+                found += _attacked(world, result, homes_of(world.config, inputs, result["label"]))
+    members = [_entry(one, "found") for one in found] if asked.membership else []
+    drawn = [_entry(one, "inversion") for one in found] if asked.inversion else []
+    audits = {"mechanism": mechanism, "membership": members, "inversion": drawn}
+    (out / "audits.json").write_text(json.dumps(audits, indent=1))
+    return {"attacks": len(members), "inversions": len(drawn), "mechanism": mechanism}
+
+
+def tried(privacy: object, canaries: int, source: Source = os.urandom) -> dict[str, Json] | None:
+    """An audit of the private door with a run's clipping and views, at a claim that canaries can refute."""
+    if not isinstance(privacy, PatientLevel) or not canaries:
+        return None
+    from privacy.attacks.audit import audit_gradients, behind_the_door
+    from privacy.dp.accounting import calibrated  # accountants and Opacus: seconds that a run without privacy saves
+    from privacy.dp.events import Gaussian, PoissonSampled, SelfComposed
+
+    delta = privacy.delta
+    noise = calibrated(
+        lambda noise: [SelfComposed(PoissonSampled(SAMPLING, Gaussian(noise)), STEPS)], epsilon=CLAIM, delta=delta
+    )
+    make = behind_the_door(replace(privacy.protection(noise), sampling=SAMPLING, chunk=64), source=source)
+    return asdict(audit_gradients(make, claimed=CLAIM, delta=delta, canaries=canaries, steps=STEPS, source=source))
+
+
+def _attacked(world: World, result: Mapping[str, Any], cohorts: Mapping[str, Any]) -> list[dict[str, Json]]:
+    """One entry for each site: `site`, `method`, the code of a refusal, and `said`, the facts of its reply."""
+    found: list[dict[str, Json]] = []
+    for site in world.engine.sites:
+        facts: dict[str, Json] = {
+            "label": result["label"],
+            "train_run": result["train_run"],
+            "checkpoint": world.config.evaluate.checkpoint,
+            "best": result["best"],
+            "cohort": cohorts[site]["cohort"],
+            "membership": world.config.audit.membership,
+            "inversion": to_plain(world.config.audit.inversion),
+        }
+        name = world.run(f"audit-{short(digest({**facts, 'site': site, 'version': VERSION}))}")
+        answers = world.engine.ask(Call(name, 0, "audit", {}), {site: Message({}, facts)})
+        reply, code = answers.replies.get(site, Message()), answers.missing.get(site)
+        if code is not None and not code.startswith("policy_"):
+            raise SitesMissing("audit", answers.missing, where=world.logs(site))
+        note = {"method": str(result["label"]), "refused": code}  # a hospital need not take part in this
+        found.append({"site": site, **note, "said": dict(reply.facts)})
+    return found
+
+
+def _entry(one: Mapping[str, Json], attack: str) -> dict[str, Json]:
+    """What is written down of an attack; `found` is null where it stays at the hospital."""
+    return {**{name: one[name] for name in ("site", "method", "refused")}, "found": as_mapping(one["said"]).get(attack)}
+
+
+STAGE = Stage("audit", VERSION, ("ingest", "translate", "train"), settings, run)

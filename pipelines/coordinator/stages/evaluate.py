@@ -1,0 +1,194 @@
+"""Every method's models on every site's test patients, from counts that the sites release."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from federation.participant import Checkpoint
+from pipelines.coordinator.spaces import Cohorts, homes_of
+from pipelines.coordinator.stages.train import CENTRAL, opening, pooled_engine
+from pipelines.coordinator.world import SitesMissing, World
+from pipelines.loader.validation import to_plain
+from pipelines.runs.progress import shown
+from pipelines.runs.runner import Stage
+from pipelines.runs.store import digest, short
+from pipelines.settings.variants import Variant
+from privacy.message import Call, Json, Message, Params, as_mapping, to_bytes
+from privacy.release.gate import BUDGET
+
+VERSION = 7
+Line: TypeAlias = tuple[str, Variant | None]
+"""A label in the tables of results, and how the method's models are calibrated for it; None: as they are."""
+
+
+def settings(world: World) -> Json:
+    """What the result depends on beside training."""
+    return {"evaluate": to_plain(world.config.evaluate)}
+
+
+def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
+    """Collect counts for each (method or variant, model site, test site); write them with an index."""
+    order = [*world.config.train.methods, *world.config.evaluate.variants]
+    index: list[dict[str, str]] = []
+    refused: list[Json] = []
+    done = 0
+    floor = _floor_of(world)
+    with shown("evaluate") as step:
+        for method in world.config.train.methods:
+            trained = json.loads((inputs["train"] / f"{method}.json").read_text())
+            homes = homes_of(world.config, inputs, method)
+            models = cache(partial(_models, world, trained, homes))  # handed out once for all lines with a checkpoint
+            for line in _lines(world, method):
+                step(done, len(order), line[0])
+                done += 1
+                for model_site, test_site, reply in _scored(world, trained, homes, line, models, line[0] == floor):
+                    if reply is None:
+                        refused.append({"site": test_site, "request": f"evaluate {line[0]}", "code": BUDGET})
+                        continue
+                    name = f"{line[0]}.{model_site}.{test_site}.safetensors"
+                    (out / name).write_bytes(to_bytes(reply))
+                    entry = {"label": line[0], "model_site": model_site, "test_site": test_site, "file": name}
+                    index.append(entry)
+    if not index:
+        raise SitesMissing("evaluate", dict.fromkeys(world.engine.sites, BUDGET), where=world.logs(*world.engine.sites))
+    index.sort(key=lambda entry: order.index(entry["label"]))  # methods look the same with and without variants
+    (out / "index.json").write_text(json.dumps(index, indent=1))
+    (out / "refused.json").write_text(json.dumps(refused, indent=1))
+    return {"scored": len(index), "refused": len(refused)}
+
+
+def _floor_of(world: World) -> str | None:
+    """The method with whose models the mean mask is scored at home, once; None where methods give labels."""
+    methods = world.config.train.methods
+    if world.config.task.target is None:
+        return None
+    return next((label for label, method in methods.items() if method.name != CENTRAL), next(iter(methods)))
+
+
+def _lines(world: World, method: str) -> list[Line]:
+    """The method itself, and its variants."""
+    variants = world.config.evaluate.variants
+    return [(method, None), *((label, one) for label, one in variants.items() if one.of == method)]
+
+
+Models: TypeAlias = Callable[[Checkpoint], Mapping[str, Params]]
+"""A method's models of a checkpoint, by site."""
+Scored: TypeAlias = tuple[str, str, Message | None]
+"""Model site, test site, counts; None where the test patients' budget does not allow them."""
+
+
+def _scored(
+    world: World,
+    trained: Mapping[str, Any],
+    homes: Cohorts,
+    line: Line,
+    models: Models,
+    floor: bool,
+) -> Iterator[Scored]:
+    """Every site's own model at home, and everywhere for the public protocol. A calibration is the test site's own; a
+    model that was tuned at a site stays there. floor: whether the mean mask is scored beside the models at home.
+    """
+    held = _checkpoint(world, line)
+    if trained["name"] == CENTRAL:
+        for site in world.engine.sites:
+            yield CENTRAL, site, _ask(world, trained, homes, line, (CENTRAL, site), models(held)[CENTRAL], floor)
+        return
+    own = {site: _ask(world, trained, homes, line, (site, site), {}, floor) for site in world.engine.sites}
+    for site, reply in own.items():
+        yield site, site, reply
+    tuned = line[1] is not None and line[1].tuning is not None
+    if not world.config.evaluate.public or len(own) == 1 or tuned:
+        return
+    same = {site: hashlib.sha256(to_bytes(Message(params))).hexdigest() for site, params in models(held).items()}
+    for model_site, params in models(held).items():
+        for test_site in own:
+            if test_site == model_site:
+                continue
+            if same[test_site] == same[model_site]:  # one global model: its score at home is the score
+                yield model_site, test_site, own[test_site]
+            else:
+                yield model_site, test_site, _ask(world, trained, homes, line, (model_site, test_site), params)
+
+
+def _checkpoint(world: World, line: Line) -> Checkpoint:
+    """Which model of a site a line scores."""
+    _, variant = line
+    return (variant and variant.checkpoint) or world.config.evaluate.checkpoint
+
+
+def _chosen(trained: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Json]:
+    said = {"label": trained["label"], "train_run": trained["train_run"]}
+    return {**said, "checkpoint": checkpoint, "best": trained["best"]}
+
+
+def _ask(
+    world: World,
+    trained: Mapping[str, Any],
+    homes: Cohorts,
+    line: Line,
+    pair: tuple[str, str],
+    params: Params,
+    floor: bool = False,
+) -> Message | None:
+    """Ask the second site of a pair to score its own model (no params), or these, which are the first's. None: its
+    patients' budget is spent.
+    """
+    (model_site, test_site), (label, variant) = pair, line
+    cohort = str(homes[test_site]["cohort"])
+    facts: dict[str, Json] = {
+        **_chosen(trained, _checkpoint(world, line)),
+        "cohort": cohort,
+        "copies": world.config.evaluate.copies,
+    }
+    if floor:
+        facts["floor"] = True
+    if (window := window_of(world)) is not None:
+        facts["window"] = window
+    if variant is not None:
+        facts |= {"calibration": to_plain(variant), "variant": label}
+    if params:
+        facts["opening"] = opening(world, trained["label"], test_site, cohort)
+        facts["central"] = model_site == CENTRAL
+    run = world.run(f"score-{short(digest({**facts, 'model': model_site, 'test': test_site, 'version': VERSION}))}")
+    try:
+        return world.ask_all(run, "evaluate", {test_site: Message(params, facts)})[test_site]
+    except SitesMissing as missing:
+        if set(missing.missing.values()) == {BUDGET}:
+            return None
+        raise
+
+
+def window_of(world: World) -> Json:
+    """Sides of what a network that segments sees at once; None: whole images, and labels."""
+    return as_mapping(to_plain(world.config.evaluate)).get("window")
+
+
+def _models(world: World, trained: Mapping[str, Any], homes: Cohorts, checkpoint: Checkpoint) -> Mapping[str, Params]:
+    """A method's models by site, handed out so that other sites can be asked to score them."""
+    facts = _chosen(trained, checkpoint)
+    if trained["name"] == CENTRAL:
+        return {CENTRAL: _central(world, facts, homes)}
+    return {site: _export(world, facts, site) for site in world.engine.sites}
+
+
+def _export(world: World, facts: Mapping[str, Json], site: str) -> Params:
+    """A site's model, so that other sites can be asked to score it: a release, for the public protocol only."""
+    run = world.run(f"export-{short(digest({**facts, 'site': site, 'version': VERSION}))}")
+    return world.ask_one(run, "export", site, facts).tensors
+
+
+def _central(world: World, facts: Mapping[str, Json], homes: Cohorts) -> Params:
+    engine, _ = pooled_engine(world, homes)
+    call = Call(world.run(f"export-{short(digest({**facts, 'site': CENTRAL, 'version': VERSION}))}"), 0, "export", {})
+    answers = engine.ask(call, {CENTRAL: Message({}, facts)})
+    if answers.missing:  # its models were removed, perhaps; train --fresh makes them again
+        raise SitesMissing("export", answers.missing, where=str(world.root / "pooled" / "log.txt"))
+    return answers.replies[CENTRAL].tensors
+
+
+STAGE = Stage("evaluate", VERSION, ("ingest", "translate", "train"), settings, run)

@@ -1,0 +1,167 @@
+"""Files become cohorts, each at its own hospital; counts come back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipelines.coordinator.permissions import heard, unanswered
+from pipelines.coordinator.world import World
+from pipelines.data.tables.features import Features
+from pipelines.loader.document import ConfigError, Problem
+from pipelines.loader.validation import to_plain
+from pipelines.runs.progress import shown
+from pipelines.runs.runner import Stage
+from pipelines.runs.store import digest, short
+from pipelines.settings.checks.partition import told_apart
+from pipelines.settings.config import Config
+from pipelines.settings.privacy import PatientLevel
+from privacy.message import Json, Message
+from privacy.release.policy import largest_delta
+
+VERSION = 8
+MOMENTS = ("count", "total", "squares")
+
+
+class UnusableCohort(RuntimeError):
+    """A site rejected more studies than its `max_rejected` allows, or has nobody to train on or to test on."""
+
+
+def settings(world: World) -> Json:
+    """What the result depends on beside the hospitals' files and settings, which `outside` covers."""
+    config = world.config
+    return {
+        "images": _said(config.images),
+        "split": _said(config.split),
+        "seed": config.seed,
+        "independent": config.independent,
+        **_masks(config),
+    }
+
+
+def _masks(config: Config) -> dict[str, Json]:
+    """Which masks are needed; nothing where labels are learnt."""
+    task = config.task
+    if task.target is None:
+        return {}
+    return {"target": task.target, "classes": list(task.names[1:]) if task.target == "masks" else []}
+
+
+def _said(settings: object) -> Json:
+    """Settings without those that are null: one that is new does not make what was asked before another question."""
+    plain = to_plain(settings)
+    return {key: value for key, value in plain.items() if value is not None} if isinstance(plain, dict) else plain
+
+
+def outside(world: World) -> Mapping[str, str]:
+    """Each site's digest of its files and of its settings for them, without reading a pixel."""
+    replies = world.ask_all(world.run("survey"), "survey", world.everyone({}))
+    if not world.simulation:  # their policies are at the hospitals; what one will not answer is told before the work
+        said = {site: heard(reply.facts) for site, reply in replies.items()}
+        if told := unanswered(world.config, said, spare=("audit",)):
+            ways = "ask the hospital, or leave out what needs it (evaluate.public: export)"
+            raise ConfigError([Problem("sites", None, f"{text}; {ways}") for text in told])
+    return {site: str(reply.facts["digest"]) for site, reply in replies.items()}
+
+
+def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
+    """Ask every site to ingest; write what they answer (counts by split and by reason of rejection)."""
+    asked = settings(world)
+    name = world.run(f"ingest-{short(digest({'asked': asked, 'outside': dict(outside(world)), 'version': VERSION}))}")
+    facts = asked if isinstance(asked, dict) else {}
+    found: dict[str, Mapping[str, Json]] = {}
+    with shown("ingest") as step:
+        scale = _scale(world, name, facts, lambda site, done: step(done, 2 * len(world.engine.sites), site))
+        for position, site in enumerate(world.engine.sites):
+            step(len(world.engine.sites) + position, 2 * len(world.engine.sites), site)
+            message = Message(scale, facts)
+            found[site] = world.ask_all(name, "ingest", {site: message})[site].facts
+    (out / "sites.json").write_text(json.dumps(found, indent=1, sort_keys=True))
+    problems = [text for site, facts in sorted(found.items()) for text in _unusable(world, site, facts)]
+    problems += [text for site, facts in sorted(found.items()) for text in _loose(world.config, site, facts)]
+    problems += told_apart(world.config.sites, {site: facts.get("dealing") for site, facts in found.items()})
+    if problems:
+        raise UnusableCohort("; ".join(problems))
+    return {"sites": {site: dict(facts) for site, facts in found.items()}}
+
+
+def _scale(
+    world: World, name: str, facts: Mapping[str, Json], told: Callable[[str, int], None]
+) -> Mapping[str, Tensor]:
+    """Where features are normalized by all sites' training patients: their moments, summed. Otherwise nothing."""
+    images = world.config.images
+    if not (isinstance(images, Features) and images.normalize == "pooled"):
+        return {}
+    parts = []
+    for position, site in enumerate(world.engine.sites):
+        told(site, position)
+        parts.append(world.ask_all(name, "moments", {site: Message({}, facts)})[site].tensors)
+    return {moment: torch.stack([tensors[moment] for tensors in parts]).sum(dim=0) for moment in MOMENTS}
+
+
+def _unusable(world: World, site: str, facts: Mapping[str, Any]) -> list[str]:
+    where = world.root / "sites" / site / "cohorts" / facts["cohort"] / "rejected.json"
+    if "released" in facts:
+        return _too_few(world, site, facts)
+    if facts["too_many_rejected"]:
+        used = facts.get("source_studies", facts["studies"])
+        reasons = ", ".join(f"{reason} ({count})" for reason, count in sorted(facts["rejected_by_reason"].items()))
+        return [
+            f"{site}: {facts['rejected']} of {facts['rejected'] + used} studies were rejected, and max_rejected allows "
+            f"{facts['max_rejected']:.0%}: {reasons}. Repair or exclude them, or raise max_rejected; study by study: "
+            f"{where}, and in full in linkage.json of that site"
+        ]
+    patients = {split: facts["splits"][split]["patients"] for split in ("train", "test")}
+    return [
+        f"{site}: no patient in the {split} split, of {facts['patients']} in all ({facts['rejected']} studies "
+        f"rejected, see {where}); give it more patients, another split, or leave the site out"
+        for split, number in patients.items()
+        if number == 0
+    ]
+
+
+def _too_few(world: World, site: str, facts: Mapping[str, Any]) -> list[str]:
+    """What a hospital with a budget will refuse, by the counts that it released; it refuses by itself too."""
+    found, patients = [], {split: facts["splits"][split]["patients"] for split in ("train", "test")}
+    if patients["train"] < max(1, facts["min_patients"]):
+        found.append(
+            f"{site}: its policy asks for {facts['min_patients']} training patients (min_patients), and its released "
+            f"counts say {patients['train']}; leave the site out, or let it gather more patients and count anew"
+        )
+    if not patients["test"]:
+        found.append(f"{site}: its released counts say no patient in the test split; give it another split")
+    return found
+
+
+def _loose(config: Config, site: str, facts: Mapping[str, Any]) -> list[str]:
+    """Every delta that is too large for so many patients, as a hospital with a budget would refuse it."""
+    deltas = {"privacy.delta": config.privacy.delta} if isinstance(config.privacy, PatientLevel) else {}
+    if config.harmonize is not None:
+        score, synthesis = config.harmonize.score, config.harmonize.synthesis
+        deltas |= {"harmonize.score.delta": score.delta} if score.release == "dp" else {}
+        deltas |= {"harmonize.synthesis.delta": float(getattr(synthesis, "delta", 0.0))} if synthesis.private else {}
+    largest = largest_delta(facts["patients"])
+    return [
+        f"{site}: {name} is {delta:g}, and its {facts['patients']} patients allow {largest:.2g} at most (1 / (10 x "
+        "patients)): above it a record may be lost to the failure that delta allows for; say 1e-5"
+        for name, delta in deltas.items()
+        if delta > largest
+    ]
+
+
+def intact(world: World, artifact: Path) -> str | None:
+    """Whether every site still holds its cohort, unchanged."""
+    found = json.loads((artifact / "sites.json").read_text())
+    for site, facts in found.items():
+        reply = world.ask_one(world.run("holds"), "holds", site, {"cohort": facts["cohort"], "sha256": facts["sha256"]})
+        if reply.facts.get("complaint"):
+            return f"{site}: {reply.facts['complaint']}"
+    return None
+
+
+STAGE = Stage("ingest", VERSION, (), settings, run, outside=outside, intact=intact)

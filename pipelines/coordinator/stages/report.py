@@ -1,0 +1,243 @@
+"""The coordinator's page, from messages only; every site writes its own page, which stays there."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from evaluation.answers import run_answers
+from evaluation.choice import optimism
+from evaluation.floors import unfloored, with_floor
+from evaluation.metrics import AUC
+from evaluation.overlap import DICE, measures
+from evaluation.report import (
+    Command,
+    Knew,
+    Left,
+    Missing,
+    RunPage,
+    SiteCounts,
+    SplitCount,
+    StageState,
+    Withdrawn,
+    coordinator_page,
+)
+from evaluation.rows import gain_rows, label_measures, outside_rows, score_rows, scores_csv, to_json
+from evaluation.statement_page import MechanismAudit, site_statement
+from evaluation.wording import moment
+from pipelines.coordinator.report.asking import ask_outside, ask_sites
+from pipelines.coordinator.report.attacks import inversion, membership
+from pipelines.coordinator.report.costs import costs, whole
+from pipelines.coordinator.report.costs import lowest_loss as lowest_loss
+from pipelines.coordinator.report.costs import reached as reached
+from pipelines.coordinator.report.evidence import read_floor, read_tables
+from pipelines.coordinator.report.external_sites import counts, field, read_homes
+from pipelines.coordinator.report.figures import pictures
+from pipelines.coordinator.report.harmonization import harmony
+from pipelines.coordinator.report.models import models, spaces
+from pipelines.coordinator.stages.train import CENTRAL
+from pipelines.coordinator.world import World
+from pipelines.hospital.hospital import SPLITS
+from pipelines.hospital.model_file import READY
+from pipelines.hospital.segmentation import measured
+from pipelines.loader.validation import to_plain
+from pipelines.runs.runner import Stage
+from pipelines.runs.store import read_manifest
+from pipelines.settings.privacy import AnyPrivacy, PatientLevel
+from privacy.message import Json, as_list, as_mapping
+from privacy.release.statement import from_json, markdown
+
+VERSION = 12
+PAGE, ANSWERS = "report.html", "answers.json"
+
+
+def settings(world: World) -> Json:
+    """What the page depends on beside what it reports."""
+    return {"title": world.config.title, "reference": world.config.evaluate.reference, "name": world.config.name}
+
+
+def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
+    """Compute every score, ask every site for its page and for what left it, write the coordinator's page."""
+    config = world.config
+    cohorts = json.loads((inputs["ingest"] / "sites.json").read_text())
+    trained = [json.loads((inputs["train"] / f"{label}.json").read_text()) for label in config.train.methods]
+    tables = read_tables(inputs["evaluate"], copies=config.evaluate.copies, seed=config.seed)
+    audits = json.loads((inputs["audit"] / "audits.json").read_text())
+    said = ask_sites(world, inputs, trained, VERSION)
+    strange, everybody = ask_outside(world, inputs, VERSION), dict(sorted(said.items()))
+    everybody |= strange
+    (out / "sites.json").write_text(json.dumps({site: facts["page"] for site, facts in everybody.items()}))
+    reference = config.evaluate.reference if config.evaluate.reference in tables else None
+    structures = config.task.names[1:] if config.task.target else ()
+    scored = measures(structures) if structures else label_measures(tables)
+    rows = score_rows(with_floor(tables, read_floor(inputs["evaluate"])), reference=reference, measures=scored)
+    routed = read_tables(inputs["route"], copies=config.evaluate.copies, seed=config.seed) if "route" in inputs else {}
+    outside = outside_rows(routed, scored)
+    (out / "scores.json").write_text(to_json((*rows, *outside)))
+    (out / "scores.csv").write_text(scores_csv((*rows, *outside)))
+    usable, words = models(world, trained, said), measured(config.images.kind)
+    page = RunPage(
+        title=config.title or config.name,
+        run=config.name,
+        date=world.now(),
+        what=_what(world),
+        simulation=world.simulation,
+        reference=reference or "",
+        sites=tuple(_counts(site, facts, said[site]) for site, facts in sorted(cohorts.items())),
+        scores=rows,
+        gains=gain_rows(tables, reference=reference, measures=scored) if reference else (),
+        methods=tuple(costs(trained, said, config.evaluate.reference)),
+        left=tuple(_left(site, entry) for site, facts in everybody.items() for entry in as_list(facts["left"])),
+        missing=tuple(_missing(trained, json.loads((inputs["evaluate"] / "refused.json").read_text()))),
+        stages=(*(_state(name, folder) for name, folder in inputs.items()), _itself(world, out)),
+        settings=json.dumps(without_patients(to_plain(config)), indent=1),
+        commands=_commands(world),
+        pooled=any(result["name"] == CENTRAL for result in trained),
+        pictures=tuple(pictures(tables, unfloored(rows), trained, reference, usable, words)),
+        words=words,
+        structures=structures,
+        outside=outside,
+        strangers=tuple(counts(read_homes(inputs["route"]), strange)) if strange else (),
+        field=field(config) if strange else "",
+        statements=tuple(site_statement(facts["statement"]) for facts in everybody.values()),
+        audits=(TypeAdapter(MechanismAudit).validate_python(audits["mechanism"]),) if audits["mechanism"] else (),
+        membership=tuple(membership(one) for one in audits["membership"]),
+        inversion=tuple(row for one in audits["inversion"] for row in inversion(one)),
+        harmony=harmony(world, inputs),
+        models=usable,
+        optimism={site: optimism(tables, site, DICE if structures else AUC) for site in sorted(cohorts)},
+        spaces=spaces(world, trained),
+    )
+    _write_stated(everybody, out)
+    text = coordinator_page(page)
+    (out / PAGE).write_text(text)
+    (out / "report.json").write_text(to_json(replace(page, pictures=())))
+    (out / ANSWERS).write_text(to_json(run_answers(page)))
+    return {"report": PAGE, "scores": len(rows)}
+
+
+def _write_stated(everybody: Mapping[str, Mapping[str, Json]], out: Path) -> None:
+    """The privacy statements, for a machine and for a person, and the heads of the ledgers."""
+    stated = {site: facts["statement"] for site, facts in everybody.items()}
+    (out / "statement.json").write_text(json.dumps(stated, indent=1))
+    (out / "statement.md").write_text("\n".join(markdown(from_json(one)) for one in stated.values()))
+    heads = {site: facts["ledger"] for site, facts in everybody.items()}
+    (out / "ledgers.json").write_text(json.dumps(heads, indent=1))
+
+
+def without_patients(settings: Json) -> Json:
+    """Settings without what is each site's own: of files only their kind, of named patients only their number."""
+    if not isinstance(settings, dict):
+        return settings
+    return {**settings, "sites": {site: _nameless(own) for site, own in as_mapping(settings.get("sites")).items()}}
+
+
+def _nameless(site: Json) -> Json:
+    own = as_mapping(site)
+    kinds: dict[str, Json] = {
+        name: {"kind": as_mapping(own[name]).get("kind")} for name in ("source", "labels") if own.get(name)
+    }
+    lists: dict[str, Json] = {name: f"{len(as_list(own[name]))} names" for name in ("exclude", "test") if own.get(name)}
+    return {name: value for name, value in {**own, **kinds, **lists}.items() if name != "gland"}
+
+
+def _what(world: World) -> str:
+    config = world.config
+    names = ", ".join(config.train.methods)
+    beside = f" and {len(config.outside)} outside the federation" if config.outside else ""
+    return (
+        f"{len(config.sites) - len(config.outside)} hospitals{beside}, {len(config.train.methods)} methods ({names}), "
+        f"{config.train.schedule.rounds} rounds, checkpoint {config.evaluate.checkpoint}. {_promise(config.privacy)}"
+    )
+
+
+def _promise(privacy: AnyPrivacy) -> str:
+    if not isinstance(privacy, PatientLevel):
+        return "Privacy: none; no formal guarantee is given."
+    asked = f"noise {privacy.noise:g}" if privacy.epsilon is None else f"ε = {privacy.epsilon:g}"
+    return f"Patient-level differential privacy: {asked} at δ = {privacy.delta:g} for each method; see the statement."
+
+
+def _counts(site: str, facts: Mapping[str, Any], said: Mapping[str, Json]) -> SiteCounts:
+    splits = tuple(SplitCount(split, **facts["splits"][split]) for split in SPLITS)
+    knew = tuple(Knew(str(run)) for run in as_list(said.get("knew")))
+    # A hospital with a budget tells neither: both change with a single patient.
+    withdrawn = Withdrawn(facts.get("excluded", 0), facts.get("unmatched_exclusions", 0), knew)
+    return SiteCounts(site, splits, dict(facts.get("rejected_by_reason", {})), withdrawn, released(facts))
+
+
+def released(facts: Mapping[str, Any]) -> str:
+    """How a hospital with a budget counted its patients; empty where it has none."""
+    said = as_mapping(facts.get("released", {}))
+    if not said:
+        return ""
+    noise = float(str(said["noise"]))
+    how = f"noise of {noise:.2g} in each cell" if noise else "exact"
+    return f"patients counted once, {str(said['date'])[:10]}, {how}"
+
+
+def _left(site: str, entry: Json) -> Left:
+    facts = as_mapping(entry)
+    request = str(facts["request"])
+    content, epsilon = str(facts["content"]), str(facts["epsilon"])
+    return Left(site, request, whole(facts["messages"]), whole(facts["bytes"]), epsilon=epsilon, content=content)
+
+
+def _missing(trained: list[Any], refused: list[Any]) -> list[Missing]:
+    lost = Counter(
+        (site, f"train {result['label']}", code) for result in trained for _, site, code in result["missing"]
+    )
+    lost.update((one["site"], one["request"], one["code"]) for one in refused)
+    return [Missing(site, request, code, times) for (site, request, code), times in sorted(lost.items())]
+
+
+def _state(name: str, folder: Path) -> StageState:
+    manifest = read_manifest(folder)
+    when = datetime.fromtimestamp(float(manifest["finished"]), UTC).isoformat(timespec="seconds")
+    return StageState(name, moment(when), float(manifest["seconds"]), f"{name}/{folder.name}")
+
+
+def _itself(world: World, out: Path) -> StageState:
+    """The stage that writes the page cannot tell how long it will have taken."""
+    return StageState("report", moment(world.now()), math.nan, f"{out.parent.name}: this page")
+
+
+def _commands(world: World) -> tuple[Command, ...]:
+    model = world.root / "sites" / "SITE" / READY / "METHOD.safetensors"
+    return (
+        Command(
+            "Use a finished model on new patients, at the hospital that trained it",
+            f"python -m pipelines.predict {model} FOLDER",
+        ),
+        Command("Why each stage ran or was kept", f"{world.command} --explain"),
+        Command("Train again, and everything after it", f"{world.command} --from train --fresh"),
+        Command("All of it again", f"{world.command} --fresh"),
+    )
+
+
+def intact(world: World, artifact: Path) -> str | None:
+    """Whether every site's own page is the one of this report: settings may have gone and come back."""
+    for site, page in json.loads((artifact / "sites.json").read_text()).items():
+        there = world.beyond() if site in world.outside.sites else world
+        reply = there.ask_one(world.run("holds"), "holds", site, {"page": page})
+        if reply.facts["complaint"]:
+            return f"{site}: {reply.facts['complaint']}"
+    return None
+
+
+STAGE = Stage(
+    "report",
+    VERSION,
+    ("ingest", "score", "synthesize", "sample", "translate", "train", "evaluate", "audit", "route"),
+    settings,
+    run,
+    intact=intact,
+)

@@ -1,0 +1,145 @@
+"""Hospitals outside the federation come to a model at test time: see `pipelines.hospital.route`.
+
+What was handed out for them is also written as a file of models, for hospitals that are not in these settings: see
+`pipelines.external.offer`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipelines.coordinator.stages import ingest
+from pipelines.coordinator.stages.train import opening
+from pipelines.coordinator.world import World
+from pipelines.external.offer import write_offers
+from pipelines.loader.validation import to_plain
+from pipelines.runs.progress import shown
+from pipelines.runs.runner import Stage
+from pipelines.runs.store import digest, short
+from pipelines.settings.checks.partition import told_apart
+from pipelines.settings.route import PERSONAL, SHARED, Line, Route
+from privacy.message import Json, Message, Params, to_bytes
+from privacy.release.policy import OUTSIDE
+
+VERSION = 4
+HOMES = "outside"
+"""Folder of the artifact with what the outside hospitals said of their cohorts."""
+
+
+def settings(world: World) -> Json:
+    """What the result depends on beside training."""
+    config = world.config
+    return {
+        "route": to_plain(config.route),
+        "outside": list(config.outside),
+        "evaluate": {"checkpoint": config.evaluate.checkpoint, "copies": config.evaluate.copies},
+        "seed": config.seed,
+        "ingest": ingest.settings(world),
+    }
+
+
+def files(world: World) -> Mapping[str, str]:
+    """Digests of the outside hospitals' files."""
+    return ingest.outside(world.beyond())
+
+
+def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
+    """Ask every hospital outside to ingest, hand it the models, and collect scores; write them with an index."""
+    plan = world.config.route
+    if plan is None or not world.config.outside:
+        raise ValueError("route: missing, or nobody is outside; say who and how")
+    homes_at = out / HOMES
+    homes_at.mkdir()
+    homes: Mapping[str, Any] = ingest.run(world.beyond(), {}, homes_at)["sites"]  # type: ignore[assignment]
+    _dealt_alike(world, inputs["ingest"], homes)
+    models: dict[str, dict[str, Params]] = {}
+    index: list[Json] = []
+    with shown("route") as step:
+        for position, (label, line) in enumerate(plan.lines.items()):
+            step(position, len(plan.lines), label)
+            for method in plan.methods(line).values():
+                if method not in models:
+                    models[method] = _handed_out(world, json.loads((inputs["train"] / f"{method}.json").read_text()))
+            for site, run_, reply in _routed(world, plan, label, line, models, homes):
+                name = f"{label}.{site}.safetensors"
+                (out / name).write_bytes(to_bytes(reply))
+                index.append({"label": label, "model_site": site, "test_site": site, "file": name, "run": run_})
+    (out / "index.json").write_text(json.dumps(index, indent=1))
+    return {"scored": len(index), "models": write_offers(world.config, plan, models, out)}
+
+
+def _dealt_alike(world: World, ingested: Path, homes: Mapping[str, Any]) -> None:
+    """Parts of one source may lie on both sides: nobody may have trained inside who is scored outside."""
+    inside = json.loads((ingested / "sites.json").read_text())
+    dealing = {site: facts.get("dealing") for site, facts in (*inside.items(), *homes.items())}
+    if problems := told_apart(world.config.sites, dealing):
+        raise ingest.UnusableCohort("; ".join(problems))
+
+
+def _one_model(models: Mapping[str, Params], label: str) -> Params:
+    """What every site has of a method with one model for all. Raises: ValueError: sites have different models."""
+    if len({hashlib.sha256(to_bytes(Message(params))).hexdigest() for params in models.values()}) > 1:
+        raise ValueError(
+            f"route: {label} stands for one model of all hospitals, and theirs differ; name a method with one model, "
+            "and a checkpoint that is the same everywhere (global or latest)"
+        )
+    return next(iter(models.values()))
+
+
+def _handed_out(world: World, trained: Mapping[str, Any]) -> dict[str, Params]:
+    """A method's models by site: a release to hospitals outside."""
+    facts: dict[str, Json] = {
+        "label": trained["label"],
+        "train_run": trained["train_run"],
+        "checkpoint": world.config.evaluate.checkpoint,
+        "best": trained["best"],
+        "recipient": OUTSIDE,
+    }
+    found: dict[str, Params] = {}
+    for site in world.engine.sites:
+        run_ = world.run(f"handed-{short(digest({**facts, 'site': site, 'version': VERSION}))}")
+        found[site] = world.ask_one(run_, "export", site, facts).tensors
+    return found
+
+
+def _routed(
+    world: World,
+    plan: Route,
+    label: str,
+    line: Line,
+    models: Mapping[str, Mapping[str, Params]],
+    homes: Mapping[str, Any],
+) -> Iterator[tuple[str, str, Message]]:
+    """Each outside hospital, the conversation with it, and its scores by one line."""
+    needed, experts = plan.methods(line), dict[str, Params]()
+    if PERSONAL in needed:
+        experts |= models[needed[PERSONAL]]
+    if SHARED in needed:
+        experts["*"] = _one_model(models[needed[SHARED]], needed[SHARED])
+    tensors = {f"{name}/{key}": value for name, params in experts.items() for key, value in params.items()}
+    for site in world.outside.sites:
+        cohort = str(homes[site]["cohort"])
+        facts: dict[str, Json] = {
+            **{part: opening(world, method, site, cohort) for part, method in needed.items()},
+            "experts": list(experts),
+            "how": to_plain(line.how),
+            "line": label,
+            "cohort": cohort,
+            "copies": world.config.evaluate.copies,
+            "seed": world.config.seed,
+        }
+        made = hashlib.sha256(to_bytes(Message(tensors))).hexdigest()
+        run_ = world.run(f"route-{short(digest({**facts, 'models': made, 'site': site, 'version': VERSION}))}")
+        yield site, run_, world.beyond().ask_all(run_, "route", {site: Message(tensors, facts)})[site]
+
+
+def intact(world: World, artifact: Path) -> str | None:
+    """Whether the outside hospitals still hold their cohorts."""
+    return ingest.intact(world.beyond(), artifact / HOMES)
+
+
+STAGE = Stage("route", VERSION, ("ingest", "translate", "train"), settings, run, outside=files, intact=intact)

@@ -1,0 +1,48 @@
+"""The target hospital lets those of its made-up images go that its rule allows (VAFL, algorithm 1)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from pipelines.coordinator.spaces import asked_of, homes
+from pipelines.coordinator.stages.synthesize import SYNTHESIS
+from pipelines.coordinator.world import World
+from pipelines.loader.validation import to_plain
+from pipelines.runs.progress import shown
+from pipelines.runs.runner import Stage
+from pipelines.runs.store import digest, short
+from pipelines.settings.harmonization import RAW
+from privacy.message import Json, Message, to_bytes
+
+VERSION = 1
+SHARED = "shared.safetensors"
+
+
+def settings(world: World) -> Json:
+    """What the selection depends on."""
+    plan = world.config.harmonized
+    return {"sampling": to_plain(plan.sampling), "shared": plan.shared, **asked_of(world)}
+
+
+def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
+    """Ask the target for its shared images: tensors `images` (n, C, H, W) in [-1, 1] and `labels`."""
+    made = json.loads((inputs["synthesize"] / SYNTHESIS).read_text())
+    target, plan = str(made["target"]), world.config.harmonized
+    facts: dict[str, Json] = {
+        "synthesis_run": made["run"],
+        "sampling": to_plain(plan.sampling),
+        "shared": plan.shared,
+        "cohort": str(homes(inputs, RAW)[target]["cohort"]),
+        **asked_of(world),
+    }
+    with shown("sample") as step:
+        step(0, 1, target)
+        name = world.run(f"sample-{short(digest({**facts, 'version': VERSION}))}")
+        reply = world.ask_all(name, "sample", {target: Message({}, facts)})[target]
+    (out / SHARED).write_bytes(to_bytes(Message(reply.tensors)))
+    return {"target": target, "images": len(reply.tensors["labels"]), **dict(reply.facts)}
+
+
+STAGE = Stage("sample", VERSION, ("ingest", "synthesize"), settings, run)

@@ -1,0 +1,81 @@
+"""How hard each hospital's images are to imitate, and whose space becomes everybody's (VAFL, section II.A)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from harmonize.complexity import Score, chosen, deviation_of, most, replaces
+from pipelines.coordinator.spaces import asked_of, homes
+from pipelines.coordinator.world import World
+from pipelines.loader.validation import to_plain
+from pipelines.runs.progress import shown
+from pipelines.runs.runner import Stage
+from pipelines.runs.store import digest, short
+from pipelines.settings.harmonization import RAW
+from privacy.message import Json, Message, as_list
+
+VERSION = 1
+SCORES = "scores.json"
+
+
+def settings(world: World) -> Json:
+    """What the choice depends on."""
+    plan = world.config.harmonized
+    return {"score": to_plain(plan.score), "prior": plan.public_prior(world.config.images), **asked_of(world)}
+
+
+def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
+    """Ask every site for one number, or none where the YAML names the target; the lowest is the target."""
+    config, plan = world.config, world.config.harmonized
+    cohorts, score = homes(inputs, RAW), plan.score
+    scores: dict[str, dict[str, Json]] = {}
+    smallest = min(int(facts["splits"]["train"]["images"]) for facts in cohorts.values())
+    with shown("score") as step:
+        for position, site in enumerate(world.engine.sites if score.release != "public" else ()):
+            step(position, len(cohorts), site)
+            facts: dict[str, Json] = {
+                "score": to_plain(score),
+                "images": min(smallest, score.images or smallest),
+                "cohort": str(cohorts[site]["cohort"]),
+                "prior": plan.public_prior(config.images),
+                **asked_of(world),
+            }
+            name = world.conversation(f"score-{short(digest({**facts, 'version': VERSION}))}", site)
+            scores[site] = dict(world.ask_all(name, "score", {site: Message({}, facts)})[site].facts)
+    declared = {site: int(facts["splits"]["train"]["patients"]) for site, facts in cohorts.items()}
+    target = score.target or (_lowest(score, scores, declared) if scores else most(declared))
+    found: dict[str, Json] = {"release": score.release, "target": target, "scores": dict(scores)}
+    (out / SCORES).write_text(json.dumps(found, indent=1, sort_keys=True))
+    return found
+
+
+def _lowest(score: Score, scores: Mapping[str, Mapping[str, Json]], declared: Mapping[str, int]) -> str:
+    """The site with the lowest score; `current` stays the target unless another's is notably lower."""
+    numbers = {site: float(str(said["score"])) for site, said in scores.items()}
+    if score.current is None:
+        return chosen(numbers)
+    values = {site: [float(str(value)) for value in as_list(said["values"])] for site, said in scores.items()}
+    known = {site: deviation_of(score, count) if score.release == "dp" else None for site, count in declared.items()}
+    mine = known[score.current]
+    lower = {
+        site: number
+        for site, number in numbers.items()
+        if site != score.current
+        and replaces(values[score.current], values[site], score.margin, deviation=_both(mine, known[site]))
+    }
+    return chosen(lower) if lower else score.current
+
+
+def _both(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else math.hypot(one, other)
+
+
+def target_of(artifact: Path) -> str:
+    """The hospital whose images are imitated."""
+    return str(json.loads((artifact / SCORES).read_text())["target"])
+
+
+STAGE = Stage("score", VERSION, ("ingest",), settings, run)

@@ -1,0 +1,45 @@
+"""The target hospital learns to imitate its images (VAFL, section II.B). Nothing leaves it yet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from pipelines.coordinator.spaces import asked_of, homes
+from pipelines.coordinator.stages.score import target_of
+from pipelines.coordinator.world import World
+from pipelines.loader.validation import to_plain
+from pipelines.runs.progress import shown
+from pipelines.runs.runner import Stage
+from pipelines.runs.store import digest, short
+from pipelines.settings.harmonization import RAW
+from privacy.message import Json, Message
+
+VERSION = 1
+SYNTHESIS = "synthesis.json"
+
+
+def settings(world: World) -> Json:
+    """What the imitation depends on."""
+    return {"synthesis": to_plain(world.config.harmonized.synthesis), **asked_of(world)}
+
+
+def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
+    """Ask the target to learn."""
+    target = target_of(inputs["score"])
+    facts: dict[str, Json] = {
+        "synthesis": to_plain(world.config.harmonized.synthesis),
+        "cohort": str(homes(inputs, RAW)[target]["cohort"]),
+        **asked_of(world),
+    }
+    with shown("synthesize") as step:
+        step(0, 1, target)
+        name = world.conversation(f"synthesis-{short(digest({**facts, 'version': VERSION}))}", target)
+        said = dict(world.ask_all(name, "synthesize", {target: Message({}, facts)})[target].facts)
+    found: dict[str, Json] = {"run": name, "target": target, **said}
+    (out / SYNTHESIS).write_text(json.dumps(found, indent=1, sort_keys=True))
+    return found
+
+
+STAGE = Stage("synthesize", VERSION, ("ingest", "score"), settings, run)

@@ -1,0 +1,255 @@
+"""Train every method of the YAML, each as a conversation of its own, so that adding one trains only that one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from itertools import count as count_up
+from pathlib import Path
+
+from federation.engine import Engine, InProcess
+from federation.parameters import count, section
+from federation.rehearsal import initial_parameters, rehearse
+from federation.rounds import Outcome, conduct, restored
+from pipelines.coordinator.spaces import Cohorts, homes_of, space_of
+from pipelines.coordinator.world import World
+from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file
+from pipelines.hospital.pooled import adopt
+from pipelines.hospital.worker import worker
+from pipelines.loader.validation import to_plain
+from pipelines.runs.progress import shown
+from pipelines.runs.runner import Stage
+from pipelines.runs.store import DiskFolder, digest, short
+from pipelines.settings.config import Config, chosen_device, overridden
+from privacy.message import Call, Json, Malformed, Message, as_list
+from privacy.release.gate import Refused
+
+VERSION = 7
+LEARNING = 4  # raise it, and VERSION, where a conversation would come out differently: it is then held anew
+CENTRAL = "central"
+BEGUN = "begun"
+
+
+def settings(world: World) -> Json:
+    """What the result depends on: everything about learning, and each site's own part of it."""
+    config = world.config
+    sites: dict[str, Json] = {
+        name: {"methods": to_plain(dict(site.methods)), "work": to_plain(dict(site.work))}
+        for name, site in config.sites.items()
+    }
+    return {
+        "train": to_plain(config.train),
+        "model": to_plain(config.model),
+        "privacy": to_plain(config.privacy),
+        "public": config.evaluate.public if config.privacy != "none" else None,
+        "seed": config.seed,
+        "sites": sites,
+        **_learnt(config),
+    }
+
+
+def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
+    """Train all methods; one JSON file a method."""
+    labels, rounds = list(world.config.train.methods), world.config.train.schedule.rounds
+    with shown("train") as step:
+        for position, label in enumerate(labels):
+
+            def told(done: int, label: str = label, before: int = position * rounds) -> None:
+                step(before + done, len(labels) * rounds, f"{label}, round {done} of {rounds}")
+
+            result = train_one(world, label, homes_of(world.config, inputs, label), told)
+            (out / f"{label}.json").write_text(json.dumps(result, indent=1))
+    return {"methods": list(labels)}
+
+
+def train_one(world: World, label: str, cohorts: Cohorts, told: Callable[[int], None]) -> dict[str, Json]:
+    """Train one method, from wherever an earlier run of the same settings stopped."""
+    config, algorithm = world.config, world.config.train.methods[label]
+    engine, homes = world.engine, cohorts
+    if algorithm.name == CENTRAL:
+        engine, homes = pooled_engine(world, cohorts)
+    work = overridden(config.train.work, config.train.method_work.get(label, {}))
+    name = _conversation(world, engine, f"{label}-{short(digest(_identity(world, label, homes)))}")
+    folder = _folder(world, name)
+    folder.write(BEGUN, b"")  # from here on the conversation is known to be this coordinator's
+    task = config.task_of(label)
+    initial = initial_parameters(algorithm, task, seed=config.seed)
+
+    def between(outcome: Outcome) -> None:
+        world.stop.check()
+        told(min(outcome.round, config.train.schedule.rounds))
+
+    outcome = conduct(
+        engine,
+        algorithm,
+        run=name,
+        initial=initial,
+        opening={site: Message({}, opening(world, label, site, str(homes[site]["cohort"]))) for site in engine.sites},
+        template=rehearse(algorithm, task, work, initial),
+        schedule=config.train.schedule,
+        seed=config.seed,
+        folder=folder,
+        between=between,
+    )
+    return {
+        "label": label,
+        "name": algorithm.name,
+        "space": space_of(config, label),
+        "train_run": name,
+        "rounds": config.train.schedule.rounds,
+        "best": outcome.best,
+        "losses": {site: dict(series) for site, series in outcome.losses.items()},
+        "totals": dict(outcome.totals),
+        "missing": [list(item) for item in outcome.missing],
+        "parameters": count(initial),
+        "received": max(outcome.received.values(), default=0),
+        "between": matrices(outcome.state),
+    }
+
+
+def matrices(state: Message) -> dict[str, Json]:
+    """What a method's state holds between sites: name -> `sites` and `values`, (K, K). One that is not finite is not
+    there.
+    """
+    sites = as_list(state.facts.get("sites", []))
+    found: dict[str, Json] = {}
+    for name, value in section(state.tensors, "between").items():
+        if value.shape == (len(sites), len(sites)) and bool(value.isfinite().all()):
+            found[name] = {"sites": sites, "values": value.tolist()}
+    return found
+
+
+def _conversation(world: World, engine: Engine, base: str) -> str:
+    """The name of the conversation to go on with, or of a new one.
+
+    A new one is begun when `--fresh` asks for it, when the coordinator's state is corrupt, when a site lost its models
+    of a finished one, and when sites know a conversation that the coordinator has forgotten: a round is never asked
+    twice.
+    """
+    for attempt in count_up():
+        name = world.run(f"{base}-{attempt}" if attempt else base)
+        folder = _folder(world, name)
+        mine = folder.has(BEGUN)
+        replies = engine.ask(
+            Call(world.run("holds"), 0, "holds", {}), _everyone(engine, {"runs": {name: _state(folder, name, world)}})
+        ).replies
+        if not mine and not any(reply.facts["known"] for reply in replies.values()):
+            return name
+        later = _folder(world, world.run(f"{base}-{attempt + 1}")).has(BEGUN)
+        if mine and not later and not world.fresh and _usable(folder, name, replies):
+            return name
+    raise RuntimeError("unreachable")
+
+
+def _state(folder: DiskFolder, name: str, world: World) -> Json:
+    """What sites are told of a conversation, to check what they hold of it: "begun", or its best round if finished."""
+    try:
+        outcome = restored(folder, name)
+    except Malformed:
+        return "begun"
+    return outcome.best if outcome is not None and outcome.round > world.config.train.schedule.rounds else "begun"
+
+
+def _usable(folder: DiskFolder, name: str, replies: Mapping[str, Message]) -> bool:
+    """Whether the coordinator's state is there or was never needed, and no site has lost what it must remember."""
+    try:
+        outcome = restored(folder, name)
+    except Malformed:
+        return False
+    if outcome is None and any(reply.facts["known"] for reply in replies.values()):
+        return False
+    return not any(reply.facts["complaint"] for reply in replies.values())
+
+
+def _folder(world: World, name: str) -> DiskFolder:
+    return DiskFolder(world.root / "federation" / name.rpartition("/")[2])
+
+
+def _everyone(engine: Engine, facts: Mapping[str, Json]) -> dict[str, Message]:
+    return {site: Message({}, facts) for site in engine.sites}
+
+
+def opening(world: World, label: str, site: str, cohort: str) -> dict[str, Json]:
+    """What a site must know of a run: see `pipelines.hospital.training.opening`."""
+    config = world.config
+    task = config.task_of(label)
+    return {
+        "label": label,
+        "algorithm": to_plain(config.train.methods[label]),
+        "model": to_plain(task.model),
+        "inputs": list(task.inputs),
+        "classes": task.classes,
+        **_target(config, site),
+        "work": to_plain(overridden(config.train.work, config.train.method_work.get(label, {}))),
+        "seed": config.seed,
+        "cohort": cohort,
+        **_protected(config, label, site),
+    }
+
+
+def _protected(config: Config, label: str, site: str) -> dict[str, Json]:
+    """How this site's patients are protected; the hospital counts for itself what that costs."""
+    if config.privacy == "none":
+        return {"privacy": None}
+    from pipelines.coordinator.spending import planned  # accountants: seconds that a run without privacy saves
+
+    plan = planned(config, label, site)
+    return {"privacy": to_plain(plan.protection), "evaluation_noise": plan.evaluation_noise}
+
+
+def _target(config: Config, site: str) -> dict[str, Json]:
+    """Which masks a site learns; what is pooled has but one kind. Nothing where labels are learnt."""
+    target = config.task.target
+    return {} if target is None else {"target": "masks" if site == CENTRAL else target}
+
+
+def _learnt(config: Config) -> dict[str, Json]:
+    """What is learnt; nothing where it is labels, as it was before there was a choice."""
+    return {} if config.task.target is None else {"task": to_plain(config.task)}
+
+
+def pooled_engine(world: World, cohorts: Cohorts) -> tuple[Engine, Cohorts]:
+    """A site that holds everybody's images, in this process. `Config` lets nobody get here without `pooling:
+    allowed`.
+    """
+    held: dict[str, Json] = {site: [cohorts[site]["cohort"], cohorts[site]["sha256"]] for site in sorted(cohorts)}
+    name = short(digest({**held, **_learnt(world.config)}))
+    hospital = Hospital(CENTRAL, world.root / "pooled", None, world.now, device=chosen_device(world.config.device))
+    try:
+        read_cohort_file(hospital.cohort_folder(name) / COHORT)
+    except Refused:  # not pooled yet, or damaged
+        said = {site: {"cohort": str(cohorts[site]["cohort"]), **_target(world.config, site)} for site in cohorts}
+        asked = {site: Message({}, said[site]) for site in world.engine.sites}
+        adopt(hospital, name, world.ask_all(world.run(f"pool-{name}"), "pool", asked))
+    return InProcess({CENTRAL: worker(hospital)}), {CENTRAL: {"cohort": name, "sha256": name}}
+
+
+def _identity(world: World, label: str, homes: Cohorts) -> Json:
+    """Everything that this method's result depends on: the same digest means the same conversation."""
+    config = world.config
+    sites = [site for site in homes if site != CENTRAL]
+    return {
+        "version": LEARNING,
+        "method": to_plain(config.train.methods[label]),
+        "sites": {site: [to_plain(config.method(label, site)), to_plain(config.work(label, site))] for site in sites},
+        "work": to_plain(overridden(config.train.work, config.train.method_work.get(label, {}))),
+        "schedule": to_plain(config.train.schedule),
+        "model": to_plain(config.task_of(label).model),
+        "seed": config.seed,
+        "privacy": to_plain(config.privacy),
+        "public": config.evaluate.public if config.privacy != "none" else None,  # how many evaluations share epsilon
+        **_learnt(config),
+        "cohorts": {site: [str(home["cohort"]), str(home["sha256"])] for site, home in homes.items()},
+    }
+
+
+def intact(world: World, artifact: Path) -> str | None:
+    """Whether every site still holds the models that this artifact speaks of."""
+    results = [json.loads(path.read_text()) for path in sorted(artifact.glob("*.json")) if path.name != "manifest.json"]
+    runs: dict[str, Json] = {r["train_run"]: r["best"] for r in results if r["name"] != CENTRAL}
+    replies = world.ask_all(world.run("holds"), "holds", world.everyone({"runs": runs}))
+    said = {site: reply.facts.get("complaint") for site, reply in replies.items()}
+    return next((f"{site}: {complaint}" for site, complaint in sorted(said.items()) if complaint), None)
+
+
+STAGE = Stage("train", VERSION, ("ingest", "translate"), settings, run, intact=intact)

@@ -1,0 +1,248 @@
+"""What a study's YAML says: one base run, what is changed in it case by case, and with which seeds.
+
+Changes are merged: a group goes into a group, key by key; everything else, a list and `null` among it, replaces what
+was there. Every case and seed becomes the settings of a whole run, checked like any other before anything runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from pipelines.loader.command_of_file import meant_for
+from pipelines.loader.document import ConfigError, Document, Problem, notation, problem_at
+from pipelines.loader.files import document
+from pipelines.loader.names import named
+from pipelines.loader.validation import validate
+from pipelines.settings.config import FORBID, Config
+from pipelines.settings.load import missing
+from pipelines.settings.own_policies import with_own_policies
+from privacy.message import Json
+from privacy.settings_error import SettingsError
+
+OTHERS = 1000
+"""A study's seed, times this, is added to the seeds of phantom hospitals whose patients are drawn anew."""
+NOT_HERE: Mapping[str, str] = {
+    "name": "a study names its runs itself; remove it",
+    "seed": "seeds are listed in seeds; remove it",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One setting of a study. what: in words. set: changes of the base, after those of all cases. seeds, methods: those
+    of this case, where they are not the study's.
+    """
+
+    __pydantic_config__: ClassVar = FORBID
+
+    what: str = ""
+    set: Mapping[str, Any] = field(default_factory=dict)
+    seeds: tuple[int, ...] | None = None
+    methods: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        problems = [*_unfit_seeds(self.seeds), *_not_here(self.set)]
+        if "runs" in self.set:
+            problems.append("set.runs: all runs of a study lie in one folder; say it in the study's own set")
+        if problems:
+            raise SettingsError(problems)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A base run and its cases.
+
+    base: a run's YAML, looked up as `pipelines.run` does. set: changes of every run. methods: which of the base's
+    methods are trained, with the image spaces that only they need; null = all. seeds: the `seed` of the runs, which
+    sets the first models, who is in which split, and the order of the images. resample_patients: whether phantom
+    hospitals also have other patients with every seed; what real hospitals hold never changes. measures: those of the
+    page, the first one first; the tables have all. what: a paragraph.
+    """
+
+    __pydantic_config__: ClassVar = FORBID
+
+    name: str
+    title: str = ""
+    what: str = ""
+    base: str
+    set: Mapping[str, Any] = field(default_factory=dict)
+    seeds: tuple[int, ...] = (0,)
+    methods: tuple[str, ...] | None = None
+    resample_patients: bool = False
+    measures: tuple[Literal["AUC", "balanced accuracy", "accuracy", "Dice", "HD95"], ...] = ("AUC", "balanced accuracy")
+    cases: Mapping[str, Case]
+
+    def __post_init__(self) -> None:
+        problems = [*_unfit_seeds(self.seeds), *_not_here(self.set)]
+        if not self.measures or len(set(self.measures)) < len(self.measures):
+            problems.append(f"measures must be one or more different ones, found {list(self.measures)}")
+        if not named(self.name):
+            problems.append(f"name: made of a-z 0-9 _ -, at most 80, found {self.name!r}")
+        if not self.cases:
+            problems.append("cases: empty; name at least one, as in cases: {few: {set: {split: {train: 0.2}}}}")
+        problems += [
+            f"cases: the name {case!r} is not made of a-z 0-9 _ -; it becomes part of a folder's name"
+            for case in self.cases
+            if not named(case)
+        ]
+        if problems:
+            raise SettingsError(problems)
+
+
+class Planned(NamedTuple):
+    """One run of a study. data: its settings as they would stand in a YAML."""
+
+    case: str
+    seed: int
+    data: Mapping[str, Json]
+    config: Config
+
+    @property
+    def root(self) -> Path:
+        """The run's folder."""
+        return Path(self.config.runs) / self.config.name
+
+
+def _unfit_seeds(seeds: Sequence[int] | None) -> list[str]:
+    if seeds is None or (seeds and len(set(seeds)) == len(seeds) and min(seeds) >= 0):
+        return []
+    return [f"seeds must be one or more different whole numbers >= 0, found {list(seeds)}"]
+
+
+def _not_here(changes: Mapping[str, Any]) -> list[str]:
+    return [f"set.{key}: {why}" for key, why in NOT_HERE.items() if key in changes]
+
+
+def merged(base: Json, changes: Json) -> Json:
+    """The base with the changes in it: groups key by key, everything else replaced. Neither argument is altered."""
+    if not (isinstance(base, dict) and isinstance(changes, dict)):
+        return changes
+    return {**base, **{key: merged(base[key], new) if key in base else new for key, new in changes.items()}}
+
+
+def only_methods(data: Mapping[str, Json], kept: Sequence[str]) -> dict[str, Json]:
+    """Settings of a run with these of its methods alone: what is said of the others goes, in `train`, at sites and in
+    `evaluate.variants`, and so do image spaces in which only the others learn. A space of no method stays.
+    """
+    chosen = dict(data)
+    train = _group(chosen.get("train"))
+    spaces = _group(train.get("method_images"))
+    gone = {v for k, v in spaces.items() if k not in kept} - {v for k, v in spaces.items() if k in kept}
+    tables = {key: _kept(train[key], kept) for key in train if key == "methods" or key.startswith("method_")}
+    chosen["train"] = {**train, **tables}
+    if isinstance(chosen.get("sites"), dict):
+        chosen["sites"] = {name: _site_with(site, kept) for name, site in _group(chosen["sites"]).items()}
+    for group, table, goes in (
+        ("harmonize", "translate", lambda label, _: label in gone),
+        ("evaluate", "variants", lambda _, said: _group(said).get("of") not in kept),
+    ):
+        told = _group(chosen.get(group))
+        if table in told:
+            stays = {label: said for label, said in _group(told[table]).items() if not goes(label, said)}
+            chosen[group] = {**told, table: stays}
+    return chosen
+
+
+def settings_of(study: Study, case: str, seed: int, base: Json) -> dict[str, Json]:
+    """The settings of one run, as plain data: base, the study's changes, the case's, methods, name, seed, patients."""
+    said = study.cases[case]
+    data = _group(merged(merged(base, dict(study.set)), dict(said.set)))
+    kept = study.methods if said.methods is None else said.methods
+    data = data if kept is None else only_methods(data, kept)
+    data |= {"name": f"{study.name}_{case}_s{seed}", "title": f"{study.name}: {case}, seed {seed}", "seed": seed}
+    if study.resample_patients and isinstance(data.get("sites"), dict):
+        data["sites"] = {name: _resampled(site, seed) for name, site in _group(data["sites"]).items()}
+    return data
+
+
+def load(name: str) -> tuple[Study, tuple[Planned, ...], Document]:
+    """Read a study, looked up as a run's YAML is, and check every run of it.
+
+    Raises:
+        ConfigError: everything that is wrong with it or with its base, and with every case, by its name.
+    """
+    said = meant_for(document(name), "study", name)
+    study = validate(said, Study)
+    try:
+        base = document(study.base)
+        if base.problems:
+            raise ConfigError(base.problems)
+    except ConfigError as error:
+        raise ConfigError(
+            [problem_at(said, ("base",), f"{study.base}: {_sentence(p)}") for p in error.problems]
+        ) from error
+    problems: list[Problem] = []
+    planned: list[Planned] = []
+    if isinstance(base.data, dict) and base.data.get("name") == study.name:
+        problems.append(problem_at(said, ("name",), "is the name of the base run; choose another"))
+    for case, own in study.cases.items():
+        problems += _unknown(study, case, base.data, said)
+        for seed in study.seeds if own.seeds is None else own.seeds:
+            data = settings_of(study, case, seed, base.data)
+            try:
+                config = with_own_policies(validate(Document(data, _lines(data, said, case)), Config, missing))
+                planned.append(Planned(case, seed, data, config))
+            except ConfigError as error:
+                problems += [_of_case(problem, case, study.base) for problem in error.problems]
+    if problems:
+        raise ConfigError(problems)
+    return study, tuple(planned), said
+
+
+def _unknown(study: Study, case: str, base: Json, said: Document) -> list[Problem]:
+    """Methods that are to be kept, and that nobody defines."""
+    own = study.cases[case]
+    kept, path = (study.methods, ("methods",)) if own.methods is None else (own.methods, ("cases", case, "methods"))
+    whole = _group(merged(merged(base, dict(study.set)), dict(own.set)))
+    there = list(_group(_group(whole.get("train")).get("methods")))
+    lost = [label for label in kept or () if label not in there]
+    told = f"no such method in case {case}: {', '.join(lost)}; there are {', '.join(there)}"
+    return [problem_at(said, path, told)] if lost else []
+
+
+def _lines(data: Json, said: Document, case: str) -> dict[tuple[str | int, ...], int]:
+    """For every path of a run's settings its line in the study; 0 for what the base or this program says."""
+    return {
+        path: said.lines.get(("cases", case, "set", *path), said.lines.get(("set", *path), 0)) for path in _paths(data)
+    }
+
+
+def _paths(data: Json, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    yield path
+    inner = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in inner:
+        yield from _paths(value, (*path, key))
+
+
+def _of_case(problem: Problem, case: str, base: str) -> Problem:
+    """A problem of a run as one of the study: what stands in the base has no line there."""
+    text = _sentence(problem)
+    return Problem(notation(("cases", case)), problem.line or None, text if problem.line else f"{text} (see {base})")
+
+
+def _sentence(problem: Problem) -> str:
+    return f"{problem.path}: {problem.message}" if problem.path else problem.message
+
+
+def _resampled(site: Json, seed: int) -> Json:
+    """A site; a phantom's patients are those of another seed."""
+    source = _group(_group(site).get("source"))
+    own = source.get("seed", 0)
+    if source.get("kind") != "phantom" or not isinstance(own, int):
+        return site
+    return merged(site, {"source": {"seed": own + OTHERS * seed}})
+
+
+def _site_with(site: Json, kept: Sequence[str]) -> Json:
+    return {**site, "methods": _kept(site["methods"], kept)} if isinstance(site, dict) and "methods" in site else site
+
+
+def _kept(table: Json, kept: Sequence[str]) -> Json:
+    return {label: said for label, said in table.items() if label in kept} if isinstance(table, dict) else table
+
+
+def _group(value: Json) -> dict[str, Json]:
+    return dict(value) if isinstance(value, dict) else {}

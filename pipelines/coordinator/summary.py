@@ -1,0 +1,153 @@
+"""The end of a run on the terminal: a table that lines up, and where to look next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from evaluation.rows import AT_ONE, FURTHER
+from pipelines.coordinator.stages.ingest import UnusableCohort
+from pipelines.coordinator.stages.report import ANSWERS, PAGE
+from pipelines.coordinator.world import World
+from pipelines.hospital.overview import INSIDE
+from pipelines.hospital.page.page import PAGE as SITE_PAGE
+from pipelines.runs.runner import Results, StageFailed
+from pipelines.runs.store import DiskFolder
+from privacy.message import Json
+
+FILES = ("files", "used_files", "quarantined_files", "unselected_files", "ignored_files", "patients_without_use")
+WEAK = "* not assessable: under 20 positive or negative examples, under 5 positive patients, or too much noise for them"
+
+ON_THE_PAGE = {measure.name for measure in FURTHER}
+"""Measures whose tables the page has, and the terminal not."""
+
+
+def results_table(results: Results, root: Path, console: Console) -> None:
+    """Scores of every method at its own sites, and the paths of the pages. Before the report stage: what is there."""
+    folder = results.artifacts.get("report")
+    if folder is None:
+        console.print(f"done: {', '.join(results.artifacts)}; artifacts in {root}", highlight=False, soft_wrap=True)
+        return
+    rows = json.loads((folder / "scores.json").read_text())
+    for measure in dict.fromkeys(row["measure"] for row in rows if row["measure"] not in ON_THE_PAGE):
+        console.print(_table(rows, measure))
+    if any(not row["assessable"] for row in rows):
+        console.print(WEAK)
+    for one in json.loads((folder / "report.json").read_text())["missing"]:
+        times = f", {one['times']} times" if one["times"] > 1 else ""
+        said = f"! {one['site']} did not answer {one['request']}: {one['code']}{times}"
+        console.print(said, markup=False, highlight=False, soft_wrap=True)
+    for line in _answers(json.loads((folder / ANSWERS).read_text())):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(f"report: {root / PAGE}", highlight=False, soft_wrap=True)
+    console.print(f"privacy statement: {root / 'statement.md'}", highlight=False, soft_wrap=True)
+    pages = {site: root / "sites" / site / SITE_PAGE for row in rows for site in row["sites"]}
+    for site, page in pages.items():
+        text = str(page) if page.exists() else f"{SITE_PAGE} in its folder, at the hospital"
+        console.print(f"  {site}'s own page: {text}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _answers(said: Mapping[str, Any]) -> Iterator[str]:
+    """The three answers of the page's first screen, short."""
+    yield "which model:"
+    for one in said["use"]:
+        against = one["said"][1] if len(one["said"]) > 1 else ""
+        yield f"  {one['site']}: {one['method'] or 'none'}. {one['said'][0]} {against}".rstrip()
+    how = {"validation": "by validation loss", "test": "by the test patients: the best of several looks too good"}
+    if by := [how[name] for name in dict.fromkeys(one["by"] for one in said["use"]) if name]:
+        yield f"  chosen {'; '.join(by)}"
+    yield "what left:"
+    for one in said["left"]:
+        yield f"  {', '.join(one['sites'])}: ε = {one['epsilon']}. {one['said'][0]}"
+    yield "to look at:" if said["look"] else "to look at: nothing was found"
+    for one in said["look"]:
+        yield f"  {one['what']}: {one['text']}"
+
+
+def publish(results: Results, root: Path) -> None:
+    """Put the page of this run where a person looks first: an earlier one may lie there, of other settings."""
+    folder = results.artifacts.get("report")
+    if folder is not None:
+        for name in (PAGE, "statement.md", "statement.json"):
+            DiskFolder(root).write(name, (folder / name).read_bytes())
+
+
+def inside_lines(world: World) -> Iterator[str]:
+    """What each site found in its files, as it wrote it down for itself: in a simulation its folder is here."""
+    for site in (*world.engine.sites, *world.outside.sites):
+        path = world.root / "sites" / site / INSIDE
+        if not world.simulation:
+            yield f"{site}: what its files hold stands in {INSIDE} in its folder, at the hospital"
+        elif path.exists():
+            yield f"{site}: {path.read_text(encoding='utf-8').strip()}"
+
+
+def tell_inside(world: World, console: Console) -> None:
+    """Print these lines."""
+    for text in inside_lines(world):
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def refused_told(world: World, console: Console) -> Iterator[None]:
+    """Print them too where a hospital's files could not be used: then they say why."""
+    try:
+        yield
+    except StageFailed as error:
+        if isinstance(error.cause, UnusableCohort):
+            tell_inside(world, console)
+        raise
+
+
+def _files(folder: Path | None) -> dict[str, Json]:
+    """How many files of each site were used, quarantined, not selected and no images."""
+    if folder is None or not (folder / "sites.json").exists():
+        return {}
+    found = json.loads((folder / "sites.json").read_text())
+    return {site: {name: facts.get(name) for name in FILES} for site, facts in found.items()}
+
+
+def as_json(results: Results, root: Path) -> Mapping[str, Json]:
+    """The same for a machine."""
+    folder = results.artifacts.get("report")
+    return {
+        "exit": 0,
+        "ran": list(results.ran),
+        "kept": list(results.kept),
+        "seconds": dict(results.seconds),
+        "report": None if folder is None else str(root / PAGE),
+        "answers": None if folder is None else json.loads((folder / ANSWERS).read_text()),
+        "files": _files(results.artifacts.get("ingest")),
+        "scores": [] if folder is None else json.loads((folder / "scores.json").read_text()),
+    }
+
+
+def _table(rows: list[dict[str, Any]], measure: str) -> Table:
+    """A line a method, a column a site; the interval behind the value, the gain over the reference below."""
+    chosen = [row for row in rows if row["measure"] == measure]
+    columns = list(dict.fromkeys(_column(row) for row in chosen))
+    table = Table("method", title=f"{measure} (95 % interval over patients)", title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    for method in dict.fromkeys(row["method"] for row in chosen):
+        cells = {_column(row): _cell(row) for row in chosen if row["method"] == method}
+        table.add_row(method, *(cells.get(column, "") for column in columns))
+    return table
+
+
+def _column(row: Mapping[str, Any]) -> str:
+    return str(row["sites"][0]) if row["protocol"] in AT_ONE else str(row["protocol"])
+
+
+def _cell(row: Mapping[str, Any]) -> str:
+    if row["value"] is None:
+        return "–"
+    mark = "" if row["assessable"] else "*"
+    between = "" if row["low"] is None else f" [dim]{row['low']:.2f}-{row['high']:.2f}[/dim]"
+    return f"{row['value']:.3f}{mark}{between}"

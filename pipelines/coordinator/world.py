@@ -1,0 +1,92 @@
+"""What every stage works in: the settings, the engine, and where things lie. Stages ask sites; they never touch
+patients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+
+from federation.engine import Engine, InProcess
+from pipelines.runs.stopping import Stop
+from pipelines.settings.config import Config
+from privacy.message import Call, Json, Message
+
+DATA_CODES = frozenset({"no_folder", "no_files", "no_labels", "no_gland", "bad_source"})
+"""Codes by which a site says that its files, not its machine, are the trouble."""
+
+
+class SitesMissing(RuntimeError):
+    """A stage that needs every site did not get every answer."""
+
+    def __init__(self, request: str, missing: Mapping[str, str], *, where: str) -> None:
+        reasons = ", ".join(f"{site}: {code}" for site, code in sorted(missing.items()))
+        super().__init__(f"{request}: no answer from {reasons}; what happened stands in {where}")
+        self.missing = dict(missing)
+
+
+@dataclass(frozen=True)
+class World:
+    """root: the run's folder at the coordinator. fresh: finished conversations are begun anew. command: how the
+    run was called. outside: carries questions to hospitals outside the federation. simulation: one machine plays all
+    hospitals."""
+
+    config: Config
+    engine: Engine
+    root: Path
+    stop: Stop
+    now: Callable[[], str]
+    fresh: bool = False
+    command: str = "python -m pipelines.run CONFIG"
+    outside: Engine = field(default_factory=lambda: InProcess({}))
+    simulation: bool = True
+
+    def beyond(self) -> World:
+        """The same world, in which sites are the hospitals outside the federation."""
+        return replace(self, engine=self.outside)
+
+    def run(self, name: str) -> str:
+        """The name of a conversation of this run."""
+        return f"{self.config.name}/{name}"
+
+    def ask_all(self, run: str, request: str, messages: Mapping[str, Message]) -> Mapping[str, Message]:
+        """Ask once, and need every answer.
+
+        Raises:
+            SitesMissing: with the code of each site that did not answer.
+        """
+        self.stop.check()
+        answers = self.engine.ask(Call(run, 0, request, {}), messages)
+        self.stop.check()  # a site that was stopped in its work has no answer
+        if answers.missing:
+            raise SitesMissing(request, answers.missing, where=self.logs(*answers.missing))
+        return answers.replies
+
+    def logs(self, *sites: str) -> str:
+        """Where hospitals wrote down what happened."""
+        if not self.simulation:
+            return "log.txt in its folder, at the hospital"
+        return ", ".join(str(self.root / "sites" / site / "log.txt") for site in sorted(sites))
+
+    def ask_one(self, run: str, request: str, site: str, facts: Mapping[str, Json]) -> Message:
+        """Ask one site, and need its answer. Raises: SitesMissing."""
+        return self.ask_all(run, request, {site: Message({}, facts)})[site]
+
+    def conversation(self, base: str, site: str) -> str:
+        """The name under which work that must not be done twice is asked of one site: the last that it holds intact, or
+        a new one where there is none, or where `fresh` asks for it.
+        """
+        good = ""
+        for attempt in count():
+            name = self.run(f"{base}-{attempt}" if attempt else base)
+            said = self.ask_one(self.run("holds"), "holds", site, {"runs": {name: "begun"}}).facts
+            if name not in (said["known"] if isinstance(said["known"], list) else []):
+                return name if self.fresh or not good else good
+            good = good if said["complaint"] else name
+        raise RuntimeError("unreachable")
+
+    def everyone(self, facts: Mapping[str, Json]) -> dict[str, Message]:
+        """The same facts for every site."""
+        return {site: Message({}, facts) for site in self.engine.sites}

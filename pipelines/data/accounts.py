@@ -1,0 +1,136 @@
+"""Every file of a hospital's folder is accounted for: used, quarantined, not selected, or no image.
+
+An index says of each file of which studies it is a part, or why of none. What became of the studies then says what
+became of the files, so the four sums are the whole. Of a table the lines are counted in place of files.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+from evaluation.csv_text import csv_text
+from pipelines.data.study import Rejected
+from privacy.message import Json
+
+Class: TypeAlias = Literal["used", "quarantined", "not_selected", "not_imaging"]
+CLASSES: tuple[Class, ...] = get_args(Class)
+NAMED = 3  # descriptions of series that a sentence lists
+UNSERVED = "nothing_selected"
+
+
+@dataclass(frozen=True)
+class Item:
+    """A file below the folder, or a line of a table, before its study is read.
+
+    state: `part` of the studies that are named; else why it is of none, with a reason. patient: as the file names him,
+    "" where it does not, or where nobody looked. series: its description.
+    """
+
+    name: str
+    state: Literal["part", "not_selected", "not_imaging"]
+    studies: tuple[str, ...] = ()
+    patient: str = ""
+    series: str = ""
+    reason: str = ""
+    detail: str = ""
+
+
+class Account(NamedTuple):
+    """What became of a file. study: the study that decided it; reason, detail: of all but used ones."""
+
+    file: str
+    what: Class
+    patient: str
+    study: str
+    series: str
+    reason: str
+    detail: str
+
+
+def accounted(
+    items: Iterable[Item], refused: Iterable[Rejected], apart: Mapping[str, tuple[str, str]] | None = None
+) -> tuple[Account, ...]:
+    """What became of each file: used where one of its studies was, or else quarantined where one of them was refused.
+
+    apart: study -> reason and sentence, of studies that are in order and were left out by the settings.
+    """
+    troubles, left = {one.study: one for one in refused}, apart or {}
+    return tuple(_account(item, troubles, left) for item in items)
+
+
+def _account(item: Item, troubles: Mapping[str, Rejected], apart: Mapping[str, tuple[str, str]]) -> Account:
+    if item.state != "part":
+        return Account(item.name, item.state, item.patient, "", item.series, item.reason, item.detail)
+    used = next((study for study in item.studies if study not in troubles and study not in apart), None)
+    if used is not None:
+        return Account(item.name, "used", item.patient, used, item.series, "", "")
+    trouble = next((troubles[study] for study in item.studies if study in troubles), None)
+    if trouble is not None:
+        known = (item.patient, trouble.study, item.series)
+        return Account(item.name, "quarantined", *known, trouble.reason, trouble.detail)
+    study = item.studies[0]
+    return Account(item.name, "not_selected", item.patient, study, item.series, *apart[study])
+
+
+def sums(accounts: Sequence[Account]) -> dict[Class, int]:
+    """How many files are of each class; together they are all of them."""
+    counts = Counter(account.what for account in accounts)
+    return {what: counts[what] for what in CLASSES}
+
+
+def without_use(accounts: Sequence[Account]) -> list[str]:
+    """Patients of whom no file was used."""
+    used = {account.patient for account in accounts if account.what == "used"}
+    return sorted({account.patient for account in accounts if account.patient} - used)
+
+
+def unserved(accounts: Sequence[Account]) -> list[Rejected]:
+    """An entry for the quarantine for each patient of whom nothing was selected: else nobody would miss him."""
+    silent = set(without_use(accounts)) - {one.patient for one in accounts if one.what == "quarantined"}
+    silent -= {one.patient for one in accounts if one.reason in ("excluded", "elsewhere")}
+    told = []
+    for patient in sorted(silent):
+        own = [account for account in accounts if account.patient == patient]
+        kinds = list(dict.fromkeys(one.series or "(no description)" for one in own))
+        more = f" and {len(kinds) - NAMED} more" if len(kinds) > NAMED else ""
+        told.append(
+            Rejected(
+                f"patient {patient}",
+                UNSERVED,
+                f"none of {len(own)} files is selected: {', '.join(kinds[:NAMED])}{more}. {own[0].detail}",
+            )
+        )
+    return told
+
+
+def as_facts(accounts: Sequence[Account]) -> dict[str, Json]:
+    """The sums as facts of a reply, or as part of an answer for machines: `files` is the sum of the four after it."""
+    found = sums(accounts)
+    return {
+        "files": len(accounts),
+        "used_files": found["used"],
+        "quarantined_files": found["quarantined"],
+        "unselected_files": found["not_selected"],
+        "ignored_files": found["not_imaging"],
+        "patients_without_use": len(without_use(accounts)),
+    }
+
+
+def in_words(accounts: Sequence[Account], of: str = "files") -> str:
+    """The sums in a line, and a second line where patients have nothing that was used."""
+    found, missing = sums(accounts), len(without_use(accounts))
+    told = (
+        f"{len(accounts)} {of}: {found['used']} used, {found['quarantined']} quarantined, {found['not_selected']} not "
+        f"selected, {found['not_imaging']} not imaging."
+    )
+    return f"{told}\n! Patients of whom nothing was used: {missing}." if missing else told
+
+
+def accounts_csv(accounts: Sequence[Account]) -> bytes:
+    """A table with a line for each file: what is not used comes first. It names patients and stays in the hospital."""
+    ordered = sorted(accounts, key=lambda one: (one.what == "used", one.what, one))
+    names = ("class", "file", *Account._fields[2:])
+    return csv_text(names, [(one.what, one.file, *one[2:]) for one in ordered]).encode("utf-8", "surrogateescape")

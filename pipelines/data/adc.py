@@ -1,0 +1,149 @@
+"""Apparent diffusion coefficients in one unit, 1e-6 mm²/s, whatever the export said; or the study is refused.
+
+Vendors export ADC as integers in 1e-6 mm²/s, as rescaled values in 1e-3 mm²/s, or without saying. That an image is an
+ADC map at all is asked first, in `quantity`: values alone cannot tell. Units in headers are
+UCUM codes (DICOM PS3.16 CID 7273 names um2/s) or free text such as "1e-3 mm2/s".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from pipelines.data.study import Array
+from pipelines.data.unusable import Unusable
+
+Unit: TypeAlias = Literal["auto", "1e-6 mm2/s", "1e-5 mm2/s", "1e-3 mm2/s", "mm2/s"]
+Percentiles: TypeAlias = tuple[float, float, float]
+
+FACTORS: Mapping[str, float] = {"1e-6 mm2/s": 1.0, "1e-5 mm2/s": 10.0, "1e-3 mm2/s": 1e3, "mm2/s": 1e6}
+INFERRED = ("1e-6 mm2/s", "1e-3 mm2/s", "mm2/s")
+"""Units in which ADC is exported without a word: Siemens and GE; Philips; FSL, MRtrix and DIPY."""
+AT = (1, 50, 99)  # per cent
+BOUNDS = ((-1000.0, 2000.0), (200.0, 3300.0), (900.0, 6000.0))
+"""Between what the 1st, 50th and 99th percentile of the values that are not 0 can lie, 1e-6 mm²/s.
+
+Free water at 37 °C has 3000 to 3200, and no tissue more; noise and the choice of b-values add to that, and noise makes
+some values negative. Measured figures are in docs/formats.md.
+"""
+# What headers say when they do not say a unit; 261665006 is SNOMED's "unknown".
+UNSAID = frozenset({"", "1", "us", "no units", "unspecified", "261665006", "unknown"})
+AREA = {"nm": 1e-6, "um": 1.0, "µm": 1.0, "μm": 1.0, "mm": 1e6, "cm": 1e8, "m": 1e12}  # -> 1e-6 mm²
+TIME = {"s": 1.0, "ms": 1e-3}  # -> s
+PATTERN = re.compile(
+    r"(?:(?:[x×]?\s*10\s*[*^]{0,2}\s*|1\.?0*e)(?P<power>[+-]?\s*\d{1,2})\s*[.*·]?\s*)?"
+    r"(?<![a-z])(?P<length>nm|um|µm|μm|mm|cm|m)\s*\^?(?:2|²)\s*(?:/\s*|\.\s*)(?P<time>ms|s)(?P<inverse>-1)?(?![a-z0-9])"
+)
+
+
+def factor(text: str) -> float | None:
+    """What turns a value in the unit named somewhere in `text` into 1e-6 mm²/s; None if `text` names no diffusivity.
+
+    Understands UCUM ("um2/s", "10*-3.mm2/s") and common prose ("ADC 1e-3 mm2/s", "x10^-6 mm²/s", "mm2.s-1").
+    """
+    found = PATTERN.search(text.lower())
+    if found is None:
+        return None
+    power = int((found["power"] or "0").replace(" ", ""))
+    return float(f"{AREA[found['length']] / TIME[found['time']] * 10.0**power:.6g}")
+
+
+class Converted(NamedTuple):
+    """values: float32, 1e-6 mm²/s. scale: what the file's values were multiplied by. percentiles: the 1st, 50th and
+    99th of what is not 0, 1e-6 mm²/s. said: how the unit is known.
+    """
+
+    values: Array
+    scale: float
+    percentiles: Percentiles
+    said: str
+
+
+def to_adc(values: Array, *, declared: str | None, header_unit: str | None) -> Converted:
+    """Bring ADC values into 1e-6 mm²/s.
+
+    values: any shape, after the file's own rescale, of an image that is known to be an ADC map. declared: a `Unit` from
+    the settings; None or "auto" = none. header_unit: what the file says, None = nothing. Without either, the unit is
+    the one among `INFERRED` in which the values' percentiles are those of tissue (`BOUNDS`).
+
+    Raises:
+        ValueError: `declared` is not a `Unit`.
+        Unusable: `not_finite`, `no_signal`, `unit_unknown`, `unit_contradiction` (settings and header differ) or
+            `unit_implausible` (in the stated unit the percentiles are not those of tissue).
+    """
+    if declared not in (None, "auto", *FACTORS):
+        raise ValueError(f"unit must be one of auto, {', '.join(FACTORS)}, found {declared!r}")
+    found = percentiles(values)
+    stated = _stated(declared, header_unit)
+    if stated is None:
+        scale, said = _inferred(found)
+    else:
+        scale = stated
+        said = f"unit {declared} by the settings" if declared not in (None, "auto") else f"unit {header_unit!r}"
+        if not _plausible(found, scale):
+            raise Unusable(
+                "unit_implausible",
+                f"with the {said}, 1, 50 and 99 % of the values that are not 0 lie below {_told(found, scale)} x 1e-6 "
+                f"mm2/s; tissue has {_allowed()}. Check `unit`, and that this is an ADC map.",
+            )
+    low, middle, high = (scale * value for value in found)
+    said += f": values at 1, 50, 99 % are {_told(found, scale)} x 1e-6 mm2/s"
+    return Converted((values * np.float32(scale)).astype(np.float32, copy=False), scale, (low, middle, high), said)
+
+
+def percentiles(values: Array) -> Percentiles:
+    """The 1st, 50th and 99th percentile of the values that are not 0. Raises: Unusable: `not_finite`, `no_signal`."""
+    bad = int(np.size(values) - np.count_nonzero(np.isfinite(values)))
+    if bad:
+        raise Unusable("not_finite", f"{bad} values are NaN or infinite; none may be. Set them to 0 in the export.")
+    nonzero = values[values != 0]
+    if not nonzero.size:
+        raise Unusable("no_signal", "all values are 0. Check that the export is whole.")
+    low, middle, high = map(float, np.percentile(nonzero, AT))
+    return low, middle, high
+
+
+def _plausible(found: Percentiles, scale: float) -> bool:
+    return all(low <= scale * value <= high for value, (low, high) in zip(found, BOUNDS, strict=True))
+
+
+def _told(found: Percentiles, scale: float) -> str:
+    return ", ".join(f"{scale * value:.4g}" for value in found)
+
+
+def _allowed() -> str:
+    return ", ".join(f"{low:g} to {high:g}" for low, high in BOUNDS)
+
+
+def _stated(declared: str | None, header_unit: str | None) -> float | None:
+    said = None if header_unit is None or header_unit.strip().lower() in UNSAID else factor(header_unit)
+    if said is None and header_unit is not None and header_unit.strip().lower() not in UNSAID:
+        raise Unusable(
+            "unit_unknown",
+            f"the header says that values are in {header_unit!r}; a diffusivity such as um2/s is needed. "
+            "Narrow `select` down to ADC maps.",
+        )
+    if declared in (None, "auto"):
+        return said
+    wanted = FACTORS[str(declared)]
+    if said is not None and said != wanted:
+        raise Unusable(
+            "unit_contradiction",
+            f"the settings say {declared!r}, the header says {header_unit!r}. With unit: auto the header is followed.",
+        )
+    return wanted
+
+
+def _inferred(found: Percentiles) -> tuple[float, str]:
+    fitting = [unit for unit in INFERRED if _plausible(found, FACTORS[unit])]
+    if len(fitting) != 1:  # 0: with bounds less than a thousandfold apart there are never two
+        raise Unusable(
+            "unit_unknown",
+            f"the file names no unit, and 1, 50 and 99 % of its values that are not 0 lie below {_told(found, 1)}, "
+            f"which is no tissue ({_allowed()} x 1e-6 mm2/s) in any of the units {', '.join(INFERRED)}. Say the unit "
+            "with `unit`, if this is an ADC map.",
+        )
+    return FACTORS[fitting[0]], f"unit inferred, {fitting[0]}"

@@ -1,0 +1,126 @@
+"""What waits at a hospital's door, and what came through it: one study at a time, or rejected with its reason.
+
+Every kind of source - volumes, pictures, tables - opens into the same list of what waits. Admitting reads one study and
+looks at no other, so studies are read in parallel, and only prepared examples stay in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.data.accounts import Item
+from pipelines.data.index import readable
+from pipelines.data.study import Array, Rejected
+from pipelines.data.unusable import Unusable
+
+T = TypeVar("T")
+AHEAD = 2  # studies that are read, per reader, before the first of them is taken
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What a network sees of one study.
+
+    images: (K, *inputs) float32. lesion, gland: (K, *spatial) uint8, 0 or 1, or (K, 0) where such masks make no sense.
+    position: (K,) float32, slice index from inferior to superior; 0 for a whole volume, a picture or a line of a table.
+    mask: (K, *spatial) uint8, label maps of pictures, 0 = background; (K, 0) where there are none.
+    """
+
+    images: Array
+    lesion: NDArray[np.uint8]
+    gland: NDArray[np.uint8]
+    position: NDArray[np.float32]
+    mask: NDArray[np.uint8] = field(default_factory=lambda: no_masks(0))
+
+    def __post_init__(self) -> None:
+        if self.mask.shape[1:] == (0,):  # no map of nobody is none of each
+            object.__setattr__(self, "mask", no_masks(len(self.images)))
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A study that can be used: its examples, and the label of each. scanner: vendor and field strength. evidence,
+    percentiles: as of `Study`.
+    """
+
+    patient: str
+    study: str
+    examples: Examples
+    labels: Sequence[int]
+    scanner: str
+    evidence: str = ""
+    percentiles: tuple[float, float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A study that is not read yet. admit: reads it, or raises `Unusable`."""
+
+    patient: str
+    study: str
+    admit: Callable[[], Admitted]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A hospital's files, whose settings are in order. items: each of its files, or each line of a table. unselected:
+    series, or lines of a table, that the settings did not ask for. unit: of the examples' values. classes: what the
+    values of label maps stand for, 1 = the first; empty where there are no such maps. of: what the items are.
+    """
+
+    waiting: tuple[Waiting, ...]
+    rejected: tuple[Rejected, ...]
+    items: tuple[Item, ...]
+    unselected: int
+    unit: str
+    classes: tuple[str, ...] = ()
+    of: Literal["files", "lines"] = "files"
+
+
+def admitted(waiting: Sequence[Waiting], *, readers: int) -> Iterator[Admitted | Rejected]:
+    """Read what waits, in its order, `readers` studies at a time and a few ahead; 0 = one a processor, at most 8."""
+    readers = readers or min(8, os.cpu_count() or 1)
+    if readers <= 1:
+        yield from map(admit, waiting)
+        return
+    # Filters of warnings belong to the process: set once here, or readers would restore each other's.
+    with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(readers) as pool:
+        ahead: deque[Future[Admitted | Rejected]] = deque()
+        for one in waiting:
+            ahead.append(pool.submit(admit, one))
+            if len(ahead) >= AHEAD * readers:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+
+
+def admit(waiting: Waiting) -> Admitted | Rejected:
+    """Read one study. Whatever is wrong with its bytes ends as a rejection, never as an exception."""
+    try:
+        with readable(waiting.study):
+            return waiting.admit()
+    except Unusable as error:
+        return Rejected(waiting.study, error.reason, error.detail)
+
+
+def no_masks(count: int) -> NDArray[np.uint8]:
+    """The masks of examples that have none (count, 0)."""
+    return np.zeros((count, 0), np.uint8)
+
+
+def tried(problems: list[str], do: Callable[[], T]) -> T | None:
+    """The result, or None and one problem more: settings' errors are told all at once."""
+    try:
+        return do()
+    except ValueError as error:
+        problems.append(str(error))
+        return None

@@ -1,0 +1,267 @@
+"""Files of one hospital's patients become a cohort: de-identified, checked, labelled and split slices.
+
+Nothing in a cohort names a patient: pseudonyms are keyed, and of the headers only counts of scanner models remain.
+Rejections quote file names and headers, so they stay at the site; their counts by reason may leave it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pipelines.data.accounts import Account, accounted, as_facts
+from pipelines.data.admission import Opened, Waiting
+from pipelines.data.examples import IMAGES, AnyImages, Files, Labels, open_source
+from pipelines.data.labels import GlandMask
+from pipelines.data.nifti.bids import ENDINGS, stem
+from pipelines.data.partition import Divided, Part, dealing_code, divided, written
+from pipelines.data.pseudonym import normalized, pseudonym
+from pipelines.data.split import SPLITS, Fold, division_code
+from pipelines.data.stored import Cohort as Cohort
+from pipelines.data.stored import from_message as from_message
+from pipelines.data.stored import to_message as to_message
+from pipelines.data.study import Rejected
+from pipelines.data.survey import survey as survey
+from pipelines.data.tables.features import Features, Moments, moments, normalized_by, to_json
+from pipelines.data.tables.principal_components import axes_to_json, fitted_axes, projected
+from pipelines.data.taking import Taken, kept, natural, take
+from pipelines.data.targets import Target
+from privacy.message import Json
+
+
+class Reading(NamedTuple):
+    """What `read_cohort` found. names: pseudonym -> identifier of each patient; it never leaves the hospital.
+    partition: how the source was dealt out, by pseudonym (`partition.written`); None where it was not. accounts: what
+    became of each file; it names patients, and never leaves the hospital either. told: evidence and percentiles of each
+    study that is used, as of `Study`; they stay, too.
+    """
+
+    cohort: Cohort
+    rejected: tuple[Rejected, ...]
+    facts: dict[str, Json]
+    names: Mapping[str, str]
+    partition: Mapping[str, Json] | None = None
+    accounts: tuple[Account, ...] = ()
+    told: tuple[tuple[str, tuple[float, float, float] | None], ...] = ()
+
+
+def read_cohort(
+    source: Files,
+    labels: Labels | None,
+    images: AnyImages,
+    *,
+    gland: GlandMask | None = None,
+    fractions: Mapping[str, float],
+    seed: int,
+    key: bytes,
+    exclude: tuple[str, ...] = (),
+    test: tuple[str, ...] = (),
+    independent: bool = False,
+    readers: int = 1,
+    scale: Moments | None = None,
+    scratch: Path | None = None,
+    fold: Fold | None = None,
+    part: Part | None = None,
+    target: Target | None = None,
+    classes: tuple[str, ...] = (),
+) -> Reading:
+    """Read, check, prepare, label, de-identify and split all studies of a hospital.
+
+    fractions, seed, independent, fold, part: see `divided`; it follows the identifiers in the files.
+    key: of the pseudonyms. exclude: identifiers or pseudonyms of patients that must not be used, for instance after
+    withdrawal. test: those who alone are the test split. readers: studies read at a time; it does not change the
+    result. scale: moments of all sites' training patients, by which features are normalized; without it they stay raw.
+    scratch: a folder on whose disk examples are put down, in files without a name; the cohort's images lie there.
+    target: masks that are learnt, which every study must have. classes: of pictures' label maps, 1 = the first; () =
+    all that the source names, in its order.
+
+    Returns:
+        The cohort; the studies that were not used, with reasons; names; and counts: what became of the files (see
+        `as_facts`), `unselected_series`, `studies`, `patients`, `images`, `positives`, `splits` (each with `patients`,
+        `images`, `positives`), `rejected_by_reason`, `excluded` studies, `unmatched_exclusions`, `unmatched_tests`, and
+        `scanners` by vendor and field strength. With a part (rejections are then the whole source's) also
+        `source_studies`, of which `studies` are here, and unless `independent`, `dealing` (see `dealing_code`).
+
+    Raises:
+        ValueError: settings are wrong (a folder is missing, nothing matches, ...); all problems at once.
+    """
+    opened = open_source(source, labels, images, gland, target, classes)
+    names = {found.patient: pseudonym(key, found.patient) for found in opened.waiting if found.patient}
+    out = _named_by(exclude, called := _called(opened.waiting, key))
+    # With the names as given: which of them are here must not change how the others are divided.
+    held = {*map(normalized, test), *_named_by(test, called)}
+    # In the order in which they are kept, which does not depend on that of the files.
+    ordered = sorted(opened.waiting, key=lambda found: (names.get(found.patient, ""), natural(found.study)))
+    waiting = [found for found in ordered if found.patient not in out]
+    taken, refused, parts = take(waiting, _shape(images), readers, scratch, masks=bool(opened.classes))
+    rejected = (*opened.rejected, *refused)
+    how: Mapping[str, Any] = {"seed": seed, "independent": independent, "key": key, "fold": fold}
+    done = divided(positive := _labels(taken), part, fractions=fractions, test=held, **how)
+    said = None if part is None else asdict(part)
+    cut = division_code(fractions, test=[*map(normalized, test)], part=said, **how)
+    of_source = _of_source(part, done, len(taken), independent)
+    taken, parts = (taken, parts) if part is None else kept(taken, parts, done.splits)
+    recipe = {"independent": independent, "cut": cut, **_asked(said, target, opened.classes)}
+    cohort = replace(_assembled(taken, parts, names, done.splits, opened.unit), recipe=recipe)
+    accounts = accounted(opened.items, rejected, _apart(ordered, out, done.splits if part else None))
+    facts: dict[str, Json] = {
+        **_found(opened, taken, rejected, accounts),
+        "excluded": len(opened.waiting) - len(waiting),
+        "unmatched_exclusions": len(exclude) - _matched(exclude, called),
+        "unmatched_tests": len(test) - _matched(test, called),
+        **of_source,
+        **_counts(cohort),
+    }
+    told = tuple(study.told for study in taken)
+    partition = None if part is None else written(part, done, positive, names)
+    return Reading(_scaled(cohort, images, scale), rejected, facts, _named(taken, names), partition, accounts, told)
+
+
+def _named(taken: Sequence[Taken], names: Mapping[str, str]) -> dict[str, str]:
+    return {names[study.patient]: study.patient for study in taken}
+
+
+def _apart(
+    ordered: Sequence[Waiting], out: frozenset[str], here: Mapping[str, str] | None
+) -> dict[str, tuple[str, str]]:
+    """Studies that the settings leave out, with the reason: of excluded patients, or dealt out to another site."""
+    excluded, elsewhere = "The settings exclude this patient.", "It was dealt out to another site."
+    told = {one.study: ("excluded", excluded) for one in ordered if one.patient in out}
+    if here is not None:
+        away = [one for one in ordered if one.patient not in here and one.patient not in out]
+        told |= {one.study: ("elsewhere", elsewhere) for one in away}
+    return told
+
+
+def _shape(images: AnyImages) -> tuple[int, ...]:
+    """Of an example before any projection."""
+    return images.columns if isinstance(images, Features) else images.inputs
+
+
+def _asked(part: dict[str, Json] | None, target: Target | None, classes: Sequence[str]) -> dict[str, Json]:
+    said: dict[str, Json] = {"part": part, "target": target, "classes": [*classes]}
+    return {name: value for name, value in said.items() if value}
+
+
+def _found(
+    opened: Opened, taken: Sequence[Taken], rejected: Sequence[Rejected], accounts: Sequence[Account]
+) -> dict[str, Json]:
+    return {
+        **as_facts(accounts),
+        "unselected_series": opened.unselected,
+        "studies": len(taken),
+        "rejected_by_reason": dict(sorted(Counter(study.reason for study in rejected).items())),
+        "scanners": dict(sorted(Counter(study.scanner for study in taken).items())),
+    }
+
+
+def _labels(taken: Sequence[Taken]) -> dict[str, int]:
+    """Patient -> 1 where any of his examples is positive."""
+    positives_last = sorted(taken, key=lambda study: any(study.labels))
+    return {study.patient: int(any(study.labels)) for study in positives_last}
+
+
+def _of_source(part: Part | None, done: Divided, studies: int, independent: bool) -> dict[str, Json]:
+    """Counts of a source that is dealt out; its code looks at all patients, so a private run has none."""
+    if part is None:
+        return {}
+    return {"source_studies": studies} | ({} if independent else {"dealing": dealing_code(part, done)})
+
+
+def _called(waiting: Sequence[Waiting], key: bytes) -> dict[str, set[str]]:
+    """Each patient's identifier and pseudonym, and of NIfTI files also the files' names and the pseudonyms of those.
+
+    A list of patients who withdrew may name one as the whole file name, which was his identifier before BIDS names
+    were understood; he must stay out.
+    """
+    called: dict[str, set[str]] = {}
+    for found in waiting:
+        if found.patient:
+            file = found.study.rpartition("/")[2]
+            names = {found.patient, *([normalized(stem(file))] if file.lower().endswith(ENDINGS) else [])} - {""}
+            called.setdefault(found.patient, set()).update(names, (pseudonym(key, name) for name in names))
+    return called
+
+
+def _named_by(wanted: tuple[str, ...], called: Mapping[str, set[str]]) -> frozenset[str]:
+    """Identifiers of the patients that are named by any of what they are called."""
+    asked = {normalized(name) for name in wanted}
+    return frozenset(patient for patient, names in called.items() if names & asked)
+
+
+def _matched(wanted: tuple[str, ...], called: Mapping[str, set[str]]) -> int:
+    known = set().union(*called.values())
+    return sum(normalized(name) in known for name in wanted)
+
+
+def _scaled(cohort: Cohort, images: AnyImages, scale: Moments | None) -> Cohort:
+    said = IMAGES.dump_python(images, mode="json", exclude_none=True)
+    cohort = replace(cohort, recipe={**cohort.recipe, "images": said, "scale": None})
+    if not isinstance(images, Features):
+        return cohort
+    known = training_moments(cohort) if images.normalize == "site" else scale if images.normalize == "pooled" else None
+    if known is not None:
+        scaled = normalized_by(cohort.images, known)
+        cohort = replace(cohort, images=scaled, recipe={**cohort.recipe, "scale": to_json(known)})
+    if images.components is None or (images.normalize == "pooled" and known is None):
+        return cohort  # the latter is asked for moments alone
+    axes = fitted_axes(cohort.images[cohort.split == SPLITS.index("train")], images.components)
+    # The axes look at all training patients, so that each example hangs on all of them.
+    recipe: dict[str, Json] = {**cohort.recipe, "axes": axes_to_json(axes), "independent": False}
+    return replace(cohort, images=projected(cohort.images, axes), recipe=recipe)
+
+
+def training_moments(cohort: Cohort) -> Moments:
+    """Moments of the training patients' features."""
+    return moments(cohort.images[cohort.split == SPLITS.index("train")])
+
+
+def _assembled(
+    taken: Sequence[Taken],
+    parts: Mapping[str, Tensor],
+    names: Mapping[str, str],
+    splits: Mapping[str, str],
+    unit: str,
+) -> Cohort:
+    patients = tuple(sorted({names[study.patient] for study in taken}))
+    numbers = {name: number for number, name in enumerate(patients)}
+    lengths = [len(study.labels) for study in taken]
+    return Cohort(
+        images=parts["images"],
+        labels=torch.tensor([label for study in taken for label in study.labels], dtype=torch.int64),
+        patient=_repeated([numbers[names[study.patient]] for study in taken], lengths, torch.int64),
+        position=torch.tensor([place for study in taken for place in study.position], dtype=torch.float32),
+        lesion=parts["lesion"],
+        gland=parts["gland"],
+        split=_repeated([SPLITS.index(splits[study.patient]) for study in taken], lengths, torch.int8),
+        patients=patients,
+        unit=unit,
+        mask=parts["mask"],
+    )
+
+
+def _repeated(values: Sequence[int], lengths: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return torch.repeat_interleave(torch.tensor(values, dtype=dtype), torch.tensor(lengths, dtype=torch.int64))
+
+
+def _counts(cohort: Cohort) -> dict[str, Json]:
+    parts: dict[str, Json] = {}
+    for number, name in enumerate(SPLITS):
+        here = cohort.split == number
+        parts[name] = {
+            "patients": len(set(cohort.patient[here].tolist())),
+            "images": int(here.sum()),
+            "positives": int(cohort.labels[here].sum()),
+        }
+    total: dict[str, Json] = {
+        "patients": len(cohort.patients),
+        "images": len(cohort.labels),
+        "positives": int(cohort.labels.sum()),
+    }
+    return {**total, "splits": parts}

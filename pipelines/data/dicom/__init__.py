@@ -1,0 +1,1 @@
+"""DICOM in: series, pixels, diffusion weighting and segmentations."""

@@ -1,0 +1,167 @@
+"""What the headers of one DICOM file say of each image in it: a classic file holds one, an enhanced file many frames.
+
+An enhanced file says what its frames share in SharedFunctionalGroupsSequence, and what is each frame's own in
+PerFrameFunctionalGroupsSequence (DICOM PS3.3 C.7.6.16). Here both become one flat set of keywords for each frame, under
+the names that classic files use, so that whatever follows need not know which kind it reads.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydicom.dataset import Dataset
+from pydicom.multival import MultiValue
+from pydicom.sequence import Sequence as Items
+from pydicom.tag import Tag
+from pydicom.uid import MediaStorageDirectoryStorage
+
+from pipelines.data.contents import read_dataset
+from pipelines.data.dicom.codestream import check_deflated
+from pipelines.data.dicom.diffusion import B_VALUE_TAGS, b_value
+from pipelines.data.unusable import Unusable
+
+SHARED, OWN = "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"
+UNASSIGNED = ("UnassignedSharedConvertedAttributesSequence", "UnassignedPerFrameConvertedAttributesSequence")
+CLASSIC_NAMES = {"FrameType": "ImageType", "EffectiveEchoTime": "EchoTime"}  # as groups say it -> as classic files do
+STACK = ("StackID", "InStackPositionNumber")
+SLICE_COUNTS = {  # private elements that count slice positions: creator, group, last byte of the element
+    "GE": ("GEMS_RELA_01", 0x0021, 0x4F),
+    "Philips": ("Philips Imaging DD 001", 0x2001, 0x18),
+}
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One image, without its pixels: a classic file, or one frame of an enhanced one.
+
+    index, frames: the frame's place in the file, and how many it has. values: keyword -> value, for the keywords that
+    are present and not empty. b_value: s/mm², None = not said or not asked for. slices: how many slice positions the
+    vendor says there are.
+    """
+
+    path: Path
+    transfer_syntax: str
+    values: Mapping[str, Any]
+    index: int = 0
+    frames: int = 1
+    b_value: float | None = None
+    slices: int | None = None
+
+
+def read_frames(
+    path: Path, keywords: Sequence[str], *, diffusion: bool, seen: dict[tuple[object, ...], Any]
+) -> list[Frame]:
+    """Read the headers of one file.
+
+    keywords: what to keep. diffusion: whether b-values are wanted. seen: values of files read before; those of equal
+    type and text are kept once, since a hospital's index holds many files.
+
+    Returns:
+        One per image; nothing for a DICOMDIR. A multi-frame file without a functional group for each of its frames is
+        one image, and says NumberOfFrames.
+
+    Raises:
+        Exception: whatever the parser raises for damaged headers; the caller turns it into `Unusable`.
+    """
+    check_deflated(path)
+    counts = [Tag(group, tag) for _, group, low in SLICE_COUNTS.values() for tag in (0x10, 0x1000 + low)]
+    tags = [*keywords, SHARED, OWN, *counts, *(B_VALUE_TAGS if diffusion else ())]
+    dataset = read_dataset(path, stop_before_pixels=True, specific_tags=tags)
+    if dataset.file_meta.get("MediaStorageSOPClassUID") == MediaStorageDirectoryStorage:
+        return []
+    found = {keyword: value for keyword in keywords if not _empty(value := dataset.get(keyword))}
+    common = {
+        keyword: seen.setdefault((keyword, *_kinds(value), str(value)), value) for keyword, value in found.items()
+    }
+    if "SeriesInstanceUID" not in common:
+        raise Unusable("missing_tag", "there is no SeriesInstanceUID; the file may be cut short. Export it again.")
+    syntax = str(dataset.file_meta.get("TransferSyntaxUID", ""))
+    groups = dataset.get(OWN) or []
+    slices = _slices(dataset)
+    if not groups or len(groups) != int(dataset.get("NumberOfFrames") or 1):
+        if SHARED in dataset:
+            common[SHARED] = True
+        return [Frame(path, syntax, common, b_value=b_value(dataset) if diffusion else None, slices=slices)]
+    shared = next(iter(dataset.get(SHARED) or []), Dataset())
+    wanted = frozenset((*keywords, *STACK))
+    known: ChainMap[str, Any] = ChainMap(_flat(shared, wanted), common)
+    frames: list[Frame] = []
+    for index, own in enumerate(groups):
+        b = _frame_b(dataset, shared, own) if diffusion else None
+        frames.append(Frame(path, syntax, known.new_child(_flat(own, wanted)), index, len(groups), b, slices))
+    return frames
+
+
+def series_of(frame: Frame) -> str:
+    """Its SeriesInstanceUID, without which no image is read."""
+    return str(frame.values["SeriesInstanceUID"])
+
+
+def text_of(value: object) -> str:
+    """A header value as text; several values are joined by a backslash, as in the file."""
+    return "\\".join(map(str, value)) if isinstance(value, MultiValue) else str(value or "")
+
+
+def functional_groups(dataset: Dataset, index: int, name: str) -> list[Dataset]:
+    """All items of a functional group macro such as PixelValueTransformationSequence: shared ones, then the frame's."""
+    shared, own = dataset.get(SHARED) or [], dataset.get(OWN) or []
+    return [item for group in (*shared[:1], *own[index : index + 1]) for item in group.get(name) or []]
+
+
+def _kinds(value: object) -> tuple[type, ...]:
+    """A value's type and those of its parts: 80 is a number in one archive, and a text in another."""
+    return (type(value), *map(type, value)) if isinstance(value, MultiValue) else (type(value),)
+
+
+def _empty(value: object) -> bool:
+    if isinstance(value, Items):
+        return len(value) == 0
+    return value is None or str(value).strip() == ""
+
+
+def _flat(group: Dataset, wanted: frozenset[str]) -> dict[str, Any]:
+    """The wanted values of one item of functional groups, each under the name that classic files use."""
+    found: dict[str, Any] = {}
+    for item in _macros(group):
+        for element in item:
+            name = CLASSIC_NAMES.get(element.keyword, element.keyword)
+            for keyword in {name, element.keyword} & wanted:
+                if not _empty(element.value):
+                    found[keyword] = element.value
+    return found
+
+
+def _macros(group: Dataset) -> Iterator[Dataset]:
+    """The first item of each public macro; those of attributes that a conversion could not place come first.
+
+    Vendors keep a copy of their classic header in private macros, with other positions: it is not read.
+    """
+    public = [element for element in group if element.VR == "SQ" and not element.tag.is_private and element.value]
+    for element in sorted(public, key=lambda element: element.keyword not in UNASSIGNED):
+        yield element.value[0]
+
+
+def _frame_b(dataset: Dataset, shared: Dataset, own: Dataset) -> float | None:
+    """A frame's b-value from its own and the shared groups taken together."""
+    merged = Dataset()
+    for group in (shared, own):
+        for name in UNASSIGNED:
+            for item in group.get(name) or []:
+                merged.update(item)
+        merged.update(group)
+    if "MRImageFrameTypeSequence" not in merged and "ImageType" in dataset:
+        merged.ImageType = dataset.ImageType
+    return b_value(merged)
+
+
+def _slices(dataset: Dataset) -> int | None:
+    for creator, group, low in SLICE_COUNTS.values():
+        try:
+            return int(dataset.private_block(group, creator)[low].value)
+        except (KeyError, TypeError, ValueError):
+            continue
+    return None

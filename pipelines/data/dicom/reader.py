@@ -1,0 +1,278 @@
+"""DICOM series, classic or enhanced, become studies; every other kind of DICOM is refused with its reason.
+
+Headers are read once, without pixels, and grouped by SeriesInstanceUID; positions decide the order of slices, never
+file names or instance numbers. Then each series' files are read once more, whole, one at a time. docs/formats.md lists
+what is read, and every reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydicom.datadict import tag_for_keyword
+from pydicom.errors import InvalidDicomError
+
+from pipelines.data.accounts import Item
+from pipelines.data.adc import Unit
+from pipelines.data.contents import kind_of, left_out, read_dataset
+from pipelines.data.dicom.diffusion import fit_adc
+from pipelines.data.dicom.frames import Frame, read_frames, series_of, text_of
+from pipelines.data.dicom.items import items_of
+from pipelines.data.dicom.pixels import real_values
+from pipelines.data.dicom.series import IDENTITY, PLACE, SHAPE, check_series, selected
+from pipelines.data.dicom.stacks import Stack, diffusion_stack, plain_stack, separated
+from pipelines.data.folder import Stamp, below, check_unchanged, stamped, steady, walked
+from pipelines.data.index import Candidate, Index, folder_problems, load_all, readable, without_ambiguous
+from pipelines.data.pseudonym import ALLOWED_HEADERS, allowed_facts, normalized
+from pipelines.data.quantity import HEADERS, Verdict, check_adc, of_headers, of_series, shown
+from pipelines.data.study import Array, Rejected, Study, Volume
+from pipelines.data.unusable import Unusable
+from privacy.deidentify.layouts import Layout, doubled
+from privacy.settings_error import SettingsError
+
+FITTED_UNIT: Unit = "1e-6 mm2/s"
+SUFFIXES = (".dcm", ".dicom", ".ima")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DicomSource:
+    """A folder of DICOM files, in any arrangement.
+
+    select: DICOM keyword -> text that the header's value must contain, in upper or lower case, for an image to be used;
+    a number must be equal. {"ImageType": "ADC"} picks the ADC maps. unit: of the values after rescaling; auto = what
+    the header says, or else the one plausible unit. `select` narrows a choice, and is no evidence that an image is an
+    ADC map: its header must say so, or a person by naming the unit.
+
+    derive: none takes values as they are; adc takes diffusion-weighted images of two or more b-values, and fits ADC.
+    lossy: whether images that were compressed with loss are used. It moves values by an amount that no header tells,
+    so they are refused unless a hospital has nothing else. blank: where text is burned in, for each layout of images
+    (manufacturer, model, rows, columns); blanked before anything else, in the images of that layout and in no others.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    kind: Literal["dicom"] = "dicom"
+    folder: str
+    select: Mapping[str, str] = field(default_factory=dict)
+    unit: Unit = "auto"
+    derive: Literal["none", "adc"] = "none"
+    lossy: Literal["refuse", "allow"] = "refuse"
+    blank: tuple[Layout, ...] = ()
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"select.{keyword}: no such DICOM keyword; use one of PS3.6, as in ImageType"
+            for keyword in self.select
+            if tag_for_keyword(keyword) is None
+        ]
+        problems += [
+            f"select.{keyword}: empty text selects nothing; remove it, or give the text to look for"
+            for keyword, text in self.select.items()
+            if not text.strip()
+        ]
+        problems += doubled(self.blank, "blank")
+        if self.derive == "adc" and self.unit not in ("auto", FITTED_UNIT):
+            problems.append(f"unit: a fitted ADC is in {FITTED_UNIT}, found {self.unit!r}; remove unit")
+        if problems:
+            raise SettingsError(problems)
+
+
+def dicom_problems(source: DicomSource) -> list[str]:
+    """What is wrong with the settings' folder."""
+    return folder_problems("source.folder", source.folder)
+
+
+def read_dicom(source: DicomSource) -> tuple[list[Study], list[Rejected]]:
+    """Read every selected series below the folder.
+
+    Returns:
+        Studies, with values in the unit that `Study.unit` names; and what was not usable, with the reason.
+
+    Raises:
+        ValueError: the folder does not exist.
+    """
+    return load_all(index_dicom(source))
+
+
+def index_dicom(source: DicomSource, *, adc: bool = False) -> Index:
+    """Find the selected series below the folder and place them, reading headers only.
+
+    adc: whether values are to be ADC; series that are not known to be are then rejected, `not_adc`.
+
+    Raises:
+        ValueError: the folder does not exist.
+    """
+    if problems := dicom_problems(source):
+        raise ValueError("; ".join(problems))
+    root = Path(source.folder).resolve()
+    found = walked(root)
+    seen: dict[tuple[object, ...], Any] = {}
+    stamps: dict[Path, Stamp] = {}
+    read = {path: _frames(root, path, source, seen, stamps) for path in found.files}
+    damaged = {path: _now(path, stamps, one) for path, one in read.items() if isinstance(one, Unusable)}
+    frames = [frame for one in read.values() if isinstance(one, list) for frame in one]
+    asked = {series_of(frame) for frame in frames if selected(frame, source.select)}
+    chosen = [frame for frame in frames if series_of(frame) in asked and _wanted(frame, source.select)]
+    if not chosen and not damaged:
+        raise ValueError(_nothing(source, len(frames)))
+    series: dict[str, list[Frame]] = {}
+    for frame in chosen:
+        series.setdefault(series_of(frame), []).append(frame)
+    homes = _homes(frames)
+    results = [
+        one
+        for group in series.values()
+        for one in _candidates(root, group, _damage(group, homes, damaged), source, stamps, adc)
+    ]
+    candidates, ambiguous = without_ambiguous([result for result, _ in results if isinstance(result, Candidate)])
+    rejected = [result for result, _ in results if isinstance(result, Rejected)] + ambiguous + list(found.rejected)
+    rejected += [Rejected(below(root, path), error.reason, error.detail) for path, error in damaged.items()]
+    items = (*found.left, *items_of(root, read, results, source.select))
+    return Index(candidates, tuple(rejected), items, len({series_of(frame) for frame in frames} - set(series)))
+
+
+def _frames(
+    root: Path, path: Path, source: DicomSource, seen: dict[tuple[object, ...], Any], stamps: dict[Path, Stamp]
+) -> list[Frame] | Item | Unusable:
+    """A file's images; or an item, if it is not a DICOM image and does not claim to be one."""
+    try:
+        with readable(path.name):
+            stamps[path] = stamped(path)
+            keywords = (*IDENTITY, *PLACE, *SHAPE, *HEADERS, *ALLOWED_HEADERS, *source.select)
+            frames = read_frames(path, keywords, diffusion=source.derive == "adc", seen=seen)
+            detail = "A DICOMDIR: a table of contents, without an image."
+            return frames or Item(below(root, path), "not_imaging", reason="dicomdir", detail=detail)
+    except Unusable as error:
+        if not isinstance(error.__cause__, InvalidDicomError):
+            return error
+        if kind_of(path) == "packed_dicom":
+            return Unusable("packed", f"{path.name} is a DICOM file that was packed. Unpack it: gunzip.")
+        return error if path.suffix.lower() in SUFFIXES else left_out(below(root, path), path, "dicom")
+
+
+def _now(path: Path, stamps: Mapping[Path, Stamp], error: Unusable) -> Unusable:
+    """Why a file cannot be used: that it has changed since, before anything else."""
+    try:
+        check_unchanged({path: stamps[path]} if path in stamps else {})
+    except Unusable as changed:
+        return changed
+    return error
+
+
+def _wanted(frame: Frame, select: Mapping[str, str]) -> bool:
+    """A header that ends before Rows is one cut short, so what it does not say does not count against it."""
+    return selected(frame, select) or "Rows" not in frame.values
+
+
+def _nothing(source: DicomSource, count: int) -> str:
+    if not count:
+        return (
+            f"source.folder: no DICOM file below {source.folder!r} (links that leave it are not followed); give the "
+            "folder that holds the images"
+        )
+    return f"source.select: none of {count} DICOM images matches select ({', '.join(source.select)}); change it"
+
+
+def _homes(frames: Sequence[Frame]) -> dict[Path, set[str]]:
+    """Folder -> the series that lie there."""
+    homes: dict[Path, set[str]] = {}
+    for frame in frames:
+        homes.setdefault(frame.path.parent, set()).add(series_of(frame))
+    return homes
+
+
+def _damage(group: Sequence[Frame], homes: Mapping[Path, set[str]], damaged: Mapping[Path, Unusable]) -> str | None:
+    """A file without a readable header belongs to the series of its folder, if only one series lies there."""
+    own = {frame.path.parent for frame in group}
+    near = [path.name for path in damaged if path.parent in own]
+    alone = all(len(homes[home]) == 1 for home in own)
+    return near[0] if near and alone else None
+
+
+def _candidates(
+    root: Path, group: Sequence[Frame], damage: str | None, source: DicomSource, stamps: Mapping[Path, Stamp], adc: bool
+) -> list[tuple[Candidate | Rejected, Sequence[Frame]]]:
+    """One for each stack of a series, each with the images that it is made of."""
+    first = group[0]
+    uids = [str(first.values[key]) for key in ("StudyInstanceUID", "SeriesInstanceUID") if key in first.values]
+    home = below(root, first.path.parent)
+    study = "/".join([*([] if home == "." else [home]), *uids]) or first.path.name
+    if damage is not None:
+        detail = f"{damage} beside it cannot be read, and is likely one of its slices."
+        return [(Rejected(study, "unreadable", detail), group)]
+    stacks, found = separated(group), list[tuple[Candidate | Rejected, Sequence[Frame]]]()
+    for name, frames in stacks.items():
+        own = {frame.path: stamps[frame.path] for frame in frames}
+        one = _candidate(f"{study}/{name}" if name else study, frames, source, own, alone=len(stacks) == 1, adc=adc)
+        placed = one.stack if isinstance(one, Candidate) else None
+        found.append((one, frames if placed is None else [frame for volume in placed.volumes for frame in volume]))
+    return found
+
+
+def _candidate(
+    study: str, group: Sequence[Frame], source: DicomSource, own: Mapping[Path, Stamp], *, alone: bool, adc: bool
+) -> Candidate | Rejected:
+    try:
+        with readable(study):
+            check_series(group, allow_lossy=source.lossy == "allow", blank=source.blank)
+            values = group[0].values
+            verdicts = [of_headers(frame.values) for frame in group]
+            asked = adc and source.derive == "none"
+            if asked and not any(one.adc for one in verdicts):  # before its geometry, which says less
+                check_adc(of_series(verdicts), declared=source.unit != "auto", seen=shown(values))
+            placed = (diffusion_stack if source.derive == "adc" else plain_stack)(group, whole=alone)
+            if asked:
+                check_adc(of_series(verdicts), declared=source.unit != "auto", seen=shown(values))
+            patient = normalized(str(values["PatientID"]))
+            load = partial(steady, own, partial(_load, study, patient, placed, source.blank, of_series(verdicts)))
+            session = str(values["StudyInstanceUID"])
+            return Candidate(
+                patient, study, session, placed.affine, placed.shape, partial(steady, own, load), placed, own
+            )
+    except Unusable as error:
+        try:
+            check_unchanged(own)
+        except Unusable as changed:
+            return Rejected(study, changed.reason, changed.detail)
+        return Rejected(study, error.reason, error.detail)
+
+
+def _load(study: str, patient: str, placed: Stack, blank: Sequence[Layout], verdict: Verdict) -> Study:
+    values, units = _volumes(placed, blank)
+    facts = allowed_facts(_plain(placed.volumes[0][0]))
+    if placed.b_values is not None:
+        adc = fit_adc(values, placed.b_values)
+        fitted = f"fitted here to b-values {', '.join(f'{b:g}' for b in sorted(set(placed.b_values)))} s/mm2"
+        return Study(patient, study, Volume(adc, placed.affine), FITTED_UNIT, facts, fitted)
+    if len(units) > 1:
+        raise Unusable("mixed_unit", f"slices say different units: {sorted(map(str, units))}. Export the series again.")
+    return Study(patient, study, Volume(values[0], placed.affine), units.pop(), facts, verdict.said)
+
+
+def _volumes(placed: Stack, blank: Sequence[Layout]) -> tuple[Array, set[str | None]]:
+    """The values (V, I, J, K) of a stack, each file read once; and the units that its images name."""
+    columns, rows, _ = placed.shape
+    values: Array = np.empty((len(placed.volumes), *placed.shape), np.float32)
+    units: set[str | None] = set()
+    places: dict[Path, dict[int, tuple[int, int]]] = {}
+    for volume, frames in enumerate(placed.volumes):
+        for position, frame in enumerate(frames):
+            places.setdefault(frame.path, {})[frame.index] = (volume, position)
+    for path, wanted in places.items():
+        with readable(path.name):
+            planes = real_values(read_dataset(path), list(wanted), blank)
+            for (volume, position), (plane, unit) in zip(wanted.values(), planes, strict=True):
+                if plane.shape != (rows, columns):
+                    raise Unusable("mixed_size", f"{path.name} holds pixels of shape {plane.shape}, unlike its header.")
+                values[volume, :, :, position] = plane.T
+                units.add(unit)
+    return values, units
+
+
+def _plain(frame: Frame) -> Mapping[str, object]:
+    return {key: text_of(frame.values[key]) for key in ALLOWED_HEADERS if key in frame.values}

@@ -1,0 +1,138 @@
+"""Are these images one series? Checks on headers, before any pixel is read.
+
+Each check raises `Unusable` with its own code, so that a hospital can see what its exports suffer from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pipelines.data.dicom.frames import Frame, text_of
+from pipelines.data.dicom.plane import check_image
+from pipelines.data.grids.geometry import COSINE_TOLERANCE
+from pipelines.data.unusable import Unusable
+from privacy.deidentify.layouts import Layout
+
+PLACE = ("ImageOrientationPatient", "ImagePositionPatient", "PixelSpacing")
+IDENTITY = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID", "SOPClassUID")
+SHAPE = (
+    "Rows",
+    "Columns",
+    "SamplesPerPixel",
+    "BitsAllocated",
+    "PhotometricInterpretation",
+    "NumberOfFrames",
+    "ImageType",
+    "LossyImageCompression",
+    "BurnedInAnnotation",
+    "NumberOfSlices",
+)
+LENGTHS = {"ImageOrientationPatient": 6, "ImagePositionPatient": 3, "PixelSpacing": 2}
+LARGEST = 2**28  # voxels of one study: 512 x 512 x 1024, 1 GiB as float32
+
+
+def selected(frame: Frame, select: Mapping[str, str]) -> bool:
+    """Whether an image's header contains every text that is asked for; a number must be equal to it."""
+    return all(_matches(frame.values.get(keyword), text) for keyword, text in select.items())
+
+
+def _matches(value: object, text: str) -> bool:
+    if isinstance(value, int | float):  # "0" is not in b = 800
+        try:
+            return math.isclose(value, float(text), rel_tol=1e-6)
+        except ValueError:
+            return False
+    return text.lower() in text_of(value).lower()
+
+
+def check_series(group: Sequence[Frame], *, allow_lossy: bool = False, blank: Sequence[Layout] = ()) -> None:
+    """Refuse images that are not one grey series of one patient on one kind of plane.
+
+    allow_lossy, blank: as in `DicomSource`.
+
+    Raises:
+        Unusable: `not_an_image`, `multi_frame`, `mosaic`, `colour`, `transfer_syntax`, `lossy`, `burned_in`,
+            `too_large`, `unreadable` (the file is shorter than its pixels), `missing_tag`, `bad_tag`,
+            `duplicate_slice` (one image twice), `mixed_patient`, `mixed_orientation`, `mixed_size` or `mixed_spacing`.
+    """
+    for frame in group:
+        check_image(frame, allow_lossy=allow_lossy, blank=blank)
+    _check_size(group)
+    _check_tags(group)
+    _check_uniform(group)
+
+
+def _check_size(group: Sequence[Frame]) -> None:
+    """Refuse what would need more memory than any study does."""
+    pixels = sum(int(frame.values["Rows"]) * int(frame.values["Columns"]) for frame in group)
+    if pixels > LARGEST:
+        raise Unusable(
+            "too_large",
+            f"{len(group)} images have {pixels} pixels together; {LARGEST} are allowed. Check the header.",
+        )
+
+
+def _check_tags(group: Sequence[Frame]) -> None:
+    needed = (*PLACE, *IDENTITY[:4])
+    missing = {key for key in needed if any(key not in frame.values for frame in group)}
+    if missing:
+        raise Unusable("missing_tag", f"without a value: {', '.join(sorted(missing))}. Export with complete headers.")
+    for frame in group:
+        for key, length in LENGTHS.items():
+            numbers = [float(number) for number in np.atleast_1d(frame.values[key])]
+            if len(numbers) != length or not np.isfinite(numbers).all() or (length == 2 and min(numbers) <= 0):
+                raise Unusable(
+                    "bad_tag",
+                    f"{frame.path.name}: {key} is {numbers}; {length} finite numbers are needed, spacing > 0.",
+                )
+
+
+def _check_uniform(group: Sequence[Frame]) -> None:
+    """All files of a series must be of one patient, one orientation, one size; and each file there once."""
+    images = Counter((str(frame.values["SOPInstanceUID"]), frame.index) for frame in group)
+    doubled = [image for image, count in images.items() if count > 1]
+    if doubled:
+        raise Unusable(
+            "duplicate_slice", f"{len(doubled)} images occur twice (same SOPInstanceUID). Remove the second copy."
+        )
+    for reason, key, tolerance in (
+        ("mixed_patient", "PatientID", 0.0),
+        ("mixed_orientation", "ImageOrientationPatient", COSINE_TOLERANCE),
+        ("mixed_size", "Rows", 0.0),
+        ("mixed_size", "Columns", 0.0),
+        ("mixed_spacing", "PixelSpacing", 1e-3),
+    ):
+        found = [frame.values[key] for frame in group]
+        if not all(_equal(value, found[0], tolerance) for value in found):
+            kinds = sorted({text_of(value) for value in found})[:4]
+            raise Unusable(
+                reason,
+                f"{key} differs within the series: {'; '.join(kinds)}. One is allowed; send the series as acquired.",
+            )
+
+
+def _equal(one: object, other: object, tolerance: float) -> bool:
+    if not tolerance:
+        return one == other
+    return bool(np.allclose(np.asarray(one, float), np.asarray(other, float), rtol=0, atol=tolerance))
+
+
+def check_thinning(values: Mapping[str, Any], step_mm: float) -> None:
+    """Every second slice missing leaves an even spacing, but not the one that the header declares.
+
+    Some vendors write only the gap between slices as SpacingBetweenSlices: then it is below SliceThickness, and says
+    nothing here.
+    """
+    declared = abs(float(values.get("SpacingBetweenSlices", 0)))
+    thickness = float(values.get("SliceThickness", math.inf))
+    if declared > 0 and declared >= 0.9 * thickness and step_mm > 1.5 * declared:
+        raise Unusable(
+            "gap",
+            f"slices are evenly {step_mm:.3f} mm apart, but SpacingBetweenSlices says {declared:.3f} mm: others are "
+            "missing in between. Send the whole series.",
+        )

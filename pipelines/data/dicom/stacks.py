@@ -1,0 +1,166 @@
+"""Images of one series become stacks: sorted along their normal, placed in the patient, and nothing missing.
+
+A series may hold several stacks, of different orientations; and a stack may hold several volumes, one for each b-value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.data.dicom.frames import Frame, text_of
+from pipelines.data.dicom.series import check_thinning
+from pipelines.data.grids.geometry import (
+    COSINE_TOLERANCE,
+    SAME_POSITION_MM,
+    Floats,
+    same_grid,
+    spacing_of,
+    stack,
+    unit_normal,
+)
+from pipelines.data.study import Affine
+from pipelines.data.unusable import Unusable
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Volumes on one grid.
+
+    volumes: (V, K) images, each volume in order along the normal. affine: (4, 4) RAS, of (column, row, slice).
+    b_values: (V,) s/mm², None where not asked for.
+    """
+
+    volumes: tuple[tuple[Frame, ...], ...]
+    affine: Affine
+    b_values: tuple[float, ...] | None = None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(columns, rows, slices) of each volume."""
+        values = self.volumes[0][0].values
+        return int(values["Columns"]), int(values["Rows"]), len(self.volumes[0])
+
+
+def separated(group: Sequence[Frame]) -> dict[str, list[Frame]]:
+    """The images of one series by stack, where an enhanced file names several of different orientations.
+
+    Returns:
+        Stack -> its images. One, without a name, where all orientations are the same, or stacks are not named.
+    """
+    orientations = [frame.values.get("ImageOrientationPatient") for frame in group]
+    stacks: dict[str, list[Frame]] = {}
+    for frame in group:
+        stacks.setdefault(str(frame.values.get("StackID", "")), []).append(frame)
+    if "" in stacks or all(_close(found, orientations[0]) for found in orientations):
+        return {"": list(group)}
+    return stacks
+
+
+def _close(one: object, other: object) -> bool:
+    try:
+        return bool(np.allclose(np.asarray(one, float), np.asarray(other, float), rtol=0, atol=COSINE_TOLERANCE))
+    except (TypeError, ValueError):
+        return False
+
+
+def plain_stack(group: Sequence[Frame], *, whole: bool) -> Stack:
+    """Place images of which each has a position of its own.
+
+    whole: whether these are all images of their series.
+
+    Raises:
+        Unusable: as `geometry.stack`; and `gap` where the header says that there are more slices.
+    """
+    order, affine = stack(_orientation(group), _positions(group), _spacing(group))
+    _check_extent(group, len(group), whole)
+    check_thinning(group[0].values, float(spacing_of(affine)[2]))
+    return Stack((tuple(group[position] for position in order),), affine)
+
+
+def diffusion_stack(group: Sequence[Frame], *, whole: bool) -> Stack:
+    """Place diffusion-weighted images: one volume for each b-value, or several where there are several directions.
+
+    Images without a b-value (maps that the scanner computed) are left out.
+
+    Raises:
+        Unusable: as `plain_stack`; and `b_values` where there are fewer than two, or not every position has each.
+    """
+    weighted = [frame for frame in group if frame.b_value is not None]
+    found = sorted({float(frame.b_value) for frame in weighted if frame.b_value is not None})
+    if len(found) < 2:
+        raise Unusable(
+            "b_values",
+            f"the headers of {len(group)} images say these b-values: {found}; at least two are needed for "
+            "derive: adc. Narrow `select` down to diffusion-weighted images, or use derive: none for ADC maps.",
+        )
+    place = _places(weighted)
+    parts = {b: _volumes(weighted, place, b) for b in found}
+    stacks = {b: [plain_stack(volume, whole=whole) for volume in volumes] for b, volumes in parts.items()}
+    first = stacks[found[0]][0]
+    for b, others in stacks.items():
+        if not all(same_grid((first.affine, first.shape), (other.affine, other.shape)) for other in others):
+            raise Unusable("b_values", f"the volumes of b = {found[0]:g} and {b:g} are not on one grid. Export again.")
+    volumes = [(b, other.volumes[0]) for b, others in stacks.items() for other in others]
+    return Stack(tuple(volume for _, volume in volumes), first.affine, tuple(b for b, _ in volumes))
+
+
+def _places(group: Sequence[Frame]) -> NDArray[np.intp]:
+    """Which slice position (N,) each image has, counted from 0 along the normal."""
+    along = _positions(group) @ unit_normal(_orientation(group))
+    order = np.argsort(along, kind="stable")
+    place = np.empty(len(group), np.intp)
+    place[order] = np.cumsum(np.diff(along[order], prepend=along[order[0]]) > SAME_POSITION_MM)
+    return place
+
+
+def _volumes(group: Sequence[Frame], place: NDArray[np.intp], b: float) -> list[list[Frame]]:
+    """The volumes of one b-value, in the order of files and frames."""
+    stacked: list[list[Frame]] = [[] for _ in range(int(place.max()) + 1)]
+    for frame, position in zip(group, place, strict=True):
+        if frame.b_value == b:
+            stacked[position].append(frame)
+    counts = sorted({len(images) for images in stacked})
+    if len(counts) > 1:
+        raise Unusable(
+            "b_values",
+            f"{len(stacked)} slice positions have {counts[0]} to {counts[-1]} images of b = {b:g}; each must have the "
+            "same number. Send the whole series.",
+        )
+    return [list(volume) for volume in zip(*stacked, strict=True)]
+
+
+def _check_extent(group: Sequence[Frame], positions: int, whole: bool) -> None:
+    """Slices missing at an end leave no gap: only a count in the header can tell.
+
+    Counts of slice positions are believed, and those of images are not: ImagesInAcquisition counts what the scanner
+    took, of which series, reformats and maps hold a part. Computed images keep their source's count, so only original
+    ones are held against the vendor's; a frame's number in its stack is its own.
+    """
+    values = group[0].values
+    numbers = [int(frame.values.get("InStackPositionNumber", 0)) for frame in group]
+    said = max(numbers)
+    if whole and text_of(values.get("ImageType")).upper().startswith("ORIGINAL"):
+        said = max(said, group[0].slices or 0, int(values.get("NumberOfSlices", 0)))
+    if said > positions:
+        raise Unusable(
+            "gap",
+            f"the header says that there are {said} slice positions, but {positions} were found: slices are missing "
+            "at an end. Send the whole series.",
+        )
+
+
+def _orientation(group: Sequence[Frame]) -> Floats:
+    return np.array(group[0].values["ImageOrientationPatient"], float)
+
+
+def _positions(group: Sequence[Frame]) -> Floats:
+    return np.array([frame.values["ImagePositionPatient"] for frame in group], float)
+
+
+def _spacing(group: Sequence[Frame]) -> tuple[float, float]:
+    rows, columns = (float(number) for number in group[0].values["PixelSpacing"])
+    return rows, columns

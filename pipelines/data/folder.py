@@ -1,0 +1,164 @@
+"""A hospital's folder: which files lie in it, and whether one changed while it was read.
+
+Inboxes of a PACS change all the time. So each file gets a stamp before its header is read, and the stamp is looked at
+again when its pixels were read: what has gone, has grown or was replaced in between is not used, with a reason of its
+own.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from pipelines.data.accounts import Item
+from pipelines.data.study import Rejected
+from pipelines.data.unusable import Unusable
+
+T = TypeVar("T")
+WAIT = "Let the transfer end, then run again"
+
+
+class Stamp(NamedTuple):
+    """What changes when a file does: its size in bytes, the time of its last change in ns, and its inode."""
+
+    size: int
+    changed: int
+    inode: int
+
+
+@dataclass(frozen=True)
+class Walk:
+    """files: regular files, sorted by name. left: what is no such file, or lies elsewhere. rejected: folders that may
+    not be read, or went away.
+    """
+
+    files: tuple[Path, ...]
+    left: tuple[Item, ...]
+    rejected: tuple[Rejected, ...]
+
+
+def walk(folder: Path) -> list[Path]:
+    """All regular files below `folder`, sorted by name, each once; a link is followed only to a file inside it.
+
+    Hidden files and folders (names that begin with a dot) are not data: they are version control's and file managers'.
+    """
+    return list(walked(folder).files)
+
+
+def walked(folder: Path) -> Walk:
+    """As `walk`, and what lies there beside: an item for each hidden file, for each hidden folder as a whole, for each
+    link that is not followed and for each pipe, socket or device.
+    """
+    root = folder.resolve()
+    found: dict[Path, Path] = {}
+    left: list[Item] = []
+    errors: list[OSError] = []
+    for parent, folders, names in os.walk(root, followlinks=False, onerror=errors.append):
+        for name in sorted(folders):
+            left += _folder_left(root, Path(parent, name))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            path = Path(parent, name)
+            real = path.resolve() if path.is_symlink() else path
+            if (item := _left(root, path, real)) is not None:
+                left.append(item)
+            elif real not in found or real == path:
+                found[real] = path
+    closed = [_closed(root, error) for error in errors]
+    items = [Item(one.study, "part", studies=(one.study,)) for one in closed]
+    return Walk(tuple(sorted(found.values())), (*left, *items), tuple(closed))
+
+
+def below(root: Path, path: Path) -> str:
+    """A file's name below the folder, with `/` between its parts."""
+    return path.relative_to(root).as_posix()
+
+
+def stamped(path: Path) -> Stamp:
+    """The file as it is now.
+
+    Raises:
+        Unusable: `vanished` (it is gone, or no regular file any more), or `no_permission`.
+    """
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise failed(path.name, error) from error
+    if not stat.S_ISREG(found.st_mode):
+        raise Unusable("vanished", f"{path.name} was a file and is none any more. {WAIT}.")
+    return Stamp(found.st_size, found.st_mtime_ns, found.st_ino)
+
+
+def check_unchanged(stamps: Mapping[Path, Stamp]) -> None:
+    """Refuse files that are no longer what they were.
+
+    Raises:
+        Unusable: `vanished`, `no_permission` or `still_written`.
+    """
+    for path, before in stamps.items():
+        now = stamped(path)
+        if now != before:
+            raise Unusable(
+                "still_written",
+                f"{path.name} changed while it was read ({before.size} bytes before, {now.size} now). {WAIT}.",
+            )
+
+
+def steady(stamps: Mapping[Path, Stamp], read: Callable[[], T]) -> T:
+    """What `read` gives, if the files were the same before and after it; that they changed goes before any other error.
+
+    Raises:
+        Unusable: as `check_unchanged`.
+        Exception: whatever `read` raises where no file changed.
+    """
+    check_unchanged(stamps)
+    try:
+        return read()
+    finally:
+        check_unchanged(stamps)
+
+
+def failed(name: str, error: OSError) -> Unusable:
+    """Why the system does not give a file: `vanished`, `no_permission` or `unreadable`."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return Unusable("vanished", f"{name} was there and is gone. {WAIT}.")
+    if isinstance(error, PermissionError):
+        return Unusable("no_permission", f"{name} may not be read by this user. Give read permission.")
+    why = error.strerror or type(error).__name__
+    return Unusable("unreadable", f"{name} cannot be read ({why}). Check the disk or the network, copy it again.")
+
+
+def _folder_left(root: Path, path: Path) -> list[Item]:
+    name = f"{below(root, path)}/"
+    if path.is_symlink() and not path.resolve().is_relative_to(root):
+        detail = "A link to a folder elsewhere; it is not followed. Copy the files, or give that folder."
+        return [Item(name, "not_selected", reason="link_outside", detail=detail)]
+    if path.name.startswith(".") and not path.is_symlink():
+        return [Item(name, "not_imaging", reason="hidden", detail="A hidden folder; it is not looked into.")]
+    return []
+
+
+def _left(root: Path, path: Path, real: Path) -> Item | None:
+    """Why a name in a folder is none of its files; None where it is."""
+    name = below(root, path)
+    if path.name.startswith("."):
+        return Item(name, "not_imaging", reason="hidden", detail="A hidden file. Rename it if it holds an image.")
+    try:
+        regular = stat.S_ISREG(real.lstat().st_mode)
+    except OSError:
+        return Item(name, "not_imaging", reason="broken_link", detail="It leads to nothing. Remove it.")
+    if not real.is_relative_to(root):
+        detail = "A link to a file elsewhere; it is not followed. Copy the file here."
+        return Item(name, "not_selected", reason="link_outside", detail=detail)
+    return None if regular else Item(name, "not_imaging", reason="no_file", detail="A pipe, a socket or a device.")
+
+
+def _closed(root: Path, error: OSError) -> Rejected:
+    path = Path(os.fsdecode(error.filename)) if error.filename else root
+    name = f"{below(root, path) if path.is_relative_to(root) else path.name}/"
+    why = failed(name, error)
+    return Rejected(name, why.reason, why.detail)

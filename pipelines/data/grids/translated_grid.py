@@ -1,0 +1,190 @@
+"""A study's translation on its own grid: only the change that the translator makes is interpolated, never the image.
+
+The translator's network sees axial slices of one spacing and size. A native slice is brought onto that spacing over its
+whole field of view, as training images were (`geometry.resample`), and the network looks at it through windows of the
+training size, half of which overlap, weighted by a Gaussian (Isensee et al., nnU-Net, Nature Methods 2021; MONAI). Then
+T(x) - x goes back by linear interpolation and is added to the native values. Detail finer than the network's pixels
+stays as it was acquired, and geometry is the file's own.
+
+A translator of intensities alone is a curve of one patient. Its numbers (mean, percentiles, histogram) belong to the
+slices as they were cut in training, so the curve is read there, and then followed by every native pixel.
+
+Values end in the range of the translator's scale. A value that lay outside it stays as it is: the network saw only the
+end of the range in its place, so it has nothing to say of it, and no value inside overtakes it. Noise makes some ADC
+negative, and they stay so. Background, where the file says 0, stays 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from monai.inferers import sliding_window_inference
+from numpy.typing import NDArray
+from torch import Tensor
+
+from harmonize.cyclegan import CycleGan
+from harmonize.own import BACKGROUND
+from harmonize.translation import AnyTranslator
+from pipelines.data.grids.geometry import Floats, reading_order, resample, spacing_of
+from pipelines.data.prepare import Slices, prepare_slices
+from pipelines.data.study import Affine, Array, Volume
+from pipelines.data.translator_file import TranslatorFile
+
+OVERLAP = 0.5
+WINDOWS = 16  # that go through the network together
+RIM = 2  # pixels by which the change is continued outwards: the last native pixels lie up to one beyond its grid
+Change = Callable[[Tensor], Tensor]
+
+
+class Seen(NamedTuple):
+    """A study's slices as they were cut in training. x: (K, 1, s, s) in network space; position: (K,) slice index."""
+
+    x: Tensor
+    position: NDArray[np.float32]
+
+
+class Applied(NamedTuple):
+    """change (I, J, K) float32, in the unit of the translator's images, on the native grid. limited: share of the
+    foreground whose change was cut at the scale's range.
+    """
+
+    change: Array
+    limited: float
+
+
+def applied(image: Volume, background: NDArray[np.bool_], file: TranslatorFile, gland: Volume | None) -> Applied:
+    """What a translator changes in a study.
+
+    image: native values (I, J, K) in the unit of the translator's images. background: (I, J, K), what must stay.
+    gland: mask on any grid, about which training images were cut; None = about the image's centre.
+
+    Raises:
+        Unusable: as `prepare_slices`.
+        ValueError: the translator does not work on slices.
+    """
+    if not isinstance(file.images, Slices):
+        raise ValueError(f"translators of slices can be applied to studies, found images of kind {file.images.kind}")
+    with torch.inference_mode():
+        seen = _as_learnt(image, file, file.images, gland)
+        if isinstance(file.settings, CycleGan):
+            found = _through_windows(image, file, file.images, seen)
+        else:
+            found = _along_curves(image, file, seen)
+    return _limited(image, background, found, file)
+
+
+def _limited(image: Volume, background: NDArray[np.bool_], change: Array, file: TranslatorFile) -> Applied:
+    values = np.asarray(image.values, np.float32)
+    low, high = file.scale.low, file.scale.high
+    allowed = np.clip(change, low - values, high - values)
+    allowed[background | (values < low) | (values > high)] = 0
+    inside = ~background
+    cut = np.abs(allowed - change)[inside] > 1e-6 * (file.scale.high - file.scale.low)
+    return Applied(allowed, float(cut.mean()) if cut.size else 0.0)
+
+
+def looks_at_study(file: TranslatorFile) -> bool:
+    """Whether a slice's translation depends on the study's other slices, cut as in training."""
+    return not isinstance(file.settings, CycleGan) or file.settings.meant().keep_mean != "none"
+
+
+def _as_learnt(image: Volume, file: TranslatorFile, images: Slices, gland: Volume | None) -> Seen:
+    found = prepare_slices(
+        image, lesion=None, gland=gland, images=images if gland is not None else replace(images, slices="all")
+    )
+    return Seen(file.scale.into(torch.from_numpy(found.images)), found.position)
+
+
+def _through_windows(image: Volume, file: TranslatorFile, images: Slices, seen: Seen) -> Array:
+    stack = reading_order(image)
+    grid, shape = covering(stack.affine, (stack.values.shape[0], stack.values.shape[1]), images.spacing_mm)
+    planes = resample(stack, grid, (*shape, stack.values.shape[2]), 1).astype(np.float32, copy=False)
+    x = file.scale.into(torch.from_numpy(np.ascontiguousarray(planes.transpose(2, 1, 0)))[:, None])
+    change = windowed(x, changing(file, seen), images.size, background=float(file.scale.into(torch.zeros(()))))
+    wide = np.pad(change[:, 0].numpy(), ((0, 0), (RIM, RIM), (RIM, RIM)), mode="edge").transpose(2, 1, 0)
+    outwards = np.eye(4)
+    outwards[:2, 3] = -RIM
+    return _onto(Volume(wide * _per_step(file), grid @ outwards), image)
+
+
+def changing(file: TranslatorFile, seen: Seen) -> Change:
+    """T(x) - x of windows (n, 1, s, s) in network space.
+
+    seen: the study's slices as they were cut in training, from which the shift of `keep_mean` is taken once, so that
+    all windows are shifted alike.
+    """
+    settings = file.settings
+    bare, by = settings, 0.0
+    if isinstance(settings, CycleGan) and looks_at_study(file):
+        bare = replace(settings.meant(), keep_mean="none")
+        by = _shift(file, bare, seen.x)
+
+    def change(x: Tensor) -> Tensor:
+        y = bare.translate(file.params, x, _one(x))
+        return torch.where(y <= BACKGROUND, y, y + by).clamp(-1.0, 1.0) - x
+
+    return change
+
+
+def _shift(file: TranslatorFile, bare: AnyTranslator, x: Tensor) -> float:
+    """The one number by which `keep_mean` moves a study's slices, read off where nothing was clipped."""
+    alone, moved = bare.translate(file.params, x, _one(x)), file.settings.translate(file.params, x, _one(x))
+    free = (alone > BACKGROUND) & (moved > -1.0) & (moved < 1.0)
+    return float((moved - alone)[free].median()) if bool(free.any()) else 0.0
+
+
+def _one(x: Tensor) -> Tensor:
+    """All of one patient."""
+    return torch.zeros(len(x), dtype=torch.int64)
+
+
+def windowed(x: Tensor, change: Change, size: int, *, background: float) -> Tensor:
+    """The change (K, 1, H, W) of slices of any height and width, put together from windows of `size` x `size`.
+
+    background: what stands outside the image, as in training.
+    """
+    found: Tensor = sliding_window_inference(
+        x, (size, size), WINDOWS, change, overlap=OVERLAP, mode="gaussian", padding_mode="constant", cval=background
+    )
+    return found
+
+
+def covering(affine: Affine, shape: tuple[int, int], spacing_mm: float) -> tuple[Affine, tuple[int, int]]:
+    """A grid on the same slices with square pixels, as many as there is room for between the outer pixels' centres.
+
+    affine: of a volume in reading order, shape: its columns and rows.
+    """
+    ratio: Floats = spacing_mm / spacing_of(affine)[:2]
+    last = np.asarray(shape) - 1
+    counts = np.floor(last / ratio + 1e-6).astype(int) + 1
+    change = np.diag([ratio[0], ratio[1], 1.0, 1.0])
+    change[:2, 3] = last / 2 - ratio * (counts - 1) / 2
+    grid: Affine = affine @ change
+    return grid, (int(counts[0]), int(counts[1]))
+
+
+def _along_curves(image: Volume, file: TranslatorFile, seen: Seen) -> Array:
+    x, y = seen.x, file.settings.translate(file.params, seen.x, _one(seen.x))
+    stack = reading_order(image)
+    values = file.scale.into(torch.from_numpy(np.asarray(stack.values, np.float32).copy())).numpy()
+    change = np.empty_like(values)
+    own = getattr(file.settings, "over", "patient") == "image"  # a curve for each slice, or one for all
+    for position in range(values.shape[2]):
+        rows = [int(np.abs(seen.position - position).argmin())] if own else slice(None)
+        places, first = np.unique(x[rows].numpy(), return_index=True)
+        moved = (y[rows] - x[rows]).numpy().ravel()[first]
+        change[:, :, position] = np.interp(values[:, :, position], places, moved)
+    return _onto(Volume(change * _per_step(file), stack.affine), image)
+
+
+def _per_step(file: TranslatorFile) -> np.float32:
+    return np.float32((file.scale.high - file.scale.low) / 2)
+
+
+def _onto(change: Volume, image: Volume) -> Array:
+    shape = (image.values.shape[0], image.values.shape[1], image.values.shape[2])
+    return resample(change, image.affine, shape, 1).astype(np.float32, copy=False)

@@ -1,0 +1,301 @@
+"""What is known about a patient: lesion and gland masks in files, or a table of labels.
+
+Settings are checked and small files (name mappings, tables) are read once, by `open_masks` and `open_table`; what is
+missing or contradictory for one patient later rejects that study only.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from pipelines.data.index import folder_problems
+from pipelines.data.pseudonym import normalized
+from pipelines.data.tables.csv_file import Line, read_lines
+from pipelines.data.unusable import Unusable
+from privacy.settings_error import SettingsError
+
+PATIENT, SESSION = "{patient}", "{session}"
+WHOLE = {"0.0": "0", "1.0": "1"}  # as spreadsheets write whole numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskLabels:
+    """One lesion mask per patient, inside wherever it is above 0: a slice with enough pixels inside is positive.
+
+    pattern: file name below `folder`, with {patient}, and {session} where a patient has several visits: the
+    StudyInstanceUID, or of NIfTI files the ses-02 of a BIDS name. names: a JSON object, or a CSV file with a header
+    line, that maps the patient's identifier in the images to what stands for {patient}; a key may also be the
+    identifier, an underscore and a date or visit. Where identifiers themselves have underscores, give each patient a
+    key of his own, or `P1_2` is taken for a visit of `P1`.
+    segment: of files that are DICOM Segmentations, the segment's label, or the name of its concept; null = all.
+    minimum_pixels: how many mask pixels make a slice positive, counted on the prepared slices, so that it is the same
+    area at every hospital.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    kind: Literal["mask"] = "mask"
+    folder: str
+    pattern: str = "{patient}.nii.gz"
+    names: str | None = None
+    segment: str | None = None
+    minimum_pixels: int = 3
+
+    def __post_init__(self) -> None:
+        problems = _pattern_problems(self.pattern)
+        if self.minimum_pixels < 1:
+            problems.append(f"minimum_pixels must be at least 1, found {self.minimum_pixels}")
+        if problems:
+            raise SettingsError(problems)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlandMask:
+    """One prostate mask per patient, inside wherever it is above 0. Fields as in `MaskLabels`."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    folder: str
+    pattern: str = "{patient}.nii.gz"
+    names: str | None = None
+    segment: str | None = None
+
+    def __post_init__(self) -> None:
+        if problems := _pattern_problems(self.pattern):
+            raise SettingsError(problems)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableLabels:
+    """A CSV file (comma, semicolon or tab) with a header line and labels 0 or 1.
+
+    patient, label: columns. study: column with the study's folder, file name or DICOM instance UID, if labels are per
+    study. slice: column with the slice's number, 0 = most inferior, if labels are per slice.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    kind: Literal["table"] = "table"
+    file: str
+    patient: str = "patient"
+    label: str = "label"
+    study: str | None = None
+    slice: str | None = None
+
+
+@dataclass(frozen=True)
+class Masks:
+    """A checked folder of masks.
+
+    names: identifier in the images -> names in the masks' files, of which there must be one; None = the same.
+    unreadable: numbers of the mapping's lines, or pairs, that cannot be read. segment: see `MaskLabels`.
+    """
+
+    folder: Path
+    pattern: str
+    names: Mapping[str, frozenset[str]] | None
+    unreadable: tuple[int, ...] = ()
+    segment: str | None = None
+
+
+class Row(NamedTuple):
+    """One line of a label table, as text; study, slice: None where the table has no such column."""
+
+    label: str
+    study: str | None
+    slice: str | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of labels. rows: patient -> lines. unreadable: numbers of lines that cannot be read, 1 = first."""
+
+    rows: Mapping[str, tuple[Row, ...]]
+    by_study: bool
+    by_slice: bool
+    unreadable: tuple[int, ...] = ()
+
+
+def open_masks(settings: MaskLabels | GlandMask, where: str) -> Masks:
+    """Check a folder of masks and read its mapping of names.
+
+    where: how messages call the settings, as in "labels". What is wrong with one patient's name rejects him later.
+
+    Raises:
+        ValueError: the folder is missing, or the mapping cannot be read or fits nobody; all problems at once.
+    """
+    problems, names = folder_problems(f"{where}.folder", settings.folder), None
+    broken: tuple[int, ...] = ()
+    if settings.names is not None:
+        try:
+            names, broken = _read_names(Path(settings.names))
+        except (OSError, ValueError, csv.Error) as error:
+            problems.append(f"{where}.names: {settings.names!r} is not a mapping of names ({error})")
+    if problems:
+        raise ValueError("; ".join(problems))
+    return Masks(Path(settings.folder).resolve(), settings.pattern, names, broken, settings.segment)
+
+
+def find_mask(masks: Masks, patient: str, *, missing: str, session: str = "", visits: int = 1) -> Path:
+    """The file of a patient's mask.
+
+    missing: the reason's code when there is none. session: of the study, for a pattern with {session}. visits: how many
+    sessions the patient has.
+
+    Raises:
+        Unusable: `missing`, `ambiguous_name` when several names fit the patient, or `ambiguous_mask` when one mask
+            would stand for several visits.
+    """
+    if visits > 1 and SESSION not in masks.pattern:
+        raise Unusable(
+            "ambiguous_mask",
+            f"the patient has {visits} visits, and one mask cannot fit them all. Put {SESSION}, which stands for the "
+            "StudyInstanceUID (of NIfTI files: ses-02 of a BIDS name), into the pattern of the masks.",
+        )
+    name = patient if masks.names is None else _mapped(masks.names, patient, missing, masks.unreadable)
+    file = masks.pattern.replace(PATIENT, name).replace(SESSION, session)
+    for form in ("NFC", "NFD"):  # how a file system spells an umlaut is its own affair
+        path = (masks.folder / unicodedata.normalize(form, file)).resolve()
+        if path.is_relative_to(masks.folder) and path.is_file():
+            return path
+    raise Unusable(missing, f"there is no mask {file!r} for this patient. Add it.")
+
+
+def open_table(settings: TableLabels) -> Table:
+    """Read a table of labels. Lines that cannot be read label nobody, since it is not known whose they are.
+
+    Raises:
+        ValueError: the file cannot be read, or lacks a column.
+    """
+    columns = [column for column in (settings.patient, settings.label, settings.study, settings.slice) if column]
+    try:
+        header, lines = read_lines(Path(settings.file))
+    except (OSError, ValueError, csv.Error) as error:
+        raise ValueError(f"labels.file: {settings.file!r} cannot be read ({error})") from error
+    missing = [column for column in columns if column not in header]
+    if missing:
+        raise ValueError(
+            f"labels.file: {settings.file!r} has no column {', '.join(missing)}; see the names in its first line"
+        )
+    rows: dict[str, list[Row]] = {}
+    for line in lines:
+        if isinstance(line, Unusable):
+            continue
+        study, number = (line[name] if name else None for name in (settings.study, settings.slice))
+        rows.setdefault(normalized(line[settings.patient]), []).append(Row(line[settings.label], study, number))
+    whole = {patient: tuple(found) for patient, found in rows.items()}
+    return Table(whole, settings.study is not None, settings.slice is not None, _unreadable(lines))
+
+
+def table_labels(table: Table, patient: str, study: str, slices: Sequence[int], *, alone: bool) -> list[int]:
+    """The label, 0 or 1, of each of a study's `slices`; a label per patient or study holds for all of them.
+
+    alone: whether the patient has one study only.
+
+    Raises:
+        Unusable: `no_label`, `bad_label` (not 0 or 1, or contradictory), or `ambiguous_label` (labels per slice,
+            several studies, and no column that says which).
+    """
+    rows = [row for row in table.rows.get(patient, ()) if row.study is None or row.study in _names_of(study)]
+    if not rows:
+        what = "study" if table.by_study else "patient"
+        raise Unusable("no_label", f"the table has no line for this {what}. Add it.{_told(table.unreadable)}")
+    if not table.by_slice:
+        return [_label(rows, "the table")] * len(slices)
+    if not alone and not table.by_study:
+        raise Unusable(
+            "ambiguous_label", "labels are per slice and the patient has several studies. Add a study column."
+        )
+    by_slice: dict[str, list[Row]] = {}
+    for row in rows:
+        by_slice.setdefault(_number(row.slice), []).append(row)
+    return [_label(by_slice.get(str(number), ()), f"slice {number}") for number in slices]
+
+
+def _pattern_problems(pattern: str) -> list[str]:
+    good = PATIENT in pattern
+    return [] if good else [f"pattern: {pattern!r} has no {PATIENT}; it must say where the patient's name stands"]
+
+
+def _unreadable(lines: Sequence[Line]) -> tuple[int, ...]:
+    return tuple(number for number, line in enumerate(lines, start=1) if isinstance(line, Unusable))
+
+
+def _told(unreadable: Sequence[int]) -> str:
+    if not unreadable:
+        return ""
+    which = ", ".join(map(str, unreadable[:8]))
+    return f" Its line{'s' * (len(unreadable) > 1)} {which} cannot be read, and may be meant: correct that first."
+
+
+def _read_names(path: Path) -> tuple[dict[str, frozenset[str]], tuple[int, ...]]:
+    """The names of each patient, and the numbers of the lines or pairs that are not two names."""
+    if path.suffix.lower() == ".json":
+        pairs = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=list)
+        return _distinct(pairs if isinstance(pairs, list) else [None])
+    header, lines = read_lines(path)
+    return _distinct([None if isinstance(line, Unusable) else [line[name] for name in header[:2]] for line in lines])
+
+
+def _distinct(pairs: Sequence[object]) -> tuple[dict[str, frozenset[str]], tuple[int, ...]]:
+    """Whoever has a pair that is not two names has an entry without it, so that no dated key stands in for it.
+
+    Raises:
+        ValueError: there are pairs, and no patient has one name.
+    """
+    names: dict[str, frozenset[str]] = {}
+    broken, second = [], []
+    for place, pair in enumerate(pairs, start=1):
+        parts = pair if isinstance(pair, list | tuple) and len(pair) == 2 else (None, None)
+        key, value = (text.strip() if isinstance(text, str) else None for text in parts)
+        known = names.get(normalized(key), frozenset()) if key is not None else frozenset()
+        if key is not None:
+            names[normalized(key)] = known | ({value} if value is not None else set())
+        if key is None or value is None:
+            broken.append(place)
+        elif known - {value}:
+            second.append(place)
+    if pairs and not any(len(found) == 1 for found in names.values()):
+        said = f"{second[0]} gives a second name to a patient who has one already" if second else ""
+        raise ValueError(f"pair {said or f'{broken[0]} is not two names'}, and no patient has one name")
+    return names, tuple(broken)
+
+
+def _mapped(names: Mapping[str, frozenset[str]], patient: str, missing: str, unreadable: Sequence[int]) -> str:
+    own = names.get(patient)
+    dated = (found for key, found in names.items() if key.startswith(f"{patient}_"))
+    found = sorted(frozenset().union(*dated) if own is None else own)
+    if len(found) > 1:
+        raise Unusable("ambiguous_name", f"{len(found)} names fit this patient: {', '.join(found[:4])}. Leave one.")
+    if not found:
+        raise Unusable(missing, f"the mapping of names does not have this patient. Add it.{_told(unreadable)}")
+    return found[0]
+
+
+def _names_of(study: str) -> set[str]:
+    """By what a table may call a study: its whole name, a leading part of it, or any single part."""
+    parts = study.split("/")
+    leading = {"/".join(parts[: count + 1]) for count in range(len(parts))}
+    return leading | set(parts) | {parts[-1].removesuffix(".gz").removesuffix(".nii")}
+
+
+def _number(text: str | None) -> str:
+    try:
+        return str(int(text or ""))
+    except ValueError as error:
+        raise Unusable("bad_label", f"the slice {text!r} is not a whole number. Correct the table.") from error
+
+
+def _label(rows: Iterable[Row], what: str) -> int:
+    found = sorted({WHOLE.get(row.label, row.label) for row in rows})
+    if not [text for text in found if text]:
+        raise Unusable("no_label", f"{what} has no label. Every label must be 0 or 1; fill it in.")
+    if len(found) > 1 or found[0] not in ("0", "1"):
+        raise Unusable("bad_label", f"{what} has the label {' and '.join(map(repr, found))}; it must be 0 or 1.")
+    return int(found[0])

@@ -1,0 +1,1 @@
+"""NIfTI in: volumes, and what BIDS names and sidecars say."""

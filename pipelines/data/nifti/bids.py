@@ -1,0 +1,103 @@
+"""What a NIfTI file's name and the sidecar beside it say: whose it is, of which visit, and what it shows.
+
+Names follow BIDS (Gorgolewski et al., Sci Data 2016;3:160044) or nothing. In BIDS a name is a chain of entities and a
+suffix, `sub-01_ses-02_acq-b800_adc`; a sidecar is a JSON file of the same name, in which converters repeat DICOM's
+ImageType, SeriesDescription and ProtocolName.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from pipelines.data.adc import PATTERN, factor
+from pipelines.data.quantity import HEADERS, SILENT, Verdict, named_contrast, of_headers, of_text
+from pipelines.data.unusable import Unusable
+
+ENDINGS = (".nii.gz", ".nii")
+SUBJECT = re.compile(r"(sub-[0-9a-z]+)(?:_|$)", re.IGNORECASE)
+SESSION = re.compile(r"(?:^|_)(ses-[0-9a-z]+)(?:_|$)", re.IGNORECASE)
+MAPS = ("map", "dwimap")  # suffixes of derivatives, whose entities say of what: param-adc_dwimap
+LARGEST_SIDECAR = 2**20  # bytes
+
+
+def stem(name: str) -> str:
+    """A file's name without .nii, .nii.gz or another ending."""
+    cut = next((len(end) for end in ENDINGS if name.lower().endswith(end)), None)
+    return name[:-cut] if cut else PurePosixPath(name).stem
+
+
+def whose(study: str, expression: str | None) -> tuple[str | None, str]:
+    """Patient and session of a file.
+
+    study: its path below the source's folder. expression: with one group, searched for in the name without its ending;
+    None = the subject of a BIDS name, or of the folder (sub-01/...) where the name is none; or else the whole name.
+
+    Returns:
+        None where the expression finds nobody. The session is "" where neither name nor folder says one.
+    """
+    path = PurePosixPath(study)
+    name, folders = stem(path.name), [str(part) for part in reversed(path.parts[:-1])]
+    sessions = (found[1] for text in (name, *folders) if (found := SESSION.search(text)))
+    session = next(sessions, "").lower()
+    if expression is not None:
+        found = re.search(expression, name)
+        return (None if found is None else found[1]), session
+    subjects = [SUBJECT.match(name), *(SUBJECT.fullmatch(folder) for folder in folders)]
+    return next((subject[1] for subject in subjects if subject), name), session
+
+
+def sidecar(path: Path) -> Mapping[str, object]:
+    """What the JSON file beside an image says of the image's kind; nothing where there is none.
+
+    Raises:
+        Unusable: `unreadable`.
+    """
+    beside = path.with_name(f"{stem(path.name)}.json")
+    if not beside.is_file():
+        return {}
+    try:
+        if beside.stat().st_size > LARGEST_SIDECAR:
+            raise ValueError(f"it is larger than {LARGEST_SIDECAR} bytes")
+        said = json.loads(beside.read_bytes())
+        if not isinstance(said, dict):
+            raise ValueError("it is no JSON object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise Unusable(
+            "unreadable", f"the sidecar {beside.name} cannot be read ({error}). Mend or remove it."
+        ) from error
+    wanted = {key: said[key] for key in (*HEADERS, "Units") if isinstance(said.get(key), str | list)}
+    return {key: "\\".join(map(str, value)) if isinstance(value, list) else value for key, value in wanted.items()}
+
+
+def of_file(path: Path, description: str, beside: Mapping[str, object]) -> Verdict:
+    """What says that a file is an ADC map: its sidecar, its header's description, its name or its folder's name.
+
+    description: of the NIfTI header. beside: see `sidecar`.
+    """
+    said = of_headers(beside)
+    if said.adc is not None:
+        return said._replace(said=f"the sidecar's {said.said}")
+    unit = PATTERN.search(description.lower())
+    if unit is not None and factor(description) is not None:
+        return Verdict(True, f"the NIfTI description says {unit[0].strip()}")
+    described, named = of_text(description, "the NIfTI description"), _of_name(stem(path.name))
+    if described.adc or named.adc is None:
+        # A folder may hold what was registered to the map as well: t2_patient1 in ADC.
+        apart = named_contrast(stem(path.name))
+        folder = SILENT if apart else of_text(path.parent.name, "the folder's name")
+        return next((one for one in (described, folder) if one.adc), named)
+    return named
+
+
+def _of_name(name: str) -> Verdict:
+    """The suffix of a BIDS name, or the last word of another; other words may be a person's."""
+    *entities, suffix = name.split("_")
+    if SUBJECT.match(name) and suffix.lower() in MAPS:
+        suffix = " ".join(entity.partition("-")[2] for entity in entities if entity.startswith(("param-", "desc-")))
+    anywhere = SILENT if SUBJECT.match(name) else of_text(name, "the file's name")
+    if anywhere.said and anywhere.adc is not False:
+        return anywhere
+    return of_text(re.split(r"[\W_]+", suffix)[-1], "the file's name")

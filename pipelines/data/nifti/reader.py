@@ -1,0 +1,299 @@
+"""NIfTI files become studies: one three-dimensional image with one unambiguous affine per file.
+
+The format is NIfTI-1 (Cox et al. 2004, https://nifti.nimh.nih.gov) or NIfTI-2, plain or gzipped. A file is read once
+and whole, so that the checksum of its compression is checked too; but no more of it is kept than its header promises,
+and no header may promise more than a study can need.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import gzip
+import io
+import logging
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, ClassVar, Literal
+
+import nibabel
+import numpy as np
+from nibabel.arrayproxy import ArrayProxy
+
+from pipelines.data.accounts import Item
+from pipelines.data.adc import Unit, factor
+from pipelines.data.contents import left_out
+from pipelines.data.folder import below, stamped, steady, walk, walked
+from pipelines.data.grids.geometry import corner_distance, invertible, spacing_of
+from pipelines.data.index import Candidate, Index, folder_problems, load_all, readable, without_ambiguous
+from pipelines.data.nifti.bids import ENDINGS, of_file, sidecar, stem, whose
+from pipelines.data.pseudonym import normalized
+from pipelines.data.quantity import check_adc
+from pipelines.data.study import Affine, Array, Rejected, Study, Volume
+from pipelines.data.unusable import Unusable
+
+FORM_TOLERANCE = 0.5  # of the smallest voxel edge, at the corners of the grid
+SUFFIXES = ENDINGS
+KINDS = {348: nibabel.Nifti1Header, 540: nibabel.Nifti2Header}  # by the header's first number, its own size
+LONGEST_HEADER = 540  # bytes
+LARGEST = 2**28  # voxels, as in DICOM: 512 x 512 x 1024, 1 GiB as float32
+LONGEST_EXTENSION = 2**24  # bytes before the first voxel
+CHUNK = 2**20  # bytes
+MILLIMETRES = ("mm", "unknown")
+SILENT = logging.Logger(__name__)
+SILENT.addHandler(logging.NullHandler())
+
+
+@dataclass(frozen=True, kw_only=True)
+class NiftiSource:
+    """A folder of NIfTI files, one image per file.
+
+    pattern: shell pattern of the file names, in all folders below. patient: regular expression with one group that
+    finds the patient's identifier in the file name without .nii.gz; null = the subject of a BIDS name (sub-01 of
+    sub-01_ses-02_adc) or of its folder, and of other names all. unit: as in `DicomSource`.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    kind: Literal["nifti"] = "nifti"
+    folder: str
+    pattern: str = "*.nii.gz"
+    patient: str | None = None
+    unit: Unit = "auto"
+
+    def __post_init__(self) -> None:
+        if self.patient is None:
+            return
+        try:
+            groups = re.compile(self.patient).groups
+        except re.error as error:
+            raise ValueError(f"patient: {self.patient!r} is no regular expression: {error}") from error
+        if groups != 1:
+            raise ValueError(f"patient: {self.patient!r} has {groups} groups; exactly one must hold the identifier")
+
+
+def nifti_problems(source: NiftiSource) -> list[str]:
+    """What is wrong with the settings: the folder is missing, or no file's name matches."""
+    if problems := folder_problems("source.folder", source.folder):
+        return problems
+    files = walk(Path(source.folder))
+    if _matching(source, files):
+        return []
+    others = sum(path.name.lower().endswith(SUFFIXES) for path in files)
+    told = f"; {others} NIfTI files have other names (.nii.gz is not .nii)" if others else ""
+    return [f"source.pattern: no file below {source.folder!r} matches {source.pattern!r}{told}; change the pattern"]
+
+
+def read_nifti(source: NiftiSource) -> tuple[list[Study], list[Rejected]]:
+    """Read every matching file below the folder.
+
+    Returns:
+        Studies, with values in the unit that `Study.unit` names; and what was not usable, with the reason.
+
+    Raises:
+        ValueError: the folder does not exist, or no file matches.
+    """
+    return load_all(index_nifti(source))
+
+
+def index_nifti(source: NiftiSource, *, adc: bool = False) -> Index:
+    """Find the matching files below the folder and place them, reading headers only.
+
+    adc: as in `index_dicom`.
+
+    Raises:
+        ValueError: the folder does not exist, or no file matches.
+    """
+    if problems := nifti_problems(source):
+        raise ValueError("; ".join(problems))
+    root = Path(source.folder).resolve()
+    found = walked(root)
+    matching = _matching(source, found.files)
+    known = set(matching)
+    results = [_candidate(source, root, path, adc) for path in matching]
+    candidates, ambiguous = without_ambiguous([result for result in results if isinstance(result, Candidate)])
+    rejected = [result for result in results if isinstance(result, Rejected)]
+    parts = [Item(one.study, "part", (one.study,), _patient_of(source, one)) for one in results]
+    items = (*found.left, *parts, *(_unmatched(source, root, path) for path in found.files if path not in known))
+    return Index(candidates, (*rejected, *ambiguous, *found.rejected), items, 0)
+
+
+def read_volume(path: Path) -> Volume:
+    """Read one NIfTI file whole: an image, or a mask.
+
+    Returns:
+        (I, J, K) float32 values after the file's own scaling, and its affine.
+
+    Raises:
+        Unusable: `unreadable`, `too_large`, `four_d`, `single_slice`, `value_type`, `length_unit`, `no_geometry`,
+            `bad_affine` or `form_disagreement`.
+    """
+    return _read(path)[0]
+
+
+def placed(header: nibabel.Nifti1Header) -> tuple[Affine, tuple[int, ...]]:
+    """The affine and the three-dimensional shape that a header gives. Raises: as `read_volume`."""
+    _check_values(header)
+    _check_shape(header.get_data_shape())
+    return _affine(header), tuple(header.get_data_shape()[:3])
+
+
+def _matching(source: NiftiSource, paths: Sequence[Path]) -> list[Path]:
+    return [path for path in paths if fnmatch.fnmatchcase(path.name, source.pattern)]
+
+
+def _unmatched(source: NiftiSource, root: Path, path: Path) -> Item:
+    """A file whose name the pattern does not fit."""
+    name = below(root, path)
+    if not path.name.lower().endswith(ENDINGS):
+        return left_out(name, path, "nifti")
+    detail = f"The pattern {source.pattern!r} does not fit its name. Change the pattern, if it is meant."
+    return Item(name, "not_selected", (), _named(source, name), path.name, "name_not_selected", detail)
+
+
+def _named(source: NiftiSource, study: str) -> str:
+    """The patient of a file that shows something else than was asked for. Without an expression or a subject of BIDS
+    the name as a whole would be a patient, which here it is not.
+    """
+    patient = normalized(whose(study, source.patient)[0] or "")
+    return "" if source.patient is None and patient == normalized(stem(PurePosixPath(study).name)) else patient
+
+
+def _patient_of(source: NiftiSource, one: Candidate | Rejected) -> str:
+    if isinstance(one, Candidate):
+        return one.patient
+    if one.reason == "not_adc":
+        return _named(source, one.study)
+    return normalized(whose(one.study, source.patient)[0] or "")
+
+
+def _candidate(source: NiftiSource, root: Path, path: Path, adc: bool) -> Candidate | Rejected:
+    study = path.relative_to(root).as_posix()
+    try:
+        patient, session = whose(study, source.patient)
+        if not normalized(patient or ""):
+            raise Unusable("no_patient", f"{path.name} has no patient by the expression {source.patient!r}. Rename it.")
+        with readable(path.name):
+            own = {path: stamped(path)}
+            header = _header(_unpacked(path, LONGEST_HEADER, whole=False))
+            beside = sidecar(path) if adc else {}
+            verdict = of_file(path, _description(header), beside)
+            if adc:
+                seen = f"neither its name nor its description, {_description(header)!r}, nor a JSON sidecar"
+                check_adc(verdict, declared=source.unit != "auto", seen=seen)
+            affine, shape = placed(header)
+        patient = normalized(patient or "")
+        load = partial(_load, path, patient, study, str(beside.get("Units", "")), verdict.said)
+        return Candidate(patient, study, session, affine, shape, partial(steady, own, load), None, own)
+    except Unusable as error:
+        return Rejected(study, error.reason, error.detail)
+
+
+def _load(path: Path, patient: str, study: str, beside: str, said: str) -> Study:
+    """beside: the unit that a sidecar names."""
+    volume, description = _read(path)
+    unit = next((text for text in (description, beside) if factor(text) is not None), None)
+    return Study(patient, study, volume, unit, evidence=said)
+
+
+def _read(path: Path) -> tuple[Volume, str]:
+    """A file's volume, and its description."""
+    with readable(path.name):
+        header = _header(_unpacked(path, LONGEST_HEADER, whole=False))
+        affine, shape = placed(header)
+        promised = _promised(header)
+        data = _unpacked(path, promised, whole=True)
+        if len(data) < promised:
+            raise Unusable("unreadable", f"{path.name} has {len(data)} of {promised} bytes: it is cut short. Copy it.")
+        values: Array = np.asarray(ArrayProxy(io.BytesIO(data), header)).astype(np.float32).reshape(shape)
+        return Volume(values, affine), _description(header)
+
+
+def _description(header: nibabel.Nifti1Header) -> str:
+    return bytes(header["descrip"]).rstrip(b"\0").decode("latin-1")
+
+
+def _promised(header: nibabel.Nifti1Header) -> int:
+    """How many bytes the header says there are, up to the last voxel."""
+    offset = float(header["vox_offset"])
+    if not 0 <= offset <= LONGEST_EXTENSION:
+        raise Unusable("unreadable", f"the first voxel would be at byte {offset:g}. Convert the image again.")
+    size: int = math.prod(header.get_data_shape()) * header.get_data_dtype().itemsize
+    return int(offset) + size
+
+
+def _unpacked(path: Path, size: int, *, whole: bool) -> bytes:
+    """The first `size` bytes after decompression. whole: read on to the end, where the checksum is."""
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        if not packed:
+            return _first(file, size)
+        with gzip.GzipFile(fileobj=file) as stream:
+            data = _first(stream, size)
+            if whole and len(_first(stream, LONGEST_EXTENSION)) == LONGEST_EXTENSION:
+                raise Unusable("unreadable", f"far more than the {size} bytes promised. Convert the image again.")
+            return data
+
+
+def _first(stream: IO[bytes] | gzip.GzipFile, size: int) -> bytes:
+    """Up to `size` bytes, in pieces: asked for all at once, memory would be reserved for what may not be there."""
+    data = bytearray()
+    while len(data) < size and (piece := stream.read(min(CHUNK, size - len(data)))):
+        data += piece
+    return bytes(data)
+
+
+def _header(data: bytes) -> nibabel.Nifti1Header:
+    """The header alone, without its extensions."""
+    for size, kind in KINDS.items():
+        if size in (int.from_bytes(data[:4], "little"), int.from_bytes(data[:4], "big")) and len(data) >= size:
+            header = kind(data[:size], check=False)
+            header.check_fix(SILENT)  # raises for what cannot be mended, and would else print what it mends
+            return header
+    raise Unusable("unreadable", f"{len(data)} bytes that do not begin with a NIfTI header. Convert the image again.")
+
+
+def _check_values(header: nibabel.Nifti1Header) -> None:
+    kind = header.get_data_dtype()
+    if kind.fields is not None or kind.kind not in "iufb":
+        raise Unusable("value_type", f"values are of type {kind}; real numbers are needed, one per voxel.")
+    space = header.get_xyzt_units()[0]
+    if space not in MILLIMETRES:
+        raise Unusable("length_unit", f"the header measures space in {space}; mm is needed. Convert the image again.")
+
+
+def _check_shape(shape: tuple[int, ...]) -> None:
+    if len(shape) < 3 or any(size > 1 for size in shape[3:]):
+        raise Unusable("four_d", f"the image has the shape {shape}; three dimensions are needed. Give one volume.")
+    if math.prod(shape) > LARGEST:
+        raise Unusable(
+            "too_large", f"the image has the shape {shape}; {LARGEST} voxels are allowed. Convert the image again."
+        )
+    if min(shape[:3]) < 2:
+        raise Unusable("single_slice", f"the image has the shape {shape}; a volume needs at least 2 slices.")
+
+
+def _affine(header: nibabel.Nifti1Header) -> Affine:
+    """The sform, or else the qform; refused where there is neither, or where both are there and differ."""
+    try:
+        sform, scanner = (header.get_sform(coded=True)[0], header.get_qform(coded=True)[0])
+    except Exception as error:
+        raise Unusable("bad_affine", f"the header's rotation cannot be computed ({error}). Convert again.") from error
+    forms = [np.asarray(form, float) for form in (sform, scanner) if form is not None]
+    if not forms:
+        raise Unusable("no_geometry", "neither sform nor qform is set, so the orientation is unknown. Convert again.")
+    if not all(invertible(form) for form in forms):
+        bad = next(form for form in forms if not invertible(form))
+        raise Unusable("bad_affine", f"the affine {np.round(bad[:3], 3).tolist()} cannot be inverted. Convert again.")
+    apart = corner_distance(forms[0], forms[-1], header.get_data_shape())
+    allowed = FORM_TOLERANCE * float(spacing_of(forms[0]).min())
+    if apart > allowed:
+        raise Unusable(
+            "form_disagreement",
+            f"sform and qform place a corner {apart:.2f} mm apart; {allowed:.2f} mm is allowed. Make them equal.",
+        )
+    return forms[0]

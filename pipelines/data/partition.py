@@ -1,0 +1,234 @@
+"""One source dealt out over several made-up hospitals, by patient: for simulations, and only for these.
+
+Each of these hospitals reads the whole source and keeps its part. Who goes where follows from the settings, the labels
+and the patients' identifiers, and from no hospital's key, so that all of them deal alike and no patient is dealt twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from itertools import accumulate
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from pipelines.data.split import Fold, fallen, rank, rounded, split_patients, without_test
+from privacy.message import Json
+from privacy.settings_error import SettingsError
+
+ATTEMPTS = 1000
+LABELS = (0, 1)
+"""What a patient's label can be: 1 = any positive example."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One hospital's part of its source, which is dealt out over `of` hospitals by patient. In simulations only.
+
+    kind: `even` = at random, whatever the labels, all parts of one size (CusFL IV.D, VAFL III.H). `dirichlet` = the
+    shares of each class are drawn from a Dirichlet distribution with `alpha` (PGFed's experiments; small = uneven).
+    `practical` = of each class one hospital has 80 %, one 10 %, and the others have equal parts of the last 10 %
+    (FedSLD and APPLE with 12 hospitals: ten times 1 %). `pathological` = each hospital has `classes` of the classes, in
+    random shares (FedSLD and APPLE; theirs could draw a class twice). number: which part this is, 1 = first; null = the
+    site stands for all of them, <name>-1, <name>-2 and so on. seed: of the dealing; it does not follow the run's, so
+    that runs with other seeds have the same hospitals. least: patients that each part must get; uneven shares are drawn
+    again until it holds. tests: `own` = the whole source is dealt out and each part is then split (VAFL); `source` =
+    the source is split first, its test patients are those of every part, and only the others are dealt out (CusFL).
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    kind: Literal["even", "dirichlet", "practical", "pathological"]
+    of: int
+    number: int | None = None
+    seed: int = 0
+    alpha: float | None = None
+    classes: int | None = None
+    least: int = 1
+    tests: Literal["own", "source"] = "own"
+
+    def __post_init__(self) -> None:
+        fewest = 3 if self.kind == "practical" else 2
+        problems = [] if fewest <= self.of <= 1000 else [f"of must be in [{fewest}, 1000], found {self.of}"]
+        if self.number is not None and not 1 <= self.number <= self.of:
+            problems.append(f"number must be in [1, {self.of}], the first part is 1, found {self.number}")
+        if self.seed < 0:
+            problems.append(f"seed must be >= 0, found {self.seed}")
+        if self.least < 0:
+            problems.append(f"least must be >= 0, found {self.least}")
+        for name, value, kind in (("alpha", self.alpha, "dirichlet"), ("classes", self.classes, "pathological")):
+            if value is None and self.kind == kind:
+                problems.append(f"{name}: missing; {kind} needs it, for instance {1 if name == 'classes' else 0.3}")
+            if value is not None and self.kind != kind:
+                problems.append(f"{name}: it goes with kind: {kind}, found kind: {self.kind}; remove it")
+        if self.alpha is not None and not 1e-3 <= self.alpha <= 1e6:
+            problems.append(f"alpha must be in [0.001, 1e6], found {self.alpha}")
+        if self.classes is not None and not 1 <= self.classes <= len(LABELS):
+            problems.append(f"classes must be in [1, {len(LABELS)}], found {self.classes}")
+        if problems:
+            raise SettingsError(problems)
+
+
+class Divided(NamedTuple):
+    """splits: patient -> split, of the patients whom this hospital has. places: patient -> number of the part to which
+    he was dealt, of all patients of the source that were; empty without a part.
+    """
+
+    splits: dict[str, str]
+    places: dict[str, int]
+
+
+def divided(
+    labels: Mapping[str, int],
+    part: Part | None,
+    *,
+    fractions: Mapping[str, float],
+    seed: int,
+    test: Collection[str] = (),
+    independent: bool = False,
+    key: bytes = b"",
+    fold: Fold | None = None,
+) -> Divided:
+    """Deal a source's patients out, keep one part of them, and split it; arguments as in `split_patients`.
+
+    Raises:
+        ValueError: the part has no number, or some part gets fewer patients than `part.least`.
+    """
+    if part is None:
+        whole = split_patients(
+            labels, fractions=fractions, seed=seed, test=test, independent=independent, key=key, fold=fold
+        )
+        return Divided(whole, {})
+    if part.number is None:
+        raise ValueError("part.number: missing; say which part this hospital has")
+    held: dict[str, str] = {}
+    if part.tests == "source":  # without the key, which is another at each hospital
+        whole = split_patients(labels, fractions=fractions, seed=seed, test=test, independent=independent, fold=fold)
+        held = {patient: split for patient, split in whole.items() if split == "test"}
+        test, fold, fractions = (), None, without_test(fractions)
+    elif test:
+        fractions = without_test(fractions)  # a part with none of them has no test, rather than another one
+    free = {patient: label for patient, label in labels.items() if patient not in held}
+    places = partition(free, part, independent=independent)
+    own = {patient: label for patient, label in free.items() if places[patient] == part.number}
+    splits = split_patients(own, fractions=fractions, seed=seed, test=test, independent=independent, key=key, fold=fold)
+    return Divided(dict(sorted({**splits, **held}.items())), places)
+
+
+def partition(
+    labels: Mapping[str, int], part: Part, *, kinds: Sequence[int] = LABELS, independent: bool = False
+) -> dict[str, int]:
+    """Deal patients out: patient -> number of his part, 1 to `part.of`, sorted by patient.
+
+    labels: patient -> class, one of `kinds`. Within a class patients are ordered by a hash of seed and identifier, and
+    counts are the shares rounded by the largest remainder. independent: a patient's part follows from the settings, his
+    own label and his own identifier, as differential privacy by patient needs it (see `split_patients`); sizes are then
+    the shares only on average, and `part.least` is not looked at.
+
+    Raises:
+        ValueError: a label is none of `kinds`, or no dealing gives each part `part.least` patients.
+    """
+    if strange := sorted(set(labels.values()) - set(kinds)):
+        raise ValueError(f"labels must be among {list(kinds)}, found {strange[:5]}")
+    if independent:
+        edges = {kind: list(accumulate(map(Fraction, own))) for kind, own in _shares(part, kinds, 0).items()}
+        return {patient: fallen(_rank(part, patient), edges[label]) + 1 for patient, label in sorted(labels.items())}
+    groups = _groups(labels, part, kinds)
+    fewest = 0
+    for attempt in range(1 if part.kind == "even" else ATTEMPTS):
+        shares = _shares(part, kinds, attempt)
+        counts = {kind: rounded(len(group), shares[kind]) for kind, group in groups.items()}
+        smallest = min(map(sum, zip(*counts.values(), strict=True)))
+        if smallest >= part.least:
+            found = {p: n for kind, group in groups.items() for p, n in zip(group, _numbers(counts[kind]), strict=True)}
+            return {patient: found[patient] for patient in sorted(found)}
+        fewest = max(fewest, smallest)
+    raise ValueError(
+        f"part: of {len(labels)} patients in {part.of} parts the smallest part gets {fewest} at best, and least is "
+        f"{part.least}; deal out to fewer hospitals, lower least, or take shares that are less uneven"
+    )
+
+
+def _shares(part: Part, kinds: Sequence[int], attempt: int) -> dict[int, list[float]]:
+    """Class -> the share of it that each part gets; it follows from the settings alone."""
+    if part.kind == "even":
+        return {kind: [1 / part.of] * part.of for kind in kinds}
+    # A generator for each class, so that no class moves another.
+    chances = {kind: np.random.default_rng([part.seed, attempt, kind]) for kind in kinds}
+    if part.kind == "dirichlet":
+        return {kind: chance.dirichlet([part.alpha or 0.0] * part.of).tolist() for kind, chance in chances.items()}
+    if part.kind == "practical":
+        rest = [0.1 / (part.of - 2)] * (part.of - 2)
+        return {kind: chance.permutation([0.8, 0.1, *rest]).tolist() for kind, chance in chances.items()}
+    return _few_classes(part, kinds, attempt, chances)
+
+
+def _few_classes(
+    part: Part, kinds: Sequence[int], attempt: int, chances: Mapping[int, np.random.Generator]
+) -> dict[int, list[float]]:
+    """Each part gets `classes` different classes in turn, from random orders of classes and of parts, and of each class
+    a share in proportion to a uniform number.
+    """
+    common = np.random.default_rng([part.seed, attempt])
+    order, first = common.permutation(list(kinds)).tolist(), common.permutation(part.of)
+    count = part.classes or 1
+    owned = [{order[(start * count + step) % len(order)] for step in range(count)} for start in first.tolist()]
+    if orphans := set(kinds) - set().union(*owned):
+        raise ValueError(f"part: {part.of} parts of {count} classes leave out the classes {sorted(orphans)}; raise one")
+    drawn = {
+        kind: np.where([kind in has for has in owned], chance.uniform(1e-3, 1, part.of), 0.0)
+        for kind, chance in chances.items()
+    }
+    return {kind: (weights / weights.sum()).tolist() for kind, weights in drawn.items()}
+
+
+def _groups(labels: Mapping[str, int], part: Part, kinds: Sequence[int]) -> dict[int, list[str]]:
+    """Patients of each class in the order of their hashes; `even` takes all for one class."""
+    ordered = sorted(labels, key=lambda name: (_rank(part, name), name))
+    if part.kind == "even":
+        return {kinds[0]: ordered}
+    return {kind: [patient for patient in ordered if labels[patient] == kind] for kind in kinds}
+
+
+def _numbers(counts: Sequence[int]) -> list[int]:
+    return [number for number, count in enumerate(counts, start=1) for _ in range(count)]
+
+
+def _rank(part: Part, patient: str) -> bytes:
+    """Another hash than that of the split, which would otherwise follow the part."""
+    return rank(part.seed, f"part\0{patient}")
+
+
+def written(part: Part, done: Divided, labels: Mapping[str, int], names: Mapping[str, str]) -> dict[str, Json]:
+    """What is written down of a partition, at the hospital. names: patient -> pseudonym.
+
+    Returns:
+        `part`, the settings; `patients`, the pseudonyms of those who were dealt to this hospital; `shared_test`, of
+        those who are in the test of every part; and `sizes`, of each part the patients of each class.
+    """
+    sizes = [
+        [sum(labels[p] == kind for p, place in done.places.items() if place == number) for kind in LABELS]
+        for number in range(1, part.of + 1)
+    ]
+    shared = [patient for patient in done.splits if patient not in done.places]
+    return {
+        "part": asdict(part),
+        "patients": [*sorted(names[p] for p, place in done.places.items() if place == part.number)],
+        "shared_test": [*sorted(names[p] for p in shared)],
+        "sizes": [[*row] for row in sizes],
+    }
+
+
+def dealing_code(part: Part, done: Divided) -> str:
+    """A name for how a whole source was dealt out, 12 hexadecimal digits: equal at hospitals whose parts are disjoint.
+
+    It hangs on every patient of the source, so it is nothing that a hospital with real patients may tell.
+    """
+    alike = {**asdict(part), "number": None}
+    shared = sorted(patient for patient in done.splits if patient not in done.places)
+    text = json.dumps([alike, sorted(done.places.items()), shared], sort_keys=True)
+    return hashlib.sha256(f"dealing {text}".encode("utf-8", "surrogatepass")).hexdigest()[:12]

@@ -1,0 +1,1 @@
+"""Pictures in: JPEG, PNG and their label maps."""

@@ -1,0 +1,235 @@
+"""Label maps of pictures: one file a picture, whose pixel values say of which class a pixel is.
+
+Hospitals code their maps differently (0 and 255; 0, 1 and 2), so each says in its settings which values stand for which
+class. Whatever is not said is refused, since a value that is taken for background would be learnt as such.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from pipelines.data.index import folder_problems, readable
+from pipelines.data.unusable import Unusable
+from privacy.settings_error import SettingsError
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp")
+FORMATS = ("JPEG", "PNG", "TIFF", "BMP", "WEBP")
+IMAGE, STEM = "{image}", "{stem}"
+BACKGROUND = "background"
+LARGEST_VALUE = 65535
+ORIENTATION = 0x0112  # of EXIF; 1 = upright, 2 to 4 keep a picture's sides, 5 to 8 swap them
+QUARTERS = {
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+Map = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureMasks:
+    """One label map a picture, of the picture's size.
+
+    pattern: file name below `folder`, with {image}, what names the picture (the table's column; without a table its
+    path below the source's folder), or {stem}, the same without .jpg, .png and so on. values: class -> pixel values
+    that stand for it: {disc: [1], cup: [2]}, {disc: [255]}, or {disc: [1, 2]} where a cup is a part of the disc. All
+    other values must stand under `background`, which is [0] if it is not given. Of a palette the index counts, of a
+    mask of one bit 0 and 1.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    folder: str
+    pattern: str = "{stem}.png"
+    values: Mapping[str, tuple[int, ...]]
+
+    def __post_init__(self) -> None:
+        problems = []
+        if IMAGE not in self.pattern and STEM not in self.pattern:
+            problems.append(f"pattern: {self.pattern!r} has neither {IMAGE} nor {STEM}; it must say whose mask it is")
+        if not set(self.values) - {BACKGROUND}:
+            problems.append("values: no class; give one, as in {disc: [255]}")
+        problems += [
+            f"values.{name}: empty; give its pixel values" for name, values in self.values.items() if not values
+        ]
+        every = [value for values in self.values.values() for value in values]
+        if BACKGROUND not in self.values:
+            every.append(0)
+        if twice := sorted({value for value in every if every.count(value) > 1}):
+            problems.append(
+                f"values: {twice} stand for several classes (0 for the background, unless it is given others)"
+            )
+        if wrong := sorted({value for value in every if not 0 <= value <= LARGEST_VALUE}):
+            problems.append(f"values: pixel values must be in [0, {LARGEST_VALUE}], found {wrong}")
+        if problems:
+            raise SettingsError(problems)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes that are named, in their order, without the background."""
+        return tuple(name for name in self.values if name != BACKGROUND)
+
+
+class Maps(NamedTuple):
+    """A checked folder of label maps. codes: pixel value -> class, 0 = background, 1 = the first of `classes`."""
+
+    folder: Path
+    pattern: str
+    codes: Mapping[int, int]
+    classes: tuple[str, ...]
+
+
+class Shown(NamedTuple):
+    """A picture as it is shown. stored: (width, height) in the file. turn: the EXIF orientation by which it turned."""
+
+    picture: Image.Image
+    stored: tuple[int, int]
+    turn: int
+
+
+def open_maps(masks: PictureMasks, classes: Sequence[str]) -> Maps:
+    """Check a folder of label maps against the classes that are learnt; () = all that the settings name.
+
+    Raises:
+        ValueError: the folder is missing, or the settings name other classes; all problems at once.
+    """
+    problems = folder_problems("source.masks.folder", masks.folder)
+    wanted = tuple(classes) or masks.classes
+    if set(wanted) != set(masks.classes):
+        problems.append(
+            f"source.masks.values: they name {', '.join(masks.classes)}, and {', '.join(wanted)} are to be learnt; say "
+            "the values of each of these, and under background those of others"
+        )
+    if problems:
+        raise ValueError("; ".join(problems))
+    numbers = {BACKGROUND: 0, **{name: number for number, name in enumerate(wanted, start=1)}}
+    every = {BACKGROUND: (0,), **masks.values}
+    codes = {value: numbers[name] for name, values in every.items() for value in values}
+    return Maps(Path(masks.folder).resolve(), masks.pattern, codes, wanted)
+
+
+def map_name(pattern: str, image: str) -> str:
+    """The file of a picture's map below the masks' folder, by what names the picture."""
+    end = next((end for end in SUFFIXES if image.lower().endswith(end)), "")
+    return pattern.replace(STEM, image[: len(image) - len(end)]).replace(IMAGE, image)
+
+
+def read_map(maps: Maps, image: str, shown: Shown) -> Map:
+    """The classes (height, width) of an upright picture's pixels.
+
+    Raises:
+        Unusable: `no_mask`; `bad_mask` (it cannot be read, or has several numbers a pixel); `mask_value` (a value for
+            which no class is said); `mask_size` (it is not of the picture's size); or `mask_turned` (the picture is
+            turned by its EXIF, and nothing says whether the mask was drawn before or after).
+    """
+    file = map_name(maps.pattern, image)
+    path = (maps.folder / file).resolve()
+    if not path.is_relative_to(maps.folder) or not path.is_file():
+        raise Unusable(
+            "no_mask", f"there is no mask {file!r} for it below the masks' folder. Add it, or drop the picture."
+        )
+    try:
+        with readable(path.name), Image.open(path, formats=FORMATS) as opened:
+            if getattr(opened, "n_frames", 1) > 1:
+                raise Unusable("several_frames", f"it holds {getattr(opened, 'n_frames', 1)} pictures; one is needed.")
+            if max(opened.size) > max(shown.stored):  # before its pixels fill the memory
+                raise _size(path, opened.size, shown)
+            turned = _turned(opened, path, shown)
+            values = _numbers(turned)
+    except Unusable as error:
+        if error.reason.startswith("mask_"):
+            raise
+        raise Unusable("bad_mask", f"the mask {path.name}: {error.detail} ({error.reason})") from error
+    if turned.size != shown.picture.size:
+        raise _size(path, turned.size, shown)
+    return _classes(values, maps, path.name)
+
+
+def _size(path: Path, size: tuple[int, int], shown: Shown) -> Unusable:
+    width, height = shown.picture.size
+    return Unusable(
+        "mask_size",
+        f"the mask {path.name} has {size[0]} x {size[1]} pixels, and the picture {width} x {height}. Draw it on the "
+        "picture as it is.",
+    )
+
+
+def _turned(mask: Image.Image, path: Path, shown: Shown) -> Image.Image:
+    """As the picture is shown: by the mask's own EXIF, or, if it fits the stored picture alone, as that was turned."""
+    if mask.getexif().get(ORIENTATION, 1) in range(2, 9):
+        return ImageOps.exif_transpose(mask)
+    if shown.turn == 1:
+        return mask.copy()
+    if shown.turn not in QUARTERS or shown.stored[0] == shown.stored[1]:
+        raise Unusable(
+            "mask_turned",
+            f"the picture's EXIF turns it (orientation {shown.turn}), and the mask {path.name} does not say whether it "
+            "was drawn before or after. Save the picture upright, without that entry.",
+        )
+    return mask.transpose(QUARTERS[shown.turn]) if mask.size == shown.stored else mask.copy()
+
+
+def _numbers(mask: Image.Image) -> NDArray[np.generic]:
+    """One number a pixel (height, width)."""
+    values = np.asarray(mask)
+    if values.ndim == 3 and mask.mode in ("RGB", "RGBA", "LA", "PA"):
+        colours = values if mask.mode == "RGB" else values[..., :-1]
+        opaque = mask.mode == "RGB" or bool((values[..., -1] == 255).all())
+        if opaque and (colours == colours[..., :1]).all():
+            return np.asarray(colours[..., 0])
+    if values.ndim != 2:
+        raise Unusable(
+            "colour", f"pixels of mode {mask.mode} with colours; one number a pixel is needed. Save it as grey."
+        )
+    return values.astype(np.uint8) if values.dtype == bool else values
+
+
+def _classes(values: NDArray[np.generic], maps: Maps, name: str) -> Map:
+    if strange := sorted(set(np.unique(values).tolist()) - set(maps.codes)):
+        raise Unusable(
+            "mask_value",
+            f"the mask {name} has the pixel values {strange[:5]}, for which source.masks.values names no class. Say "
+            "what they are, under background if they are none; a mask saved as JPEG must be made again.",
+        )
+    found = np.zeros(values.shape, np.uint8)
+    for value, number in maps.codes.items():
+        found[values == value] = number
+    return found
+
+
+def square_around(found: Map, margin: float, jitter: float = 0.0, name: str = "") -> tuple[int, int, int, int]:
+    """The square (left, upper, right, lower), ends not included, about the middle of the foreground's bounding box.
+
+    Its side is `margin` times the longer side of the box. It may go beyond the picture, unless there is jitter.
+
+    Args:
+        found: classes (height, width).
+        jitter: by up to this share the side differs, and by up to this share of the box the middle lies elsewhere; the
+            square is then no larger than the picture, and moved into it.
+        name: of the picture, from which both follow.
+
+    Raises:
+        Unusable: `empty_mask`: there is no foreground.
+    """
+    rows, columns = (np.flatnonzero(found.any(axis=axis)) for axis in (1, 0))
+    if not rows.size:
+        raise Unusable("empty_mask", "its mask is empty, so nothing says where to cut. Draw it, or drop the picture.")
+    longest = float(max(np.ptp(rows), np.ptp(columns)) + 1)
+    drawn = np.random.default_rng(list(hashlib.sha256(name.encode()).digest())).uniform(-jitter, jitter, 3)
+    side = max(1, round(margin * longest * (1 + float(drawn[0]))))
+    side = min(side, *found.shape) if jitter else side
+    corners = []
+    for ends, off, length in zip((columns, rows), drawn[1:] * longest, found.shape[::-1], strict=True):
+        first = int(np.floor((ends[0] + ends[-1] + 1 - side) / 2 + off + 0.5))
+        corners.append(min(max(first, 0), length - side) if jitter else first)
+    left, upper = corners
+    return left, upper, left + side, upper + side

@@ -1,0 +1,262 @@
+"""Picture files (JPEG, PNG, ...): a table names their patients and labels, or each has a label map of its own."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from pipelines.data.accounts import Item
+from pipelines.data.admission import Admitted, Examples, Opened, Waiting, no_masks, tried
+from pipelines.data.folder import Stamp, Walk, below, stamped, steady, walked
+from pipelines.data.index import folder_problems
+from pipelines.data.labels import WHOLE
+from pipelines.data.pictures.items import Tabled, listed_items
+from pipelines.data.pictures.label_maps import SUFFIXES, Maps, PictureMasks, map_name, open_maps
+from pipelines.data.pictures.pixels import Pictures as Pictures
+from pipelines.data.pictures.pixels import read_pair
+from pipelines.data.pictures.pixels import read_picture as read_picture
+from pipelines.data.pseudonym import normalized
+from pipelines.data.study import Rejected
+from pipelines.data.tables.csv_file import Line, chosen, read_lines, refused
+from pipelines.data.targets import Target
+from pipelines.data.unusable import Unusable
+from privacy.settings_error import SettingsError
+
+UNIT = "intensity, -1 to 1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureSource:
+    """A folder of pictures and the table (CSV with a header line) that describes them.
+
+    table: null = there is none, and every picture below the folder is a patient of its own, named by its path; only
+    with `masks`. image: the column with a picture's file, as `pattern` places it below the folder. patient, label:
+    columns; labels are 0 or 1. label: null, or no table = 1 where the label map shows any class. masks: label maps of
+    the pictures. where: column -> values; only lines with one of them are used, {site: [vienna, graz]} for instance.
+
+    A picture that several lines name is not used, be they of one patient or of two: used for both, it would train under
+    one's label and be tested under the other's. So here a patient's line can take another's picture from him.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    kind: Literal["picture"] = "picture"
+    folder: str
+    table: str | None
+    image: str = "image"
+    pattern: str = "{image}"
+    patient: str = "patient"
+    label: str | None = "label"
+    where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    masks: PictureMasks | None = None
+
+    def __post_init__(self) -> None:
+        problems = []
+        if "{image}" not in self.pattern:
+            problems.append(
+                f"pattern must say where the image column stands, as in {{image}}.jpg; found {self.pattern!r}"
+            )
+        if self.masks is None and (unsaid := [name for name in ("table", "label") if getattr(self, name) is None]):
+            problems.append(f"{', '.join(unsaid)}: missing; only pictures with masks need none")
+        if self.table is None and self.where:
+            problems.append("where: there is no table whose lines it could pick; remove it, or give a table")
+        if problems:
+            raise SettingsError(problems)
+
+
+class Entry(NamedTuple):
+    """A picture that is asked for. name: what names it, and its mask. label: None = as its mask says. stamp: of the
+    file as it was found; None = there was none.
+    """
+
+    study: str
+    patient: str
+    label: int | None
+    name: str
+    path: Path
+    stamp: Stamp | None = None
+
+
+class Listed(NamedTuple):
+    """Pictures that are asked for; counts as in `Opened`."""
+
+    entries: list[Entry]
+    rejected: list[Rejected]
+    items: tuple[Item, ...]
+    unselected: int
+
+
+def picture_names(source: PictureSource) -> list[str]:
+    """What the table's chosen lines call their pictures.
+
+    Raises:
+        OSError, ValueError, csv.Error: the table cannot be read, or lacks the column.
+    """
+    if source.table is None:
+        raise ValueError("there is no table; the folder's pictures are taken as they are")
+    header, lines = read_lines(Path(source.table))
+    if source.image not in header:
+        raise ValueError(f"no column {source.image}; see the names in its first line")
+    return [line[source.image] for _, line in chosen(lines, source.where)]
+
+
+def open_pictures(
+    source: PictureSource, images: Pictures, target: Target | None = None, classes: tuple[str, ...] = ()
+) -> Opened:
+    """Read the table, or the folder; each line, or picture, becomes a study that waits. target, classes: see
+    `read_cohort`.
+
+    Raises:
+        ValueError: settings are wrong (a folder or column is missing, no line fits, ...); all problems at once.
+    """
+    problems = folder_problems("source.folder", source.folder)
+    root = Path(source.folder).resolve()
+    masks = source.masks
+    maps = None if masks is None else tried(problems, lambda: open_maps(masks, classes))
+    if target == "masks" and not classes:
+        problems.append("classes: missing; say in which order the label maps' classes are learnt, alike at all sites")
+    listed = None
+    if source.table is not None:
+        listed = tried(problems, lambda: _of_table(source, root, maps))
+    elif maps is not None and root.is_dir():
+        listed = tried(problems, lambda: _of_folder(root, maps))
+    if listed is None or problems:
+        raise ValueError("; ".join(problems))
+    shared = Counter(map_name(maps.pattern, one.name) for one in listed.entries) if maps else Counter[str]()
+    waiting = tuple(
+        Waiting(one.patient, one.study, partial(_admit, one, root, images, maps, shared)) for one in listed.entries
+    )
+    seen = maps.classes if maps else ()
+    return Opened(waiting, tuple(listed.rejected), listed.items, listed.unselected, UNIT, seen)
+
+
+def loose_pictures(folder: str, images: Pictures) -> Opened:
+    """Every picture file below a folder, without a table: its path stands for the patient, and every label is 0.
+
+    Raises:
+        ValueError: there is no such folder, or no picture in it; or they should be cut around masks.
+    """
+    problems = folder_problems("folder", folder)
+    if images.fit == "around":
+        problems.append("images.fit: around cuts about each picture's mask, and new pictures have none")
+    if problems:
+        raise ValueError("; ".join(problems))
+    root = Path(folder).resolve()
+    listed = _of_folder(root, None)
+    waiting = [Waiting(one.patient, one.study, partial(_admit, one, root, images, None)) for one in listed.entries]
+    return Opened(tuple(waiting), tuple(listed.rejected), listed.items, 0, UNIT)
+
+
+def _of_table(source: PictureSource, root: Path, maps: Maps | None) -> Listed:
+    try:
+        header, everything = read_lines(Path(source.table or ""))
+        lines = chosen(everything, source.where)
+    except (OSError, ValueError, csv.Error) as error:
+        raise ValueError(f"source.table: {source.table!r} cannot be read ({error})") from error
+    columns = [name for name in (source.image, source.patient, source.label) if name is not None]
+    if missing := [name for name in columns if name not in header]:
+        hint = "; with masks, label may be null" if source.masks and source.label in missing else ""
+        raise ValueError(f"source.table: no column {', '.join(missing)}; see the names in its first line{hint}")
+    named = Counter(line[source.image] for _, line in lines)
+    entries: list[Entry] = []
+    rejected = refused(everything)
+    seen = len(lines) + len(rejected)
+    for number, line in lines:
+        study = f"line {number}: {line[source.image]}"
+        try:
+            patient, label = _checked(source, line, named)
+        except Unusable as error:
+            rejected.append(Rejected(study, error.reason, error.detail))
+            continue
+        path = root / source.pattern.replace("{image}", line[source.image])
+        entries.append(Entry(study, patient, label, line[source.image], path, _stamp(path)))
+    found = walked(root) if root.is_dir() else Walk((), (), ())
+    items = listed_items(root, found, _tabled(source, everything, dict(lines)), maps)
+    return Listed(entries, [*rejected, *found.rejected], items, len(everything) - seen)
+
+
+def _tabled(source: PictureSource, everything: Sequence[Line], chosen: Mapping[int, Mapping[str, str]]) -> list[Tabled]:
+    """Every line of the table, chosen or not, and the picture that it names."""
+    told = []
+    for number, line in enumerate(everything, start=1):
+        if isinstance(line, Unusable):
+            told.append(Tabled(f"line {number}", True, None, "", ""))
+        else:
+            name = line.get(source.image, "")
+            patient = normalized(line.get(source.patient, ""))
+            file = source.pattern.replace("{image}", name)
+            told.append(Tabled(f"line {number}: {name}", number in chosen, file, name, patient))
+    return told
+
+
+def _stamp(path: Path) -> Stamp | None:
+    try:
+        return stamped(path)
+    except Unusable:
+        return None
+
+
+def _of_folder(root: Path, maps: Maps | None) -> Listed:
+    """Every picture below a folder but those that are masks of others. Raises: ValueError: there is none."""
+    walk = walked(root)
+    found = {below(root, path): path for path in walk.files if path.suffix.lower() in SUFFIXES}
+    masks = {(maps.folder / map_name(maps.pattern, name)).resolve() for name in found} if maps else set()
+    pictures = {name: path for name, path in found.items() if path.resolve() not in masks}
+    if not pictures:
+        raise ValueError(f"folder: no picture ({', '.join(SUFFIXES)}) below {str(root)!r}; give another folder")
+    label = None if maps else 0
+    entries = [
+        Entry(name, normalized(name) if maps else name, label, name, path, _stamp(path))
+        for name, path in pictures.items()
+    ]
+    items = listed_items(
+        root, walk, [Tabled(one.study, True, one.name, one.name, one.patient) for one in entries], maps
+    )
+    return Listed(entries, list(walk.rejected), items, 0)
+
+
+def _checked(source: PictureSource, line: Mapping[str, str], named: Mapping[str, int]) -> tuple[str, int | None]:
+    patient = normalized(line[source.patient])
+    if not patient:
+        raise Unusable("no_patient", f"the column {source.patient} is empty. Every picture must name its patient.")
+    label = "" if source.label is None else WHOLE.get(line[source.label], line[source.label])
+    if source.label is not None and label not in ("0", "1"):
+        reason = "bad_label" if label else "no_label"
+        raise Unusable(reason, f"the column {source.label} has {label!r}; it must be 0 or 1. Correct the table.")
+    if named[line[source.image]] > 1:
+        raise Unusable("duplicate_picture", f"{named[line[source.image]]} lines name this picture; leave one.")
+    return patient, int(label) if label else None
+
+
+def _admit(
+    one: Entry, root: Path, images: Pictures, maps: Maps | None, shared: Mapping[str, int] | None = None
+) -> Admitted:
+    path = one.path
+    if one.stamp is not None:
+        return steady({path: one.stamp}, lambda: _read(one, root, images, maps, shared))
+    raise Unusable("no_picture", f"there is no file {path.name!r} for it below the folder. Add it, or drop its line.")
+
+
+def _read(one: Entry, root: Path, images: Pictures, maps: Maps | None, shared: Mapping[str, int] | None) -> Admitted:
+    path, none = one.path, no_masks(1)
+    if not path.resolve().is_relative_to(root) or not path.is_file():
+        raise Unusable(
+            "no_picture", f"there is no file {path.name!r} for it below the folder. Add it, or drop its line."
+        )
+    if maps is None:
+        picture, mask = read_picture(path, images), none
+    else:
+        if (count := (shared or {}).get(map_name(maps.pattern, one.name), 1)) > 1:
+            raise Unusable("ambiguous_mask", f"{count} pictures would have one mask. Put {{image}} into its pattern.")
+        picture, labels = read_pair(path, images, maps, one.name)
+        mask = labels[None]
+    label = one.label if one.label is not None else int(mask.any())
+    examples = Examples(picture[None], none, none, np.zeros(1, np.float32), mask)
+    return Admitted(one.patient, one.study, examples, [label], "unknown")

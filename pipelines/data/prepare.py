@@ -1,0 +1,198 @@
+"""One study becomes slices, or a volume, that can be compared among hospitals: same axes, same spacing, same size.
+
+No files here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.data.admission import Examples
+from pipelines.data.grids.geometry import Floats, reading_order, resample, slice_grid, spacing_of
+from pipelines.data.study import Affine, Volume
+from pipelines.data.unusable import Unusable
+from privacy.settings_error import SettingsError
+
+Values: TypeAlias = Literal["adc", "standardized"]
+LEAST_LESION = 0.5  # of its voxels must be seen
+THICKEST_PIXEL = 1.5  # of the distance between slices: beyond it, the stack was not acquired in axial slices
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slices:
+    """Axial slices of volumes, each an example (context, size, size).
+
+    values: ADC in 1e-3 mm²/s (a study in no known unit is refused), or standardized per study where the unit means
+    nothing. spacing_mm: edge of the square pixels. size: pixels along each side; a slice is cut or filled with 0 about
+    the `centre`: of the gland's mask where one is given, or of the image, as it must be where the gland is what is to
+    be found. slices: all, or those that show the gland. context: 1 = the slice alone; 3 = the slice between its lower
+    and its upper neighbour, as channels, each as far away as the study was acquired; a slice at an end stands in for
+    the neighbour that it lacks. Labels and masks are those of the slice itself.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    kind: Literal["slices"] = "slices"
+    values: Values = "adc"
+    spacing_mm: float = 1.5
+    size: int = 48
+    centre: Literal["gland", "image"] = "gland"
+    slices: Literal["all", "gland"] = "all"
+    context: Literal[1, 3] = 1
+
+    def __post_init__(self) -> None:
+        if problems := [*_outside("spacing_mm", self.spacing_mm, 0.1, 10), *_outside("size", self.size, 8, 1024)]:
+            raise SettingsError(problems)
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """Shape of one example."""
+        return (self.context, self.size, self.size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Volumes:
+    """Whole volumes, each an example (1, depth, size, size), centred as slices are.
+
+    spacing_mm, size: in the plane, as in `Slices`. depth_mm, depth: between slices, and how many.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    kind: Literal["volumes"] = "volumes"
+    values: Values = "adc"
+    spacing_mm: float = 1.5
+    size: int = 48
+    centre: Literal["gland", "image"] = "gland"
+    depth_mm: float = 3.0
+    depth: int = 16
+
+    def __post_init__(self) -> None:
+        problems = [
+            *_outside("spacing_mm", self.spacing_mm, 0.1, 10),
+            *_outside("size", self.size, 8, 1024),
+            *_outside("depth_mm", self.depth_mm, 0.1, 20),
+            *_outside("depth", self.depth, 4, 1024),
+        ]
+        if problems:
+            raise SettingsError(problems)
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """Shape of one example."""
+        return (1, self.depth, self.size, self.size)
+
+
+def _outside(name: str, value: float, low: float, high: float) -> list[str]:
+    return [] if low <= value <= high else [f"{name} must be in [{low:g}, {high:g}], found {value}"]
+
+
+def prepare_slices(image: Volume, *, lesion: Volume | None, gland: Volume | None, images: Slices) -> Examples:
+    """Bring a study's slices, and masks that lie on any grid, onto square pixels.
+
+    Only in-plane positions are interpolated (linear; masks nearest): slices stay as acquired. They come inferior to
+    superior; rows run anterior to posterior, columns right to left.
+
+    Raises:
+        Unusable: `not_axial`, `no_gland` (the gland mask is empty), or `mask_outside` (the middle of a mask lies
+            outside the image: they belong to different studies, or were converted differently).
+    """
+    stack = _axial(image)
+    centre = _middle(stack, lesion, gland, images.centre)
+    grid = slice_grid(stack.affine, (float(centre[0]), float(centre[1])), images.spacing_mm, images.size)
+    shape = (images.size, images.size, stack.values.shape[2])
+    lesions, glands = (_on_grid(mask, grid, shape) for mask in (lesion, gland))
+    kept = np.flatnonzero(glands.any(axis=(1, 2))) if images.slices == "gland" else np.arange(shape[2])
+    if not kept.size:
+        raise Unusable("no_gland", "no slice shows the gland: its mask is too thin. Draw it on the image.")
+    _look_for_lesion(lesion, grid, shape)
+    values = resample(stack, grid, shape, 1).astype(np.float32, copy=False).transpose(2, 1, 0)
+    steps = np.arange(images.context) - images.context // 2
+    seen = np.clip(kept[:, None] + steps, 0, shape[2] - 1)
+    return Examples(values[seen], lesions[kept], glands[kept], kept.astype(np.float32))
+
+
+def prepare_volume(image: Volume, *, lesion: Volume | None, gland: Volume | None, images: Volumes) -> Examples:
+    """Bring a study, and masks that lie on any grid, onto one grid of `depth` slices about the middle of the gland.
+
+    Axes and errors as in `prepare_slices`.
+    """
+    stack = _axial(image)
+    centre = _middle(stack, lesion, gland, images.centre)
+    flat = slice_grid(stack.affine, (float(centre[0]), float(centre[1])), images.spacing_mm, images.size)
+    change = np.diag([1.0, 1.0, images.depth_mm / float(spacing_of(stack.affine)[2]), 1.0])
+    change[2, 3] = centre[2] - change[2, 2] * (images.depth - 1) / 2
+    grid = flat @ change
+    shape = (images.size, images.size, images.depth)
+    _look_for_lesion(lesion, grid, shape)
+    lesions, glands = (_on_grid(mask, grid, shape)[None] for mask in (lesion, gland))
+    values = resample(stack, grid, shape, 1).astype(np.float32, copy=False).transpose(2, 1, 0)
+    return Examples(values[None, None], lesions, glands, np.zeros(1, np.float32))
+
+
+def _axial(image: Volume) -> Volume:
+    stack = reading_order(image)
+    spacing = spacing_of(stack.affine)
+    if spacing[:2].max() > THICKEST_PIXEL * spacing[2]:
+        raise Unusable(
+            "not_axial",
+            f"axial pixels would be {spacing[0]:.2f} x {spacing[1]:.2f} mm, with {spacing[2]:.2f} mm between slices; "
+            "this is not an axial series. Send the axial one.",
+        )
+    return stack
+
+
+def _middle(stack: Volume, lesion: Volume | None, gland: Volume | None, about: Literal["gland", "image"]) -> Floats:
+    """About which voxel index (3,) examples are cut; masks must lie inside the image."""
+    if gland is not None and not _inside(gland).any():
+        raise Unusable("no_gland", "the gland mask is empty. Draw it, or remove the mask's settings.")
+    middle: Floats = (np.asarray(stack.values.shape) - 1) / 2
+    centre = middle if gland is None else _centre(gland, stack, "gland")
+    if lesion is not None and _inside(lesion).any():
+        _centre(lesion, stack, "lesion")
+    return centre if about == "gland" else middle
+
+
+def _inside(mask: Volume) -> NDArray[np.bool_]:
+    return np.asarray(mask.values, np.float32) > 0
+
+
+def _centre(mask: Volume, image: Volume, name: str) -> Floats:
+    """The centroid (3,) of a mask, as an index into `image`."""
+    world = mask.affine @ np.array([*(axis.mean() for axis in np.nonzero(_inside(mask))), 1.0])
+    index: Floats = (np.linalg.inv(image.affine) @ world)[:3]
+    last = np.asarray(image.values.shape) - 0.5
+    if (index < -0.5).any() or (index > last).any():
+        raise Unusable(
+            "mask_outside",
+            f"the middle of the {name} mask is at voxel {np.round(index, 1).tolist()} of an image of shape "
+            f"{image.values.shape}. Check that mask and image are of one study.",
+        )
+    return index
+
+
+def _look_for_lesion(lesion: Volume | None, grid: Affine, shape: tuple[int, int, int]) -> None:
+    """Refuse a study whose lesion is cut off: what the network sees would contradict its label, whatever that is."""
+    if lesion is None or not _inside(lesion).any():
+        return
+    index = np.linalg.inv(grid) @ lesion.affine
+    places = np.argwhere(_inside(lesion)) @ index[:3, :3].T + index[:3, 3]
+    within = ((places >= -0.5) & (places <= np.asarray(shape) - 0.5)).all(axis=1)
+    if within.mean() < LEAST_LESION:
+        raise Unusable(
+            "lesion_cut",
+            f"{within.mean():.0%} of the lesion's voxels lie inside what is cut out ({' x '.join(map(str, shape))}); "
+            f"{LEAST_LESION:.0%} must. Enlarge `images` (size, spacing_mm, depth), or centre them on a gland mask.",
+        )
+
+
+def _on_grid(mask: Volume | None, grid: Affine, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
+    """A mask as (K, rows, columns) of 0 and 1; zeros where there is none."""
+    if mask is None:
+        return np.zeros(shape[::-1], np.uint8)
+    flags = Volume(_inside(mask).astype(np.uint8), mask.affine)
+    return resample(flags, grid, shape, 0).astype(np.uint8, copy=False).transpose(2, 1, 0)

@@ -1,0 +1,205 @@
+"""Is an image an ADC map? Told by what its header says, or its name, or a person; never by its values alone.
+
+A T2-weighted image has values like ADC in some unit, so values can only contradict. Of what a header says, the first
+statement below that speaks decides: codes and ImageType are written by the machine that made the pixels, a description
+is free text, and a ProtocolName names the acquisition, which an ADC map shares with the images it was computed from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from pydicom.dataset import Dataset
+
+from pipelines.data.adc import factor
+from pipelines.data.dicom.frames import text_of
+from pipelines.data.unusable import Unusable
+
+HEADERS = (
+    *("ImageType", "SeriesDescription", "ProtocolName", "Modality", "RescaleType", "ModalityLUTSequence"),
+    *("DerivationCodeSequence", "QuantityDefinitionSequence", "RealWorldValueMappingSequence"),
+    "MeasurementUnitsCodeSequence",
+)
+"""DICOM keywords that may say what the values are."""
+
+ADC_CODES = frozenset({"113041", "113289", "113290"})  # DCM: ADC, Diffusion Coefficient, Mono-exponential ADC
+OTHER_CODES = frozenset(  # DCM, of CID 7180, 7263, 7270 to 7272: what diffusion images may be instead
+    {"113043", "113044", "113045", "110808", "110809", "113201", "113203", "113204", "113209"}
+    | {"113291", "113292", "113293", "113294", "113298", *(str(code) for code in range(110810, 110816))}
+)
+ADC_TYPES = frozenset({"ADC", "ADC_UNSPECIFIED"})
+OTHER_MAPS = frozenset({"EADC", "EXP", "FA", "RA", "TENSOR", "TENSOR_B0", "CALC_BVALUE", "TRACE", "TRACEW"})
+DIFFUSION = frozenset({"DIFFUSION", "DIFFUSION_ANISO", "DIFFUSION_ATTNTD", "DIFFUSION_ISO"})
+SIGNALS = frozenset(  # said after the description: a reformatted ADC map keeps the M of any magnitude image
+    {"M", "M_SE", "M_FFE", "M_IR", "MAGNITUDE", "P", "PHASE", "PHASE MAP", "R", "REAL", "I", "IMAGINARY", "MOSAIC"}
+    | {"T1", "T2", "T2_STAR", "PROTON_DENSITY", "STIR", "T1_MAP", "T2_MAP", "PERFUSION", "LOCALIZER", "WATER", "FAT"}
+)
+SAYS_ADC = re.compile(
+    r"(?<![a-z])d?adc[ _-]?(?:maps?)?(?![a-z])|app(?:arent)?[\W_]*diff(?:usion)?[\W_]*coeff?|diffusion[\W_]*coefficient"
+    r"|coefficient[\W_]+(?:apparent[\W_]+)?de[\W_]+diffusion"
+)
+SAYS_OTHER = re.compile(
+    r"(?<![a-z])(?:eadc|(?<!mono[ _-])exp(?:onential)?|masks?|seg|segmentation|roi|labels?)(?![a-z])"
+)
+SIGNAL_WORDS = re.compile(
+    r"(?<![a-z0-9])(?:dwi|dti|diff|diffusion|trace|tracew|isotropic|b[- ]?\d{1,5}|(?:calc[ _]?)?b-?val(?:ue)?|t1w?|"
+    r"t2w?|t2starw?|pdw?|sbref|angio|asl|magnitude\d?|phase(?:diff)?\d?|flair|stir|swi|bold|dce|perf|perfusion|fa|md|"
+    r"localizer|localiser|scout|ct|pet|pt)"
+    r"(?![a-z0-9])"
+)
+CONTRASTS = re.compile(
+    r"(?<![a-z0-9])(?:t1w?|t2w?|t2starw?|pdw|flair|stir|swi|dce|sbref|localizer|localiser|scout)(?![a-z0-9])"
+)
+"""Of these, what no ADC map is called; beside the word ADC they leave open which it is, as in t2_registered_to_adc."""
+
+
+class Verdict(NamedTuple):
+    """adc: True = an ADC map, False = something else, None = nothing says. said: who says so, for a person to read."""
+
+    adc: bool | None
+    said: str
+
+
+SILENT = Verdict(None, "")
+
+
+def of_headers(values: Mapping[str, object]) -> Verdict:
+    """What a header says. values: DICOM keyword -> value, as of `Frame` or of a sidecar that names them alike."""
+    spoken = [voice(values) for voice in (_modality, _coded, _typed, _measured, _described, _signal)]
+    clear = (found for found in spoken if found.adc is not None)
+    return next(clear, next((found for found in spoken if found.said), SILENT))
+
+
+def of_text(text: str, source: str) -> Verdict:
+    """What free text says: a description, or a name. Words must stand alone: ADC is not in CADCAM. source: its name."""
+    low = text.lower()
+    other, adc = SAYS_OTHER.search(low), SAYS_ADC.search(low)
+    if adc and not other:
+        # The words alone: whoever typed a description may have typed a name into it.
+        word = text[slice(*adc.span())].strip(" _-")
+        contrast = named_contrast(low)
+        both = f"{source} says both {word} and {contrast}"
+        return Verdict(None, both) if contrast else Verdict(True, f"{source} says {word}")
+    signal = SIGNAL_WORDS.search(low.replace("_", " "))
+    return Verdict(False, f"{source} says {text[:80]!r}") if other or signal else SILENT
+
+
+def named_contrast(text: str) -> str:
+    """The first word of another contrast, which no ADC map has in its name; "" where there is none."""
+    found = CONTRASTS.search(text.lower().replace("_", " "))
+    return found[0] if found else ""
+
+
+def of_series(verdicts: Sequence[Verdict]) -> Verdict:
+    """Of all images of a series: an ADC map if all of them are."""
+    others = [verdict for verdict in verdicts if not verdict.adc]
+    if not others or len(others) == len(verdicts):
+        return next((verdict for verdict in others if verdict.adc is False), verdicts[0])
+    said = next((verdict.said for verdict in others if verdict.said), "nothing is said of them")
+    return Verdict(False, f"{len(others)} of {len(verdicts)} images are no ADC map: {said}")
+
+
+def check_adc(found: Verdict, *, declared: bool, seen: str) -> None:
+    """Refuse what is not known to be an ADC map.
+
+    declared: a person said the unit in the settings, and thereby that these are ADC maps; that fills a silence, and
+    does not overrule what the image says of itself. seen: what there is to read in the header, for the sentence.
+
+    Raises:
+        Unusable: `not_adc`.
+    """
+    if found.adc is False:
+        raise Unusable(
+            "not_adc",
+            f"{found.said}, so it is not an ADC map. Narrow `select` or `pattern` down to ADC maps; of diffusion-"
+            "weighted images with several b-values, `derive: adc` fits one; other images need `values: standardized`.",
+        )
+    if found.adc is None and not declared:
+        why = f"{found.said}: which it is, is open" if found.said else "nothing says that it is an ADC map"
+        raise Unusable(
+            "not_adc",
+            f"{why} ({seen}). If it is one, say so by its unit, as in unit: 1e-6 mm2/s (--unit on the command line).",
+        )
+
+
+def shown(values: Mapping[str, object]) -> str:
+    """What a header has of the texts in which a kind of image could be said."""
+    keywords = ("ImageType", "SeriesDescription", "ProtocolName")
+    return "; ".join(f"{key} {text_of(values.get(key))[:80] or 'missing'!r}" for key in keywords)
+
+
+def _modality(values: Mapping[str, object]) -> Verdict:
+    text = text_of(values.get("Modality")).strip().upper()
+    return SILENT if text in ("", "MR", "OT") else Verdict(False, f"Modality says {text!r}")
+
+
+def _coded(values: Mapping[str, object]) -> Verdict:
+    """Derivation and quantity codes, also those in a real-world value map (DICOM PS3.16 CID 7180, 7203, 7272)."""
+    found = {(keyword, code) for keyword, code in _codes(values)}
+    for known, adc in ((ADC_CODES, True), (OTHER_CODES, False)):
+        for keyword, code in sorted(found):
+            if code in known:
+                return Verdict(adc, f"{keyword} says {code} (DCM)")
+    return SILENT
+
+
+def _codes(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    maps = _items(values.get("RealWorldValueMappingSequence"))
+    quantities = [
+        *_items(values.get("QuantityDefinitionSequence")),
+        *(item for found in maps for item in _items(found.get("QuantityDefinitionSequence"))),
+    ]
+    named = [("DerivationCodeSequence", item) for item in _items(values.get("DerivationCodeSequence"))]
+    named += [
+        ("QuantityDefinitionSequence", code)
+        for item in quantities
+        for code in _items(item.get("ConceptCodeSequence")) + _items(item.get("ConceptNameCodeSequence"))
+    ]
+    for keyword, item in named:
+        if str(item.get("CodingSchemeDesignator") or "") == "DCM":
+            yield keyword, str(item.get("CodeValue") or "")
+
+
+def _items(value: object) -> list[Dataset]:
+    return [item for item in value if isinstance(item, Dataset)] if isinstance(value, Sequence) else []
+
+
+def _typed(values: Mapping[str, object]) -> Verdict:
+    text = text_of(values.get("ImageType")).upper()
+    words = set(text.split("\\"))
+    if words & ADC_TYPES:
+        return Verdict(True, "ImageType says ADC")
+    return Verdict(False, f"ImageType says {text!r}") if words & (OTHER_MAPS | DIFFUSION) else SILENT
+
+
+def _measured(values: Mapping[str, object]) -> Verdict:
+    """A unit of a diffusivity. Descriptions are not asked: GE writes mm2/s there of values in 1e-6 mm²/s."""
+    tables = _items(values.get("ModalityLUTSequence"))
+    texts = [
+        ("RescaleType", text_of(values.get("RescaleType"))),
+        *(("ModalityLUTSequence", text_of(table.get("LUTExplanation"))) for table in tables),
+        *(
+            ("RealWorldValueMappingSequence", text_of(code.get("CodeValue") or code.get("CodeMeaning")))
+            for item in (*_items(values.get("RealWorldValueMappingSequence")), values)
+            for code in _items(item.get("MeasurementUnitsCodeSequence"))
+        ),
+        ("Units", text_of(values.get("Units"))),  # of a BIDS sidecar
+    ]
+    return next((Verdict(True, f"{name} says {text!r}") for name, text in texts if factor(text) is not None), SILENT)
+
+
+def _described(values: Mapping[str, object]) -> Verdict:
+    """Descriptions. One of an ORIGINAL image names the acquisition that a map was later computed from, `DWI_ADC`."""
+    source = "SeriesDescription" if text_of(values.get("SeriesDescription")).strip() else "ProtocolName"
+    text = text_of(values.get(source))
+    found = of_text(text, source)
+    if found.adc and "ORIGINAL" in text_of(values.get("ImageType")).upper().split("\\"):
+        return of_text(SAYS_ADC.sub(" ", text.lower()), source)
+    return found
+
+
+def _signal(values: Mapping[str, object]) -> Verdict:
+    text = text_of(values.get("ImageType")).upper()
+    return Verdict(False, f"ImageType says {text!r}") if set(text.split("\\")) & SIGNALS else SILENT

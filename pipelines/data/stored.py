@@ -1,0 +1,117 @@
+"""What is kept of one hospital's patients, and the message in which it lies on the hospital's disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipelines.data.split import SPLITS
+from privacy.message import Json, Message
+
+SINCE = ("mask",)
+"""Tensors that cohorts of an earlier version do not have."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """The examples of one hospital, sorted by pseudonym, study and position.
+
+    images: (n, *inputs) float32: slices (1 or 3, H, W), volumes (1, D, H, W), pictures (C, H, W), features (F,).
+    labels: (n,) int64, 0 or 1. patient: (n,) int64, index into `patients`. position: (n,) float32, slice index in its
+    study, 0 = most inferior. lesion, gland: (n, *spatial) uint8, 0 where unknown, or (n, 0) where such masks make no
+    sense. mask: (n, *spatial) uint8, label maps of pictures, 0 = background, 1 = the first class; or (n, 0) where there
+    are none. split: (n,) int8, 0 = train, 1 = validation, 2 = test. patients: pseudonyms, sorted. unit: of the images'
+    values.
+    recipe: `images`, the settings by which examples were made; `scale`, the moments that normalized features; `axes`,
+    onto which they were projected, where they were; `target`, the masks without which no study was admitted, and
+    `classes`, what the values of `mask` are called; and how patients were divided: `independent`, and the `cut`, a
+    keyed name of the division (see `split.division_code`).
+    """
+
+    images: Tensor
+    labels: Tensor
+    patient: Tensor
+    position: Tensor
+    lesion: Tensor
+    gland: Tensor
+    split: Tensor
+    patients: tuple[str, ...]
+    unit: str = ""
+    recipe: Mapping[str, Json] = field(default_factory=dict)
+    mask: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.uint8))
+
+    def __post_init__(self) -> None:
+        if self.mask.dim() == 2 and self.mask.shape[1] == 0:  # masks of nobody have as many rows as there are examples
+            object.__setattr__(self, "mask", torch.zeros(len(self.labels), 0, dtype=torch.uint8))
+
+
+def to_message(cohort: Cohort) -> Message:
+    """A cohort in the form in which it is stored at the site."""
+    facts: dict[str, Json] = {"patients": list(cohort.patients), "unit": cohort.unit, "recipe": dict(cohort.recipe)}
+    return Message({name: getattr(cohort, name) for name in _tensor_names()}, facts)
+
+
+def from_message(message: Message) -> Cohort:
+    """The cohort that `to_message` gave. One that was written before there were label maps has none.
+
+    Raises:
+        ValueError: a part is missing, or has the wrong type or shape, or a patient is in two splits; all at once.
+    """
+    patients = message.facts.get("patients")
+    missing = [name for name in _tensor_names() if name not in (*message.tensors, *SINCE)]
+    if missing or not isinstance(patients, list):
+        absent = ", ".join([*missing, *([] if isinstance(patients, list) else ["patients"])])
+        raise ValueError(f"this message is not a cohort: without {absent}; ingest again")
+    parts: dict[str, Any] = {name: message.tensors[name] for name in _tensor_names() if name in message.tensors}
+    cohort = Cohort(**parts, patients=tuple(map(str, patients)), unit=str(message.facts.get("unit", "")))
+    recipe = message.facts.get("recipe")
+    cohort = replace(cohort, recipe=recipe if isinstance(recipe, dict) else {})
+    if problems := _problems(cohort):
+        raise ValueError(f"this message is not a cohort: {'; '.join(problems)}; ingest again")
+    return cohort
+
+
+def _tensor_names() -> list[str]:
+    return [part.name for part in fields(Cohort) if part.name not in ("patients", "unit", "recipe")]
+
+
+def _problems(cohort: Cohort) -> list[str]:
+    count = len(cohort.labels)
+    line, example = (count,), tuple(cohort.images.shape[1:])
+    none, spatial = (count, 0), (count, *example[1:])
+    picture, labelled = (none if tuple(part.shape) == none else spatial for part in (cohort.lesion, cohort.mask))
+    expected = {
+        "images": (torch.float32, (count, *example)),
+        "labels": (torch.int64, line),
+        "patient": (torch.int64, line),
+        "position": (torch.float32, line),
+        "lesion": (torch.uint8, picture),
+        "gland": (torch.uint8, picture),
+        "mask": (torch.uint8, labelled),
+        "split": (torch.int8, line),
+    }
+    problems = [
+        f"{name} is {found.dtype} {tuple(found.shape)}, {dtype} {shape} is needed"
+        for name, (dtype, shape) in expected.items()
+        if ((found := getattr(cohort, name)).dtype, tuple(found.shape)) != (dtype, shape)
+    ]
+    return problems or _content_problems(cohort)
+
+
+def _content_problems(cohort: Cohort) -> list[str]:
+    problems = []
+    for name, limit in (("labels", 2), ("split", len(SPLITS)), ("patient", len(cohort.patients))):
+        values = getattr(cohort, name)
+        if len(values) and not (int(values.min()) >= 0 and int(values.max()) < limit):
+            problems.append(f"{name} goes from {int(values.min())} to {int(values.max())}, 0..{limit - 1} is allowed")
+    classes = cohort.recipe.get("classes")
+    if isinstance(classes, list) and cohort.mask.numel() and int(cohort.mask.max()) > len(classes):
+        problems.append(f"mask goes up to {int(cohort.mask.max())}, and {len(classes)} classes are named")
+    pairs = set(zip(cohort.patient.tolist(), cohort.split.tolist(), strict=True))
+    if len(pairs) > len({patient for patient, _ in pairs}):
+        problems.append("a patient is in two splits")
+    return problems

@@ -1,0 +1,183 @@
+"""DICOM and NIfTI studies: brought into one unit, onto one grid, and labelled."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from pipelines.data.adc import to_adc
+from pipelines.data.admission import Admitted, Examples, Opened, Waiting, tried
+from pipelines.data.dicom.reader import DicomSource, index_dicom
+from pipelines.data.index import Candidate, Index
+from pipelines.data.labels import (
+    GlandMask,
+    MaskLabels,
+    Masks,
+    Table,
+    TableLabels,
+    find_mask,
+    open_masks,
+    open_table,
+    table_labels,
+)
+from pipelines.data.mask_file import read_mask
+from pipelines.data.nifti.reader import NiftiSource, index_nifti
+from pipelines.data.prepare import Slices, Volumes, prepare_slices, prepare_volume
+from pipelines.data.pseudonym import scanner
+from pipelines.data.study import Array, Study, Volume
+from pipelines.data.targets import Target
+from pipelines.data.unusable import Unusable
+
+Source: TypeAlias = DicomSource | NiftiSource
+Labels: TypeAlias = MaskLabels | TableLabels
+MM2_PER_S_1E_3 = np.float32(1e-3)  # from 1e-6 mm²/s into 1e-3 mm²/s, in which tissue is about 1
+UNITS = {"adc": "1e-3 mm²/s", "standardized": "standard deviations"}
+
+
+class Desk(NamedTuple):
+    """What admitting a study needs beside the study. visits, sessions: how many studies, and different sessions, a
+    patient has.
+    """
+
+    source: Source
+    labels: Labels | None
+    images: Slices | Volumes
+    known: Masks | Table | None
+    gland: Masks | None
+    visits: Counter[str]
+    sessions: Counter[str]
+    target: Target | None = None
+
+
+def open_studies(
+    source: Source,
+    labels: Labels | None,
+    images: Slices | Volumes,
+    gland: GlandMask | None,
+    target: Target | None = None,
+) -> Opened:
+    """Index the images and read tables and name mappings. labels: None = nothing is known; every label is then 0.
+    target: masks that every study must have.
+
+    Raises:
+        ValueError: settings are wrong (a folder is missing, nothing matches, ...); all problems at once.
+    """
+    problems: list[str] = []
+    if isinstance(images, Slices) and images.slices == "gland" and gland is None:
+        problems.append("slices: gland needs a gland mask; give gland: {folder: ...}, or slices: all")
+    index = tried(problems, lambda: index_volumes(source, adc=images.values == "adc"))
+    known = None if labels is None else tried(problems, lambda: _known(labels))
+    glands = None if gland is None else tried(problems, lambda: open_masks(gland, "gland"))
+    if index is None or problems:
+        raise ValueError("; ".join(problems))
+    visits = Counter(found.patient for found in index.candidates)
+    sessions = Counter(patient for patient, _ in {(found.patient, found.session) for found in index.candidates})
+    desk = Desk(source, labels, images, known, glands, visits, sessions, target)
+    waiting = tuple(Waiting(one.patient, one.study, partial(_admit, one, desk)) for one in index.candidates)
+    return Opened(waiting, index.rejected, index.items, index.unselected, UNITS[images.values])
+
+
+def index_volumes(source: Source, *, adc: bool) -> Index:
+    """What lies in the folder. adc: whether values are to be ADC, so that other images are rejected as `not_adc`.
+
+    Raises:
+        ValueError: settings are wrong.
+    """
+    return index_dicom(source, adc=adc) if isinstance(source, DicomSource) else index_nifti(source, adc=adc)
+
+
+def _known(labels: Labels) -> Masks | Table:
+    return open_masks(labels, "labels") if isinstance(labels, MaskLabels) else open_table(labels)
+
+
+def _admit(candidate: Candidate, desk: Desk) -> Admitted:
+    study = candidate.load()
+    if desk.images.values == "adc":
+        study, _ = as_adc(study, desk.source)
+        values = np.asarray(study.image.values, np.float32) * MM2_PER_S_1E_3
+    else:
+        values = standardized(np.asarray(study.image.values, np.float32))
+    image = Volume(values, study.image.affine)
+    lesion = _mask(desk.known, candidate, "no_label", desk) if isinstance(desk.known, Masks) else None
+    gland = None if desk.gland is None else _mask(desk.gland, candidate, "no_gland", desk)
+    if isinstance(desk.images, Slices):
+        examples = prepare_slices(image, lesion=lesion, gland=gland, images=desk.images)
+        labels = _slice_labels(study, examples, desk)
+    else:
+        examples = prepare_volume(image, lesion=lesion, gland=gland, images=desk.images)
+        labels = [_volume_label(study, examples, image.values.shape[2], desk)]
+    if desk.target == "gland" and not examples.gland.any():
+        raise Unusable("no_gland", "no example shows the gland, which is to be learnt. Draw it on the image.")
+    told = (study.evidence, study.percentiles)
+    return Admitted(study.patient, study.study, examples, labels, scanner(study.facts), *told)
+
+
+def as_adc(study: Study, source: Source) -> tuple[Study, float]:
+    """A study of an index that asked for ADC: its values in 1e-6 mm²/s, and how kind and unit are known.
+
+    Returns:
+        The study; and what its file's values were multiplied by.
+
+    Raises:
+        Unusable: as `to_adc`.
+    """
+    values = np.asarray(study.image.values, np.float32)
+    found = to_adc(values, declared=source.unit, header_unit=study.unit)
+    said = f"{study.evidence or 'the settings say ADC, by naming a unit'}; {found.said}"
+    image = Volume(found.values, study.image.affine)
+    return replace(study, image=image, evidence=said, percentiles=found.percentiles), found.scale
+
+
+def standardized(values: Array) -> Array:
+    """Values of a study whose unit means nothing (T2, for instance): 0 mean and unit variance over what is not 0.
+
+    What is 0 stays 0: it is background, or lies outside the field of view.
+
+    Raises:
+        Unusable: `not_finite` or `no_signal`.
+    """
+    if not np.isfinite(values).all():
+        raise Unusable("not_finite", "some values are NaN or infinite; none may be. Set them to 0 in the export.")
+    inside = values != 0
+    spread = float(values[inside].std()) if inside.any() else 0.0
+    if spread == 0:
+        raise Unusable("no_signal", "all values are equal. Check that the export is whole.")
+    return np.where(inside, (values - values[inside].mean()) / spread, 0).astype(np.float32)
+
+
+def _slice_labels(study: Study, examples: Examples, desk: Desk) -> list[int]:
+    if desk.labels is None:
+        return [0] * len(examples.position)
+    if isinstance(desk.labels, MaskLabels):
+        pixels = examples.lesion.sum(axis=(1, 2), dtype=np.int64)
+        return [int(count >= desk.labels.minimum_pixels) for count in pixels]
+    return _from_table(study, [int(position) for position in examples.position], desk)
+
+
+def _volume_label(study: Study, examples: Examples, slices: int, desk: Desk) -> int:
+    """A volume is positive if its lesion has enough voxels, or if any of its slices is positive."""
+    if desk.labels is None:
+        return 0
+    if isinstance(desk.labels, MaskLabels):
+        return int(examples.lesion.sum(dtype=np.int64) >= desk.labels.minimum_pixels)
+    return max(_from_table(study, range(slices), desk))
+
+
+def _from_table(study: Study, slices: Sequence[int], desk: Desk) -> list[int]:
+    if not isinstance(desk.known, Table):
+        raise TypeError(f"a table of labels is needed, found {type(desk.known).__name__}")
+    return table_labels(desk.known, study.patient, study.study, slices, alone=desk.visits[study.patient] == 1)
+
+
+def _mask(masks: Masks, study: Candidate, missing: str, desk: Desk) -> Volume:
+    visits = desk.sessions[study.patient]
+    path = find_mask(masks, study.patient, missing=missing, session=study.session, visits=visits)
+    try:
+        return read_mask(path, masks.segment)
+    except Unusable as error:
+        raise Unusable("bad_mask", f"the mask {path.name}: {error.detail} ({error.reason})") from error

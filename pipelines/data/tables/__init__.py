@@ -1,0 +1,1 @@
+"""Tables in: CSV files and features."""

@@ -1,0 +1,168 @@
+"""Tables in text files: comma, semicolon or tab, with a header line or with names from the settings.
+
+Messages never quote a line: in a file without a header line, the first one is a patient.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from pipelines.data.accounts import Item
+from pipelines.data.folder import check_unchanged, stamped
+from pipelines.data.study import Rejected
+from pipelines.data.unusable import Unusable
+
+Separator: TypeAlias = Literal["comma", "semicolon", "tab"]
+Line: TypeAlias = dict[str, str] | Unusable
+SEPARATORS: Mapping[Separator, str] = {"comma": ",", "semicolon": ";", "tab": "\t"}
+MARK = b"\xef\xbb\xbf"  # with which some programs begin a file in UTF-8
+LINE_ENDS = re.compile(rb"\r\n|\r|\n")
+
+
+def read_lines(
+    path: Path, names: Sequence[str] = (), separator: Separator | None = None
+) -> tuple[list[str], list[Line]]:
+    """Column names and lines of a table of patients: each line is read by itself, so that none can change another.
+
+    So a text must end on the line on which it begins: where a quote that is not closed may go on, it takes the lines of
+    other patients for its own, up to the next one. A line without any value is left out.
+
+    names: of the columns, where the file has no header line. separator: None = the one that stands most often in the
+    header line, or a comma where there is none, since the first line is then a patient.
+
+    Returns:
+        The names; and each line as column -> text, "" where it is short, or why it cannot be read (`unreadable`): its
+        bytes are not UTF-8, a quote is not closed, or it has more fields than there are names.
+
+    Raises:
+        OSError, ValueError, csv.Error: the file or its header line cannot be read, or is empty, or no line can be read.
+    """
+    raw = LINE_ENDS.split(_whole(path).removeprefix(MARK))
+    sign = SEPARATORS[separator or "comma"]
+    if names:
+        header = _checked(names)
+    else:
+        start = next((place for place, line in enumerate(raw) if line.strip()), 0)
+        first = _decoded(raw[start])
+        sign = SEPARATORS[separator] if separator else _delimiter(first)
+        header, raw = _checked(next(csv.reader([first], delimiter=sign, strict=True), [])), raw[start + 1 :]
+    found = [_line(line, sign, header, alone=bool(names)) for line in raw if line.strip()]
+    lines = [line for line in found if isinstance(line, Unusable) or any(line.values())]
+    if (bad := [line for line in lines if isinstance(line, Unusable)]) and len(bad) == len(lines):
+        raise ValueError(f"none of its {len(lines)} lines can be read; the first: {bad[0].detail}")
+    return header, lines
+
+
+def _whole(path: Path) -> bytes:
+    """A file's bytes. Raises: OSError; Unusable, a ValueError: it changed while it was read, or is no file."""
+    before = {path: stamped(path)} if path.exists() else {}
+    data = path.read_bytes()
+    check_unchanged(before)
+    return data
+
+
+def _line(raw: bytes, sign: str, header: Sequence[str], *, alone: bool) -> Line:
+    """One line. alone: there is no header line, which would tell a wrong separator."""
+    try:
+        fields = next(csv.reader([_decoded(raw)], delimiter=sign, strict=True), [])
+    except csv.Error as error:
+        return Unusable(
+            "unreadable", f"it is no line of a table ({error}). Close each quote on the line where it opens."
+        )
+    except ValueError as error:
+        return Unusable("unreadable", f"{error}.")
+    if len(fields) > len(header):
+        return Unusable("unreadable", f"it has {len(fields)} fields of {len(header)}. Quote separators in texts.")
+    if alone and len(fields) == 1 < len(header):
+        return Unusable("unreadable", f"it has 1 field of {len(header)}. Say the `separator` in the settings.")
+    return {name: text.strip() for name, text in zip_longest(header, fields, fillvalue="")}
+
+
+def _decoded(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is not UTF-8 (byte {error.start}); save it as CSV UTF-8") from error
+
+
+def _checked(names: Sequence[str]) -> list[str]:
+    header = [name.strip() for name in names]
+    if not header:
+        raise ValueError("it is empty; a header line is needed")
+    if twice := [number for number, name in enumerate(header, start=1) if name and name in header[: number - 1]]:
+        raise ValueError(f"column {twice[0]} has the name of an earlier one; give each its own")
+    return header
+
+
+def _delimiter(text: str) -> str:
+    """The one that stands most often in the first line, outside quotes."""
+    first = re.sub(r'"[^"]*"', "", text.lstrip("\r\n").splitlines()[0]) if text.strip() else ""
+    return max(SEPARATORS.values(), key=first.count)
+
+
+def read_csv(path: Path, names: Sequence[str] = ()) -> tuple[list[str], list[dict[str, str]]]:
+    """Column names and lines of a table that is in order as a whole, where a quoted text may run over several lines.
+
+    For a look at a folder of which nothing is known; patients are read by `read_lines`. names: as there.
+
+    Raises:
+        OSError, ValueError, csv.Error: the file cannot be read, is empty, or a line has more fields than the header.
+    """
+    text = _decoded(path.read_bytes().removeprefix(MARK))
+    reader = csv.DictReader(
+        io.StringIO(text, newline=""), list(names) or None, delimiter=_delimiter(text), restval="", strict=True
+    )
+    header = _checked(reader.fieldnames or [])
+    reader.fieldnames = header
+    lines = list(reader)
+    long = [number for number, line in enumerate(lines, start=1) if None in line]
+    if long:
+        raise ValueError(f"line {long[0]} after the header has more than {len(header)} fields; quote commas in texts")
+    stripped = [{key: value.strip() for key, value in line.items()} for line in lines]
+    return header, [line for line in stripped if any(line.values())]
+
+
+def chosen(
+    lines: Sequence[Mapping[str, str] | Unusable], where: Mapping[str, Sequence[str]]
+) -> list[tuple[int, dict[str, str]]]:
+    """Lines whose columns hold one of the values that `where` names, each with its number, 1 = first after the header.
+
+    A line that cannot be read is not among them, and keeps its number.
+
+    Raises:
+        ValueError: a column is missing, or no line is left.
+    """
+    read = [(number, line) for number, line in enumerate(lines, start=1) if not isinstance(line, Unusable)]
+    if missing := sorted(set(where) - set(read[0][1] if read else where)):
+        raise ValueError(f"where: no column {', '.join(missing)}; see the names in its first line")
+    found = [
+        (number, dict(line)) for number, line in read if all(line[column] in values for column, values in where.items())
+    ]
+    if not found:
+        raise ValueError(f"none of {len(lines)} lines has the values of where ({', '.join(where)}); change it")
+    return found
+
+
+def refused(lines: Sequence[Mapping[str, str] | Unusable]) -> list[Rejected]:
+    """The lines that cannot be read. Whose they are, and whether `where` asks for them, nobody can say."""
+    told = [(number, line) for number, line in enumerate(lines, start=1) if isinstance(line, Unusable)]
+    return [Rejected(f"line {number}", error.reason, error.detail) for number, error in told]
+
+
+def line_items(lines: Sequence[Line], asked: Sequence[int], where: Mapping[str, Sequence[str]]) -> tuple[Item, ...]:
+    """Each line of a table: a study of its own, or one that `where` leaves out. asked: numbers of the chosen lines."""
+    wanted = {*asked, *(number for number, line in enumerate(lines, start=1) if isinstance(line, Unusable))}
+    detail = f"where asks for other values of {', '.join(where)}."
+    names = [(number, f"line {number}") for number in range(1, len(lines) + 1)]
+    return tuple(
+        Item(name, "part", (name,))
+        if number in wanted
+        else Item(name, "not_selected", reason="line_not_selected", detail=detail)
+        for number, name in names
+    )

@@ -1,0 +1,280 @@
+"""Lines of a table as examples: numbers, and categories whose vocabulary the settings state.
+
+Vocabularies come from the YAML and never from the data: pooled silently, they would tell every site what the others'
+patients have. How features are scaled is a choice that changes results (docs/results.md): by each site's own training
+patients, by all sites' together, which is a release of its own (`moments`), or by ranges that the settings state. Only
+the last looks at nobody else, so that under differential privacy one patient cannot move another's numbers.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pipelines.data.admission import Admitted, Examples, Opened, Waiting, no_masks
+from pipelines.data.pseudonym import normalized
+from pipelines.data.tables.csv_file import Separator, chosen, line_items, read_lines, refused
+from pipelines.data.unusable import Unusable
+from privacy.message import Json
+from privacy.settings_error import SettingsError
+
+Floats = NDArray[np.float64]
+UNITS = {
+    "site": "site's standard deviations",
+    "pooled": "pooled standard deviations",
+    "declared": "share of the declared range",
+    "none": "as in the table",
+}
+COMPONENTS = "along the site's own principal axes"
+LARGEST = float(np.finfo(np.float32).max)
+NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSource:
+    """A CSV file, one line an example.
+
+    columns: names of the columns, where the file has no header line. separator: null = the one of the header line, or a
+    comma where there is none. patient: the column that names the patient; null = each line is a patient, called by its
+    number (1 = first). A line that is removed then renames those after it, so a patient who goes is excluded by his
+    number, which stays his; differential privacy speaks of that, too: of two tables that differ in whether a line is
+    excluded. label: the column of the label; it is positive above `positive_above`. missing: texts that stand for a
+    missing value; a line that misses a feature is not used. where: column -> values; only lines with one of them are
+    used.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    kind: Literal["table"] = "table"
+    file: str
+    columns: tuple[str, ...] = ()
+    separator: Separator | None = None
+    patient: str | None = None
+    label: str
+    positive_above: float = 0.0
+    missing: tuple[str, ...] = ("", "?", "NA")
+    where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(set(self.columns)) < len(self.columns):
+            raise ValueError(f"columns must differ from each other, found {list(self.columns)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """What a network sees of a line: (numbers, then one column for each value of a category but its first).
+
+    numbers: columns. categories: column -> all values that it may have; the first is the reference, coded by zeros.
+    normalize: subtract the mean and divide by the standard deviation of training patients of each site (`site`) or of
+    all sites (`pooled`); or cut the numbers to `ranges` and bring these onto [0, 1] (`declared`); or leave the numbers
+    (`none`). A column that is constant there is only centred. ranges: of `declared`, number -> lowest and highest
+    value, from public knowledge and never from the data; values beyond them become the nearer end. components: how many
+    principal components of its own training patients each site takes in place of the columns, after `normalize`; the
+    sites' features then mean different things (FENDA-FL 5.3); null = the columns themselves.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    kind: Literal["features"] = "features"
+    numbers: tuple[str, ...] = ()
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    normalize: Literal["site", "pooled", "declared", "none"] = "site"
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    components: int | None = None
+
+    def __post_init__(self) -> None:
+        names = [*self.numbers, *self.categories]
+        problems = [] if names else ["numbers: empty, and categories too; name at least one column"]
+        if len(set(names)) < len(names):
+            problems.append(f"columns must be named once, found {names}")
+        problems += [
+            f"categories.{name} must name at least two different values, found {list(values)}"
+            for name, values in self.categories.items()
+            if len(set(values)) < 2 or len(set(values)) < len(values)
+        ]
+        problems += self._range_problems()
+        if self.components is not None and not 1 <= self.components <= self.columns[0]:
+            problems.append(f"components must be in [1, {self.columns[0]}], the columns, found {self.components}")
+        if problems:
+            raise SettingsError(problems)
+
+    def _range_problems(self) -> list[str]:
+        if self.normalize != "declared":
+            said = f"ranges: they go with normalize: declared, found normalize: {self.normalize}; remove one of the two"
+            return [said] if self.ranges else []
+        missing = [name for name in self.numbers if name not in self.ranges]
+        unknown = [name for name in self.ranges if name not in self.numbers]
+        problems = [f"ranges: none for {', '.join(missing)}; normalize: declared needs one a number"] if missing else []
+        if unknown:
+            problems.append(f"ranges: {', '.join(unknown)} is not among numbers ({', '.join(self.numbers)}); remove it")
+        return problems + [
+            f"ranges.{name} must be two finite numbers, the lower first, found {list(ends)}"
+            for name, ends in self.ranges.items()
+            if not (math.isfinite(ends[0]) and math.isfinite(ends[1]) and ends[0] < ends[1])
+        ]
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """Shape of one line, coded."""
+        return (len(self.numbers) + sum(len(values) - 1 for values in self.categories.values()),)
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """Shape of one example."""
+        return self.columns if self.components is None else (self.components,)
+
+
+def open_lines(source: TableSource, images: Features, *, labelled: bool = True) -> Opened:
+    """Read the table; each of its lines becomes a study that waits. labelled: otherwise every label is 0.
+
+    Raises:
+        ValueError: settings are wrong (no such file or column, no line fits, ...); all problems at once.
+    """
+    try:
+        header, everything = read_lines(Path(source.file), source.columns, source.separator)
+        lines = chosen(everything, source.where)
+    except (OSError, ValueError, csv.Error) as error:
+        raise ValueError(f"source.file: {source.file!r} cannot be read ({error})") from error
+    wanted = (*images.numbers, *images.categories, *([source.label] if labelled else []))
+    needed = [*wanted, *([source.patient] if source.patient else [])]
+    if missing := [name for name in needed if name not in header]:
+        raise ValueError(f"source.file: no column {', '.join(missing)}; see the names in its first line")
+    waiting = [
+        Waiting(_patient(source, number, line), f"line {number}", partial(_admit, number, line, source, images, wanted))
+        for number, line in lines
+    ]
+    broken = refused(everything)
+    unselected = len(everything) - len(broken) - len(lines)
+    unit = UNITS[images.normalize] if images.components is None else COMPONENTS
+    items = line_items(everything, [number for number, _ in lines], source.where)
+    return Opened(tuple(waiting), tuple(broken), items, unselected, unit, of="lines")
+
+
+def _patient(source: TableSource, number: int, line: Mapping[str, str]) -> str:
+    return str(number) if source.patient is None else normalized(line[source.patient])
+
+
+def _admit(
+    number: int, line: Mapping[str, str], source: TableSource, images: Features, wanted: tuple[str, ...]
+) -> Admitted:
+    patient = _patient(source, number, line)
+    if not patient:
+        raise Unusable("no_patient", f"the column {source.patient} is empty. Every line must name its patient.")
+    if absent := [name for name in wanted if line[name] in source.missing]:
+        raise Unusable("missing_value", f"no value in {', '.join(absent)}. Fill them in; lines are not imputed.")
+    numbers = {name: _number(name, line[name]) for name in wanted if name not in images.categories}
+    columns = [numbers[name] for name in images.numbers]
+    for name, values in images.categories.items():
+        columns += _coded(name, line[name], values)
+    row = within_ranges(np.array(columns, np.float64), images).astype(np.float32)
+    examples = Examples(row[None], no_masks(1), no_masks(1), np.zeros(1, np.float32))
+    return Admitted(
+        patient,
+        f"line {number}",
+        examples,
+        [int(numbers.get(source.label, source.positive_above) > source.positive_above)],
+        "unknown",
+    )
+
+
+def _number(name: str, text: str) -> float:
+    if not NUMBER.fullmatch(text) or not abs(float(text)) <= LARGEST:
+        raise Unusable("not_a_number", f"{name} holds {text!r}; a number up to 3e38 is needed. Correct the table.")
+    return float(text)
+
+
+def _coded(name: str, text: str, values: tuple[str, ...]) -> list[float]:
+    """One-hot without the first value; "3.0" is the same category as "3"."""
+    short = f"{float(text):.15g}" if NUMBER.fullmatch(text) else text
+    found = next((place for place, value in enumerate(values) if value in (text, short)), None)
+    if found is None:
+        raise Unusable(
+            "unknown_category",
+            f"{name} holds {text!r}; its vocabulary is {', '.join(values)}. Correct the table, or add it everywhere.",
+        )
+    return [float(place == found) for place in range(1, len(values))]
+
+
+def within_ranges(row: Floats, images: Features) -> Floats:
+    """A line's features (F,), its numbers cut to the declared ranges and brought onto [0, 1]; it depends on no other.
+
+    As they are where `normalize` is not `declared`.
+    """
+    if images.normalize != "declared":
+        return row
+    low, high = np.array([images.ranges[name] for name in images.numbers], np.float64).reshape(-1, 2).T
+    count = len(images.numbers)
+    return np.concatenate([(np.clip(row[:count], low, high) - low) / (high - low), row[count:]])
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Number, sums and sums of squares of training examples: what pooled standardization is made of. (F,) float64."""
+
+    count: float
+    total: Tensor
+    squares: Tensor
+
+
+def moments(x: Tensor) -> Moments:
+    """Moments of examples (n, F)."""
+    wide = x.double()
+    return Moments(float(len(x)), wide.sum(dim=0), (wide**2).sum(dim=0))
+
+
+def normalized_by(x: Tensor, known: Moments) -> Tensor:
+    """Examples (n, F) minus the mean, divided by the (n-1) standard deviation where that is not 0."""
+    mean, spread = _scale(known)
+    return ((x.double() - mean) / spread).float()
+
+
+def as_in_the_table(x: Tensor, images: Features, known: Moments | None) -> Tensor:
+    """Examples (n, F) in the table's own numbers, float64, to the six digits that float32 kept.
+
+    The inverse of `normalized_by`, or of `within_ranges`, of which values beyond the range come back as its end.
+    """
+    if images.normalize == "declared":
+        ends = [images.ranges[name] for name in images.numbers]
+        ends += [(0.0, 1.0)] * (x.shape[1] - len(ends))  # categories
+        low, high = torch.tensor(ends, dtype=torch.float64).T
+        return _unscaled(x, low, high - low)
+    return x.double() if known is None else _unscaled(x, *_scale(known))
+
+
+def _unscaled(x: Tensor, offset: Tensor, factor: Tensor) -> Tensor:
+    grain = 10.0 ** (torch.log10((offset.abs() + factor).clamp(min=1e-30)).floor() - 5)
+    return ((x.double() * factor + offset) / grain).round() * grain
+
+
+def _scale(known: Moments) -> tuple[Tensor, Tensor]:
+    """What is subtracted and what divides, (F,) each."""
+    mean = known.total / max(known.count, 1.0)
+    variance = (known.squares - known.count * mean**2) / max(known.count - 1, 1.0)
+    spread = variance.clamp(min=0).sqrt()
+    # Squares of large numbers cancel: below this share of the mean, what is left is rounding.
+    constant = spread <= 1e-6 * mean.abs().clamp(min=1e-6)
+    return mean, spread.masked_fill(constant, 1.0)
+
+
+def to_json(known: Moments) -> Json:
+    """Moments as a cohort and a ready model keep them."""
+    return {"count": known.count, "total": known.total.tolist(), "squares": known.squares.tolist()}
+
+
+def from_json(said: Json) -> Moments | None:
+    """What `to_json` gave; None for null."""
+    if not isinstance(said, dict):
+        return None
+    total, squares = (torch.tensor(said[name], dtype=torch.float64) for name in ("total", "squares"))
+    return Moments(float(str(said["count"])), total, squares)

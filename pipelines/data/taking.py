@@ -1,0 +1,69 @@
+"""Studies are read: labels and positions stay in memory, examples and masks go to the disk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipelines.data.admission import Waiting, admitted
+from pipelines.data.spool import Spool
+from pipelines.data.study import Rejected
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What is remembered of an admitted study: all but its images. told: its evidence and its percentiles, as of
+    `Study`.
+    """
+
+    patient: str
+    labels: Sequence[int]
+    position: Sequence[float]
+    scanner: str
+    told: tuple[str, tuple[float, float, float] | None] = ("", None)
+
+
+def take(
+    waiting: Sequence[Waiting], inputs: tuple[int, ...], readers: int, scratch: Path | None, *, masks: bool = False
+) -> tuple[list[Taken], list[Rejected], dict[str, Tensor]]:
+    """Read what waits; examples and masks go to the disk. masks: whether there are label maps."""
+    taken: list[Taken] = []
+    rejected: list[Rejected] = []
+    kinds = {
+        "images": (inputs, np.float32),
+        "lesion": (inputs[1:] or (0,), np.uint8),
+        "gland": (inputs[1:] or (0,), np.uint8),
+        "mask": (inputs[1:] if masks else (0,), np.uint8),
+    }
+    spools = {name: Spool(shape, dtype, scratch) for name, (shape, dtype) in kinds.items()}
+    for result in admitted(waiting, readers=readers):
+        if isinstance(result, Rejected):
+            rejected.append(result)
+            continue
+        for name, spool in spools.items():
+            spool.append(getattr(result.examples, name))
+        position = result.examples.position.tolist()
+        told = (result.evidence, result.percentiles)
+        taken.append(Taken(result.patient, tuple(result.labels), position, result.scanner, told))
+    return taken, rejected, {name: spool.tensor() for name, spool in spools.items()}
+
+
+def kept(
+    taken: Sequence[Taken], parts: Mapping[str, Tensor], patients: Collection[str]
+) -> tuple[list[Taken], dict[str, Tensor]]:
+    """What was taken of these patients alone, in the same order; their rows are copied into memory."""
+    mine = [study.patient in patients for study in taken]
+    lengths = torch.tensor([len(study.labels) for study in taken], dtype=torch.int64)
+    rows = torch.repeat_interleave(torch.tensor(mine, dtype=torch.bool), lengths)
+    return [study for study, own in zip(taken, mine, strict=True) if own], {n: t[rows] for n, t in parts.items()}
+
+
+def natural(study: str) -> tuple[object, ...]:
+    """Line 10 comes after line 9."""
+    return tuple((part.isdigit(), int(part) if part.isdigit() else part) for part in re.split(r"(\d+)", study))

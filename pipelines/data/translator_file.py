@@ -1,0 +1,150 @@
+"""A translator that a hospital can use: one sealed file, which also says what the translator learnt from.
+
+It is written where the translator was trained, at the hospital, and stays there; `pipelines.translate` reads it. Like a
+model that is ready (`pipelines.hospital.model_file`) it names no folder, and of what selects DICOM files technical
+words only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from harmonize.scale import Scale
+from harmonize.translation import AnyTranslator
+from pipelines.data.examples import IMAGES, SOURCE, AnyImages, Files
+from pipelines.data.unplaced import unplaced
+from pipelines.loader.validation import to_plain
+from privacy.folder import Folder
+from privacy.message import Json, Malformed, Message, Params, from_bytes, sealed, to_bytes, unsealed
+
+TRANSLATORS = "translators"
+BESIDE = "translator"
+"""Name of a translator that lies beside the cohort that it made."""
+FORMAT = 1
+LONGEST_NAME = 64  # characters of a site's or a label's name
+SETTINGS: TypeAdapter[AnyTranslator] = TypeAdapter(AnyTranslator)
+SCALE: TypeAdapter[Scale] = TypeAdapter(Scale)
+
+
+@dataclass(frozen=True)
+class TranslatorFile:
+    """A usable translator.
+
+    scale: between the unit of `images` and network space. source: how the training images were found, its folder left
+    out. gland: whether they were centred on a gland mask. vetoed: names of the vetoes against it; empty = it may be
+    used. digest: 16 hexadecimal digits of the file's sha256. facts: all that the file says, with its origin.
+    """
+
+    site: str
+    label: str
+    settings: AnyTranslator
+    params: Params
+    scale: Scale
+    images: AnyImages
+    source: Files
+    gland: bool
+    vetoed: tuple[str, ...]
+    digest: str
+    facts: Mapping[str, Json]
+
+
+def write_translator(
+    folder: Folder,
+    label: str,
+    *,
+    site: str,
+    settings: AnyTranslator,
+    params: Params,
+    scale: Scale,
+    images: AnyImages,
+    source: Files,
+    gland: bool,
+    vetoed: Sequence[str],
+    origin: Mapping[str, Json],
+) -> str:
+    """Write `<label>.safetensors` into a folder, and return its digest (see `TranslatorFile`).
+
+    origin: further facts, such as the run, the cohort's digest and the quality that was measured.
+
+    Raises:
+        ValueError: a name that is empty or too long, or a fact that is not finite JSON.
+        OSError: the disk.
+    """
+    wrong = [
+        f"{what} must have 1 to {LONGEST_NAME} characters, found {len(name)}"
+        for what, name in (("site", site), ("label", label))
+        if not 0 < len(name) <= LONGEST_NAME
+    ]
+    if wrong:
+        raise ValueError("; ".join(wrong))
+    facts: dict[str, Json] = {
+        "origin": dict(origin),
+        "format": FORMAT,
+        "site": site,
+        "label": label,
+        "translator": to_plain(settings),
+        "scale": to_plain(scale),
+        "images": to_plain(images),
+        "source": unplaced(source),
+        "gland": gland,
+        "vetoed": list(vetoed),
+    }
+    data = sealed(to_bytes(Message(params, facts)))
+    folder.write(f"{label}.safetensors", data)
+    return _digest(data)
+
+
+def read_translator(path: Path) -> TranslatorFile:
+    """Read such a file.
+
+    Raises:
+        ValueError: it is not one, is damaged, or was written by a later version.
+        OSError: it cannot be read.
+    """
+    data = path.read_bytes()
+    try:
+        message = from_bytes(unsealed(data))
+        facts = message.facts
+        if facts["format"] != FORMAT:
+            raise ValueError(f"format {facts['format']}, and {FORMAT} is read here")
+        return TranslatorFile(
+            site=_text(facts["site"]),
+            label=_text(facts["label"]),
+            settings=SETTINGS.validate_json(json.dumps(facts["translator"]), strict=True),
+            params=message.tensors,
+            scale=SCALE.validate_json(json.dumps(facts["scale"]), strict=True),
+            images=IMAGES.validate_json(json.dumps(facts["images"]), strict=True),
+            source=SOURCE.validate_json(json.dumps(facts["source"]), strict=True),
+            gland=bool(facts["gland"]),
+            vetoed=_names(facts["vetoed"]),
+            digest=_digest(data),
+            facts=facts,
+        )
+    except (Malformed, KeyError, TypeError, ValueError) as error:
+        what = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(
+            f"{path} is not a translator ({what}); give a file of a site's {TRANSLATORS}/ folder, "
+            f"runs/<name>/sites/<site>/{TRANSLATORS}/<method>.safetensors"
+        ) from error
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _text(value: Json) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a name must be text, found {type(value).__name__}")
+    return value
+
+
+def _names(value: Json) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TypeError(f"vetoed must be a list, found {type(value).__name__}")
+    return tuple(map(_text, value))

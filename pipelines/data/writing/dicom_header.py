@@ -1,0 +1,190 @@
+"""What a translated DICOM image says of itself: its pixels' coding and meaning, its identity, and how it was made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from pydicom.dataset import Dataset
+from pydicom.uid import ExplicitVRLittleEndian
+
+from pipelines.data.adc import PATTERN
+from pipelines.data.dicom.frames import OWN, SHARED
+from pipelines.data.quantity import HEADERS, of_headers
+from pipelines.data.writing.coding import Coding, Whole
+from privacy.deidentify.dicom_image import Profile
+from privacy.deidentify.identifiers import identifiers
+from privacy.deidentify.keyed import new_uid
+from privacy.deidentify.layouts import Layout
+
+NOTICE = "For research use only, not for diagnosis."
+UNTRUE = (  # of the old pixels
+    *("SmallestImagePixelValue", "LargestImagePixelValue", "SmallestPixelValueInSeries", "LargestPixelValueInSeries"),
+    *("SmallestImagePixelValueInPlane", "LargestImagePixelValueInPlane"),
+)
+OPTIONAL = (  # what de-identification empties, and what must not be empty if it is there
+    *("ReferencedStudySequence", "ReferencedPatientSequence", "ReferencedPerformedProcedureStepSequence"),
+    *("RequestAttributesSequence", "ProcedureCodeSequence", "ReferencedImageSequence", "ReferencedVisitSequence"),
+    *("ReferencedRequestSequence", "AdmittingDiagnosesCodeSequence", "ReferencedInstanceSequence", "Laterality"),
+)
+ACQUIRED = (  # MR Pulse Sequence module (PS3.3 C.8.13.4): of enhanced images that were acquired, not of derived ones
+    *("PulseSequenceName", "MRAcquisitionType", "EchoPulseSequence", "MultipleSpinEcho", "MultiPlanarExcitation"),
+    *("PhaseContrast", "VelocityEncodingAcquisitionSequence", "TimeOfFlightContrast", "SteadyStatePulseSequence"),
+    *("ArterialSpinLabelingContrast", "EchoPlanarPulseSequence", "SaturationRecovery", "CoverageOfKSpace"),
+    *("SpectrallySelectedSuppression", "OversamplingPhase", "GeometryOfKSpaceTraversal", "NumberOfKSpaceTrajectories"),
+    *("RectilinearPhaseEncodeReordering", "SegmentedKSpaceTraversal"),
+)
+CONCATENATION = ("ConcatenationUID", "SOPInstanceUIDOfConcatenationSource")
+PADDING = ("PixelPaddingValue", "PixelPaddingRangeLimit")
+MAPPED = ("RealWorldValueFirstValueMapped", "RealWorldValueLastValueMapped")
+MAPPED_DOUBLE = ("DoubleFloatRealWorldValueFirstValueMapped", "DoubleFloatRealWorldValueLastValueMapped")
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Who makes the files. key: the hospital's secret. digest: of the translator's file. vetoed: vetoes against it.
+    blank: of what layouts the reader blanks which pixels.
+    """
+
+    key: bytes
+    profile: Profile
+    site: str
+    label: str
+    digest: str
+    vetoed: tuple[str, ...] = ()
+    blank: tuple[Layout, ...] = ()
+
+
+def put_pixels(made: Dataset, planes: list[Whole], coding: Coding) -> None:
+    """The pixels, uncompressed, and how they are stored. What the header told of the old ones is removed."""
+    allocated = max(int(made.BitsAllocated), 8 if coding.bits <= 8 else 16) if coding.same else coding.bits
+    kind = np.dtype(f"<{'i' if coding.signed else 'u'}{allocated // 8}")
+    data = b"".join(plane.astype(kind).tobytes() for plane in planes)
+    made.BitsAllocated, made.BitsStored, made.HighBit = allocated, coding.bits, coding.bits - 1
+    made.PixelRepresentation = int(coding.signed)
+    if "PixelData" in made:
+        del made["PixelData"]
+    made.add_new("PixelData", "OB" if allocated == 8 else "OW", data + b"\0" * (len(data) % 2))
+    made.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    for keyword in UNTRUE if coding.same else (*UNTRUE, *PADDING):
+        made.pop(keyword, None)
+
+
+def _groups(made: Dataset) -> list[Dataset]:
+    """The dataset itself, and the items of its functional groups."""
+    return [made, *(made.get(SHARED) or []), *(made.get(OWN) or [])]
+
+
+def put_meaning(made: Dataset, coding: Coding, span: tuple[int, int]) -> None:
+    """Make what the header says of stored values true of the new ones. span: the least and the most of them."""
+    if not coding.relative:
+        _put_line(made, coding)
+        return
+    for holder in _holders(made):
+        _recode(holder, coding)
+    for group in _groups(made):
+        kept = [item for item in group.get("RealWorldValueMappingSequence") or [] if _remapped(item, coding, span)]
+        if kept:
+            group.RealWorldValueMappingSequence = kept
+        else:
+            group.pop("RealWorldValueMappingSequence", None)
+    if not coding.same and not any("RescaleSlope" in holder for holder in _holders(made)):
+        _put_line(made, coding)
+
+
+def _holders(made: Dataset) -> list[Dataset]:
+    """Where a slope and an intercept may stand."""
+    return [made, *(item for group in _groups(made) for item in group.get("PixelValueTransformationSequence") or [])]
+
+
+def _recode(holder: Dataset, coding: Coding) -> None:
+    if coding.same or "RescaleSlope" not in holder:
+        return
+    slope, intercept = float(holder.RescaleSlope), float(holder.get("RescaleIntercept") or 0)
+    holder.RescaleSlope, holder.RescaleIntercept = _ds(slope * coding.slope), _ds(intercept + slope * coding.intercept)
+
+
+def _remapped(item: Dataset, coding: Coding, span: tuple[int, int]) -> bool:
+    """Whether a real-world value map is kept: it is a line, or a table that still covers all values."""
+    line = "RealWorldValueSlope" in item
+    for first, last in (MAPPED, MAPPED_DOUBLE):
+        if first not in item or last not in item:
+            continue
+        low, high = float(item[first].value), float(item[last].value)
+        if not line and (not coding.same or span[0] < low or high < span[1]):
+            return False
+        bounds = (min(low, span[0]), max(high, span[1])) if coding.same else span
+        whole = first == MAPPED[0]
+        item[first].value, item[last].value = (int(end) if whole else float(end) for end in bounds)
+    if line and not coding.same:
+        slope, intercept = float(item.RealWorldValueSlope), float(item.get("RealWorldValueIntercept") or 0)
+        item.RealWorldValueSlope = slope * coding.slope
+        item.RealWorldValueIntercept = intercept + slope * coding.intercept
+    return line or coding.same
+
+
+def _put_line(made: Dataset, coding: Coding) -> None:
+    """One slope and intercept for all, in the place of a table, or of nothing."""
+    tables = made.get("ModalityLUTSequence") or [Dataset()]
+    told = str(tables[0].get("LUTExplanation") or tables[0].get("ModalityLUTType") or "US")
+    unit = PATTERN.search(told.lower())
+    for group in _groups(made):
+        for keyword in ("ModalityLUTSequence", "PixelValueTransformationSequence", "RealWorldValueMappingSequence"):
+            group.pop(keyword, None)
+    holder = Dataset() if SHARED in made else made
+    holder.RescaleIntercept, holder.RescaleSlope = _ds(coding.intercept), _ds(coding.slope)
+    holder.RescaleType = unit[0].strip() if unit else "US"
+    if SHARED in made:
+        made[SHARED].value[0].PixelValueTransformationSequence = [holder]
+
+
+def _ds(value: float) -> str:
+    """A decimal string of at most 16 characters."""
+    return next(text for digits in range(12, 0, -1) if len(text := f"{value:.{digits}g}") <= 16)
+
+
+def put_identity(made: Dataset, original: Dataset, series: str, maker: Maker) -> None:
+    """New UIDs of the image and of its series, and a reference to the original, which `made` still is."""
+    source = Dataset()
+    source.ReferencedSOPClassUID, source.ReferencedSOPInstanceUID = made.SOPClassUID, made.SOPInstanceUID
+    source.PurposeOfReferenceCodeSequence = [_code("121322", "Source image for image processing operation")]
+    made.SourceImageSequence = [source]
+    for keyword in OPTIONAL:
+        if keyword in made and not made[keyword].value:
+            del made[keyword]
+    for keyword in ACQUIRED if OWN in made else ():
+        made.pop(keyword, None)
+    made.SeriesInstanceUID = series
+    made.SOPInstanceUID = new_uid(maker.key, f"{original.SOPInstanceUID}/{maker.digest}")
+    made.file_meta.MediaStorageSOPInstanceUID = made.SOPInstanceUID
+    for keyword in CONCATENATION:
+        if keyword in original:
+            setattr(made, keyword, new_uid(maker.key, f"{original[keyword].value}/{maker.digest}"))
+
+
+def put_words(made: Dataset, original: Dataset, maker: Maker) -> None:
+    """What kind of image it is, and how it was made. Words that name somebody of the original are left out."""
+    classic = OWN not in made
+    for holder in (made, *(item for group in _groups(made) for item in group.get("MRImageFrameTypeSequence") or [])):
+        for keyword in ("ImageType", "FrameType"):
+            if keyword in holder:
+                old = list(np.atleast_1d(holder[keyword].value))
+                # Enhanced images are PRIMARY always (PS3.3 C.8.16.1).
+                second = "SECONDARY" if classic else str(old[1]) if len(old) > 1 else "PRIMARY"
+                setattr(holder, keyword, ["DERIVED", second, *map(str, old[2:])])
+    if "ImageType" not in made:
+        made.ImageType = ["DERIVED", "SECONDARY"]
+    known = identifiers(original)
+    label, site = ("" if known.within(name) else name for name in (maker.label, maker.site))
+    by = " ".join(part for part in (f"by {label}" if label else "", f"of site {site}" if site else "") if part)
+    vetoes = f" Quality control vetoed it: {', '.join(maker.vetoed)}." if maker.vetoed else ""
+    made.DerivationDescription = f"Intensities translated {by} (translator {maker.digest}).{vetoes} {NOTICE}"
+    says_adc = of_headers({keyword: original.get(keyword) for keyword in HEADERS}).adc
+    kind = "ADC" if says_adc else str(made.ImageType[2]) if len(made.ImageType) > 2 else ""
+    made.SeriesDescription = " ".join(part for part in (kind, "translated", by) if part)[:64]
+
+
+def _code(value: str, meaning: str) -> Dataset:
+    item = Dataset()
+    item.CodeValue, item.CodingSchemeDesignator, item.CodeMeaning = value, "DCM", meaning
+    return item

@@ -1,0 +1,169 @@
+"""A DICOM series with changed values: the same geometry, de-identified, and valid as a derived image.
+
+Every file goes through `privacy.deidentify.dicom_image` first; then its pixels, its own identity and what it says of
+itself are replaced (PS3.3 C.7.6.1 and C.12.4: ImageType DERIVED, DerivationDescription, SourceImageSequence). New UIDs
+follow from the hospital's key, the old ones and the translator, so a second run makes the same files; the series refers
+to the de-identified original, which `pipelines.deidentify` writes with the same key. Stored values are coded as before
+where the file's bits can hold them, so rescale, real-world values and windows stay true; otherwise see `coding`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from pydicom.dataset import Dataset
+from pydicom.pixels import iter_pixels
+
+from pipelines.data.contents import read_dataset
+from pipelines.data.dicom.frames import Frame
+from pipelines.data.dicom.pixels import DECODERS, blanked
+from pipelines.data.dicom.stacks import Stack
+from pipelines.data.index import Candidate, readable
+from pipelines.data.study import Array, Study
+from pipelines.data.unusable import Unusable
+from pipelines.data.writing.coding import Coding, Stored, Whole, coded
+from pipelines.data.writing.dicom_header import PADDING, Maker, put_identity, put_meaning, put_pixels, put_words
+from privacy.deidentify.dicom_image import NotDeidentifiable, as_bytes, deidentify
+from privacy.deidentify.keyed import new_uid, pseudonym
+from privacy.deidentify.layouts import Layout, kind_of, rectangles_of
+from privacy.deidentify.leftovers import leftovers
+from privacy.deidentify.quiet import quiet
+
+LONGEST_NUMBER = 99999
+
+
+def stack_of(candidate: Candidate) -> Stack:
+    """The images of a DICOM candidate, in their places.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if candidate.stack is None:
+        raise TypeError(f"{candidate.study}: a candidate of DICOM files is needed, which holds the stack of its images")
+    return candidate.stack
+
+
+def series_place(candidate: Candidate, maker: Maker) -> str:
+    """Where the new series lies: <pseudonym>/<study>/<series>, with the new UIDs."""
+    frames = stack_of(candidate).volumes[0]
+    study = new_uid(maker.key, str(frames[0].values["StudyInstanceUID"]))
+    return f"{pseudonym(maker.key, candidate.patient)}/{study}/{_series_uid(frames, maker)}"
+
+
+def write_series(candidate: Candidate, study: Study, change: Array, maker: Maker, folder: Path) -> None:
+    """Write the series' files into a folder.
+
+    change: (I, J, K) float32, what is added to the study's values, in the files' own unit.
+
+    Raises:
+        Unusable: `shared_file`, `float_pixels`, or a reason of de-identification.
+        OSError: the disk.
+    """
+    frames = stack_of(candidate).volumes[0]
+    places: dict[Path, list[tuple[Frame, int]]] = {}
+    for position, frame in enumerate(frames):
+        places.setdefault(frame.path, []).append((frame, position))
+    _check_whole(places)
+    new, coding = _new_values(places, study, change, maker)
+    least, most = min(int(plane.min()) for plane in new.values()), max(int(plane.max()) for plane in new.values())
+    series = _series_uid(frames, maker)
+    for path, members in places.items():
+        members.sort(key=lambda member: member[0].index)
+        data, name = _file(path, [new[position] for _, position in members], coding, (least, most), series, maker)
+        (folder / name).write_bytes(data)
+
+
+def _check_whole(places: dict[Path, list[tuple[Frame, int]]]) -> None:
+    for path, members in places.items():
+        if len(members) != members[0][0].frames:
+            raise Unusable(
+                "shared_file",
+                f"{path.name} holds {members[0][0].frames} frames, of which {len(members)} are of this series: the "
+                "others cannot be left out of it. Export one series per file.",
+            )
+
+
+def _series_uid(frames: tuple[Frame, ...], maker: Maker) -> str:
+    """It follows from the images of which the series is made: when one is added, it is another series."""
+    images = sorted(f"{frame.values['SOPInstanceUID']}/{frame.index}" for frame in frames)
+    told = hashlib.sha256("\n".join(images).encode()).hexdigest()
+    return new_uid(maker.key, f"{frames[0].values['SeriesInstanceUID']}/{told}/{maker.digest}")
+
+
+def _new_values(
+    places: dict[Path, list[tuple[Frame, int]]], study: Study, change: Array, maker: Maker
+) -> tuple[dict[int, Whole], Coding]:
+    """New stored values (rows, columns) by position."""
+    stored: dict[int, Stored] = {}
+    bits: set[tuple[int, int, bool]] = set()
+    table = False
+    for path, members in places.items():
+        with readable(path.name):
+            dataset = read_dataset(path)
+            planes = _stored(dataset, [frame.index for frame, _ in members], maker.blank)
+            for (_, position), plane in zip(members, planes, strict=True):
+                stored[position] = plane
+                _still(change[:, :, position], plane.T, dataset)
+            table = table or "ModalityLUTSequence" in dataset
+            bits.add((int(dataset.BitsStored), int(dataset.BitsAllocated), bool(dataset.PixelRepresentation)))
+    order = sorted(stored)
+    real = np.asarray(study.image.values, np.float32)
+    kept, allocated, signed = (max(b[0] for b in bits), max(b[1] for b in bits), any(b[2] for b in bits))
+    if len({(b[1], b[2]) for b in bits}) > 1:
+        raise Unusable("mixed_bits", f"the files of the series store values in {len(bits)} ways. Export it again.")
+    made, coding = coded(
+        [stored[place] for place in order],
+        [real[:, :, place].T for place in order],
+        [change[:, :, place].T for place in order],
+        Coding(kept, signed),
+        allocated,
+        table=table,
+    )
+    return dict(zip(order, made, strict=True)), coding
+
+
+def _stored(dataset: Dataset, indices: list[int], blank: tuple[Layout, ...]) -> Iterator[Stored]:
+    plugin = DECODERS.get(dataset.file_meta.TransferSyntaxUID, "")
+    for plane in iter_pixels(dataset, indices=indices, raw=True, decoding_plugin=plugin):
+        if plane.dtype.kind not in "iu":
+            raise Unusable("float_pixels", "the pixels are no whole numbers, which cannot be written. Export as such.")
+        yield blanked(plane, rectangles_of(blank, kind_of(dataset)))  # as the reader does
+
+
+def _still(change: Array, stored: Stored, dataset: Dataset) -> None:
+    """What the file calls padding is no image."""
+    ends = [int(dataset[keyword].value) for keyword in PADDING if keyword in dataset]
+    if ends:
+        change[(stored >= min(ends)) & (stored <= max(ends))] = 0
+
+
+def _file(
+    path: Path, planes: list[Whole], coding: Coding, span: tuple[int, int], series: str, maker: Maker
+) -> tuple[bytes, str]:
+    try:
+        with quiet():
+            original = read_dataset(path)
+        made = deidentify(original, key=maker.key, profile=maker.profile)
+        with quiet():
+            put_pixels(made, planes, coding)
+            put_meaning(made, coding, span)
+            put_identity(made, original, series, maker)
+            put_words(made, original, maker)
+        data = as_bytes(made)
+        profile = maker.profile
+        kept = profile.keep_device or profile.keep_characteristics or profile.keep_times
+        if left := leftovers(original, data, private=profile.keep_private, kept=kept):
+            raise NotDeidentifiable("leftover", "; ".join(left[:5]))
+    except NotDeidentifiable as error:
+        raise Unusable(error.reason, f"{path.name}: {error.detail}") from error
+    except Exception as error:  # headers are odd in every way there is
+        raise Unusable(
+            "unparsable",
+            f"{path.name}: the header cannot be rewritten ({type(error).__name__}). Export the image again.",
+        ) from error
+    number = str(made.get("InstanceNumber") or 0)
+    plain = min(int(number), LONGEST_NUMBER) if number.isdecimal() else 0
+    return data, f"{plain:05d}-{hashlib.sha256(str(made.SOPInstanceUID).encode()).hexdigest()[:8]}.dcm"

@@ -1,0 +1,94 @@
+"""A NIfTI file with changed values: the same grid, forms, units and shape, and a header that names nobody.
+
+Values are stored as before (same type, same scl_slope) where that type can hold them, and else as float32. Extensions,
+aux_file, db_name and intent_name are free text that may hold anything: they are emptied. The description keeps only the
+unit, and says of an ADC map that it is one: readers go by these, and the new name does not tell.
+"""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path, PurePosixPath
+
+import nibabel
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.data.adc import PATTERN
+from pipelines.data.index import Candidate, readable
+from pipelines.data.nifti.reader import SUFFIXES
+from pipelines.data.study import Array
+from privacy.deidentify.keyed import pseudonym
+
+IMAGES = {348: nibabel.Nifti1Image, 540: nibabel.Nifti2Image}  # by the header's first number, its own size
+LONGEST = 79  # bytes of a description
+FREE = ("aux_file", "db_name", "intent_name", "data_type")
+
+
+def nifti_place(candidate: Candidate, key: bytes | None, digest: str) -> str:
+    """Where the new file lies: <pseudonym>/<pseudonym of the file's place>, or, without a key, where the old one lay.
+
+    digest: of the translator's file.
+    """
+    if key is None:
+        return candidate.study
+    name = PurePosixPath(candidate.study).name
+    suffix = next((end for end in SUFFIXES if name.lower().endswith(end)), ".nii.gz")
+    return f"{pseudonym(key, candidate.patient)}/{pseudonym(key, f'{candidate.study}/{digest}')}{suffix}"
+
+
+def nifti_bytes(path: Path, change: Array, *, label: str, adc: bool) -> bytes:
+    """The new file, packed if the old one was.
+
+    path: of the old file, which was read before and is in order. change: (I, J, K) float32, what is added to its
+    values. label: of the translator, for the description. adc: whether the values are ADC.
+
+    Raises:
+        Unusable: `unreadable`.
+    """
+    with readable(path.name):
+        data = path.read_bytes()
+        packed = data[:2] == b"\x1f\x8b"
+        data = gzip.decompress(data) if packed else data
+        sizes = (int.from_bytes(data[:4], "little"), int.from_bytes(data[:4], "big"))
+        image = next(kind for size, kind in IMAGES.items() if size in sizes).from_bytes(data)
+        made = _changed(image, change, label, adc)
+    return gzip.compress(made, mtime=0) if packed else made
+
+
+def _changed(image: nibabel.Nifti1Image, change: Array, label: str, adc: bool) -> bytes:
+    header = image.header.copy()
+    slope, intercept = float(image.dataobj.slope), float(image.dataobj.inter)
+    stored = np.asarray(image.dataobj.get_unscaled())
+    wanted = stored.astype(np.float64) + change.reshape(stored.shape).astype(np.float64) / slope
+    values = _as_stored(wanted, stored.dtype)
+    if values is None:
+        values, slope, intercept = (wanted * slope + intercept).astype(np.float32), 1.0, 0.0
+        header.set_data_dtype(values.dtype.newbyteorder(header.endianness))
+    header.extensions.clear()
+    for name in FREE:
+        if name in header:
+            header[name] = b""
+    header["descrip"] = _description(bytes(header["descrip"]).decode("latin-1"), label, adc)
+    made = type(image)(values, None, header)
+    made.header.set_slope_inter(slope, intercept)  # a new image has none, whatever its header says
+    result: bytes = made.to_bytes()
+    return result
+
+
+def _as_stored(wanted: NDArray[np.float64], kind: np.dtype[np.generic]) -> NDArray[np.generic] | None:
+    if kind.kind == "f":
+        return wanted.astype(kind)
+    if kind.kind not in "iu":
+        return None
+    whole, limits = np.rint(wanted), np.iinfo(kind)  # type: ignore[type-var]
+    fits = limits.min <= whole.min() and whole.max() <= limits.max
+    return whole.astype(kind) if fits else None
+
+
+def _description(old: str, label: str, adc: bool) -> bytes:
+    """What it is, the unit as the old description had it, and what was done."""
+    unit = PATTERN.search(old.lower())
+    kind = " ".join([*(["ADC"] if adc else []), *([unit[0].strip()] if unit else [])])
+    words = [*([kind] if kind else []), "research use only", f"translated by {label}"]
+    return "; ".join(words).encode("ascii", "replace")[:LONGEST]

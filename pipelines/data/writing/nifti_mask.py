@@ -1,0 +1,52 @@
+"""A label map as a NIfTI file that says nothing but where it lies."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import nibabel
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.data.grids.geometry import corner_distance, invertible, spacing_of
+from pipelines.data.study import Affine
+
+EXACT = 1e-3  # voxels by which a qform may differ from the affine to be written beside it
+SCANNER = 1  # both forms are in the coordinates of the scan (NIFTI_XFORM_SCANNER_ANAT)
+
+
+def write_mask(path: Path, mask: NDArray[np.integer], affine: Affine) -> None:
+    """Write a label map (I, J, K), 0 = background, as uint8 NIfTI-1; packed if the name ends in .gz.
+
+    affine: (4, 4) RAS, mm. It becomes the sform, and the qform too unless the axes are not at right angles, which a
+    qform cannot say. The header has no text, and the packed file no name and no time.
+
+    Raises:
+        ValueError: not three axes, values outside 0 .. 255, or an affine that cannot be inverted; all at once.
+        OSError: the disk.
+    """
+    path.write_bytes(mask_bytes(mask, affine, packed=path.suffix.lower() == ".gz"))
+
+
+def mask_bytes(mask: NDArray[np.integer], affine: Affine, *, packed: bool) -> bytes:
+    """What `write_mask` writes."""
+    problems = []
+    if mask.ndim != 3:
+        problems.append(f"a label map has three axes, found shape {mask.shape}")
+    if mask.dtype.kind not in "iub" or (mask.size and not 0 <= int(mask.min()) <= int(mask.max()) <= 255):
+        problems.append(f"a label map has whole numbers from 0 to 255, found {mask.dtype}")
+    if affine.shape != (4, 4) or not invertible(affine):
+        problems.append(f"the affine must be (4, 4) and invertible, found {np.round(affine, 3).tolist()}")
+    if problems:
+        raise ValueError("; ".join(problems))
+    image = nibabel.Nifti1Image(mask.astype(np.uint8), None)
+    image.header.set_xyzt_units("mm")
+    image.header.set_intent("label")
+    image.set_sform(affine, code=SCANNER)
+    image.header.set_qform(affine, code=SCANNER, strip_shears=True)
+    if corner_distance(affine, image.header.get_qform(), mask.shape) > EXACT * float(spacing_of(affine).min()):
+        image.header.set_qform(None, code=0)
+        image.header.set_zooms(spacing_of(affine))
+    data: bytes = image.to_bytes()
+    return gzip.compress(data, mtime=0) if packed else data

@@ -1,0 +1,1 @@
+"""Hospitals outside the federation: how exported models come to them and are adapted there."""

@@ -1,0 +1,186 @@
+"""From exported models to one that serves here: by this hospital's own images, and again later from what was kept.
+
+What adaptation came to lies in `routed.safetensors` beside the results: the models, the state, and how images are made.
+`pipelines.predict` takes it as it takes a model of a site, so that later images need no adaptation. It follows from the
+hospital's patients, so it stays there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from federation.parameters import loaded, prefixed, section
+from federation.randomness import seeded
+from federation.task import Kind
+from personalize.adaptation import Adapted
+from personalize.adaptation_baselines import Tent, ensemble, tent
+from personalize.adaptation_norms import AtTest, by_test_statistics
+from personalize.routing import Routed, coefficients, routed
+from personalize.routing_outside import Routing
+from personalize.routing_outside import route as route_to
+from pipelines.data.examples import SOURCE, Files
+from pipelines.data.unplaced import unplaced
+from pipelines.external.models_file import GLOBAL, Described, Models, checked_experts, opened, strict
+from pipelines.external.settings import How
+from pipelines.hospital.model_file import Ready
+from pipelines.loader.validation import to_plain
+from pipelines.settings.route import NEEDS, PERSONAL, SHARED
+from privacy.message import Malformed, Message, Params, as_mapping, sealed, to_bytes
+
+STATE = ":state"
+"""Before the names of an adapted state's tensors; no site is called so."""
+LARGEST_KEPT = 2**30  # bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """The facts of such a file. label: what masks say made them. models: of the file that the experts came in.
+    source: how images were found here, without places. gland: whether they were cut about gland masks.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    what: Literal["adapted"] = "adapted"
+    format: Literal[1] = 1
+    label: str
+    models: Described
+    how: How
+    source: Annotated[Files, Field(discriminator="kind")]
+    gland: bool
+
+
+def networks(models: Models, how: How, device: str = "cpu") -> list[nn.Module]:
+    """The models that a way needs, in the file's order, the shared one last."""
+    found = []
+    for expert, params in models.experts.items():
+        if (SHARED if expert == GLOBAL else PERSONAL) in NEEDS[how.name]:
+            part = models.described.part_of(expert)
+            network = part.algorithm.network(models.described.task(part))
+            found.append(loaded(network, params).to(device).eval())
+    return found
+
+
+def adapted_to(
+    experts: Sequence[nn.Module], x: Tensor, how: How, *, kind: Kind, seed: int
+) -> tuple[nn.Module, Adapted | None]:
+    """One network for images x (n, *inputs), on their device; and how it came about, where anything was adapted.
+
+    Raises:
+        ValueError: the models do not go with the way.
+    """
+    with seeded(seed):  # dropout takes torch's own generator
+        if isinstance(how, Routing):
+            return route_to(experts, x, how, kind=kind, seed=seed)
+        if isinstance(how, Tent):
+            return tent(experts[-1], x, how, kind=kind, seed=seed)
+    return _still(experts, how), None
+
+
+def _still(experts: Sequence[nn.Module], how: How) -> nn.Module:
+    """The network before anything moves."""
+    if isinstance(how, Routing):
+        return routed(experts, layerwise=how.layerwise, statistics=how.statistics, affine=how.affine)
+    if isinstance(how, Tent):
+        module = AtTest(deepcopy(experts[-1]))
+        by_test_statistics(module.network, "set", "trained")
+        return module
+    return ensemble(experts) if how.name == "ensemble" else experts[-1]
+
+
+def shares_of_experts(
+    module: nn.Module, x: Tensor, experts: Sequence[str], *, batch: int
+) -> dict[str, dict[str, float]]:
+    """Of a routed network: layer -> expert -> its mean coefficient over images x. Nothing for any other network."""
+    if not isinstance(module, Routed):
+        return {}
+    whole = torch.cat([coefficients(module, part) for part in torch.split(x, batch)]).mean(dim=0)
+    return {name: dict(zip(experts, row.tolist(), strict=True)) for name, row in zip(module.layers, whole, strict=True)}
+
+
+def kept_of(models: Models, label: str, how: How, source: Files, *, gland: bool) -> Kept:
+    """What is told of an adapted model; of the experts only those that the way uses stay in it."""
+    described = models.described
+    needed = NEEDS[how.name]
+    used = replace(
+        described,
+        experts=tuple(name for name in described.experts if (SHARED if name == GLOBAL else PERSONAL) in needed),
+        personal=described.personal if PERSONAL in needed else None,
+        shared=described.shared if SHARED in needed else None,
+    )
+    nowhere = SOURCE.validate_json(json.dumps(unplaced(source)), strict=True)
+    return Kept(label=label, models=used, how=how, source=nowhere, gland=gland)
+
+
+def adapted_bytes(kept: Kept, experts: Mapping[str, Params], state: Params) -> bytes:
+    """The file of an adapted model. experts: those of the file that they came in."""
+    tensors = dict(prefixed(STATE, state))
+    for name in kept.models.experts:
+        tensors |= prefixed(name, experts[name])
+    return sealed(to_bytes(Message(tensors, as_mapping(to_plain(kept)))))
+
+
+def ready_of(kept: Kept, module: nn.Module, digest: str) -> Ready:
+    """The adapted network as `pipelines.predict` takes a model."""
+    described = kept.models
+    part = described.part_of(described.experts[-1])
+    names = described.names[1:] if described.kind == "segmentation" else ()
+    return Ready(
+        module.eval(),
+        described.task(part),
+        described.images,
+        kept.source,
+        kept.gland,
+        None,
+        None,
+        {"label": kept.label},
+        lambda x: x,
+        names=names,
+        digest=digest,
+    )
+
+
+def read_adapted(path: Path) -> Ready:
+    """Open such a file.
+
+    Raises:
+        ValueError: it is none, is damaged or malformed, is too large, or of another version.
+        OSError: it cannot be read.
+    """
+    try:
+        message, digest = opened(path)
+        kept = strict(message.facts, Kept)
+        state = section(message.tensors, STATE)
+        others = {name: value for name, value in message.tensors.items() if not name.startswith(f"{STATE}/")}
+        models = Models(kept.models, checked_experts(kept.models, others), digest)
+        module = _restored(networks(models, kept.how), kept.how, state)
+        return ready_of(kept, module, digest)
+    except (Malformed, KeyError, RuntimeError, ValueError) as error:
+        raise ValueError(
+            f"{path} is not an adapted model ({error}); give routed.safetensors, which `pipelines.run` writes for a "
+            "hospital outside a federation"
+        ) from error
+
+
+def _restored(experts: Sequence[nn.Module], how: How, state: Mapping[str, Tensor]) -> nn.Module:
+    module = _still(experts, how)
+    own = module.state_dict()
+    odd = [name for name, value in state.items() if name not in own or own[name].shape != value.shape]
+    if odd:
+        raise ValueError(f"its state does not fit the network: {', '.join(sorted(odd)[:3])}")
+    module.load_state_dict(dict(state), strict=False)
+    return module.eval()
+
+
+def digest_of(data: bytes) -> str:
+    """Of a file, 16 hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()[:16]

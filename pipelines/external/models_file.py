@@ -1,0 +1,258 @@
+"""Models that leave the federation: one sealed file with all that a hospital outside needs in order to use them.
+
+The stage `route` writes it, of nothing but models that sites handed out to recipients `outside`;
+`pipelines.external.run` reads it. It tells networks, names of classes and how images were made; it names the sites
+whose models it holds, and no file, folder, patient, count or scale of theirs. Nothing in such a file is run: tensors
+are compared with the network that the facts describe before one is built, and facts are read as strictly as YAML.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from federation.descent import Work
+from federation.models import AnyModel
+from federation.parameters import prefixed, read, section
+from federation.task import Kind, Task
+from personalize import AnyAlgorithm
+from pipelines.data.examples import AnyImages
+from pipelines.data.pictures.reader import Pictures
+from pipelines.data.tables.features import Features
+from pipelines.hospital.size_limits import beyond
+from pipelines.loader.document import ConfigError, Document
+from pipelines.loader.names import named
+from pipelines.loader.validation import to_plain, validate
+from pipelines.settings.route import PERSONAL, SHARED
+from pipelines.settings.task import MOST
+from privacy.message import FACTS, Json, Malformed, Message, Params, as_mapping, from_bytes, sealed, to_bytes, unsealed
+from privacy.settings_error import SettingsError
+
+T = TypeVar("T")
+ADAPTED = "adapted"
+"""The fact `what` of a model that was adapted (`pipelines.external.adapted`)."""
+GLOBAL = "*"
+"""The expert that is the federation's one model; the others have the names of their sites."""
+LARGEST = 2**33  # bytes of a file that is opened
+LONGEST_TEXT = 200  # characters of a title
+SEAL = 32  # bytes before the safetensors
+SHOWN = 3  # names of tensors in a message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What the network of some experts is built from."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    algorithm: Annotated[AnyAlgorithm, Field(discriminator="name")]
+    model: Annotated[AnyModel, Field(discriminator="name")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """The facts of a file. run, title: of the federation's run. kind, names: what is learnt, and what its classes are
+    called, class 0 first. images: how examples were made. gland: whether with gland masks. experts: in order, the
+    shared one last. personal, shared: of what networks they are; null = none of them is here.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    what: Literal["models"] = "models"
+    format: Literal[1] = 1
+    run: str
+    title: str
+    kind: Kind
+    names: tuple[str, ...]
+    inputs: tuple[int, ...]
+    images: AnyImages
+    gland: bool
+    experts: tuple[str, ...]
+    personal: Part | None = None
+    shared: Part | None = None
+
+    def __post_init__(self) -> None:
+        problems = [] if named(self.run) else ["run: is not made of a-z 0-9 _ -, at most 80"]
+        if len(self.title) > LONGEST_TEXT or not self.title.isprintable():
+            problems.append(f"title: at most {LONGEST_TEXT} printable characters are allowed")
+        most = 2 if self.kind == "classification" else MOST + 1
+        if not 2 <= len(set(self.names)) == len(self.names) <= most or not all(map(named, self.names)):
+            problems.append(f"names: 2 to {most} different names made of a-z 0-9 _ - are needed")
+        if self.inputs != self.images.inputs:
+            problems.append(f"inputs: are {list(self.inputs)}, and its images are {list(self.images.inputs)}")
+        own = [name for name in self.experts if name != GLOBAL]
+        if not self.experts or len(set(self.experts)) < len(self.experts) or not all(map(named, own)):
+            problems.append("experts: must be different names made of a-z 0-9 _ -, or *")
+        elif bool(own) != (self.personal is not None) or (self.experts[-1] == GLOBAL) != (self.shared is not None):
+            problems.append("experts: sites' models need `personal`, and the last, *, needs `shared`")
+        elif GLOBAL in self.experts[:-1]:
+            problems.append("experts: * must be the last")
+        problems += unusable_images(self.images)
+        if problems:
+            raise SettingsError(problems)
+
+    def part_of(self, expert: str) -> Part:
+        """What the expert's network is built from."""
+        part = self.shared if expert == GLOBAL else self.personal
+        if part is None:
+            raise KeyError(expert)
+        return part
+
+    def task(self, part: Part) -> Task:
+        """What a part learnt. Raises: ValueError: its network is for the other kind of task."""
+        return Task(part.model, self.inputs, len(self.names), self.kind)
+
+
+@dataclass(frozen=True)
+class Models:
+    """A file that can be used. experts: parameters by name, in order. digest: of the file, 16 hexadecimal digits."""
+
+    described: Described
+    experts: Mapping[str, Params]
+    digest: str
+
+
+def unusable_images(images: AnyImages) -> list[str]:
+    """Why a hospital that was not there cannot make such images; empty = it can."""
+    if isinstance(images, Pictures) and images.fit == "around":
+        return [
+            "images.fit: around cuts every picture about its own mask, and a hospital that has no masks cannot; train "
+            "with squash or crop"
+        ]
+    if not isinstance(images, Features):
+        return []
+    problems = []
+    if images.normalize in ("site", "pooled"):
+        whose = {"site": "each hospital's own patients", "pooled": "the hospitals' patients"}[images.normalize]
+        problems.append(
+            f"images.normalize: {images.normalize} scales features by means and spreads of {whose}, which nobody "
+            "agreed to hand outside; train with declared ranges, or none"
+        )
+    if images.components is not None:
+        problems.append("images.components: each hospital has axes of its own patients, and a stranger has none")
+    return problems
+
+
+def models_bytes(described: Described, experts: Mapping[str, Params]) -> bytes:
+    """The file. experts: parameters by name, as `described.experts` names them."""
+    tensors = {name: value for expert in described.experts for name, value in prefixed(expert, experts[expert]).items()}
+    return sealed(to_bytes(Message(tensors, as_mapping(to_plain(described)))))
+
+
+def read_models(path: Path) -> Models:
+    """Open such a file; nothing in it is trusted.
+
+    Raises:
+        ValueError: it is none, is damaged or malformed, is too large, or of another version.
+        OSError: it cannot be read.
+    """
+    try:
+        message, digest = opened(path)
+        described = strict(message.facts, Described)
+        return Models(described, checked_experts(described, message.tensors), digest)
+    except (Malformed, ValueError) as error:
+        raise ValueError(
+            f"{path} is not a file of models ({_one_line(error)}); give models.safetensors, which the stage route of a "
+            "run writes"
+        ) from error
+
+
+def opened(path: Path) -> tuple[Message, str]:
+    """A sealed message and the digest of its file.
+
+    Raises:
+        Malformed: it is damaged, or no such message.
+        ValueError: it is too large.
+        OSError: it cannot be read.
+    """
+    if (size := path.stat().st_size) > LARGEST:
+        raise ValueError(f"it has {size} bytes; at most {LARGEST} are read")
+    data = path.read_bytes()
+    return from_bytes(unsealed(data)), hashlib.sha256(data).hexdigest()[:16]
+
+
+def strict(facts: Mapping[str, Json], kind: type[T]) -> T:
+    """Facts as settings: nothing missing, nothing more. Raises: ConfigError: with every problem."""
+    return validate(Document(dict(facts), {}), kind)
+
+
+def what_is(path: Path) -> str:
+    """The fact `what` of a sealed file, without reading its tensors; empty where it says none or is no such file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(SEAL)
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(min(length, path.stat().st_size)))
+        said = json.loads(header["__metadata__"][FACTS])["what"]
+    except (OSError, struct.error, ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    return said if isinstance(said, str) else ""
+
+
+def checked_experts(described: Described, tensors: Params) -> dict[str, Params]:
+    """Each expert's parameters, which have the names, shapes and types of its network, and are finite.
+
+    Raises:
+        ValueError: they do not, or the network is beyond bounds; all experts are named at once.
+    """
+    wanted: dict[str, dict[str, tuple[torch.Size, torch.dtype]]] = {}
+    for which, part in ((PERSONAL, described.personal), (SHARED, described.shared)):
+        if part is not None:
+            wanted[which] = _shapes(described, part, which)
+    found, problems = dict[str, Params](), []
+    for expert in described.experts:
+        own = section(tensors, expert)
+        problems += _misfits(expert, own, wanted[SHARED if expert == GLOBAL else PERSONAL])
+        found[expert] = own
+    known = {name for expert, own in found.items() for name in prefixed(expert, own)}
+    if more := sorted(set(tensors) - known):
+        problems.append(f"tensors of no expert: {_listed(more)}")
+    if problems:
+        raise ValueError("; ".join(problems))
+    return found
+
+
+def _shapes(described: Described, part: Part, which: str) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """What the part's network has, found without giving it any memory."""
+    try:
+        task = described.task(part)
+        if problems := beyond(part.algorithm, task, Work()):
+            raise ValueError("; ".join(problems))
+        with torch.device("meta"):
+            made = read(part.algorithm.network(task))
+    except (RuntimeError, OverflowError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{which}: no network can be built ({error})") from error
+    return {name: (value.shape, value.dtype) for name, value in made.items()}
+
+
+def _misfits(expert: str, own: Params, wanted: Mapping[str, tuple[torch.Size, torch.dtype]]) -> list[str]:
+    odd = sorted(own.keys() ^ wanted.keys())
+    odd += [name for name, value in own.items() if name in wanted and (value.shape, value.dtype) != wanted[name]]
+    if odd:
+        return [f"the model {expert} is not of its network: {_listed(odd)}"]
+    wild = sorted(name for name, value in own.items() if not _finite(value))
+    return [f"the model {expert} has numbers that are not finite: {_listed(wild)}"] if wild else []
+
+
+def _finite(value: Tensor) -> bool:
+    return bool(value.isfinite().all())
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name[:80]) for name in names[:SHOWN])
+    return shown + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, ConfigError):
+        return "; ".join(": ".join(part for part in (p.path, p.message) if part) for p in error.problems[:SHOWN])
+    return str(error)

@@ -1,0 +1,108 @@
+"""What a run offers to hospitals that never were in it: for each pair of methods that a line of `route` uses, a file of
+models, made of what its sites handed out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from pipelines.data.prepare import Slices, Volumes
+from pipelines.external.models_file import GLOBAL, LONGEST_TEXT, Described, Part, models_bytes, unusable_images
+from pipelines.phantom.patients import PhantomSource
+from pipelines.settings.config import Config
+from pipelines.settings.harmonization import RAW
+from pipelines.settings.route import PERSONAL, SHARED, Route
+from privacy.message import Json, Params
+
+TAKEN_ALONG = ("routing", "ensemble", "tent")
+"""Ways that a stranger can go with a file."""
+DEFAULT = "models.safetensors"
+
+
+class Offer(NamedTuple):
+    """A file. methods: part -> label of the method whose models it holds."""
+
+    name: str
+    methods: Mapping[str, str]
+
+
+def write_offers(config: Config, plan: Route, handed: Mapping[str, Mapping[str, Params]], out: Path) -> dict[str, Json]:
+    """Write the files of a run into a folder. handed: method -> site -> its model, as sites handed them out.
+
+    Returns:
+        Name of each file -> why it is not there, where nobody outside could use it; empty = it is.
+    """
+    said: dict[str, Json] = {}
+    for offer in offers(plan):
+        problems = unusable(config, offer)
+        said[offer.name] = "; ".join(problems)
+        if not problems:
+            (out / offer.name).write_bytes(offered(config, offer, handed))
+    return said
+
+
+def offers(plan: Route) -> list[Offer]:
+    """The files of a run: models.safetensors for the methods of `route`, and one for each other pair of lines."""
+    pairs: dict[tuple[str, str], dict[str, str]] = {}
+    for line in plan.lines.values():
+        if line.how.name in TAKEN_ALONG:
+            pair = (line.shared or plan.shared, line.personal or plan.personal)
+            pairs.setdefault(pair, {}).update(plan.methods(line))
+    own = (plan.shared, plan.personal)
+    return [
+        Offer(DEFAULT if pair == own else f"models.{pair[0]}+{pair[1]}.safetensors", methods)
+        for pair, methods in pairs.items()
+    ]
+
+
+def unusable(config: Config, offer: Offer) -> list[str]:
+    """Why nobody outside could use these models; empty = they can."""
+    spaces = {label: config.train.method_images.get(label, RAW) for label in dict.fromkeys(offer.methods.values())}
+    return [
+        *unusable_images(config.images),
+        *(
+            f"train.method_images.{label}: it learnt in the space {space}, and a stranger has no translator into it; "
+            "leave it on raw images"
+            for label, space in spaces.items()
+            if space != RAW
+        ),
+    ]
+
+
+def offered(config: Config, offer: Offer, handed: Mapping[str, Mapping[str, Params]]) -> bytes:
+    """The file. handed: method -> site -> its model, as sites handed them out to recipients `outside`."""
+    personal, shared = offer.methods.get(PERSONAL), offer.methods.get(SHARED)
+    experts = dict(handed[personal]) if personal else {}
+    if shared:  # one model for all: any site's
+        experts[GLOBAL] = next(iter(handed[shared].values()))
+    described = Described(
+        run=config.name,
+        title="".join(filter(str.isprintable, config.title))[:LONGEST_TEXT],
+        kind=config.task.kind,
+        names=config.task.names,
+        inputs=config.images.inputs,
+        images=config.images,
+        gland=_centred(config),
+        experts=tuple(experts),
+        personal=_part(config, personal),
+        shared=_part(config, shared),
+    )
+    return models_bytes(described, experts)
+
+
+def _part(config: Config, label: str | None) -> Part | None:
+    if label is None:
+        return None
+    return Part(algorithm=config.train.methods[label], model=config.train.method_model.get(label, config.model))
+
+
+def _centred(config: Config) -> bool:
+    """Whether a gland mask said how a study was cut, at any site inside."""
+    images = config.images
+    if not isinstance(images, Slices | Volumes):
+        return False
+    asked = images.centre == "gland" or (isinstance(images, Slices) and images.slices == "gland")
+    inside = [site for name, site in config.sites.items() if name not in config.outside]
+    return asked and any(site.gland is not None or isinstance(site.source, PhantomSource) for site in inside)

@@ -1,0 +1,129 @@
+"""A hospital outside the federation: whether its settings, the models and its folder go together, before any image is
+read.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+
+from pipelines.data.admission import Opened
+from pipelines.data.examples import Files
+from pipelines.data.pictures.reader import Pictures, loose_pictures
+from pipelines.data.tables.features import Features, TableSource, open_lines
+from pipelines.data.taking import natural
+from pipelines.external.models_file import Models, read_models
+from pipelines.external.settings import Outside, files_of, missing_parts, place_of, unfit_source
+from pipelines.loader.document import ConfigError, Document, Problem, problem_at
+from pipelines.predict import NOTICE, open_volumes
+from pipelines.runs.exits import Exit
+from pipelines.settings.route import PERSONAL, SHARED
+from privacy.message import Json
+
+
+class Job(NamedTuple):
+    """What was asked, whose models there are, and what waits in the folder."""
+
+    settings: Outside
+    document: Document
+    models: Models
+    source: Files
+    opened: Opened
+
+
+def open_job(settings: Outside, document: Document) -> Job:
+    """Open models and folder; of images, headers are read.
+
+    Raises:
+        ConfigError: all that does not go together.
+    """
+    problems: list[Problem] = []
+
+    def told(key: str, text: str) -> None:
+        problems.append(problem_at(document, (key,), text.removeprefix(f"{key}.").removeprefix(f"{key}: ")))
+
+    models, found, source = None, None, files_of(settings.source)
+    try:
+        models = read_models(Path(settings.models))
+    except OSError as error:
+        told("models", f"{settings.models!r} cannot be read ({error.strerror or type(error).__name__})")
+    except ValueError as error:
+        told("models", str(error))
+    if models is not None:
+        for key, text in _misfits(settings, models):
+            told(key, text)
+    if models is not None and not problems:
+        try:
+            found = _waiting(settings, models, source)
+        except (ValueError, OSError) as error:
+            told("source", str(error))
+    elif not Path(place_of(settings.source)).exists():
+        told("source", f"{place_of(settings.source)!r} does not exist; give one that does")
+    if models is None or found is None:
+        raise ConfigError(problems)
+    return Job(settings, document, models, source, found)
+
+
+def _misfits(settings: Outside, models: Models) -> list[tuple[str, str]]:
+    """Which settings do not go with the models, and why."""
+    described, images = models.described, models.described.images
+    problems = [("source", text) for text in unfit_source(settings.source, images)]
+    there = {PERSONAL: described.personal, SHARED: described.shared}
+    problems += [("how", text) for text in missing_parts(settings.how, there)]
+    if described.gland and not settings.gland and not settings.no_gland:
+        text = "missing; the models learnt from images cut about the gland: give the folder of your own gland masks, "
+        problems.append(("gland", text + "<patient>.nii.gz, or say no_gland: true to cut about the image's middle"))
+    if settings.gland and not described.gland:
+        problems.append(("gland", "the models did not learn from images cut about gland masks; remove it"))
+    if settings.threshold is not None and described.kind == "segmentation":
+        problems.append(("threshold", "is for scores; a mask shows the most probable class of each pixel: remove it"))
+    if described.kind == "segmentation" and isinstance(images, Features):
+        problems.append(("models", "they are of features, which cannot be segmented; give models of images"))
+    return problems
+
+
+def _waiting(settings: Outside, models: Models, source: Files) -> Opened:
+    """What waits, in the order in which it will be adapted to. Raises: ValueError: nothing fits."""
+    images = models.described.images
+    if isinstance(images, Pictures):
+        found = loose_pictures(place_of(settings.source), images)
+    elif isinstance(images, Features) and isinstance(source, TableSource):
+        found = open_lines(source, images, labelled=False)
+    else:
+        found = open_volumes(images, source, settings.gland)
+    ordered = sorted(found.waiting, key=lambda one: (one.patient, natural(one.study)))
+    return replace(found, waiting=tuple(ordered))
+
+
+def looked(job: Job, console: Console, *, as_json: bool) -> int:
+    """--check: what there is, without reading a pixel."""
+    described, waiting = job.models.described, len(job.opened.waiting)
+    code = Exit.OK if waiting else Exit.DATA
+    told: dict[str, Json] = {
+        "exit": int(code),
+        "models": job.models.digest,
+        "run": described.run,
+        "title": described.title,
+        "kind": described.kind,
+        "names": [*described.names],
+        "experts": [*described.experts],
+        "how": job.settings.how.name,
+        "studies": waiting,
+        "unusable": len(job.opened.rejected),
+    }
+    if as_json:
+        print(json.dumps(told))  # noqa: T201 - the machine's answer
+        return int(code)
+    console.print(
+        f"Models of {described.title or described.run}: {', '.join(described.experts)}; digest {job.models.digest}.\n"
+        f"{described.kind} of {', '.join(described.names)}, on {described.images.kind} {list(described.inputs)}, by "
+        f"{job.settings.how.name}.\n{waiting} studies wait, {len(job.opened.rejected)} cannot be used.\n{NOTICE}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    return int(code)

@@ -1,0 +1,165 @@
+"""The settings of a hospital that never was in the federation: models from a file, and a folder of its own images.
+
+A second kind of document for `python -m pipelines.run`, known by its key `models`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+import torch
+from pydantic import Field
+
+from personalize.adaptation_baselines import Tent
+from personalize.routing_outside import Routing
+from pipelines.data.dicom.reader import DicomSource
+from pipelines.data.examples import AnyImages, Files
+from pipelines.data.nifti.reader import NiftiSource
+from pipelines.data.pictures.reader import PictureSource
+from pipelines.data.tables.csv_file import Separator
+from pipelines.data.tables.features import TableSource
+from pipelines.data.writing.masks import lies_in
+from pipelines.loader.names import named
+from pipelines.settings.route import NEEDS, AsTrained, OfAll
+from privacy.message import Json
+from privacy.settings_error import SettingsError
+
+FORBID: dict[str, Any] = {"extra": "forbid"}
+OWN_KEY = "models"
+OF_A_RUN = ("sites", "train")
+FITTING: Mapping[str, tuple[str, ...]] = {
+    "slices": ("dicom", "nifti"),
+    "volumes": ("dicom", "nifti"),
+    "pictures": ("picture",),
+    "features": ("table",),
+}
+"""Kinds of sources by kind of images."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureFolder:
+    """Every picture below a folder."""
+
+    __pydantic_config__: ClassVar = FORBID
+
+    kind: Literal["picture"] = "picture"
+    folder: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """A CSV file without labels; keys as in `TableSource`."""
+
+    __pydantic_config__: ClassVar = FORBID
+
+    kind: Literal["table"] = "table"
+    file: str
+    columns: tuple[str, ...] = ()
+    separator: Separator | None = None
+    patient: str | None = None
+    missing: tuple[str, ...] = ("", "?", "NA")
+    where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+Unlabelled: TypeAlias = Annotated[DicomSource | NiftiSource | PictureFolder | Lines, Field(discriminator="kind")]
+How: TypeAlias = Annotated[Routing | Tent | OfAll | AsTrained, Field(discriminator="name")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outside:
+    """name: of the hospital; it also seeds. models: the file that a run's stage `route` wrote. gland: a folder of gland
+    masks, <patient>.nii.gz, for models that learnt with them; or no_gland, to centre on the image instead. how: the way
+    to a model. out: the folder of results, outside of the images. threshold: score from which a study counts as
+    positive, 0.5 if it is not given; for labels only. readers: studies read at a time, 0 = a processor each.
+    """
+
+    __pydantic_config__: ClassVar = FORBID
+
+    name: str
+    models: str
+    source: Unlabelled
+    gland: str | None = None
+    no_gland: bool = False
+    how: How = Routing()
+    out: str
+    threshold: float | None = None
+    seed: int = 0
+    threads: int = 1
+    device: Literal["cpu", "cuda", "auto"] = "cpu"
+    readers: int = 0
+
+    def __post_init__(self) -> None:
+        problems = [] if named(self.name) else [f"name: made of a-z 0-9 _ -, at most 80, found {self.name!r}"]
+        if self.threshold is not None and not 0 <= self.threshold <= 1:
+            problems.append(f"threshold must be in [0, 1], found {self.threshold}")
+        if not 1 <= self.threads <= 256:
+            problems.append(f"threads must be in [1, 256], found {self.threads}")
+        if self.readers < 0:
+            problems.append(f"readers must be >= 0, found {self.readers}")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            problems.append("device: cuda, and torch finds no GPU here; say auto or cpu")
+        if self.gland is not None and self.no_gland:
+            problems.append("no_gland: and gland contradict each other; give one of them")
+        problems += self._places()
+        if problems:
+            raise SettingsError(problems)
+
+    def _places(self) -> list[str]:
+        out, place = Path(self.out).resolve(), Path(place_of(self.source)).resolve()
+        problems = [f"out: {self.out!r} is a file; give a folder"] if out.exists() and not out.is_dir() else []
+        if lies_in(out, place):
+            problems.append("out: lies in the folder of images, where masks would be read as studies; give another one")
+        if isinstance(self.source, DicomSource) and not self.source.select:
+            problems.append("source.select: missing; say which series are meant, as in select: {ImageType: ADC}")
+        return problems
+
+    @property
+    def computes_on(self) -> str:
+        """The device that `device` means on this machine."""
+        return "cuda" if self.device != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def is_outside(data: Json) -> bool:
+    """Whether a document is of this kind and not that of a run."""
+    return isinstance(data, dict) and OWN_KEY in data and not any(key in data for key in OF_A_RUN)
+
+
+def place_of(source: DicomSource | NiftiSource | PictureFolder | Lines) -> str:
+    """The folder, or the table's file."""
+    return source.file if isinstance(source, Lines) else source.folder
+
+
+def files_of(source: DicomSource | NiftiSource | PictureFolder | Lines) -> Files:
+    """The same source as a site in a federation would have it; labels and tables are never looked at."""
+    if isinstance(source, PictureFolder):
+        return PictureSource(folder=source.folder, table=".")
+    if isinstance(source, Lines):
+        return TableSource(
+            file=source.file,
+            columns=source.columns,
+            separator=source.separator,
+            patient=source.patient,
+            label="",
+            missing=source.missing,
+            where=source.where,
+        )
+    return source
+
+
+def unfit_source(source: DicomSource | NiftiSource | PictureFolder | Lines, images: AnyImages) -> list[str]:
+    """Why a source cannot give such images; empty = it can."""
+    kinds = FITTING[images.kind]
+    if source.kind in kinds:
+        return []
+    return [f"source.kind: the models saw images of kind {images.kind}: say {' or '.join(kinds)}, found {source.kind}"]
+
+
+def missing_parts(how: Routing | Tent | OfAll | AsTrained, there: Mapping[str, object]) -> list[str]:
+    """Which models a way needs that a file does not have. there: part -> what is there, or None."""
+    lacking = [part for part in NEEDS[how.name] if there.get(part) is None]
+    if not lacking:
+        return []
+    return [f"how: {how.name} needs the models that are {' and '.join(lacking)}, and the file has none; choose another"]

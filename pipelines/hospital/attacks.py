@@ -1,0 +1,104 @@
+"""Attacks on the hospital's own models, by the hospital itself: can it be told who was in training, and what they look
+like?
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+from torch import nn
+
+from federation.parameters import loaded
+from federation.task import Task, cross_entropy
+from pipelines.hospital.hospital import Done, Hospital, rows_of
+from pipelines.hospital.intake import cohort_of
+from pipelines.hospital.inversion import invert
+from pipelines.hospital.scoring import scores_name
+from pipelines.hospital.training import opened, own_model
+from pipelines.runs.store import DiskFolder
+from privacy.attacks.membership import Membership, model_membership
+from privacy.dp.access import Rows
+from privacy.dp.events import NON_PRIVATE, NOTHING, describe
+from privacy.message import Call, Json, Message
+
+FOUND: TypeAdapter[Membership] = TypeAdapter(Membership)
+
+
+def attack_models(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+    """Attack this hospital's model of a checkpoint: membership inference, and inversion of gradients and features.
+
+    Facts: `train_run`, `checkpoint`, `best`, `cohort`; `membership`, whether to tell who was in training (where nothing
+    is said: yes); `inversion`, None or how (`pipelines.hospital.inversion`). What is found is computed from training
+    patients without noise: it leaves only where the model itself has no guarantee either, and stays on the hospital's
+    own page otherwise. What is drawn never leaves.
+
+    Raises:
+        Refused: `malformed_inversion`.
+    """
+    facts = message.facts
+    start = opened(hospital, str(facts["train_run"]))
+    _, params = own_model(hospital, facts)
+    module = loaded(start.algorithm.network(start.task), params).to(hospital.device)
+    reply: dict[str, Json] = {"found": None}
+    if facts.get("membership", True) is True:
+        reply["found"] = _members(hospital, start.task, module, facts)
+    if facts.get("inversion") is not None:
+        reply["inversion"] = invert(hospital, start, module, facts)
+    leaves = start.protection is None and not hospital.policy.promises
+    told = reply if leaves else dict.fromkeys(reply)
+    return Done(Message({}, told), describe(NON_PRIVATE if leaves else NOTHING))
+
+
+def _members(hospital: Hospital, task: Task, module: nn.Module, facts: Mapping[str, Json]) -> Json:
+    """Training against test patients, by their losses; written down at home."""
+    rows = rows_of(cohort_of(hospital, str(facts["cohort"])), hospital.device)
+    members, others = rows["train"], rows["test"]
+    found = model_membership(
+        _losses(task, module, members),
+        members.patient.cpu().numpy(),
+        _losses(task, module, others),
+        others.patient.cpu().numpy(),
+        member_images=members.x.cpu().numpy(),
+        other_images=others.x.cpu().numpy(),
+        seed=hospital.bootstrap_seed(),
+    )
+    plain: Json = json.loads(FOUND.dump_json(found))
+    _folder(hospital).write(_name(facts), json.dumps(plain).encode())
+    return plain
+
+
+def found_at_home(hospital: Hospital, facts: Mapping[str, Json]) -> Membership | None:
+    """What an attack on a model found, for the hospital's own page; None where there was none."""
+    folder, name = _folder(hospital), _name(facts)
+    if not folder.has(name):
+        return None
+    return from_plain(json.loads(folder.read(name)))
+
+
+def from_plain(said: Mapping[str, Json]) -> Membership:
+    """What was written: not a number is null in JSON."""
+    numbers = {name: math.nan if value is None and name != "reason" else value for name, value in said.items()}
+    return FOUND.validate_python(numbers)
+
+
+def _losses(task: Task, module: nn.Module, rows: Rows) -> NDArray[np.float64]:
+    """Cross-entropy of each row, in evaluation mode."""
+    module.eval()
+    with torch.no_grad():
+        pairs = zip(torch.split(rows.x, 256), torch.split(rows.y, 256), strict=True)
+        losses = torch.cat([cross_entropy(module(x), y).double().cpu() for x, y in pairs])
+    return np.asarray(losses.nan_to_num().numpy(), dtype=np.float64)
+
+
+def _folder(hospital: Hospital) -> DiskFolder:
+    return DiskFolder(hospital.root / "scores")
+
+
+def _name(facts: Mapping[str, Json]) -> str:
+    return f"{scores_name(facts).removesuffix('.safetensors')}.membership.json"

@@ -1,0 +1,112 @@
+"""A hospital's files: where they lie, and whether they changed (`survey`). A phantom's are written first."""
+
+from __future__ import annotations
+
+import hmac
+import shutil
+from typing import NamedTuple
+
+from pipelines.data.cohort import survey
+from pipelines.data.dicom.reader import DicomSource
+from pipelines.data.examples import Files as Source
+from pipelines.data.labels import GlandMask, MaskLabels, TableLabels
+from pipelines.data.nifti.reader import NiftiSource
+from pipelines.data.survey import needed
+from pipelines.hospital.hospital import Done, Hospital
+from pipelines.loader.validation import to_plain
+from pipelines.phantom.files import write
+from pipelines.phantom.patients import PhantomSource
+from pipelines.runs.store import DiskFolder, digest, short
+from pipelines.settings.sites import Elsewhere, SiteSettings
+from privacy.dp.events import describe
+from privacy.message import Call, Json, Message, as_mapping
+from privacy.release.gate import Refused
+
+ELSEWHERE = ("policy", "home", "methods", "work", "readers", "veto")
+"""Settings of a hospital on which its cohort does not depend; other answers ask for them themselves."""
+
+
+class Files(NamedTuple):
+    """Where a hospital's images, labels and gland masks lie."""
+
+    source: Source
+    labels: MaskLabels | TableLabels | None
+    gland: GlandMask | None
+
+
+def survey_files(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+    """How many files there are, and a digest of their names, sizes and times and of the settings that concern them."""
+    settings = settings_of(hospital)
+    files = files_of(hospital)
+    _look(files)
+    found = survey(*files)
+    if not found["files"]:
+        raise Refused("no_files")
+    own = {"files": found["digest"], "settings": of_cohort(settings)}
+    # Keyed, because file names could be guessed from a plain digest.
+    keyed = hmac.new(hospital.key(), digest(own).encode(), "sha256").hexdigest()
+    policy = settings.policy
+    facts: dict[str, Json] = {
+        "digest": keyed,
+        **({} if policy.promises else {"files": found["files"], "bytes": found["bytes"]}),  # both change with a patient
+        "requests": [*policy.requests],
+        "algorithms": None if policy.algorithms is None else [*policy.algorithms],
+        "private": policy.promises,
+    }
+    return Done(Message({}, facts), describe(hospital.counts))
+
+
+def of_cohort(settings: SiteSettings) -> dict[str, Json]:
+    """The settings on which a hospital's cohort depends; what is null or empty is left out, so that a setting that is
+    new here does not make every cohort another one.
+    """
+    whole = as_mapping(_filled(to_plain(settings)))
+    return {key: value for key, value in whole.items() if key not in ELSEWHERE}
+
+
+def _filled(value: Json) -> Json:
+    """Without members of groups that are null or empty, at any depth."""
+    if not isinstance(value, dict):
+        return value
+    inner = {key: _filled(each) for key, each in value.items()}
+    return {key: each for key, each in inner.items() if each is not None and each not in ("", [], {})}
+
+
+def files_of(hospital: Hospital) -> Files:
+    """The hospital's files. A phantom's are written first, once."""
+    settings = settings_of(hospital)
+    if isinstance(settings.source, Elsewhere):
+        raise Refused("no_files")
+    if not isinstance(settings.source, PhantomSource):
+        return Files(settings.source, settings.labels, settings.gland)
+    name = short(digest(to_plain(settings.source)))
+    folder = hospital.root / "phantom" / name
+    images = str(folder / "images")
+    source = (
+        DicomSource(kind="dicom", folder=images, select={"ImageType": "ADC"})
+        if settings.source.format == "dicom"
+        else NiftiSource(kind="nifti", folder=images)
+    )
+    masks = folder / "masks"
+    files = Files(source, MaskLabels(folder=str(masks / "lesion")), GlandMask(folder=str(masks / "gland")))
+    written = DiskFolder(hospital.root / "phantom")
+    known = written.read(f"{name}.txt").decode() if written.has(f"{name}.txt") else None
+    if known is None or known != survey(*files)["digest"]:  # never written, or changed since
+        shutil.rmtree(folder, ignore_errors=True)
+        write(settings.source, folder)
+        written.write(f"{name}.txt", str(survey(*files)["digest"]).encode())
+    return files
+
+
+def _look(files: Files) -> None:
+    """What can be seen without opening a file. Raises: Refused: `no_folder`, `no_labels`, `no_gland`."""
+    for one in needed(*files):
+        if not one.there:
+            raise Refused(one.code) from FileNotFoundError(one.complaint)
+
+
+def settings_of(hospital: Hospital) -> SiteSettings:
+    """The settings of a hospital that has files. Raises: Refused: `no_files`."""
+    if hospital.settings is None:
+        raise Refused("no_files")
+    return hospital.settings

@@ -1,0 +1,64 @@
+"""Which finished models this hospital holds as files, and their losses on its own validation patients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from evaluation.choice import Model
+from federation.conversation import newest
+from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.model_file import READY
+from pipelines.hospital.training import opened
+from pipelines.loader.names import named
+from privacy.message import Json, Malformed, as_list, as_mapping, from_bytes, unsealed
+from privacy.release.gate import Refused
+
+
+def usable(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[Model, ...]:
+    """Of each method and variant that a request to `report` names. A variant was not scored on validation patients."""
+    methods, variants = (_each(facts, name) for name in ("methods", "variants"))
+    return (
+        *(Model(hospital.name, str(one["label"]), _loss(hospital, one), _file(hospital, one)) for one in methods),
+        *(Model(hospital.name, str(one["label"]), math.nan, _file(hospital, one)) for one in variants),
+    )
+
+
+def noised(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> bool:
+    """Whether scores leave this hospital through noise, by what it was told when a method began."""
+    for one in methods:
+        try:
+            if opened(hospital, str(one["train_run"])).protection is not None:
+                return True
+        except (Refused, Malformed):
+            continue  # the central baseline is trained elsewhere
+    return False
+
+
+def _each(facts: Mapping[str, Json], name: str) -> list[Mapping[str, Json]]:
+    return [as_mapping(one) for one in as_list(facts.get(name, []))]
+
+
+def _loss(hospital: Hospital, method: Mapping[str, Json]) -> float:
+    """Of the model that a checkpoint names; NaN where it was not scored on validation patients."""
+    losses = as_mapping(newest(hospital.conversation(str(method["train_run"]))).facts.get("losses"))
+    finite = {int(number): float(str(loss)) for number, loss in losses.items() if loss is not None}
+    if not finite:
+        return math.nan
+    if method["checkpoint"] == "local":
+        return min(finite.values())
+    number = method["best"] if method["checkpoint"] == "global" else max(finite)
+    return finite.get(int(str(number)), math.nan) if number is not None else math.nan
+
+
+def _file(hospital: Hospital, method: Mapping[str, Json]) -> str:
+    """Where the model of this run lies; empty where there is none, or that of another run."""
+    label = str(method["label"])
+    path = hospital.root / READY / f"{label}.safetensors"
+    if not named(label) or not path.is_file():  # a label comes from outside, and a file's name is made of it
+        return ""
+    try:
+        found = from_bytes(unsealed(path.read_bytes())).facts
+    except (Malformed, ValueError, OSError):
+        return ""  # damaged, and so no model to recommend
+    return str(path) if found.get("run") == method["train_run"] else ""

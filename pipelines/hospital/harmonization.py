@@ -1,0 +1,103 @@
+"""What harmonization at a hospital has in common: its images as networks take them, and the door to them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from harmonize.elastic import deformed
+from harmonize.scale import Scale, Told
+from pipelines.data.cohort import Cohort
+from pipelines.hospital.hospital import COHORT, SPLITS, Hospital, read_cohort_file
+from pipelines.hospital.released_counts import need_counts
+from pipelines.hospital.training import cut_of
+from pipelines.runs.progress import Shown
+from privacy.dp.access import Access, Rows, Split, open_access
+from privacy.dp.events import Event
+from privacy.dp.protection import Protection
+from privacy.message import Json
+from privacy.release import ledger as book
+from privacy.release.gate import Refused, unaffordable
+
+SCALE: TypeAdapter[Scale] = TypeAdapter(Scale)
+
+
+def parsed(adapter: TypeAdapter[Any], said: Json) -> Any:
+    """Settings that a coordinator sent, as strictly as YAML. Raises: Refused: `malformed_settings`."""
+    try:
+        return adapter.validate_json(json.dumps(said), strict=True)
+    except ValueError as error:
+        raise Refused("malformed_settings") from error
+
+
+def number(facts: Mapping[str, Json], name: str, low: int, high: int) -> int:
+    """A whole number that a coordinator sent. Raises: Refused: `malformed_settings`."""
+    found = facts.get(name)
+    if type(found) is not int or not low <= found <= high:
+        raise Refused("malformed_settings") from ValueError(f"{name} must be in [{low}, {high}], found {found!r}")
+    return found
+
+
+def cohort_in(hospital: Hospital, facts: Mapping[str, Json]) -> Cohort:
+    """The cohort that is meant. Raises: Refused: it is none of images."""
+    cohort = read_cohort_file(hospital.cohort_folder(str(facts["cohort"])) / COHORT)
+    if cohort.images.dim() != 4:
+        raise Refused("not_images") from ValueError("harmonization is for slices and pictures")
+    return cohort
+
+
+def training_rows(cohort: Cohort, facts: Mapping[str, Json]) -> Rows:
+    """Training images in [-1, 1], each with its non-rigidly deformed copies, all of them their patient's.
+
+    A copy follows from its image alone, so the patient stays the unit of privacy.
+    """
+    scale, copies = parsed(SCALE, facts["scale"]), number(facts, "copies", 1, 64)
+    chosen = (cohort.split == SPLITS.index("train")).nonzero()[:, 0]
+    images = scale.into(cohort.images[chosen])
+    x = deformed(images, copies, seed=number(facts, "seed", 0, 2**62))
+    return Rows(x, cohort.labels[chosen].repeat_interleave(copies), cohort.patient[chosen].repeat_interleave(copies))
+
+
+def split_rows(cohort: Cohort, scale: Scale, split: Split) -> Rows:
+    """One split's images in [-1, 1], as they are."""
+    chosen = (cohort.split == SPLITS.index(split)).nonzero()[:, 0]
+    return Rows(scale.into(cohort.images[chosen]), cohort.labels[chosen], cohort.patient[chosen])
+
+
+def door_to(
+    hospital: Hospital, cohort: Cohort, rows: Rows, protection: Protection | None, *, batch: int, seed: int
+) -> Access:
+    """The door to these rows: private under a protection, else plain."""
+    rows = Rows(rows.x.to(hospital.device), rows.y.to(hospital.device), rows.patient.to(hospital.device))
+    if protection is None:
+        return open_access({"train": rows}, batch=batch, seed=seed)
+    from privacy.dp.private_access import open_private  # Opacus: seconds that plain work saves
+
+    told = need_counts(hospital)
+    sizes = None if told is None else told.sizes()
+    return open_private({"train": rows}, replace(protection, cut=cut_of(cohort)), counts=hospital.counts, sizes=sizes)
+
+
+def affordable(hospital: Hospital, events: Sequence[Event]) -> None:
+    """Whether the hospital's policy lets these events happen: asked before the work.
+
+    Raises:
+        Refused: the code of the gate.
+    """
+    code = unaffordable(hospital.policy, book.lines(hospital.ledger), [hospital.counts, *events])
+    if code is not None:
+        raise Refused(code)
+
+
+def telling(hospital: Hospital, step: Shown) -> Told:
+    """Progress of long work, which also stops where a stop was asked for."""
+
+    def told(done: int, total: int, what: str) -> None:
+        hospital.pause()
+        step(done, total, what)
+
+    return told

@@ -1,0 +1,195 @@
+"""A hospital's name, settings and folder, and where things lie in it.
+
+Below its folder: `cohorts/` (its de-identified images), `conversations/` (committed answers and memories, by run),
+`models/` (models of single rounds, by run), `scores/` (its patients' scores), `fitting/` and `translators/`
+(translators in training, and finished ones), `qualities/` and `maps/` (what its page says of harmonization),
+`ledger.jsonl`, `log.txt`, `pseudonym.key` and `report.html`. The coordinator reads none of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pipelines.data.cohort import Cohort, from_message, to_message
+from pipelines.data.targets import Target, targets
+from pipelines.loader.names import named
+from pipelines.phantom.patients import PhantomSource
+from pipelines.runs.store import HIDDEN, DiskFolder, short
+from pipelines.settings.sites import SiteSettings
+from privacy.dp.access import Rows, Split
+from privacy.dp.events import NON_PRIVATE, NOTHING, Declared, Event
+from privacy.message import Json, Message, from_file, to_file
+from privacy.release.gate import Refused
+from privacy.release.policy import Policy
+
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+COHORT, KEY = "cohort.safetensors", "pseudonym.key"
+
+
+def nothing() -> None:
+    """Nobody asked to stop."""
+
+
+class Done(NamedTuple):
+    """What a handler made: the reply, its privacy event (as JSON), and the memory to commit with it."""
+
+    reply: Message
+    event: Json
+    memory: Message = Message()
+
+
+@dataclass(frozen=True)
+class Hospital:
+    """settings: None for the pooled site of a simulation, which has no files of its own. now: ISO time for the
+    ledger. device: where it computes, as torch names it. pause: called now and then in long work; raises `Stopped`
+    where a person asked the run to stop. public: a folder for what was made without any patient. simulation: one
+    machine plays all hospitals.
+    """
+
+    name: str
+    root: Path
+    settings: SiteSettings | None
+    now: Callable[[], str]
+    pooled: Policy = Policy()
+    device: str = "cpu"
+    pause: Callable[[], None] = nothing
+    public: Path | None = None
+    simulation: bool = True
+
+    @property
+    def policy(self) -> Policy:
+        """What it lets go; `pooled` for the pooled site of a simulation."""
+        return self.pooled if self.settings is None else self.settings.policy
+
+    @property
+    def ledger(self) -> Path:
+        """What left this hospital."""
+        return self.vault / "ledger.jsonl"
+
+    @property
+    def vault(self) -> Path:
+        """Where its ledger and the key of its pseudonyms lie: its own folder, for all runs, where it has one."""
+        home = None if self.settings is None else self.settings.home
+        return self.root if home is None else Path(home)
+
+    @property
+    def counts(self) -> Event:
+        """The event of telling how many patients, studies and files there are."""
+        if self.policy.declares("counts"):
+            return Declared("counts")
+        # Under a budget only numbers leave that were released before, with noise
+        # (`pipelines/hospital/released_counts.py`).
+        return NON_PRIVATE if self.policy.budget is None else NOTHING
+
+    def conversation(self, run: str) -> DiskFolder:
+        """Committed answers of a run. Raises: Refused: the run's name is not one that may become a path."""
+        return DiskFolder(self.root.joinpath("conversations", *_parts(run)))
+
+    def models(self, run: str) -> DiskFolder:
+        """Models of single rounds of a run."""
+        return DiskFolder(self.root.joinpath("models", *_parts(run)))
+
+    def cohort_folder(self, name: str) -> Path:
+        """Where a cohort lies. Raises: Refused: its name is not one of ours."""
+        if not named(name):
+            raise Refused("malformed_cohort")
+        return self.root / "cohorts" / name
+
+    def scratch(self) -> Path:
+        """Where examples wait while a cohort is made."""
+        folder = self.root / "cohorts"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def key(self) -> bytes:
+        """The secret of this hospital's pseudonyms, made on first use; with it they can be linked to patients.
+
+        Phantoms are nobody: their key follows from the hospital's name, so that a simulation repeats on any machine.
+        """
+        if self.settings is not None and isinstance(self.settings.source, PhantomSource):
+            return hashlib.sha256(f"phantom {self.name}".encode()).digest()
+        folder = DiskFolder(self.vault)
+        if not folder.has(KEY):
+            if any(self.root.glob("cohorts/*/*")) or (self.root / "linkage.json").exists():
+                # A new key would give every known patient a new name.
+                raise Refused("lost_key") from FileNotFoundError(f"{self.vault / KEY}: restore it from its backup")
+            self.vault.mkdir(parents=True, exist_ok=True)
+            folder.write(KEY, secrets.token_bytes(32))
+            (self.vault / KEY).chmod(0o600)
+        key = folder.read(KEY)
+        if len(key) != 32 or len(set(key)) < 16:  # random bytes repeat less
+            raise Refused("damaged_key")
+        if (self.vault / KEY).stat().st_mode & 0o077:
+            raise Refused("open_key") from PermissionError(f"{self.vault / KEY}: others may read it; chmod 600, or 400")
+        return key
+
+    def bootstrap_seed(self) -> int:
+        """The seed of patient bootstraps: the same for every model, so that models are compared on the same draws.
+
+        A secret of the hospital: whoever knew it could solve the copies for each patient's scores.
+        """
+        return int.from_bytes(hashlib.sha256(b"bootstrap" + self.key()).digest()[:7], "big")
+
+
+def _parts(run: str) -> list[str]:
+    parts = run.split("/")
+    if len(parts) != 2 or not all(named(part) for part in parts):
+        raise Refused("malformed_run")
+    return parts
+
+
+def read_cohort_file(path: Path) -> Cohort:
+    """Read a cohort from disk. Raises: Refused: it is gone or corrupt (`no_cohort`, `corrupt_cohort`)."""
+    if not path.exists():
+        raise Refused("no_cohort")
+    try:
+        return from_message(from_file(path))
+    except (ValueError, KeyError) as error:
+        raise Refused("corrupt_cohort") from error
+
+
+def write_cohort_file(folder: Path, cohort: Cohort, key: bytes) -> str:
+    """Put a cohort into its folder below `folder`, named by its keyed digest (see `keyed`), which is returned."""
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f"{HIDDEN}{secrets.token_hex(8)}"
+    try:
+        code = keyed(key, to_file(to_message(cohort), part))
+        place = folder / short(code)
+        place.mkdir(exist_ok=True)
+        part.replace(place / COHORT)
+    finally:
+        part.unlink(missing_ok=True)
+    return code
+
+
+def keyed(key: bytes, sha: str) -> str:
+    """What leaves of a digest of patients' data: its HMAC-SHA256 (RFC 2104), 64 hexadecimal digits.
+
+    Whoever can guess the data can make the plain digest and check the guess; without the hospital's key, not this one.
+    """
+    return hmac.new(key, f"digest {sha}".encode(), hashlib.sha256).hexdigest()
+
+
+def rows_of(cohort: Cohort, device: str = "cpu", target: Target | None = None) -> dict[Split, Rows]:
+    """The cohort's images by split, on a device, with their labels, or the masks that are the target."""
+    return {split: _rows(cohort, cohort.split == number, device, target) for number, split in enumerate(SPLITS)}
+
+
+def all_rows(cohort: Cohort, device: str = "cpu", target: Target | None = None) -> Rows:
+    """As `rows_of`, of all splits together."""
+    return _rows(cohort, torch.ones(len(cohort.split), dtype=torch.bool), device, target)
+
+
+def _rows(cohort: Cohort, chosen: Tensor, device: str, target: Target | None) -> Rows:
+    truth = cohort.labels if target is None else targets(cohort, target)
+    index = chosen.nonzero()[:, 0]
+    return Rows(*(part.to(device) for part in (cohort.images[index], truth[index], cohort.patient[index])))

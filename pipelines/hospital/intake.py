@@ -1,0 +1,255 @@
+"""Files of patients become a cohort at the hospital: `moments`, `ingest`, `holds`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from pydantic import TypeAdapter
+
+from federation.conversation import newest, remembered, stored_reply
+from federation.participant import CHECKPOINTS, checkpoint
+from pipelines.data.accounts import unserved
+from pipelines.data.cohort import Cohort, Reading, read_cohort, training_moments
+from pipelines.data.examples import IMAGES
+from pipelines.data.tables.features import Moments, TableSource
+from pipelines.hospital.files import files_of, settings_of
+from pipelines.hospital.hospital import COHORT, SPLITS, Done, Hospital, keyed, read_cohort_file, write_cohort_file
+from pipelines.hospital.overview import described, remember_inside
+from pipelines.hospital.quarantine import Quarantine, quarantined, remember, write_accounts
+from pipelines.hospital.released_counts import ASKED, counted, floor_of, recount, same_question
+from pipelines.hospital.training import TARGET
+from pipelines.runs.store import DiskFolder, short
+from pipelines.settings.config import Split
+from privacy.dp.events import NON_PRIVATE, NOTHING, describe
+from privacy.message import Call, Json, Malformed, Message, as_list, from_bytes, unsealed
+from privacy.release.gate import Refused
+
+REJECTED, SPLIT, PARTITION, COUNTS = "rejected.json", "split.json", "partition.json", "counts.json"
+
+
+def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+    """Read, check, de-identify and split; facts `images`, `split`, `seed` say how, `target` which masks are needed;
+    tensors, how features are scaled.
+
+    The fact `independent` (False if it is not there): whether each patient's split follows from himself alone.
+
+    Returns:
+        Counts by split and by reason of rejection; the name of the cohort and its digest, `sha256`, both keyed; and
+        `cut`, a keyed name of the division. With a budget the counts are those that were released once (see
+        `pipelines.hospital.released_counts`), and nothing else is counted. The studies that were rejected, with the
+        reason of each, are written to `rejected.json` beside it and stay here; so do `counts.json`, the counts as they
+        are, `partition.json`, which patients of a source that is dealt out this hospital has, and `accounted.csv` in
+        the hospital's own folder, what became of each file.
+
+    Raises:
+        Refused: `bad_source`; with a budget `another_cohort`, `too_many_rejected`, or as `recount`.
+    """
+    settings = settings_of(hospital)
+    if hospital.policy.promises and message.tensors:  # sums of all hospitals' training patients
+        raise Refused("dependent_patients")
+    same_question(hospital, dict(message.facts))
+    read = _read(hospital, message)
+    cohort, facts = read.cohort, read.facts
+    rejected = (*read.rejected, *unserved(read.accounts))
+    remember(hospital, rejected, read.names)
+    write_accounts(hospital, read.accounts)
+    counts = {name: int(str(facts[name])) for name in ("patients", "studies", "images")}
+    of = "lines" if isinstance(files_of(hospital).source, TableSource) else "files"
+    line = described(counts, read.accounts, read.rejected, read.told, unit=cohort.unit, of=of)
+    remember_inside(hospital, line + _misspelt(facts))
+    code = write_cohort_file(hospital.root / "cohorts", cohort, hospital.key())
+    folder = DiskFolder(hospital.cohort_folder(short(code)))
+    folder.write(REJECTED, json.dumps([q._asdict() for q in quarantined(hospital, rejected)], indent=1).encode())
+    folder.write(SPLIT, json.dumps(split_of(cohort), indent=1).encode())
+    folder.write(COUNTS, json.dumps(facts, indent=1).encode())
+    if read.partition is not None:
+        folder.write(PARTITION, json.dumps(read.partition, indent=1).encode())
+    studies = int(str(facts.get("source_studies", facts["studies"])))  # whose rejections are told
+    share = len(read.rejected) / max(1, len(read.rejected) + studies)
+    too_many = share > settings.max_rejected
+    named: dict[str, Json] = {"cohort": short(code), "sha256": code, "cut": cohort.recipe["cut"]}
+    if hospital.policy.promises:
+        if too_many:  # refused, because a fact would say it as often as it is asked for
+            raise Refused("too_many_rejected") from ValueError(f"why, study by study: {folder.root / REJECTED}")
+        told, event = recount(hospital, call, cohort, dict(message.facts))
+        return Done(Message({}, {**named, **told.facts(), "min_patients": floor_of(hospital)}), describe(event))
+    rejections: dict[str, Json] = {
+        "rejected": len(read.rejected),
+        "max_rejected": settings.max_rejected,
+        "too_many_rejected": too_many,
+    }
+    return Done(Message({}, {**facts, **named, **rejections}), describe(hospital.counts))
+
+
+def _misspelt(facts: Mapping[str, Json]) -> str:
+    """A warning where names of patients in the hospital's settings are nobody's; empty where all are somebody's."""
+    found = {"test": facts["unmatched_tests"], "exclude": facts["unmatched_exclusions"]}
+    return "".join(
+        f" ! {number} of the names in {key} match no patient: check the spelling (the identifier as in the files, or "
+        "the pseudonym)."
+        for key, number in found.items()
+        if number
+    )
+
+
+def pooled_moments(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+    """Number, sums and sums of squares of this hospital's training features, for normalization by all sites' together.
+
+    Facts as for `ingest`. Returns: tensors `count`, `total`, `squares`.
+    """
+    own = training_moments(_read(hospital, message).cohort)
+    tensors = {"count": torch.tensor([own.count], dtype=torch.float64), "total": own.total, "squares": own.squares}
+    return Done(Message(tensors), describe(NON_PRIVATE))
+
+
+def _read(hospital: Hospital, message: Message) -> Reading:
+    """The cohort as the coordinator asked for it. Raises: Refused: `bad_source`."""
+    settings, files, sums = settings_of(hospital), files_of(hospital), message.tensors
+    shares = TypeAdapter(Split).validate_json(json.dumps(message.facts["split"]), strict=True)
+    independent = TypeAdapter(bool).validate_python(message.facts.get("independent", False), strict=True)
+    try:
+        return read_cohort(
+            files.source,
+            files.labels,
+            IMAGES.validate_json(json.dumps(message.facts["images"]), strict=True),
+            gland=files.gland,
+            fractions={"train": shares.train, "validation": shares.validation, "test": shares.test},
+            seed=int(str(message.facts["seed"])),
+            key=hospital.key(),
+            exclude=settings.exclude,
+            test=settings.test,
+            independent=independent,
+            readers=settings.readers,
+            scratch=hospital.scratch(),
+            scale=Moments(float(sums["count"]), sums["total"], sums["squares"]) if sums else None,
+            fold=shares.place,
+            part=settings.part,
+            target=TARGET.validate_python(message.facts.get("target")),
+            classes=tuple(str(name) for name in as_list(message.facts.get("classes", []))),
+        )
+    except ValueError as error:  # a study's trouble is quarantined; this is the source as a whole
+        raise Refused("bad_source") from error
+
+
+def holds(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+    """Whether this hospital still has what an artifact of the coordinator speaks of: a cohort, models of runs.
+
+    Facts: `cohort` with `sha256`, as `ingest` gave them; `runs`, each with its globally best round (or None) if it is
+    finished, else "begun"; `page` with the sha256 of the report page. Returns: facts `complaint` (a sentence of fixed
+    words, or None) and `known` (which of the runs this hospital has taken part in).
+    """
+    known: list[Json] = [run for run in _runs(message.facts) if _trained(hospital, run)]
+    # Of patients it tells only whether what was named by the hospital itself, with its key, is still the same.
+    return Done(Message({}, {"complaint": _complaint(hospital, message.facts), "known": known}), describe(NOTHING))
+
+
+def forget_damaged(hospital: Hospital, call: Call) -> None:
+    """Drop a committed answer that is corrupt, or whose cohort is gone or corrupt, so that it is made again."""
+    folder = hospital.conversation(call.run)
+    name = f"{call.request}-{call.round}"
+    if not folder.has(name):
+        return
+    try:
+        facts = from_bytes(stored_reply(folder, name)).facts
+    except Malformed:
+        folder.remove(name)
+        return
+    if call.request in ("ingest", "translate") and (_complaint(hospital, facts) or _stale(hospital, facts)):
+        folder.remove(name)
+
+
+def _stale(hospital: Hospital, facts: Mapping[str, Json]) -> bool:
+    """Whether an answer tells other counts than those that this hospital repeats."""
+    told = counted(hospital)
+    return told is not None and "splits" in facts and facts["splits"] != told.facts()["splits"]
+
+
+def _complaint(hospital: Hospital, facts: Mapping[str, Json]) -> str | None:
+    cohort, page = facts.get("cohort"), facts.get("page")
+    if isinstance(cohort, str) and (complaint := _cohort_complaint(hospital, cohort, facts)):
+        return complaint
+    if isinstance(page, str) and _keyed_digest(hospital, hospital.root / "report.html") != page:
+        return "its own page is gone, or of another run"
+    found = (_run_complaint(hospital, run, state) for run, state in _runs(facts).items())
+    return next((complaint for complaint in found if complaint), None)
+
+
+def _cohort_complaint(hospital: Hospital, cohort: str, facts: Mapping[str, Json]) -> str | None:
+    folder = hospital.cohort_folder(cohort)
+    if hospital.policy.promises and counted(hospital) is None:
+        return f"{ASKED} is gone, so that its patients must be counted anew"
+    digest = digest_of(folder / COHORT)
+    if digest is None:
+        return "the cohort is gone"
+    if keyed(hospital.key(), digest) != facts.get("sha256"):
+        return "the cohort is corrupt"
+    for name in (REJECTED, SPLIT):
+        try:
+            json.loads((folder / name).read_bytes())
+        except (OSError, ValueError):
+            return f"{name} is gone or corrupt"
+    return None
+
+
+def _run_complaint(hospital: Hospital, run: str, state: Json) -> str | None:
+    """What is wrong with what this hospital remembers of a run, and, if it is finished, with its models."""
+    folder, models = hospital.conversation(run), hospital.models(run)
+    try:
+        remembered(folder, 0)
+        memory = newest(folder)
+        for name in models.names():
+            unsealed(models.read(name))
+    except Malformed:
+        return f"a model or a memory of {run} is corrupt"
+    if state == "begun":
+        return None
+    try:
+        for which in CHECKPOINTS:
+            checkpoint(models, memory, which, best=state if isinstance(state, int) else None)
+    except KeyError:
+        return f"models of {run} are gone"
+    return None
+
+
+def _runs(facts: Mapping[str, Json]) -> dict[str, Json]:
+    runs = facts.get("runs")
+    return dict(runs) if isinstance(runs, dict) else {}
+
+
+def _trained(hospital: Hospital, run: str) -> bool:
+    """Whether this hospital has answered more of a run than its introduction."""
+    return any(not name.startswith("introduce") for name in hospital.conversation(run).names())
+
+
+def _keyed_digest(hospital: Hospital, path: Path) -> str | None:
+    digest = digest_of(path)
+    return None if digest is None else keyed(hospital.key(), digest)
+
+
+def digest_of(path: Path) -> str | None:
+    """Sha256 of a file, which must not leave without the hospital's key (`keyed`); None where there is none."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
+
+
+def rejected_studies(hospital: Hospital, cohort: str) -> list[Quarantine]:
+    """The hospital's quarantine, for its own page."""
+    data = json.loads((hospital.cohort_folder(cohort) / REJECTED).read_text())
+    return [Quarantine(**study) for study in data]
+
+
+def cohort_of(hospital: Hospital, cohort: str) -> Cohort:
+    """The hospital's cohort. Raises: Refused."""
+    return read_cohort_file(hospital.cohort_folder(cohort) / COHORT)
+
+
+def split_of(cohort: Cohort) -> dict[str, list[str]]:
+    """Pseudonyms by split, as written down beside the cohort."""
+    found: dict[str, list[str]] = {}
+    for number, split in enumerate(SPLITS):
+        patients = torch.unique(cohort.patient[cohort.split == number]).tolist()
+        found[split] = [cohort.patients[patient] for patient in patients]
+    return found

@@ -1,0 +1,242 @@
+"""The hospital draws its own patients from what a round would show of them: gradients and features, inverted.
+
+Done with a model of its own and a few of its own training images. What is drawn, and how like the patients it is, stays
+on its own page, as scores of single patients do; means leave only where the model has no guarantee either.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+from torch import Tensor, nn
+
+from evaluation.drawing import Picture
+from evaluation.pictures import Tile, contact_sheet
+from evaluation.wording import number
+from federation.randomness import derived
+from pipelines.data.cohort import Cohort
+from pipelines.hospital.hospital import Hospital, rows_of
+from pipelines.hospital.intake import cohort_of
+from pipelines.hospital.scoring import scores_name
+from pipelines.hospital.segmentation import kind_of
+from pipelines.hospital.training import Opening
+from pipelines.runs.store import DiskFolder
+from privacy.attacks.inversion import (
+    Inversion,
+    Likeness,
+    Pixels,
+    invert_features,
+    invert_gradient,
+    likeness,
+    shown_gradient,
+)
+from privacy.dp.access import Rows
+from privacy.dp.protection import Protection
+from privacy.message import Json, Message, as_list, as_mapping, from_bytes, to_bytes
+from privacy.release.gate import Refused
+
+SETTINGS: TypeAdapter[Inversion] = TypeAdapter(Inversion)
+MOST = 2**32
+"""Numbers that one attack on one model looks at in all: steps x images x numbers in an image."""
+ENOUGH = 10**6  # numbers tell what is black and what is white
+WHITE = 0.995  # of the pixels are darker than what is shown as white
+NO_IMAGES = "its examples are lines of a table: there is no image to draw"
+MEAN, PLAIN, PROTECTED, FEATURES = "mean image", "gradient", "gradient, clipped and noised", "features"
+ATTACKS = (MEAN, PLAIN, PROTECTED, FEATURES)
+SAID = (
+    "Left: a training image. Mean image: that of this hospital's other training patients, the floor: what is drawn no "
+    "better was not found. Then what an attacker draws who holds this hospital's model and, of this one image, its "
+    "gradient or its features; who knows its {truth}, and bounds and mean of the images' values. A round sums up more "
+    "images over more steps, and so shows less. That a picture fails does not prove that a better attack would."
+)
+
+
+class Drawn(NamedTuple):
+    """What was drawn of some images, each (n, C, *spatial), and how like them it is: by attack, n figures."""
+
+    pictures: Mapping[str, Tensor]
+    alike: Mapping[str, Sequence[Likeness]]
+
+
+def invert(hospital: Hospital, start: Opening, module: nn.Module, facts: Mapping[str, Json]) -> dict[str, Json]:
+    """Attack a model of this hospital's own on its own training images, and write down at home what was drawn.
+
+    Facts: `inversion`, the fields of `privacy.attacks.inversion.Inversion`; `cohort`; and what names the model.
+
+    Returns: `images`, `steps`, and by attack the means of `psnr` (dB) and `ssim` and how many images were drawn
+    `better` than by the mean image; or the `reason` why nothing could be drawn.
+
+    Raises:
+        Refused: `malformed_inversion`: unknown fields, or more than a hospital does for anybody who asks.
+    """
+    cohort = cohort_of(hospital, str(facts["cohort"]))
+    rows = rows_of(cohort, hospital.device, start.target)["train"]
+    settings = _asked(facts.get("inversion"), rows)
+    if rows.x.dim() < 4:
+        return {"reason": NO_IMAGES}
+    index = chosen(rows, settings.images)
+    found = _drawn(hospital, start, module, rows, index, settings)
+    said: dict[str, Json] = {
+        "images": len(index),
+        "steps": settings.steps,
+        "attacks": {name: _means(alike, found.alike[MEAN]) for name, alike in found.alike.items()},
+    }
+    told: dict[str, Json] = {
+        **said,
+        "patients": [cohort.patients[int(rows.patient[row])] for row in index],
+        "figures": {name: [[_json(f) for f in one] for one in alike] for name, alike in found.alike.items()},
+        "masks": start.target is not None,
+    }
+    kept = {"image": rows.x[index].cpu(), **found.pictures}
+    _folder(hospital).write(_name(facts), to_bytes(Message(kept, told)))
+    return said
+
+
+def inversion_sheets(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> Iterator[Picture]:
+    """A sheet per method on whose model here the attack was tried; a row per image."""
+    for method in methods:
+        if not _folder(hospital).has(_name(method)):
+            continue
+        kept = from_bytes(_folder(hospital).read(_name(method)))
+        yield _sheet(str(method["label"]), kept, cohort_of(hospital, str(method["cohort"])))
+
+
+def chosen(rows: Rows, images: int) -> list[int]:
+    """The middle image of each of the first patients: (at most `images`,) places in `rows`."""
+    places = ((rows.patient == patient).nonzero()[:, 0] for patient in torch.unique(rows.patient)[:images])
+    return [int(own[len(own) // 2]) for own in places]
+
+
+def _asked(said: Json, rows: Rows) -> Inversion:
+    try:
+        settings = SETTINGS.validate_json(json.dumps(said), strict=True)
+        numbers = settings.steps * settings.images * math.prod(rows.x.shape[1:])
+        if numbers > MOST:
+            raise ValueError(f"steps x images x numbers in an image must be <= {MOST}, found {numbers}")
+    except ValueError as error:
+        raise Refused("malformed_inversion") from error
+    return settings
+
+
+def _drawn(
+    hospital: Hospital, start: Opening, module: nn.Module, rows: Rows, index: Sequence[int], settings: Inversion
+) -> Drawn:
+    """Every attack on every image."""
+    pixels = _pixels(rows.x)
+    found: dict[str, list[Tensor]] = {}
+    for place in index:
+        hospital.pause()
+        attacks = _attacks(hospital, start, module, rows, place, settings, pixels)
+        for name, image in {MEAN: _mean_of_others(rows, place), **attacks}.items():
+            found.setdefault(name, []).append(image.detach().cpu())
+    truth = rows.x[list(index)].cpu()
+    alike = {name: [likeness(a, b) for a, b in zip(truth, drawn, strict=True)] for name, drawn in found.items()}
+    return Drawn({name: torch.stack(drawn) for name, drawn in found.items()}, alike)
+
+
+def _attacks(
+    hospital: Hospital, start: Opening, module: nn.Module, rows: Rows, place: int, settings: Inversion, pixels: Pixels
+) -> dict[str, Tensor]:
+    """What is drawn of one image, by attack."""
+    task, x, y = start.task, rows.x[place], rows.y[place]
+    shape = tuple(x.shape)
+    ways: dict[str, Protection | None] = {PLAIN: None}
+    ways |= {} if start.protection is None else {PROTECTED: start.protection}
+
+    def fresh() -> torch.Generator:
+        return torch.Generator().manual_seed(derived(start.seed, hospital.name, "inversion", place))
+
+    made: dict[str, Tensor] = {}
+    for name, protection in ways.items():
+        # This noise protects nobody, since nothing of it leaves; from a secret of the hospital it repeats.
+        noise = random.Random(derived(hospital.bootstrap_seed(), "inversion", place)).randbytes  # noqa: S311
+        gradient = shown_gradient(module, task.objective, x, y, protection, source=noise)
+        made[name] = invert_gradient(module, task.objective, gradient, shape, y, settings, fresh(), pixels=pixels)
+
+    def features(image: Tensor) -> Tensor:
+        seen: Tensor = module(image).features
+        return seen
+
+    module.eval()
+    with torch.no_grad():
+        target = features(x[None])
+    return made | {FEATURES: invert_features(module, features, target, shape, settings, fresh(), pixels=pixels)}
+
+
+def _pixels(x: Tensor) -> Pixels:
+    """Bounds and mean of a hospital's images, without the few brightest pixels: a far bound leads astray."""
+    some = x.flatten()[:: max(1, x.numel() // ENOUGH)].cpu().numpy()
+    low, high = np.quantile(some.astype(np.float64), [1 - WHITE, WHITE])
+    return Pixels(float(low), float(high), float(some.mean()))
+
+
+def _mean_of_others(rows: Rows, place: int) -> Tensor:
+    """The mean training image of all patients but this one; zeros where there is nobody else."""
+    others = rows.patient != rows.patient[place]
+    return rows.x[others].mean(dim=0) if bool(others.any()) else torch.zeros_like(rows.x[place])
+
+
+def _means(alike: Sequence[Likeness], floor: Sequence[Likeness]) -> dict[str, Json]:
+    psnr, ssim = (math.fsum(values) / len(values) for values in zip(*alike, strict=True))
+    better = sum(one.above(low) for one, low in zip(alike, floor, strict=True))
+    return {"psnr": _json(psnr), "ssim": _json(ssim), "better": better}
+
+
+def _json(figure: float) -> float | None:
+    return figure if math.isfinite(figure) else None
+
+
+def _sheet(label: str, kept: Message, cohort: Cohort) -> Picture:
+    found, figures = as_mapping(kept.facts["attacks"]), as_mapping(kept.facts["figures"])
+    attacks = [name for name in ATTACKS if name in found]
+    colour = kind_of(cohort) != "slices"  # slices may have their neighbours beside them
+    tiles = []
+    for row, patient in enumerate(as_list(kept.facts["patients"])):
+        tiles.append(Tile(_plane(kept.tensors["image"][row], colour), str(patient)[:8]))
+        for name in attacks:
+            said = f"{name}: {_told(*as_list(as_list(figures[name])[row]))}"
+            tiles.append(Tile(_plane(kept.tensors[name][row], colour), said))
+    columns = 1 + len(attacks)
+    grey = [tile.image for tile in tiles[::columns] if tile.image.ndim == 2]
+    window = (float(np.min(grey)), float(np.quantile(np.stack(grey).astype(np.float64), WHITE))) if grey else None
+    title = f"{label}: what could be drawn of training images"
+    sheet = contact_sheet(tiles, title=title, columns=columns, window=window)
+    means = "; ".join(_of_mean(name, as_mapping(found[name])) for name in attacks)
+    said = SAID.format(truth="mask" if kept.facts["masks"] else "label")
+    return replace(sheet, caption=f"{said} Means over {kept.facts['images']}: {means}. {sheet.caption}".strip())
+
+
+def _of_mean(name: str, found: Mapping[str, Json]) -> str:
+    beside = "" if name == MEAN else f", {found['better']} better than the mean image"
+    return f"{name} {_told(found['psnr'], found['ssim'])}{beside}"
+
+
+def _told(psnr: Json, ssim: Json) -> str:
+    """ "PSNR 12.3 dB, SSIM 0.456"; an en dash where there is no value."""
+    decibel = "–" if psnr is None else f"{float(str(psnr)):.1f}"
+    return f"PSNR {decibel} dB, SSIM {number(math.nan if ssim is None else float(str(ssim)))}"
+
+
+def _plane(image: Tensor, colour: bool) -> NDArray[np.float32]:
+    """(H, W), or (H, W, 3) in [0, 1], of (C, *spatial): the middle plane of a volume, the middle one of neighbours."""
+    image = image[:, image.shape[1] // 2] if image.dim() == 4 else image
+    if colour and len(image) == 3:
+        return np.asarray(((image.permute(1, 2, 0) + 1) / 2).clamp(0, 1).numpy())
+    return np.asarray(image[len(image) // 2].numpy())
+
+
+def _folder(hospital: Hospital) -> DiskFolder:
+    return DiskFolder(hospital.root / "scores")
+
+
+def _name(facts: Mapping[str, Json]) -> str:
+    return f"{scores_name(facts).removesuffix('.safetensors')}.inversion.safetensors"

@@ -1,0 +1,96 @@
+"""A look inside a hospital's files, in one line: what is there, what was chosen, in which unit and why.
+
+Descriptions and percentiles come from headers and pixels. So the line is for the person at the hospital: it is written
+into the hospital's own folder, and no reply holds it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from pipelines.data.accounts import Account, accounted, in_words
+from pipelines.data.admission import Admitted, admitted
+from pipelines.data.examples import AnyImages, open_source
+from pipelines.data.prepare import Slices
+from pipelines.data.study import Rejected
+from pipelines.discovery.safe import known_words
+from pipelines.hospital.files import Files
+from pipelines.hospital.hospital import Hospital
+from pipelines.runs.store import DiskFolder
+
+INSIDE = "inside.txt"
+SAMPLE = 3  # studies whose pixels a look at headers reads
+NUMBERS = ": values at"  # from here on an evidence tells each study's own percentiles
+NAMED = 4  # kinds of series, or of evidence, that are told
+Told = tuple[str, tuple[float, float, float] | None]
+
+
+def described(
+    counts: Mapping[str, int],
+    accounts: Sequence[Account],
+    rejected: Sequence[Rejected],
+    told: Sequence[Told],
+    *,
+    unit: str,
+    of: str = "files",
+) -> str:
+    """One line of a hospital. counts: what there is, as in {"patients": 3}. told: of the studies that were read."""
+    series = {(one.study, known_words(one.series)) for one in accounts if one.what == "used" and one.series}
+    values = [found for _, found in told if found is not None]
+    parts = [", ".join(f"{number:,} {name}" for name, number in counts.items())]
+    parts.append(_listed("series chosen", Counter(text or "(no known word)" for _, text in series)))
+    evidence = Counter(said.split(NUMBERS)[0] for said, _ in told if said)
+    parts.append(_listed("taken for ADC because", evidence))
+    parts.append(f"brought into {unit}" if evidence else f"unit {unit}")
+    if values:
+        low, middle, high = np.median(np.array(values), axis=0)
+        parts.append(
+            f"ADC at 1, 50 and 99 %: {low:.0f}, {middle:.0f}, {high:.0f} x 1e-6 mm²/s (median of {len(values)} studies)"
+        )
+    parts.append(_listed("rejected", Counter(one.reason for one in rejected), None) or "rejected: none")
+    parts.append(in_words(accounts, of).replace("\n", " "))
+    return "; ".join(part for part in parts if part)
+
+
+def looked_into(files: Files, images: AnyImages, readers: int) -> str:
+    """The line of a look before any computing: all headers, and the pixels of a few studies.
+
+    Raises:
+        ValueError: settings are wrong, or nothing fits.
+    """
+    if isinstance(images, Slices) and files.gland is None and images.slices == "gland":
+        images = replace(images, slices="all")
+    opened = open_source(files.source, None, images, None)
+    waiting = opened.waiting
+    places = {*np.linspace(0, len(waiting) - 1, SAMPLE, dtype=int).tolist()} if waiting else set()
+    results = list(admitted([waiting[place] for place in sorted(places)], readers=readers))
+    rejected = [*opened.rejected, *(one for one in results if isinstance(one, Rejected))]
+    read = [one for one in results if isinstance(one, Admitted)]
+    counts = {
+        "patients": len({one.patient for one in waiting}),
+        "studies": len(waiting),
+        "of them read": len(results),
+        "images in these": sum(len(one.labels) for one in read),
+    }
+    told = [(one.evidence, one.percentiles) for one in read]
+    line = described(counts, accounted(opened.items, rejected), rejected, told, unit=opened.unit, of=opened.of)
+    unread = len(waiting) - len(results)
+    return f"{line} Of {unread:,} studies only the headers were read; their files count as used." if unread else line
+
+
+def remember_inside(hospital: Hospital, line: str) -> None:
+    """Write the line into the hospital's own folder."""
+    DiskFolder(hospital.root).write(INSIDE, f"{line}\n".encode())
+
+
+def _listed(what: str, counts: Counter[str], most: int | None = NAMED) -> str:
+    """most: how many are named; None = all."""
+    if not counts:
+        return ""
+    shown = ", ".join(f"{name} ({number})" for name, number in counts.most_common(most))
+    more = f" and {len(counts) - most} more" if most is not None and len(counts) > most else ""
+    return f"{what}: {shown}{more}"

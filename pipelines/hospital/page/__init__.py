@@ -1,0 +1,1 @@
+"""The hospital's own report page. It stays at the hospital."""

@@ -1,0 +1,103 @@
+"""The curves of a hospital's own page: ROC, learning, intensities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluation.choice import Model, choices, primary
+from evaluation.drawing import Picture
+from evaluation.figures import Curve, dots, learning_curves, roc_curves
+from evaluation.floors import unfloored
+from evaluation.histograms import Counts, Ints
+from evaluation.panels import parts
+from evaluation.patients import intensities
+from evaluation.protocols import Table
+from evaluation.reliability import calibration_curves
+from evaluation.rows import ScoreRow
+from evaluation.wording import Words
+from federation.conversation import newest
+from pipelines.data.cohort import Cohort
+from pipelines.hospital.hospital import Hospital
+from privacy.message import Json, as_list, as_mapping
+
+
+class Found(NamedTuple):
+    """What was scored here: evidence by method, the rows made of it, and the models that the hospital could use."""
+
+    tables: Mapping[str, Table]
+    rows: tuple[ScoreRow, ...]
+    models: tuple[Model, ...]
+
+
+def drawn(
+    hospital: Hospital, cohort: Cohort, splits: Sequence[str], found: Found, facts: Mapping[str, Json], words: Words
+) -> tuple[Picture, ...]:
+    """All of them. splits: names of the cohort's splits. facts: of `report`."""
+    measure, site = primary(found.rows), hospital.name
+    rows = unfloored(found.rows)
+    return (
+        *([dots(rows, measure)] if measure else []),
+        *_rocs(site, found.tables, facts),
+        *_calibrations(site, found, facts, words),
+        *_curves(hospital, facts),
+        *_intensities(cohort, splits),
+    )
+
+
+def _calibrations(site: str, found: Found, facts: Mapping[str, Json], words: Words) -> list[Picture]:
+    """Of the model that this hospital should use, and of the reference."""
+    reference, order = str(facts["reference"] or ""), _order(facts)
+    shown: dict[str, Ints] = {}
+    for one in choices(found.models, found.rows, reference, words):
+        for method in dict.fromkeys(name for name in (reference, one.method) if name in found.tables):
+            counts = found.tables[method][site, site]
+            if isinstance(counts, Counts) and counts.classes == 2:
+                shown[method] = counts.scores[:, 0]
+    return [calibration_curves({site: shown}, order=order, examples=words.examples)] if shown else []
+
+
+def methods_of(facts: Mapping[str, Json]) -> list[dict[str, Json]]:
+    """The methods that a request names."""
+    return [method for method in as_list(facts["methods"]) if isinstance(method, dict)]
+
+
+def _rocs(site: str, tables: Mapping[str, Table], facts: Mapping[str, Json]) -> list[Picture]:
+    own = {method: table[site, site] for method, table in tables.items()}
+    order, lines = _order(facts), {m: counts.scores[0, 0] for m, counts in own.items() if isinstance(counts, Counts)}
+    return [
+        roc_curves({site: {name: lines[name] for name in names}}, order=order, part=part)
+        for part, names in parts([name for name in order if name in lines], str(facts["reference"]))
+    ]
+
+
+def _order(facts: Mapping[str, Json]) -> list[str]:
+    """All methods of the run, so that each looks here as on the coordinator's page; and lines of a hospital outside."""
+    lines = (as_mapping(line) for line in as_list(facts.get("lines", [])))
+    return [str(one["label"]) for one in (*methods_of(facts), *lines)]
+
+
+def _curves(hospital: Hospital, facts: Mapping[str, Json]) -> list[Picture]:
+    """Validation losses here, by round, from what this hospital remembers."""
+    curves: dict[str, Curve] = {}
+    for method in methods_of(facts):
+        losses = as_mapping(newest(hospital.conversation(str(method["train_run"]))).facts.get("losses"))
+        finite = {int(r): float(str(v)) for r, v in losses.items() if v is not None}
+        if finite:
+            curves[str(method["label"])] = Curve(tuple(sorted(finite)), tuple(finite[r] for r in sorted(finite)))
+    return [
+        learning_curves({hospital.name: {name: curves[name] for name in names}}, order=_order(facts), part=part)
+        for part, names in parts(list(curves), str(facts["reference"]))
+    ]
+
+
+def _intensities(cohort: Cohort, splits: Sequence[str]) -> list[Picture]:
+    values: dict[str, NDArray[np.generic]] = {}
+    for number, split in enumerate(splits):
+        images = cohort.images[cohort.split == number]
+        if len(images) and cohort.images.dim() > 2:
+            values[split] = images[images != 0].numpy()
+    return [intensities(values, unit=cohort.unit)] if values else []

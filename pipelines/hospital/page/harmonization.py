@@ -1,0 +1,103 @@
+"""What a hospital's own page says of harmonization: translations of its patients' images, and what they did."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from evaluation.drawing import Picture
+from evaluation.harmony import COLUMNS, REASONS, Harmony, SpaceRow, as_number
+from evaluation.maps import point_map
+from evaluation.pictures import Tile, contact_sheet
+from pipelines.data.cohort import Cohort
+from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.intake import cohort_of
+from pipelines.hospital.synthesis import MAP
+from pipelines.hospital.translation import QUALITIES
+from pipelines.runs.store import DiskFolder
+from privacy.message import Json, as_list, as_mapping, from_bytes
+from privacy.release.gate import Refused
+
+PAIRS = 6
+"""Patients of whom each space shows an image before and after: half of them with positive ones, where there are."""
+
+
+def own_harmony(hospital: Hospital, cohort: Cohort, raw: str, facts: Mapping[str, Json]) -> Harmony | None:
+    """This hospital's translations into `spaces`; None where there is none. raw: the name of its cohort. facts:
+    `imitated` names the hospital whose images the others imitate.
+    """
+    spaces = [str(space) for space in as_list(facts.get("spaces"))]
+    folder = DiskFolder(hospital.root / QUALITIES)
+    said = [json.loads(folder.read(f"{space}.{raw}.json")) for space in spaces if folder.has(f"{space}.{raw}.json")]
+    maps = _maps(hospital)
+    target = hospital.name if facts.get("imitated") == hospital.name else ""
+    if not said and not maps and not target:
+        return None
+    return Harmony(
+        target=target,
+        release="",
+        synthesis="",
+        selected="",
+        rows=tuple(_row(hospital.name, one) for one in said),
+        maps=maps,
+        translations=tuple(sheet for one in said for sheet in _pairs(hospital, cohort, one)),
+    )
+
+
+def _row(site: str, said: Mapping[str, Json]) -> SpaceRow:
+    quality = as_mapping(said["quality"])
+    figures = {name: as_number(quality.get(name)) for name in COLUMNS}
+    vetoed = as_list(said["vetoed"])
+    told = [str(one) for one in as_list(said.get("sentences"))]
+    if unknown := [REASONS.get(str(one), str(one)) for one in as_list(said.get("unknown"))]:
+        told.append(f"Could not be judged here: {', '.join(unknown)}.")
+    note = "" if quality else "not judged"
+    return SpaceRow(site, str(said["space"]), "", tuple(map(str, vetoed)), figures, note, tuple(told))
+
+
+def _pairs(hospital: Hospital, cohort: Cohort, said: Mapping[str, Json]) -> list[Picture]:
+    """Images before and after, in one grey window (the paper's figures 7, row 3, and 13): positive ones, then negative
+    ones, in which spots might have appeared."""
+    try:
+        after = cohort_of(hospital, str(said["cohort"]))
+    except Refused:
+        return []
+    tiles = []
+    for row in _shown(cohort):
+        sign = "+" if int(cohort.labels[row]) else "−"
+        name = f"{cohort.patients[int(cohort.patient[row])][:8]} {sign}"
+        lesion = cohort.lesion[row].numpy() if cohort.lesion.dim() > 2 else None
+        for images, when in ((cohort.images, "before"), (after.images, "after")):
+            image = images[row]
+            shown = ((image.permute(1, 2, 0) + 1) / 2).numpy() if len(image) == 3 else image[0].numpy()
+            tiles.append(Tile(image=shown, caption=f"{name} {when}", lesion=lesion if when == "before" else None))
+    vetoed = said["vetoed"]
+    title = f"{said['space']}{': vetoed, not used' if vetoed else ''}"
+    return [contact_sheet(tiles, title=title)]
+
+
+def _shown(cohort: Cohort) -> list[int]:
+    """One row of each of `PAIRS` patients, a positive one where the patient has any; positive patients first."""
+    order = torch.argsort(cohort.labels, descending=True, stable=True)
+    first = {int(cohort.patient[row]): int(row) for row in reversed(order.tolist())}
+    ill = sorted(row for row in first.values() if int(cohort.labels[row]))
+    well = sorted(row for row in first.values() if not int(cohort.labels[row]))
+    fewer = min(len(well), PAIRS // 2)
+    return [*ill[: PAIRS - fewer], *well[: PAIRS - min(len(ill), PAIRS - fewer)]]
+
+
+def _maps(hospital: Hospital) -> tuple[Picture, ...]:
+    folder = DiskFolder(hospital.root / "maps")
+    if not folder.has(MAP):
+        return ()
+    points = from_bytes(folder.read(MAP)).tensors
+    return (
+        point_map(
+            np.asarray(points["real"].numpy()),
+            np.asarray(points["made"].numpy()),
+            title="How well this hospital's images can be imitated",
+        ),
+    )

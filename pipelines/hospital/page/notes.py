@@ -1,0 +1,102 @@
+"""What methods noted at this hospital while they learnt: pictures and warnings for its own page, which stays here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from evaluation.drawing import Picture
+from evaluation.figures import Curve, note_curves
+from evaluation.heat import over_rounds
+from evaluation.histograms import Floats
+from federation.conversation import newest
+from federation.participant import NOTES
+from personalize.cusfl import COLLAPSED
+from pipelines.hospital.hospital import Hospital
+from privacy.message import Json, as_mapping
+
+Series: TypeAlias = Mapping[int, float]
+"""Round -> value."""
+
+WORDS = {
+    "similarity": "L_sim",
+    "lambda2": "lambda_2",
+    "between": "cosine between images",
+    "distance_to_global": "distance to the global model",
+    "distance_to_w": "distance to w",
+    "global_contrast": "contrast, global features",
+    "local_contrast": "contrast, local features",
+}
+"""Notes that have clearer names on a page; the others have their own."""
+
+WARNINGS = {
+    "collapsed": (
+        f"projections of different images became one vector (mean cosine between them above {COLLAPSED}) in "
+        "{rounds}: the federated features no longer tell images apart, and guidance by them says nothing."
+    ),
+    "own core climbs its loss (p_ii <= 0)": (
+        "this hospital's share of its own core model was 0 or less after {rounds}: training then leaves that core "
+        "where it is or moves it up its loss, and that core is what the other hospitals get."
+    ),
+}
+"""Notes that are 1 where a person should know of it; they are told and not drawn."""
+
+
+class Noted(NamedTuple):
+    """Pictures, and sentences that warn."""
+
+    pictures: tuple[Picture, ...]
+    warnings: tuple[str, ...]
+
+
+def noted(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> Noted:
+    """All that the methods of a run noted here. methods: each with `label` and `train_run`."""
+    curves: dict[tuple[str, str], Curve] = {}
+    maps: list[Picture] = []
+    warnings: list[str] = []
+    for method in methods:
+        label, found = str(method["label"]), series(hospital, str(method["train_run"]))
+        for name, values in found.items():
+            if name in WARNINGS:
+                rounds = [number for number, value in values.items() if value > 0]
+                warnings += [f"{label}: {WARNINGS[name].format(rounds=spoken(rounds))}"] if rounds else []
+            elif "/" not in name:
+                curves[label, WORDS.get(name, name)] = Curve(tuple(values), tuple(values.values()))
+        maps += [over_rounds(*heat, name, label) for name, heat in by_site(found).items()]
+    order = [str(method["label"]) for method in methods]
+    return Noted((*([note_curves(curves, order=order)] if curves else ()), *maps), tuple(warnings))
+
+
+def series(hospital: Hospital, run: str) -> dict[str, dict[int, float]]:
+    """Note -> round -> value, of what a method noted in a run; rounds in order, and only finite numbers."""
+    notes = as_mapping(newest(hospital.conversation(run)).facts.get(NOTES))
+    found: dict[str, dict[int, float]] = {}
+    for round_ in sorted(notes, key=int):
+        for name, value in as_mapping(notes[round_]).items():
+            if isinstance(value, int | float) and math.isfinite(value):
+                found.setdefault(name, {})[int(round_)] = float(value)
+    return found
+
+
+def by_site(found: Mapping[str, Series]) -> dict[str, tuple[list[str], list[int], Floats]]:
+    """What was noted of every site, as `p/SITE`: name -> sites, rounds and values (sites, rounds), NaN where none."""
+    groups: dict[str, dict[str, Series]] = {}
+    for name, values in found.items():
+        group, slash, site = name.partition("/")
+        if slash:
+            groups.setdefault(group, {})[site] = values
+    maps: dict[str, tuple[list[str], list[int], Floats]] = {}
+    for group, own in groups.items():
+        sites, rounds = sorted(own), sorted({number for values in own.values() for number in values})
+        maps[group] = sites, rounds, np.array([[own[site].get(n, math.nan) for n in rounds] for site in sites])
+    return maps
+
+
+def spoken(rounds: Sequence[int]) -> str:
+    """Rounds in words: "round 3", "rounds 2 to 5, 9"."""
+    ends = [number for number in rounds if number - 1 not in rounds], [n for n in rounds if n + 1 not in rounds]
+    words = [f"{low}" if low == high else f"{low} to {high}" for low, high in zip(*ends, strict=True)]
+    return f"{'round' if len(rounds) == 1 else 'rounds'} {', '.join(words)}"

@@ -1,0 +1,111 @@
+"""What a segmenting model drew at a hospital, for its own page: the best, the median and the worst test patient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from evaluation.drawing import Picture
+from evaluation.masks import Values
+from evaluation.pictures import Tile, contact_sheet
+from evaluation.wording import number
+from federation.parameters import loaded
+from pipelines.data.cohort import Cohort
+from pipelines.data.targets import targets
+from pipelines.hospital.hospital import SPLITS, Hospital
+from pipelines.hospital.intake import cohort_of
+from pipelines.hospital.page.pictures import masked, model_here
+from pipelines.hospital.scoring import scores_name
+from pipelines.hospital.segmentation import answers, compared, kind_of, measured, ranked, read_kept
+from pipelines.runs.store import DiskFolder
+from privacy.dp.access import Rows
+from privacy.message import Json, as_list, from_bytes
+from privacy.release.gate import Refused
+
+SLICES = 3  # of a patient who has several images
+
+
+def outline_sheets(
+    hospital: Hospital, methods: Sequence[Mapping[str, Json]], structures: Sequence[str], window: Json
+) -> list[Picture]:
+    """A sheet per method that has a model here. window: as the fact of `evaluate`."""
+    sheets = []
+    for method in methods:
+        try:
+            sheets.append(_sheet(hospital, method, structures, window))
+        except Refused:
+            continue
+    return sheets
+
+
+def _sheet(hospital: Hospital, method: Mapping[str, Json], structures: Sequence[str], window: Json) -> Picture:
+    start, params = model_here(hospital, method)
+    cohort = cohort_of(hospital, str(method["cohort"]))
+    test = (cohort.split == SPLITS.index("test")).nonzero()[:, 0]
+    if start.target is None or not len(test):
+        raise Refused("no_test_patients")
+    module = loaded(start.algorithm.network(start.task), params).to(hospital.device)
+    sides = None if window is None else [int(str(side)) for side in as_list(window)]
+    given = targets(cohort, start.target)
+
+    def drawn(rows: Tensor) -> Tensor:
+        return answers(start.task, module, cohort.images[rows].to(hospital.device), window=sides)
+
+    scored = kept_values(hospital, method)
+    if scored is None:  # the central baseline's, which visits
+        truth = Rows(cohort.images[test], given[test], cohort.patient[test])
+        scored = compared(cohort, truth, drawn(test), start.task.classes)
+    tiles = _tiles(cohort, test, given, drawn, scored, structures)
+    columns = len(tiles) // 3 if len(tiles) % 3 == 0 and len(tiles) > 3 else None
+    sheet = contact_sheet(tiles, title=f"{method['label']}: best, median and worst test patient", columns=columns)
+    said = "By Dice, mean over structures; of a patient with several images those with most of the given mask."
+    return replace(sheet, caption=f"{said} {sheet.caption}".strip())
+
+
+def kept_values(hospital: Hospital, method: Mapping[str, Json], prefix: str = "") -> Values | None:
+    """Single patients' scores of a method's model of this hospital's own; prefix: `FLOOR` = of the mean mask."""
+    folder, name = DiskFolder(hospital.root / "scores"), scores_name(method)
+    return read_kept(from_bytes(folder.read(name)).tensors, prefix) if folder.has(name) else None
+
+
+def _tiles(
+    cohort: Cohort,
+    test: Tensor,
+    given: Tensor,
+    drawn: Callable[[Tensor], Tensor],
+    scored: Values,
+    structures: Sequence[str],
+) -> list[Tile]:
+    """As many images of each of the patients, in their order; a patient's first one says the scores."""
+    unit, chosen = measured(kind_of(cohort)).length, ranked(scored)
+    own = [test[cohort.patient[test] == int(scored.patients[place])] for _, place in chosen]
+    tiles = []
+    for shown, (what, place) in zip(most_of(given, own), chosen, strict=True):
+        said = f"{what}: {in_words(scored.scores[place], structures, unit)}, "
+        for first, (row, found) in enumerate(zip(shown.tolist(), drawn(shown), strict=True)):
+            tiles.append(masked(cohort, row, given[row], found, "" if first else said))
+    return tiles
+
+
+def most_of(given: Tensor, own: Sequence[Tensor]) -> list[Tensor]:
+    """Of each patient's rows (own) equally many, at most `SLICES`: those with most of the given mask, in order."""
+    count, chosen = min([SLICES, *map(len, own)]), []
+    for rows in own:
+        area = (given[rows] > 0).flatten(1).sum(dim=1)
+        chosen.append(rows[area.argsort(descending=True, stable=True)[:count].sort().values])
+    return chosen
+
+
+def in_words(scores: NDArray[np.float64], structures: Sequence[str], unit: str) -> str:
+    """A patient's scores (C, 2): "Dice 0.912, HD95 2.100 mm", of each structure where there are several."""
+    names = structures if len(structures) > 1 else [""]
+    parts = []
+    for c, name in enumerate(names):
+        dice, far = (float(value) for value in scores[c])
+        of = f" {name}" if name else ""
+        parts.append(f"Dice{of} {number(dice)}, HD95{of} {number(far)}{f' {unit}' if far == far else ''}")
+    return ", ".join(parts)

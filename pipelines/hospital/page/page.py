@@ -1,0 +1,288 @@
+"""The hospital's own page: pictures of its patients, its quarantine, its scores, what left it. It stays there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+
+from evaluation.choice import Model, optimism
+from evaluation.drawing import Picture
+from evaluation.floors import MEAN_MASK
+from evaluation.histograms import Counts
+from evaluation.metrics import AUC
+from evaluation.outside_page import Beyond, outside_page
+from evaluation.overlap import DICE, measures
+from evaluation.patients import by_class, characteristics
+from evaluation.protocols import Evidence
+from evaluation.report import Command, Left, Quarantined, SitePage, SplitCount, Withdrawn, site_page
+from evaluation.rows import label_measures, score_rows
+from evaluation.statement_page import MembershipRow, site_statement
+from pipelines.data.cohort import Cohort
+from pipelines.data.targets import Target, targets
+from pipelines.hospital.adaptation import EVERYBODY, adapted_lines, adapted_sheets, evidence, evidence_of, read_lines
+from pipelines.hospital.attacks import found_at_home
+from pipelines.hospital.finished_models import noised as noised_at
+from pipelines.hospital.finished_models import usable
+from pipelines.hospital.hospital import SPLITS, Done, Hospital, keyed
+from pipelines.hospital.intake import COUNTS, cohort_of, rejected_studies
+from pipelines.hospital.inversion import inversion_sheets
+from pipelines.hospital.page.curves import Found, drawn, methods_of
+from pipelines.hospital.page.harmonization import own_harmony
+from pipelines.hospital.page.notes import noted
+from pipelines.hospital.page.outlines import outline_sheets
+from pipelines.hospital.page.pictures import image_sheets, map_sheets
+from pipelines.hospital.page.table import features_of
+from pipelines.hospital.released_counts import ASKED, counted
+from pipelines.hospital.scoring import scores_name
+from pipelines.hospital.segmentation import FLOOR, kind_of, measured, own_sums, read_kept
+from pipelines.hospital.statement import delta_of, left, own_statement
+from pipelines.hospital.training import TARGET
+from pipelines.hospital.withdrawn import knew, known_outside
+from pipelines.runs.store import DiskFolder
+from privacy.dp.events import describe
+from privacy.message import Call, Json, Message, as_list, as_mapping, from_bytes
+from privacy.release import ledger as book
+from privacy.release.bounds import plain
+from privacy.release.gate import Refused
+from privacy.release.statement import markdown, to_json
+
+PAGE, STATEMENT, UNMATCHED = "report.html", "statement.md", "unmatched_exclusions"
+
+
+def report(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+    """Write the page; say what left and in how many messages and bytes, by request and by run (not yet this one).
+
+    Facts: `title`, `cohort`, `reference`, `copies`, `excluded`, `unmatched_exclusions`, and `methods`,
+    each with `label`, `train_run`, `checkpoint` and `best`. Where the methods outline: `structures`, their names;
+    `target`, which masks they are; `window`, as in `evaluate`. Of a hospital outside the federation: `lines`, each with
+    `label` and `run`; `names` of the classes; and `field`, as in `RunPage`. Returns also the names of earlier runs that
+    patients had a part in who are excluded now.
+    """
+    facts = message.facts
+    here = _here(hospital, facts)
+    lines = [line for line in book.lines(hospital.ledger) if not line.get("torn")]
+    said = own_statement(hospital, lines)
+    stated, known = to_json(said), knew(hospital)
+    page = replace(
+        _page(hospital, here, facts, call.run.partition("/")[0]),
+        left=tuple(left(hospital, lines, delta=delta_of(hospital))),
+        withdrawn=Withdrawn(_own_count(hospital, facts, "excluded"), _own_count(hospital, facts, UNMATCHED), known),
+        released=released(hospital),
+        statement=site_statement(stated),
+    )
+    DiskFolder(hospital.root).write(STATEMENT, markdown(said).encode())
+    text = (_beyond(page, here, facts) if here.outside else site_page(page)).encode()
+    DiskFolder(hospital.root).write(PAGE, text)
+    head = book.head(hospital.ledger)
+    reply: dict[str, Json] = {
+        "left": [_plain(entry) for entry in page.left],
+        "sent": _sent(lines),
+        "page": keyed(hospital.key(), hashlib.sha256(text).hexdigest()),
+        "knew": [*known_outside(known)] if not hospital.policy.promises else [],  # which split a patient was in
+        "ready": [model.method for model in page.models if model.file],
+        "statement": stated,
+        "ledger": [head.lines, head.sha256],  # whoever keeps it can prove that history was not rewritten
+    }
+    return Done(Message({}, reply), describe(hospital.counts))
+
+
+class Here(NamedTuple):
+    """What a page is of. splits: their names. methods: of a run that it took part in; lines: what is kept of the lines
+    of one that it did not.
+    """
+
+    cohort: Cohort
+    splits: Sequence[str]
+    methods: Sequence[dict[str, Json]]
+    lines: Mapping[str, Message]
+    outside: bool
+
+
+def _here(hospital: Hospital, facts: Mapping[str, Json]) -> Here:
+    cohort, outside = cohort_of(hospital, str(facts["cohort"])), "lines" in facts
+    if not outside:
+        return Here(cohort, SPLITS, methods_of(facts), {}, outside)
+    whole = replace(cohort, split=torch.zeros_like(cohort.split))
+    return Here(whole, EVERYBODY, (), read_lines(hospital, facts), outside)
+
+
+def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json], run: str) -> SitePage:
+    """All but what the ledger says. run: as the call names it, within bounds."""
+    cohort, methods, learnt, name = here.cohort, here.methods, learnt_of(facts), str(facts["cohort"])
+    of_lines = evidence(hospital, here.lines, int(str(facts["copies"])))
+    variants = [as_mapping(one) for one in as_list(facts.get("variants", []))]
+    tables = {**_own_tables(hospital, [*methods, *variants], facts), **of_lines}
+    if any(isinstance(one, Counts) == bool(learnt.structures) for table in tables.values() for one in table.values()):
+        raise Refused("malformed_request") from ValueError("structures are of models that outline, and of those only")
+    scored = measures(learnt.structures) if learnt.structures else label_measures(tables)
+    reference = str(facts["reference"]) if facts["reference"] in tables else None
+    rows, models = score_rows(tables, reference=reference, measures=scored), usable(hospital, facts)
+    words, features = measured(kind_of(cohort)), features_of(cohort)
+    positive = (cohort.labels == 1).numpy()
+    notes = noted(hospital, methods)
+    return SitePage(
+        title=_titled(hospital, facts),
+        site=hospital.name,
+        run=run,
+        date=hospital.now(),
+        simulation=hospital.simulation,
+        reference=str(facts["reference"] or ""),
+        splits=tuple(split_counts(cohort, here.splits)),
+        scores=rows,
+        left=(),
+        quarantine=tuple(Quarantined(r.study, r.reason, r.meaning) for r in rejected_studies(hospital, name)),
+        images=(
+            *([by_class(features, positive, examples=words.examples)] if features else []),
+            *image_sheets(cohort, None if learnt.target is None else targets(cohort, learnt.target), here.splits),
+        ),
+        maps=_sheets(hospital, cohort, methods, facts),
+        pictures=drawn(hospital, cohort, here.splits, Found(tables, rows, models), facts, words),
+        words=words,
+        characteristics=characteristics(features, positive),
+        commands=_commands(hospital, models),
+        harmony=own_harmony(hospital, cohort, name, facts),
+        membership=tuple(_attacks(hospital, methods)),
+        noted=notes.pictures,
+        warnings=notes.warnings,
+        structures=learnt.structures,
+        noised=noised_at(hospital, methods),
+        models=models,
+        optimism={hospital.name: optimism(tables, hospital.name, DICE if learnt.structures else AUC)},
+        spaces={str(one["label"]): str(one["space"]) for one in (*methods, *variants) if "space" in one},
+    )
+
+
+def _beyond(page: SitePage, here: Here, facts: Mapping[str, Json]) -> str:
+    """The page of a hospital outside the federation."""
+    target, structures = learnt_of(facts)
+    went = adapted_lines(here.lines, here.cohort, target, [str(name) for name in as_list(facts["names"])])
+    outlines = tuple(adapted_sheets(here.lines, here.cohort, target, structures))
+    return outside_page(page, Beyond(went, str(facts["field"]), outlines))
+
+
+def _titled(hospital: Hospital, facts: Mapping[str, Json]) -> str:
+    """The run's title, marked as the coordinator's where that is somebody else."""
+    title = plain(str(facts["title"]))
+    return title if hospital.simulation else f"{title} (title given by the coordinator)"
+
+
+def _sheets(
+    hospital: Hospital, cohort: Cohort, methods: Sequence[Mapping[str, Json]], facts: Mapping[str, Json]
+) -> tuple[Picture, ...]:
+    """What models look at, or outline, and what attackers draw of the hospital's images."""
+    structures = learnt_of(facts).structures
+    seen = (
+        outline_sheets(hospital, methods, structures, facts.get("window"))
+        if structures
+        else map_sheets(hospital, cohort, methods)
+    )
+    return (*seen, *inversion_sheets(hospital, methods))
+
+
+def _sent(lines: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
+    """Bytes that left, by run."""
+    sent: dict[str, Json] = {}
+    for line in lines:
+        run = str(line["run"])
+        sent[run] = int(str(sent.get(run, 0))) + int(str(line["bytes"]))
+    return sent
+
+
+def _plain(entry: Left) -> dict[str, Json]:
+    """What left in answer to one request, for the coordinator's page."""
+    names = ("request", "content", "messages", "bytes", "epsilon")
+    return {name: getattr(entry, name) for name in names}
+
+
+def _attacks(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> Iterator[MembershipRow]:
+    """What the hospital's attacks on its own models found; it stays here where the models have a guarantee."""
+    for method in methods:
+        found = found_at_home(hospital, method)
+        if found is not None:
+            yield MembershipRow(
+                hospital.name,
+                str(method["label"]),
+                found.auc,
+                found.low,
+                found.high,
+                found.control_auc,
+                found.members,
+                found.others,
+                found.reason or "",
+            )
+
+
+class Learnt(NamedTuple):
+    """The masks that the methods of a run outline, and the names of their classes; nothing where they give labels."""
+
+    target: Target | None
+    structures: tuple[str, ...]
+
+
+def learnt_of(facts: Mapping[str, Json]) -> Learnt:
+    """What is said of it in a request."""
+    return Learnt(TARGET.validate_python(facts.get("target")), tuple(map(str, as_list(facts.get("structures", [])))))
+
+
+def _own_count(hospital: Hospital, facts: Mapping[str, Json], name: str) -> int:
+    """What this hospital counted when it read its files; of an older cohort what the coordinator was told."""
+    folder = DiskFolder(hospital.cohort_folder(str(facts["cohort"])))
+    own = json.loads(folder.read(COUNTS)) if folder.has(COUNTS) else facts
+    return int(str(own.get(name, 0)))
+
+
+def released(hospital: Hospital) -> str:
+    """Which counts of patients others hear, where these are not the page's own; empty without a budget."""
+    told = counted(hospital)
+    if told is None:
+        return ""
+    numbers = ", ".join(f"{split} {told.patients(split)}" for split in SPLITS)
+    noise = f"with noise of standard deviation {told.noise:.2g} in each of 9 cells" if told.noise else "exactly"
+    return (
+        f"Others hear these numbers of patients instead, counted once on {told.date[:10]} {noise}, whoever has come or "
+        f"gone since: {numbers}. To count anew, which is a new release, remove {ASKED} beside the ledger."
+    )
+
+
+def _commands(hospital: Hospital, models: Sequence[Model]) -> tuple[Command, ...]:
+    """How to use a finished model, and how to withdraw a patient."""
+    lines = [f"python -m pipelines.predict {shlex.quote(model.file)} FOLDER" for model in models if model.file]
+    use = "Use a finished model on new patients (FOLDER holds their files); scores and a quarantine are written here"
+    out = "Leave out a patient who withdrew: in the run's settings, by identifier or by pseudonym; then run again"
+    line = f'sites: {{{hospital.name}: {{exclude: ["IDENTIFIER"]}}}}'
+    return (*([Command(use, "\n".join(lines))] if lines else []), Command(out, line))
+
+
+def split_counts(cohort: Cohort, splits: Sequence[str] = SPLITS) -> list[SplitCount]:
+    """Patients, images and positive images of each split."""
+    found = []
+    for number, split in enumerate(splits):
+        chosen = cohort.split == number
+        patients = len(torch.unique(cohort.patient[chosen]))
+        found.append(SplitCount(split, patients, int(chosen.sum()), int(cohort.labels[chosen].sum())))
+    return found
+
+
+def _own_tables(
+    hospital: Hospital, methods: Sequence[Mapping[str, Json]], facts: Mapping[str, Json]
+) -> dict[str, dict[tuple[str, str], Evidence]]:
+    """Evidence of this hospital's own models on its own test patients, from the scores that it kept; and of the floor,
+    where it was kept beside.
+    """
+    folder = DiskFolder(hospital.root / "scores")
+    tables: dict[str, dict[tuple[str, str], Evidence]] = {}
+    copies, own, low = int(str(facts["copies"])), (hospital.name, hospital.name), None
+    for method in methods:
+        name = scores_name(method)
+        if not folder.has(name):
+            continue  # the central baseline: no model of this hospital's own
+        kept = from_bytes(folder.read(name)).tensors
+        tables[str(method["label"])] = {own: evidence_of(hospital, kept, copies)}
+        low = low or read_kept(kept, FLOOR)
+    return {**tables, MEAN_MASK: {own: own_sums(hospital, low, copies)}} if low is not None else tables

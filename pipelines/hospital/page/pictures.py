@@ -1,0 +1,197 @@
+"""Pictures of a hospital's patients for its own page: contact sheets, and what each method's maps say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch.nn import functional
+
+from evaluation.drawing import Picture
+from evaluation.pictures import Tile, contact_sheet
+from federation.models.cam import local_probabilities
+from federation.parameters import loaded
+from pipelines.data.cohort import Cohort
+from pipelines.hospital.hospital import SPLITS, Hospital
+from pipelines.hospital.intake import cohort_of
+from pipelines.hospital.scoring import central_name
+from pipelines.hospital.segmentation import kind_of
+from pipelines.hospital.training import Opening, opened, opening, own_model
+from pipelines.runs.store import DiskFolder
+from privacy.message import Json, Params, from_bytes
+from privacy.release.gate import Refused
+
+TILES = 12
+COMPARED = 6  # lesions that are shown by all methods
+
+
+def image_sheets(cohort: Cohort, given: torch.Tensor | None = None, splits: Sequence[str] = SPLITS) -> list[Picture]:
+    """A contact sheet per split: slices with a lesion first, a patient each. given: (n, *spatial), masks that are
+    learnt: then slices with a mask come first, and it is outlined.
+    """
+    sheets: list[Picture] = []
+    if cohort.images.dim() < 4:  # lines of a table
+        return sheets
+    for number, split in enumerate(splits):
+        index = _examples(cohort, number, given)
+        if index and given is None:
+            tiles = [_tile(cohort, i) for i in index]
+            sheets.append(contact_sheet(tiles, title=f"{split}{outlined(tiles)}"))
+        elif index and given is not None:
+            sheets.append(contact_sheet([masked(cohort, i, given[i]) for i in index], title=split))
+    return sheets
+
+
+def outlined(tiles: Sequence[Tile]) -> str:
+    """What can be seen outlined on at least one of the tiles."""
+    lesion, gland = (
+        any(mask is not None and mask.any() for mask in masks)
+        for masks in ([t.lesion for t in tiles], [t.organ for t in tiles])
+    )
+    said = [*(["lesion outlined in amber"] if lesion else []), *(["gland outlined in blue"] if gland else [])]
+    return f": {', '.join(said)}" if said else ""
+
+
+def _examples(cohort: Cohort, split: int, given: torch.Tensor | None = None) -> list[int]:
+    """Row numbers: half positive, half negative where there are as many, no patient twice in either half. Of masks:
+    half with one, half without.
+    """
+    chosen: list[int] = []
+    positive = cohort.labels if given is None else given.flatten(1).any(dim=1).long()
+    for label in (1, 0):
+        rows = ((cohort.split == split) & (positive == label)).nonzero()[:, 0].tolist()
+        first = {int(cohort.patient[row]): row for row in reversed(rows)}
+        chosen += sorted(first.values())[: TILES // 2]
+    return chosen
+
+
+def _tile(
+    cohort: Cohort, row: int, cam: torch.Tensor | None = None, text: str = "", seen: torch.Tensor | None = None
+) -> Tile:
+    """seen: the image as a method saw it, where that is not the cohort's own."""
+    label = "positive" if int(cohort.labels[row]) else "negative"
+    plane = _plane(cohort, row)
+    place = f", slice {int(cohort.position[row]) if plane is None else plane}" if cohort.lesion.dim() > 2 else ""
+    image = cohort.images[row] if plane is None else cohort.images[row][:, plane]
+    image = image if seen is None else seen
+    masks = (mask[row] if plane is None else mask[row][plane] for mask in (cohort.lesion, cohort.gland))
+    lesion, gland = masks if cohort.lesion.dim() > 2 else (None, None)
+    colour = len(image) == 3
+    return Tile(
+        image=((image.permute(1, 2, 0) + 1) / 2).numpy() if colour else image[0].numpy(),
+        caption=f"{cohort.patients[int(cohort.patient[row])][:8]}{place}, {label}{text}",
+        lesion=None if lesion is None else lesion.numpy(),
+        organ=None if gland is None or cam is not None else gland.numpy(),
+        cam=None if cam is None else cam.numpy(),
+    )
+
+
+def masked(cohort: Cohort, row: int, given: torch.Tensor, found: torch.Tensor | None = None, text: str = "") -> Tile:
+    """An image with its given mask (*spatial), and a model's where there is one; of a volume the slice that shows most
+    of either, the given one first. text: before the patient's code.
+    """
+    image, plane, which = cohort.images[row], None, [given, *([] if found is None else [found])]
+    if image.dim() == 4:
+        areas = [(mask > 0).sum(dim=(1, 2)) for mask in which]
+        plane = next((int(area.argmax()) for area in areas if area.any()), len(given) // 2)
+        image, which = image[:, plane], [mask[plane] for mask in which]
+    colour = len(image) == 3 and kind_of(cohort) != "slices"  # slices may have their neighbours beside them
+    place = f", slice {int(cohort.position[row]) if plane is None else plane}" if kind_of(cohort) != "pictures" else ""
+    return Tile(
+        image=((image.permute(1, 2, 0) + 1) / 2).numpy() if colour else image[len(image) // 2].numpy(),
+        caption=f"{text}{cohort.patients[int(cohort.patient[row])][:8]}{place}",
+        given=which[0].numpy(),
+        found=None if found is None else which[1].numpy(),
+    )
+
+
+def _plane(cohort: Cohort, row: int) -> int | None:
+    """Of a volume, the slice that shows most of the lesion, or else of the gland, or else the middle one."""
+    if cohort.images.dim() != 5:
+        return None
+    for mask in (cohort.lesion, cohort.gland):
+        area = mask[row].sum(dim=(1, 2))
+        if area.any():
+            return int(area.argmax())
+    return int(cohort.images.shape[2]) // 2
+
+
+def map_sheets(hospital: Hospital, cohort: Cohort, methods: Sequence[Mapping[str, Json]]) -> list[Picture]:
+    """Class activation maps on test images, a sheet per method whose network has maps; lesions are outlined."""
+    index = _examples(cohort, SPLITS.index("test"))
+    if cohort.images.dim() != 4 or not index:
+        return []
+    drawn: dict[str, Mapped] = {}
+    for method in methods:
+        if (found := _mapped(hospital, cohort, method, index)) is not None:
+            drawn[str(method["label"])] = found
+    sheets = [_side_by_side(cohort, index, drawn)] if len(drawn) > 1 else []
+    for label, mapped in drawn.items():
+        tiles = [
+            _tile(cohort, row, mapped.cams[i], f", score {mapped.scores[i]:.2f}", mapped.images[i])
+            for i, row in enumerate(index)
+        ]
+        sheet = contact_sheet(tiles, title=f"{label}: where its maps speak for the positive class")
+        sheets.append(replace(sheet, caption=f"{sheet.caption} {mapped.resolution}".strip()))
+    return sheets
+
+
+class Mapped(NamedTuple):
+    """What a method's maps say of some images. cams: (n, H, W). scores: (n,). images: (n, C, H, W), as it saw them."""
+
+    cams: torch.Tensor
+    scores: torch.Tensor
+    images: torch.Tensor
+    resolution: str
+
+
+def _mapped(hospital: Hospital, cohort: Cohort, method: Mapping[str, Json], index: Sequence[int]) -> Mapped | None:
+    """None where there is no model here, or one without maps."""
+    try:
+        start, params = model_here(hospital, method)
+    except Refused:
+        return None
+    module = loaded(start.algorithm.network(start.task), params).eval()
+    images = cohort_of(hospital, str(method["cohort"])).images[index]
+    with torch.no_grad():
+        output = module(images)
+    if output.maps is None:
+        return None
+    cams = local_probabilities(output.maps)[:, 1:2]
+    cams = functional.interpolate(cams, cohort.images.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
+    return Mapped(cams, output.logits.softmax(dim=1)[:, 1], images, _resolution(output.maps, cohort.images))
+
+
+def model_here(hospital: Hospital, method: Mapping[str, Json]) -> tuple[Opening, Params]:
+    """This hospital's own model, or that of the central baseline, which visited it. Raises: Refused."""
+    folder = DiskFolder(hospital.root / "scores")
+    if folder.has(central_name(method)):
+        visiting = from_bytes(folder.read(central_name(method)))
+        said = visiting.facts["opening"]
+        return opening(hospital, said if isinstance(said, dict) else {}), visiting.tensors
+    return opened(hospital, str(method["train_run"])), own_model(hospital, method)[1]
+
+
+def _side_by_side(cohort: Cohort, index: Sequence[int], drawn: Mapping[str, Mapped]) -> Picture:
+    """The same images by all methods, a row each (the paper's figures 8, 10 and 12)."""
+    shown = [(i, row) for i, row in enumerate(index) if int(cohort.labels[row])][:COMPARED]
+    tiles = []
+    for i, row in shown:
+        tiles.append(replace(_tile(cohort, row), organ=None))
+        for label, mapped in drawn.items():
+            tile = _tile(cohort, row, mapped.cams[i], "", mapped.images[i])
+            tiles.append(replace(tile, caption=f"{label}, score {mapped.scores[i]:.2f}"))
+    sheet = contact_sheet(tiles, title="The same lesions by all methods", columns=1 + len(drawn))
+    said = "Left: the image as it was read, lesion outlined. Then each method's map over the image that it saw."
+    return replace(sheet, caption=f"{said} {sheet.caption}")
+
+
+def _resolution(maps: torch.Tensor, images: torch.Tensor) -> str:
+    """How coarse a map is. Smoothing makes it look finer than it is."""
+    (high, wide), (height, width) = maps.shape[-2:], images.shape[-2:]
+    return (
+        f"A map has {high} × {wide} values for an image of {height} × {width} pixels, and is smoothed to be laid over "
+        "it: it tells the region, not an outline. Bright is near 1, clear is near 0, the same in all images."
+    )

@@ -1,0 +1,54 @@
+"""What a hospital that promises privacy does not do, whoever asks: each keeps others from learning without paying."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pipelines.hospital.hospital import Hospital
+from privacy.message import Json, Message
+from privacy.release import ledger as book
+from privacy.release.gate import Refused, paid
+from privacy.release.refusals import told
+
+COPIES = 2000
+"""The most bootstrap copies that a hospital makes of its patients, whoever asks."""
+
+
+def stop(hospital: Hospital) -> None:
+    """Whether anything may be answered at all.
+
+    Raises:
+        Refused: `lost_ledger`: there was work, and what it cost is gone; restore the ledger from its backup.
+        `too_many_failures`: so many were told that they could have told of a patient; a person must look, and raise
+        `max_failures`.
+    """
+    policy = hospital.policy
+    if not policy.promises:
+        return
+    if not hospital.ledger.exists():
+        if any(hospital.root.glob("conversations/*/*/*")):
+            raise Refused("lost_ledger") from FileNotFoundError(f"{hospital.ledger}: restore it from its backup")
+        return
+    if told(book.lines(hospital.ledger)) > policy.max_failures:
+        raise Refused("too_many_failures")
+
+
+def copies_of(facts: Mapping[str, Json]) -> int:
+    """How many bootstrap copies are asked for. Raises: Refused: `malformed_copies`: more than any report needs."""
+    said = str(facts.get("copies"))
+    if not said.isdigit() or int(said) > COPIES:
+        raise Refused("malformed_copies") from ValueError(f"copies must be in [0, {COPIES}], found {said}")
+    return int(said)
+
+
+def paid_for(hospital: Hospital, memory: Message) -> None:
+    """Whether what a memory was learnt by stands in the ledger: a reply may have been refused, or lost before its line.
+
+    Raises:
+        Refused: `unpaid_memory`.
+    """
+    commit = memory.facts.get("commit")
+    if not memory.facts or (commit is None and not hospital.policy.promises):
+        return  # nothing is remembered; or by a version that gave commits no names, at a hospital that promises nothing
+    if commit not in paid(book.lines(hospital.ledger)):
+        raise Refused("unpaid_memory")

@@ -1,0 +1,137 @@
+"""What was not used, told twice: as codes that may stand on a page, and as the hospital's own key to them.
+
+A study is named by its path, and paths and headers hold names of patients. So artifacts and pages name a study by a
+keyed code and its trouble by fixed words; `linkage.json`, beside the pseudonyms' key and as secret as that, says
+which path and which patient a code stands for, and tells the trouble in full.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pipelines.data.accounts import Account, accounts_csv
+from pipelines.data.pseudonym import pseudonym
+from pipelines.data.study import Rejected
+from pipelines.hospital.hospital import Hospital
+from pipelines.runs.store import DiskFolder
+
+LINKAGE, ACCOUNTS = "linkage.json", "accounted.csv"
+
+MEANING: Mapping[str, str] = {
+    "ambiguous": "several images of one visit lie on the same grid; narrow the selection, or remove all but one",
+    "ambiguous_label": "labels are per slice and the patient has several studies; add a study column to the table",
+    "ambiguous_name": "several mask names fit the patient; leave one",
+    "b_values": "b-values are missing, or too close to each other for a fit; send the whole series",
+    "bad_affine": "the header places the image nowhere in space; convert it again",
+    "bad_label": "a label is neither 0 nor 1, or contradicts another; correct the table",
+    "bad_mask": "the mask cannot be used; draw or convert it again",
+    "bad_tag": "a header value has the wrong form; export it again",
+    "burned_in": "the header says that text is burned into the pixels; blank it, or leave the study out",
+    "colour": "a colour image where a grey one is needed; narrow the selection",
+    "duplicate_picture": "several lines of the table name one picture; leave one",
+    "duplicate_slice": "slices are there twice; remove the copies",
+    "empty_mask": "the mask shows nothing, and the picture is to be cut about it; draw it, or drop the picture",
+    "form_disagreement": "the header places the image in two ways that differ; make sform and qform equal",
+    "four_d": "a series of volumes where one is needed; export one volume",
+    "gap": "slices are missing, or unevenly spaced; send the whole series",
+    "length_unit": "the header's unit of length is unknown; convert it again",
+    "lesion_cut": "most of the lesion lies outside what is cut out; enlarge the images, or centre them on a gland mask",
+    "ambiguous_mask": "the patient has several visits and one mask; name the mask by {patient} and {session}",
+    "lossy": "lossy compression has changed the values; export without it",
+    "mask_size": "the mask and the picture have different sizes; draw it on the picture as it is",
+    "mask_turned": "the picture is turned by its EXIF, and the mask may be or not; save the picture upright",
+    "mask_value": "the mask has values that stand for no class; say what they are in source.masks.values",
+    "mask_outside": "the mask lies outside the image; check that both are of one study",
+    "missing_tag": "header values that place the image are missing; export with complete headers",
+    "missing_value": "a feature has no value; fill it in",
+    "mixed_orientation": "slices are tilted differently; send one orientation per series",
+    "mixed_patient": "one series has several patient identifiers; correct the archive",
+    "mixed_size": "slices have different sizes; send the series as acquired",
+    "mixed_spacing": "slices have different pixel spacings; send the series as acquired",
+    "mixed_unit": "slices say different units; export the series again",
+    "mosaic": "a Siemens mosaic; export single slices or enhanced images",
+    "multi_frame": "a multi-frame image of a kind that is not read; export single slices or enhanced images",
+    "no_geometry": "the header does not say where the image lies; convert it again",
+    "no_gland": "no gland mask, or an empty one; draw it",
+    "no_label": "no label for it; add one",
+    "no_mask": "no mask for it; add one",
+    "no_patient": "it does not say whose it is; add the patient's identifier",
+    "no_picture": "the table names a picture that is not there; add it, or drop the line",
+    "no_signal": "all values are equal; check that the export is whole",
+    "non_orthogonal": "the header's directions are not at right angles; export it again",
+    "no_permission": "the file may not be read by this user; give read permission",
+    "nothing_selected": "a patient of whom no image is selected; check the selection, or ask for the series",
+    "not_a_number": "a feature is not a number; correct the table",
+    "not_adc": "nothing says that it is an ADC map, or its header says that it is not; narrow the selection, or state "
+    "the unit in the settings",
+    "not_an_image": "it holds no image values; narrow the selection",
+    "not_axial": "not an axial series; send the axial one",
+    "not_collinear": "slices do not lie on a straight line; send one acquisition per series",
+    "not_finite": "values are NaN or infinite; set them to 0 in the export",
+    "packed": "a packed DICOM file; unpack it",
+    "several_frames": "an animation, or several pages; one picture is needed",
+    "several_volumes": "several images at each position; narrow the selection down to one",
+    "single_slice": "one slice only; send the whole series",
+    "still_written": "the file changed while it was read; let the transfer end, then run again",
+    "too_large": "larger than anything that is read; check the header",
+    "transfer_syntax": "compressed in a way that cannot be read here; export it uncompressed",
+    "unit_contradiction": "the settings and the header name different units; correct the settings",
+    "unit_implausible": "in the stated unit the values are not those of tissue; check that it is an ADC map",
+    "unit_unknown": "an ADC map without a unit, or in one that is none of diffusion; state the unit in the settings",
+    "unknown_category": "a category that the settings' vocabulary does not have; correct the table or the settings",
+    "unreadable": "the file, or the line, is damaged; copy or export it again",
+    "value_type": "values of a type that is not read; convert to numbers",
+    "vanished": "the file was there and is gone; let the transfer end, then run again",
+}
+
+
+class Quarantine(NamedTuple):
+    """One study that was not used. study: its code. meaning: what is wrong and what to do, in fixed words."""
+
+    study: str
+    reason: str
+    meaning: str
+
+
+def quarantined(hospital: Hospital, rejected: Sequence[Rejected]) -> list[Quarantine]:
+    """The studies by their codes."""
+    key = hospital.key()
+    return [Quarantine(study_code(key, one.study), one.reason, MEANING.get(one.reason, "")) for one in rejected]
+
+
+def study_code(key: bytes, study: str) -> str:
+    """A stable name for a study that only the hospital's key can tie to it."""
+    return f"study-{pseudonym(key, f'study {study}')[:8]}"
+
+
+def remember(hospital: Hospital, rejected: Sequence[Rejected], patients: Mapping[str, str]) -> None:
+    """Write the linkage. patients: pseudonym -> identifier. What earlier runs wrote is kept."""
+    folder = DiskFolder(hospital.root)
+    known = linkage(hospital)
+    key = hospital.key()
+    studies = {
+        study_code(key, one.study): {"study": one.study, "reason": one.reason, "detail": one.detail} for one in rejected
+    }
+    merged = {
+        "patients": {**known.get("patients", {}), **patients},
+        "studies": {**known.get("studies", {}), **studies},
+    }
+    if merged != known:
+        folder.write(LINKAGE, json.dumps(merged, indent=1, sort_keys=True).encode())
+
+
+def write_accounts(hospital: Hospital, accounts: Sequence[Account]) -> None:
+    """Write what became of each file, beside the linkage and as secret as that; that of an earlier reading goes."""
+    DiskFolder(hospital.root).write(ACCOUNTS, accounts_csv(accounts))
+
+
+def linkage(hospital: Hospital) -> dict[str, dict[str, object]]:
+    """What is known: `patients` and `studies`; empty if there is no file, or a damaged one (it is written anew)."""
+    folder = DiskFolder(hospital.root)
+    try:
+        found = json.loads(folder.read(LINKAGE)) if folder.has(LINKAGE) else {}
+    except ValueError:
+        found = {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,235 @@
+"""What a hospital with a budget tells of how many patients it has: once, and the same ever after.
+
+Counts of two cohorts that differ in one patient tell that patient's split and label: after a withdrawal, or under
+another list of test patients. So a hospital with a budget counts once, writes the numbers down in `asked.json` beside
+its ledger, and repeats them word for word, whoever has come or gone since. Whatever the coordinator gets that depends
+on a number of patients (weights, divisors of noised sums, test patients of a histogram) is made from these numbers.
+
+What is counted is a histogram of patients, to which each adds 1 in one of 9 cells: split x (examples of class 0 only,
+of class 1 only, of both). Where the policy declares counts public they are exact; otherwise each cell gets Gaussian
+noise, which is booked and paid from the budget.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from pydantic import TypeAdapter
+
+from pipelines.data.cohort import Cohort
+from pipelines.hospital.hospital import SPLITS, Hospital
+from pipelines.phantom.patients import PhantomSource
+from pipelines.runs.store import DiskFolder, digest
+from privacy.dp.access import Split
+from privacy.dp.events import NOTHING, Declared, Event, Gaussian
+from privacy.dp.mechanisms import vote_histogram
+from privacy.message import Call, Json
+from privacy.release import ledger as book
+from privacy.release.gate import Refused, unaffordable
+from privacy.release.policy import FLOOR, Budget, largest_delta
+
+ASKED = "asked.json"
+SHARE = 0.05
+"""Of the budget's squared mu: what the noised counts may take of it."""
+LEAST_NOISE = 1.0
+"""Standard deviation of the noise in patients, at least, however much a budget could pay for."""
+KINDS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """Patients of a hospital as it tells them.
+
+    cells: by split, patients with examples of class 0 only, of class 1 only, and of both. noise: standard deviation in
+    each cell, before rounding; 0 = exact. since: lines that the ledger had. run, round: in which they were counted.
+    """
+
+    cells: Mapping[str, tuple[int, int, int]]
+    noise: float
+    date: str
+    run: str
+    round: int
+    since: int
+
+    def patients(self, split: str) -> int:
+        """Patients of a split."""
+        return sum(self.cells[split])
+
+    @property
+    def total(self) -> int:
+        """Patients of all splits."""
+        return sum(map(self.patients, SPLITS))
+
+    def sizes(self) -> dict[Split, int]:
+        """Patients by split."""
+        return {split: self.patients(split) for split in SPLITS}
+
+    def of_classes(self, split: str) -> tuple[int, int]:
+        """Patients of a split with an example of class 0, and of class 1."""
+        zero, one, both = self.cells[split]
+        return zero + both, one + both
+
+    def facts(self) -> dict[str, Json]:
+        """As `ingest` tells them. Examples are not counted: a patient stands for one of each class that he has."""
+        parts: dict[str, dict[str, int]] = {}
+        for split in SPLITS:
+            pair = self.of_classes(split)
+            parts[split] = {"patients": self.patients(split), "images": sum(pair), "positives": pair[1]}
+        sums = {name: sum(part[name] for part in parts.values()) for name in ("patients", "images", "positives")}
+        released: dict[str, Json] = {"noise": self.noise, "date": self.date}
+        return {**sums, "splits": {split: dict(part) for split, part in parts.items()}, "released": released}
+
+
+COUNTED: TypeAdapter[Counted] = TypeAdapter(Counted)
+
+
+def same_question(hospital: Hospital, asked: Json) -> None:
+    """Whether patients are read and divided as they were when they were counted.
+
+    Raises:
+        Refused: `another_cohort`: a person must consent, by removing `asked.json` beside the ledger.
+    """
+    if hospital.policy.promises and _read(hospital).get("digest", digest(asked)) != digest(asked):
+        raise Refused("another_cohort")
+
+
+def counted(hospital: Hospital) -> Counted | None:
+    """What this hospital told; None where it promises nothing, or told nothing yet."""
+    said = _read(hospital).get("counted") if hospital.policy.promises else None
+    return None if said is None else COUNTED.validate_python(said)
+
+
+def recount(hospital: Hospital, call: Call, cohort: Cohort, asked: Json) -> tuple[Counted, Event]:
+    """What this hospital tells of its patients, and the event of telling it: counted now, if it never was.
+
+    Raises:
+        Refused: `dependent_patients`: their places follow from one another, so that one patient could move others from
+        cell to cell; `too_few_patients`, where counts are declared public; or the code of the gate.
+    """
+    known = counted(hospital)
+    if known is None:
+        known = _count(hospital, call, cohort)
+        if known.noise == 0:
+            _enough(hospital, known)
+        said = {"digest": digest(asked), "counted": COUNTED.dump_python(known, mode="json")}
+        DiskFolder(hospital.vault).write(ASKED, json.dumps(said).encode())
+    return known, _event(hospital, known)
+
+
+def need_counts(hospital: Hospital, delta: float | None = None) -> Counted | None:
+    """What this hospital told, if that is enough to learn from; None where it promises nothing.
+
+    What is looked at has left already, so that the answer tells nothing new. delta: of a synthesis or a score, beside
+    the budget's.
+
+    Raises:
+        Refused: `no_counts`: it told nothing yet; `too_few_patients`: fewer than the policy's `min_patients` are for
+        training; `delta_too_large`: a delta is above `privacy.release.policy.largest_delta`.
+    """
+    budget = hospital.policy.budget
+    if not hospital.policy.promises:
+        return None
+    known = counted(hospital)
+    if known is None:
+        raise Refused("no_counts") from ValueError(f"{hospital.vault / ASKED} tells no counts; ingest comes first")
+    _enough(hospital, known)
+    largest = largest_delta(known.total)
+    for said in (hospital.policy.delta if budget is None else budget.delta, delta):
+        if said is not None and said > largest:
+            raise Refused("delta_too_large") from ValueError(
+                f"delta {said:g} is above {largest:.3g} = 1 / (10 x {known.total} patients); say a smaller one"
+            )
+    return known
+
+
+def floor_of(hospital: Hospital) -> int:
+    """The fewest training patients that this hospital trains on, under a budget."""
+    said = hospital.policy.min_patients
+    simulated = hospital.settings is not None and isinstance(hospital.settings.source, PhantomSource)
+    return said if said is not None else 1 if simulated else FLOOR
+
+
+@lru_cache(maxsize=64)
+def noise_of(budget: Budget) -> float:
+    """Standard deviation of the noise of counts, in patients: what `SHARE` of a budget pays for."""
+    from privacy.dp.accounting import mu_of  # seconds that a hospital without a budget saves
+
+    return max(LEAST_NOISE, 1 / (mu_of(budget.epsilon, budget.delta) * math.sqrt(SHARE)))
+
+
+def still_to_pay(hospital: Hospital) -> Sequence[Event]:
+    """What counting will cost, where it was not done yet."""
+    policy = hospital.policy
+    if policy.budget is None or policy.declares("counts") or counted(hospital) is not None:
+        return ()
+    return (Gaussian(noise_of(policy.budget)),)
+
+
+def _enough(hospital: Hospital, known: Counted) -> None:
+    floor, found = floor_of(hospital), known.patients("train")
+    if found < floor:
+        raise Refused("too_few_patients") from ValueError(
+            f"{found} training patients were told, and min_patients of the policy is {floor}"
+        )
+
+
+def _count(hospital: Hospital, call: Call, cohort: Cohort) -> Counted:
+    budget = hospital.policy.budget
+    exact = hospital.policy.declares("counts")
+    if budget is None and not exact:
+        raise Refused("policy_privacy") from ValueError("no budget pays for counts; say public: [counts], or a budget")
+    noise = 0.0 if exact or budget is None else noise_of(budget)
+    lines = list(book.lines(hospital.ledger)) if hospital.ledger.exists() else []
+    if noise:
+        if cohort.recipe.get("independent") is not True:
+            raise Refused("dependent_patients")
+        if code := unaffordable(hospital.policy, lines, [Gaussian(noise)]):
+            raise Refused(code)
+    told = vote_histogram(_cells(cohort), noise_multiplier=noise).value.round().clamp(min=0).int().tolist()
+    cells = {split: tuple(told[n * KINDS : (n + 1) * KINDS]) for n, split in enumerate(SPLITS)}
+    place = {"run": call.run, "round": call.round, "since": len(lines), "date": hospital.now()}
+    return COUNTED.validate_python({"cells": cells, "noise": noise, **place})
+
+
+def _cells(cohort: Cohort) -> torch.Tensor:
+    """(N, 9): of each patient a 1 in his cell."""
+    votes = torch.zeros(len(cohort.patients), len(SPLITS) * KINDS, dtype=torch.float64)
+    for number in range(len(votes)):
+        own = cohort.patient == number
+        positive = (cohort.labels[own] > 0).tolist()
+        if positive:
+            kind = 2 if any(positive) and not all(positive) else int(all(positive))
+            votes[number, int(cohort.split[own][0]) * KINDS + kind] = 1.0
+    return votes
+
+
+def _event(hospital: Hospital, known: Counted) -> Event:
+    """Nothing where the ledger has a line of the reply that told it: the same numbers again are no new answer."""
+    if known.noise == 0:
+        return Declared("counts")
+    lines = list(book.lines(hospital.ledger))[known.since :] if hospital.ledger.exists() else []
+    first = {"run": known.run, "round": known.round, "request": "ingest", "refused": None}
+    paid = any(all(line.get(key, "") == value for key, value in first.items()) for line in lines)
+    return NOTHING if paid else Gaussian(known.noise)
+
+
+def _read(hospital: Hospital) -> Mapping[str, Json]:
+    folder = DiskFolder(hospital.vault)
+    if not folder.has(ASKED):
+        return {}
+    try:
+        said = json.loads(folder.read(ASKED))
+        if not isinstance(said, dict):
+            raise ValueError("it holds no mapping")
+        if said.get("counted") is not None:
+            COUNTED.validate_python(said["counted"])
+    except ValueError as error:
+        raise Refused("damaged_counts") from ValueError(
+            f"{hospital.vault / ASKED} cannot be read: {error}; restore it from its backup"
+        )
+    return said

@@ -1,0 +1,253 @@
+"""What each request must say, before its handler looks at a patient.
+
+A handler that failed half way for want of a fact would leave a code of which nobody can tell whether a patient decided
+it. So whatever can be seen of a question without patients is looked at here, in one place; settings that only their own
+reader knows are handed on as they are, and refused by it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias
+
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from federation.participant import Checkpoint
+from pipelines.data.examples import AnyImages
+from pipelines.data.targets import Target
+from pipelines.loader.names import NAME
+from pipelines.settings.config import Split
+from pipelines.settings.variants import Variant as Scored
+from privacy.message import Message
+from privacy.release.bounds import ROUNDS, RUN, shown
+from privacy.release.gate import Refused
+
+Named: TypeAlias = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
+Run: TypeAlias = Annotated[str, Field(pattern=f"^{RUN.pattern}$")]
+Round: TypeAlias = Annotated[int, Field(ge=0, le=ROUNDS)]
+Count: TypeAlias = Annotated[int, Field(ge=0, le=2**31)]
+Line: TypeAlias = Annotated[str, Field(max_length=200)]
+Window: TypeAlias = list[Count] | None
+Settings: TypeAlias = dict[str, Any]
+
+
+class Nothing(TypedDict):
+    """A question that needs no facts, or whose facts a reader of its own looks at before any patient."""
+
+
+class Reading(TypedDict):
+    """How files become a cohort."""
+
+    images: AnyImages
+    split: Split
+    seed: int
+    independent: NotRequired[bool]
+    target: NotRequired[Target | None]
+    classes: NotRequired[list[Line]]
+
+
+class Training(TypedDict):
+    """A round, or the last merge."""
+
+    algorithm: NotRequired[Settings]
+    best: NotRequired[Round | None]
+
+
+class Model(TypedDict):
+    """Which model of a run."""
+
+    train_run: Run
+    checkpoint: Checkpoint
+    best: Round | None
+
+
+class Export(TypedDict):
+    """A model that is handed out."""
+
+    train_run: Run
+    checkpoint: Checkpoint
+    best: NotRequired[Round | None]
+    recipient: NotRequired[Named]
+
+
+class Scoring(Model):
+    """A model that is scored at home, or a visiting one with its opening."""
+
+    label: Named
+    cohort: Line
+    copies: Any
+    opening: NotRequired[Settings]
+    window: NotRequired[Window]
+    central: NotRequired[bool]
+    floor: NotRequired[bool]
+
+
+class Attack(Model):
+    """A model that its hospital attacks."""
+
+    cohort: Line
+    membership: NotRequired[bool]
+    calibration: NotRequired[None]
+
+
+class Pool(TypedDict):
+    """Images for the central baseline."""
+
+    cohort: Line
+    target: NotRequired[Target | None]
+
+
+class Score(TypedDict):
+    """How hard images are to imitate."""
+
+    cohort: Line
+    score: Any
+    prior: Any
+    scale: Any
+
+
+class Synthesis(TypedDict):
+    """Images to be imitated."""
+
+    cohort: Line
+    synthesis: Any
+    scale: Any
+
+
+class Sample(TypedDict):
+    """Made-up images to be shared."""
+
+    cohort: Line
+    synthesis_run: Run
+    sampling: Any
+    scale: Any
+
+
+class Translation(TypedDict):
+    """Images to be brought into a space."""
+
+    cohort: Line
+    space: Line
+    translator: Any
+    veto: Any
+    scale: Any
+    is_target: Any
+    scanner: Line | None
+
+
+class Routing(TypedDict):
+    """Models that come to a hospital outside."""
+
+    cohort: NotRequired[Line]
+    experts: NotRequired[list[Line]]
+    line: NotRequired[Line]
+
+
+class Held(TypedDict):
+    """What a hospital is asked whether it still has."""
+
+    cohort: NotRequired[Line]
+    sha256: NotRequired[Line]
+    page: NotRequired[Line]
+    runs: NotRequired[dict[Run, Round | Literal["begun"] | None]]
+
+
+class Method(Model):
+    """A method on a page."""
+
+    label: Named
+    cohort: NotRequired[Line]
+    space: NotRequired[Line]
+    calibration: NotRequired[None]
+
+
+class Variant(Model):
+    """A method as a variant scores it."""
+
+    label: Named
+    cohort: NotRequired[Line]
+    space: NotRequired[Line]
+    calibration: Scored
+
+
+class Outside(TypedDict):
+    """A line of test-time routing on a page."""
+
+    label: Named
+    run: Run
+
+
+class Page(TypedDict):
+    """What a hospital's page is of."""
+
+    title: Line
+    cohort: Line
+    reference: Named | None
+    copies: Annotated[int, Field(ge=0, le=2000)]
+    methods: list[Method]
+    variants: NotRequired[list[Variant]]
+    imitated: NotRequired[Line | None]
+    excluded: NotRequired[Count]
+    unmatched_exclusions: NotRequired[Count]
+    spaces: NotRequired[list[Line]]
+    target: NotRequired[Target | None]
+    structures: NotRequired[list[Named]]
+    window: NotRequired[Window]
+
+
+class OutsidePage(Page):
+    """What the page of a hospital outside the federation is of."""
+
+    lines: list[Outside]
+    names: list[Line]
+    field: Line
+
+
+QUESTIONS: Mapping[str, TypeAdapter[Any]] = {
+    "survey": TypeAdapter(Nothing),
+    "holds": TypeAdapter(Held),
+    "moments": TypeAdapter(Reading),
+    "ingest": TypeAdapter(Reading),
+    "introduce": TypeAdapter(Nothing),
+    "train": TypeAdapter(Training),
+    "finish": TypeAdapter(Training),
+    "export": TypeAdapter(Export),
+    "evaluate": TypeAdapter(Scoring),
+    "audit": TypeAdapter(Attack),
+    "pool": TypeAdapter(Pool),
+    "score": TypeAdapter(Score),
+    "synthesize": TypeAdapter(Synthesis),
+    "sample": TypeAdapter(Sample),
+    "translate": TypeAdapter(Translation),
+    "route": TypeAdapter(Routing),
+    "report": TypeAdapter(Page),
+}
+"""Request -> what its facts must be. What is not named here may stand beside it."""
+OUTSIDE: TypeAdapter[Any] = TypeAdapter(OutsidePage)
+TAKE_TENSORS = frozenset({"ingest", "train", "finish", "evaluate", "translate", "route"})
+"""Requests whose question may hold tensors."""
+MOMENTS = frozenset({"count", "total", "squares"})
+
+
+def check_question(request: str, message: Message) -> None:
+    """Whether the facts are those of this request.
+
+    Raises:
+        Refused: `malformed_request`; its cause names every fact that is missing or of another type, without its value.
+    """
+    if message.tensors and request not in TAKE_TENSORS:
+        raise Refused("malformed_request") from ValueError(f"{request} takes no tensors, found {len(message.tensors)}")
+    if request == "ingest" and message.tensors and message.tensors.keys() != MOMENTS:
+        raise Refused("malformed_request") from ValueError(f"ingest takes the tensors {', '.join(sorted(MOMENTS))}")
+    asked = OUTSIDE if request == "report" and "lines" in message.facts else QUESTIONS[request]
+    try:
+        asked.validate_json(json.dumps(dict(message.facts)), strict=True)
+    except ValidationError as error:
+        raise Refused("malformed_request") from ValueError("; ".join(_said(e) for e in error.errors()[:5]))
+
+
+def _said(error: Mapping[str, Any]) -> str:
+    place = ".".join(shown(part) if isinstance(part, str) else str(part) for part in error["loc"])
+    return f"{place}: {error['type']}"

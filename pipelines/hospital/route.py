@@ -1,0 +1,209 @@
+"""At a hospital outside the federation: the sites' models become its own, by its unlabelled images, and are scored.
+
+The network sees all of the hospital's images and none of its masks or labels. Those serve the scores: of all its
+patients, on the images that the network was adapted to, as IOP-FL does. They may have made the images, though: pictures
+with `fit: around` are cut about their true masks, and studies that show nothing of the target are not used. What
+adaptation came to stays here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from pydantic import TypeAdapter
+from torch import Tensor, nn
+
+from evaluation.histograms import count, to_tensors
+from evaluation.masks import GRID, Values
+from federation.parameters import loaded, section
+from federation.randomness import derived
+from federation.task import Task
+from personalize.adaptation import Adapted
+from personalize.adaptation_baselines import ensemble, tent
+from personalize.adaptation_rotation import Turned
+from personalize.adaptation_turns import train_at_test
+from personalize.routing import Routed, coefficients
+from personalize.routing_outside import route as routed
+from pipelines.data.cohort import Cohort
+from pipelines.hospital.adaptation import account, file_of, mixed, outlined
+from pipelines.hospital.hospital import COHORT, SPLITS, Done, Hospital, all_rows, read_cohort_file
+from pipelines.hospital.private_limits import copies_of
+from pipelines.hospital.segmentation import answers, compared, kept, told
+from pipelines.hospital.training import Opening, opening
+from pipelines.hospital.withdrawn import looked_at
+from pipelines.runs.store import DiskFolder
+from pipelines.settings.route import How
+from privacy.dp.access import Rows
+from privacy.dp.events import NON_PRIVATE, describe
+from privacy.message import Call, Json, Message, as_list, as_mapping, to_bytes
+from privacy.release import ledger as book
+from privacy.release.gate import Refused, unaffordable
+
+HOW: TypeAdapter[How] = TypeAdapter(How)
+EXPERTS = 1000
+INSIDE = "introduce-0"
+"""A committed answer of who takes part in a federation."""
+
+
+def route(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+    """Come to a model and score it on all patients.
+
+    The message's tensors: `<expert>/<parameter>`, the models. Facts: `experts`, their names in order, the shared one
+    last where it is among them; `shared`, `personal`: the openings of the methods that they are of; `how`, the
+    fields of a way (`pipelines.settings.route.How`); `line`, its label; `cohort`, `copies`, `seed`.
+
+    Returns:
+        Scores, as `evaluate` does.
+
+    Raises:
+        Refused: `malformed_route`: models and way do not go together; `policy_inside`: this hospital takes part in the
+            federation; `no_test_patients`; or with the code of `privacy.release.gate.unaffordable`, before any work.
+    """
+    facts = message.facts
+    _willing(hospital)
+    how, copies, seed = _said(hospital, facts)
+    cohort = read_cohort_file(hospital.cohort_folder(str(facts["cohort"])) / COHORT)
+    start, experts = _experts(hospital, message)
+    rows = all_rows(cohort, hospital.device, start.target)
+    if not len(rows.y):
+        raise Refused("no_test_patients")
+    if tuple(rows.x.shape[1:]) != start.task.inputs:
+        raise Refused("malformed_route") from ValueError(f"the models are for images {start.task.inputs}, not for ours")
+    try:
+        came = _came(how, experts, rows.x, start.task, seed)
+    except ValueError as error:
+        raise Refused("malformed_route") from error
+    before = list(experts.values())[-1] if came.adapted is not None else None
+    tensors, home = _scored(hospital, start.task, cohort, rows, came.made, copies, before)
+    told_of = account(facts, came.adapted, came.layers)
+    kept_here = to_bytes(Message({**home, **came.mixed}, told_of))
+    DiskFolder(hospital.root / "scores").write(file_of(call.run), kept_here)
+    seen = looked_at(str(facts["cohort"]), dict.fromkeys(SPLITS, "a model was adapted to their images"))
+    return Done(Message(tensors), describe(NON_PRIVATE), Message({}, seen))
+
+
+def _willing(hospital: Hospital) -> None:
+    """Raises: Refused: `policy_inside`: the patients whom it would score trained the models; or with the code of
+    `privacy.release.gate.unaffordable`.
+    """
+    if any(hospital.root.glob(f"conversations/*/*/{INSIDE}*")):
+        raise Refused("policy_inside") from ValueError("this hospital takes part in the federation: it is not outside")
+    if code := unaffordable(hospital.policy, book.lines(hospital.ledger), [hospital.counts, NON_PRIVATE]):
+        raise Refused(code)
+
+
+def _said(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[How, int, int]:
+    """The way, the number of bootstrap copies, and the seed of this line here. Raises: Refused: `malformed_route`."""
+    try:
+        if missing := [key for key in ("cohort", "experts") if key not in facts]:
+            raise ValueError(f"nothing is said of {', '.join(missing)}")
+        how = HOW.validate_json(json.dumps(facts["how"]), strict=True)
+        return how, copies_of(facts), derived(int(str(facts["seed"])), hospital.name, str(facts["line"]))
+    except (KeyError, ValueError) as error:
+        raise Refused("malformed_route") from error
+
+
+def _experts(hospital: Hospital, message: Message) -> tuple[Opening, dict[str, nn.Module]]:
+    """The models in order, each in the network of its method, and how the first was opened."""
+    found: dict[str, nn.Module] = {}
+    starts = [
+        opening(hospital, {**as_mapping(message.facts[part]), "cohort": message.facts["cohort"]})
+        for part in ("personal", "shared")
+        if part in message.facts
+    ]
+    names = [str(name) for name in as_list(message.facts["experts"])]
+    if not starts or not names or len(set(names)) < len(names) or len(names) > EXPERTS:
+        raise Refused("malformed_route") from ValueError(f"no openings, or not 1 to {EXPERTS} different models")
+    try:
+        for place, name in enumerate(names):
+            start = starts[-1] if place == len(names) - 1 else starts[0]
+            network = start.algorithm.network(start.task)
+            found[name] = loaded(network, section(message.tensors, name)).to(hospital.device).eval()
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise Refused("malformed_route") from error
+    return starts[0], found
+
+
+Made = nn.Module | Tensor | Sequence[nn.Module]
+"""One network; or what was predicted, (n, classes, *spatial); or networks whose scores are averaged."""
+
+
+class Came(NamedTuple):
+    """What a way made of the models. adapted: how, where anything was. layers, mixed: names of the layers of a network
+    that models were mixed into, and their coefficients, as `pipelines.hospital.adaptation` keeps them.
+    """
+
+    made: Made
+    adapted: Adapted | None = None
+    layers: tuple[str, ...] = ()
+    mixed: Mapping[str, Tensor] = MappingProxyType({})
+
+
+def _came(how: How, experts: Mapping[str, nn.Module], x: Tensor, task: Task, seed: int) -> Came:
+    """What a way makes of the models and of all images. Raises: ValueError: they do not go together."""
+    models = list(experts.values())
+    if how.name == "average":
+        return Came(models)
+    if how.name == "ensemble":
+        return Came(ensemble(models))
+    if how.name == "as_trained":
+        return Came(models[-1])
+    if how.name == "tent":
+        module, adapted = tent(models[-1], x, how, kind=task.kind, seed=seed)
+        return Came(module if adapted.probabilities is None else adapted.probabilities, adapted)
+    if how.name == "ttt":
+        if not isinstance(models[-1], Turned):
+            raise ValueError("ttt needs a network with a head for turns, of fedavg_turns")
+        return Came(*train_at_test(models[-1], x, how, kind=task.kind, seed=seed))
+    network, adapted = routed(models, x, how, kind=task.kind, seed=seed)
+    if not isinstance(network, Routed):
+        return Came(network, adapted)
+    by_image = torch.cat([coefficients(network, part) for part in torch.split(x, how.batch)])
+    made = network if adapted.probabilities is None else adapted.probabilities
+    return Came(made, adapted, tuple(network.layers), mixed(by_image))
+
+
+def _scored(
+    hospital: Hospital,
+    task: Task,
+    cohort: Cohort,
+    rows: Rows,
+    made: Made,
+    copies: int,
+    before: nn.Module | None,
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """What leaves, and what stays: of single patients. before: the model that was adapted, for pictures of masks."""
+    if task.kind == "segmentation":
+        drawn = _answers(task, made, rows.x)
+        found = [compared(cohort, rows, masks, task.classes) for masks in drawn]
+        mean = found[0] if len(found) == 1 else averaged(found)
+        seen = outlined(cohort, rows, drawn[0], mean, before, task) if len(drawn) == 1 else {}
+        return told(hospital, mean, None, copies), {**kept(mean, None), **seen}
+    if not isinstance(made, nn.Module | Tensor):
+        raise Refused("malformed_route") from ValueError("an average of scores is for masks; say ensemble")
+    p = (task.probabilities(made, rows.x) if isinstance(made, nn.Module) else made).cpu()
+    p = p.nan_to_num(nan=1.0 / task.classes)
+    y, whose = rows.y.cpu(), rows.patient.cpu()
+    seed, site = hospital.bootstrap_seed(), hospital.name
+    counts = count(y.numpy(), p.numpy(), whose.numpy(), copies=copies, seed=seed, site=site)
+    return to_tensors(counts), {"y": y, "probabilities": p, "patient": whose}
+
+
+def _answers(task: Task, made: Made, x: Tensor) -> list[Tensor]:
+    if isinstance(made, Tensor):
+        return [made.argmax(dim=1).cpu()]
+    return [answers(task, one, x) for one in ([made] if isinstance(made, nn.Module) else made)]
+
+
+def averaged(found: Sequence[Values]) -> Values:
+    """Each patient's scores, the mean over models for which they have a value."""
+    scores = np.stack([one.scores for one in found])
+    known = np.isfinite(scores).sum(axis=0)
+    mean = np.where(known > 0, np.nansum(scores, axis=0) / np.maximum(known, 1), np.nan)
+    return replace(found[0], scores=np.round(mean * GRID) / GRID)

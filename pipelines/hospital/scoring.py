@@ -1,0 +1,245 @@
+"""A model scored on the hospital's test patients: counts leave, scores of single patients stay."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import torch
+from pydantic import TypeAdapter
+from torch import Tensor, nn
+
+from evaluation.histograms import count, to_tensors
+from evaluation.noised import to_tensors as noised_tensors
+from evaluation.noised import votes
+from federation.calibration import Calibrated, adaptable, calibrated
+from federation.descent import Site
+from federation.finetuning import Tuning, fine_tuned
+from federation.parameters import loaded
+from federation.randomness import derived, seeded
+from pipelines.data.cohort import Cohort
+from pipelines.hospital.hospital import COHORT, Done, Hospital, read_cohort_file, rows_of
+from pipelines.hospital.model_file import make_ready
+from pipelines.hospital.private_limits import copies_of
+from pipelines.hospital.released_counts import need_counts
+from pipelines.hospital.segmentation import answers, compared, floor_of, kept, told
+from pipelines.hospital.training import Opening, cut_of, door, opened, opening, own_model, shaped
+from pipelines.loader.names import named
+from pipelines.runs.store import DiskFolder, digest, short
+from pipelines.settings.variants import Variant
+from privacy.dp.access import Rows, Split
+from privacy.dp.events import NON_PRIVATE, Event, Part, composed, describe
+from privacy.dp.mechanisms import vote_histogram
+from privacy.message import Call, Json, Message, Params, as_list, as_mapping, to_bytes
+from privacy.release.gate import Refused
+
+VARIANT: TypeAdapter[Variant] = TypeAdapter(Variant)
+
+
+def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+    """Score a model on the test split.
+
+    The message's facts: `label`, `train_run`, `checkpoint`, `best` choose this hospital's own model; with tensors,
+    those are the model (of another site, or of the central baseline, whose `opening` comes along). `copies`: how many
+    bootstrap copies; their seed never leaves this hospital. `calibration`: the fields of
+    `pipelines.settings.variants.Variant` where the model shall be calibrated on this hospital's own training images
+    before it is scored, and `variant`, what such a line of the tables is called. Of a model that segments, `window`:
+    the sides of what it sees at once, where that is less than an image; `floor`: whether the mean mask is scored too.
+
+    Returns:
+        Histograms and confusion counts with their bootstrap copies (see `evaluation.histograms`), or in a private run
+        one noised histogram (`evaluation.noised`), or sums of overlaps (`evaluation.overlap`); and the model's round.
+
+    Raises:
+        Refused: `no_test_patients`; `malformed_model`: it is that of another network; `malformed_calibration`: it is
+            unknown, does not fit the network, or the run is private, whose histograms would tell of training patients
+            without noise; `unprotected_scores`: the run is private, and overlaps have no noise yet; `malformed_window`.
+    """
+    facts = message.facts
+    said = facts.get("opening")
+    start = (
+        opening(hospital, {**said, "cohort": facts["cohort"]})
+        if isinstance(said, dict)
+        else opened(hospital, str(facts["train_run"]))
+    )
+    round_, params = (None, message.tensors) if message.tensors else own_model(hospital, facts)
+    module = _loaded(start, params, promises=hospital.policy.promises).to(hospital.device)
+    variant, window = _variant(facts, start, module), _window(facts, start)
+    cohort = read_cohort_file(hospital.cohort_folder(str(facts["cohort"])) / COHORT)
+    splits = rows_of(cohort, hospital.device, start.target)
+    if not len(splits["test"].y):
+        raise Refused("no_test_patients")
+    served = _served(hospital, start, cohort, module, splits["train"], variant)
+    (tensors, facts_out, event), home = (
+        _masks(hospital, start, cohort, served, splits, facts, window)
+        if start.task.kind == "segmentation"
+        else _labels(hospital, start, cohort, served, splits, facts)
+    )
+    if not message.tensors:
+        event = composed([event, shaped(opened(hospital, str(facts["train_run"])))])
+        DiskFolder(hospital.root / "scores").write(scores_name(facts), to_bytes(Message(home)))
+        origin: dict[str, Json] = {"run": str(facts["train_run"]), "checkpoint": facts["checkpoint"]}
+        origin |= {"round": round_, "window": facts.get("window"), "calibration": facts.get("calibration")}
+        make_ready(hospital, str(facts["label" if variant is None else "variant"]), start, served, cohort, origin)
+    elif facts.get("central") is True and variant is None:  # its maps stand on the hospital's page beside the others
+        visiting = Message(params, {"opening": {**as_mapping(said), "cohort": facts["cohort"]}})
+        DiskFolder(hospital.root / "scores").write(central_name(facts), to_bytes(visiting))
+    return Done(Message(tensors, {"round": round_, **facts_out}), describe(event))
+
+
+def _loaded(start: Opening, params: Params, *, promises: bool) -> nn.Module:
+    """A model in the network of its opening. promises: by a budget, under which a code must not hang on patients.
+
+    Raises:
+        Refused: `malformed_model`: it is that of another network, or one that images of this size cannot pass.
+    """
+    try:
+        module = loaded(start.algorithm.network(start.task), params)
+        if promises:
+            start.task.probabilities(module, torch.zeros(1, *start.task.inputs))
+    except (RuntimeError, ValueError) as error:
+        raise Refused("malformed_model") from error
+    return module
+
+
+Told: TypeAlias = tuple[Mapping[str, Tensor], dict[str, Json], Event]
+"""Tensors, facts and the event of a reply."""
+Home: TypeAlias = Mapping[str, Tensor]
+"""The hospital's own copy of single patients' scores, for its page."""
+
+
+def _labels(
+    hospital: Hospital,
+    start: Opening,
+    cohort: Cohort,
+    served: Calibrated,
+    splits: Mapping[Split, Rows],
+    facts: Mapping[str, Json],
+) -> tuple[Told, Home]:
+    """What leaves of a model that gives labels, and what stays."""
+    rows, probabilities = splits["test"], served.probabilities(start.task, splits["test"].x).cpu()
+    # A network that gives no number decides nothing; failing here instead would tell one bit about a patient.
+    probabilities = probabilities.nan_to_num(nan=1.0 / start.task.classes)
+    tested = Rows(probabilities, rows.y.cpu(), rows.patient.cpu())
+    reply = (
+        _counted(hospital, tested, copies_of(facts))
+        if start.protection is None
+        else _noised(hospital, tested, start.evaluation_noise, cut_of(cohort))
+    )
+    return reply, {"y": rows.y, "probabilities": probabilities, "patient": rows.patient}
+
+
+def _masks(
+    hospital: Hospital,
+    start: Opening,
+    cohort: Cohort,
+    served: Calibrated,
+    splits: Mapping[Split, Rows],
+    facts: Mapping[str, Json],
+    window: tuple[int, ...] | None,
+) -> tuple[Told, Home]:
+    """What leaves of a model that segments, and what stays. Raises: Refused: see `evaluate`."""
+    if start.protection is not None:
+        raise Refused("unprotected_scores") from ValueError("sums of overlaps have no noise, and the run promises it")
+    classes, test = start.task.classes, splits["test"]
+    found = compared(cohort, test, answers(start.task, served.module, test.x, window=window), classes)
+    low = floor_of(cohort, splits, classes) if facts.get("floor") is True else None
+    return (told(hospital, found, low, copies_of(facts)), {}, NON_PRIVATE), kept(found, low)
+
+
+def _window(facts: Mapping[str, Json], start: Opening) -> tuple[int, ...] | None:
+    """Raises: Refused: `malformed_window`: it is larger than an image, or has other axes."""
+    said, sides = facts.get("window"), start.task.spatial
+    if said is None:
+        return None
+    if start.task.kind != "segmentation":
+        raise Refused("malformed_window") from ValueError("a window is for masks, and this model gives labels")
+    window = tuple(int(str(side)) if str(side).isdigit() else 0 for side in as_list(said))
+    if len(window) != len(sides) or not all(1 <= side <= most for side, most in zip(window, sides, strict=True)):
+        raise Refused("malformed_window") from ValueError(f"a window {said} for images of {sides}")
+    return window
+
+
+def central_name(facts: Mapping[str, Json]) -> str:
+    """The file of the central baseline's model at home."""
+    return f"{str(facts['train_run']).rpartition('/')[2]}.central.safetensors"
+
+
+def _variant(facts: Mapping[str, Json], start: Opening, module: nn.Module) -> Variant | None:
+    """How the model shall be calibrated. Raises: Refused: `malformed_calibration`."""
+    said = facts.get("calibration")
+    if said is None:
+        return None
+    try:
+        variant = VARIANT.validate_json(json.dumps(said), strict=True)
+        if start.protection is not None:
+            raise ValueError("a private run releases nothing that training patients shaped without noise")
+        if "centred" in (variant.calibration or "") and start.task.kind == "segmentation":
+            raise ValueError(f"{variant.calibration} moves the threshold of labels, and this run learns masks")
+        if "adabn" in (variant.calibration or "") and not adaptable(module):
+            raise ValueError(f"{variant.calibration} needs batch norm, and the network of this run has none")
+        if not named(str(facts.get("variant", ""))):
+            raise ValueError(f"its label must be made of a-z 0-9 _ -, found {facts.get('variant')!r}")
+    except ValueError as error:
+        raise Refused("malformed_calibration") from error
+    return variant
+
+
+def _served(
+    hospital: Hospital, start: Opening, cohort: Cohort, module: nn.Module, train: Rows, variant: Variant | None
+) -> Calibrated:
+    """What predicts here: the model as it is, trained on at home, or calibrated."""
+    if variant is None or variant.calibration is None:
+        return Calibrated(module)
+    if variant.calibration == "fine_tuned":
+        return Calibrated(module if variant.tuning is None else _tuned(hospital, start, cohort, module, variant.tuning))
+    return calibrated(start.task, module, train, variant.calibration, variant.at)
+
+
+def _tuned(hospital: Hospital, start: Opening, cohort: Cohort, module: nn.Module, tuning: Tuning) -> nn.Module:
+    """The model, trained on here; the same model and cohort always give the same."""
+    seed = derived(start.seed, hospital.name, "fine_tuned")
+    site = Site(hospital.name, start.task, start.work, door(hospital, cohort, start, derived(seed, "draws")))
+    with seeded(seed):
+        return fine_tuned(site, module, tuning)
+
+
+def _counted(hospital: Hospital, tested: Rows, copies: int) -> Told:
+    """Histograms and confusion counts with their bootstrap copies: no bound on what a patient adds."""
+    counts = count(
+        tested.y.numpy(),
+        tested.x.numpy(),
+        tested.patient.numpy(),
+        copies=copies,
+        seed=hospital.bootstrap_seed(),
+        site=hospital.name,
+    )
+    return to_tensors(counts), {}, NON_PRIVATE
+
+
+def _noised(hospital: Hospital, tested: Rows, noise: float, cut: str) -> Told:
+    """One histogram, to which each patient adds 1 in all, with noise; how many there are is declared public, or with a
+    budget what was released once.
+    """
+    cells = torch.from_numpy(votes(tested.y.numpy(), tested.x.numpy(), tested.patient.numpy()))
+    histogram = vote_histogram(cells, noise_multiplier=noise)
+    y, whose, known = tested.y, tested.patient, need_counts(hospital)
+    held = [len(torch.unique(whose[y == label])) for label in (0, 1)] if known is None else known.of_classes("test")
+    facts: dict[str, Json] = {
+        "noise": noise,
+        "patients": len(cells) if known is None else known.patients("test"),
+        "images": len(y) if known is None else sum(held),
+        "class_patients": list(held),
+    }
+    event = composed([hospital.counts, Part(cut, "test", histogram.event)])
+    return noised_tensors(histogram.value.reshape(2, -1)), facts, event
+
+
+def scores_name(facts: Mapping[str, Json]) -> str:
+    """The file of a model's scores at home: of a run, a checkpoint, the globally best round, and a calibration."""
+    said = facts.get("calibration")
+    how = f".{said.get('calibration')}-{said.get('quantile')}" if isinstance(said, dict) else ""
+    if isinstance(said, dict) and said.get("tuning") is not None:
+        how = f".{said['calibration']}-{short(digest(said['tuning']))}"
+    return f"{str(facts['train_run']).rpartition('/')[2]}.{facts['checkpoint']}.{facts['best']}{how}.safetensors"

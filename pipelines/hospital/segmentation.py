@@ -1,0 +1,144 @@
+"""How a model's masks of the hospital's test patients compare with the given ones: sums leave, single patients stay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from monai.inferers.utils import sliding_window_inference
+from torch import Tensor, nn
+
+from evaluation.floors import mean_mask
+from evaluation.masks import Values, values
+from evaluation.overlap import Overlaps, summed, to_tensors
+from evaluation.wording import Words
+from federation.task import Task
+from pipelines.data.cohort import Cohort
+from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.words import WORDS
+from privacy.dp.access import Rows, Split
+from privacy.dp.chunks import at_once
+from privacy.message import Json
+
+FLOOR = "floor/"
+"""Before the names of the mean mask's numbers, in a reply and in a hospital's own copy."""
+KEPT = ("patients", "scores", "present", "images")
+
+
+def answers(task: Task, module: nn.Module, x: Tensor, *, window: Sequence[int] | None = None) -> Tensor:
+    """The class of each pixel, (n, *spatial) int64 on the CPU: the most probable one, 0 where there is no number.
+
+    Args:
+        task: what was learnt.
+        module: the trained network, on the device of the images.
+        x: (n, C, *spatial).
+        window: sides of what the network sees at once, where that is less than an image: half-overlapping pieces,
+            weighted by a Gaussian about their middle. None: whole images.
+
+    Raises:
+        ValueError: the window has another number of sides.
+    """
+    if window is not None and len(window) != x.dim() - 2:
+        raise ValueError(f"window is {list(window)}, needed are {x.dim() - 2} sides")
+    parts = torch.split(x, at_once(x, dense=True))
+    found = (probable(task, module, part, window).nan_to_num(nan=0.0) for part in parts)  # no number: background
+    return torch.cat([p.argmax(dim=1).cpu() for p in found])
+
+
+def probable(task: Task, module: nn.Module, x: Tensor, window: Sequence[int] | None) -> Tensor:
+    """Probabilities (n, classes, *spatial) of images x, by whole images or in windows, as `answers` has them."""
+    if window is None:
+        return task.probabilities(module, x)
+    found: Tensor = sliding_window_inference(
+        x,
+        [int(side) for side in window],
+        at_once(x.new_empty(1, x.shape[1], *window), dense=True),
+        lambda pieces: task.probabilities(module, pieces),
+        overlap=0.5,
+        mode="gaussian",
+    )
+    return found
+
+
+def compared(cohort: Cohort, truth: Rows, found: Tensor, classes: int) -> Values:
+    """Of each test patient. truth: the test rows. found: (n, *spatial)."""
+    own, spacing = truth.patient.cpu().numpy(), spacing_of(cohort)
+    return values(truth.y.cpu().numpy(), found.numpy(), own, spacing_mm=spacing, classes=classes)
+
+
+def floor_of(cohort: Cohort, splits: Mapping[Split, Rows], classes: int) -> Values:
+    """Of the mean mask of the training patients, given as answer to every test image."""
+    test = splits["test"]
+    one = torch.from_numpy(mean_mask(splits["train"].y.cpu().numpy(), classes))
+    return compared(cohort, test, one.expand(test.y.shape), classes)
+
+
+def own_sums(hospital: Hospital, found: Values, copies: int) -> Overlaps:
+    """Sums over the hospital's patients, and over its own draws of them."""
+    return summed(found, copies=copies, seed=hospital.bootstrap_seed(), site=hospital.name)
+
+
+def told(hospital: Hospital, found: Values, floor: Values | None, copies: int) -> dict[str, Tensor]:
+    """The tensors of a reply."""
+    own = to_tensors(own_sums(hospital, found, copies))
+    low = {} if floor is None else to_tensors(own_sums(hospital, floor, copies))
+    return {**own, **{f"{FLOOR}{name}": tensor for name, tensor in low.items()}}
+
+
+def kept(found: Values, floor: Values | None) -> dict[str, Tensor]:
+    """Single patients' scores as they stay at the hospital."""
+    parts = {"": found} | ({} if floor is None else {FLOOR: floor})
+    tensors: dict[str, Tensor] = {}
+    for prefix, own in parts.items():
+        numbers = (own.patients, own.scores, own.present.astype("uint8"))
+        tensors |= {f"{prefix}{name}": torch.from_numpy(n) for name, n in zip(KEPT, numbers, strict=False)}
+        tensors[f"{prefix}images"] = torch.tensor([own.images])
+    return tensors
+
+
+def read_kept(tensors: Mapping[str, Tensor], prefix: str = "") -> Values | None:
+    """What `kept` wrote; None where there is none of it."""
+    if f"{prefix}scores" not in tensors:
+        return None
+    patients, scores, present, images = (tensors[f"{prefix}{name}"].numpy() for name in KEPT)
+    return Values(patients, scores, present.astype(bool), int(images[0]))
+
+
+def spacing_of(cohort: Cohort) -> tuple[float, ...]:
+    """Distance between neighbouring pixels along the axes of an image: mm, or 1 where no size is known (pictures)."""
+    images = cohort.recipe.get("images")
+    said: Mapping[str, Json] = images if isinstance(images, dict) else {}
+    plane = float(str(said.get("spacing_mm", 1.0)))
+    deep = [float(str(said.get("depth_mm", 1.0)))] * (cohort.images.dim() - 4)
+    return (*deep, plane, plane)
+
+
+def kind_of(cohort: Cohort) -> str:
+    """Of what kind its examples are; empty where nobody said."""
+    images = cohort.recipe.get("images")
+    return str(images.get("kind", "")) if isinstance(images, dict) else ""
+
+
+def measured(kind: str) -> Words:
+    """What examples of a kind are called, and in what distances are told."""
+    return replace(WORDS.get(kind, Words()), length="pixels" if kind == "pictures" else "mm")
+
+
+def ranked(found: Values) -> list[tuple[str, int]]:
+    """(what, row of `found`) of the best, the median and the worst patient by mean Dice; fewer where there are fewer.
+
+    Patients without any structure, by both masks, have no Dice and are not shown.
+    """
+    means = [
+        (sum(known) / len(known), row)
+        for row, own in enumerate(found.scores[:, :, 0].tolist())
+        if (known := [value for value in own if not math.isnan(value)])
+    ]
+    order = [row for _, row in sorted(means, reverse=True)]
+    if not order:
+        return []
+    places = {"best": 0, "worst": len(order) - 1} if len(order) < 3 else {}
+    places = places or {"best": 0, "median": len(order) // 2, "worst": len(order) - 1}
+    return [(what, order[place]) for what, place in places.items()][: len(order)]

@@ -1,0 +1,173 @@
+"""What the hospital's ledger comes to: its privacy statement, and what each request cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from evaluation.report import Left
+from evaluation.statement_page import NO_GUARANTEE
+from federation.conversation import newest
+from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.synthesis import REAL_SENT
+from pipelines.hospital.training import opened
+from pipelines.hospital.words import CONTENTS
+from pipelines.phantom.patients import PhantomSource
+from privacy.dp.accounting import cost
+from privacy.dp.events import NON_PRIVATE, Declared, Event, composed, known
+from privacy.message import Json, Malformed, as_mapping
+from privacy.release import ledger as book
+from privacy.release.build_statement import statement
+from privacy.release.gate import Refused
+from privacy.release.meaning import loss
+from privacy.release.policy import OUTSIDE as BEYOND
+from privacy.release.policy import SITES
+from privacy.release.statement import Details, Statement
+
+Lines = Sequence[Mapping[str, Json]]
+AS_THEY_ARE = "training images of patients as they are, with their labels (synthesis real), for every hospital"
+"""The coordinator's page says so above its numbers too, where it finds the words `as they are` in a reply."""
+OUTSIDE = (
+    "made-up images, outside any guarantee: their synthesis had no noise, or they were selected by looking at "
+    "patients' images (the rule raw), which is an extra defence and no guarantee"
+)
+TO = " to outside"
+"""After the name of a request whose answer hospitals outside the federation got."""
+TO_OUTSIDE = "its model, handed to hospitals outside the federation"
+FORGOTTEN = (
+    "images, outside any guarantee: made-up ones, or those of patients as they are; which cannot be told any more, "
+    "because what this hospital remembered of them is gone"
+)
+
+
+def delta_of(hospital: Hospital) -> float:
+    """The δ at which the hospital takes every ε: its budget's, or its policy's."""
+    policy = hospital.policy
+    return policy.delta if policy.budget is None else policy.budget.delta
+
+
+def own_statement(hospital: Hospital, lines: Lines) -> Statement:
+    """The statement over the life of the hospital's ledger, in its own words: nothing in it is a coordinator's.
+
+    Audits of the mechanism are made elsewhere, and stand on the page of who made them.
+    """
+    budget, unit = hospital.policy.budget, hospital.policy.unit
+    settings = hospital.settings
+    learnt = _remembered(hospital, [line for line in lines if line.get("request") == "synthesize"])
+    runs = {str(line.get("run")) for line in lines}
+    nobody = settings is not None and isinstance(settings.source, PhantomSource)
+    return statement(
+        lines,
+        site=hospital.name,
+        delta=delta_of(hospital),
+        budget=None if budget is None else (budget.epsilon, budget.delta),
+        details={run: _details(hospital, run, learnt.get(run, {})) for run in runs},
+        contents=contents(hospital, lines),
+        pretraining="; ".join(sorted(set(filter(None, map(_pretraining, learnt.values()))))) or "none",
+        unit=f"simulated {unit}" if nobody else unit,
+    )
+
+
+def contents(hospital: Hospital, lines: Lines) -> Mapping[str, str]:
+    """What replies hold, and whether others than the coordinator get it. Of shared images also whether they are
+    patients' own and what no guarantee covers. With the names of the runs where these differ.
+    """
+    sent = [line for line in lines if line.get("request") == "sample" and not line.get("refused")]
+    remembered, runs = _remembered(hospital, sent), dict[str, list[str]]()
+    for line in sent:
+        run = str(line.get("run"))
+        of = runs.setdefault(_shared(line, remembered[run]), [])
+        of += [] if run in of else [run]
+    named = [text if len(runs) == 1 else f"{text} ({', '.join(of)})" for text, of in runs.items()]
+    handed = {request: _handed(request, lines) for request in ("introduce", "train")}
+    return {**CONTENTS, **handed, "export": _exported(lines), "sample": "; ".join(named) or CONTENTS["sample"]}
+
+
+def _handed(request: str, lines: Lines) -> str:
+    """What replies to a request of training hold, and which of them the coordinator hands on."""
+    left = [line for line in lines if line.get("request") == request and not line.get("refused")]
+    runs = dict.fromkeys(str(line.get("run")) for line in left if line.get("recipient") == SITES)
+    if not runs:
+        return CONTENTS[request]
+    all_of_them = len(runs) == len({str(line.get("run")) for line in left})
+    names = "" if all_of_them else f" ({', '.join(runs)})"
+    return f"{CONTENTS[request]}; handed on to all other sites{names}"
+
+
+def _exported(lines: Lines) -> str:
+    """What replies to `export` hold, by who gets them."""
+    sent = [line for line in lines if line.get("request") == "export" and not line.get("refused")]
+    told = {TO_OUTSIDE if line.get("recipient") == BEYOND else CONTENTS["export"]: None for line in sent}
+    return "; ".join(told) or CONTENTS["export"]
+
+
+def _shared(line: Mapping[str, Json], remembered: Mapping[str, Json]) -> str:
+    """What a reply with shared images held."""
+    if known(line["event"]) != NON_PRIVATE:
+        return CONTENTS["sample"]
+    how = as_mapping(remembered.get("how")).get("train")
+    return FORGOTTEN if how is None else AS_THEY_ARE if how == REAL_SENT else OUTSIDE
+
+
+def _remembered(hospital: Hospital, lines: Lines) -> Mapping[str, Mapping[str, Json]]:
+    """What the hospital remembers of the runs of these lines, each read once; nothing of what is gone or damaged."""
+    found: dict[str, Mapping[str, Json]] = {}
+    for run in dict.fromkeys(str(line.get("run")) for line in lines):
+        try:
+            found[run] = newest(hospital.conversation(run)).facts
+        except (Refused, Malformed):
+            found[run] = {}
+    return found
+
+
+def _pretraining(learnt: Mapping[str, Json]) -> str:
+    """What the networks of a synthesis learnt from before they met patients."""
+    prior = as_mapping(learnt.get("synthesis")).get("prior")
+    if not prior:
+        return ""
+    return f"the synthesis was pretrained on pictures of the procedural prior {prior}, which is code of this program"
+
+
+def _details(hospital: Hospital, run: str, learnt: Mapping[str, Json]) -> Details:
+    """learnt: what a synthesis remembers; empty for other runs."""
+    made_up = learnt.get("protection")
+    if isinstance(made_up, dict) and made_up.get("votes_noise") is None:
+        return Details(clip=float(str(made_up["clip"])), views=int(str(made_up["views"])))
+    try:
+        protection = opened(hospital, run).protection
+    except (Refused, Malformed):
+        return Details()  # no training, or another run's folder
+    return Details() if protection is None else Details(clip=protection.clip, views=protection.views)
+
+
+def left(hospital: Hospital, lines: Lines, *, delta: float) -> list[Left]:
+    """The ledger, summed by request in the order in which requests first came, with what each cost. What went to
+    hospitals outside the federation has an entry of its own.
+    """
+    about, charged = dict(contents(hospital, lines)), dict[str, list[Event]]()
+    about |= {"export": CONTENTS["export"], f"export{TO}": TO_OUTSIDE}
+    for line, event in book.charged(lines):
+        charged.setdefault(_named(line), []).append(event)
+    sums: dict[str, Left] = {}
+    for line in lines:
+        request = _named(line)
+        entry = sums.setdefault(request, Left(hospital.name, request, 0, 0, content=about.get(request, "")))
+        size = int(str(line["bytes"]))
+        sums[request] = replace(entry, messages=entry.messages + (line["refused"] is None), bytes=entry.bytes + size)
+    return [replace(entry, epsilon=_text(charged.get(request, []), delta)) for request, entry in sums.items()]
+
+
+def _named(line: Mapping[str, Json]) -> str:
+    """The request, and whether its answer went to hospitals outside the federation."""
+    return f"{line['request']}{TO if line.get('recipient') == BEYOND else ''}"
+
+
+def _text(events: Sequence[Event], delta: float) -> str:
+    whole = composed(events)
+    if whole == NON_PRIVATE:
+        return NO_GUARANTEE
+    epsilon = cost([whole], delta).epsilon
+    if epsilon == 0:
+        return "declared public" if isinstance(whole, Declared) else "0: nothing new of patients"
+    return NO_GUARANTEE if math.isinf(epsilon) else f"{loss(epsilon)} at δ = {delta:g}"

@@ -1,0 +1,260 @@
+"""A hospital's images imitated: `score`, `synthesize`, `sample`. Of images only made-up ones leave, or the
+training images themselves where a simulation asks for them (synthesis real) and the policy lets images be pooled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from pydantic import TypeAdapter
+from torch import Tensor
+
+from federation.conversation import newest
+from federation.randomness import derived
+from harmonize import sampling, synthesis, wgan
+from harmonize.complexity import BOUND, Outside, Score, noise_of, outside, scored
+from harmonize.embedding import Basis, basis, project, tsne
+from harmonize.networks import Inputs
+from harmonize.prior import PRIORS, drawn
+from harmonize.sampling import Sampling, TooFew
+from harmonize.scale import Told
+from harmonize.synthesis import AnySynthesis, Real
+from harmonize.wgan import WganGp
+from pipelines.data.cohort import Cohort
+from pipelines.hospital.harmonization import (
+    SCALE,
+    affordable,
+    cohort_in,
+    door_to,
+    number,
+    parsed,
+    split_rows,
+    telling,
+    training_rows,
+)
+from pipelines.hospital.hospital import SPLITS, Done, Hospital
+from pipelines.hospital.private_limits import paid_for
+from pipelines.hospital.released_counts import need_counts
+from pipelines.hospital.training import cut_of
+from pipelines.hospital.withdrawn import looked_at
+from pipelines.loader.validation import to_plain
+from pipelines.runs.progress import shown
+from pipelines.runs.store import DiskFolder, digest, short
+from privacy.dp.events import NON_PRIVATE, NOTHING, Gaussian, Part, composed, describe
+from privacy.dp.protection import Protection
+from privacy.message import Call, Json, Malformed, Message, Params, from_bytes, sealed, to_bytes, unsealed
+from privacy.release.gate import Refused
+
+SYNTHESIS: TypeAdapter[AnySynthesis] = TypeAdapter(AnySynthesis)
+SAMPLING: TypeAdapter[Sampling] = TypeAdapter(Sampling)
+SCORE: TypeAdapter[Score] = TypeAdapter(Score)
+PUBLIC = 1000  # images of the public prior that make the public basis
+MOST_SHARED = 2000  # of each class: distances between images grow with the square
+SCORE_RATE = 1e-3
+"""Learning rate of the imitation that is scored, which starts from random numbers; chosen on public images."""
+MAP = "map.safetensors"
+"""Real and made-up images in two dimensions, for the hospital's own page."""
+SCORED = "how hard images are to imitate was measured on theirs"
+MADE_UP = "images were made up from theirs"
+SENT = "images that were made up from theirs were sent"
+REAL_SENT = "their images were sent, as what others' images shall look like"
+
+
+def score(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+    """How hard this hospital's images are to imitate: one number, and its deviation over seeds.
+
+    Facts: `score` (settings), `images` (how many are compared, alike at all sites), `prior`, `cohort`, `scale`,
+    `copies`, `seed`.
+    """
+    facts = message.facts
+    settings: Score = parsed(SCORE, facts["score"])
+    cohort = cohort_in(hospital, facts)
+    inputs = inputs_of(cohort)
+    seed = derived(number(facts, "seed", 0, 2**62), hospital.name, "score")
+    kept = Message({}, looked_at(str(facts["cohort"]), {"train": SCORED}))
+    public = _public_basis(facts, inputs, settings.components)
+    rows = split_rows(cohort, parsed(SCALE, facts["scale"]), "train")
+    if settings.release == "dp":
+        noise = noise_of(settings)
+        need_counts(hospital, settings.delta)
+        affordable(hospital, [Part(cut_of(cohort), "train", Gaussian(noise))])
+        protection = Protection(validation_noise=noise, loss_bound=BOUND)
+        access = door_to(hospital, cohort, rows, protection, batch=1, seed=seed)
+        value = access.measure(Outside(public).to(hospital.device), outside, "train")
+        noised: dict[str, Json] = {"score": value, "deviation": None, "values": [value]}
+        return Done(Message({}, noised), describe(composed(access.events)), kept)
+    affordable(hospital, [NON_PRIVATE])
+    imitation = WganGp(name="wgan_gp", epsilon=None, steps=settings.steps, prior=None, lr=SCORE_RATE)
+    made = []
+    with shown(f"{hospital.name}") as step:
+        for turn in range(settings.seeds):
+            access = door_to(
+                hospital, cohort, training_rows(cohort, facts), None, batch=imitation.batch, seed=seed + turn
+            )
+            params = wgan.train(imitation, access, inputs, start=None, seed=seed + turn, told=telling(hospital, step))
+            made.append(wgan.sampled(imitation, inputs, params, rows.y, seed=seed + turn).cpu())
+        telling(hospital, step)(0, 0, "maps")
+        compared = replace(settings, images=number(facts, "images", 8, 10**5))
+        found = scored(compared, rows.x, made, public, seed=seed)
+    _map(hospital, rows.x, made[0], settings, seed)
+    deviation = None if len(found.values) < 2 else found.deviation
+    told: dict[str, Json] = {"score": found.mean, "deviation": deviation, "values": list(found.values)}
+    return Done(Message({}, told), describe(NON_PRIVATE), kept)
+
+
+def synthesize(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+    """Learn to imitate this hospital's training images. What was learnt is remembered here; nothing of it leaves.
+
+    Facts: `synthesis` (settings), `cohort`, `scale`, `copies`, `seed`. The cost is booked now, whatever is
+    shared later.
+    """
+    facts = message.facts
+    settings = parsed(SYNTHESIS, facts["synthesis"])
+    if settings.name == "real" and not hospital.policy.pooling:
+        raise Refused("policy_pooling")
+    cohort = cohort_in(hospital, facts)
+    inputs = inputs_of(cohort)
+    seed = derived(number(facts, "seed", 0, 2**62), hospital.name, "synthesize")
+    protection = None
+    if settings.private:
+        affordable(hospital, [hospital.counts])  # of patients, on which the paper's noise hangs
+        known = need_counts(hospital, getattr(settings, "delta", None))
+        patients = len(torch.unique(cohort.patient[cohort.split == SPLITS.index("train")]))
+        patients = patients if known is None else known.patients("train")
+        protection = synthesis.protection(settings, patients=patients, cut=cut_of(cohort))
+    affordable(hospital, synthesis.events(settings, protection) if protection else [NON_PRIVATE])
+    real = settings.name == "real"
+    rows = split_rows(cohort, parsed(SCALE, facts["scale"]), "train") if real else training_rows(cohort, facts)
+    access = door_to(hospital, cohort, rows, protection, batch=synthesis.batch(settings), seed=seed)
+    with shown(hospital.name) as step:
+        told = telling(hospital, step)
+        start = _public_start(hospital, settings, inputs, number(facts, "seed", 0, 2**62), told)
+        params = synthesis.synthesize(settings, access, inputs, start=start, seed=seed, told=told)
+    kept = {name: tensor.detach().cpu() for name, tensor in params.items()}
+    said: dict[str, Json] = {
+        **looked_at(str(facts["cohort"]), {"train": MADE_UP}),
+        "synthesis": to_plain(settings),
+        "protection": None if protection is None else to_plain(protection),
+    }
+    return Done(Message({}, {}), describe(composed(access.events)), Message(kept, said))
+
+
+def sample(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+    """Made-up images that the rule lets go, for every hospital; of a synthesis `real` the training images themselves,
+    which no rule looks at.
+
+    Facts: `synthesis_run`, `sampling` (settings), `shared` (how many of each class), `cohort`, `scale`, `seed`.
+
+    Returns:
+        `images` (n, C, H, W) in [-1, 1] and `labels`; how many candidates were tried and refused.
+
+    Raises:
+        Refused: `not_synthesized`; `unpaid_memory`; `too_few_images`.
+    """
+    facts = message.facts
+    settings: Sampling = parsed(SAMPLING, facts["sampling"])
+    count = number(facts, "shared", 1, MOST_SHARED)
+    learnt = newest(hospital.conversation(str(facts["synthesis_run"])))
+    if "synthesis" not in learnt.facts:
+        raise Refused("not_synthesized")
+    paid_for(hospital, learnt)
+    made_by = parsed(SYNTHESIS, learnt.facts["synthesis"])
+    if made_by.name == "real" and not hospital.policy.pooling:  # it may have been allowed when they were put aside
+        raise Refused("policy_pooling")
+    cohort = cohort_in(hospital, facts)
+    inputs = inputs_of(cohort)
+    seed = derived(number(facts, "seed", 0, 2**62), hospital.name, "sample")
+    rows = split_rows(cohort, parsed(SCALE, facts["scale"]), "train")
+
+    def draw(y: Tensor, turn: int) -> Tensor:
+        return synthesis.candidates(made_by, inputs, learnt.tensors, y, seed=derived(seed, turn)).cpu()
+
+    private = learnt.facts["protection"] is not None
+    if settings.name == "raw" or not private:
+        affordable(hospital, [NON_PRIVATE])
+    shaped = facts["cohort"] if settings.name == "raw" else learnt.facts.get("looked_at", facts["cohort"])
+    kept = Message({}, looked_at(str(shaped), {"train": REAL_SENT if made_by.name == "real" else SENT}))
+    if made_by.name == "real":
+        return _real(made_by, inputs, learnt.tensors, count, seed)._replace(memory=kept)
+    with shown(hospital.name) as step:
+        if settings.name == "raw":
+            reference, labels, patient = rows.x, rows.y, rows.patient
+        else:  # another draw of the same generator: nothing of patients beyond what made it
+            labels, patient = torch.arange(2).repeat_interleave(2 * count), None
+            reference = draw(labels, -1)
+        try:
+            found = sampling.sampled(
+                settings,
+                draw,
+                reference,
+                labels,
+                patient,
+                count={0: count, 1: count},
+                seed=seed % 2**31,
+                told=telling(hospital, step),
+            )
+        except TooFew as error:
+            raise Refused("too_few_images") from error
+    told: dict[str, Json] = {"tried": found.tried, "far": found.far, "near": found.near, "same": found.same}
+    event = NOTHING if private and settings.name == "surrogate" else NON_PRIVATE
+    return Done(Message({"images": found.images, "labels": found.labels}, told), describe(event), kept)
+
+
+def inputs_of(cohort: Cohort) -> Inputs:
+    """(C, H, W) of a cohort's images."""
+    _, channels, height, width = cohort.images.shape
+    return channels, height, width
+
+
+def _real(settings: Real, inputs: Inputs, params: Params, count: int, seed: int) -> Done:
+    """The target's own training images, as many of each class as there are, at most: for simulations."""
+    held = [min(count, int((params["labels"] == label).sum())) for label in (0, 1)]
+    y = torch.arange(2).repeat_interleave(torch.tensor(held))
+    images = synthesis.candidates(settings, inputs, params, y, seed=seed)
+    return Done(Message({"images": images, "labels": y}, {"tried": len(y)}), describe(NON_PRIVATE))
+
+
+def _public_basis(facts: Mapping[str, Json], inputs: Inputs, components: int) -> Basis:
+    prior = PRIORS.get(str(facts["prior"]))
+    if prior is None:
+        raise Refused("malformed_settings") from ValueError(f"prior {facts['prior']!r}; known are {', '.join(PRIORS)}")
+    return basis(drawn(prior, torch.arange(PUBLIC) % 2, inputs, seed=0), components)
+
+
+def _public_start(hospital: Hospital, settings: AnySynthesis, inputs: Inputs, seed: int, told: Told) -> Params | None:
+    """Networks that learnt from public images alone: made once for all runs beside which they lie."""
+    if not isinstance(settings, WganGp) or settings.prior is None:
+        return None
+    about = {
+        name: value
+        for name, value in vars(settings).items()
+        if name in ("critic_steps", "batch", "views", "latent", "width", "ema", "gp_weight") or name.startswith("prior")
+    }
+    name = f"{short(digest(to_plain({**about, 'inputs': list(inputs), 'seed': seed, 'code': _code()})))}.safetensors"
+    folder = DiskFolder(hospital.public or hospital.root / "public")
+    if folder.has(name):
+        try:
+            return from_bytes(unsealed(folder.read(name))).tensors
+        except Malformed:
+            folder.remove(name)
+    params = wgan.pretrained(settings, inputs, seed=seed, told=told)
+    folder.write(name, sealed(to_bytes(Message(params))))
+    return params
+
+
+def _code() -> str:
+    """A digest of the room that makes the public start: other code, another start."""
+    files = sorted(Path(wgan.__file__).parent.glob("*.py"))
+    return digest({path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files})
+
+
+def _map(hospital: Hospital, real: Tensor, made: Tensor, settings: Score, seed: int) -> None:
+    """Write both kinds of images as points, for the hospital's own page (the paper's figure 7, row 2)."""
+    number = min(len(real), len(made), 500)
+    both = torch.cat([real[:number], made[:number]])
+    points = tsne(project(basis(both, settings.components), both), perplexity=settings.perplexity, seed=seed % 2**31)
+    DiskFolder(hospital.root / "maps").write(MAP, to_bytes(Message({"real": points[:number], "made": points[number:]})))

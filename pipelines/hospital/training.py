@@ -1,0 +1,310 @@
+"""Federated training at the hospital: `introduce`, `train`, `finish`, `export`, and `pool` for a simulation's central
+baseline.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from federation.algorithm import Recipient, recipient_of
+from federation.augmentation import AUGMENTATIONS
+from federation.conversation import newest, remembered
+from federation.descent import Site, Work
+from federation.models import AnyModel
+from federation.participant import Checkpoint, checkpoint, participate, prune
+from federation.randomness import derived, seeded
+from federation.task import Task
+from personalize import AnyAlgorithm
+from pipelines.data.cohort import Cohort
+from pipelines.data.targets import Target
+from pipelines.hospital import rehearsal as rehearsed
+from pipelines.hospital.hospital import COHORT, Done, Hospital, read_cohort_file, rows_of
+from pipelines.hospital.private_limits import paid_for
+from pipelines.hospital.released_counts import need_counts
+from pipelines.hospital.size_limits import beyond
+from pipelines.settings.config import overridden
+from pipelines.settings.task import MOST
+from privacy.dp.access import Access, Rows, open_access
+from privacy.dp.capability import questions
+from privacy.dp.events import NON_PRIVATE, NOTHING, Event, composed, describe
+from privacy.dp.protection import Protection
+from privacy.message import Call, Json, Malformed, Message, Params
+from privacy.release import ledger as book
+from privacy.release.gate import PRIVACY, Refused, bare, unaffordable
+from privacy.release.policy import COORDINATOR, OUTSIDE, SITES
+
+ALGORITHM: TypeAdapter[AnyAlgorithm] = TypeAdapter(AnyAlgorithm)
+MODEL: TypeAdapter[AnyModel] = TypeAdapter(AnyModel)
+PROTECTION: TypeAdapter[Protection] = TypeAdapter(Protection)
+TARGET: TypeAdapter[Target | None] = TypeAdapter(Target | None)
+RECIPIENT = "recipient"
+"""The fact of a memory that says who gets the reply that was committed with it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """What a run is, as the coordinator said it in the introduction, with this hospital's own overrides applied.
+
+    target: the masks that are learnt; None = labels. protection: None without differential privacy. evaluation_noise:
+    of test histograms, in patients. recipient: who gets what is said in an introduction and in training; `sites` if the
+    method as the coordinator runs it, or as this hospital does, hands it on.
+    """
+
+    algorithm: AnyAlgorithm
+    task: Task
+    work: Work
+    seed: int
+    cohort: str
+    protection: Protection | None = None
+    evaluation_noise: float = 0.0
+    target: Target | None = None
+    recipient: Recipient = "coordinator"
+
+
+def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
+    """Read the settings of a run, as strictly as YAML.
+
+    Args:
+        said: `label`, `algorithm`, `model`, `inputs`, `classes`, `work`, `seed`, `cohort`, all plain JSON; in
+        segmentation `target`; and `privacy` (None, or the fields of `Protection`) with `evaluation_noise`.
+
+    Raises:
+        Refused: `malformed_opening`; `policy_algorithm`: this hospital does not train by this method.
+    """
+    try:
+        own = hospital.settings
+        common = algorithm = ALGORITHM.validate_json(json.dumps(said["algorithm"]), strict=True)
+        work = overridden(Work(), _mapping(said["work"]))
+        if own is not None:
+            algorithm = overridden(algorithm, own.methods.get(str(said["label"]), {}))
+            work = overridden(work, own.work)
+        inputs = tuple(int(str(side)) for side in _list(said["inputs"]))
+        target = TARGET.validate_python(said.get("target"))
+        model, classes = MODEL.validate_json(json.dumps(said["model"]), strict=True), int(str(said["classes"]))
+        task = Task(model, inputs, classes, "classification" if target is None else "segmentation")
+        seed, cohort = int(str(said["seed"])), str(said["cohort"])
+        how = said.get("privacy")
+        protection = None if how is None else PROTECTION.validate_json(json.dumps(how), strict=True)
+        evaluation_noise = float(str(said.get("evaluation_noise", 0.0)))
+        most = 2 if target is None else MOST + 1
+        if not 0 <= evaluation_noise <= 1e6 or not 2 <= classes <= most:
+            raise ValueError(
+                f"evaluation_noise must be in [0, 1e6], classes in [2, {most}], found {evaluation_noise}, {task}"
+            )
+        if found := beyond(algorithm, task, work):
+            raise ValueError("; ".join(found))
+    except (KeyError, TypeError, ValueError) as error:
+        raise Refused("malformed_opening") from error
+    if hospital.policy.promises:  # what does not fit would fail at patients, and count as if they had decided it
+        there = _cohort(hospital, cohort)
+        if tuple(there.images.shape[1:]) != inputs or target not in (None, there.recipe.get("target")):
+            raise Refused("malformed_opening") from ValueError("the cohort was read with other inputs or masks")
+    known = hospital.policy.algorithms
+    if known is not None and algorithm.name not in known:
+        raise Refused("policy_algorithm") from ValueError(f"this hospital's policy trains by {', '.join(known)} only")
+    return Opening(
+        algorithm=algorithm,
+        task=task,
+        work=work,
+        seed=seed,
+        cohort=cohort,
+        protection=protection,
+        evaluation_noise=evaluation_noise,
+        target=target,
+        recipient="sites" if SITES in (recipient_of(common), recipient_of(algorithm)) else "coordinator",
+    )
+
+
+def introduce(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+    """Accept a run: remember its settings, say what the method must know first."""
+    said = message.facts
+    start = affordable(hospital, opening(hospital, said), call)
+    site, events = _site(hospital, start, call)
+    reply, kept = _participated(hospital, start, site, call, message, memory)
+    said_something = bool(reply.tensors or reply.facts["algorithm"])
+    event = describe(composed(events() or ([NON_PRIVATE] if said_something else [])))
+    facts = {**kept.facts, "opening": dict(said), RECIPIENT: start.recipient}
+    return Done(reply, event, Message(kept.tensors, facts))
+
+
+def train(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+    """One round of local work."""
+    start = affordable(hospital, opened(hospital, call.run), call)
+    site, events = _site(hospital, start, call)
+    reply, kept = _participated(hospital, start, site, call, message, memory)
+    # Nobody but the coordinator gets the last validation loss.
+    recipient = COORDINATOR if call.request == "finish" else start.recipient
+    kept = Message(kept.tensors, {**kept.facts, RECIPIENT: recipient})
+    # A reply is made from this request's patients and from memory that patients shaped in earlier rounds: privately,
+    # if the run is private, and then those rounds stand in the ledger already.
+    return Done(reply, describe(composed([*events(), shaped(start)])), kept)
+
+
+finish = train
+"""The same door: the request's name decides what the participant does."""
+
+
+def export(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+    """Hand out this hospital's model of a checkpoint: facts `train_run`, `checkpoint`, `best`; `recipient` is `outside`
+    where it shall go to hospitals outside the federation.
+
+    Raises:
+        Refused: `no_model`; `policy_recipient`: this hospital's models do not go there.
+    """
+    recipient = OUTSIDE if message.facts.get("recipient") == OUTSIDE else COORDINATOR
+    if recipient not in hospital.policy.recipients:
+        raise Refused("policy_recipient") from ValueError(
+            "this hospital's models shall go to hospitals outside the federation, and its policy does not let them: "
+            f"say recipients: [coordinator, {OUTSIDE}] in the policy"
+        )
+    _, params = own_model(hospital, message.facts)
+    start = opened(hospital, str(message.facts["train_run"]))
+    return Done(Message(params), describe(shaped(start)), Message({}, {RECIPIENT: recipient}))
+
+
+def pool(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+    """Hand out training and validation images: for the central baseline of a simulation, where the policy says so."""
+    target = TARGET.validate_python(message.facts.get("target"))
+    rows = rows_of(read_cohort_file(hospital.cohort_folder(str(message.facts["cohort"])) / COHORT), target=target)
+    tensors = {
+        f"{split}/{part}": getattr(rows[split], part)
+        for split in ("train", "validation")
+        for part in Rows.__annotations__
+    }
+    return Done(Message(tensors), describe(NON_PRIVATE))
+
+
+def opened(hospital: Hospital, run: str) -> Opening:
+    """The settings of a run that this hospital accepted. Raises: Refused: `not_introduced`."""
+    said = remembered(hospital.conversation(run), 0).facts.get("opening")
+    if not isinstance(said, dict):
+        raise Refused("not_introduced")
+    return opening(hospital, said)
+
+
+def own_model(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[int, Params]:
+    """Round and parameters of a checkpoint. Raises: Refused: `no_model`."""
+    run, best = str(facts["train_run"]), facts.get("best")
+    which: Checkpoint = TypeAdapter(Checkpoint).validate_python(facts["checkpoint"])
+    memory = newest(hospital.conversation(run))
+    paid_for(hospital, memory)
+    try:
+        return checkpoint(hospital.models(run), memory, which, best=best if isinstance(best, int) else None)
+    except (KeyError, Malformed) as error:
+        raise Refused("no_model") from error
+
+
+def tidy(hospital: Hospital, call: Call, message: Message, memories: Sequence[Message]) -> None:
+    """After the release: drop models that no checkpoint can ask for. memories: see `prune`."""
+    best = message.facts.get("best")
+    best = best if isinstance(best, int) else None
+    prune(hospital.models(call.run), memories, best=best, newest=call.round - 1)
+
+
+def affordable(hospital: Hospital, start: Opening, call: Call) -> Opening:
+    """The opening, if the hospital's policy allows what this request would do; looked at before it is done.
+
+    Everybody finishes: where the last validation is too dear, it is left out. A private round is rehearsed without a
+    budget too, for only that tells whether it ends.
+
+    Raises:
+        Refused: `policy_recipient`: it would go to sites too; `malformed_opening`: it would hardly end; or with the
+        code of `need_counts` or of `privacy.release.gate.unaffordable`.
+    """
+    if call.request != "finish" and start.recipient == SITES and SITES not in hospital.policy.recipients:
+        raise Refused("policy_recipient") from ValueError(
+            f"{start.algorithm.name} hands what this hospital says on to all other sites, and its policy does not let "
+            "it: say recipients: [coordinator, sites] in the policy, or leave this method out"
+        )
+    promises, events = hospital.policy.promises, list[Event]([NON_PRIVATE])
+    if start.protection is not None:
+        cut = cut_of(_cohort(hospital, start.cohort)) if promises else ""
+        seen = rehearsed.events(start.algorithm, start.task, start.work, replace(start.protection, cut=cut))
+        if hospital.policy.require is not None and bare(seen.training):
+            raise Refused(PRIVACY)
+        events = {"introduce": [seen.introduction], "finish": [seen.validation]}.get(
+            call.request, [seen.training, *([seen.validation] if call.round > 1 else [])]
+        )
+    if not promises:
+        return start
+    need_counts(hospital)
+    events = [hospital.counts, *events]  # how many patients there are divides every sum
+    code = unaffordable(hospital.policy, book.lines(hospital.ledger), events)
+    if code is None:
+        return start
+    if call.request == "finish" and start.protection is not None:
+        return replace(start, protection=replace(start.protection, validation_noise=None))
+    raise Refused(code) from ValueError(f"what {call.request} would tell is more than the policy allows")
+
+
+def _participated(
+    hospital: Hospital, start: Opening, site: Site, call: Call, message: Message, memory: Message
+) -> tuple[Message, Message]:
+    """The reply and the memory. Raises: Refused: `malformed_message`, `unexpected_reply`: see `rehearsed`."""
+    how, protection = (start.algorithm, start.task, start.work), start.protection
+    if protection is not None and hospital.policy.promises:
+        rehearsed.workable(*how, protection, hospital.name, call, message, memory)
+    with seeded(derived(start.seed, hospital.name, call.round, call.request)):
+        reply, kept = participate(start.algorithm, site, call, message, memory, hospital.models(call.run))
+    rehearsed.as_rehearsed(*how, call, message, reply, private=protection is not None)
+    return reply, kept
+
+
+def shaped(start: Opening) -> Event:
+    """What a run's models owe to patients beside what stands in the ledger already."""
+    return NON_PRIVATE if start.protection is None else NOTHING
+
+
+def cut_of(cohort: Cohort) -> str:
+    """The name of a division into splits in which each patient's place follows from nobody else.
+
+    Raises:
+        Refused: `dependent_patients`: the split, or the scale of the features, looked at all patients, so that no
+        clipping bounds what one of them changes.
+    """
+    images = cohort.recipe.get("images")
+    normalized = images.get("normalize") if isinstance(images, dict) else None
+    if cohort.recipe.get("independent") is not True or normalized in ("site", "pooled"):
+        raise Refused("dependent_patients")
+    return str(cohort.recipe["cut"])
+
+
+def _cohort(hospital: Hospital, name: str) -> Cohort:
+    return read_cohort_file(hospital.cohort_folder(name) / COHORT)
+
+
+def door(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -> Access:
+    """Open the door to this hospital's patients for one request: the private one, if the run is."""
+    rows, augment = rows_of(cohort, hospital.device, start.target), AUGMENTATIONS[start.work.augment]
+    if start.protection is None:
+        return open_access(rows, batch=start.work.batch, seed=seed, balance=start.work.balance, augment=augment)
+    from privacy.dp.private_access import open_private  # Opacus: seconds that plain training saves
+
+    protection = replace(start.protection, cut=cut_of(cohort))
+    told = need_counts(hospital)
+    sizes = None if told is None else told.sizes()
+    return open_private(rows, protection, augment=augment, counts=hospital.counts, sizes=sizes)
+
+
+def _site(hospital: Hospital, start: Opening, call: Call) -> tuple[Site, Callable[[], list[Event]]]:
+    """What the method gets; and, which it does not get, what was done to patients so far."""
+    seed = derived(start.seed, hospital.name, call.round, call.request, "draws")
+    access = door(hospital, _cohort(hospital, start.cohort), start, seed)
+    return Site(hospital.name, start.task, start.work, questions(access)), lambda: access.events
+
+
+def _mapping(value: Json) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"expected a mapping, found {type(value).__name__}")
+    return value
+
+
+def _list(value: Json) -> list[Json]:
+    if not isinstance(value, list):
+        raise TypeError(f"expected a list, found {type(value).__name__}")
+    return value

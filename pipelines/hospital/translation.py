@@ -1,0 +1,299 @@
+"""A hospital's images brought into a space: `translate`. The images stay; what leaves is the new cohort's name, and
+whether the hospital uses it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import NamedTuple
+
+import torch
+from pydantic import TypeAdapter
+from torch import Tensor
+
+from federation.randomness import derived
+from harmonize.networks import Inputs
+from harmonize.quality import Quality, measured
+from harmonize.scale import Scale, Told
+from harmonize.translation import Own, Translator, back
+from harmonize.veto import HARMLESS, Limits, sentences, unknown, vetoes
+from pipelines.data.cohort import Cohort
+from pipelines.data.examples import IMAGES
+from pipelines.data.translator_file import BESIDE, TRANSLATORS, write_translator
+from pipelines.hospital.files import files_of
+from pipelines.hospital.harmonization import SCALE, cohort_in, number, parsed, telling
+from pipelines.hospital.hospital import COHORT, SPLITS, Done, Hospital, keyed, write_cohort_file
+from pipelines.hospital.intake import REJECTED, SPLIT, digest_of, split_of
+from pipelines.hospital.simulated_spaces import exported, rendered_again
+from pipelines.hospital.synthesis import inputs_of
+from pipelines.hospital.withdrawn import looked_at
+from pipelines.loader.names import named
+from pipelines.loader.validation import to_plain
+from pipelines.runs.progress import shown
+from pipelines.runs.store import DiskFolder, short
+from pipelines.settings.harmonization import AnySpace, Exported, Oracle
+from privacy.dp.access import Split
+from privacy.dp.events import NON_PRIVATE, NOTHING, describe
+from privacy.message import Call, Json, Message, Params, to_bytes
+from privacy.release.gate import Refused
+
+SPACE: TypeAdapter[AnySpace] = TypeAdapter(AnySpace)
+LIMITS: TypeAdapter[Limits] = TypeAdapter(Limits)
+QUALITIES = "qualities"
+"""Folder with what each translation did, for the hospital's own page."""
+FITTED = "its translator was fitted on them"
+JUDGED = "its figures count them"
+LEAST_SHARED, MOST_SHARED = 4, 20_000
+SEED = 0  # of random directions and folds in judging: the same for all spaces, so that their figures compare
+ENOUGH = 60  # validation images; with fewer, a translation is judged on training patients too
+
+
+class Asked(NamedTuple):
+    """What a coordinator asked for, read as strictly as YAML. question: a digest of it, with the shared images."""
+
+    translator: AnySpace
+    limits: Limits
+    scale: Scale
+    seed: int
+    space: str
+    scanner: str
+    is_target: bool
+    private: bool
+    question: str
+
+
+class Brought(NamedTuple):
+    """images: of the whole cohort, in its unit. cycled: in [-1, 1], there and back, where there is a way back. params:
+    the translator's numbers."""
+
+    images: Tensor
+    cycled: Tensor | None = None
+    params: Params | None = None
+
+
+class Made(NamedTuple):
+    """A translated cohort. reasons: of the veto. judged: whether anybody looked; under a budget nobody does."""
+
+    cohort: str
+    reasons: tuple[str, ...]
+    run: str
+    judged: bool
+
+
+def translate(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+    """Fit a translator on this hospital's training patients, judge it, and write the cohort in the new space.
+
+    Facts: `cohort`, `space` (its label), `translator` and `veto` (settings), `scale`, `seed`, `is_target`, `scanner`
+    (the target's, of phantoms), `private`. Tensors: `images`, the shared ones in [-1, 1], and their `labels`.
+
+    Returns:
+        `cohort` and `sha256` of the cohort to be used in this space, `vetoed` (why the translation is not used; then
+        it is the raw cohort) and `quality`. Under differential privacy a translator that learns from several patients
+        is refused, and nothing is judged: a veto is an answer about all patients.
+    """
+    facts = message.facts
+    cohort = cohort_in(hospital, facts)
+    asked = _asked(hospital, message, inputs_of(cohort))
+    quiet = asked.private or hospital.policy.promises
+    if asked.translator.learns and quiet:
+        raise Refused("unprotected_translation")
+    if asked.is_target and asked.translator.learns:  # its images are what the others' shall look like
+        return _answer(hospital, str(facts["cohort"]), (), None, quiet)._replace(memory=_shaped(facts))
+    with shown(asked.space) as step:
+        told = telling(hospital, step)
+        brought = _brought(hospital, call, message.tensors, asked, cohort, told)
+        quality: Quality | None = None
+        judges: tuple[Split, ...] = ()
+        if not (quiet or isinstance(asked.translator, Oracle | Exported)):
+            told(0, 0, "judging")
+            quality, judges = judged(cohort, brought, message.tensors, asked.scale, SEED), judging(cohort)
+    reasons = () if quality is None else against(asked.translator, quality, asked.limits)
+    name = _written(hospital, cohort, brought, asked)
+    _remember(hospital, asked, str(facts["cohort"]), name, quality, reasons)
+    if brought.params is not None:
+        _usable(hospital, cohort, brought.params, asked, Made(name, reasons, call.run, quality is not None))
+    done = _answer(hospital, str(facts["cohort"]) if reasons else name, reasons, quality, quiet)
+    return done._replace(memory=_shaped(facts, fitted=("train",) if asked.translator.learns else (), judges=judges))
+
+
+def _shaped(facts: Mapping[str, Json], *, fitted: tuple[Split, ...] = (), judges: tuple[Split, ...] = ()) -> Message:
+    """Whose images shaped this translation: to be remembered, for patients who withdraw."""
+    words = {split: [FITTED] * (split in fitted) + [JUDGED] * (split in judges) for split in SPLITS}
+    told = {split: "; ".join(parts) for split, parts in words.items() if parts}
+    return Message({}, looked_at(str(facts["cohort"]), told))
+
+
+def against(translator: AnySpace, quality: Quality, limits: Limits) -> tuple[str, ...]:
+    """Why a translation is not used. One that came no nearer to the shared images does no harm, and a normalization
+    must be that of all hospitals to be one: for those it is no reason.
+    """
+    found = vetoes(quality, limits)
+    return found if translator.learns else tuple(reason for reason in found if reason not in HARMLESS)
+
+
+def _answer(hospital: Hospital, cohort: str, reasons: tuple[str, ...], quality: Quality | None, quiet: bool) -> Done:
+    digest = digest_of(hospital.cohort_folder(cohort) / COHORT) or ""
+    reply: dict[str, Json] = {
+        "cohort": cohort,
+        "sha256": keyed(hospital.key(), digest),
+        "vetoed": list(reasons),
+        "quality": {} if quality is None else finite(asdict(quality)),
+    }
+    return Done(Message({}, reply), describe(NOTHING if quiet else NON_PRIVATE))
+
+
+def _asked(hospital: Hospital, message: Message, inputs: Inputs) -> Asked:
+    """What is asked, before a patient is looked at. inputs: of the cohort's examples: how images are read, no secret.
+
+    Raises:
+        Refused: `malformed_settings`, `malformed_shared`.
+    """
+    facts, space = message.facts, str(message.facts["space"])
+    if not named(space):
+        raise Refused("malformed_settings") from ValueError("a space is named by a-z 0-9 _ - (at most 80)")
+    _check_shared(message.tensors, inputs)
+    own = None if hospital.settings is None else hospital.settings.veto
+    shaping = {name: value for name, value in facts.items() if name not in ("veto", "copies")}
+    return Asked(
+        translator=parsed(SPACE, facts["translator"]),
+        limits=parsed(LIMITS, facts["veto"]) if own is None else own,
+        scale=parsed(SCALE, facts["scale"]),
+        seed=derived(number(facts, "seed", 0, 2**62), hospital.name, "translate", space),
+        space=space,
+        scanner=str(facts["scanner"]),
+        is_target=facts["is_target"] is True,
+        private=facts.get("private") is not False,
+        question=hashlib.sha256(to_bytes(Message(message.tensors, shaping))).hexdigest(),
+    )
+
+
+def _check_shared(shared: Params, inputs: Inputs) -> None:
+    """Whether these are shared images: an error further on could hang on patients. Raises: Refused."""
+    images, labels = shared.get("images"), shared.get("labels")
+    good = (
+        images is not None
+        and labels is not None
+        and images.dtype == torch.float32
+        and tuple(images.shape[1:]) == inputs
+        and LEAST_SHARED <= len(images) <= MOST_SHARED
+        and bool(images.isfinite().all())
+        and float(images.abs().max()) <= 1.0
+        and labels.dtype == torch.int64
+        and tuple(labels.shape) == (len(images),)
+        and bool(((labels == 0) | (labels == 1)).all())
+    )
+    if not good:
+        raise Refused("malformed_shared")
+
+
+def _brought(hospital: Hospital, call: Call, shared: Params, asked: Asked, cohort: Cohort, told: Told) -> Brought:
+    """The cohort's images in the new space."""
+    if isinstance(asked.translator, Oracle):
+        return Brought(rendered_again(hospital, cohort, asked.scanner))
+    if isinstance(asked.translator, Exported):
+        return Brought(exported(hospital, cohort))
+    translator: Translator = asked.translator
+    raw = asked.scale.into(cohort.images)
+    train = (cohort.split == SPLITS.index("train")).nonzero()[:, 0]
+    own = Own(raw[train], cohort.labels[train], cohort.patient[train])
+    folder = DiskFolder(hospital.root / "fitting" / call.run.rpartition("/")[2])
+    params = translator.fit(own, shared["images"], seed=asked.seed, folder=folder, told=told, device=hospital.device)
+    new = translator.translate(params, raw, cohort.patient)
+    return Brought(asked.scale.back(new), back(translator, params, raw), params)
+
+
+def judging(cohort: Cohort) -> tuple[Split, ...]:
+    """The splits on which a translation is judged: that on which it was not fitted; where it is small, train too."""
+    few = int((cohort.split == SPLITS.index("validation")).sum()) < ENOUGH
+    return ("train", "validation") if few else ("validation",)
+
+
+def judged(cohort: Cohort, brought: Brought, shared: Params, scale: Scale, seed: int) -> Quality:
+    """What the translation did to the patients that `judging` names."""
+    judges = torch.tensor([SPLITS.index(split) for split in judging(cohort)])
+    rows = torch.isin(cohort.split.long(), judges).nonzero()[:, 0]
+    return measured(
+        scale.into(cohort.images[rows]),
+        scale.into(brought.images[rows]),
+        cohort.labels[rows],
+        cohort.patient[rows],
+        cohort.lesion[rows],
+        cohort.gland[rows],
+        shared["images"],
+        cycled=None if brought.cycled is None else brought.cycled[rows],
+        seed=seed,
+    )
+
+
+def _written(hospital: Hospital, cohort: Cohort, brought: Brought, asked: Asked) -> str:
+    """Write the cohort in the new space beside the raw one; its name.
+
+    A translation that learnt from several patients ties each of them to all others, which `independent` then denies.
+    """
+    recipe: dict[str, Json] = {
+        **cohort.recipe,
+        "independent": cohort.recipe.get("independent") is True and not asked.translator.learns,
+        "space": asked.space,
+        "translator": None if brought.params is None else to_plain(asked.translator),
+        # Cohorts of two questions never have one name, which would tell that their images are equal.
+        "question": asked.question,
+    }
+    made = replace(cohort, images=brought.images.to(torch.float32).contiguous(), recipe=recipe)
+    name = short(write_cohort_file(hospital.root / "cohorts", made, hospital.key()))
+    folder = DiskFolder(hospital.cohort_folder(name))
+    folder.write(REJECTED, b"[]")  # they stand beside the raw cohort
+    folder.write(SPLIT, json.dumps(split_of(cohort), indent=1).encode())
+    return name
+
+
+def _usable(hospital: Hospital, cohort: Cohort, params: Params, asked: Asked, made: Made) -> None:
+    """Write the translator, without its way back: beside its cohort for models that learn from that, and under the name
+    of the space for `pipelines.translate`. Both stay here.
+    """
+    if isinstance(asked.translator, Oracle | Exported) or hospital.settings is None:
+        return
+    files = files_of(hospital)
+    forth = {name: tensor for name, tensor in params.items() if not name.startswith("back/")}
+    for folder, label in ((hospital.cohort_folder(made.cohort), BESIDE), (hospital.root / TRANSLATORS, asked.space)):
+        write_translator(
+            DiskFolder(folder),
+            label,
+            site=hospital.name,
+            settings=asked.translator,
+            params=forth,
+            scale=asked.scale,
+            images=IMAGES.validate_python(cohort.recipe["images"]),
+            source=files.source,
+            gland=files.gland is not None,
+            vetoed=made.reasons,
+            origin={"run": made.run, "judged": made.judged},
+        )
+
+
+def _remember(
+    hospital: Hospital, asked: Asked, raw: str, name: str, quality: Quality | None, reasons: tuple[str, ...]
+) -> None:
+    """What the translation did, in figures and words, for the hospital's own page."""
+    said = {
+        "space": asked.space,
+        "raw": raw,
+        "cohort": name,
+        "vetoed": list(reasons),
+        "quality": None if quality is None else finite(asdict(quality)),
+        "sentences": [] if quality is None else list(sentences(quality, asked.limits)),
+        "unknown": [] if quality is None else list(unknown(quality, asked.limits)),
+    }
+    DiskFolder(hospital.root / QUALITIES).write(f"{asked.space}.{raw}.json", json.dumps(said).encode())
+
+
+def finite(numbers: Mapping[str, object]) -> dict[str, Json]:
+    """The same with None for what is not a number: JSON has no such thing."""
+    return {
+        name: value if not isinstance(value, float) or math.isfinite(value) else None
+        for name, value in numbers.items()
+        if isinstance(value, int | float | str) or value is None
+    }

@@ -1,0 +1,49 @@
+"""Which command reads a settings file: every command names the right one when it is given another's file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from pipelines.loader.document import ConfigError, Document, Problem
+
+if TYPE_CHECKING:
+    from privacy.message import Json
+
+Command: TypeAlias = Literal["run", "study", "site"]
+
+
+class Sort(NamedTuple):
+    """One sort of settings file: the keys by which it is known, and the command that reads it."""
+
+    what: str
+    keys: tuple[str, ...]
+    command: Command
+
+
+SORTS = (
+    Sort("the settings of a study", ("base", "cases"), "study"),
+    Sort("a hospital's own settings", ("kit", "site"), "site"),
+    Sort("the settings of a run", ("sites", "train"), "run"),
+    Sort("the settings of a hospital outside the federation", ("models",), "run"),
+)
+
+
+def sort_of(data: Json) -> Sort | None:
+    """The sort whose keys are all there, if exactly one is; None where nothing tells."""
+    if not isinstance(data, dict):
+        return None
+    found = [sort for sort in SORTS if all(key in data for key in sort.keys)]
+    return found[0] if len(found) == 1 else None
+
+
+def meant_for(document: Document, command: Command, file: str) -> Document:
+    """The document, if `command` reads such files or nothing tells what it is.
+
+    Raises:
+        ConfigError: it is for another command, which is named.
+    """
+    sort = sort_of(document.data)
+    if sort is None or sort.command == command:
+        return document
+    text = f"this file holds {sort.what}; use: python -m pipelines.{sort.command} {file}"
+    raise ConfigError([Problem("", None, text)])

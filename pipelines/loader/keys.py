@@ -1,0 +1,90 @@
+"""Which keys and tags a settings class allows at a path: what an error message offers instead of a wrong one."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from pipelines.loader.document import Path
+    from privacy.message import Json
+
+
+def keys_at(kind: Any, data: Json, path: Path) -> tuple[str, ...]:
+    """Names of the fields that a group at `path` may have; empty where it is not a dataclass."""
+    return tuple(dict.fromkeys(name for each in kinds_at(kind, data, path) for name in _hints(each)))
+
+
+def tags_at(kind: Any, data: Json, path: Path, key: str) -> tuple[str, ...]:
+    """Values that the field `key` of a group at `path` may have, where that field is a literal."""
+    hints = [_hints(each).get(key) for each in kinds_at(kind, data, path)]
+    return tuple(dict.fromkeys(str(value) for hint in hints for value in literals_of(hint)))
+
+
+def kinds_at(kind: Any, data: Json, path: Path) -> list[Any]:
+    """The types that a value at `path` may have: members of a union each, narrowed by the tags in the data."""
+    kinds = _narrowed(_members(kind), data)
+    for part in path:
+        if isinstance(data, dict):
+            data = data.get(str(part))
+        elif isinstance(data, list) and isinstance(part, int) and part < len(data):
+            data = data[part]
+        else:
+            data = None
+        kinds = _narrowed([member for each in kinds for member in _inner(each, part)], data)
+    return kinds
+
+
+def _members(kind: Any) -> list[Any]:
+    if get_origin(kind) is Annotated:
+        return _members(get_args(kind)[0])
+    if get_origin(kind) in (Union, types.UnionType):
+        return [member for each in get_args(kind) for member in _members(each)]
+    return [kind]
+
+
+def _inner(kind: Any, part: str | int) -> list[Any]:
+    """The kinds of what stands at `part` in a group or a list of this kind."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        hints = _hints(kind)
+        return _members(hints[part]) if part in hints else []
+    if not isinstance(origin, type) or not arguments:
+        return []
+    if issubclass(origin, Mapping):
+        return _members(arguments[1])
+    if origin is tuple and isinstance(part, int) and Ellipsis not in arguments:
+        return _members(arguments[part]) if part < len(arguments) else []
+    return _members(arguments[0]) if issubclass(origin, Sequence) else []
+
+
+def _narrowed(kinds: list[Any], data: Json) -> list[Any]:
+    """Those whose tags (literal fields of one value) agree with the data; all of them where none does."""
+    if not isinstance(data, dict):
+        return kinds
+    agreeing = [kind for kind in kinds if all(data.get(key, tag) == tag for key, tag in _tags(kind))]
+    return agreeing or kinds
+
+
+def _tags(kind: Any) -> list[tuple[str, Any]]:
+    return [(key, literals_of(hint)[0]) for key, hint in _hints(kind).items() if len(literals_of(hint)) == 1]
+
+
+def literals_of(hint: Any) -> tuple[Any, ...]:
+    """The values of a literal type; none of another."""
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    return get_args(hint) if get_origin(hint) is Literal else ()
+
+
+def _hints(kind: Any) -> dict[Any, Any]:
+    if not dataclasses.is_dataclass(kind):
+        return {}
+    names = [f.name for f in dataclasses.fields(kind) if f.init]
+    try:
+        hints = get_type_hints(kind, include_extras=True)
+    except NameError:  # a class defined inside a function: its names can be told, its kinds cannot
+        hints = {}
+    return {name: hints.get(name, object) for name in names}

@@ -1,0 +1,55 @@
+"""The same settings with some fields changed, checked as strictly as if they had been written so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Mapping
+from functools import lru_cache
+from typing import Any, TypeVar, cast
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from pipelines.loader.validation import to_plain
+from privacy.settings_error import SettingsError, problems_of
+
+T = TypeVar("T")
+
+
+def overridden(settings: T, changes: Mapping[str, Any]) -> T:
+    """The same settings with some fields changed, checked as strictly as if they had been written so.
+
+    Raises:
+        ValueError: an unknown field, a wrong type, or a value out of range; each is a sentence (`SettingsError`).
+    """
+    changed = {**_plain(settings), **changes}
+    for one, other in (("epochs", "steps"), ("steps", "epochs")):  # naming one of the two means it
+        if one in changes and other not in changes and other in changed:
+            changed[other] = None
+    try:
+        found: T = _adapter(cast(Hashable, type(settings))).validate_json(json.dumps(changed), strict=True)
+        return found
+    except ValidationError as error:
+        raise SettingsError([text for each in error.errors() for text in _told(each)]) from error
+
+
+def _told(error: ErrorDetails) -> list[str]:
+    place = ".".join(map(str, error["loc"]))
+    if error["type"] == "value_error":
+        return [f"{place}.{text}" if place else text for text in problems_of(error["ctx"]["error"])]
+    if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        return [f"{place}: unknown key; correct or remove it"]
+    return [f"{place or 'settings'}: {error['msg']}"]
+
+
+@lru_cache(maxsize=128)
+def _adapter(kind: Hashable) -> TypeAdapter[Any]:
+    """Made once a type: a hospital overrides its settings in every request."""
+    return TypeAdapter(cast("type[Any]", kind))
+
+
+def _plain(settings: object) -> dict[str, Any]:
+    plain = to_plain(settings)
+    if not isinstance(plain, dict):
+        raise TypeError(f"only a group of settings can be overridden, found {type(settings).__name__}")
+    return plain

@@ -1,0 +1,96 @@
+"""What else is wrong? After a wrong setting the check goes on without it, so that all errors are told at once.
+
+A wrong setting is left out, and the rest is checked again. Some problems of the rest would only follow from what was
+left out (shares that no longer sum to one, a method that nobody defines any more): `follows` recognizes them by their
+place and by the names in them, and they are not told. When in doubt a problem is not told: the next check finds it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from pipelines.loader.keys import kinds_at, literals_of
+
+if TYPE_CHECKING:
+    from pipelines.loader.document import Path, Problem
+    from privacy.message import Json
+
+
+def without(kind: Any, data: Json, paths: Iterable[Path], gone: Sequence[Path]) -> tuple[Json, list[Path]]:
+    """The data without what stands at these paths, and the paths that are gone now.
+
+    A list is left out whole, since the places of its other members would change. Where a required number or text is
+    missing, a value of its type stands in for it once; where anything else is, the group around it is left out.
+
+    kind: the class of the whole settings. gone: what was left out before.
+    """
+    now: list[Path] = []
+    for path in paths:
+        here = _there(data, path)
+        if here == path[:-1] and [*gone, *now].count(path) < 2 and (value := stand_in(kind, data, path)) is not None:
+            data = _with(data, path, value)
+            now += [path, path]  # twice: it does not stand in again
+        elif here:
+            data = _with(data, here, None)
+            now.append(here)
+    return data, now
+
+
+def stand_in(kind: Any, data: Json, path: Path) -> str | int | float | bool | None:
+    """Some value of the type that belongs at a path; None if it is no number, text, truth value or literal, or if it is
+    what tells the members of a union apart.
+    """
+    if len(kinds_at(kind, data, path[:-1])) > 1:
+        return None
+    kinds = kinds_at(kind, data, path)
+    if literals := [value for each in kinds for value in literals_of(each)]:
+        return cast("str | int | float | bool", literals[0])
+    simple: tuple[tuple[type, str | int | float | bool], ...] = ((bool, False), (int, 1), (float, 1.0), (str, "x"))
+    return next((value for wanted, value in simple if wanted in kinds), None)
+
+
+def _there(data: Json, path: Path) -> Path:
+    """The longest beginning of a path whose last part is a key that is there."""
+    there: Path = ()
+    for length, part in enumerate(path, start=1):
+        if not isinstance(data, dict) or part not in data:
+            break
+        there, data = path[:length], data[str(part)]
+    return there
+
+
+def _with(data: Json, path: Path, value: Json) -> Json:
+    """The data with a value at a path in groups; without the key for None."""
+    if not isinstance(data, dict):
+        return data
+    first, rest = str(path[0]), path[1:]
+    if rest:
+        return {**data, first: _with(data[first], rest, value)} if first in data else data
+    return {**{key: each for key, each in data.items() if key != first}, **({} if value is None else {first: value})}
+
+
+def follows(problem: Problem, gone: Sequence[Path]) -> bool:
+    """Whether a problem may only follow from settings that were left out: it is told of them or of a group around them,
+    it names them, or a whole hospital is out and the problem is one of the run as a whole.
+    """
+    text = f"{problem.path} {problem.message}"
+    of_run = len(problem.at) < 2
+    return any(
+        beside(problem, path) or _names(text, str(path[-1])) or (of_run and path[0] == "sites" and len(path) == 2)
+        for path in gone
+    )
+
+
+def beside(problem: Problem, path: Path) -> bool:
+    """Whether a problem is told of a path, of something in it, or of a group around it."""
+    return problem.at[: len(path)] == path or path[: len(problem.at)] == problem.at
+
+
+def _names(text: str, key: str) -> bool:
+    """Whether a sentence speaks of a key: in quotes, as part of a path, or as a method."""
+    word = re.escape(key)
+    return (
+        re.search(rf"['\"]{word}['\"]|\.{word}(?![\w-])|(?<![\w-]){word}\.\w|method {word}(?![\w-])", text) is not None
+    )

@@ -1,0 +1,280 @@
+"""The door of the settings: YAML text in, a frozen dataclass out, or every problem with its line and its remedy.
+
+Types are strict: text is never turned into a number. What YAML cannot say is allowed for: a whole number where a float
+is expected, and a list where a tuple is. Ranges are stated once, in `__post_init__` of the dataclass, as a
+`SettingsError` whose sentences begin with the field (`mu must be >= 0, found -1`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from pipelines.loader.document import (
+    ConfigError,
+    Document,
+    FilesMissing,
+    Path,
+    Problem,
+    found,
+    notation,
+    problem_at,
+    read_yaml,
+    render,
+)
+from pipelines.loader.keys import keys_at, tags_at
+from pipelines.loader.names import FILL_IN
+from pipelines.loader.recovery import beside, follows, without
+from privacy.settings_error import problems_of
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+    from privacy.message import Json
+
+__all__ = ["ConfigError", "Document", "Problem", "problem_at", "read_yaml", "render", "to_plain", "validate"]
+
+T = TypeVar("T")
+
+# What is allowed, by pydantic's error type; {..} is filled from the error's context.
+ALLOWED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "none_required": "null",
+    "dict_type": "a group of keys",
+    "mapping_type": "a group of keys",
+    "dataclass_type": "a group of keys",
+    "model_attributes_type": "a group of keys",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "frozen_set_type": "a list",
+    "literal_error": "{expected}",
+    "enum": "{expected}",
+    "greater_than_equal": ">= {ge}",
+    "greater_than": "> {gt}",
+    "less_than_equal": "<= {le}",
+    "less_than": "< {lt}",
+    "too_short": "a list of at least {min_length} values",
+    "too_long": "a list of at most {max_length} values",
+    "unexpected_positional_argument": "left out",
+}
+PATIENTS = frozenset(("exclude", "test", "where", "select"))  # keys of a site below which patients may be named
+PASSES = 6
+"""How often settings are checked again without what was wrong in them."""
+PLACE = re.compile(r"([A-Za-z_][\w.\-\[\]]*)(?::\s+|\s+(?=must\b))(.+)", re.DOTALL)
+PARTS = re.compile(r"[^.\[\]]+")
+
+
+def validate(document: Document, kind: type[T], missing: Callable[[Json], Sequence[str]] | None = None) -> T:
+    """Settings of a frozen dataclass, from plain data. The class carries `__pydantic_config__ = {"extra": "forbid"}`.
+
+    missing: looks in the plain data for folders and files that are not there; its sentences begin with a path.
+
+    Raises:
+        ConfigError: with every problem that the text has (`Document.problems`), that pydantic finds, that a
+            `__post_init__` tells, or `missing`. One problem hides others only where these may follow from it.
+            `FilesMissing` where only files are missing.
+    """
+    settings, problems = _checked(document, kind)
+    told = {problem.at for problem in problems}
+    sentences = [] if missing is None else missing(document.data)
+    files = [problem for text in sentences if (problem := _said(text, document, kind, ())).at not in told]
+    if problems or settings is None:
+        raise ConfigError([*problems, *files])
+    if files:
+        raise FilesMissing(files)
+    return settings
+
+
+def _checked(document: Document, kind: type[T]) -> tuple[T | None, list[Problem]]:
+    """The settings; or None, and everything that is wrong."""
+    adapter, told = TypeAdapter(kind), list(document.problems)
+    problems = list(told)
+    data, gone = without(kind, document.data, [problem.at for problem in problems if problem.at], ())
+    for _ in range(PASSES):
+        try:
+            # Strict reading of JSON is the only mode that takes a list for a tuple and a group for a dataclass, but no
+            # text for a number.
+            settings = adapter.validate_json(json.dumps(data), strict=True)
+            return (None if problems else settings), problems
+        except ValidationError as error:
+            told = _problems(error.errors(include_url=False), Document(data, document.lines), kind)
+        new = [problem for problem in told if not follows(problem, gone)]
+        around = [problem for problem in told if any(beside(problem, path) for path in gone)]
+        problems += new
+        data, more = without(kind, data, [problem.at for problem in (*new, *around)], gone)
+        if not more:
+            break
+        gone += more
+    return None, problems or told
+
+
+def to_plain(settings: object) -> Json:
+    """Canonical plain form of settings, for digests and manifests.
+
+    Dataclasses and mappings become groups, tuples and lists become lists, an enum becomes its value, an infinite float
+    the text "inf" or "-inf". Equal settings give equal plain forms.
+
+    Raises:
+        TypeError: a set (its order is not fixed), a path (it belongs to one machine) or another type, with its place.
+        ValueError: not a number (NaN).
+    """
+    return _plain(settings, "settings")
+
+
+def _plain(value: object, where: str) -> Json:
+    if isinstance(value, enum.Enum):
+        return _plain(value.value, where)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        if math.isnan(value):
+            raise ValueError(f"{where} must be a number, found NaN; use null for 'none'")
+        return value if math.isfinite(value) else str(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name), f"{where}.{f.name}") for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        strange = [key for key in value if type(key) is not str]
+        if strange:
+            raise TypeError(f"{where}: keys must be text, found {strange[0]!r}")
+        return {key: _plain(inner, f"{where}.{key}") for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner, f"{where}[{index}]") for index, inner in enumerate(value)]
+    raise TypeError(
+        f"{where} must be made of dataclasses, mappings, tuples, lists, text, numbers, truth values and None, "
+        f"found {type(value).__name__}; turn a set into a sorted tuple and a path into text"
+    )
+
+
+def _problems(errors: Sequence[ErrorDetails], document: Document, kind: type) -> list[Problem]:
+    problems: list[Problem] = []
+    allowed: dict[Path, tuple[list[str], object]] = {}  # alternatives of a union are one problem
+    for error in errors:
+        said = ALLOWED.get(error["type"])
+        if said is not None:
+            path = located(document.data, error["loc"])
+            phrases, _ = allowed.setdefault(path, ([], error["input"]))
+            phrases.append(said.format(**error.get("ctx", {})))
+        else:
+            problems += _told(error, document, kind)
+    for path, (phrases, value) in allowed.items():
+        deeper = any(len(other) > len(path) and other[: len(path)] == path for other in allowed)
+        if isinstance(value, dict) and (deeper or any(_below(problem.path, path) for problem in problems)):
+            continue  # one of several forms was meant, and what is wrong inside it is told
+        shown = f"a {type(value).__name__}" if _private(path) else f"{found(value)}{_hint(phrases, value)}"
+        message = f"must be {' or '.join(dict.fromkeys(phrases))}, found {shown}"
+        problems.append(problem_at(document, path, message))
+    return problems
+
+
+def _below(told: str, path: Path) -> bool:
+    return told.startswith(f"{notation(path)}.")
+
+
+def _private(path: Path) -> bool:
+    """Whether a value may name a patient: messages stay in journals of machines."""
+    return len(path) > 1 and path[0] == "sites" and not PATIENTS.isdisjoint(map(str, path))
+
+
+def _hint(phrases: Sequence[str], value: object) -> str:
+    if isinstance(value, list) and len(value) == 4 and all(isinstance(number, int) for number in value):
+        return "; corners have names: {top: .., left: .., bottom: .., right: ..}, in the rectangles of a layout"
+    if not isinstance(value, str):
+        return ""
+    if value == FILL_IN:
+        return "; replace it as the comments beside it say"
+    choices = [choice for phrase in phrases for choice in re.findall(r"'([^']*)'", phrase)]
+    if "true or false" in phrases and value.lower() in ("yes", "on", "true"):
+        return "; write true"
+    if "true or false" in phrases and value.lower() in ("no", "off", "false"):
+        return "; write false"
+    if any("number" in phrase for phrase in phrases) and re.fullmatch(r"[-+]?[0-9][0-9_,.]*", value):
+        return "; write it without quotes, leading zeros and separators"
+    return _guess(value, choices)
+
+
+def _guess(word: str, choices: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word[:80], choices, n=1, cutoff=0.6)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _told(error: ErrorDetails, document: Document, kind: type) -> list[Problem]:
+    match error["type"]:
+        case "unexpected_keyword_argument" | "extra_forbidden":
+            path = located(document.data, error["loc"])
+            allowed = keys_at(kind, document.data, path[:-1])
+            message = f"unknown key{_guess(str(path[-1]), allowed)}; allowed: {_listed(allowed)}"
+        case "missing" | "missing_argument" | "missing_keyword_only_argument":
+            path = (*located(document.data, error["loc"][:-1]), error["loc"][-1])
+            message = "missing; add it" if isinstance(path[-1], str) else f"missing; found only {found(error['input'])}"
+        case "union_tag_invalid":
+            tag = error["ctx"]["discriminator"].strip("'")
+            path = (*located(document.data, error["loc"]), tag)
+            choices = re.findall(r"'([^']*)'", error["ctx"]["expected_tags"])
+            word = str(error["ctx"]["tag"])
+            message = f"unknown {found(word)}{_guess(word, choices)}; allowed: {_listed(choices)}"
+        case "union_tag_not_found":
+            tag = error["ctx"]["discriminator"].strip("'")
+            base = located(document.data, error["loc"])
+            path = (*base, tag)
+            message = (
+                f"missing; it says which one is meant; allowed: {_listed(tags_at(kind, document.data, base, tag))}"
+            )
+        case "value_error":
+            base = located(document.data, error["loc"])
+            return [_said(text, document, kind, base) for text in problems_of(error["ctx"]["error"])]
+        case _:
+            path = located(document.data, error["loc"])
+            message = f"{error['msg']}, found {found(error['input'])}"
+    return [problem_at(document, path, message)]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:40]) + (", ..." if len(names) > 40 else "") if names else "(none)"
+
+
+def _said(sentence: str, document: Document, kind: type, base: Path) -> Problem:
+    """A sentence of a `__post_init__`, at the place with which it begins, or else at that of its group (`base`)."""
+    match = PLACE.fullmatch(sentence)
+    if match is None:
+        return problem_at(document, base, sentence)
+    parts = tuple(int(part) if part.isdigit() else part for part in PARTS.findall(match[1]))
+    for path in ((*base, *parts), parts):
+        if path in document.lines or path[-1] in keys_at(kind, document.data, path[:-1]):
+            return problem_at(document, path, match[2])
+    if len(parts) > 1 and parts[:1] in document.lines:  # not in the text: a part of a site, for instance
+        return problem_at(document, parts, match[2])
+    return problem_at(document, base, sentence)
+
+
+def located(data: Json, loc: Sequence[str | int]) -> Path:
+    """Pydantic's place of an error as a path in the data: the labels of union members in between are left out."""
+    path: list[str | int] = []
+    for index, part in enumerate(loc):
+        rest = loc[index + 1 :]
+        if isinstance(data, dict) and part in data:
+            tagged = part in (data.get("name"), data.get("kind")) and bool(rest)
+            if tagged and not _holds(data[str(part)], rest[0]):
+                continue  # the label of a tagged union that is also a key in it
+            data = data[str(part)]
+        elif isinstance(data, list) and isinstance(part, int) and part < len(data):
+            data = data[part]
+        else:
+            continue
+        path.append(part)
+    return tuple(path)
+
+
+def _holds(data: Any, part: str | int) -> bool:
+    return (isinstance(data, dict) and part in data) or (isinstance(data, list) and isinstance(part, int))

@@ -1,0 +1,129 @@
+"""Write a phantom hospital's patients as the files that a real hospital would have: DICOM or NIfTI, masks, labels.
+
+Everything follows from the settings, and no clock or random source is read: written twice, the bytes are the same.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import nibabel
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluation.csv_text import csv_text
+from pipelines.data.study import Affine, Volume
+from pipelines.phantom.dicom import dicom_series
+from pipelines.phantom.patients import PhantomSource, anatomy, defect, patient_name
+from pipelines.phantom.scanner import SCANNERS, Acquired, Scanner, acquire
+
+STORED_MAX = 4095  # 12 bits
+
+
+class Rendered(NamedTuple):
+    """One patient as one scanner sees him: ADC in 1e-6 mm²/s, and masks (CS lesion, gland) on the same grid."""
+
+    image: Volume
+    lesion: Volume
+    gland: Volume
+
+
+def render(source: PhantomSource, patient: int) -> Rendered:
+    """Image patient number `patient` with the hospital's scanner; `replace(source, scanner=...)` gives the oracle pair.
+
+    Values are what the scanner fitted, before the export's window. Volumes are (48, 48, slices).
+    """
+    acquired = _acquire(source, patient, take=0)
+    return Rendered(*(Volume(values.transpose(2, 1, 0), acquired.affine) for values in acquired[:3]))
+
+
+def write(source: PhantomSource, folder: Path) -> None:
+    """Write all studies of `source` into `folder`: images/, masks/lesion/, masks/gland/ and labels.csv.
+
+    labels.csv has the columns patient, slice (0 = most inferior) and label (1 = CS lesion in the slice). The folder
+    appears whole or not at all.
+
+    Raises:
+        FileExistsError: `folder` holds something already.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"the phantom's folder {folder} is not empty; give a new folder, or remove this one")
+    part = folder.with_name(folder.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    rows: list[tuple[str, int, int]] = []
+    for patient in range(source.patients + source.damaged):
+        acquired = _acquire(source, patient, take=0)
+        for place, data in _files(source, patient, acquired):
+            path = part / place
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        name = patient_name(source, patient)
+        rows.extend((name, index, int(plane.any())) for index, plane in enumerate(acquired.lesion))
+    (part / "labels.csv").write_bytes(csv_text(("patient", "slice", "label"), rows).encode())
+    os.replace(part, folder)
+
+
+def _acquire(source: PhantomSource, patient: int, *, take: int) -> Acquired:
+    """`take` numbers repeated scans of one patient: other noise, same geometry."""
+    generator = np.random.default_rng([source.seed, patient, 3, ord(source.scanner), take])
+    return acquire(
+        anatomy(source.seed, patient, source.slices, source.significant), SCANNERS[source.scanner], generator
+    )
+
+
+def _files(source: PhantomSource, patient: int, acquired: Acquired) -> Iterator[tuple[Path, bytes]]:
+    """The files of one patient, each with its place below the folder."""
+    name, wrong = patient_name(source, patient), defect(source, patient)
+    if source.format == "nifti":
+        data = _nifti_image(SCANNERS[source.scanner], acquired, singular=wrong == "singular_affine")
+        yield Path("images") / f"{name}.nii.gz", data[: len(data) // 2] if wrong == "truncated" else data
+    else:
+        again = _acquire(source, patient, take=1).adc if wrong == "duplicate_slice" else None
+        for file, data in dicom_series(source, patient, acquired, wrong=wrong, again=again):
+            yield Path("images") / name / file, data
+    axes = SCANNERS[source.scanner].axes if source.format == "nifti" else "LPS"
+    for kind, mask in (("lesion", acquired.lesion), ("gland", acquired.gland)):
+        image = _oriented(mask.transpose(2, 1, 0), acquired.affine, axes)
+        yield Path("masks") / kind / f"{name}.nii.gz", _packed(image.to_bytes())
+
+
+def _nifti_image(scanner: Scanner, acquired: Acquired, *, singular: bool) -> bytes:
+    """A 16-bit NIfTI-1 whose scl_slope gives the scanner's unit, named in `descrip`."""
+    largest = min(scanner.window, float(acquired.adc.max()))
+    step = max(largest, 1.0) / STORED_MAX
+    stored = np.rint(np.clip(acquired.adc, 0, largest) / step).astype(np.int16)
+    image = _oriented(stored.transpose(2, 1, 0), acquired.affine, scanner.axes)
+    image.header.set_slope_inter(step * scanner.per_unit, 0)
+    image.header["descrip"] = f"ADC {scanner.unit}"
+    raw = image.to_bytes()
+    return _packed(_flattened(raw) if singular else raw)
+
+
+def _flattened(raw: bytes) -> bytes:
+    """The same NIfTI-1 file with a defective converter's affine: the rows for two world axes are equal."""
+    header = nibabel.Nifti1Header.from_fileobj(io.BytesIO(raw))
+    size = len(header.binaryblock)
+    header["qform_code"] = 0
+    header["srow_z"] = header["srow_y"]
+    return bytes(header.binaryblock + raw[size:])
+
+
+def _oriented(values: NDArray[np.generic], affine: Affine, axes: str) -> nibabel.Nifti1Image:
+    """Our volumes are stored towards Left, Posterior, Superior; most NIfTI files towards Right, Anterior, Superior."""
+    image = nibabel.Nifti1Image(values, affine)
+    if axes == "RAS":
+        image = nibabel.as_closest_canonical(image)
+    image.set_qform(image.affine, code="scanner")
+    image.set_sform(image.affine, code="scanner")
+    image.header.set_xyzt_units("mm", "sec")
+    return image
+
+
+def _packed(raw: bytes) -> bytes:
+    return gzip.compress(raw, compresslevel=4, mtime=0)

@@ -1,0 +1,65 @@
+"""What a hospital says of itself where it takes part from its own machine: site.yaml. The coordinator never sees it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pipelines.loader.command_of_file import meant_for
+from pipelines.loader.document import ConfigError, Problem, parsed
+from pipelines.loader.names import named
+from pipelines.loader.validation import validate
+from pipelines.settings.sites import Elsewhere, SiteSettings
+from privacy.settings_error import SettingsError
+
+FORBID: dict[str, Any] = {"extra": "forbid"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """name: of the hospital, as in its kit and in the run's `sites`. kit: the folder that was provisioned for it. root:
+    its own folder: cohorts, models, its ledger and its page; nobody else's. site: its files, its policy and what it
+    sets for itself, with the keys of a run's `sites`. threads: 0 = as torch chooses. Paths begin at this file's folder.
+    """
+
+    __pydantic_config__: ClassVar = FORBID
+
+    name: str
+    kit: str
+    root: str
+    site: SiteSettings
+    device: Literal["cpu", "cuda", "auto"] = "auto"
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        problems = [] if named(self.name) else [f"name: made of a-z 0-9 _ -, at most 80, found {self.name!r}"]
+        if not 0 <= self.threads <= 256:
+            problems.append(f"threads must be in [0, 256], 0 = as torch chooses, found {self.threads}")
+        if isinstance(self.site.source, Elsewhere):
+            problems.append("site.source: elsewhere is here; say where this hospital's files are")
+        problems += [
+            f"site.{key}: {why}; remove it"
+            for key, value, why in (
+                ("home", self.site.home, "root is the hospital's own folder already"),
+                ("part", self.site.part, "dealing out one source is for simulations"),
+            )
+            if value is not None
+        ]
+        if problems:
+            raise SettingsError(problems)
+
+
+def read_place(path: str) -> Place:
+    """Read a hospital's own settings.
+
+    Raises:
+        ConfigError: everything that is wrong with them, or that they cannot be read.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError((Problem("", None, f"{path} cannot be read: {error}"),)) from error
+    said = meant_for(parsed(text, environment=os.environ), "site", path)
+    return validate(said, Place)

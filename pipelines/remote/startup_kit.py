@@ -1,0 +1,208 @@
+"""FLARE's startup kits, made strict: nothing runs at a hospital but what is installed there, and no log leaves it.
+
+A kit as provisioned lets the job's author bring code, lets a coordinator stream a hospital's logs, and keeps jobs in
+/tmp. What we write lies in the kit's `local/`, which FLARE reads before its own defaults and never signs or sends.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from federation.flare_doors import APPLICATION, EXECUTOR, WARD
+
+Role = Literal["hospital", "coordinator"]
+BUREAU = "pipelines.remote.server.bureau"
+CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
+APP = "nvflare.app_common"
+HOSPITAL: Mapping[str, Any] = {
+    "format_version": 2,
+    "class_list_enforcement_mode": "enforce",
+    "class_allow_list": [EXECUTOR, WARD],
+    "app_validator": {"path": "federation.flare_doors.OnlyOurs", "args": {}},
+    "allow_log_streaming": False,
+    "client": {"retry_timeout": 30, "compression": "Gzip"},
+    "components": [
+        {
+            "id": "resource_manager",
+            "path": f"{APP}.resource_managers.gpu_resource_manager.GPUResourceManager",
+            "args": {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0, "expiration_period": 300},
+        },
+        {
+            "id": "resource_consumer",
+            "path": f"{APP}.resource_consumers.gpu_resource_consumer.GPUResourceConsumer",
+            "args": {},
+        },
+        {
+            "id": "process_launcher",
+            "path": f"{APP}.job_launcher.client_process_launcher.ClientProcessJobLauncher",
+            "args": {},
+        },
+    ],
+}
+"""All of a hospital's `resources.json`: nothing in it comes from who provisioned the kit."""
+NO_RIGHTS: Mapping[str, Any] = {
+    "format_version": "1.0",
+    "permissions": {
+        "project_admin": {"view": "any"},
+        "org_admin": {"view": "any"},
+        "lead": {"submit_job": "any", "manage_job": "n:submitter", "view": "any"},
+        "member": {"view": "any"},
+    },
+}
+LOG: Mapping[str, Any] = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"plain": {"format": "%(asctime)s %(name)s %(levelname)s %(message)s"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain", "stream": "ext://sys.stdout"}},
+    "loggers": {"root": {"level": "INFO", "handlers": ["console"]}},
+}
+"""To the journal, and into no file."""
+_SCRIPTS = ("start.sh", "sub_start.sh", "stop_fl.sh")
+STARTUP = frozenset(("fed_client.json", "client.crt", "client.key", "rootCA.pem", "signature.json", *_SCRIPTS))
+LOCAL = frozenset(
+    f"{name}.json{end}" for name in ("resources", "authorization", "log_config") for end in ("", ".default")
+) | {"privacy.json.sample"}
+KEYS: Mapping[str, frozenset[str]] = {
+    "": frozenset(("format_version", "servers", "client")),
+    "servers": frozenset(("name", "service", "identity")),
+    "client": frozenset(("ssl_private_key", "ssl_cert", "ssl_root_cert", "fqsn", "is_leaf", "connection_security")),
+}
+KEPT = ("resource_manager", "resource_consumer", "process_launcher", "job_scheduler", "job_manager", "job_store")
+"""Of the server's own parts; those that receive logs are not among them."""
+NOT_HERE = ("byoc", "shell_commands", "clone_job", "server-predeployed-flwr")
+HEARTBEAT_S = 30
+JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def role_of(kit: Path) -> Role:
+    """Whose kit it is. Raises: ValueError: no kit of a hospital or a coordinator's server."""
+    if (kit / "startup" / "fed_client.json").is_file():
+        return "hospital"
+    if (kit / "startup" / "fed_server.json").is_file():
+        return "coordinator"
+    raise ValueError(f"kit: {kit} holds neither startup/fed_client.json nor startup/fed_server.json; unpack the kit")
+
+
+def address_in(kit: Path) -> tuple[str, int]:
+    """Where the coordinator is, by a hospital's kit. Raises: ValueError: the kit says no address; OSError."""
+    said = json.loads((kit / "startup" / "fed_client.json").read_text())
+    try:
+        host, _, port = str(said["servers"][0]["service"]["target"]).rpartition(":")
+        return host, int(port)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(f"startup/fed_client.json says no address of a server ({type(error).__name__})") from error
+
+
+def strangers(kit: Path) -> list[str]:
+    """What lies in a hospital's kit and does not belong there: files, and keys of `fed_client.json`."""
+    found = [
+        f"{folder}/{path.name}"
+        for folder, known in (("startup", STARTUP), ("local", LOCAL))
+        if (kit / folder).is_dir()
+        for path in sorted((kit / folder).iterdir())
+        if path.name not in known or not path.is_file()
+    ]
+    try:
+        said = json.loads((kit / "startup" / "fed_client.json").read_text())
+        groups = [("", said), ("client", said["client"]), *(("servers", one) for one in said["servers"])]
+        found += [f"startup/fed_client.json: {key}" for name, group in groups for key in group if key not in KEYS[name]]
+        if said["client"].get("connection_security") != "mtls":
+            found.append("startup/fed_client.json: connection_security is not mtls")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        found.append(f"startup/fed_client.json: cannot be read ({type(error).__name__})")
+    return found
+
+
+def strict(kit: Path) -> bool:
+    """Whether `make_strict` was here, nobody after it, and nothing lies there that does not belong."""
+    try:
+        return not (role_of(kit) == "hospital" and strangers(kit)) and all(
+            json.loads(path.read_text()) == made for path, made in _made(kit)
+        )
+    except (OSError, ValueError):
+        return False
+
+
+def make_strict(kit: Path) -> None:
+    """Write `local/`'s files of rules; what a person wrote there is replaced.
+
+    Raises:
+        ValueError: a hospital's kit holds files or settings that no kit needs.
+        OSError: the disk.
+    """
+    if role_of(kit) == "hospital" and (found := strangers(kit)):
+        raise ValueError(f"kit: {kit} holds what no kit needs: {', '.join(found)}; ask why, and remove it")
+    for path, made in _made(kit):
+        path.write_text(json.dumps(made, indent=1))
+        path.chmod(0o600)
+
+
+def forget_jobs(kit: Path) -> None:
+    """Remove what earlier jobs left in a hospital's kit: FLARE keeps a folder for each, for ever."""
+    for path in kit.iterdir():
+        if JOB.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _made(kit: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    local = kit / "local"
+    if role_of(kit) == "hospital":
+        for name, rules in (("resources", HOSPITAL), ("authorization", NO_RIGHTS), ("log_config", LOG)):
+            yield local / f"{name}.json", dict(rules)
+        return
+    yield local / "resources.json", _resources(kit)
+    yield local / "authorization.json", _authorization(local)
+
+
+def _resources(kit: Path) -> dict[str, Any]:
+    """The server's: the coordinator's own kit, on his own machine."""
+    said = _read(kit / "local" / "resources.json.default")
+    said |= {"class_list_enforcement_mode": "enforce", "class_allow_list": [CONTROLLER, BUREAU]}
+    said["components"] = [one for one in said["components"] if one["id"] in KEPT]
+    said["servers"] = [{**one, "heart_beat_timeout": HEARTBEAT_S} for one in said["servers"]]
+    text = json.dumps(said).replace("/tmp/nvflare/", f"{kit.resolve() / 'kept'}/")  # noqa: S108 - what it must not be
+    whole: dict[str, Any] = json.loads(text)
+    return whole
+
+
+def _authorization(local: Path) -> dict[str, Any]:
+    said = _read(local / "authorization.json.default")
+    said["permissions"] = {
+        role: {**rights, **{right: "none" for right in NOT_HERE if right in rights}}
+        if isinstance(rights, dict)
+        else {"submit_job": "any", "manage_job": "any", "view": "any", "operate": "any"}
+        for role, rights in said["permissions"].items()
+    }
+    return said
+
+
+def _read(path: Path) -> dict[str, Any]:
+    whole: dict[str, Any] = json.loads(path.read_text())
+    return whole
+
+
+def write_job(folder: Path, name: str, order: Path, sites: tuple[str, ...]) -> None:
+    """A job that says which of our two functions to start, and where the coordinator's order lies. No code is in it."""
+    parts: dict[str, Mapping[str, Any]] = {
+        "meta.json": {
+            "name": name,
+            "resource_spec": {},
+            "min_clients": 1,
+            "deploy_map": {"bureau": ["server"], "ward": list(sites)},
+        },
+        "bureau/config/config_fed_server.json": {
+            "format_version": 2,
+            "workflows": [{"id": "controller", "path": CONTROLLER, "args": {"server_obj_id": "bureau"}}],
+            "components": [{"id": "bureau", "path": BUREAU, "args": {"order": str(order)}}],
+        },
+        "ward/config/config_fed_client.json": APPLICATION,
+    }
+    for place, made in parts.items():
+        path = folder / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(made, indent=1))

@@ -1,0 +1,209 @@
+"""Stages in their order: what must run and why, known before anything runs.
+
+The digest of a stage is that of (name, version, settings, digests of what it needs, digests of outside inputs). It
+names the folder of the artifact, so a changed setting leads to another folder, and going back finds the old one.
+Privacy noise and another machine can make the same digest come out differently: a manifest therefore also records the
+content of what it was made from, and a stage whose input was made again with another content runs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from rich.cells import cell_len
+
+from pipelines.loader.validation import to_plain
+from pipelines.runs.reasons import changed, earlier
+from pipelines.runs.store import ArtifactError, check_artifact, content, digest, read_manifest, short
+
+if TYPE_CHECKING:
+    from privacy.message import Json
+
+W = TypeVar("W")
+State = Literal["keep", "run", "skip"]
+KEPT = "kept: nothing changed"
+AGAIN = "input made again"
+
+
+def nothing(world: object) -> Mapping[str, str]:
+    """No outside inputs."""
+    return {}
+
+
+def always(world: object, artifact: Path) -> str | None:
+    """Nothing belongs to the artifact elsewhere, so nothing of it is missing."""
+    return None
+
+
+@dataclass(frozen=True)
+class Stage(Generic[W]):
+    """One step of a run. W: the world that the stages share; the runner does not look inside.
+
+    needs: names of earlier stages. settings: the part of the settings on which the result depends. run: (world,
+    artifact folders of `needs`, empty folder to fill) -> summary for the manifest. outside: name -> digest of an input
+    that is no artifact (a hospital's files). intact: a complaint when something that belongs to the artifact but lies
+    elsewhere (on a hospital's disk) is gone or corrupt, else None.
+    """
+
+    name: str
+    version: int
+    needs: tuple[str, ...]
+    settings: Callable[[W], object]
+    run: Callable[[W, Mapping[str, Path], Path], Mapping[str, Json]]
+    outside: Callable[[W], Mapping[str, str]] = nothing
+    intact: Callable[[W, Path], str | None] = always
+
+
+@dataclass(frozen=True)
+class Step(Generic[W]):
+    """What happens to a stage, and why. `identity` is what `digest` (64 hexadecimal digits) is the digest of."""
+
+    stage: Stage[W]
+    digest: str
+    state: State
+    reason: str
+    identity: Mapping[str, Json] = field(repr=False)
+
+    def folder(self, root: Path) -> Path:
+        """Where the artifact lies."""
+        return root / self.stage.name / short(self.digest)
+
+
+class SelectionError(ValueError):
+    """`--only`, `--from` or `--until` cannot be done as asked."""
+
+
+def plan(
+    stages: Sequence[Stage[W]],
+    world: W,
+    root: Path,
+    *,
+    only: str | None = None,
+    first: str | None = None,
+    until: str | None = None,
+    fresh: bool = False,
+    command: str = "python -m pipelines.run CONFIG",
+) -> tuple[Step[W], ...]:
+    """What would happen to every stage, in order. Reads artifacts and their checksums, writes nothing.
+
+    only, first (`--from`), until: which stages are looked at; the others are skipped, and what the chosen ones need
+    must be there. fresh: run the chosen ones even where nothing changed. command: for messages.
+
+    Raises:
+        SelectionError: an unknown name, `first` after `until`, or a needed artifact of a skipped stage is not there.
+        ValueError: stages named twice or out of order.
+    """
+    _check_order(stages)
+    chosen = _chosen([stage.name for stage in stages], only, first, until)
+    steps: dict[str, Step[W]] = {}
+    for stage in stages:
+        identity = _identity(stage, world, steps)
+        step = Step(stage, digest(dict(identity)), "skip", "not asked for", identity)
+        if stage.name in chosen:
+            step = _decided(step, world, root, steps, fresh)
+        steps[stage.name] = step
+    _check_needs(steps, world, root, command)
+    return tuple(steps.values())
+
+
+def explain(steps: Sequence[Step[Any]]) -> str:
+    """An aligned table: stage, what happens, short digest, why."""
+    rows = [(step.stage.name, step.state, short(step.digest), step.reason) for step in steps]
+    widths = [max((cell_len(row[column]) for row in rows), default=0) for column in range(3)]
+    return "\n".join("  ".join([*(cell.ljust(widths[i]) for i, cell in enumerate(row[:3])), row[3]]) for row in rows)
+
+
+def explained(steps: Sequence[Step[Any]]) -> list[Json]:
+    """The same as plain data: a list of {stage, state, digest, reason}."""
+    return [{"stage": s.stage.name, "state": s.state, "digest": s.digest, "reason": s.reason} for s in steps]
+
+
+def _check_order(stages: Sequence[Stage[Any]]) -> None:
+    before: list[str] = []
+    for stage in stages:
+        late = [need for need in stage.needs if need not in before]
+        if stage.name in before or late:
+            what = f"needs {late}, which do not come before it" if late else "is named twice"
+            raise ValueError(f"stage {stage.name!r} {what}; before it come {before}; correct the tuple of stages")
+        before.append(stage.name)
+
+
+def _chosen(names: Sequence[str], only: str | None, first: str | None, until: str | None) -> set[str]:
+    asked = {"--only": only, "--from": first, "--until": until}
+    wrong = [
+        f"{option} {name}: no such stage" for option, name in asked.items() if name is not None and name not in names
+    ]
+    if wrong:
+        raise SelectionError(f"{'; '.join(wrong)}; the stages are {', '.join(names)}")
+    if only is not None:
+        if first is not None or until is not None:
+            raise SelectionError("--only goes with neither --from nor --until; give one or the other")
+        return {only}
+    begin = 0 if first is None else names.index(first)
+    end = len(names) if until is None else names.index(until) + 1
+    if begin >= end:
+        raise SelectionError(f"--from {first} comes after --until {until}; the order is {', '.join(names)}")
+    return set(names[begin:end])
+
+
+def _identity(stage: Stage[W], world: W, before: Mapping[str, Step[W]]) -> dict[str, Json]:
+    return {
+        "stage": stage.name,
+        "version": stage.version,
+        "settings": to_plain(stage.settings(world)),
+        "inputs": {need: before[need].digest for need in stage.needs},
+        "outside": dict(stage.outside(world)),
+    }
+
+
+def _decided(step: Step[W], world: W, root: Path, before: Mapping[str, Step[W]], fresh: bool) -> Step[W]:
+    """The step as `keep` or `run`, with its reason."""
+    reason = "asked for: --fresh" if fresh else complaint_of(step, world, root)
+    if reason == "missing":
+        reason = changed(step.identity, earlier(root / step.stage.name))
+    if reason is None:
+        running = [need for need in step.stage.needs if before[need].state == "run"]
+        reason = (
+            f"{AGAIN}: {', '.join(running)} (kept if it comes out the same)"
+            if running
+            else other_content(step, root, before)
+        )
+    state: State = "keep" if reason is None else "run"
+    return Step(step.stage, step.digest, state, reason or KEPT, step.identity)
+
+
+def complaint_of(step: Step[W], world: W, root: Path) -> str | None:
+    """What is wrong with the artifact of a step, here or where its parts lie; None where it is intact."""
+    folder = step.folder(root)
+    return check_artifact(folder) or step.stage.intact(world, folder)
+
+
+def other_content(step: Step[W], root: Path, before: Mapping[str, Step[W]]) -> str | None:
+    """Which inputs of an intact artifact have another content now than when it was made; None where none has."""
+    made_from = read_manifest(step.folder(root)).get("made_from", {})
+    other = []
+    for need in step.stage.needs:
+        try:
+            same = made_from.get(need) == content(read_manifest(before[need].folder(root)))
+        except ArtifactError:  # skipped and not there; a kept stage does not need it
+            same = True
+        other += [] if same else [need]
+    return f"input changed: {', '.join(other)} (made again, with another result)" if other else None
+
+
+def _check_needs(steps: Mapping[str, Step[W]], world: W, root: Path, command: str) -> None:
+    """Whatever a stage that will run needs of a skipped stage must be intact."""
+    problems = []
+    needed = {need for step in steps.values() if step.state == "run" for need in step.stage.needs}
+    for name in (name for name, step in steps.items() if name in needed and step.state == "skip"):
+        complaint = complaint_of(steps[name], world, root)
+        if complaint is not None:
+            why = changed(steps[name].identity, earlier(root / name)) if complaint == "missing" else complaint
+            problems.append(f"{name} is needed, was not asked for, and is not there ({why})")
+    if problems:
+        names = [name for name in steps if any(problem.startswith(f"{name} ") for problem in problems)]
+        last = [name for name, step in steps.items() if step.state == "run"][-1]
+        raise SelectionError(f"{'; '.join(problems)}; make it first:\n{command} --from {names[0]} --until {last}")

@@ -1,0 +1,138 @@
+"""Running what was planned, stage by stage; a failure and a stop tell the command that goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from pipelines.runs.plan import AGAIN, SelectionError, Stage, Step, complaint_of, explain, explained, other_content, plan
+from pipelines.runs.stopping import Stop, Stopped
+from pipelines.runs.store import clean, content, read_manifest, short, write_artifact
+
+if TYPE_CHECKING:
+    from privacy.message import Json
+
+__all__ = [
+    "Event",
+    "Results",
+    "SelectionError",
+    "Stage",
+    "StageFailed",
+    "Step",
+    "execute",
+    "explain",
+    "explained",
+    "plan",
+]
+
+W = TypeVar("W")
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that the progress display may show. `seconds`: of a stage that is done."""
+
+    kind: Literal["begun", "done", "kept", "skipped"]
+    step: Step[Any]
+    index: int
+    total: int
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Results:
+    """Artifact folder of every stage that is kept or was run; which were which; seconds of those that ran."""
+
+    artifacts: Mapping[str, Path]
+    ran: tuple[str, ...]
+    kept: tuple[str, ...]
+    seconds: Mapping[str, float]
+
+
+class StageFailed(RuntimeError):
+    """A stage raised `cause`. The last line of the text is the command that goes on."""
+
+    def __init__(self, stage: str, cause: Exception, command: str) -> None:
+        self.stage, self.cause, self.command = stage, cause, command
+        told = f"stage {stage} failed: {type(cause).__name__}: {cause}"
+        super().__init__(f"{told}\nfinished stages are kept; to go on:\n{command}")
+
+
+def ignore(event: Event) -> None:
+    """Show nothing."""
+
+
+def execute(
+    steps: Sequence[Step[W]],
+    world: W,
+    root: Path,
+    *,
+    stop: Stop | None = None,
+    on_step: Callable[[Event], None] = ignore,
+    command: str = "python -m pipelines.run CONFIG",
+) -> Results:
+    """Do what was planned. Hold a `RunLock` on `root`: leftovers of killed runs are removed first.
+
+    stop: looked at before each stage. command: how the run was called, without its selection; for messages.
+
+    Raises:
+        StageFailed: a stage raised an exception; earlier artifacts stay, of this one there is nothing.
+        Stopped: `stop` was asked for, here or inside a stage.
+    """
+    clean(root)
+    ran: dict[str, float] = {}
+    kept: list[str] = []
+    for index, step in enumerate(steps):
+        name = step.stage.name
+        if step.state == "skip":
+            on_step(Event("skipped", step, index, len(steps)))
+        elif step.state == "keep" or (step.reason.startswith(AGAIN) and _still_good(step, world, root, steps)):
+            kept.append(name)
+            on_step(Event("kept", step, index, len(steps)))
+        else:
+            on_step(Event("begun", step, index, len(steps)))
+            ran[name] = _run(step, world, root, steps, stop, _command_from(step, steps, command))
+            on_step(Event("done", step, index, len(steps), ran[name]))
+    artifacts = {step.stage.name: step.folder(root) for step in steps if step.state != "skip"}
+    return Results(artifacts, tuple(ran), tuple(kept), ran)
+
+
+def _still_good(step: Step[W], world: W, root: Path, steps: Sequence[Step[W]]) -> bool:
+    """Whether an input that was made again came out as it was, so that what was made from it holds."""
+    before = {each.stage.name: each for each in steps}
+    return complaint_of(step, world, root) is None and other_content(step, root, before) is None
+
+
+def _run(step: Step[W], world: W, root: Path, steps: Sequence[Step[W]], stop: Stop | None, command: str) -> float:
+    """Run a stage, write its artifact; seconds."""
+    folders = {each.stage.name: each.folder(root) for each in steps if each.stage.name in step.stage.needs}
+    begun = time.monotonic()
+    try:
+        if stop is not None:
+            stop.check()
+        made_from: dict[str, Json] = {name: content(read_manifest(folder)) for name, folder in folders.items()}
+        write_artifact(
+            root,
+            step.stage.name,
+            short(step.digest),
+            lambda out: step.stage.run(world, folders, out),
+            about={**step.identity, "made_from": made_from},
+        )
+    except Stopped as error:
+        raise Stopped(error.reason, command) from None
+    except Exception as error:
+        raise StageFailed(step.stage.name, error, command) from error
+    return time.monotonic() - begun
+
+
+def _command_from(step: Step[W], steps: Sequence[Step[W]], command: str) -> str:
+    """The command that goes on from a step, within what was asked for."""
+    names = [each.stage.name for each in steps]
+    asked = [each.stage.name for each in steps if each.state != "skip"]
+    if len(asked) == 1 and len(names) > 1:
+        return f"{command} --only {step.stage.name}"
+    until = "" if asked[-1] == names[-1] else f" --until {asked[-1]}"
+    return f"{command} --from {step.stage.name}{until}"

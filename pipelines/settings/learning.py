@@ -1,0 +1,155 @@
+"""The part of a run's settings that is about learning: splits, methods, evaluation, audits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from federation.descent import Work
+from federation.models import AnyModel
+from federation.participant import Checkpoint
+from federation.rounds import Schedule
+from personalize import AnyAlgorithm
+from pipelines.data.split import Fold
+from pipelines.loader.names import unfit_labels
+from pipelines.loader.overrides import overridden
+from pipelines.settings.variants import Variant
+from privacy.attacks.inversion import Inversion
+from privacy.settings_error import SettingsError
+
+FORBID: dict[str, Any] = {"extra": "forbid"}
+UNSAID = math.nan
+"""A share that nobody said, by identity: it follows from the others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Shares of each site's patients. test: 0 where every site names its own `test` patients.
+
+    folds: cross-validation instead: patients are dealt out to so many folds, of which number `fold`, 0 = first, is the
+    test; `test` is then 1 / folds and `train` what remains beside `validation`, and neither need be said.
+    """
+
+    __pydantic_config__: ClassVar = FORBID
+
+    train: float = UNSAID
+    validation: float = 0.15
+    test: float = UNSAID
+    folds: int | None = None
+    fold: int | None = None
+
+    def __post_init__(self) -> None:
+        test = 0.35 if self.folds is None or self.folds < 2 else 1 / self.folds
+        train = 0.5 if self.folds is None else 1 - test - self.validation
+        problems = self._fold_problems(train, test)
+        for name, share in (("train", train), ("test", test)):
+            if getattr(self, name) is UNSAID:
+                object.__setattr__(self, name, share)
+        parts = (self.train, self.validation, self.test)
+        if not (min(parts) >= 0 and self.train > 0 and abs(sum(parts) - 1) <= 1e-9):
+            problems.append(f"split: shares must be >= 0, train > 0, and sum to 1, found {list(parts)}")
+        if problems:
+            raise SettingsError(problems)
+
+    def _fold_problems(self, train: float, test: float) -> list[str]:
+        if self.folds is None:
+            return [] if self.fold is None else [f"fold: {self.fold}, and folds is missing; say how many there are"]
+        problems = [] if 2 <= self.folds <= 100 else [f"folds must be in [2, 100], found {self.folds}"]
+        if self.fold is None:
+            problems.append(f"fold: missing; say which fold is the test, 0 to {self.folds - 1}; every run has one")
+        elif not 0 <= self.fold < max(self.folds, 1):
+            problems.append(f"fold must be in [0, {self.folds - 1}], 0 is the first of {self.folds}, found {self.fold}")
+        problems += [
+            f"{name}: {said}, and with folds {self.folds} and validation {self.validation} it is {share:.6g}; remove it"
+            for name, said, share in (("train", self.train, train), ("test", self.test, test))
+            if said is not UNSAID and not abs(said - share) <= 1e-9
+        ]
+        return problems
+
+    @property
+    def place(self) -> Fold | None:
+        """The fold that is the test, or None where shares are drawn."""
+        return None if self.folds is None or self.fold is None else Fold(self.fold, self.folds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """methods: label -> method. work: the local work of all; method_work: label -> fields that differ for one
+    method. method_model: label -> the network of one method, where it is not the run's `model`. method_images: label ->
+    the space of `harmonize.translate` in which one method learns, where images are not used as they were read.
+    """
+
+    __pydantic_config__: ClassVar = FORBID
+
+    methods: Mapping[str, Annotated[AnyAlgorithm, Field(discriminator="name")]]
+    schedule: Schedule
+    work: Work = Work()
+    method_work: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    method_model: Mapping[str, Annotated[AnyModel, Field(discriminator="name")]] = field(default_factory=dict)
+    method_images: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        problems = [f"methods: {said}" for said in unfit_labels(self.methods)]
+        if not self.methods:
+            problems.append("methods: empty; name at least one, as in methods: {fedavg: {name: fedavg}}")
+        problems += [
+            f"{group}.{label}: no such method; methods are {', '.join(self.methods)}"
+            for group, named_there in (
+                ("method_work", self.method_work),
+                ("method_model", self.method_model),
+                ("method_images", self.method_images),
+            )
+            for label in sorted(set(named_there) - set(self.methods))
+        ]
+        for label in set(self.method_work) & set(self.methods):
+            try:
+                overridden(self.work, self.method_work[label])
+            except ValueError as error:
+                problems.append(f"method_work.{label}: {error}")
+        if problems:
+            raise SettingsError(problems)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """checkpoint: which model of a site is scored. copies: of the bootstrap. reference: of the gains: a method, a
+    variant, or null. variants: label -> a method scored once more, calibrated by each hospital. window: where masks are
+    learnt, the sides of what a network sees at once, less than an image; null = whole images.
+    """
+
+    __pydantic_config__: ClassVar = FORBID
+
+    checkpoint: Checkpoint = "global"
+    copies: int = 200
+    public: bool = True
+    reference: str | None = None
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+    window: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        problems = [f"variants: {said}" for said in unfit_labels(self.variants)]
+        if not 0 <= self.copies <= 2000:
+            problems.append(f"evaluate.copies must be in [0, 2000], found {self.copies}")
+        if problems:
+            raise SettingsError(problems)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audits:
+    """membership: whether hospitals attack their own models, to tell who was in training. canaries: made-up patients
+    on whom the protection of a private run is tried; 0 = not, 1000 find a noise that is four times too small.
+    inversion: how hospitals try to draw training images from gradients and features of their own models; null = not."""
+
+    __pydantic_config__: ClassVar = FORBID
+
+    membership: bool = True
+    canaries: int = 1000
+    inversion: Inversion | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.canaries == 0 or 100 <= self.canaries <= 10_000):
+            raise ValueError(f"audit.canaries must be 0, or in [100, 10000], found {self.canaries}")

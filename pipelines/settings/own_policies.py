@@ -1,0 +1,60 @@
+"""Hospitals' own policies: a file in each one's `home` outranks what a run's YAML says."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from pipelines.loader.document import ConfigError, Problem, parsed, render
+from pipelines.loader.validation import validate
+from pipelines.settings.config import Config
+from pipelines.settings.sites import SiteSettings
+from privacy.release.policy import Policy
+
+POLICY = "policy.yaml"
+"""A hospital's own policy, in its `home` folder: it outranks whatever the configuration says."""
+
+
+def with_own_policies(config: Config) -> Config:
+    """The configuration with each hospital's own `policy.yaml` in place of what the YAML says of its policy.
+
+    Raises:
+        ConfigError: everything that is wrong with such a file, or with the run under such policies.
+    """
+    sites, problems = dict(config.sites), []
+    for name, site in config.sites.items():
+        path = Path(site.home or "") / POLICY
+        if site.home is not None and site.source.kind != "phantom" and not Path(site.home).is_dir():
+            problems.append(Problem(f"sites.{name}.home", None, f"no such folder: {site.home}; make it, or correct it"))
+        if site.home is None or not (path.is_file() or path.is_symlink()):
+            continue
+        try:
+            own = validate(parsed(path.read_text(encoding="utf-8"), environment=os.environ), Policy)
+            sites[name] = replace(site, policy=own)
+        except ConfigError as error:
+            problems += [Problem(f"sites.{name}.home", None, text) for text in render(error, str(path)).split("\n")]
+        except (OSError, UnicodeDecodeError) as error:
+            problems.append(Problem(f"sites.{name}.home", None, f"{path} cannot be read ({error}); mend it"))
+    if problems:
+        raise ConfigError(problems)
+    if sites == dict(config.sites):
+        return config
+    try:
+        return replace(config, sites=sites)
+    except ValueError as error:
+        said = f"under the hospitals' own policies ({POLICY}): {error}"
+        raise ConfigError([Problem("sites", None, text) for text in said.split("; sites.")]) from error
+
+
+def played(config: Config) -> dict[str, SiteSettings]:
+    """Settings of the sites that this machine plays: what the run calls a patient is their own word too, unless a site
+    has a folder of its own, or another word.
+    """
+    return {name: _spoken(config, site) for name, site in config.sites.items()}
+
+
+def _spoken(config: Config, site: SiteSettings) -> SiteSettings:
+    if site.home is not None or config.privacy == "none" or site.policy.unit != Policy.unit:
+        return site
+    return replace(site, policy=replace(site.policy, unit=config.privacy.unit))

@@ -1,0 +1,66 @@
+"""What a YAML says of privacy: `none`, typed out, or how every patient is protected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
+
+from privacy.dp.protection import Protection
+from privacy.release.policy import delta_complaints
+from privacy.settings_error import SettingsError
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatientLevel:
+    """Patient-level differential privacy: what one method may tell about one patient.
+
+    epsilon, delta: of one method's training, choice of round and evaluation together, for each patient; the noise
+    follows from them. Several methods add up, and the report says to what. noise: instead of epsilon, the multiplier of
+    the noise of gradients; epsilon then follows. clip: C, the norm of a patient's gradient. sampling: q, the
+    probability with which a patient is in a step; an epoch is 1 / q steps, and `work.batch` is not used. views: K,
+    images of a patient in a step. loss_bound: a patient's validation loss counts up to this. chunk: patients in memory
+    at a time. unit: what `patient` stands for in these data, as the statement calls it.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    epsilon: float | None = None
+    noise: float | None = None
+    delta: float = 1e-5
+    clip: float = 1.0
+    sampling: float = 0.2
+    views: int = 4
+    loss_bound: float = 2.0
+    chunk: int | None = None
+    unit: str = "patient"
+
+    def __post_init__(self) -> None:
+        rules = (
+            ("epsilon", self.epsilon, "in (0, 1000] or null", self.epsilon is None or 0 < self.epsilon <= 1000),
+            ("noise", self.noise, "in (0, 1000] or null", self.noise is None or 0 < self.noise <= 1000),
+            ("unit", self.unit, "a word or two", self.unit.replace(" ", "").isalpha() and len(self.unit) <= 40),
+        )
+        found = [f"{name} must be {rule}, found {value}" for name, value, rule, good in rules if not good]
+        found += delta_complaints(self.delta)
+        if (self.epsilon is None) == (self.noise is None):
+            found.append(f"epsilon: give either epsilon or noise, found {self.epsilon} and {self.noise}")
+        try:
+            self.protection(1.0)
+        except ValueError as error:
+            found.append(str(error))
+        if found:
+            raise SettingsError(found)
+
+    def protection(self, noise: float) -> Protection:
+        """These numbers as the private door takes them, with a noise; their bounds stand there."""
+        return Protection(
+            clip=self.clip,
+            sampling=self.sampling,
+            views=self.views,
+            noise=noise,
+            loss_bound=self.loss_bound,
+            chunk=self.chunk,
+        )
+
+
+AnyPrivacy: TypeAlias = Literal["none"] | PatientLevel

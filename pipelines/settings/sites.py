@@ -1,0 +1,125 @@
+"""What a hospital sets for itself: its files, its policy, its patients who are out, its own part of the methods."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from harmonize.veto import Limits
+from pipelines.data.dicom.reader import DicomSource
+from pipelines.data.labels import GlandMask, MaskLabels, TableLabels
+from pipelines.data.nifti.reader import NiftiSource
+from pipelines.data.partition import Part
+from pipelines.data.pictures.reader import PictureSource
+from pipelines.data.survey import needed
+from pipelines.data.tables.features import TableSource
+from pipelines.phantom.patients import PhantomSource
+from privacy.message import Json
+from privacy.release.policy import Policy
+from privacy.settings_error import SettingsError
+
+FORBID: dict[str, Any] = {"extra": "forbid"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elsewhere:
+    """The hospital is on a machine of its own, and what it has stands in its own site.yaml (--engine flare)."""
+
+    __pydantic_config__: ClassVar = FORBID
+
+    kind: Literal["elsewhere"] = "elsewhere"
+
+
+AnySource: TypeAlias = Annotated[
+    Elsewhere | PhantomSource | DicomSource | NiftiSource | PictureSource | TableSource, Field(discriminator="kind")
+]
+AnyLabels: TypeAlias = Annotated[MaskLabels | TableLabels, Field(discriminator="kind")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteSettings:
+    """One hospital: its files, its policy, and what it sets for itself.
+
+    home: the hospital's own folder, outside of runs: its ledger, which every run goes on with, and its
+    `policy.yaml`, which outranks `policy` here; null = the run's folder. labels, gland: of volumes; a phantom
+    writes its own, and tables hold theirs. methods: label of a method -> fields that this site overrides for its
+    own part. work: fields of the local work that it overrides. veto: its own limits of a translation, which outrank the
+    run's. max_rejected: share of studies that may be unusable.
+    exclude, test: patients, by identifier or pseudonym, who must not be used (withdrawn consent, for instance), and
+    who alone are this site's test split. readers: studies read at a time, 0 = one for each processor, at most 8.
+    part: in simulations, which part of its source this site has; the others have other sites. Without a number the site
+    stands for all parts.
+    """
+
+    __pydantic_config__: ClassVar = FORBID
+
+    source: AnySource
+    labels: AnyLabels | None = None
+    gland: GlandMask | None = None
+    policy: Policy = Policy()
+    veto: Limits | None = None
+    home: str | None = None
+    methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    work: Mapping[str, Any] = field(default_factory=dict)
+    max_rejected: float = 0.2
+    exclude: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    readers: int = 0
+    part: Part | None = None
+
+    def __post_init__(self) -> None:
+        drawn = self.labels is not None or self.gland is not None
+        problems = []
+        if not drawn and isinstance(self.source, DicomSource | NiftiSource):
+            problems.append("labels: missing; say where the labels are, as in labels: {kind: table, file: labels.csv}")
+        if isinstance(self.source, PhantomSource) and drawn:
+            problems.append("labels: a phantom writes its own labels and gland masks; remove labels and gland")
+        if isinstance(self.source, PictureSource | TableSource) and drawn:
+            problems.append("labels: a table holds its labels (source.label); remove labels and gland")
+        if isinstance(self.source, Elsewhere) and (self.labels or self.gland or self.part or self.home):
+            problems.append("source: elsewhere: files, part and home are the hospital's own affair; remove them here")
+        if both := sorted(set(self.exclude) & set(self.test)):
+            problems.append(f"test: {len(both)} patients are excluded as well; name each in one of the two")
+        if self.part is not None and (self.home is not None or self.policy.budget is not None):
+            problems.append(
+                "part: is for simulations, and a home or a budget is a real hospital's; remove one of the two"
+            )
+        if not 0 <= self.readers <= 64:
+            problems.append(f"readers must be in [0, 64], found {self.readers}")
+        if not 0 <= self.max_rejected <= 1:
+            problems.append(f"max_rejected must be a share in [0, 1], found {self.max_rejected}")
+        if problems:
+            raise SettingsError(problems)
+
+
+def missing_files(where: str, data: Json) -> list[str]:
+    """Folders and files that a hospital's settings name and that are not there, a sentence each.
+
+    where: the path of the settings, as in `sites.north`. data: the settings as they are written. Of what is wrong in
+    itself nothing is told here.
+    """
+    parts = {key: _part(adapter, data, key) for key, adapter in FILES.items()}
+    if parts["source"] is None or isinstance(parts["source"], Elsewhere | PhantomSource):
+        return []
+    wanted = needed(parts["source"], parts["labels"], parts["gland"])
+    return [f"{where}.{one.complaint}" for one in wanted if not one.there]
+
+
+FILES: Mapping[str, TypeAdapter[Any]] = {
+    "source": TypeAdapter(AnySource),
+    "labels": TypeAdapter(AnyLabels),
+    "gland": TypeAdapter(GlandMask),
+}
+
+
+def _part(adapter: TypeAdapter[Any], data: Json, key: str) -> Any:
+    if not isinstance(data, dict) or data.get(key) is None:
+        return None
+    try:
+        return adapter.validate_json(json.dumps(data[key]), strict=True)
+    except ValidationError:
+        return None

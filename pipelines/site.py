@@ -1,0 +1,94 @@
+"""python -m pipelines.site SITE.yaml: a hospital looks itself over, says what it would release, and joins.
+
+From then on this process is FLARE's client. It opens one connection to the coordinator and no port. It keeps no second
+loop around itself: let systemd start it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from pipelines.loader.document import ConfigError, Problem
+from pipelines.loader.validation import render
+from pipelines.remote.site_config import Place, read_place
+from pipelines.runs.exits import Exit
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Look, say, and join; returns only where that cannot be, or with --check."""
+    line = argparse.ArgumentParser(prog="python -m pipelines.site", description=__doc__.splitlines()[0])
+    line.add_argument("settings", help="the hospital's own YAML file, which the coordinator never sees")
+    line.add_argument("--check", action="store_true", help="look, and do not join")
+    options = line.parse_args(arguments)
+    os.umask(0o077)
+    console = Console(stderr=True)
+    try:
+        place, path = read_place(options.settings), Path(options.settings).resolve()
+        os.chdir(path.parent)
+        try:
+            from pipelines.remote.preflight import preflight  # takes seconds, and an extra that most do not need
+        except ModuleNotFoundError as error:
+            text = f"{error.name} is not installed; pip install consilium[flare]"
+            raise ConfigError([Problem("", None, text)]) from error
+        findings = preflight(place)
+    except ConfigError as error:
+        console.print(render(error, options.settings), markup=False, highlight=False, soft_wrap=True)
+        return int(Exit.CONFIG)
+    show(place, findings, console)
+    if not all(finding.good for finding in findings):
+        console.print("This hospital cannot join yet: mend the lines with !.")
+        return int(Exit.SITE)
+    if options.check:
+        _look_inside(place, console)
+        console.print("This hospital can join.")
+        return int(Exit.OK)
+    from pipelines.remote.serve import become_client
+
+    become_client(place, path)
+    raise AssertionError("unreachable: the process is FLARE's now")
+
+
+def _look_inside(place: Place, console: Console) -> None:
+    """All headers and a few studies' pixels, read as a run of slices or pictures would; of a table there is nothing."""
+    from pipelines.data.pictures.reader import Pictures, PictureSource
+    from pipelines.data.prepare import Slices
+    from pipelines.hospital.files import files_of
+    from pipelines.hospital.overview import looked_into
+    from pipelines.remote.client import hospital_of
+
+    files = files_of(hospital_of(place))
+    if files.source.kind == "table":
+        return
+    images = Pictures() if isinstance(files.source, PictureSource) else Slices(slices="all")
+    try:
+        said = looked_into(files, images, place.site.readers)
+    except ValueError as error:
+        said = f"! {error}"
+    console.print(f"inside, read as {images.kind} (a run may ask otherwise): {said}", markup=False, soft_wrap=True)
+
+
+def show(place: Place, findings: Sequence[tuple[str, bool, str]], console: Console) -> None:
+    """What was found, and what would leave."""
+    from pipelines.remote.preflight import promises, releases
+
+    looked = Table(title=f"{place.name}: before joining", title_justify="left", show_header=False, box=None)
+    for what, good, text in findings:
+        looked.add_row(" " if good else "!", what, text)
+    leaves = Table("asked for", "what an answer holds", title="What this hospital would release", title_justify="left")
+    for request, text in releases(place.site.policy):
+        leaves.add_row(request, text)
+    for table in (looked, leaves):
+        console.print(table)
+    for text in promises(place.site.policy):
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Attacks that test the protection: membership inference, inversion of gradients, an audit with planted patients."""

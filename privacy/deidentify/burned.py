@@ -1,0 +1,209 @@
+"""Text in the pixels: which images may show some, and blanking it. Pixels cannot be searched here; flags and kinds are.
+
+An image is refused if its header says that text is burned in, or if it is of a kind that usually has some (ultrasound,
+secondary capture, video, screenshots) and does not say NO. Blanking decodes every frame and writes it uncompressed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from pydicom.dataset import Dataset
+from pydicom.pixels import pack_bits, pixel_array
+
+from privacy.deidentify.identifiers import present
+from privacy.deidentify.keyed import keyed_digest
+from privacy.deidentify.layouts import Layout, Rectangle, kind_of, rectangles_of
+from privacy.deidentify.profile import NotDeidentifiable
+
+RISKY_CLASSES = (
+    "1.2.840.10008.5.1.4.1.1.7",  # secondary capture, also multi-frame
+    "1.2.840.10008.5.1.4.1.1.3",  # ultrasound multi-frame
+    "1.2.840.10008.5.1.4.1.1.6",  # ultrasound
+    "1.2.840.10008.5.1.4.1.1.77.1.1.1",  # video
+    "1.2.840.10008.5.1.4.1.1.77.1.2.1",
+    "1.2.840.10008.5.1.4.1.1.77.1.4.1",
+)
+RISKY_MODALITIES = {"US", "IVUS", "OT", "SC", "XC", "ES", "DOC", "SR", "HC", "DG"}
+RISKY_CONVERSIONS = {"DV", "DI", "DF", "WSD", "SD", "SI", "DRW"}
+SIZES = ("Rows", "Columns", "SamplesPerPixel")
+FLOATS = {0x7FE00008: 32, 0x7FE00009: 64}  # bits of FloatPixelData and DoubleFloatPixelData
+RISKY_TYPES = ("SCREEN", "REPORT", "DOSE", "SUMMARY", "CAPTURE")
+
+
+def may_show_text(dataset: Dataset) -> bool:
+    """Whether the pixels may hold text: flagged, or of a risky kind and not flagged NO."""
+    flag = _words(dataset, "BurnedInAnnotation")
+    if flag:
+        return flag != ["NO"]
+    kind = str(dataset.get("SOPClassUID", ""))
+    return (
+        any(kind == risky or kind.startswith(risky + ".") for risky in RISKY_CLASSES)
+        or bool(RISKY_MODALITIES & set(_words(dataset, "Modality")))
+        or bool(RISKY_CONVERSIONS & set(_words(dataset, "ConversionType")))
+        or any(term in word for word in _words(dataset, "ImageType") for term in RISKY_TYPES)
+    )
+
+
+@dataclass(frozen=True)
+class Blanked:
+    """Pixels (frames, rows, columns, samples) before and after their rectangles were made constant.
+
+    digest: of both, the rectangles and the image's identity, under the hospital's key; who confirms it confirms these
+    pixels and no others. photometric: of the pixels, which are RGB where the file has YBR.
+    """
+
+    before: NDArray[np.generic]
+    after: NDArray[np.generic]
+    rectangles: tuple[Rectangle, ...]
+    photometric: str
+    digest: str
+
+
+def to_blank(dataset: Dataset, layouts: Sequence[Layout]) -> tuple[Rectangle, ...]:
+    """What must be blanked; nothing = the pixels may leave as they are.
+
+    Raises:
+        NotDeidentifiable: `burned_in` (may show text, and no layout says where), `recognizable` (a face), or
+            `overlay_in_pixels`.
+    """
+    if "YES" in _words(dataset, "RecognizableVisualFeatures"):
+        raise NotDeidentifiable("recognizable", "RecognizableVisualFeatures is YES. Deface it, and set the flag to NO.")
+    if any(tag >> 16 & 0xFF00 == 0x6000 and tag & 0xFFFF == 0x0102 and _set(dataset, tag) for tag in present(dataset)):
+        raise NotDeidentifiable("overlay_in_pixels", "An overlay lies in the pixels' unused bits. Export it without.")
+    found = rectangles_of(layouts, kind_of(dataset)) if may_show_text(dataset) else ()
+    if may_show_text(dataset) and not found:
+        raise NotDeidentifiable(
+            "burned_in",
+            "BurnedInAnnotation is not NO, and the image is flagged or of a kind that usually shows text. Give "
+            "rectangles for its layout: --blank FILE.",
+        )
+    return found
+
+
+def blanked(dataset: Dataset, rectangles: tuple[Rectangle, ...], key: bytes) -> Blanked:
+    """The decoded pixels before and after, with the rectangles 0 in every frame and sample.
+
+    Raises:
+        NotDeidentifiable: `undecodable`.
+    """
+    before = decoded(dataset)
+    after = before.copy()
+    for box in rectangles:
+        after[:, box.top : box.bottom, box.left : box.right] = 0
+    shown = shown_as(dataset)
+    told = [f"{part.dtype.str} {part.shape} {hashlib.sha256(part.tobytes()).hexdigest()}" for part in (before, after)]
+    whole = json.dumps([str(dataset.SOPInstanceUID), shown, *told, *map(str, rectangles)])
+    return Blanked(before, after, rectangles, shown, keyed_digest(key, "blanked image", whole))
+
+
+def decoded(dataset: Dataset) -> NDArray[np.generic]:
+    """All frames: (frames, rows, columns, samples), YBR as RGB.
+
+    Raises:
+        NotDeidentifiable: `undecodable`.
+    """
+    try:
+        syntax = dataset.file_meta.TransferSyntaxUID
+        if not syntax.is_little_endian:
+            raise ValueError("big endian")
+        values = np.array(pixel_array(dataset))
+        if str(dataset.PhotometricInterpretation).startswith("YBR_PARTIAL"):
+            raise ValueError("no colours of a still image")
+        samples = int(dataset.SamplesPerPixel)
+        return values.reshape(-1, int(dataset.Rows), int(dataset.Columns), samples)
+    except Exception as error:
+        raise NotDeidentifiable(
+            "undecodable", f"The pixels cannot be decoded to be blanked ({type(error).__name__}). Export it again."
+        ) from error
+
+
+def shown_as(dataset: Dataset) -> str:
+    """The photometric interpretation of pixels after decoding."""
+    photometric = str(dataset.PhotometricInterpretation)
+    return "RGB" if photometric.startswith("YBR") else photometric
+
+
+def stored(dataset: Dataset, values: NDArray[np.generic]) -> Dataset:
+    """Decoded frames as elements of Explicit VR Little Endian."""
+    found = Dataset()
+    bits = int(dataset.BitsAllocated)
+    if bits == 1:
+        found.add_new("PixelData", "OB", pack_bits(values.ravel().astype(np.uint8), pad=True))
+    elif values.dtype.kind == "f":
+        double = values.dtype.itemsize == 8
+        found.add_new(
+            "DoubleFloatPixelData" if double else "FloatPixelData", "OD" if double else "OF", values.tobytes()
+        )
+    else:
+        data = values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
+        found.add_new("PixelData", "OB" if bits <= 8 else "OW", data + b"\0" * (len(data) % 2))
+    if values.shape[3] > 1:
+        found.PlanarConfiguration = 0
+        found.PhotometricInterpretation = shown_as(dataset)
+    return found
+
+
+def only_pixels(dataset: Dataset, tag: int, data: bytes, order: str) -> bytes:
+    """Uncompressed pixels without what lies behind the last one, or in bits that are no part of a value.
+
+    order: "<" or ">", of the file's bytes.
+
+    Raises:
+        NotDeidentifiable: `undecodable`, if there are fewer bytes than the header says.
+    """
+    bits = FLOATS.get(tag) or int(dataset.BitsAllocated)
+    sizes = [int(dataset.get("NumberOfFrames") or 1), *(int(dataset[k].value) for k in SIZES), bits]
+    total = math.prod(sizes)
+    if str(dataset.PhotometricInterpretation) == "YBR_FULL_422":
+        total = total * 2 // 3
+    length = (total + 7) // 8
+    if len(data) < length:
+        raise NotDeidentifiable(
+            "undecodable", "There are fewer pixels than rows, columns and frames say. Export the image again."
+        )
+    kept = data[:length] if tag in FLOATS or bits not in (8, 16, 32) else _stored_bits(dataset, data[:length], order)
+    return kept + b"\0" * (length % 2)
+
+
+def _stored_bits(dataset: Dataset, data: bytes, order: str) -> bytes:
+    """Pixels whose other bits are zero, or the sign; the values are the same.
+
+    If HighBit leaves out bits below, readers differ in what the value is: such bits must be clear.
+    """
+    allocated = int(dataset.BitsAllocated)
+    held = int(dataset.get("BitsStored") or allocated)
+    low = int(dataset.get("HighBit", held - 1)) - held + 1
+    if low < 0 or held < 1 or low + held > allocated:
+        raise NotDeidentifiable("undecodable", "BitsStored and HighBit do not fit BitsAllocated. Correct them.")
+    if held == allocated:
+        return data
+    signed = bool(dataset.get("PixelRepresentation"))
+    values = np.frombuffer(data, f"{order}{'i' if signed else 'u'}{allocated // 8}")
+    above = allocated - low - held
+    kept = ((values << above) >> (above + low) << low).astype(values.dtype)  # signed: the sign moves in from above
+    if low and (kept != values).any():
+        raise NotDeidentifiable("undecodable", "Bits are set that HighBit leaves out. Correct it, or clear them.")
+    return kept.tobytes()
+
+
+def _words(dataset: Dataset, keyword: str) -> list[str]:
+    try:
+        value = dataset.get(keyword) or ""
+    except Exception:  # what cannot be read is no NO
+        return ["?"]
+    parts = [value] if isinstance(value, str) else list(value)
+    return [str(part).strip().upper() for part in parts if str(part).strip()]
+
+
+def _set(dataset: Dataset, tag: int) -> bool:
+    try:
+        return bool(dataset[tag].value)
+    except Exception:  # an overlay that cannot be read may be anywhere
+        return True

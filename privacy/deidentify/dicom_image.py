@@ -1,0 +1,300 @@
+"""One DICOM image without what identifies: PS3.15's Basic Application Confidentiality Profile, with moved dates.
+
+The action for each attribute is that of table E.1-1, at any depth; of two allowed actions the one that keeps the file
+valid in every IOD is taken (X/Z empties, X/D and Z/D replace). Decisions beyond the table, each on the safe side:
+
+* Private attributes, curves, overlays, group lengths, unknown attributes, UN and padding are removed; a few private
+  ones that hold b-values are kept, if they are numbers.
+* UIDs are replaced by keyed ones, unless PS3.6 registers them. Dates move by a number of days that follows from key and
+  patient; birth dates and times of day are removed. Patient ID and name become the pseudonym of a cohort of that key.
+* Attributes that the table does not name are kept if they are numbers or coded words, or on a list of technical text;
+  codes of a hospital's own scheme are removed. All of it is searched for the file's own names, numbers, places, dates
+  and UIDs, and removed where one is found.
+* What has no pixels (structured reports, encapsulated documents, presentation states, DICOMDIR) is refused, as are
+  images that may show text, unless it is known where, and a person confirmed what they look like blanked.
+* Compressed streams keep nothing but what decoding needs: comments, application segments and bytes behind the image are
+  cut, and a stream that cannot be taken apart is written uncompressed. Of uncompressed pixels, bytes behind the last
+  and bits outside the stored ones are cut. The preamble is zeros, and file meta information is written anew.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from functools import partial
+
+from pydicom.datadict import dictionary_has_tag
+from pydicom.dataelem import DataElement
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.sequence import Sequence
+from pydicom.uid import (
+    UID,
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRLittleEndian,
+    ImplicitVRLittleEndian,
+    UID_dictionary,
+)
+
+from privacy.deidentify import burned, element
+from privacy.deidentify.actions import B_VALUES, CHARACTERISTICS, DEVICE, MAY_BE_EMPTY, NEEDED, PER_FRAME, PIXELS, TABLE
+from privacy.deidentify.codes import make_public, unknown_code
+from privacy.deidentify.identifiers import DEEPEST, Identifiers, identifiers, present, texts
+from privacy.deidentify.keyed import checked_key, days, new_uid, normalized, pseudonym
+from privacy.deidentify.profile import NotDeidentifiable, Profile
+from privacy.deidentify.quiet import quiet
+from privacy.deidentify.shift import middle
+from privacy.deidentify.spelling import days_of
+from privacy.deidentify.streams import cleaned_streams
+
+__all__ = ["B_VALUES", "NotDeidentifiable", "Profile", "as_bytes", "blanking", "deidentify"]
+
+METHOD = "PS3.15 2026c Basic Profile; Consilium"
+GREY = ("MONOCHROME1", "MONOCHROME2")
+REWRITTEN = (ImplicitVRLittleEndian, DeflatedExplicitVRLittleEndian)  # written as Explicit VR Little Endian
+CODES = {
+    "113100": "Basic Application Confidentiality Profile",
+    "113101": "Clean Pixel Data Option",
+    "113107": "Retain Longitudinal Temporal Information Modified Dates Option",
+    "113108": "Retain Patient Characteristics Option",
+    "113109": "Retain Device Identity Option",
+    "113111": "Retain Safe Private Option",
+}
+
+
+def deidentify(dataset: Dataset, *, key: bytes, profile: Profile | None = None) -> Dataset:
+    """A new dataset with file meta information and nothing that identifies; `dataset` is not changed.
+
+    key: the hospital's secret, at least 16 bytes; the same key gives the same pseudonyms, UIDs and shifts.
+
+    Raises:
+        NotDeidentifiable: `no_patient`, `not_image`, `burned_in`, `unconfirmed`, `recognizable`, `overlay_in_pixels`,
+            `undecodable`, `identifier` or `unparsable`.
+        ValueError: the key is too short.
+    """
+    checked_key(key)
+    try:
+        with quiet():
+            return _deidentified(dataset, key, profile or Profile())
+    except NotDeidentifiable:
+        raise
+    except RecursionError:
+        raise NotDeidentifiable("unparsable", f"Sequences lie deeper than {DEEPEST} levels.") from None
+    except Exception as error:  # damage fails in every way there is, and messages may quote values
+        raise NotDeidentifiable(
+            "unparsable", f"The headers cannot be read ({type(error).__name__}). Export the image again."
+        ) from None
+
+
+def as_bytes(cleaned: Dataset) -> bytes:
+    """The DICOM file of what `deidentify` gave: a preamble of zeros, file meta information, the dataset.
+
+    Raises:
+        NotDeidentifiable: `unparsable`, if it cannot be written.
+    """
+    stream = io.BytesIO()
+    try:
+        with quiet():
+            cleaned.save_as(stream, enforce_file_format=True)
+    except Exception as error:
+        raise NotDeidentifiable("unparsable", f"The result cannot be written ({type(error).__name__}).") from None
+    return stream.getvalue()
+
+
+def _deidentified(dataset: Dataset, key: bytes, profile: Profile) -> Dataset:
+    patient = _patient(dataset)
+    blank = blanking(dataset, key, profile)
+    if blank is not None and blank.digest not in profile.confirmed:
+        raise NotDeidentifiable(
+            "unconfirmed",
+            "Nobody has confirmed that no text is left when the rectangles are blanked. Look at the sheet, confirm it.",
+        )
+    rules = _rules(dataset, key, patient, profile)
+    cleaned = _cleaned(dataset, rules, 0)
+    syntax = _pixels(dataset, cleaned, blank)
+    missing = sorted(tag for tag in NEEDED if not _filled(cleaned, tag))
+    if missing:
+        told = ", ".join(f"({tag >> 16:04X},{tag & 0xFFFF:04X})" for tag in missing)
+        raise NotDeidentifiable("unparsable", f"{told} missing or not readable. Export the image again.")
+    cleaned.PatientID = cleaned.PatientName = pseudonym(key, patient)
+    if "BodyPartExamined" in dataset and "BodyPartExamined" not in cleaned and "Laterality" not in cleaned:
+        cleaned.Laterality = None  # type 2C: needed, empty or not, where nothing says that no paired part is shown
+    _declare(cleaned, profile, blank is not None, kept_private=any(tag.is_private for tag in present(cleaned)))
+    _meta(cleaned, syntax)
+    return cleaned
+
+
+@dataclass(frozen=True)
+class _Context:
+    rules: element.Rules
+    known: Identifiers
+    keep: frozenset[tuple[str, int, int]]
+
+
+def _text(dataset: Dataset, keyword: str) -> str:
+    try:
+        return str(dataset.get(keyword) or "")
+    except Exception:  # what cannot be parsed says nothing
+        return ""
+
+
+def _patient(dataset: Dataset) -> str:
+    patient = normalized(_text(dataset, "PatientID"))
+    if not patient:
+        raise NotDeidentifiable("no_patient", "PatientID is missing or empty: dates and names need one. Fill it in.")
+    return patient
+
+
+def blanking(dataset: Dataset, key: bytes, profile: Profile) -> burned.Blanked | None:
+    """The pixels before and after blanking; None if they may leave as they are.
+
+    Raises:
+        NotDeidentifiable: `not_image`, `burned_in`, `recognizable`, `overlay_in_pixels` or `undecodable`.
+    """
+    if not any(tag in dataset for tag in PIXELS):
+        raise NotDeidentifiable("not_image", "There are no pixels: reports and documents are not de-identified here.")
+    if str(dataset.get("SOPClassUID", "")) not in UID_dictionary:
+        raise NotDeidentifiable("not_image", "The SOP class is missing or private: nobody can say what it holds.")
+    rectangles = burned.to_blank(dataset, profile.blank)
+    return burned.blanked(dataset, rectangles, key) if rectangles else None
+
+
+def _rules(dataset: Dataset, key: bytes, patient: str, profile: Profile) -> _Context:
+    kept = (DEVICE if profile.keep_device else frozenset()) | (
+        CHARACTERISTICS if profile.keep_characteristics else frozenset()
+    )
+    known = identifiers(dataset, but=kept)
+    rules = element.Rules(
+        known=known,
+        uid=partial(new_uid, key),
+        days=days(key, patient, *profile.shift_days),
+        times=profile.keep_times,
+        kept=kept,
+        around=middle(days_of(_text(dataset, "StudyDate")), known.days - days_of(_text(dataset, "PatientBirthDate"))),
+        colour=_text(dataset, "PhotometricInterpretation") not in GREY,
+    )
+    return _Context(rules, known, profile.keep_private)
+
+
+def _cleaned(dataset: Dataset, context: _Context, depth: int) -> Dataset:
+    if depth > DEEPEST:
+        raise RecursionError
+    made = Dataset()
+    for tag in present(dataset):
+        if tag in PIXELS or tag.group < 8 or tag.is_private:
+            continue
+        try:
+            found = dataset[tag]
+            kept = _sequence(found, context, depth) if found.VR == "SQ" else element.cleaned(found, context.rules)
+        except (RecursionError, NotDeidentifiable):
+            raise
+        except Exception:  # a value that cannot be parsed may be anything
+            kept = element.lost(tag)
+        if kept is not None:
+            made.add(kept)
+    _private(dataset, made, context)
+    if depth:
+        make_public(dataset, made)
+        made.pop("SpecificCharacterSet", None)
+    return made
+
+
+def _sequence(found: DataElement, context: _Context, depth: int) -> DataElement | None:
+    """A sequence as it may leave; no item, and no sequence, becomes empty that was not, unless PS3.3 allows it."""
+    action = TABLE.get(int(found.tag), "")
+    if not dictionary_has_tag(found.tag):
+        return None
+    if action == "D":
+        return DataElement(found.tag, "SQ", Sequence([unknown_code()]))
+    if "Z" in action and "U" not in action and (action == "Z" or int(found.tag) in MAY_BE_EMPTY):
+        return DataElement(found.tag, "SQ", Sequence([]))
+    if action and "U" not in action:
+        return None
+    items = list(found.value or ())
+    made = [_cleaned(item, context, depth + 1) for item in items]
+    if int(found.tag) not in PER_FRAME:  # an item for each frame, whether it says something or not
+        made = [new for old, new in zip(items, made, strict=True) if new or not old]
+    return DataElement(found.tag, "SQ", Sequence(made)) if made or not items else None
+
+
+def _private(dataset: Dataset, made: Dataset, context: _Context) -> None:
+    """Copy the allowed private elements, each with its creator, into the block where they were."""
+    for tag in [tag for tag in present(dataset) if tag.is_private and tag.element >= 0x1000]:
+        try:
+            creator = str(dataset[tag.group, tag.element >> 8].value).strip()
+            if (creator, tag.group, tag.element & 0xFF) not in context.keep or context.known.within(creator):
+                continue
+            found = dataset[tag]
+            if element.plain(found, context.known):
+                made.add_new((tag.group, tag.element >> 8), "LO", creator)
+                made.add_new(tag, found.VR, found.value)
+        except NotDeidentifiable:
+            raise
+        except Exception:  # noqa: S112 - without a creator, or damaged: not kept
+            continue
+
+
+def _pixels(dataset: Dataset, cleaned: Dataset, blank: burned.Blanked | None) -> UID:
+    """Put the pixels into `cleaned`, and return the transfer syntax that fits them."""
+    syntax = UID(getattr(dataset, "file_meta", Dataset()).get("TransferSyntaxUID") or ExplicitVRLittleEndian)
+    if syntax.is_private or syntax not in UID_dictionary:
+        raise NotDeidentifiable("undecodable", "The transfer syntax is not a standard one. Export the image again.")
+    for keyword in ("ExtendedOffsetTable", "ExtendedOffsetTableLengths"):
+        cleaned.pop(keyword, None)
+    streams = cleaned_streams(dataset, syntax) if blank is None and syntax.is_encapsulated else None
+    if streams is not None:
+        cleaned.add(streams)
+        return syntax
+    if blank is None and not syntax.is_encapsulated:
+        for tag in sorted(PIXELS & set(map(int, present(dataset)))):
+            found = dataset[tag]
+            data = burned.only_pixels(dataset, tag, found.value, "<" if syntax.is_little_endian else ">")
+            cleaned.add(DataElement(found.tag, found.VR, data))
+        return ExplicitVRLittleEndian if syntax in REWRITTEN else syntax
+    values = burned.decoded(dataset) if blank is None else blank.after
+    cleaned.update(dict(burned.stored(dataset, values).items()))
+    return ExplicitVRLittleEndian
+
+
+def _filled(dataset: Dataset, tag: int) -> bool:
+    return tag in dataset and dataset[tag].value not in (None, "", [])
+
+
+def _declare(cleaned: Dataset, profile: Profile, blank: bool, *, kept_private: bool) -> None:
+    """Say in the file what was done (PS3.15 E.1.1), and nothing that was not."""
+    moved = any(map(_is_day, cleaned.iterall()))
+    chosen = {
+        "113107": moved,
+        "113101": blank,
+        "113108": profile.keep_characteristics,
+        "113109": profile.keep_device,
+        "113111": kept_private,
+    }
+    items = []
+    for value, meaning in CODES.items():
+        if chosen.get(value, True):
+            item = Dataset()
+            item.CodeValue, item.CodingSchemeDesignator, item.CodeMeaning = value, "DCM", meaning
+            items.append(item)
+    cleaned.SpecificCharacterSet = "ISO_IR 192"
+    cleaned.PatientIdentityRemoved = "YES"
+    cleaned.DeidentificationMethod = [METHOD, "times of day kept"] if profile.keep_times else METHOD
+    cleaned.DeidentificationMethodCodeSequence = items
+    cleaned.LongitudinalTemporalInformationModified = "MODIFIED" if moved else "REMOVED"
+    if blank:
+        cleaned.BurnedInAnnotation = "NO"
+
+
+def _is_day(found: DataElement) -> bool:
+    """Whether it holds a date that was moved; the dummy of the table is none."""
+    return found.VR in {"DA", "DT"} and any(text[:8] != element.DUMMIES["DA"] for text in texts(found.value) if text)
+
+
+def _meta(cleaned: Dataset, syntax: UID) -> None:
+    meta = FileMetaDataset()
+    meta.MediaStorageSOPClassUID = cleaned.SOPClassUID
+    meta.MediaStorageSOPInstanceUID = cleaned.SOPInstanceUID
+    meta.TransferSyntaxUID = syntax
+    meta.ImplementationClassUID = "2.25.142365870316412570391284712895327601945"
+    meta.ImplementationVersionName = "CONSILIUM"
+    cleaned.file_meta = meta
+    cleaned.preamble = b"\0" * 128

@@ -1,0 +1,238 @@
+"""One attribute that is no sequence: kept, replaced, emptied or removed."""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+
+from pydicom.datadict import dictionary_has_tag, dictionary_VR
+from pydicom.dataelem import DataElement
+from pydicom.multival import MultiValue
+from pydicom.tag import BaseTag
+
+from privacy.deidentify.actions import (
+    BIRTH,
+    CLOSED,
+    ESSENTIAL,
+    IMAGE_TYPES,
+    KEPT_BINARY,
+    KEPT_TEXT,
+    NOBODYS_TIMES,
+    REPLACED_TEXT,
+    TABLE,
+    TERMS,
+)
+from privacy.deidentify.identifiers import SIGNIFICANT, Identifiers, texts
+from privacy.deidentify.profile import NotDeidentifiable
+from privacy.deidentify.shift import shifted_date, shifted_datetime, time_of_day, told_age
+
+FREE = frozenset({"AE", "LO", "LT", "PN", "SH", "ST", "UC", "UR", "UT"})
+CODES = {"FL": "f", "FD": "d", "SL": "i", "SS": "h", "UL": "I", "US": "H", "SV": "q", "UV": "Q", "AT": "I"}
+NUMERIC = frozenset(CODES) - {"AT"} | {"US or SS"}
+BINARY = frozenset({"OB", "OW", "OB or OW", "OF", "OD", "OL", "OV", "US or OW", "US or SS or OW"})
+CODED = re.compile(r"[A-Z0-9 _]{0,16}")
+LONGEST = 64
+LONG_NUMBER = 8  # digits; an orientation 1, 0, 0, 0, 1, 0 is the number 100010, and should not be refused
+ICC, IMAGE_TYPE = 0x00282000, 0x00080008
+REASONABLE = 1e12  # of a private number; eight letters read as a float are far beyond, or far below
+DUMMIES = {
+    "AS": "000Y",
+    "DA": "19000101",
+    "DT": "19000101",
+    "TM": "000000",
+    "UR": "http://removed.invalid",
+    "OB": b"\0\0",
+    "UN": b"\0\0",
+    "DS": "0",
+    "IS": "0",
+}
+
+
+@dataclass(frozen=True)
+class Rules:
+    """known: what must not remain. uid: the new UID of an old one. kept: tags that an option retains.
+
+    days: shift of the dates that lie `around` a day; others are not kept. colour: an ICC profile has a use.
+    """
+
+    known: Identifiers
+    uid: Callable[[str], str]
+    days: int
+    times: bool
+    kept: frozenset[int]
+    around: date | None
+    colour: bool
+
+
+def cleaned(found: DataElement, rules: Rules) -> DataElement | None:
+    """The element as it may leave, or None."""
+    tag, group = int(found.tag), found.tag.group
+    if group % 2 or 0x5000 <= group <= 0x60FF or found.tag.element == 0 or not dictionary_has_tag(tag):
+        return None
+    if found.VR == "UI":
+        return _mapped(found, [rules.uid(text) for text in texts(found.value)])
+    kept = _kept_time(found, rules) if found.VR in {"DA", "DT", "TM"} else None
+    if kept is not None:
+        return kept
+    if tag in TABLE and tag not in rules.kept:
+        return acted(found, TABLE[tag])
+    if found.VR == "AS":
+        return _mapped(found, [told_age(text) or "" for text in texts(found.value)]) if tag in rules.kept else None
+    if tag == IMAGE_TYPE and found.VR == "CS":
+        return _typed(found, rules.known)
+    if (tag != ICC or rules.colour) and unnamed(found, rules.known, free=tag in rules.kept):
+        return DataElement(found.tag, found.VR, found.value)
+    if tag in ESSENTIAL and found.VR in NUMERIC | {"DS", "IS"}:
+        refuse_numbers(found, rules.known)
+    if tag in REPLACED_TEXT and found.VR in FREE:
+        return acted(found, "D")
+    return acted(found, TABLE[tag]) if tag in TABLE else None
+
+
+def lost(tag: BaseTag) -> DataElement | None:
+    """What stands for a value that cannot be parsed."""
+    if not dictionary_has_tag(tag) or int(tag) not in TABLE:
+        return None
+    vr = dictionary_VR(tag).split(" or ")[0]
+    return None if vr in {"SQ", "UI"} else acted(DataElement(tag, vr, None), TABLE[int(tag)])
+
+
+def acted(found: DataElement, action: str) -> DataElement | None:
+    """The element after an action of the table: of two, the one that fits every IOD."""
+    if "D" in action:
+        return DataElement(found.tag, found.VR, _dummy(found.VR))
+    return DataElement(found.tag, found.VR, None) if "Z" in action else None
+
+
+def unnamed(found: DataElement, known: Identifiers, *, free: bool = False) -> bool:
+    """Whether an element that the table does not name may stay. free: free text may, if it names nobody."""
+    tag, vr = int(found.tag), str(found.VR)
+    if vr in FREE:
+        return (free or tag in KEPT_TEXT) and all(
+            len(text) <= LONGEST and not known.within(text)
+            for text in [*texts(found.value), "\\".join(texts(found.value))]
+        )
+    if vr == "CS":
+        return all(_coded(text, known) for text in texts(found.value)) or (
+            tag in CLOSED and set(texts(found.value)) <= TERMS
+        )
+    if vr in {"DS", "IS"} or vr in NUMERIC:
+        return numbers(found, known)
+    if vr in BINARY and tag in KEPT_BINARY:
+        return not isinstance(found.value, bytes) or not known.spoken(found.value, shortest=5)
+    return vr == "AT" and unspoken(found, known)
+
+
+def refuse_numbers(found: DataElement, known: Identifiers) -> None:
+    """Refuse the file if an essential number is an identifier; one that is damaged is no number of anybody.
+
+    Raises:
+        NotDeidentifiable: `identifier`.
+    """
+    if isinstance(found.value, bytes) or any(_float(text) is None for text in texts(found.value) if text):
+        return
+    if not numbers(found, known):
+        raise NotDeidentifiable(
+            "identifier",
+            f"({found.tag.group:04X},{found.tag.element:04X}), which the image needs, has the value of an identifier "
+            "of the same file. Look which of the two is wrong.",
+        )
+
+
+def numbers(found: DataElement, known: Identifiers) -> bool:
+    """Whether a value is made of numbers, none of which is an identifier; nor are all its digits together."""
+    if isinstance(found.value, bytes):
+        short = len(found.value) <= 8  # "US or SS", not yet told apart
+        return short and not known.spoken(found.value, shortest=4)
+    parts = [text for text in texts(found.value) if text]
+    digits = re.sub(r"\D", "", "".join(parts)).lstrip("0")[:LONGEST]
+    telling = LONG_NUMBER if int(found.tag) in ESSENTIAL else SIGNIFICANT
+    if found.VR in {"DS", "IS"} and len(digits) >= telling and known.among(int(digits)):
+        return False
+    return all(_number(text, known) for text in parts) and unspoken(found, known)
+
+
+def unspoken(found: DataElement, known: Identifiers) -> bool:
+    """Whether the bytes of binary numbers are no text that names somebody."""
+    code = CODES.get(found.VR)
+    if code is None or found.value is None:
+        return True
+    values = [found.value] if not isinstance(found.value, MultiValue | list) else list(found.value)
+    if found.VR == "AT":
+        values = [int(value) >> 16 | (int(value) & 0xFFFF) << 16 for value in values]  # group first, each its own bytes
+    packed = (struct.pack(f"{order}{len(values)}{code}", *values) for order in "<>")
+    return not any(known.spoken(data, shortest=4) for data in packed)
+
+
+def plain(found: DataElement, known: Identifiers) -> bool:
+    """Whether a private element holds nothing but reasonable numbers, or a coded word.
+
+    Raises:
+        NotDeidentifiable: `identifier`, if one of reasonable numbers is an identifier.
+    """
+    if found.VR == "CS":
+        return unnamed(found, known)
+    if found.VR not in NUMERIC | {"DS", "IS"} or isinstance(found.value, bytes):
+        return False
+    values = [_float(text) for text in texts(found.value)]
+    if not all(value is not None and (value == 0 or 1 / REASONABLE < abs(value) < REASONABLE) for value in values):
+        return False
+    if not unspoken(found, known):  # text in the place of numbers
+        return False
+    refuse_numbers(found, known)
+    return True
+
+
+def _coded(text: str, known: Identifiers) -> bool:
+    return CODED.fullmatch(text) is not None and not known.within(text)
+
+
+def _typed(found: DataElement, known: Identifiers) -> DataElement | None:
+    """An image's type, without those of its words that name somebody."""
+    values = [text if _usual(text, known) or _coded(text, known) else "REMOVED" for text in texts(found.value)]
+    others = [text for text in values if not _usual(text, known)]
+    return _mapped(found, values) if values and not known.within("_".join(others)) else None
+
+
+def _usual(text: str, known: Identifiers) -> bool:
+    return text in IMAGE_TYPES and text.lower() not in known.words
+
+
+def _number(text: str, known: Identifiers) -> bool:
+    value = _float(text)
+    return value is not None and (math.isinf(value) or math.isnan(value) or not known.among(value))
+
+
+def _float(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _dummy(vr: str) -> object:
+    if vr in NUMERIC:
+        return 0
+    return DUMMIES.get(vr, "REMOVED" if vr in FREE | {"CS"} else None)
+
+
+def _kept_time(found: DataElement, rules: Rules) -> DataElement | None:
+    """A date that was moved, or a time that may stay; None leaves it to the table."""
+    if int(found.tag) in BIRTH | NOBODYS_TIMES or (found.VR == "TM" and not rules.times):
+        return None
+    moved = {
+        "DA": lambda text: shifted_date(text, rules.days, rules.around),
+        "DT": lambda text: shifted_datetime(text, rules.days, rules.around, times=rules.times),
+        "TM": time_of_day,
+    }[found.VR]
+    values = [moved(text) if text else "" for text in texts(found.value)]
+    whole = [value for value in values if value is not None]
+    return _mapped(found, whole) if len(whole) == len(values) else None
+
+
+def _mapped(found: DataElement, values: list[str]) -> DataElement:
+    return DataElement(found.tag, found.VR, MultiValue(str, values) if len(values) > 1 else "".join(values) or None)

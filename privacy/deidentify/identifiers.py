@@ -1,0 +1,204 @@
+"""What in a file names somebody: names, numbers, places, UIDs and dates, gathered at any depth; and whether text holds
+one of them, in any case, with or without accents.
+
+Words that are common in headers (ORIGINAL, HOSPITAL, MR) are no identifiers, even when a name contains them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date
+from functools import cached_property
+
+from pydicom.dataelem import RawDataElement
+from pydicom.dataset import Dataset
+from pydicom.tag import BaseTag
+from pydicom.uid import UID_dictionary
+
+from privacy.deidentify.actions import tags, words
+from privacy.deidentify.shift import sound
+from privacy.deidentify.spelling import (
+    compact,
+    day_digits,
+    day_pattern,
+    days_of,
+    fold,
+    joined_names,
+    name_words,
+    number_forms,
+    spellings,
+)
+
+DEEPEST = 40  # sequences within sequences; a file that goes deeper is an attack or damage
+SHORT = 5  # shorter words must stand alone to be found
+SIGNIFICANT = 6  # digits from which on a number may be no identifier; shorter ones are everywhere in an image
+LONG_UID = 12  # characters; a shorter one must stand alone, as a version looks the same
+
+PATIENT_NAMES = tags("PatientName OtherPatientNames PatientBirthName PatientMotherBirthName")
+PLACES = tags(
+    "InstitutionName InstitutionAddress InstitutionalDepartmentName PatientAddress CountryOfResidence "
+    "RegionOfResidence PatientInstitutionResidence CurrentPatientLocation ReferringPhysicianAddress "
+    "StationName ResponsibleOrganization PersonAddress CustodialOrganizationSequence VerifyingOrganization"
+)
+NUMBERS = tags(
+    "PatientID OtherPatientIDs AccessionNumber StudyID IssuerOfPatientID MedicalRecordLocator AdmissionID "
+    "PatientTelephoneNumbers ReferringPhysicianTelephoneNumbers PersonTelephoneNumbers "
+    "DeviceSerialNumber MilitaryRank InsurancePlanIdentification RequestedProcedureID ScheduledProcedureStepID "
+    "PerformedProcedureStepID PlacerOrderNumberImagingServiceRequest FillerOrderNumberImagingServiceRequest "
+    "ServiceEpisodeID OrderCallbackPhoneNumber NetworkID ScheduledStationName PerformedStationName PlateID DetectorID "
+    "GantryID ClinicalTrialSubjectID ClinicalTrialSiteName PatientBirthName SpecimenIdentifier ContainerIdentifier "
+    "BarcodeValue UniqueDeviceIdentifier PatientTelecomInformation PersonTelecomInformation"
+)
+COMMON = words(
+    "the and for von van der den del des dos los las mac mrs miss prof doctor doc test patient patients new unknown "
+    "none null anonymous anonymized removed original derived primary secondary axial coronal sagittal oblique other "
+    "hospital hospitals clinic clinical clinique klinik klinikum university universitat center centre central medical "
+    "medicine health healthcare care imaging radiology radiologie department general institute institut saint street "
+    "strasse road avenue left right male female head neck chest prostate brain phantom diffusion system systems "
+    "siemens philips healthineers canon toshiba hitachi fujifilm united mono monochrome monochrome2 adc dwi default "
+    "physician operator software version real world value values mr ms dr jr sr md phd ii iii"
+)
+
+
+def walk(dataset: Dataset, depth: int = 0) -> Iterator[tuple[int, str, list[str]]]:
+    """Yield (tag, VR, texts) of every element at any depth; bytes are read as text as far as they are.
+
+    Raises:
+        RecursionError: sequences lie deeper than 40 levels.
+    """
+    if depth > DEEPEST:
+        raise RecursionError(f"sequences lie deeper than {DEEPEST} levels")
+    for tag in present(dataset):
+        try:
+            element = dataset[tag]
+        except Exception:  # what cannot be parsed is still read as text
+            raw = dataset.get_item(tag)
+            if isinstance(raw, RawDataElement) and isinstance(raw.value, bytes):
+                yield int(tag), raw.VR or "UN", [raw.value.decode("utf-8", "replace")]
+            continue
+        if element.VR == "SQ":
+            for item in element.value or ():
+                yield from walk(item, depth + 1)
+        elif element.VR not in {"OB", "OW", "OB or OW", "OF", "OD", "OL", "OV"}:
+            yield int(tag), str(element.VR), texts(element.value)
+
+
+def present(dataset: Dataset) -> list[BaseTag]:
+    """The tags of a dataset in their order; iterating over the dataset itself would parse every value."""
+    return sorted(dataset.keys())
+
+
+def texts(value: object) -> list[str]:
+    """A value's parts as text."""
+    if value is None:
+        return []
+    if isinstance(value, bytes):
+        return [value.decode("utf-8", "replace")]
+    if isinstance(value, str) or not hasattr(value, "__iter__"):
+        return [str(value)]
+    return [str(part) for part in value] if not hasattr(value, "components") else [str(value)]
+
+
+@dataclass(frozen=True)
+class Identifiers:
+    """words: folded names and numbers. joined: those of them, and dates, that count with anything between their parts.
+
+    uids: as they stand. numbers: what a numeric value must not be. days: in any usual spelling.
+    """
+
+    words: frozenset[str]
+    joined: frozenset[str]
+    uids: frozenset[str]
+    numbers: frozenset[int] = field(default=frozenset())
+    days: frozenset[date] = field(default=frozenset())
+
+    @cached_property
+    def _alone(self) -> re.Pattern[str]:
+        return _any(word for word in self.words if len(word) < SHORT and word.isascii())
+
+    @cached_property
+    def _anywhere(self) -> re.Pattern[str]:
+        return _any(word for word in self.words if len(word) >= SHORT or not word.isascii())
+
+    @cached_property
+    def _joined(self) -> re.Pattern[str]:
+        return _any(self.joined)
+
+    @cached_property
+    def _days(self) -> re.Pattern[str]:
+        return re.compile("|".join(map(day_pattern, sorted(self.days))) or r"(?!)")
+
+    @cached_property
+    def _uids(self) -> re.Pattern[str]:
+        whole = (rf"(?<![\d.]){re.escape(uid)}(?![\d.])" for uid in sorted(self.uids) if len(uid) <= LONG_UID)
+        long = (re.escape(uid) for uid in sorted(self.uids) if len(uid) > LONG_UID)
+        return re.compile("|".join([*long, *whole]) or r"(?!)")
+
+    def within(self, text: str, *, shortest: int = 2) -> bool:
+        """Whether the text holds an identifier of at least `shortest` characters."""
+        return bool(self._uids.search(text)) or any(self._in(folded, shortest) for folded in spellings(text))
+
+    def _in(self, folded: str, shortest: int) -> bool:
+        return bool(
+            self._anywhere.search(folded)
+            or self._joined.search(compact(folded))
+            or self._days.search(folded)
+            or any(len(match[0]) >= shortest and _stands(folded, match) for match in self._alone.finditer(folded))
+        )
+
+    def spoken(self, data: bytes, *, shortest: int) -> bool:
+        """Whether bytes hold an identifier as text: one byte a character, UTF-8, or UTF-16 at any place."""
+        read = {data.decode("latin-1"), data.replace(b"\0", b"").decode("latin-1"), data.decode("utf-8", "ignore")}
+        wide = {data[at:].decode(code, "ignore") for at in (0, 1) for code in ("utf-16-le", "utf-16-be")}
+        return any(self.within(text, shortest=shortest) for text in read | wide)
+
+    def among(self, number: float) -> bool:
+        """Whether a number is an identifier, whatever its sign and what is behind its point."""
+        return int(abs(number)) in self.numbers
+
+
+def identifiers(dataset: Dataset, *, but: frozenset[int] = frozenset()) -> Identifiers:
+    """All that names somebody in a dataset, at any depth, `but` those attributes that are meant to stay."""
+    names: set[str] = set()
+    joined: set[str] = set()
+    uids: set[str] = set()
+    days: set[date] = set()
+    for tag, vr, values in walk(dataset):
+        for value in values if tag not in but else ():
+            if vr == "PN" or tag in PATIENT_NAMES:
+                names |= name_words(value, 2)
+                together = joined_names(value, COMMON)
+                joined |= {word for word in together if len(word) >= SHORT or not word.isascii()}
+                names |= together - joined
+            elif tag in PLACES:
+                names |= {fold(value).strip()} if len(value.strip()) >= 4 else set()
+                names |= name_words(value, 4)
+            elif tag in NUMBERS:
+                joined |= number_forms(value)
+                names |= {fold(value).strip()} if len(value.strip()) >= 3 else set()
+            elif vr in {"DA", "DT"}:
+                days |= set(filter(sound, days_of(value)))
+            elif vr == "UI" and len(value) >= 6 and value.count(".") >= 3 and value not in UID_dictionary:
+                uids.add(value)
+    joined |= {form for day in days for form in day_digits(day)}
+    names -= COMMON
+    numbers = {int(form) for form in joined | names if form.isascii() and form.isdigit()}
+    numbers = {number for number in numbers if number >= 10 ** (SIGNIFICANT - 1)}
+    return Identifiers(
+        frozenset(names), frozenset(joined - COMMON), frozenset(uids), frozenset(numbers), frozenset(days)
+    )
+
+
+def _any(found: Iterator[str] | frozenset[str]) -> re.Pattern[str]:
+    ordered = sorted((word for word in found if word), key=lambda word: (-len(word), word))
+    return re.compile("|".join(map(re.escape, ordered)) or r"(?!)")
+
+
+def _stands(text: str, match: re.Match[str]) -> bool:
+    """Whether a short word stands alone; digits behind one of three letters make it no other word."""
+    before, after = text[: match.start()][-1:], text[match.end() :]
+    if len(match[0]) > 2 and match[0].isalpha():
+        after = after.lstrip("0123456789")
+    return not before.isalnum() and not after[:1].isalnum()

@@ -1,0 +1,60 @@
+"""What a hospital decides about de-identification, and how a file is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from privacy.deidentify.actions import B_VALUES
+from privacy.deidentify.layouts import Layout, doubled
+from privacy.settings_error import SettingsError
+
+
+class NotDeidentifiable(Exception):
+    """A file that must not leave. reason: one word. detail: a sentence without any value of the file."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """The Basic Profile of PS3.15 with the option to retain modified dates, and what a hospital may decide beside.
+
+    keep_private: private attributes that stay, as (creator, group, element without its block); only numbers and coded
+    words are ever kept of them. shift_days: dates of a patient are moved by so many days, the least and the most, and 0
+    must not lie between them. keep_times: times of day stay as they are; otherwise they are removed as the table says.
+    blank: what to blank in images that may show text; those of another layout are refused. confirmed: of which of these
+    a person looked at the result (`burned.Blanked.digest`); the others are refused. keep_device: serial numbers and
+    names of devices stay. keep_characteristics: sex, age (at most 90), size, weight and smoking stay.
+
+    Raises:
+        ValueError: a field is out of its range; one message names all of them.
+    """
+
+    keep_private: frozenset[tuple[str, int, int]] = B_VALUES
+    shift_days: tuple[int, int] = (-3650, -365)
+    keep_times: bool = False
+    blank: tuple[Layout, ...] = ()
+    confirmed: frozenset[str] = frozenset()
+    keep_device: bool = False
+    keep_characteristics: bool = False
+
+    def __post_init__(self) -> None:
+        """Look at every field."""
+        least, most = self.shift_days
+        wrong = []
+        if least > most or least <= 0 <= most or max(-least, most) > 36500:
+            wrong.append(
+                f"shift_days must be two numbers of days, the smaller first, without 0 between them and at most 36500, "
+                f"found {self.shift_days}"
+            )
+        wrong += doubled(self.blank, "blank")
+        wrong += [
+            f"keep_private must hold (creator, odd group, element 0..255), found {entry}"
+            for entry in sorted(self.keep_private)
+            if not entry[0].strip() or entry[1] % 2 == 0 or not 0 <= entry[2] <= 0xFF
+        ]
+        if wrong:
+            raise SettingsError(wrong)

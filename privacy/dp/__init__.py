@@ -1,0 +1,1 @@
+"""Differential privacy: access to patients, mechanisms, events and what they cost."""

@@ -1,0 +1,302 @@
+"""The one door to patients: which of them are looked at, and what is computed on them.
+
+Everything that learns from patients - a site's descent, a GAN's critic - asks here and gets back gradients or means, so
+that one place decides who is drawn, how much of each patient may show, and which privacy event that was. The events
+gather in `Access.events`; the gate reads them when a reply wants to leave.
+
+`PlainAccess` is the plain door: nothing is clipped, no noise is added, and every look at a patient is a non-private
+event. The private one is in `privacy/dp/private_access.py`. Whoever asks cannot tell which it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from privacy.dp.chunks import at_once, in_turn
+from privacy.dp.events import NON_PRIVATE, Event
+from privacy.message import Params
+
+Split: TypeAlias = Literal["train", "validation", "test"]
+Augment: TypeAlias = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]
+"""augment(x (b, ...), y, generator) -> views of both: masks y (b, *spatial) move with x, labels y (b,) stay."""
+Assign: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""assign(x (m, ...), y (m,)) -> (m,) int64: for which bin each row of one patient votes; outside of all, for none."""
+CHUNK = 64  # rows of a gradient in evaluation mode: larger passes fall out of a processor's cache, and fill memory
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One split of a site's patients.
+
+    x: (n, ...). y: (n,) int64 classes, or masks (n, *spatial) int64, a class a pixel. patient: (n,) int64, equal for
+    one patient's rows.
+    """
+
+    x: Tensor
+    y: Tensor
+    patient: Tensor
+
+
+class Batch(NamedTuple):
+    """What an objective sees. x: (b, ...); y: (b,), masks (b, *spatial), or None; aux: (b, ...) extra input that is no
+    patient's, or None.
+    """
+
+    x: Tensor
+    y: Tensor | None
+    aux: Tensor | None = None
+
+
+class Draw(NamedTuple):
+    """Rows that the site drew from its training split. x: (b, ...); y: (b,) or (b, *spatial); patient: (b,)."""
+
+    x: Tensor
+    y: Tensor
+    patient: Tensor
+
+
+class Sample(NamedTuple):
+    """Patients that the private door drew. It says nothing about them: the door alone knows what the number means."""
+
+    number: int
+
+
+Forward: TypeAlias = Callable[..., object]
+Objective: TypeAlias = Callable[..., Tensor]
+"""objective(forward, batch) -> per-example losses (b,), where forward is the module or a functional form of it."""
+
+
+class Gradient(NamedTuple):
+    """gradient: by parameter name; loss: mean over the draw, which stays at the site under differential privacy."""
+
+    gradient: Params
+    loss: float
+
+
+class Questions(Protocol):
+    """What a method may ask about a site's patients; it gets no more (`privacy.dp.capability`)."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the patients lie."""
+        ...
+
+    def epoch(self) -> int:
+        """How many draws make an epoch."""
+        ...
+
+    def size(self, split: Split) -> int:
+        """Number of rows of a split (a fact about patients, hence an event)."""
+        ...
+
+    def shares(self, classes: int) -> Tensor:
+        """(classes,) float64 of the training split that sum to 1: how common each class is, among pixels for masks."""
+        ...
+
+    def draw(self, *, full: bool = False) -> Draw | Sample:
+        """Draw from the training split, or with `full` take all of it."""
+        ...
+
+    def gradient(
+        self, module: nn.Module, objective: Objective, draw: Draw | Sample, aux: Tensor | None = None
+    ) -> Gradient:
+        """Gradient of the mean loss over a draw, for every parameter of `module` that requires one.
+
+        aux: (A, K, ...), A K things that are no patient's, of which each row of a draw gets one: in turn, or under
+        differential privacy each patient K that belong together, at random. K is how many views of a patient a sample
+        has there.
+        """
+        ...
+
+    def measure(self, module: nn.Module, statistic: Objective, split: Split) -> float:
+        """Mean of a statistic over a split, in evaluation mode; NaN where there is none to tell."""
+        ...
+
+
+class Access(Questions, Protocol):
+    """A site's patients for the length of one request."""
+
+    @property
+    def events(self) -> list[Event]:
+        """What was done to patients so far."""
+        ...
+
+    def votes(self, assign: Assign, bins: int) -> Tensor:
+        """(bins,) float64: what each training patient votes for, as shares that sum to 1, added up over patients."""
+        ...
+
+
+@dataclass(frozen=True)
+class PlainAccess:
+    """`stream` yields row indices of the training split, without end."""
+
+    splits: Mapping[Split, Rows]
+    batch: int
+    stream: Iterator[Tensor]
+    generator: torch.Generator
+    augment: Augment | None = None
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the patients lie."""
+        return self.splits["train"].x.device
+
+    def epoch(self) -> int:
+        """Mini-batches in an epoch of the training split."""
+        return batches_per_epoch(self.size("train"), self.batch)
+
+    def size(self, split: Split) -> int:
+        """Number of rows of a split (a fact about patients, hence an event)."""
+        self.events.append(NON_PRIVATE)
+        return len(self.splits[split].y) if split in self.splits else 0
+
+    def shares(self, classes: int) -> Tensor:
+        """How common each class is among the training rows, or the pixels of their masks: (classes,) float64."""
+        self.events.append(NON_PRIVATE)
+        counts = torch.bincount(self.splits["train"].y.flatten(), minlength=classes).double()
+        return counts / counts.sum()
+
+    def draw(self, *, full: bool = False) -> Draw:
+        """Draw a mini-batch of training rows (augmented), or with `full` every training row as it is."""
+        self.events.append(NON_PRIVATE)
+        rows = self.splits["train"]
+        if full:
+            return Draw(rows.x, rows.y, rows.patient)
+        index = next(self.stream)
+        x, y = rows.x[index], rows.y[index]
+        if self.augment is not None:
+            x, y = self.augment(x, y, self.generator)
+        return Draw(x, y, rows.patient[index])
+
+    def gradient(
+        self, module: nn.Module, objective: Objective, draw: Draw | Sample, aux: Tensor | None = None
+    ) -> Gradient:
+        """Gradient of the mean loss over a draw, for every parameter of `module` that requires one.
+
+        A parameter that the loss does not reach gets zeros, so that every site answers with the same names. In training
+        mode the draw is one batch; in evaluation mode no row knows of the others, and many go through in chunks.
+
+        aux: (A, K, ...) for any A and K: the rows of the draw take the A K things in turn.
+
+        Raises:
+            ValueError: aux has fewer than two axes, or nothing in it.
+        """
+        if isinstance(draw, Sample):
+            raise TypeError("this draw belongs to a private door; ask the door that drew it")
+        extra = None if aux is None else in_turn(aux, len(draw.y))
+        self.events.append(NON_PRIVATE)
+        named = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        size = len(draw.y) if module.training else min(CHUNK, at_once(draw.x, dense=draw.y.dim() > 1))
+        beside = [None] * -(-len(draw.y) // size) if extra is None else torch.split(extra, size)
+        gradient, total = dict[str, Tensor](), 0.0
+        for x, y, other in zip(torch.split(draw.x, size), torch.split(draw.y, size), beside, strict=True):
+            loss = objective(module, Batch(x, y, other)).mean() * (len(y) / len(draw.y))
+            total += float(loss.detach())
+            grads = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+            for (name, p), g in zip(named.items(), grads, strict=True):
+                found = torch.zeros_like(p) if g is None else g
+                gradient[name] = gradient[name] + found if name in gradient else found
+        return Gradient(gradient, total)
+
+    def votes(self, assign: Assign, bins: int) -> Tensor:
+        """What each training patient votes for, added up over patients: (bins,) float64. See `ballots`."""
+        self.events.append(NON_PRIVATE)
+        cast = ballots(self.splits["train"], assign, bins)
+        total = cast.sum(dim=1, keepdim=True)
+        return (cast / total.clamp(min=1.0)).sum(dim=0)
+
+    def measure(self, module: nn.Module, statistic: Objective, split: Split, *, chunk: int | None = None) -> float:
+        """Mean of a per-example statistic over a split, in evaluation mode; NaN for an empty split."""
+        self.events.append(NON_PRIVATE)
+        rows = self.splits.get(split)
+        if rows is None or len(rows.y) == 0:
+            return float("nan")
+        training, chunk = module.training, chunk or at_once(rows.x, dense=rows.y.dim() > 1)
+        module.eval()
+        with torch.no_grad():
+            values = [
+                statistic(module, Batch(x, y))
+                for x, y in zip(torch.split(rows.x, chunk), torch.split(rows.y, chunk), strict=True)
+            ]
+        module.train(training)
+        return float(torch.cat(values).double().mean())
+
+
+def open_access(
+    splits: Mapping[Split, Rows], *, batch: int, seed: int, balance: bool = False, augment: Augment | None = None
+) -> PlainAccess:
+    """Open the plain door for one request. `seed` fixes which rows are drawn and how they are augmented.
+
+    Raises:
+        ValueError: the batch size is not positive, or classes shall be balanced and the labels are masks.
+    """
+    found = [] if batch >= 1 else [f"batch must be at least 1, found {batch}"]
+    if balance and splits["train"].y.dim() > 1:
+        found.append(
+            f"balance needs a label an example, found masks of {list(splits['train'].y.shape[1:])}: say balance: false"
+        )
+    if found:
+        raise ValueError("; ".join(found))
+    generator = torch.Generator().manual_seed(seed)
+    stream = minibatches(splits["train"].y, batch=batch, balance=balance, generator=generator)
+    return PlainAccess(splits, batch, stream, generator, augment)
+
+
+def ballots(rows: Rows, assign: Assign, bins: int) -> Tensor:
+    """How many of each patient's rows vote for each bin: (N patients, bins) float64.
+
+    `assign` sees the rows of one patient at a time, so that nobody's vote can hang on who else is there: a product of
+    matrices rounds differently in a batch of another size, and that may turn a near tie. A vote for no bin there is
+    (-1, say) does not count: an error would tell that such a patient is there.
+
+    Raises:
+        ValueError: bins is not positive, or `assign` gives another shape or type than (m,) int64.
+    """
+    if bins < 1:
+        raise ValueError(f"bins must be at least 1, found {bins}")
+    patients, whose = torch.unique(rows.patient.cpu(), return_inverse=True)
+    cast = torch.zeros(len(patients), bins, dtype=torch.float64)
+    for patient in range(len(patients)):
+        own = (whose == patient).nonzero()[:, 0]
+        choice = assign(rows.x[own], rows.y[own]).cpu()
+        if choice.shape != (len(own),) or choice.dtype != torch.int64:
+            raise ValueError(
+                f"assign must give one int64 a row, (m,), found {choice.dtype} with {choice.dim()} axes: give the "
+                f"index of a bin for each row"
+            )
+        cast[patient] = torch.bincount(choice[(choice >= 0) & (choice < bins)], minlength=bins)
+    return cast
+
+
+def minibatches(y: Tensor, *, batch: int, balance: bool, generator: torch.Generator) -> Iterator[Tensor]:
+    """Yield index tensors (b,) without end: epoch after epoch of a fresh shuffle, the last batch of an epoch partial.
+
+    A last batch of a single row joins the one before it, because batch norm has no variance of one value. With
+    `balance`, an epoch is n draws with replacement in which every class present is equally likely.
+    """
+    n = len(y)
+    if n == 0:
+        raise ValueError("the training split has no rows: check the split fractions and the number of patients")
+    weight = (1.0 / torch.bincount(y).clamp(min=1).double())[y] if balance else None
+    while True:
+        order = (
+            torch.randperm(n, generator=generator)
+            if weight is None
+            else torch.multinomial(weight, n, replacement=True, generator=generator)
+        )
+        parts = list(torch.split(order, batch))
+        if batch > 1 and len(parts) > 1 and len(parts[-1]) == 1:
+            parts[-2:] = [torch.cat(parts[-2:])]
+        yield from parts
+
+
+def batches_per_epoch(n: int, batch: int) -> int:
+    """How many mini-batches `minibatches` makes of n rows."""
+    whole, rest = divmod(n, batch)
+    return whole + int(rest > 1 or n == 1 < batch)

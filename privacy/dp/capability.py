@@ -1,0 +1,45 @@
+"""What a method holds of a door to patients: the questions, and none of the patients.
+
+A method gets this object and not the door itself, whose attributes lead to rows of patients and to the list of booked
+events. It keeps mistakes and careless code away from both. It is no wall against code that was written to leak: Python
+lets code in the same process look into a function's closure, and an objective must see images.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from privacy.dp.access import Access, Draw, Gradient, Objective, Questions, Sample, Split
+
+
+def questions(access: Access) -> Questions:
+    """The questions of a door, answered by it, as an object whose attributes lead to no patient and to no event."""
+
+    @dataclass(frozen=True)
+    class Asked:
+        device: torch.device
+
+        def epoch(self) -> int:
+            return access.epoch()
+
+        def size(self, split: Split) -> int:
+            return access.size(split)
+
+        def shares(self, classes: int) -> Tensor:
+            return access.shares(classes)
+
+        def draw(self, *, full: bool = False) -> Draw | Sample:
+            return access.draw(full=full)
+
+        def gradient(
+            self, module: nn.Module, objective: Objective, draw: Draw | Sample, aux: Tensor | None = None
+        ) -> Gradient:
+            return access.gradient(module, objective, draw, aux)
+
+        def measure(self, module: nn.Module, statistic: Objective, split: Split) -> float:
+            return access.measure(module, statistic, split)
+
+    return Asked(access.device)

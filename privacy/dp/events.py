@@ -1,0 +1,256 @@
+"""What was done to patients: frozen records, as the ledger writes them. What it costs is computed elsewhere, from
+these (`privacy/dp/accounting.py`).
+
+Mechanisms carry the parameters and the names that accountants use (dp-accounting's events), so that a ledger line can
+be accounted for without knowing this code. Every noise multiplier is relative to what one patient can change at most,
+in L2 for Gaussian and in L1 for Laplace noise, when that patient is added or removed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, TypeAlias
+
+from privacy.message import Json
+
+Declaration: TypeAlias = Literal["counts", "failure"]
+"""What may leave outside the guarantee, in so many words: counts of files, studies, patients and examples and what
+follows from them (who takes part); that a request failed."""
+
+
+@dataclass(frozen=True)
+class NonPrivate:
+    """No bound on what a patient contributed: epsilon is infinite, never zero."""
+
+    kind: ClassVar = "non_private"
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """Declared: no patient had any influence beyond events that stand in the ledger already (post-processing)."""
+
+    kind: ClassVar = "nothing"
+
+
+@dataclass(frozen=True)
+class Declared:
+    """Depends on patients, has no noise, and is outside the guarantee by the hospital's own word. It costs nothing and
+    every statement lists it."""
+
+    what: Declaration
+    kind: ClassVar = "declared"
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Gaussian noise; noise_multiplier = standard deviation / L2 sensitivity."""
+
+    noise_multiplier: float
+    kind: ClassVar = "gaussian"
+
+    def __post_init__(self) -> None:
+        _nonnegative("noise_multiplier", self.noise_multiplier)
+
+
+@dataclass(frozen=True)
+class Laplace:
+    """Laplace noise; noise_multiplier = scale / L1 sensitivity = 1 / epsilon."""
+
+    noise_multiplier: float
+    kind: ClassVar = "laplace"
+
+    def __post_init__(self) -> None:
+        _nonnegative("noise_multiplier", self.noise_multiplier)
+
+
+@dataclass(frozen=True)
+class Pure:
+    """A mechanism of which nothing is used but that it is (epsilon, 0)-private, such as a noisy maximum."""
+
+    epsilon: float
+    kind: ClassVar = "pure"
+
+    def __post_init__(self) -> None:
+        _nonnegative("epsilon", self.epsilon)
+
+
+@dataclass(frozen=True)
+class PoissonSampled:
+    """`event` on a sample in which every patient is with the same probability, independently of all others."""
+
+    probability: float
+    event: Event
+    kind: ClassVar = "poisson_sampled"
+
+    def __post_init__(self) -> None:
+        _nonnegative("probability", self.probability)
+        if self.probability > 1:
+            raise ValueError(f"probability must be in [0, 1], found {self.probability}")
+
+
+@dataclass(frozen=True)
+class SelfComposed:
+    """`event`, `count` times, each time knowing what came before."""
+
+    event: Event
+    count: int
+    kind: ClassVar = "self_composed"
+
+    def __post_init__(self) -> None:
+        if type(self.count) is not int or self.count < 0:
+            raise ValueError(f"count must be a whole number >= 0, found {self.count!r}")
+
+
+@dataclass(frozen=True)
+class Composed:
+    """All of `events`, one after the other."""
+
+    events: tuple[Event, ...]
+    kind: ClassVar = "composed"
+
+
+@dataclass(frozen=True)
+class Part:
+    """`event` on the patients of one split only. cut: names the division of the hospital's patients.
+
+    A patient is in one split of a cut, decided without looking at any other patient: of a cut's splits each patient
+    pays one (parallel composition). Events of different cuts add up.
+    """
+
+    cut: str
+    split: str
+    event: Event
+    kind: ClassVar = "part"
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.cut, str) and isinstance(self.split, str)):
+            raise ValueError(f"cut and split must be text, found {self.cut!r} and {self.split!r}")
+
+
+Event: TypeAlias = (
+    NonPrivate | Nothing | Declared | Gaussian | Laplace | Pure | PoissonSampled | SelfComposed | Composed | Part
+)
+KINDS: dict[str, type[Event]] = {
+    kind.kind: kind
+    for kind in (
+        *(NonPrivate, Nothing, Declared, Gaussian, Laplace, Pure),
+        *(PoissonSampled, SelfComposed, Composed, Part),
+    )
+}
+DECLARATIONS: tuple[Declaration, ...] = ("counts", "failure")
+NON_PRIVATE, NOTHING = NonPrivate(), Nothing()
+
+
+class UnknownEvent(ValueError):
+    """A line of a ledger that no accountant here can read: it must be counted as non-private, or refused."""
+
+
+def composed(events: Sequence[Event]) -> Event:
+    """All events together, in the shortest form that costs the same: equal neighbours are counted, not repeated.
+
+    One non-private part makes the whole non-private; no event at all, or nothing but NOTHING, is NOTHING.
+    """
+    if any(_non_private(event) for event in events):
+        return NON_PRIVATE
+    counted: dict[Event, int] = {}
+    for one, times in _flat(events, 1):
+        if not isinstance(one, Nothing) and times:
+            counted[one] = 1 if isinstance(one, Declared) else counted.get(one, 0) + times
+    parts = tuple(one if times == 1 else SelfComposed(one, times) for one, times in counted.items())
+    return NOTHING if not parts else parts[0] if len(parts) == 1 else Composed(parts)
+
+
+def _flat(events: Sequence[Event], times: int) -> Iterator[tuple[Event, int]]:
+    """Every event that is no composition, with how often it stands there."""
+    for event in events:
+        if isinstance(event, Composed):
+            yield from _flat(event.events, times)
+        elif isinstance(event, SelfComposed):
+            yield from _flat([event.event], times * event.count)
+        else:
+            yield event, times
+
+
+def _non_private(event: Event) -> bool:
+    return any(isinstance(one, NonPrivate) for one in leaves(event))
+
+
+def leaves(event: Event) -> Iterator[Event]:
+    """The mechanisms and declarations that an event is made of, without how often and on which sample."""
+    if isinstance(event, Composed):
+        for one in event.events:
+            yield from leaves(one)
+    elif isinstance(event, PoissonSampled | SelfComposed | Part):
+        yield from leaves(event.event)
+    else:
+        yield event
+
+
+def changed(event: Event, change: Callable[[Event], Event | None]) -> Event:
+    """The same event with what `change` gives in place of parts of it; None: the part stays, and is looked into."""
+    instead = change(event)
+    if instead is not None:
+        return instead
+    if isinstance(event, Composed):
+        return Composed(tuple(changed(one, change) for one in event.events))
+    if isinstance(event, PoissonSampled | SelfComposed | Part):
+        return replace(event, event=changed(event.event, change))
+    return event
+
+
+def describe(event: Event) -> Json:
+    """The event as the ledger writes it.
+
+    Raises:
+        UnknownEvent: it is of a kind that the ledger does not know, and would be booked wrongly.
+    """
+    if type(event) not in KINDS.values():
+        raise UnknownEvent(f"the event {event!r} is of a kind that the ledger does not know")
+    if isinstance(event, Composed):
+        return {"kind": event.kind, "events": [describe(one) for one in event.events]}
+    inner = {"event": describe(event.event)} if isinstance(event, PoissonSampled | SelfComposed | Part) else {}
+    own = {name: value for name, value in vars(event).items() if name != "event"}
+    return {"kind": event.kind, **own, **inner}
+
+
+def read(said: Json) -> Event:
+    """What `describe` wrote.
+
+    Raises:
+        UnknownEvent: naming what is not known: a kind, a field, or a value out of range.
+    """
+    if not isinstance(said, dict) or not isinstance(said.get("kind"), str) or said["kind"] not in KINDS:
+        raise UnknownEvent(f"no event: {str(said)[:120]!r}; known kinds are {', '.join(KINDS)}")
+    fields = {name: value for name, value in said.items() if name != "kind"}
+    kind = KINDS[str(said["kind"])]
+    try:
+        if "event" in fields:
+            fields["event"] = read(fields["event"])  # type: ignore[assignment]
+        if kind is Composed:
+            events = fields.pop("events")
+            if not isinstance(events, list) or fields:
+                raise TypeError("events must be a list, and nothing else is known")
+            return Composed(tuple(read(one) for one in events))
+        event = kind(**fields)  # type: ignore[arg-type]
+    except (TypeError, KeyError, OverflowError) as error:
+        raise UnknownEvent(f"the event {str(said)[:120]!r} is not as it should be: {error}") from error
+    except ValueError as error:
+        raise UnknownEvent(str(error)) from error
+    if isinstance(event, Declared) and event.what not in DECLARATIONS:
+        raise UnknownEvent(f"declared {event.what!r}; known are {', '.join(DECLARATIONS)}")
+    return event
+
+
+def known(said: Json) -> Event:
+    """As `read`; what cannot be read counts as non-private, because it happened."""
+    try:
+        return read(said)
+    except UnknownEvent:
+        return NON_PRIVATE
+
+
+def _nonnegative(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (value >= 0 and math.isfinite(value)):
+        raise ValueError(f"{name} must be a finite number >= 0, found {value!r}")

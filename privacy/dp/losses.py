@@ -1,0 +1,197 @@
+"""What sums of noise mechanisms cost, by dp-accounting: the numbers behind `privacy/dp/accounting.py`.
+
+Privacy loss distributions (PLD; Koskela et al. 2020, arXiv 1906.03049; Doroshenko et al. 2022, arXiv 2207.04380);
+where they cannot be had, Renyi divergences (RDP; Mironov 2017, arXiv 1702.07476). Both are rounded towards more loss,
+so whatever comes out is an upper bound, and what neither can tell is infinite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, reduce
+from importlib.metadata import version
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from dp_accounting import NeighboringRelation, dp_event, get_epsilon_gaussian
+from dp_accounting.pld import common
+from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.rdp import rdp_privacy_accountant as rdp
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+LIBRARY = f"dp-accounting {version('dp-accounting')}"
+EXACT = f"analytic Gaussian, {LIBRARY}"
+BY_PLD = f"PLD, {LIBRARY}"
+BY_RDP = f"RDP, {LIBRARY} (PLD could not be computed)"
+
+FIRST = 1000  # points of the widest distribution when the search for a resolution begins
+FINER = 4  # each next resolution, until epsilon falls by less than SETTLED
+SETTLED = 5e-3  # a fifteenth of the last fall is left, as errors fall with the square; a third for pure mechanisms
+POINTS = 2**21  # of a composed distribution: 16 MiB, and some seconds
+ROUNDING = 1e-12  # of delta, for the rounding of Fourier transforms; of each Renyi divergence, for that of its sums
+LARGE = 1e8  # 1 / noise^2, above which the analytic epsilon loses its digits
+ORDERS = (1.02, 1.05, *rdp.DEFAULT_RDP_ORDERS)
+WHOLE = np.unique(np.ceil(ORDERS))
+
+
+class Step(NamedTuple):
+    """One mechanism. size: the noise multiplier, or the epsilon of a pure one; q: of the Poisson sample it works on.
+
+    members: how many records one person has, each drawn and clipped for itself; more than one only for a Gaussian.
+    replaced: Gaussian noise where one patient takes another's place.
+    """
+
+    kind: Literal["endless", "gaussian", "replaced", "laplace", "pure"]
+    size: float = 0.0
+    q: float = 1.0
+    members: int = 1
+
+
+Spend: TypeAlias = Mapping[Step, float]
+"""How often each was done. All unsampled Gaussian noise together stands as UNIT: noise s counts 1 / s^2 times."""
+Curve: TypeAlias = NDArray[np.float64]
+ENDLESS, UNIT = Step("endless"), Step("gaussian", 1.0)
+
+
+def priced(spend: Spend, delta: float) -> tuple[float, str]:
+    """(epsilon, accountant): the best upper bound that one of the accountants finds; infinite if none does."""
+    if set(spend) == {UNIT} and spend[UNIT] < LARGE:
+        epsilon, accountant = _attempt(lambda: get_epsilon_gaussian(spend[UNIT] ** -0.5, delta)), EXACT
+    else:
+        epsilon, accountant = by_pld(spend, delta), BY_PLD
+    return (epsilon, accountant) if epsilon < math.inf else (by_curve(lambda: curve(spend), delta), BY_RDP)
+
+
+def by_pld(spend: Spend, delta: float) -> float:
+    """Epsilon from finer and finer distributions, each of which gives an upper bound; inf where none is small enough.
+
+    The first resolution is relative to the widest distribution: little noise makes it coarse, not large.
+    """
+    if not all(n * FIRST**2 <= POINTS**2 for step, n in spend.items() if step != UNIT):
+        return math.inf
+    parts = [(Step("gaussian", n**-0.5), 1) if step == UNIT else (step, int(n)) for step, n in sorted(spend.items())]
+    width = _attempt(lambda: max(_width(step) for step, _ in parts))
+    if not 0 < width < math.inf:
+        return math.inf
+    grid, best = 2.0 ** math.ceil(math.log2(width / FIRST)), math.inf
+    while True:
+        epsilon, points = _at(parts, grid, delta - ROUNDING)
+        if not epsilon < best * (1 - SETTLED) or points * FINER > POINTS:
+            return min(best, epsilon)
+        grid, best = grid / FINER, epsilon
+
+
+def curve(spend: Spend) -> Curve:
+    """Upper bounds on the Renyi divergences at ORDERS of everything together: they add up."""
+    return sum((count * _divergences(step) for step, count in spend.items() if count), np.zeros(len(ORDERS)))
+
+
+def by_curve(divergences: Callable[[], Curve], delta: float) -> float:
+    """Epsilon from upper bounds on the Renyi divergences at ORDERS; infinite where they cannot be computed."""
+
+    def compute() -> float:
+        found = divergences()  # dp-accounting takes what is negative or no number for no loss at all
+        return float(rdp.compute_epsilon(ORDERS, np.where(found >= 0, found, math.inf), delta)[0])
+
+    return _attempt(compute)
+
+
+def _attempt(compute: Callable[[], float]) -> float:
+    """What was computed, or infinity: where the numbers are too large to be handled there is no guarantee to tell."""
+    try:
+        with np.errstate(all="ignore"):
+            epsilon = float(compute())
+    except (ArithmeticError, ValueError, RuntimeError, MemoryError):
+        return math.inf
+    return epsilon if epsilon >= 0 else math.inf
+
+
+def _at(parts: Sequence[tuple[Step, int]], grid: float, delta: float) -> tuple[float, int]:
+    """Epsilon at one resolution, and how many points the composed distribution has (inf, 0 when it failed)."""
+    points = 0
+
+    def compute() -> float:
+        nonlocal points
+        every = (_repeated(step, count, grid) for step, count in parts)
+        whole = reduce(lambda one, other: one.compose(other), every)
+        points = whole._pmf_remove.size  # dp-accounting tells it nowhere else
+        return float(whole.get_epsilon_for_delta(delta))
+
+    return _attempt(compute), points
+
+
+@lru_cache(maxsize=64)
+def _repeated(step: Step, count: int, grid: float) -> Any:
+    one = _distribution(step, grid)
+    return one if count == 1 else one.self_compose(count)
+
+
+@lru_cache(maxsize=64)
+def _distribution(step: Step, grid: float) -> Any:
+    """The privacy loss distribution of one mechanism, rounded upwards to multiples of `grid`."""
+    if step.kind == "pure":
+        return pld.from_privacy_parameters(common.DifferentialPrivacyParameters(step.size), grid)
+    if step.kind == "replaced":
+        return pld.from_gaussian_mechanism(
+            step.size,
+            value_discretization_interval=grid,
+            sampling_prob=step.q,
+            neighboring_relation=NeighboringRelation.REPLACE_ONE,
+        )
+    if step.members > 1:
+        drawn = np.arange(step.members + 1)
+        weights = binom.pmf(drawn, step.members, step.q)
+        return pld.from_mixture_gaussian_mechanism(
+            step.size, drawn, weights / weights.sum(), value_discretization_interval=grid
+        )
+    make = pld.from_gaussian_mechanism if step.kind == "gaussian" else pld.from_laplace_mechanism
+    return make(step.size, value_discretization_interval=grid, sampling_prob=step.q)
+
+
+def _width(step: Step) -> float:
+    """About how far apart the smallest and the largest privacy loss of one mechanism are, tails of 1e-22 left out."""
+    if step.kind == "pure":
+        return 2 * step.size
+    if step.kind == "replaced":
+        return 2 * _width(step._replace(kind="gaussian"))
+    shift = step.members / step.size
+    largest = shift * shift / 2 + 10 * shift if step.kind == "gaussian" else shift
+    return 2 * largest if step.q == 1 else amplified(step, largest) - _log_missed(step)
+
+
+def _log_missed(step: Step) -> float:
+    """Logarithm of the probability that none of a person's records is drawn."""
+    return step.members * math.log1p(-step.q)
+
+
+def amplified(step: Step, epsilon: float) -> float:
+    """log(1 + q (exp(epsilon) - 1)): what is left of a pure epsilon after sampling (Li et al. 2012, theorem 1)."""
+    missed = _log_missed(step)
+    return float(np.logaddexp(missed, math.log(-math.expm1(missed)) + epsilon))
+
+
+@lru_cache(maxsize=256)
+def _divergences(step: Step) -> Curve:
+    """Upper bounds on the Renyi divergences of one mechanism; infinite where they could not be computed.
+
+    A pure epsilon bounds them by min(epsilon, order * epsilon^2 / 2) (Bun and Steinke 2016, arXiv 1605.02065,
+    proposition 3.3), after sampling a smaller one (Li, Qardaji and Su 2012, arXiv 1101.2604). Who owns several records
+    is charged as if all were drawn whenever one is. Of a sampled Gaussian the whole orders are computed; between them
+    (order - 1) times the divergence is convex (van Erven and Harremoes 2014, arXiv 1206.2459, corollary 2), hence below
+    its chord. No sample loses more than all the data would.
+    """
+    orders = np.asarray(ORDERS)
+    if step.kind == "replaced":  # dp-accounting has none for a sample
+        return np.full(len(orders), math.inf)
+    if step.kind == "pure" or (step.kind == "laplace" and step.q < 1):
+        epsilon = step.size if step.kind == "pure" else amplified(step, 1 / step.size)
+        return np.minimum(epsilon, orders * epsilon**2 / 2)
+    noise = (dp_event.GaussianDpEvent if step.kind == "gaussian" else dp_event.LaplaceDpEvent)(step.size / step.members)
+    found = rdp.RdpAccountant(ORDERS).compose(noise).rdp
+    if step.q < 1:
+        sampled = dp_event.PoissonSampledDpEvent(-math.expm1(_log_missed(step)), noise)
+        scaled = (WHOLE - 1) * rdp.RdpAccountant(WHOLE).compose(sampled).rdp
+        found = np.minimum(found, np.interp(orders, [1, *WHOLE], [0, *scaled]) / (orders - 1))
+    return np.where(np.isfinite(found) & (found > 0), found + ROUNDING, math.inf)

@@ -1,0 +1,304 @@
+"""The private door to patients: patient-level differential privacy behind the same questions as the plain one.
+
+Adjacency: a patient with everything of theirs is added or removed; all others keep their split. The numbers of patients
+that divide sums are given (`sizes`): what the hospital released of them, or the true ones where it declares them
+public. A draw is a Poisson sample: every patient is in it with probability q, independently. Of a drawn patient K
+random views are looked at; their mean gradient is clipped once, and noise is added once. What is booked: for a draw
+that was used k times, k Gaussian mechanisms on one Poisson sample.
+
+Nothing here is repeatable: samples, views, dropout and noise come from the operating system, because even the views of
+others, drawn from a known seed, would depend on who is in the sample.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from privacy.dp.access import Assign, Augment, Batch, Draw, Gradient, Objective, Rows, Sample, Split, ballots
+from privacy.dp.chunks import at_once
+from privacy.dp.dpsgd import private_gradient
+from privacy.dp.entropy import Source, choices, chosen, generator
+from privacy.dp.events import NON_PRIVATE, Event, Gaussian, Part, PoissonSampled, composed
+from privacy.dp.mechanisms import bounded_mean, vote_histogram
+from privacy.dp.modules import unfit
+from privacy.dp.persample import CHUNK, patient_gradients, without_strays
+from privacy.dp.protection import Protection
+from privacy.dp.roof import Roof
+from privacy.dp.units import Units, Views, all_views, some_views, units_of
+
+
+@dataclass
+class _Use:
+    """What one draw was: which rows of which patients, all of them or a sample, and how often it was used.
+
+    state: of the generator of augmentation, so that a draw used twice shows the same images without keeping them.
+    """
+
+    views: Views
+    full: bool
+    state: Tensor
+    times: int = 0
+
+
+@dataclass(frozen=True)
+class PrivateAccess:
+    """See `open_private`. strays: patients whose gradient was not finite, so far; it stays at the site.
+
+    dry: nothing is computed and nobody looked at, only events are booked, to know a cost before it is paid; `roof`
+    ends what would hardly end.
+    """
+
+    splits: Mapping[Split, Rows]
+    protection: Protection
+    units: Mapping[Split, Units]
+    counts: Event
+    augment: Augment | None
+    source: Source
+    sizes: Mapping[Split, int]
+    dry: bool = False
+    booked: list[Event] = field(default_factory=list)
+    uses: list[_Use] = field(default_factory=list)
+    fit: list[nn.Module] = field(default_factory=list)
+    strays: list[int] = field(default_factory=list)
+    roof: Roof = field(default_factory=Roof)
+
+    @property
+    def events(self) -> list[Event]:
+        """Every use of every draw, and what was told beside."""
+        p = self.protection
+        gaussian = Gaussian(p.noise)
+        drawn = [
+            Part(p.cut, "train", PoissonSampled(1.0 if use.full else p.sampling, composed([gaussian] * use.times)))
+            for use in self.uses
+            if use.times
+        ]
+        together = composed([*self.booked, *drawn])
+        return [together] if self.booked or drawn else []
+
+    @property
+    def device(self) -> torch.device:
+        """Where the patients lie."""
+        return self.splits["train"].x.device
+
+    def epoch(self) -> int:
+        """Draws until a patient was drawn once, on average: 1 / q."""
+        return max(1, round(1.0 / self.protection.sampling))
+
+    def size(self, split: Split) -> int:
+        """Number of patients of a split, as the hospital tells it: each counts once, as in every mean here."""
+        self._count("size")
+        self.booked.append(self.counts)
+        return self.sizes.get(split, 0)
+
+    def shares(self, classes: int) -> Tensor:
+        """How common each class is among training patients, a patient's vote shared by their rows or pixels; noised.
+
+        Without `counts_noise` uniform: they were not paid for.
+        """
+        self._count("share of each class")
+        noise = self.protection.counts_noise
+        if noise is None:
+            return torch.full((classes,), 1.0 / classes, dtype=torch.float64)
+        rows, units = self.splits["train"], self.units["train"]
+        votes = torch.zeros(len(units.sizes), classes, dtype=torch.float64)
+        whose = torch.repeat_interleave(torch.arange(len(units.sizes)), units.sizes)
+        y = rows.y.cpu().reshape(len(rows.y), -1)[units.order]
+        votes.index_add_(0, whose, torch.stack([(y == c).sum(dim=1) for c in range(classes)], dim=1).double())
+        noised = vote_histogram(votes, noise_multiplier=noise, source=self.source)
+        self.booked.append(Part(self.protection.cut, "train", noised.event))
+        counts = noised.value.clamp(min=1.0)
+        return counts / counts.sum()
+
+    def draw(self, *, full: bool = False) -> Sample:
+        """Sample patients, or with `full` take all of them with every row, not augmented."""
+        self._count("draw")
+        units, p = self.units["train"], self.protection
+        who = torch.arange(0 if self.dry else len(units.sizes))
+        who = who if full else who[chosen(len(who), p.sampling, self.source)]
+        views = all_views(units, who) if full else some_views(units, who, p.views, self.source)
+        state = torch.zeros(0) if self.dry else generator(self.source).get_state()
+        self.uses.append(_Use(views, full, state))
+        return Sample(len(self.uses) - 1)
+
+    def gradient(
+        self, module: nn.Module, objective: Objective, draw: Draw | Sample, aux: Tensor | None = None
+    ) -> Gradient:
+        """(sum of clipped mean gradients of the drawn patients + noise) / (q N), by name; N as in `size`.
+
+        aux: (A, K, ...) for any A: each patient of the sample gets one of the A sets, drawn in secret and for each by
+        itself. How many patients there are is not told, and neither is the loss (NaN).
+
+        Raises:
+            ValueError: the module cannot be trained privately (all reasons), or aux has another K.
+        """
+        if not isinstance(draw, Sample):
+            raise TypeError("this draw belongs to a plain door; ask the door that drew it")
+        use, p = self.uses[draw.number], self.protection
+        named = {name: value for name, value in module.named_parameters() if value.requires_grad}
+        self._check(module)
+        self._count("gradient", sum(value.numel() for value in named.values()))
+        use.times += 1
+        self.booked.append(self.counts)  # N divides the sum
+        if self.dry:
+            return Gradient({name: torch.zeros_like(value) for name, value in named.items()}, math.nan)
+        expected = (1.0 if use.full else p.sampling) * max(1, self.sizes.get("train", 0))
+        parts = self._parts(module, objective, use, aux)
+        with _unrepeatable(self.source):
+            gradient = private_gradient(named, parts, clip=p.clip, noise=p.noise, expected=expected, source=self.source)
+        return Gradient(gradient, math.nan)
+
+    def measure(self, module: nn.Module, statistic: Objective, split: Split) -> float:
+        """Mean over patients of each one's mean statistic, clipped to [0, loss_bound], with noise.
+
+        NaN where it was not paid for (`validation_noise`), and for a split without patients.
+        """
+        self._count("measure")
+        p, rows = self.protection, self.splits.get(split)
+        if p.validation_noise is None or rows is None or not self.sizes.get(split, 0):
+            return math.nan
+        self._check(module)
+        units = self.units[split]
+        values = (
+            torch.zeros(len(units.sizes))
+            if self.dry or not len(rows.y)
+            else _per_patient(module, statistic, rows, units)
+        )
+        noised = bounded_mean(
+            values,
+            low=0.0,
+            high=p.loss_bound,
+            count=self.sizes[split],
+            noise_multiplier=p.validation_noise,
+            source=self.source,
+        )
+        self.booked.extend((self.counts, Part(p.cut, split, noised.event)))
+        return float(noised.value)
+
+    def votes(self, assign: Assign, bins: int) -> Tensor:
+        """What training patients vote for, each with 1 in all, added up and noised: (bins,) float64.
+
+        Adding or removing a patient changes the sum by that patient's row of shares, whose L2 norm is at most its L1
+        norm, 1, however many rows, copies of images among them, stand under the patient (Lin et al., Differentially
+        private synthetic data via foundation model APIs 1, ICLR 2024, with the patient as the unit).
+
+        Raises:
+            ValueError: votes were not paid for (`votes_noise`), or as `privacy.dp.access.ballots`.
+        """
+        self._count("vote")
+        noise = self.protection.votes_noise
+        if noise is None:
+            raise ValueError("votes were not paid for: votes_noise is null; give the noise multiplier that was planned")
+        cast = torch.zeros(0, bins) if self.dry else ballots(self.splits["train"], assign, bins)
+        noised = vote_histogram(cast, noise_multiplier=noise, source=self.source)
+        self.booked.append(Part(self.protection.cut, "train", noised.event))
+        return noised.value
+
+    def _parts(
+        self, module: nn.Module, objective: Objective, use: _Use, aux: Tensor | None
+    ) -> Iterator[dict[str, Tensor]]:
+        """Gradients of the drawn patients, `chunk` of them at a time; at least one part."""
+        index, weight, rows = use.views.rows, use.views.weight, self.splits["train"]
+        if aux is not None and aux.shape[1] != index.shape[1]:
+            raise ValueError(f"aux must be (A, {index.shape[1]}, ...): one for each view, found {tuple(aux.shape)}")
+        random = torch.Generator()
+        random.set_state(use.state)
+        given = torch.zeros(0) if aux is None else self._given(len(index), len(aux))
+        least = CHUNK if rows.y.dim() == 1 else 1
+        chunk = self.protection.chunk or _chunk(math.prod(rows.x.shape[1:]) * index.shape[1], least)
+        for own in torch.split(torch.arange(len(index)), chunk) or (torch.arange(0),):
+            x, y = rows.x[index[own]], rows.y[index[own]]
+            if self.augment is not None and not use.full and len(own):
+                moved, along = self.augment(x.flatten(0, 1), y.flatten(0, 1), random)
+                x, y = moved.reshape(x.shape), along.reshape(y.shape)
+            extra = None if aux is None else aux[given[own].to(aux.device)]
+            of_each, _ = patient_gradients(module, objective, x, y, weight[own].to(x), extra, chunk=chunk)
+            kept, strays = without_strays(of_each)
+            if strays:
+                self.strays.append(strays)
+            yield kept
+
+    def _given(self, patients: int, sets: int) -> Tensor:
+        """Which set of aux each patient of a sample gets: (patients,), drawn for each by itself.
+
+        By place in the sample it must not be: one patient more would move those after them to other sets, and change
+        the gradients of many where only one is bounded.
+        """
+        shape = (patients, 1)
+        return choices(shape, torch.full(shape, sets), self.source)[:, 0]
+
+    def _count(self, what: str, numbers: int = 0) -> None:
+        """In a rehearsal, that something was asked for. Raises: TooLong: too often."""
+        if self.dry:
+            self.roof.count(what, numbers)
+
+    def _check(self, module: nn.Module) -> None:
+        """Once for each module, and each time that it has no buffers."""
+        if all(known is not module for known in self.fit) and (complaints := unfit(module)):
+            raise ValueError("this network cannot be trained privately: " + "; ".join(complaints))
+        if any(True for _ in module.buffers()):
+            raise ValueError("this network got buffers while it was trained: they pass by clipping and noise")
+        self.fit[:] = [module]
+
+
+def open_private(
+    splits: Mapping[Split, Rows],
+    protection: Protection,
+    *,
+    augment: Augment | None = None,
+    counts: Event = NON_PRIVATE,
+    source: Source = os.urandom,
+    sizes: Mapping[Split, int] | None = None,
+    dry: bool = False,
+) -> PrivateAccess:
+    """Open the private door for one request.
+
+    augment: of views, inside a patient's share. counts: the event of telling how many rows there are: `Declared` where
+    the hospital says that they are public. source: of randomness; only tests give another one. sizes: patients by
+    split as the hospital tells them; None: as many as there are. dry: book events, look at nobody, and raise
+    `privacy.dp.roof.TooLong` where a method asks beyond all reason.
+
+    Raises:
+        ValueError: the training split has no patients, on whom q N = 0 would divide.
+    """
+    if len(splits["train"].y) == 0:
+        raise ValueError("the training split has no rows: check the split fractions and the number of patients")
+    units = {split: units_of(rows) for split, rows in splits.items()}
+    told = {split: len(unit.sizes) for split, unit in units.items()} if sizes is None else sizes
+    return PrivateAccess(splits, protection, units, counts, augment, source, told, dry)
+
+
+def _per_patient(module: nn.Module, statistic: Objective, rows: Rows, units: Units) -> Tensor:
+    """Each patient's mean of a statistic over their rows, in evaluation mode: (N,)."""
+    training = module.training
+    module.eval()
+    with torch.no_grad():
+        parts = [
+            statistic(module, Batch(rows.x[index], rows.y[index])).double().cpu()
+            for index in torch.split(units.order, at_once(rows.x, dense=rows.y.dim() > 1))
+        ]
+    module.train(training)
+    whose = torch.repeat_interleave(torch.arange(len(units.sizes)), units.sizes)
+    sums = torch.zeros(len(units.sizes), dtype=torch.float64).index_add_(0, whose, torch.cat(parts))
+    return sums / units.sizes
+
+
+def _chunk(size: int, least: int) -> int:
+    """How many patients of `size` numbers at a time: as was fastest (benchmarks/private_step.py), and has room."""
+    return max(least, min(256, 2**18 // max(1, size)))
+
+
+@contextmanager
+def _unrepeatable(source: Source) -> Iterator[None]:
+    """Dropout and whatever else asks torch for randomness gets some that nobody can repeat."""
+    with torch.random.fork_rng():
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed_all(int.from_bytes(source(8), "little"))
+        torch.set_rng_state(generator(source).get_state())
+        yield

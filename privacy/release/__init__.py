@@ -1,0 +1,1 @@
+"""What may leave a hospital: policy, gate, ledger and privacy statement."""

@@ -1,0 +1,163 @@
+"""What a coordinator may say at all: the bounds of a call and of its message.
+
+`check` is the first thing that a hospital does with a question, whatever engine brought it. Nothing has been done,
+written or read by then, so what it refuses cannot depend on a patient, and leaves no line in the ledger: whoever asks
+cannot make that grow by text of their own.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Mapping
+from html import escape
+from itertools import islice
+
+from torch import Tensor
+
+from privacy.message import Call, Message
+from privacy.release.gate import Refused
+from privacy.release.policy import REQUESTS
+
+RUN = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}/[a-z0-9][a-z0-9_-]{0,79}")
+"""A run's name and a conversation's name in it."""
+TENSOR = re.compile(r"[!-~]{1,300}")
+ROUNDS = 1_000_000
+ROUNDED = ("train", "finish")
+SITES = 10_000
+FACTS, DEPTH, TEXT, NUMBER = 100_000, 24, 2**20, 2**64
+"""Of a message's facts: how many values and keys, how deep, how many characters in all, and the largest integer."""
+TENSORS, BYTES, AXES = 100_000, 2**32, 8
+HEADER = 2**26
+"""Bytes of names, shapes and facts in front of a message's tensors, on a wire."""
+SHOWN = 60
+ACTIVE = re.compile(r"[\\`*\[\]|~]|(?<!\w)_|_(?!\w)")
+"""Signs by which Markdown makes something else of a text, wherever in a line they stand."""
+CONTROL = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode's categories of characters that draw nothing: they move a terminal's cursor, break or turn lines around, or
+are no character at all."""
+
+
+def check(call: Call, message: Message) -> None:
+    """Whether a question is within bounds.
+
+    Raises:
+        Refused: `malformed_run`, `malformed_round`, `malformed_merged`, `unknown_request`, `malformed_message`; its
+        cause is a sentence on one line, in which nothing of the question is longer than `SHOWN` characters.
+    """
+    for code, complaint in (
+        ("malformed_run", _run(call.run)),
+        (
+            "unknown_request",
+            None
+            if isinstance(call.request, str) and call.request in REQUESTS
+            else f"no such request: {shown(call.request)}",
+        ),
+        ("malformed_round", _round_of(call)),
+        ("malformed_merged", _merged(call.merged)),
+        ("malformed_message", facts_beyond(message.facts)),
+        ("malformed_message", tensors_beyond(message.tensors)),
+    ):
+        if complaint is not None:
+            raise Refused(code) from ValueError(complaint)
+
+
+def shown(value: object) -> str:
+    """A value that somebody else chose, in one short line of printable ASCII; of what is large only its type."""
+    if isinstance(value, str):
+        cut = "" if len(value) <= SHOWN else f"... ({len(value)} characters)"
+        return f"{value[:SHOWN]!a}{cut}"
+    if value is None or isinstance(value, bool | float) or (isinstance(value, int) and abs(value) < NUMBER):
+        return repr(value)
+    return f"a value of type {type(value).__name__}"
+
+
+def plain(text: str) -> str:
+    """A text without the characters of `CONTROL`: each becomes a space."""
+    return "".join(" " if unicodedata.category(c) in CONTROL else c for c in text)
+
+
+def inert(text: str) -> str:
+    """A text that somebody else may have chosen, on one line, in which Markdown and HTML find nothing to act on."""
+    words = escape(" ".join(plain(text).split()), quote=False)
+    return ACTIVE.sub(r"\\\g<0>", words).replace("://", "&#58;//")
+
+
+def _run(run: object) -> str | None:
+    if isinstance(run, str) and len(run) <= 161 and RUN.fullmatch(run):
+        return None
+    return f"a run is named RUN/CONVERSATION, each of a-z 0-9 _ - (1 to 80), found {shown(run)}"
+
+
+def _round_of(call: Call) -> str | None:
+    """Training goes in rounds from 1; everything else is asked in round 0."""
+    low, high = (1, ROUNDS) if call.request in ROUNDED else (0, 0)
+    if _round(call.round) and low <= call.round <= high:
+        return None
+    return f"the round of {call.request} must be in [{low}, {high}], found {shown(call.round)}"
+
+
+def _round(value: object) -> bool:
+    return type(value) is int and 0 <= value <= ROUNDS
+
+
+def _merged(merged: object) -> str | None:
+    if not isinstance(merged, Mapping) or len(merged) > SITES:
+        return f"merged must be a mapping of at most {SITES} sites, found {shown(merged)}"
+    for site, value in merged.items():
+        if not (isinstance(site, str) and len(site) <= 80 and _round(value)):
+            return f"merged must map names of sites to rounds in [0, {ROUNDS}], found {shown(site)}: {shown(value)}"
+    return None
+
+
+def facts_beyond(facts: object) -> str | None:
+    """Why facts are beyond bounds, or None. Looked at one by one, and no further than to the first bound."""
+    if not isinstance(facts, Mapping):
+        return f"facts must be a mapping, found {shown(facts)}"
+    waiting: list[tuple[object, int]] = [(facts, 1)]
+    values = text = 0
+    while waiting:
+        value, depth = waiting.pop()
+        parts: list[object] = []
+        if isinstance(value, str):
+            text += len(value)
+            if text > TEXT or _unprintable(value):
+                return f"facts hold more than {TEXT} characters, or one that cannot be printed: {shown(value)}"
+        elif isinstance(value, Mapping):
+            parts = [*islice(value.keys(), FACTS), *islice(value.values(), FACTS)]
+            if any(not isinstance(key, str) for key in islice(value, FACTS)):
+                return "keys of facts must be text"
+        elif isinstance(value, list | tuple):
+            parts = list(islice(value, FACTS))
+        elif not (value is None or isinstance(value, bool) or _number(value)):
+            return f"facts must be text, finite numbers (integers below 2^64), lists and mappings, found {shown(value)}"
+        values += 1
+        waiting += [(part, depth + 1) for part in parts]
+        if values + len(waiting) > FACTS or depth > DEPTH:
+            return f"facts hold more than {FACTS} values, or lie more than {DEPTH} deep"
+    return None
+
+
+def _unprintable(text: str) -> bool:
+    return not text.isprintable() and any(unicodedata.category(c) in CONTROL for c in text)
+
+
+def _number(value: object) -> bool:
+    return abs(value) < NUMBER if isinstance(value, int) else isinstance(value, float) and math.isfinite(value)
+
+
+def tensors_beyond(tensors: object) -> str | None:
+    """Why tensors are beyond bounds, or None."""
+    if not isinstance(tensors, Mapping) or len(tensors) > TENSORS:
+        return f"tensors must be a mapping of at most {TENSORS}, found {shown(tensors)}"
+    size = 0
+    for name, tensor in tensors.items():
+        if not (isinstance(name, str) and TENSOR.fullmatch(name)):
+            return f"a tensor is named by 1 to 300 letters, digits and signs of ASCII, found {shown(name)}"
+        if not isinstance(tensor, Tensor) or tensor.is_sparse or tensor.is_complex() or tensor.dim() > AXES:
+            return f"{shown(name)} must be a dense, real tensor of at most {AXES} axes"
+        size += tensor.numel() * tensor.element_size()
+        if size > BYTES:
+            return f"tensors hold more than {BYTES} bytes"
+    return None

@@ -1,0 +1,283 @@
+"""From a hospital's ledger to its statement: what counts, by which mechanism, and what it costs alone and together."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from privacy.dp.events import (
+    DECLARATIONS,
+    NON_PRIVATE,
+    Composed,
+    Declared,
+    Event,
+    Gaussian,
+    Laplace,
+    NonPrivate,
+    Nothing,
+    Part,
+    PoissonSampled,
+    Pure,
+    SelfComposed,
+    UnknownEvent,
+)
+from privacy.message import Json
+from privacy.release import meaning as words
+from privacy.release.gate import bare
+from privacy.release.ledger import charged
+from privacy.release.meaning import downwards, upwards
+from privacy.release.statement import (
+    Audit,
+    Budget,
+    Details,
+    Paragraph,
+    Released,
+    Row,
+    Run,
+    SplitLoss,
+    Stated,
+    Statement,
+    Unprotected,
+)
+
+UNKNOWN = "none: an event in the ledger is of no kind that is known"
+CODE = "a code instead of a reply"
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of the ledger. atoms: what a patient is charged for, each with how often it was done; none if `again`."""
+
+    said: Mapping[str, Json]
+    run: str
+    request: str
+    atoms: tuple[tuple[Event, int], ...]
+    refused: bool
+    again: bool
+
+
+_Tally: TypeAlias = tuple[tuple[Event, int], ...]
+_Pricer: TypeAlias = Callable[[_Tally], tuple[float, str]]
+
+
+def statement(
+    lines: Iterable[Mapping[str, Json]],
+    *,
+    site: str,
+    delta: float,
+    budget: tuple[float, float] | None = None,
+    details: Mapping[str, Details] | None = None,
+    contents: Mapping[str, str] | None = None,
+    audit: Audit | None = None,
+    pretraining: str = "none",
+    unit: str = "patient",
+) -> Statement:
+    """Read a hospital's ledger, and say what it comes to.
+
+    Args:
+        lines: of the ledger, as `ledger.lines` reads them. An event that is not known counts as non-private.
+        delta: at which every ε is taken. budget: the policy's (ε, δ).
+        details: by run. contents: what a reply to each request holds. pretraining: what models began with, and its
+            licence; "none" if with random numbers.
+
+    Raises:
+        ValueError: a δ is not between 0 and 1, or the budget's ε is negative.
+    """
+    _check(delta, budget)
+    everything = list(lines)
+    kept = list(_lines(everything))
+    price, total, about = _pricer(delta), _tally(kept), contents or {}
+    (epsilon, accountant), (noised, by) = price(total), price(_noised(total))
+    replaced, _ = _pricer(delta, replaced=True)(_noised(total))
+    dates = [str(line.said.get("time", "")) for line in kept] or [""]
+    return Statement(
+        site=site,
+        unit=unit,
+        adjacency=words.ADJACENCY.format(unit=unit),
+        epsilon=epsilon,
+        noised=noised,
+        replaced=replaced,
+        delta=delta,
+        accountant=by if math.isinf(epsilon) and noised > 0 else accountant,
+        meaning=words.meaning(epsilon, delta, unit),
+        legend=words.LEGEND.format(unit=unit),
+        lines=len(everything),
+        torn=len(everything) - len(kept),
+        refused=sum(line.refused for line in kept),
+        first=dates[0],
+        last=dates[-1],
+        budget=_budget(total, budget),
+        runs=tuple(
+            _run(run, [line for line in kept if line.run == run], price, (details or {}).get(run, Details()))
+            for run in dict.fromkeys(line.run for line in kept)
+        ),
+        splits=_splits(_noised(total), delta),
+        released=tuple(_released(kept, about)),
+        unprotected=tuple(_unprotected(kept, about)),
+        stated=tuple(_stated(kept)),
+        outside=tuple(text.format(unit=unit) for text in words.OUTSIDE),
+        paragraphs=(
+            Paragraph("Composition", words.COMPOSITION.format(unit=unit)),
+            Paragraph("Randomness", words.RANDOMNESS),
+            Paragraph("Trust", words.TRUST),
+            Paragraph("What models began with", words.SCRATCH if pretraining == "none" else pretraining),
+        ),
+        audit=audit,
+    )
+
+
+def _check(delta: float, budget: tuple[float, float] | None) -> None:
+    deltas = {"delta": delta, **({} if budget is None else {"the budget's delta": budget[1]})}
+    wrong = [f"{name} must lie between 0 and 1, found {value}" for name, value in deltas.items() if not 0 < value < 1]
+    if budget is not None and not budget[0] >= 0:
+        wrong.append(f"the budget's epsilon must be >= 0, found {budget[0]}")
+    if wrong:
+        raise ValueError("; ".join(wrong))
+
+
+def _lines(everything: Sequence[Mapping[str, Json]]) -> Iterator[_Line]:
+    """All that is not torn. What the ledger does not charge for was sent before."""
+    events = {id(said): event for said, event in charged(everything)}
+    for said in everything:
+        if not said.get("torn"):
+            event = events.get(id(said))
+            atoms = () if event is None else tuple(_atoms(event))
+            refused = said.get("refused") is not None
+            yield _Line(said, str(said.get("run", "")), str(said.get("request", "")), atoms, refused, event is None)
+
+
+def _atoms(event: Event, times: int = 1) -> Iterator[tuple[Event, int]]:
+    """What an event consists of: mechanisms, each on one sample, in the `Part` that they were done on."""
+    if isinstance(event, Composed):
+        for one in event.events:
+            yield from _atoms(one, times)
+    elif isinstance(event, SelfComposed):
+        yield from _atoms(event.event, times * event.count) if event.count else ()
+    elif isinstance(event, Part):
+        for atom, count in _atoms(event.event, times):
+            inner = atom.event if isinstance(atom, Part) else atom  # of a part within a part the outer one pays
+            yield inner if isinstance(inner, NonPrivate | Declared) else Part(event.cut, event.split, inner), count
+    elif not isinstance(event, Nothing):
+        yield NON_PRIVATE if bare(event) else event, times
+
+
+def _tally(lines: Iterable[_Line]) -> _Tally:
+    tally: Counter[Event] = Counter()
+    for line in lines:
+        for atom, times in line.atoms:
+            tally[atom] += times
+    return tuple(tally.items())
+
+
+def _noised(tally: _Tally) -> _Tally:
+    return tuple((atom, times) for atom, times in tally if not isinstance(atom, NonPrivate))
+
+
+def _pricer(delta: float, *, replaced: bool = False) -> _Pricer:
+    """price(tally) -> (ε rounded up, the accountant's name). The same tally is computed once."""
+    from privacy.dp import (
+        accounting,  # here, because the libraries behind them take seconds to import
+        replacing,  # here, because the libraries behind them take seconds to import
+    )
+
+    cost = replacing.replaced_cost if replaced else accounting.cost
+
+    @functools.cache
+    def price(tally: _Tally) -> tuple[float, str]:
+        try:
+            found = cost([SelfComposed(atom, times) for atom, times in tally], delta)
+        except UnknownEvent:  # it is in the ledger, so it happened: what cannot be told is infinite
+            return math.inf, UNKNOWN
+        return upwards(found.epsilon), found.accountant
+
+    return price
+
+
+def _run(run: str, lines: Sequence[_Line], price: _Pricer, details: Details) -> Run:
+    total = _tally(lines)
+    rows = [
+        _row(request, atom, times, price)
+        for request in dict.fromkeys(line.request for line in lines)
+        for atom, times in _tally(line for line in lines if line.request == request)
+        if not isinstance(atom, NonPrivate | Declared)
+    ]
+    return Run(run, price(total)[0], price(_noised(total))[0], tuple(rows), details)
+
+
+def _row(request: str, atom: Event, times: int, price: _Pricer) -> Row:
+    split, event = (atom.split, atom.event) if isinstance(atom, Part) else ("", atom)
+    mechanism, probability, noise = told(event)
+    return Row(request, split, mechanism, probability, noise, times, price(((atom, times),))[0])
+
+
+def told(event: Event) -> tuple[str, float, float | None]:
+    """A mechanism on one sample: its words, q, and σ where it has one."""
+    if isinstance(event, PoissonSampled):
+        mechanism, probability, noise = told(event.event)
+        return mechanism, event.probability * probability, noise
+    if isinstance(event, SelfComposed):
+        mechanism, probability, noise = told(event.event)
+        return f"{mechanism}, {event.count} times on one sample", probability, noise
+    if isinstance(event, Composed):
+        parts = [told(one) for one in event.events]
+        return ", then ".join(f"{text} (σ = {noise:g})" if noise else text for text, _, noise in parts), 1.0, None
+    if isinstance(event, Pure):
+        return f"pure, ε = {event.epsilon:g} each", 1.0, None
+    if isinstance(event, Gaussian | Laplace):
+        return f"{event.kind.capitalize()} noise", 1.0, event.noise_multiplier
+    raise UnknownEvent(f"no mechanism: {event!r}")
+
+
+def _splits(total: _Tally, delta: float) -> tuple[SplitLoss, ...]:
+    from privacy.dp.accounting import by_split
+
+    try:
+        costs = by_split([SelfComposed(atom, times) for atom, times in total], delta)
+    except UnknownEvent:
+        return ()
+    return tuple(SplitLoss(cut, split, upwards(found.epsilon)) for (cut, split), found in costs.items())
+
+
+def _budget(total: _Tally, budget: tuple[float, float] | None) -> Budget | None:
+    if budget is None:
+        return None
+    epsilon, delta = budget
+    spent, _ = _pricer(delta)(total)
+    return Budget(epsilon, delta, spent, downwards(max(0.0, epsilon - spent)))
+
+
+def _unprotected(lines: Sequence[_Line], contents: Mapping[str, str]) -> Iterator[Unprotected]:
+    bare = [line for line in lines if any(isinstance(atom, NonPrivate) for atom, _ in line.atoms)]
+    for request, refused in dict.fromkeys((line.request, line.refused) for line in bare):
+        own = [line for line in bare if (line.request, line.refused) == (request, refused)]
+        content = CODE if refused else contents.get(request, "")
+        yield Unprotected(request, content, sum(not line.again for line in own), _bytes(own))
+
+
+def _released(lines: Sequence[_Line], contents: Mapping[str, str]) -> Iterator[Released]:
+    """Replies without what has no guarantee, unless they hold nothing but what was declared."""
+    bounded = [line for line in lines if not line.refused and _bounded(line)]
+    for request in dict.fromkeys(line.request for line in bounded):
+        own = [line for line in bounded if line.request == request]
+        again = sum(line.again for line in own)
+        yield Released(request, contents.get(request, ""), len(own) - again, again, _bytes(own))
+
+
+def _bounded(line: _Line) -> bool:
+    kinds = [type(atom) for atom, _ in line.atoms]
+    return NonPrivate not in kinds and (not kinds or any(kind is not Declared for kind in kinds))
+
+
+def _stated(lines: Sequence[_Line]) -> Iterator[Stated]:
+    for what in DECLARATIONS:
+        own = [line for line in lines if not line.again and Declared(what) in dict(line.atoms)]
+        if own:
+            yield Stated(what, words.DECLARED[what], len(own), tuple(dict.fromkeys(line.request for line in own)))
+
+
+def _bytes(lines: Sequence[_Line]) -> int:
+    return sum(int(str(line.said.get("bytes", 0))) for line in lines)

@@ -1,0 +1,156 @@
+"""The gate: the one function that every reply of a site passes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from privacy.dp.events import (
+    DECLARATIONS,
+    NON_PRIVATE,
+    NOTHING,
+    Declared,
+    Event,
+    Gaussian,
+    Laplace,
+    NonPrivate,
+    composed,
+    describe,
+    known,
+    leaves,
+)
+from privacy.message import Call, Json
+from privacy.release import ledger as book
+from privacy.release.policy import Policy, declarations
+
+BUDGET = "budget"
+"""The code of a hospital whose patients have been charged all that its policy allows."""
+PRIVACY = "policy_privacy"
+"""The code of a hospital that requires privacy, where something would leave without an event of finite ε."""
+
+
+class Refused(Exception):
+    """What crosses the wall instead of a reply: a code, because a sentence could carry patient data."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+def release(
+    reply: bytes,
+    event: Json,
+    *,
+    call: Call,
+    policy: Policy,
+    ledger: Path,
+    recipient: str,
+    now: str,
+    replay: bool,
+    commit: str = "",
+) -> None:
+    """Let a serialized reply go, or refuse it. The ledger line is on disk before this returns.
+
+    What was spent is read and the line is written under one lock, so two runs of a hospital cannot spend the same rest
+    of its budget.
+
+    Args:
+        event: what was done to patients to make this reply, as `events.describe` says it. What cannot be read counts as
+        non-private.
+        recipient: who gets it. now: ISO time. replay: the reply was committed before, so it may have left before.
+        commit: the random name of what was committed with the reply; only what was paid under this name is paid for.
+
+    Raises:
+        Refused: the policy does not allow it; the refusal stands in the ledger too.
+        Damaged: the ledger is not what was written; nothing leaves until it is restored.
+        OSError: the disk.
+    """
+    digest = hashlib.sha256(reply).hexdigest()
+    with book.transaction(ledger) as page:
+        before = tuple(page.lines())
+        again = replay and (commit in paid(before) if commit else _left_before(before, call, digest))
+        code = _verdict(policy, call, len(reply), recipient)
+        if code is None and not again:
+            code = unaffordable(policy, before, [known(event)])
+        page.append(
+            {
+                **_of(call, recipient, now),
+                "event": event if code is None else describe(NOTHING),
+                "sha256": digest,
+                "bytes": 0 if code else len(reply),
+                "again": again and code is None,
+                "refused": code,
+                **({"commit": commit} if commit else {}),
+                **({} if code is None else {"withheld": event}),
+            }
+        )
+    if code is not None:
+        raise Refused(code)
+
+
+def _verdict(policy: Policy, call: Call, size: int, recipient: str) -> str | None:
+    if not policy.allows(call.request):
+        return "policy_request"
+    if recipient not in policy.recipients:
+        return "policy_recipient"
+    return "policy_bytes" if size > policy.max_bytes else None
+
+
+def paid(before: Iterable[Mapping[str, Json]]) -> frozenset[str]:
+    """Names of the commits whose reply left, and so was charged."""
+    left = (line for line in before if line.get("refused") is None)
+    return frozenset(str(line["commit"]) for line in left if line.get("commit"))
+
+
+def unaffordable(policy: Policy, before: Iterable[Mapping[str, Json]], events: Sequence[Event]) -> str | None:
+    """The code by which a hospital refuses events beside those that stand in its ledger already, or None.
+
+    `policy_public`: they tell something without noise that the hospital does not declare public. `budget`: a patient
+    would be charged more than the policy allows. `policy_privacy`: the policy requires privacy, and what an event did
+    to patients is bounded by no finite ε.
+    """
+    told = set().union(*(declarations(event) for event in events))
+    if any(not policy.declares(what) for what in told):
+        return "policy_public"
+    if policy.require is not None and any(bare(event) for event in events):
+        return PRIVACY
+    if policy.budget is None or not _costs(events):
+        return None
+    if any(composed([event]) == NON_PRIVATE for event in events):
+        return BUDGET
+    from privacy.dp.accounting import cost  # seconds that a hospital without a budget saves
+
+    charged = cost([*book.spent(before), *events], policy.budget.delta)
+    return None if charged.epsilon <= policy.budget.epsilon else BUDGET
+
+
+def bare(event: Event) -> bool:
+    """Whether there is no noise in it, or in one of its parts."""
+    return any(
+        isinstance(one, NonPrivate) or (isinstance(one, Gaussian | Laplace) and one.noise_multiplier == 0)
+        for one in leaves(event)
+    )
+
+
+def _costs(events: Sequence[Event]) -> bool:
+    free = (NOTHING, *(Declared(what) for what in DECLARATIONS))
+    return composed(events) not in free
+
+
+def book_refusal(code: str, event: Json, *, call: Call, ledger: Path, recipient: str, now: str) -> None:
+    """Write down a code that leaves instead of a reply: whether something failed can depend on patients."""
+    line: dict[str, Json] = {"event": event, "sha256": None, "bytes": 0, "again": False, "refused": code}
+    with book.transaction(ledger) as page:
+        page.append({**_of(call, recipient, now), **line})
+
+
+def _of(call: Call, recipient: str, now: str) -> dict[str, Json]:
+    return {"time": now, "run": call.run, "round": call.round, "request": call.request, "recipient": recipient}
+
+
+def _left_before(before: Iterable[Mapping[str, Json]], call: Call, digest: str) -> bool:
+    """Whether these bytes left in answer to this call already: read from the ledger, which alone knows what left."""
+    asked = (call.run, call.round, call.request, digest, None)
+    keys = ("run", "round", "request", "sha256", "refused")
+    return any(tuple(line.get(key) for key in keys) == asked for line in before)

@@ -1,0 +1,166 @@
+"""A site's own policy: what it lets go, to whom, and what a patient may be charged for it, whatever the coordinator
+asks.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from privacy.dp.events import Declaration, Declared, Event, leaves
+from privacy.settings_error import SettingsError
+
+REQUESTS = (
+    "survey",
+    "moments",
+    "ingest",
+    "score",
+    "synthesize",
+    "sample",
+    "translate",
+    "introduce",
+    "train",
+    "finish",
+    "export",
+    "evaluate",
+    "audit",
+    "pool",
+    "route",
+    "report",
+    "holds",
+)
+UNIT = re.compile(r"(?=.{1,40}$)[A-Za-z]+( [A-Za-z]+)*")
+"""What a patient may be called."""
+MOST_DELTA = 1e-3
+"""The largest delta that settings may name, whoever the patients are. With probability delta nothing is promised: a
+mechanism that publishes each record with this probability is (0, delta)-private, so that delta about 1/n protects
+nobody (Dwork and Roth 2014, section 2.3). Each hospital asks for less, by how many patients it has (`largest_delta`).
+"""
+FLOOR = 11
+"""Training patients below which a hospital with a budget trains nothing, unless its policy says otherwise: cells of 1
+to 10 people are what official health statistics suppress (CMS cell size suppression policy; EMA policy 0070 asks for a
+risk of at most 0.09 = 1/11)."""
+COORDINATOR, SITES, OUTSIDE = "coordinator", "sites", "outside"
+"""Who gets what a reply holds: the coordinator alone, or through it every other site as it is or in a mixture, or
+hospitals outside the federation."""
+
+
+def delta_complaints(delta: float, name: str = "delta") -> list[str]:
+    """What is wrong with a delta that settings name."""
+    if 0 < delta <= MOST_DELTA:
+        return []
+    return [f"{name} must be in (0, {MOST_DELTA:g}], found {delta:g}; say well below 1 / patients, as 1e-5"]
+
+
+def largest_delta(patients: int) -> float:
+    """The largest delta at which a hospital of so many patients promises anything: 1 / (10 patients).
+
+    Delta must be far below 1 / patients (Ponomareva et al. 2023, section 5.2, take n^-1.1 or less): here at most one
+    such hospital in ten could lose a whole record to the failure that delta allows for.
+    """
+    return 1 / (10 * max(1, patients))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What all releases together may cost a patient, over the life of the hospital's ledger: (epsilon, delta)."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    epsilon: float
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        found = [] if 0 < self.epsilon < math.inf else [f"epsilon must be > 0 and finite, found {self.epsilon}"]
+        found += delta_complaints(self.delta)
+        if found:
+            raise SettingsError(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What a site answers.
+
+    requests: the requests that it answers at all. algorithms: methods that it trains by; null = any. recipients:
+    who may get an answer: the coordinator; and `sites`, where methods may hand what this site says on to all others,
+    not only merged with what they say (APPLE's cores); and `outside`, where its models are handed to hospitals that
+    take no part in the federation (test-time routing). pooling: whether its images may leave, for the central baseline
+    or as shared images (`synthesis: real`). max_bytes: the largest reply. budget: the most that a patient may be
+    charged; null = no limit, and no promise. require: `privacy` = nothing that patients shaped leaves without an event
+    of finite ε, with a budget or without. public: facts that the hospital declares public and therefore outside any
+    guarantee; null = counts without a promise, nothing with one: with a budget counts then leave once, with noise that
+    it pays. min_patients: the fewest training patients that a hospital with a budget trains on, by the counts that it
+    released; null = 11 (`FLOOR`), and 1 of simulated patients. max_failures: with a promise, how many failures may be
+    told before nothing is any more, until a person has looked: each can be one bit about a patient. unit: what a
+    patient is called in the hospital's statement. delta: at which it takes every ε, where there is no budget.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    requests: tuple[str, ...] = tuple(name for name in REQUESTS if name != "pool")
+    algorithms: tuple[str, ...] | None = None
+    recipients: tuple[str, ...] = (COORDINATOR,)
+    pooling: bool = False
+    max_bytes: int = 2**30
+    budget: Budget | None = None
+    public: tuple[str, ...] | None = None
+    max_failures: int = 20
+    require: Literal["privacy"] | None = None
+    unit: str = "patient"
+    delta: float = 1e-5
+    min_patients: int | None = None
+
+    def __post_init__(self) -> None:
+        found = []
+        if unknown := sorted(set(self.requests) - set(REQUESTS)):
+            found.append(f"policy.requests: unknown {', '.join(unknown)}; known are {', '.join(REQUESTS)}")
+        if unknown := sorted(set(self.public or ()) - {"counts"}):
+            found.append(f"policy.public: unknown {', '.join(unknown)}; known is counts")
+        if unknown := sorted(set(self.recipients) - {COORDINATOR, SITES, OUTSIDE}):
+            found.append(
+                f"policy.recipients: unknown {', '.join(unknown)}; known are {COORDINATOR}, {SITES}, {OUTSIDE}"
+            )
+        if self.recipients and COORDINATOR not in self.recipients:
+            others = ", ".join(sorted(self.recipients))
+            found.append(f"policy.recipients: {others} get everything through the coordinator; say {COORDINATOR} too")
+        if self.max_bytes < 1:
+            found.append(f"policy.max_bytes must be at least 1, found {self.max_bytes}")
+        if self.max_failures < 0:
+            found.append(f"policy.max_failures must be at least 0, found {self.max_failures}")
+        if self.promises and self.pooling:
+            said = "a budget promises one" if self.budget is not None else "require: privacy asks for one"
+            found.append(f"policy.pooling: images leave without any guarantee, and {said}; say false")
+        if not UNIT.fullmatch(self.unit):
+            found.append(f"policy.unit must be words of letters (at most 40 characters), found {self.unit[:60]!r}")
+        found += delta_complaints(self.delta, "policy.delta")
+        if self.min_patients is not None and (self.min_patients < 1 or not self.promises):
+            rule = (
+                "at least 1"
+                if self.min_patients < 1
+                else "left out without policy.budget or require: privacy, whose floor it is"
+            )
+            found.append(f"policy.min_patients must be {rule}, found {self.min_patients}")
+        if found:
+            raise SettingsError(found)
+
+    @property
+    def promises(self) -> bool:
+        """Whether patients have a guarantee: a budget, or `require: privacy`."""
+        return self.budget is not None or self.require is not None
+
+    def allows(self, request: str) -> bool:
+        """Whether the site answers this request (`pool` only by the word `pooling`)."""
+        return self.pooling if request == "pool" else request in self.requests
+
+    def declares(self, what: Declaration) -> bool:
+        """Whether such facts may leave without noise. That something failed always may: silence would say it too."""
+        if what == "failure":
+            return True
+        return not self.promises if self.public is None else what in self.public
+
+
+def declarations(event: Event) -> set[Declaration]:
+    """What an event tells without noise."""
+    return {one.what for one in leaves(event) if isinstance(one, Declared)}
