@@ -1,4 +1,4 @@
-"""The two pictures of the README, from the pages of a finished run: docs/report.png and docs/site.png.
+"""The pictures of the README, from the pages of a finished run: docs/pictures/report.png and docs/pictures/site.png.
 
     python -m pipelines.run prostate_adc.yaml
     python benchmarks/page_pictures.py runs/prostate_adc north
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from PIL import Image, PngImagePlugin
 
-DOCS = Path(__file__).parents[1] / "docs"
+PICTURES = Path(__file__).parents[1] / "docs/pictures"
 WIDTH = 1280
 
 
@@ -47,16 +47,16 @@ def main(run: Path, site: str) -> None:
     if browser is None:
         sys.exit("no Chromium was found; install it, for instance: apt-get install chromium")
     page = run / "report.html"
-    kept(taken(browser, page, 1230), headings(page)[:4], DOCS / "report.png")
+    kept(taken(browser, page, 1230), headings(page)[:4], PICTURES / "report.png")
     own = run / "sites" / site / "report.html"
     with tempfile.TemporaryDirectory() as folder:
         sheets = Path(folder) / "sheets.html"  # the sheets of slices stand far down: the sections above are left out
         sheets.write_text(
             re.sub(r"<nav.*?(?=<section aria-labelledby=\"images\")", "<main>", own.read_text(), flags=re.DOTALL)
         )
-        kept(taken(browser, sheets, 900), headings(sheets)[:1], DOCS / "site.png")
+        kept(taken(browser, sheets, 900), headings(sheets)[:1], PICTURES / "site.png")
     for name in ("report.png", "site.png"):
-        print(DOCS / name)
+        print(PICTURES / name)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ class Outcome:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Look or clean, and return the exit code (see docs/exit-codes.md)."""
+    """Look or clean, and return the exit code (see docs/reference/exit-codes.md)."""
     line = parser()
     options = line.parse_args(arguments)
     os.umask(0o077)

@@ -77,7 +77,7 @@ class Line(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Predict, and return the exit code (see docs/exit-codes.md): 3 if nothing could be read."""
+    """Predict, and return the exit code (see docs/reference/exit-codes.md): 3 if nothing could be read."""
     options = parser().parse_args(arguments)
     os.umask(0o077)
     torch.set_num_threads(1)

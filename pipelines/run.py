@@ -104,7 +104,7 @@ def main(
     console: Console | None = None,
     stop: Stop | None = None,
 ) -> int:
-    """Run, and return the exit code (see docs/exit-codes.md).
+    """Run, and return the exit code (see docs/reference/exit-codes.md).
 
     engines: to hospitals on other machines; None = all are played here. stop: who may ask it to stop; None = signals.
     """

@@ -53,7 +53,7 @@ NOTICE = "For research use only: not a medical device, not for diagnosis."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Translate, and return the exit code (see docs/exit-codes.md): 3 if nothing could be translated."""
+    """Translate, and return the exit code (see docs/reference/exit-codes.md): 3 if nothing could be translated."""
     options = parser().parse_args(arguments)
     os.umask(0o077)
     torch.set_num_threads(1)

@@ -27,7 +27,7 @@ BOUNDS = ((-1000.0, 2000.0), (200.0, 3300.0), (900.0, 6000.0))
 """Between what the 1st, 50th and 99th percentile of the values that are not 0 can lie, 1e-6 mm²/s.
 
 Free water at 37 °C has 3000 to 3200, and no tissue more; noise and the choice of b-values add to that, and noise makes
-some values negative. Measured figures are in docs/formats.md.
+some values negative. Measured figures are in docs/reference/formats.md.
 """
 # What headers say when they do not say a unit; 261665006 is SNOMED's "unknown".
 UNSAID = frozenset({"", "1", "us", "no units", "unspecified", "261665006", "unknown"})

@@ -184,7 +184,7 @@ def _clock(place: Place) -> Iterator[Finding]:
     ledger = hospital_of(place).ledger
     try:
         if ledger.exists() and (broken := book.verify(ledger)):
-            yield Finding("ledger", False, f"{ledger}: {broken[0]}; look at docs/operations.md")
+            yield Finding("ledger", False, f"{ledger}: {broken[0]}; look at docs/how-to/operations.md")
             return
         last = max((str(line.get("time", "")) for line in book.lines(ledger)), default="") if ledger.exists() else ""
     except (OSError, Damaged) as error:

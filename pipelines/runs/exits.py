@@ -1,4 +1,4 @@
-"""Numbered exit codes. `docs/exit-codes.md` says what to do about each.
+"""Numbered exit codes. `docs/reference/exit-codes.md` says what to do about each.
 
 A run that was asked to stop, by Ctrl-C or SIGTERM, ends with 8 and not with 130 or 143: a scheduler can tell from it
 that all work is saved and that the same command goes on. 130 is kept for the second Ctrl-C, which saves nothing.

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from pipelines.settings.config import Config
 
 ROOT = Path(__file__).parents[2]
-DOCS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+DOCS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 ROOMS = (
     "pipelines",
     "personalize",
@@ -40,7 +40,7 @@ def sections(path):
     return {anchor(found) for found in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
 
 
-@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_to_files_and_sections_that_are_there(path):
     lost = []
     for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
@@ -53,7 +53,7 @@ def test_links_lead_to_files_and_sections_that_are_there(path):
     assert not lost
 
 
-@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_paths_of_this_repository_are_there(path):
     text = re.sub(r"Tried: .*", "", path.read_text())  # a decision may name what is not there any more
     named = set(re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w./-]+\.(?:py|md|yaml|json|html|service|timer|cron))`", text))
@@ -80,7 +80,7 @@ def _text(module):
     return Path(found.origin).read_text() if found and found.origin else ""
 
 
-@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_exist_with_the_options_that_are_named(path):
     lost = []
     for module, rest in re.findall(r"python3? -m ((?:pipelines|benchmarks)[\w.]*)([^`\n]*)", path.read_text()):
@@ -110,7 +110,7 @@ def keys():
     return found
 
 
-@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_settings_with_dots_are_settings(path):
     lost = []
     for name in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", path.read_text()):
@@ -125,7 +125,7 @@ def test_settings_with_dots_are_settings(path):
 
 def test_the_picture_of_the_page_shows_the_headings_that_the_page_has():
     """Otherwise make it again: benchmarks/page_pictures.py."""
-    shown = Image.open(ROOT / "docs/report.png").text.get("Headings", "").split("\n")
+    shown = Image.open(ROOT / "docs/pictures/report.png").text.get("Headings", "").split("\n")
     text = "".join((ROOT / "evaluation/templates" / name).read_text() for name in ("coordinator.html", "parts.html"))
     there = {re.sub(r"\{\{.*?\}\}", ".*", re.escape(h)) for h in re.findall(r'<h2 id="[\w-]+">(.+?)</h2>', text)}
     patterns = [re.sub(r"\\\{\\\{.*?\\\}\\\}|\\\{%.*?%\\\}", ".*", one) for one in there]

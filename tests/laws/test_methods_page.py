@@ -1,4 +1,4 @@
-"""docs/methods.md says of every method what is true of it."""
+"""docs/reference/methods.md says of every method what is true of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipelines.loader.validation import read_yaml, validate
 from pipelines.settings.checks.route import for_all
 from pipelines.settings.route import How
 
-PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/reference/methods.md").read_text()
 
 
 def rows(text: str) -> list[list[str]]:

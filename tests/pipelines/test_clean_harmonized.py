@@ -277,7 +277,7 @@ def test_after_cleaning_no_trace_of_a_withdrawn_patient_is_left_but_who_he_is(ru
 
 
 def test_a_memory_that_somebody_removed_is_missed_and_made_again_as_the_code_says(run):
-    """`not_synthesized`: what docs/operations.md advises works."""
+    """`not_synthesized`: what docs/how-to/operations.md advises works."""
     (memory,) = run.glob(f"sites/{target(run)}/conversations/tiny/synthesis-*")
     shutil.rmtree(memory)
     said = settings()

@@ -254,7 +254,7 @@ def test_a_budget_that_ends_between_two_methods_leaves_a_report_of_both(tmp_path
 
 
 def test_the_policy_of_the_documentation_is_one_that_a_run_can_live_with():
-    text = (Path(__file__).parents[2] / "docs/privacy.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/explanation/privacy.md").read_text()
     block = text.split("# /var/lib/consilium/own/policy.yaml\n")[1].split("\n\n")[0]
     policy = validate(read_yaml(textwrap.dedent(block), environment={}), Policy)
     made = settings(evaluate={**settings()["evaluate"], "public": False})

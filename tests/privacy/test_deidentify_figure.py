@@ -1,7 +1,8 @@
 """How many of the actions that PS3.15 table E.1-1 requires are done right, by an independent reader of the table.
 
 The figure is made like MIDI-B's (arXiv:2507.23608), but not on its data, which were not at hand: the files are those of
-`shared/data` and images with identifiers planted by chance. `-s` prints the table of docs/deidentification.md.
+`shared/data` and images with identifiers planted by chance.
+`-s` prints the table of docs/reference/deidentification.md.
 """
 
 from __future__ import annotations

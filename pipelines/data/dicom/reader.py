@@ -1,8 +1,8 @@
 """DICOM series, classic or enhanced, become studies; every other kind of DICOM is refused with its reason.
 
 Headers are read once, without pixels, and grouped by SeriesInstanceUID; positions decide the order of slices, never
-file names or instance numbers. Then each series' files are read once more, whole, one at a time. docs/formats.md lists
-what is read, and every reason.
+file names or instance numbers. Then each series' files are read once more, whole, one at a time.
+docs/reference/formats.md lists what is read, and every reason.
 """
 
 from __future__ import annotations
