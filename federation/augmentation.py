@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from math import prod
 
 import torch
-from monai.networks.layers import AffineTransform
 from torch import Tensor
 
 from privacy.dp.access import Augment
@@ -47,6 +46,8 @@ def _mirrored(x: Tensor, which: Tensor) -> Tensor:
 
 def _warped(x: Tensor, theta: Tensor, mode: str) -> Tensor:
     """x (b, ..., H, W) in the plane of its last two axes. theta: (b, 2, 3)."""
+    from monai.networks.layers import AffineTransform  # MONAI takes seconds to import
+
     warp = AffineTransform(mode=mode, padding_mode="border", normalized=True, align_corners=False)
     planes = x.reshape(len(x), prod(x.shape[1:-2]), *x.shape[-2:])
     warped: Tensor = warp(planes, theta.to(x.device))

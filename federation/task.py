@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
-from monai.losses.dice import DiceLoss
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -123,6 +122,8 @@ def overlap_loss(output: Output, y: Tensor) -> Tensor:
 
 def dice_loss(logits: Tensor, y: Tensor) -> Tensor:
     """Soft Dice loss of each example (b,), the mean over foreground classes. logits: (b, C, *spatial)."""
+    from monai.losses.dice import DiceLoss  # MONAI takes seconds to import
+
     of_each = DiceLoss(include_background=False, softmax=True, reduction="none", smooth_nr=SMOOTH, smooth_dr=SMOOTH)
     classes = torch.arange(logits.shape[1], device=y.device).view(-1, *[1] * (y.dim() - 1))
     found: Tensor = of_each(logits, (y.unsqueeze(1) == classes).to(logits.dtype))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 
 import torch
-from scipy.stats import wasserstein_distance
 from torch import Tensor
 
 
@@ -42,6 +41,8 @@ def sliced_wasserstein(a: Tensor, b: Tensor, *, projections: int = 128, seed: in
     Raises:
         ValueError: naming everything that is wrong with the arguments.
     """
+    from scipy.stats import wasserstein_distance
+
     if projections < 1:
         raise ValueError(f"sliced_wasserstein: projections is {projections}, allowed is 1 or more")
     flat_a, flat_b = a.flatten(1), b.flatten(1)

@@ -13,12 +13,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
-from sklearn.model_selection import StratifiedGroupKFold
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 Ints: TypeAlias = NDArray[np.int64]
@@ -60,6 +54,9 @@ def drift(before: Floats, after: Floats, labels: Ints, patient: Ints, region: Bo
     folds = min(FOLDS, *(len(np.unique(who[y == c])) for c in (0, 1)))
     if folds < 2:
         return None
+    from sklearn.metrics import roc_auc_score  # takes a second
+    from sklearn.model_selection import StratifiedGroupKFold
+
     x = tuple(statistics(images[rows], region[rows]) for images in (before, after))
     aucs, shifts = [], []
     for repeat in range(REPEATS):
@@ -96,6 +93,8 @@ def statistics(x: Floats, region: Bools) -> Floats:
 
 def smoothed(x: Floats, region: Bools, share: float) -> Floats:
     """x (n, h, w) smoothed inside its region by a Gaussian of `share` of the side; what lies outside has no weight."""
+    from scipy import ndimage
+
     sigma = (0, *(side * share for side in x.shape[1:]))
     weight = ndimage.gaussian_filter(region.astype(float), sigma)
     result: Floats = ndimage.gaussian_filter(x * region, sigma) / np.maximum(weight, 1e-3)
@@ -104,6 +103,10 @@ def smoothed(x: Floats, region: Bools, share: float) -> Floats:
 
 def _scored(x: Floats, seen: tuple[Floats, ...], y: Ints, train: NDArray[np.intp], test: NDArray[np.intp]) -> Floats:
     """Fit on rows of x; probabilities of class 1, (len(seen), len(test))."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     model = make_pipeline(StandardScaler(), LogisticRegression(C=STRENGTH, class_weight="balanced", max_iter=1000)).fit(
         x[train], y[train]
     )

@@ -11,7 +11,6 @@ from hashlib import blake2b
 
 import numpy as np
 import torch
-import torchio
 from torch import Tensor
 
 DEPTH = 5  # control points across the image's single layer: the fewest that TorchIO accepts here
@@ -52,6 +51,8 @@ def deformed(
         raise ValueError("; ".join(problems))
     if copies == 0 or len(images) == 0:
         return images[:0]
+    import torchio  # takes seconds
+
     transform = torchio.RandomElasticDeformation(
         num_control_points=(control_points, control_points, DEPTH),
         max_displacement=(max_displacement * images.shape[2], max_displacement * images.shape[3], 0.0),

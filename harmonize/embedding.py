@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from openTSNE import TSNE
-from sklearn.decomposition import PCA
 from torch import Tensor
 from torch.nn import functional
 
@@ -52,6 +50,8 @@ def basis(images: Tensor, components: int = 40) -> Basis:
         wrong.append("images hold numbers that are not finite; leave such images out")
     if wrong:
         raise ValueError("no principal components: " + "; ".join(wrong))
+    from sklearn.decomposition import PCA  # takes a second
+
     number = min(components, len(flat) - 1, flat.shape[1])
     solver = "full" if min(flat.shape) <= SMALL else "randomized"
     # not whitened: whoever divides by a deviation must decide what to do where it is 0
@@ -104,6 +104,8 @@ def tsne(features: Tensor, *, perplexity: float = 30.0, seed: int) -> Tensor:
         raise ValueError("no t-SNE map: " + "; ".join(wrong))
     if bool((features == features[0]).all()):
         return torch.zeros(len(features), 2)  # openTSNE divides by their spread
+    from openTSNE import TSNE  # takes a second
+
     wide = functional.pad(features.detach().cpu().double(), (0, max(0, 2 - features.shape[1])))
     fit = TSNE(perplexity=perplexity_of(len(wide), perplexity), n_jobs=1, random_state=seed, initialization="pca")
     return torch.from_numpy(fit.fit(wide.numpy()).view().copy()).float()

@@ -10,7 +10,6 @@ import itertools
 from typing import Literal, TypeAlias
 
 import torch
-from monai.networks.nets.patchgan_discriminator import PatchDiscriminator
 from torch import Tensor, nn
 
 Norm: TypeAlias = Literal["instance", "none"]
@@ -66,6 +65,8 @@ class Discriminator(nn.Module):
     """
 
     def __init__(self, channels: int, *, width: int = 16, layers: int = 2) -> None:
+        from monai.networks.nets.patchgan_discriminator import PatchDiscriminator  # MONAI takes seconds to import
+
         super().__init__()
         self.net = PatchDiscriminator(2, width, channels, num_layers_d=layers, norm=None, bias=True)
         for module in self.net.modules():

@@ -15,9 +15,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
-import torchio
 from numpy.typing import NDArray
-from skimage.exposure import match_histograms
 from torch import Tensor
 
 from harmonize.own import Own, Region, counted, rows_of
@@ -133,6 +131,8 @@ class Nyul:
 
     def translate(self, params: Params, images: Tensor, patient: Tensor) -> Tensor:
         """Images (n, C, H, W) with the shared images' landmarks."""
+        import torchio  # takes seconds
+
         numbers = params["numbers"].cpu().numpy()
 
         def curve(measured: Values, values: Values, channel: int) -> Values:
@@ -164,6 +164,8 @@ class HistogramMatch:
 
     def translate(self, params: Params, images: Tensor, patient: Tensor) -> Tensor:
         """Images (n, C, H, W) with the shared images' histogram."""
+        from skimage.exposure import match_histograms  # takes a second
+
         numbers = params["numbers"].cpu().numpy()
 
         def curve(measured: Values, values: Values, channel: int) -> Values:

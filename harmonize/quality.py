@@ -23,8 +23,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage, stats
-from sklearn.isotonic import IsotonicRegression
 from torch import Tensor
 from torch.nn import functional
 
@@ -156,6 +154,8 @@ def gradient_correlation(before: Floats, after: Floats, region: Bools) -> float:
 
     Unsmoothed gradients are mostly noise, and a translation to a quieter scanner would be blamed for taking it away.
     """
+    from scipy import ndimage
+
     sigma = (0, *(side / SIDE for side in before.shape[1:]))
     pair = [
         [ndimage.gaussian_filter(x, sigma, order=order) for order in ((0, 1, 0), (0, 0, 1))] for x in (before, after)
@@ -193,6 +193,8 @@ def hallucinated(before: Floats, after: Floats, region: Bools, labels: NDArray[n
     rows = _large(region)
     if not len(rows[labels[rows] == 0]):
         return math.nan
+    from sklearn.isotonic import IsotonicRegression  # takes a second
+
     inside = region[rows]
     tone = IsotonicRegression(out_of_bounds="clip").fit(a[rows][inside], b[rows][inside])
     spots = []
@@ -232,6 +234,8 @@ def _correlation(a: Floats, b: Floats, *, ranks: bool) -> float:
         return math.nan
     if np.ptp(b) < EPS:
         return 0.0
+    from scipy import stats
+
     return float((stats.spearmanr if ranks else stats.pearsonr)(a, b)[0])
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from monai.networks.layers.factories import Conv
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
@@ -91,8 +90,7 @@ def new_head(task: Task, width: int, outputs: int) -> nn.Module:
     """A linear map of features to logits; in segmentation the same at every place, a 1x1 convolution."""
     if task.kind == "classification":
         return nn.Linear(width, outputs)
-    head: nn.Module = Conv["conv", len(task.spatial)](width, outputs, kernel_size=1)
-    return head
+    return (nn.Conv3d if len(task.spatial) == 3 else nn.Conv2d)(width, outputs, kernel_size=1)
 
 
 def begun(initial: Params) -> State:

@@ -19,7 +19,6 @@ from math import log
 from typing import ClassVar, Literal
 
 import torch
-from monai.networks.blocks import ResidualUnit
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -68,6 +67,8 @@ class CamModule(nn.Module):
     """See `Cam`. Input (b, C, H, W); maps (b, 2 heads, classes, H/16, W/16); logits are log((p1 + p2) / 2)."""
 
     def __init__(self, inputs: tuple[int, ...], classes: int, widths: tuple[int, ...], norm: Norm) -> None:
+        from monai.networks.blocks import ResidualUnit  # MONAI takes seconds to import
+
         super().__init__()
         w = widths
         kind = ("group", {"num_groups": 8}) if norm == "group" else "batch"

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 import torch
-from monai.networks.blocks import Convolution
 from torch import Tensor, nn
 
 from federation.task import Output, cross_entropy
@@ -62,6 +61,8 @@ class CnnModule(nn.Module):
 
 def conv_pool(inputs: int, outputs: int, norm: Norm, spatial: int = 2) -> nn.Sequential:
     """3x3 convolution, norm, ReLU, 2x2 maximum: (b, inputs, h, w) -> (b, outputs, h/2, w/2); likewise for volumes."""
+    from monai.networks.blocks import Convolution  # MONAI takes seconds to import
+
     kind = ("group", {"num_groups": 8}) if norm == "group" else "batch"
     return nn.Sequential(
         Convolution(

@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from monai.networks.blocks import Convolution
-from monai.networks.nets.resnet import ResNetBlock
 from torch import Tensor, nn
 
 from federation.models.cnn import Norm
@@ -49,6 +47,9 @@ class ResNet18Module(nn.Module):
     """See `ResNet18`. Input (b, C, H, W); `blocks.k` is stage k + 1; features (b, 8 width) are means over places."""
 
     def __init__(self, inputs: tuple[int, ...], classes: int, settings: ResNet18) -> None:
+        from monai.networks.blocks import Convolution  # MONAI takes seconds to import
+        from monai.networks.nets.resnet import ResNetBlock
+
         super().__init__()
         spatial, act = len(inputs) - 1, ("relu", {"inplace": False})  # in place, per-patient gradients would be wrong
         kind = ("group", {"num_groups": 8}) if settings.norm == "group" else "batch"

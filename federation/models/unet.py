@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from math import gcd
 from typing import ClassVar, Literal
 
-from monai.networks.layers.factories import Conv
-from monai.networks.nets.basic_unet import Down, TwoConv, UpCat
 from torch import Tensor, nn
 
 from federation.models.cnn import Norm
@@ -81,6 +79,8 @@ class UNetModule(nn.Module):
     kind: ClassVar[Kind] = "segmentation"
 
     def __init__(self, inputs: tuple[int, ...], classes: int, settings: UNet) -> None:
+        from monai.networks.nets.basic_unet import Down, TwoConv, UpCat  # MONAI takes seconds to import
+
         super().__init__()
         spatial, dropout = len(inputs) - 1, settings.dropout
         widths = [settings.width * 2**level for level in range(settings.levels + 1)]
@@ -97,15 +97,16 @@ class UNetModule(nn.Module):
             for high, low in reversed(steps)
         ]
         self.blocks = nn.ModuleList([*downs, *ups])
-        self.head = Conv["conv", spatial](widths[0], classes, kernel_size=1)
+        self.levels = settings.levels
+        self.head = (nn.Conv3d if spatial == 3 else nn.Conv2d)(widths[0], classes, kernel_size=1)
 
     def forward(self, x: Tensor) -> Output:
         h = self.stem(x)
         beside: list[Tensor] = []
-        for block in self.blocks:  # a method may take the last of them away
-            if isinstance(block, UpCat):
-                h = block(h, beside.pop())
-            else:
+        for place, block in enumerate(self.blocks):  # a method may take the last of them away
+            if place < self.levels:
                 beside.append(h)
                 h = block(h)
+            else:
+                h = block(h, beside.pop())
         return Output(self.head(h), h)
