@@ -47,8 +47,9 @@ LIBRARIES = {"MONAI": "monai", "SimpleITK": "SimpleITK", "ITK": "itk"}
 
 
 def ours_dicom(folder: Path) -> Iterator[NDArray[np.generic]]:
-    from pipelines.data.dicom.reader import DicomSource, index_dicom
+    from pipelines.data.dicom.reader import index_dicom
     from pipelines.data.index import load
+    from pipelines.data.sources import DicomSource
     from pipelines.data.study import Study
 
     for candidate in index_dicom(DicomSource(folder=str(folder))).candidates:
@@ -59,7 +60,8 @@ def ours_dicom(folder: Path) -> Iterator[NDArray[np.generic]]:
 
 def ours_nifti(folder: Path) -> Iterator[NDArray[np.generic]]:
     from pipelines.data.index import load
-    from pipelines.data.nifti.reader import NiftiSource, index_nifti
+    from pipelines.data.nifti.reader import index_nifti
+    from pipelines.data.sources import NiftiSource
     from pipelines.data.study import Study
 
     for candidate in index_nifti(NiftiSource(folder=str(folder))).candidates:

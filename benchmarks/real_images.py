@@ -44,11 +44,12 @@ from harmonize.embedding import basis, project
 from harmonize.intensity import HistogramMatch, Nyul, Percentile, ZScore
 from harmonize.own import Own
 from pipelines.data.adc import to_adc
-from pipelines.data.dicom.reader import DicomSource, read_dicom
+from pipelines.data.dicom.reader import read_dicom
 from pipelines.data.grids.geometry import resample
 from pipelines.data.grids.translated_grid import applied
+from pipelines.data.images import Slices
 from pipelines.data.nifti.reader import read_volume
-from pipelines.data.prepare import Slices
+from pipelines.data.sources import DicomSource
 from pipelines.data.study import Volume
 from pipelines.data.translator_file import TranslatorFile, read_translator
 from pipelines.hospital.hospital import COHORT, read_cohort_file

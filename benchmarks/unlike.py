@@ -27,11 +27,10 @@ from federation.models.cnn import Cnn
 from federation.task import Task
 from pipelines.data.admission import Admitted, Opened, admitted
 from pipelines.data.cohort import Cohort, read_cohort
-from pipelines.data.dicom.reader import DicomSource
 from pipelines.data.examples import open_source
-from pipelines.data.labels import GlandMask, MaskLabels
-from pipelines.data.pictures.reader import Pictures, PictureSource, loose_pictures
-from pipelines.data.prepare import Slices
+from pipelines.data.images import Pictures, Slices
+from pipelines.data.pictures.reader import loose_pictures
+from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, PictureSource
 from pipelines.hospital.hospital import rows_of
 from pipelines.hospital.likeness import Likeness, likeness_of, studies_of
 from pipelines.phantom.files import write

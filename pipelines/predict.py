@@ -33,14 +33,12 @@ from federation.task import Kind
 from pipelines.data.accounts import Account, accounted, accounts_csv, as_facts, in_words, unserved
 from pipelines.data.admission import Admitted, Opened, admitted
 from pipelines.data.alike import UNITS, source_of
-from pipelines.data.dicom.reader import DicomSource
-from pipelines.data.examples import AnyImages, Files, open_source
-from pipelines.data.labels import GlandMask
-from pipelines.data.nifti.reader import NiftiSource
-from pipelines.data.pictures.reader import Pictures, loose_pictures
-from pipelines.data.prepare import Slices
+from pipelines.data.examples import open_source
+from pipelines.data.images import AnyImages, Features, Pictures, Slices
+from pipelines.data.pictures.reader import loose_pictures
+from pipelines.data.sources import DicomSource, Files, GlandMask, NiftiSource, TableSource
 from pipelines.data.study import Rejected
-from pipelines.data.tables.features import Features, TableSource, open_lines
+from pipelines.data.tables.features import open_lines
 from pipelines.data.unusable import Unusable
 from pipelines.data.writing.masks import Masking, forget_masks, lies_in, maker_of, open_masking, write_masked
 from pipelines.external.adapted import read_adapted

@@ -57,8 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _look_inside(place: Place, console: Console) -> None:
     """All headers and a few studies' pixels, read as a run of slices or pictures would; of a table there is nothing."""
-    from pipelines.data.pictures.reader import Pictures, PictureSource
-    from pipelines.data.prepare import Slices
+    from pipelines.data.images import Pictures, Slices
+    from pipelines.data.sources import PictureSource
     from pipelines.hospital.files import files_of
     from pipelines.hospital.overview import looked_into
     from pipelines.remote.client import hospital_of

@@ -32,11 +32,10 @@ from pipelines.batch.translation import Done, translate
 from pipelines.batch.waiting import Opened, open_waiting
 from pipelines.data.accounts import Account, accounted, accounts_csv, as_facts, in_words, unserved
 from pipelines.data.alike import UNITS, source_of
-from pipelines.data.dicom.reader import DicomSource
 from pipelines.data.grids.translated_grid import looks_at_study
+from pipelines.data.images import Slices
 from pipelines.data.index import folder_problems
-from pipelines.data.nifti.reader import NiftiSource
-from pipelines.data.prepare import Slices
+from pipelines.data.sources import DicomSource, NiftiSource
 from pipelines.data.study import Rejected
 from pipelines.data.translator_file import TranslatorFile, read_translator
 from pipelines.data.writing.dicom_header import Maker

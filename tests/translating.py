@@ -18,8 +18,9 @@ from pydicom.dataset import Dataset
 from harmonize.cyclegan import CycleGan
 from harmonize.scale import Scale
 from harmonize.translation import AnyTranslator
-from pipelines.data.dicom.reader import DicomSource, read_dicom
-from pipelines.data.prepare import Slices
+from pipelines.data.dicom.reader import read_dicom
+from pipelines.data.images import Slices
+from pipelines.data.sources import DicomSource
 from pipelines.data.study import Study, Volume
 from pipelines.data.translator_file import SETTINGS, TranslatorFile, write_translator
 from pipelines.phantom.files import write

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from pipelines.batch.waiting import Desk, Waiting, asks_adc, maker_of
-from pipelines.data.dicom.reader import DicomSource
 from pipelines.data.folder import steady
 from pipelines.data.grids.geometry import resample
 from pipelines.data.grids.translated_grid import Applied, applied, looks_at_study
+from pipelines.data.images import Slices
 from pipelines.data.index import Candidate, readable
 from pipelines.data.labels import find_mask
 from pipelines.data.mask_file import read_mask
-from pipelines.data.prepare import Slices
+from pipelines.data.sources import DicomSource
 from pipelines.data.studies import MM2_PER_S_1E_3, as_adc, standardized
 from pipelines.data.study import Array, Rejected, Study, Volume
 from pipelines.data.unusable import Unusable

@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 from pipelines.data.accounts import Item
 from pipelines.data.admission import tried
-from pipelines.data.dicom.reader import DicomSource
+from pipelines.data.images import Slices
 from pipelines.data.index import Candidate
-from pipelines.data.labels import GlandMask, Masks, open_masks
-from pipelines.data.nifti.reader import NiftiSource
-from pipelines.data.prepare import Slices
+from pipelines.data.labels import Masks, open_masks
+from pipelines.data.sources import DicomSource, GlandMask, NiftiSource
 from pipelines.data.studies import index_volumes
 from pipelines.data.study import Rejected
 from pipelines.data.translator_file import TranslatorFile

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from pipelines.data.study import Array
 from pipelines.data.unusable import Unusable
 
-Unit: TypeAlias = Literal["auto", "1e-6 mm2/s", "1e-5 mm2/s", "1e-3 mm2/s", "mm2/s"]
 Percentiles: TypeAlias = tuple[float, float, float]
 
 FACTORS: Mapping[str, float] = {"1e-6 mm2/s": 1.0, "1e-5 mm2/s": 10.0, "1e-3 mm2/s": 1e3, "mm2/s": 1e6}

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
-from pipelines.data.adc import FACTORS, Unit
-from pipelines.data.dicom.reader import DicomSource
-from pipelines.data.examples import Files
-from pipelines.data.nifti.reader import NiftiSource
+from pipelines.data.adc import FACTORS
+from pipelines.data.sources import DicomSource, Files, NiftiSource, Unit
 
 UNITS = tuple(FACTORS)
 """What --unit may say."""

@@ -17,21 +17,21 @@ from torch import Tensor
 
 from pipelines.data.accounts import Account, accounted, as_facts
 from pipelines.data.admission import Opened, Waiting
-from pipelines.data.examples import IMAGES, AnyImages, Files, Labels, open_source
-from pipelines.data.labels import GlandMask
+from pipelines.data.examples import open_source
+from pipelines.data.images import IMAGES, AnyImages, Features, Target
 from pipelines.data.nifti.bids import ENDINGS, stem
 from pipelines.data.partition import Divided, Part, dealing_code, divided, written
 from pipelines.data.pseudonym import normalized, pseudonym
+from pipelines.data.sources import Files, GlandMask, Labels
 from pipelines.data.split import SPLITS, Fold, division_code
 from pipelines.data.stored import Cohort as Cohort
 from pipelines.data.stored import from_message as from_message
 from pipelines.data.stored import to_message as to_message
 from pipelines.data.study import Rejected
 from pipelines.data.survey import survey as survey
-from pipelines.data.tables.features import Features, Moments, moments, normalized_by, to_json
+from pipelines.data.tables.features import Moments, moments, normalized_by, to_json
 from pipelines.data.tables.principal_components import axes_to_json, fitted_axes, projected
 from pipelines.data.taking import Taken, kept, natural, take
-from pipelines.data.targets import Target
 from privacy.message import Json
 
 

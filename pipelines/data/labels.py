@@ -12,81 +12,15 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import NamedTuple
 
 from pipelines.data.index import folder_problems
 from pipelines.data.pseudonym import normalized
+from pipelines.data.sources import PATIENT, SESSION, GlandMask, MaskLabels, TableLabels
 from pipelines.data.tables.csv_file import Line, read_lines
 from pipelines.data.unusable import Unusable
-from privacy.settings_error import SettingsError
 
-PATIENT, SESSION = "{patient}", "{session}"
 WHOLE = {"0.0": "0", "1.0": "1"}  # as spreadsheets write whole numbers
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaskLabels:
-    """One lesion mask per patient, inside wherever it is above 0: a slice with enough pixels inside is positive.
-
-    pattern: file name below `folder`, with {patient}, and {session} where a patient has several visits: the
-    StudyInstanceUID, or of NIfTI files the ses-02 of a BIDS name. names: a JSON object, or a CSV file with a header
-    line, that maps the patient's identifier in the images to what stands for {patient}; a key may also be the
-    identifier, an underscore and a date or visit. Where identifiers themselves have underscores, give each patient a
-    key of his own, or `P1_2` is taken for a visit of `P1`.
-    segment: of files that are DICOM Segmentations, the segment's label, or the name of its concept; null = all.
-    minimum_pixels: how many mask pixels make a slice positive, counted on the prepared slices, so that it is the same
-    area at every hospital.
-    """
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
-
-    kind: Literal["mask"] = "mask"
-    folder: str
-    pattern: str = "{patient}.nii.gz"
-    names: str | None = None
-    segment: str | None = None
-    minimum_pixels: int = 3
-
-    def __post_init__(self) -> None:
-        problems = _pattern_problems(self.pattern)
-        if self.minimum_pixels < 1:
-            problems.append(f"minimum_pixels must be at least 1, found {self.minimum_pixels}")
-        if problems:
-            raise SettingsError(problems)
-
-
-@dataclass(frozen=True, kw_only=True)
-class GlandMask:
-    """One prostate mask per patient, inside wherever it is above 0. Fields as in `MaskLabels`."""
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
-
-    folder: str
-    pattern: str = "{patient}.nii.gz"
-    names: str | None = None
-    segment: str | None = None
-
-    def __post_init__(self) -> None:
-        if problems := _pattern_problems(self.pattern):
-            raise SettingsError(problems)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableLabels:
-    """A CSV file (comma, semicolon or tab) with a header line and labels 0 or 1.
-
-    patient, label: columns. study: column with the study's folder, file name or DICOM instance UID, if labels are per
-    study. slice: column with the slice's number, 0 = most inferior, if labels are per slice.
-    """
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
-
-    kind: Literal["table"] = "table"
-    file: str
-    patient: str = "patient"
-    label: str = "label"
-    study: str | None = None
-    slice: str | None = None
 
 
 @dataclass(frozen=True)
@@ -216,11 +150,6 @@ def table_labels(table: Table, patient: str, study: str, slices: Sequence[int], 
     for row in rows:
         by_slice.setdefault(_number(row.slice), []).append(row)
     return [_label(by_slice.get(str(number), ()), f"slice {number}") for number in slices]
-
-
-def _pattern_problems(pattern: str) -> list[str]:
-    good = PATIENT in pattern
-    return [] if good else [f"pattern: {pattern!r} has no {PATIENT}; it must say where the patient's name stands"]
 
 
 def _unreadable(lines: Sequence[Line]) -> tuple[int, ...]:

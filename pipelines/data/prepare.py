@@ -5,90 +5,19 @@ No files here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.data.admission import Examples
 from pipelines.data.grids.geometry import Floats, reading_order, resample, slice_grid, spacing_of
+from pipelines.data.images import Slices, Volumes
 from pipelines.data.study import Affine, Volume
 from pipelines.data.unusable import Unusable
-from privacy.settings_error import SettingsError
 
-Values: TypeAlias = Literal["adc", "standardized"]
 LEAST_LESION = 0.5  # of its voxels must be seen
 THICKEST_PIXEL = 1.5  # of the distance between slices: beyond it, the stack was not acquired in axial slices
-
-
-@dataclass(frozen=True, kw_only=True)
-class Slices:
-    """Axial slices of volumes, each an example (context, size, size).
-
-    values: ADC in 1e-3 mm²/s (a study in no known unit is refused), or standardized per study where the unit means
-    nothing. spacing_mm: edge of the square pixels. size: pixels along each side; a slice is cut or filled with 0 about
-    the `centre`: of the gland's mask where one is given, or of the image, as it must be where the gland is what is to
-    be found. slices: all, or those that show the gland. context: 1 = the slice alone; 3 = the slice between its lower
-    and its upper neighbour, as channels, each as far away as the study was acquired; a slice at an end stands in for
-    the neighbour that it lacks. Labels and masks are those of the slice itself.
-    """
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
-
-    kind: Literal["slices"] = "slices"
-    values: Values = "adc"
-    spacing_mm: float = 1.5
-    size: int = 48
-    centre: Literal["gland", "image"] = "gland"
-    slices: Literal["all", "gland"] = "all"
-    context: Literal[1, 3] = 1
-
-    def __post_init__(self) -> None:
-        if problems := [*_outside("spacing_mm", self.spacing_mm, 0.1, 10), *_outside("size", self.size, 8, 1024)]:
-            raise SettingsError(problems)
-
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        """Shape of one example."""
-        return (self.context, self.size, self.size)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Volumes:
-    """Whole volumes, each an example (1, depth, size, size), centred as slices are.
-
-    spacing_mm, size: in the plane, as in `Slices`. depth_mm, depth: between slices, and how many.
-    """
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
-
-    kind: Literal["volumes"] = "volumes"
-    values: Values = "adc"
-    spacing_mm: float = 1.5
-    size: int = 48
-    centre: Literal["gland", "image"] = "gland"
-    depth_mm: float = 3.0
-    depth: int = 16
-
-    def __post_init__(self) -> None:
-        problems = [
-            *_outside("spacing_mm", self.spacing_mm, 0.1, 10),
-            *_outside("size", self.size, 8, 1024),
-            *_outside("depth_mm", self.depth_mm, 0.1, 20),
-            *_outside("depth", self.depth, 4, 1024),
-        ]
-        if problems:
-            raise SettingsError(problems)
-
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        """Shape of one example."""
-        return (1, self.depth, self.size, self.size)
-
-
-def _outside(name: str, value: float, low: float, high: float) -> list[str]:
-    return [] if low <= value <= high else [f"{name} must be in [{low:g}, {high:g}], found {value}"]
 
 
 def prepare_slices(image: Volume, *, lesion: Volume | None, gland: Volume | None, images: Slices) -> Examples:

@@ -12,25 +12,16 @@ import numpy as np
 
 from pipelines.data.adc import to_adc
 from pipelines.data.admission import Admitted, Examples, Opened, Waiting, tried
-from pipelines.data.dicom.reader import DicomSource, index_dicom
+from pipelines.data.dicom.reader import index_dicom
+from pipelines.data.images import Slices, Target, Volumes
 from pipelines.data.index import Candidate, Index
-from pipelines.data.labels import (
-    GlandMask,
-    MaskLabels,
-    Masks,
-    Table,
-    TableLabels,
-    find_mask,
-    open_masks,
-    open_table,
-    table_labels,
-)
+from pipelines.data.labels import Masks, Table, find_mask, open_masks, open_table, table_labels
 from pipelines.data.mask_file import read_mask
-from pipelines.data.nifti.reader import NiftiSource, index_nifti
-from pipelines.data.prepare import Slices, Volumes, prepare_slices, prepare_volume
+from pipelines.data.nifti.reader import index_nifti
+from pipelines.data.prepare import prepare_slices, prepare_volume
 from pipelines.data.pseudonym import scanner
+from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, NiftiSource, TableLabels
 from pipelines.data.study import Array, Study, Volume
-from pipelines.data.targets import Target
 from pipelines.data.unusable import Unusable
 
 Source: TypeAlias = DicomSource | NiftiSource

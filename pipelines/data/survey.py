@@ -7,58 +7,12 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
-from pipelines.data.examples import Files, Labels
 from pipelines.data.folder import walk
-from pipelines.data.labels import GlandMask, MaskLabels, TableLabels
 from pipelines.data.pictures.label_maps import map_name
-from pipelines.data.pictures.reader import PictureSource, picture_names
-from pipelines.data.tables.features import TableSource
+from pipelines.data.pictures.reader import picture_names
+from pipelines.data.sources import Files, GlandMask, Labels, MaskLabels, PictureSource, TableLabels, TableSource
 from privacy.message import Json
-
-
-class Needed(NamedTuple):
-    """A folder or a file that a hospital's settings name. key: where they name it. code: the hospital's answer when
-    it is not there.
-    """
-
-    key: str
-    code: str
-    path: str
-    folder: bool
-
-    @property
-    def there(self) -> bool:
-        """Whether it is there, and is what it must be."""
-        return Path(self.path).is_dir() if self.folder else Path(self.path).is_file()
-
-    @property
-    def complaint(self) -> str:
-        """What is wrong with it, beginning with its key; only where it is not `there`."""
-        what = "folder" if self.folder else "file"
-        found = f"is no {what}" if Path(self.path).exists() else "does not exist"
-        return f"{self.key}: {self.path!r} {found}; give a {what} that is there"
-
-
-def needed(source: Files, labels: Labels | None, gland: GlandMask | None) -> Iterator[Needed]:
-    """Every folder and file without which a hospital's patients cannot be read."""
-    if isinstance(source, TableSource):
-        yield Needed("source.file", "no_folder", source.file, False)
-    else:
-        yield Needed("source.folder", "no_folder", source.folder, True)
-    if isinstance(source, PictureSource):
-        if source.table is not None:
-            yield Needed("source.table", "no_labels", source.table, False)
-        if source.masks is not None:
-            yield Needed("source.masks.folder", "no_labels", source.masks.folder, True)
-    if isinstance(labels, TableLabels):
-        yield Needed("labels.file", "no_labels", labels.file, False)
-    for key, code, masks in (("labels", "no_labels", labels), ("gland", "no_gland", gland)):
-        if isinstance(masks, MaskLabels | GlandMask):
-            yield Needed(f"{key}.folder", code, masks.folder, True)
-            if masks.names is not None:
-                yield Needed(f"{key}.names", code, masks.names, False)
 
 
 def survey(source: Files, labels: Labels | None, gland: GlandMask | None = None) -> dict[str, Json]:

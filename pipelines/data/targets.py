@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
-
 import torch
 from torch import Tensor
 
+from pipelines.data.images import Target
 from pipelines.data.stored import Cohort
-
-Target: TypeAlias = Literal["gland", "lesion", "masks"]
 
 
 class NoMasks(ValueError):

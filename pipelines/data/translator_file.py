@@ -17,7 +17,8 @@ from pydantic import TypeAdapter
 
 from harmonize.scale import Scale
 from harmonize.translation import AnyTranslator
-from pipelines.data.examples import IMAGES, SOURCE, AnyImages, Files
+from pipelines.data.images import IMAGES, AnyImages
+from pipelines.data.sources import SOURCE, Files
 from pipelines.data.unplaced import unplaced
 from pipelines.loader.validation import to_plain
 from privacy.folder import Folder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipelines.data.examples import Files
+from pipelines.data.sources import Files
 from pipelines.loader.validation import to_plain
 from privacy.message import Json
 

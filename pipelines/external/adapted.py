@@ -28,7 +28,7 @@ from personalize.adaptation_norms import AtTest, by_test_statistics
 from personalize.routing import Routed, coefficients, routed
 from personalize.routing_outside import Routing
 from personalize.routing_outside import route as route_to
-from pipelines.data.examples import SOURCE, Files
+from pipelines.data.sources import SOURCE, Files
 from pipelines.data.unplaced import unplaced
 from pipelines.external.models_file import GLOBAL, Described, Models, checked_experts, opened, strict
 from pipelines.external.settings import How

@@ -25,9 +25,7 @@ from federation.models import AnyModel
 from federation.parameters import prefixed, read, section
 from federation.task import Kind, Task
 from personalize import AnyAlgorithm
-from pipelines.data.examples import AnyImages
-from pipelines.data.pictures.reader import Pictures
-from pipelines.data.tables.features import Features
+from pipelines.data.images import AnyImages, Features, Pictures
 from pipelines.hospital.size_limits import beyond
 from pipelines.loader.document import ConfigError, Document
 from pipelines.loader.names import named

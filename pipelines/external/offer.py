@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from pipelines.data.prepare import Slices, Volumes
+from pipelines.data.images import Slices, Volumes
 from pipelines.external.models_file import GLOBAL, LONGEST_TEXT, Described, Part, models_bytes, unusable_images
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.config import Config

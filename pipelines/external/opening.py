@@ -12,9 +12,10 @@ from typing import NamedTuple
 from rich.console import Console
 
 from pipelines.data.admission import Opened
-from pipelines.data.examples import Files
-from pipelines.data.pictures.reader import Pictures, loose_pictures
-from pipelines.data.tables.features import Features, TableSource, open_lines
+from pipelines.data.images import Features, Pictures
+from pipelines.data.pictures.reader import loose_pictures
+from pipelines.data.sources import Files, TableSource
+from pipelines.data.tables.features import open_lines
 from pipelines.data.taking import natural
 from pipelines.external.models_file import Models, read_models
 from pipelines.external.settings import Outside, files_of, missing_parts, place_of, unfit_source

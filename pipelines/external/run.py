@@ -27,10 +27,9 @@ from personalize.adaptation import Adapted
 from personalize.routing_outside import Routing
 from pipelines.data.accounts import accounted, as_facts, in_words
 from pipelines.data.admission import Admitted, admitted
-from pipelines.data.dicom.reader import DicomSource
-from pipelines.data.nifti.reader import NiftiSource
+from pipelines.data.images import Features
+from pipelines.data.sources import DicomSource, NiftiSource
 from pipelines.data.study import Rejected
-from pipelines.data.tables.features import Features
 from pipelines.data.unusable import Unusable
 from pipelines.data.writing.masks import maker_of, open_masking
 from pipelines.external.adapted import (

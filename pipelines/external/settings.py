@@ -15,12 +15,8 @@ from pydantic import Field
 
 from personalize.adaptation_baselines import Tent
 from personalize.routing_outside import Routing
-from pipelines.data.dicom.reader import DicomSource
-from pipelines.data.examples import AnyImages, Files
-from pipelines.data.nifti.reader import NiftiSource
-from pipelines.data.pictures.reader import PictureSource
-from pipelines.data.tables.csv_file import Separator
-from pipelines.data.tables.features import TableSource
+from pipelines.data.images import AnyImages
+from pipelines.data.sources import DicomSource, Files, NiftiSource, PictureSource, Separator, TableSource
 from pipelines.data.writing.masks import lies_in
 from pipelines.loader.names import named
 from pipelines.settings.route import NEEDS, AsTrained, OfAll

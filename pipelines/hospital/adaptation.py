@@ -21,7 +21,8 @@ from evaluation.protocols import Evidence
 from federation.task import Task
 from personalize.adaptation import Adapted
 from pipelines.data.cohort import Cohort
-from pipelines.data.targets import Target, targets
+from pipelines.data.images import Target
+from pipelines.data.targets import targets
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.page.outlines import in_words, most_of
 from pipelines.hospital.page.pictures import masked

@@ -7,11 +7,9 @@ import shutil
 from typing import NamedTuple
 
 from pipelines.data.cohort import survey
-from pipelines.data.dicom.reader import DicomSource
-from pipelines.data.examples import Files as Source
-from pipelines.data.labels import GlandMask, MaskLabels, TableLabels
-from pipelines.data.nifti.reader import NiftiSource
-from pipelines.data.survey import needed
+from pipelines.data.requirements import needed
+from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, NiftiSource, TableLabels
+from pipelines.data.sources import Files as Source
 from pipelines.hospital.hospital import Done, Hospital
 from pipelines.loader.validation import to_plain
 from pipelines.phantom.files import write

@@ -14,8 +14,9 @@ from federation.conversation import newest, remembered, stored_reply
 from federation.participant import CHECKPOINTS, checkpoint
 from pipelines.data.accounts import unserved
 from pipelines.data.cohort import Cohort, Reading, read_cohort, training_moments
-from pipelines.data.examples import IMAGES
-from pipelines.data.tables.features import Moments, TableSource
+from pipelines.data.images import IMAGES
+from pipelines.data.sources import TableSource
+from pipelines.data.tables.features import Moments
 from pipelines.hospital.files import files_of, settings_of
 from pipelines.hospital.hospital import COHORT, SPLITS, Done, Hospital, keyed, read_cohort_file, write_cohort_file
 from pipelines.hospital.overview import described, remember_inside

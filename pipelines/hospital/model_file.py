@@ -20,7 +20,8 @@ from federation.calibration import Calibrated, Centring
 from federation.parameters import loaded, read
 from federation.task import Kind, Task
 from pipelines.data.cohort import Cohort
-from pipelines.data.examples import IMAGES, SOURCE, AnyImages, Files
+from pipelines.data.images import IMAGES, AnyImages
+from pipelines.data.sources import SOURCE, Files
 from pipelines.data.tables.features import Moments, from_json, normalized_by
 from pipelines.data.tables.principal_components import Axes, axes_from_json, projected
 from pipelines.data.translator_file import BESIDE, SCALE, SETTINGS, read_translator

@@ -14,8 +14,8 @@ import numpy as np
 
 from pipelines.data.accounts import Account, accounted, in_words
 from pipelines.data.admission import Admitted, admitted
-from pipelines.data.examples import AnyImages, open_source
-from pipelines.data.prepare import Slices
+from pipelines.data.examples import open_source
+from pipelines.data.images import AnyImages, Slices
 from pipelines.data.study import Rejected
 from pipelines.discovery.safe import known_words
 from pipelines.hospital.files import Files

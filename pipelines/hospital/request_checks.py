@@ -15,8 +15,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from federation.participant import Checkpoint
-from pipelines.data.examples import AnyImages
-from pipelines.data.targets import Target
+from pipelines.data.images import AnyImages, Target
 from pipelines.loader.names import NAME
 from pipelines.settings.config import Split
 from pipelines.settings.variants import Variant as Scored

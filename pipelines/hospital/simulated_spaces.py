@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pipelines.data.cohort import Cohort, read_cohort
-from pipelines.data.examples import IMAGES
+from pipelines.data.images import IMAGES
 from pipelines.hospital.files import files_of, settings_of
 from pipelines.hospital.hospital import Hospital
 from pipelines.phantom.patients import PhantomSource, ScannerName

@@ -21,7 +21,7 @@ from federation.randomness import derived, seeded
 from federation.task import Task
 from personalize import AnyAlgorithm
 from pipelines.data.cohort import Cohort
-from pipelines.data.targets import Target
+from pipelines.data.images import Target
 from pipelines.hospital import rehearsal as rehearsed
 from pipelines.hospital.hospital import COHORT, Done, Hospital, read_cohort_file, rows_of
 from pipelines.hospital.private_limits import paid_for

@@ -22,7 +22,7 @@ from harmonize.scale import Scale, Told
 from harmonize.translation import Own, Translator, back
 from harmonize.veto import HARMLESS, Limits, sentences, unknown, vetoes
 from pipelines.data.cohort import Cohort
-from pipelines.data.examples import IMAGES
+from pipelines.data.images import IMAGES
 from pipelines.data.translator_file import BESIDE, TRANSLATORS, write_translator
 from pipelines.hospital.files import files_of
 from pipelines.hospital.harmonization import SCALE, cohort_in, number, parsed, telling

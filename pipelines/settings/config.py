@@ -17,8 +17,8 @@ from federation.rehearsal import initial_parameters, rehearse
 from federation.rounds import verdict
 from federation.task import Task
 from personalize import AnyAlgorithm
-from pipelines.data.examples import AnyImages, misfit
-from pipelines.data.prepare import Slices
+from pipelines.data.images import AnyImages, Slices
+from pipelines.data.requirements import misfit
 from pipelines.loader.names import RESERVED, named
 from pipelines.loader.overrides import overridden as overridden
 from pipelines.settings.checks.harmonization import misplaced

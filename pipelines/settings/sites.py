@@ -10,13 +10,17 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import Field, TypeAdapter, ValidationError
 
 from harmonize.veto import Limits
-from pipelines.data.dicom.reader import DicomSource
-from pipelines.data.labels import GlandMask, MaskLabels, TableLabels
-from pipelines.data.nifti.reader import NiftiSource
 from pipelines.data.partition import Part
-from pipelines.data.pictures.reader import PictureSource
-from pipelines.data.survey import needed
-from pipelines.data.tables.features import TableSource
+from pipelines.data.requirements import needed
+from pipelines.data.sources import (
+    DicomSource,
+    GlandMask,
+    MaskLabels,
+    NiftiSource,
+    PictureSource,
+    TableLabels,
+    TableSource,
+)
 from pipelines.phantom.patients import PhantomSource
 from privacy.message import Json
 from privacy.release.policy import Policy

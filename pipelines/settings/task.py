@@ -7,11 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
-from pipelines.data.dicom.reader import DicomSource
-from pipelines.data.examples import AnyImages, unmasked
-from pipelines.data.nifti.reader import NiftiSource
-from pipelines.data.pictures.reader import PictureSource
-from pipelines.data.targets import Target
+from pipelines.data.images import AnyImages, Target
+from pipelines.data.requirements import unmasked
+from pipelines.data.sources import DicomSource, NiftiSource, PictureSource
 from pipelines.loader.names import named
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.sites import Elsewhere, SiteSettings

@@ -13,7 +13,8 @@ import yaml
 from evaluation.pictures import Tile
 from pipelines.coordinator.stages.report import without_patients
 from pipelines.data.cohort import Cohort
-from pipelines.data.tables.features import Features, moments, normalized_by
+from pipelines.data.images import Features
+from pipelines.data.tables.features import moments, normalized_by
 from pipelines.hospital.page.pictures import outlined
 from pipelines.hospital.page.table import features_of
 from pipelines.run import main

@@ -12,10 +12,9 @@ import pytest
 from pydantic import ValidationError
 
 from harmonize.veto import Limits
-from pipelines.data.examples import IMAGES
-from pipelines.data.labels import GlandMask, MaskLabels
+from pipelines.data.images import IMAGES, Features
 from pipelines.data.partition import Part
-from pipelines.data.tables.features import Features, TableSource
+from pipelines.data.sources import GlandMask, MaskLabels, TableSource
 from pipelines.hospital.files import ELSEWHERE, of_cohort, survey_files
 from pipelines.hospital.hospital import COHORT, Hospital
 from pipelines.hospital.intake import cohort_of, holds, ingest

@@ -15,7 +15,7 @@ import torch
 
 from federation.models.mlp import Mlp
 from federation.task import Task
-from pipelines.data.prepare import Slices
+from pipelines.data.images import Slices
 from pipelines.hospital import worker as way_in
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import worker

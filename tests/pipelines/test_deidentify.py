@@ -19,8 +19,9 @@ from rich.console import Console
 
 from pipelines.batch.contact_sheet import shown_image
 from pipelines.batch.refusals import keep_refusals
-from pipelines.data.dicom.reader import DicomSource, read_dicom
+from pipelines.data.dicom.reader import read_dicom
 from pipelines.data.pseudonym import pseudonym
+from pipelines.data.sources import DicomSource
 from pipelines.deidentify import main, read_key
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource

@@ -18,7 +18,7 @@ from harmonize.networks import Critic, initialised
 from harmonize.scale import Scale
 from harmonize.wgan import WganGp
 from pipelines.data.cohort import Cohort
-from pipelines.data.prepare import Slices
+from pipelines.data.images import Slices
 from pipelines.hospital import harmonization as shaping
 from pipelines.hospital import model_file as ready
 from pipelines.hospital import statement as stated

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.data.dicom.reader import DicomSource
-from pipelines.data.prepare import Slices
+from pipelines.data.images import Slices
+from pipelines.data.sources import DicomSource
 from pipelines.hospital.files import Files
 from pipelines.hospital.overview import looked_into
 from pipelines.run import main as run

@@ -30,7 +30,7 @@ from personalize.apple import Apple
 from personalize.fedfomo import FedFomo
 from personalize.heurfedamp import HeurFedAMP
 from personalize.pgfed import PGFed
-from pipelines.data.prepare import Slices
+from pipelines.data.images import Slices
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.size_limits import PARAMETERS, size_of
 from pipelines.hospital.statement import contents, own_statement

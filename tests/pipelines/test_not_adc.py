@@ -15,10 +15,8 @@ from federation.fedavg import FedAvg
 from federation.models.cam import Cam
 from federation.task import Task
 from harmonize.cyclegan import CycleGan
-from pipelines.data.adc import Unit
 from pipelines.data.alike import source_of
-from pipelines.data.dicom.reader import DicomSource
-from pipelines.data.nifti.reader import NiftiSource
+from pipelines.data.sources import DicomSource, NiftiSource, Unit
 from pipelines.loader.validation import to_plain
 from pipelines.predict import main as predict
 from pipelines.run import main as run

@@ -28,11 +28,10 @@ from federation.task import Task
 from personalize.routing import coefficients
 from personalize.routing_outside import Routing, route
 from pipelines.data.dicom.segmentation import read_seg
+from pipelines.data.images import Features, Pictures, Slices
 from pipelines.data.nifti.reader import read_volume
-from pipelines.data.pictures.reader import Pictures, read_picture
-from pipelines.data.prepare import Slices
+from pipelines.data.pictures.reader import read_picture
 from pipelines.data.pseudonym import pseudonym
-from pipelines.data.tables.features import Features
 from pipelines.external.adapted import networks
 from pipelines.external.models_file import Described, Models, Part, models_bytes, read_models, unusable_images
 from pipelines.external.offer import offers, unusable, write_offers

@@ -19,7 +19,7 @@ from federation.descent import Work
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
 from federation.task import Task
-from pipelines.data.prepare import Slices
+from pipelines.data.images import Slices
 from pipelines.hospital import rehearsal as rehearsed
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.request_checks import QUESTIONS

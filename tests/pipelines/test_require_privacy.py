@@ -12,7 +12,7 @@ import yaml
 from federation.models.mlp import Mlp
 from federation.task import Task
 from pipelines.coordinator.permissions import Answered, heard, unanswered
-from pipelines.data.prepare import Slices
+from pipelines.data.images import Slices
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import worker
 from pipelines.loader.document import ConfigError

@@ -21,7 +21,7 @@ from evaluation.masks import Values
 from evaluation.overlap import DICE, from_tensors
 from federation.models.unet import UNet
 from federation.task import Task
-from pipelines.data.prepare import Slices
+from pipelines.data.images import Slices
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.private_limits import COPIES, copies_of
 from pipelines.hospital.route import EXPERTS, HOW, averaged

@@ -18,10 +18,11 @@ from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes
 
 from pipelines.data.dicom.concepts import SCHEME, concept
-from pipelines.data.dicom.reader import DicomSource, index_dicom
+from pipelines.data.dicom.reader import index_dicom
 from pipelines.data.dicom.segmentation import read_seg
 from pipelines.data.grids.geometry import resample
 from pipelines.data.index import Candidate
+from pipelines.data.sources import DicomSource
 from pipelines.data.study import Volume
 from pipelines.data.unusable import Unusable
 from pipelines.data.writing.dicom_segmentation import SegMaker, seg_bytes, write_seg

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.data.dicom.reader import DicomSource, read_dicom
+from pipelines.data.dicom.reader import read_dicom
 from pipelines.data.grids.geometry import reading_order, resample
 from pipelines.data.grids.source_grid import Grid, prepared_grid, to_source_grid
-from pipelines.data.labels import GlandMask, find_mask, open_masks
+from pipelines.data.images import Slices, Volumes
+from pipelines.data.labels import find_mask, open_masks
 from pipelines.data.nifti.reader import read_volume
-from pipelines.data.prepare import Slices, Volumes, prepare_slices, prepare_volume
+from pipelines.data.prepare import prepare_slices, prepare_volume
+from pipelines.data.sources import DicomSource, GlandMask
 from pipelines.data.study import Volume
 from pipelines.data.writing.nifti_mask import write_mask
 from pipelines.phantom.files import render

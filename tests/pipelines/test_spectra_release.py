@@ -13,7 +13,7 @@ import yaml
 
 from federation.amplitude import low_amplitudes
 from federation.feddg import FedDG
-from pipelines.data.prepare import Slices
+from pipelines.data.images import Slices
 from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file, rows_of
 from pipelines.hospital.intake import cohort_of
 from pipelines.hospital.released_counts import recount

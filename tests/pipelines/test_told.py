@@ -25,9 +25,8 @@ from harmonize.complexity import Score
 from harmonize.evolution import PrivateEvolution
 from harmonize.wgan import WganGp
 from pipelines.coordinator.stages.ingest import _loose
-from pipelines.data.labels import TableLabels
-from pipelines.data.nifti.reader import NiftiSource
-from pipelines.data.prepare import Slices
+from pipelines.data.images import Slices
+from pipelines.data.sources import NiftiSource, TableLabels
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.intake import cohort_of
 from pipelines.hospital.released_counts import ASKED, LEAST_NOISE, counted, noise_of

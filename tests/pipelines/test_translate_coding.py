@@ -13,8 +13,7 @@ from harmonize.cyclegan import CycleGan
 from harmonize.intensity import Identity
 from harmonize.scale import Scale
 from pipelines.batch.confirmations import confirm
-from pipelines.data.dicom.reader import DicomSource
-from pipelines.data.nifti.reader import NiftiSource
+from pipelines.data.sources import DicomSource, NiftiSource
 from pipelines.data.writing.coding import Coding, coded, line, span
 from pipelines.runs.exits import Exit
 from planted import KEY, confirmed

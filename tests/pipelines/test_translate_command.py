@@ -19,10 +19,10 @@ from sums import check_sums
 import pipelines.translate as command
 from harmonize.intensity import Identity, Percentile
 from pipelines.batch import translation as job
-from pipelines.data.dicom.reader import DicomSource
 from pipelines.data.grids.geometry import resample
-from pipelines.data.nifti.reader import NiftiSource, read_volume
-from pipelines.data.prepare import Slices
+from pipelines.data.images import Slices
+from pipelines.data.nifti.reader import read_volume
+from pipelines.data.sources import DicomSource, NiftiSource
 from pipelines.data.study import Volume
 from pipelines.data.translator_file import read_translator
 from pipelines.data.writing import dicom_series as dicom_writer

@@ -14,8 +14,9 @@ from pydicom.uid import EnhancedMRImageStorage, RLELossless
 
 from harmonize.cyclegan import CycleGan
 from harmonize.intensity import Identity, Percentile
-from pipelines.data.dicom.reader import DicomSource, index_dicom
-from pipelines.data.nifti.reader import NiftiSource, index_nifti
+from pipelines.data.dicom.reader import index_dicom
+from pipelines.data.nifti.reader import index_nifti
+from pipelines.data.sources import DicomSource, NiftiSource
 from pipelines.data.writing.dicom_series import stack_of
 from pipelines.runs.exits import Exit
 from pipelines.translate import main

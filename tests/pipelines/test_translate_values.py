@@ -18,8 +18,10 @@ from harmonize.cyclegan import CycleGan
 from harmonize.intensity import HistogramMatch, Identity, Nyul, Percentile, ZScore
 from harmonize.translation import AnyTranslator
 from pipelines.data.grids.translated_grid import applied, covering, windowed
-from pipelines.data.nifti.reader import NiftiSource, read_nifti, read_volume
-from pipelines.data.prepare import Slices, prepare_slices
+from pipelines.data.images import Slices
+from pipelines.data.nifti.reader import read_nifti, read_volume
+from pipelines.data.prepare import prepare_slices
+from pipelines.data.sources import NiftiSource
 from pipelines.data.study import Volume
 from pipelines.data.writing.coding import span
 from pipelines.runs.exits import Exit

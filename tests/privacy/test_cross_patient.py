@@ -21,14 +21,18 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from pipelines.data.cohort import Reading, read_cohort, training_moments
-from pipelines.data.dicom.reader import DicomSource
-from pipelines.data.examples import AnyImages, Files
-from pipelines.data.labels import GlandMask, MaskLabels, TableLabels
-from pipelines.data.nifti.reader import NiftiSource
-from pipelines.data.pictures.reader import Pictures, PictureSource
-from pipelines.data.prepare import Slices, Volumes
+from pipelines.data.images import AnyImages, Features, Pictures, Slices, Volumes
 from pipelines.data.pseudonym import normalized
-from pipelines.data.tables.features import Features, TableSource
+from pipelines.data.sources import (
+    DicomSource,
+    Files,
+    GlandMask,
+    MaskLabels,
+    NiftiSource,
+    PictureSource,
+    TableLabels,
+    TableSource,
+)
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource, patient_name
 

@@ -27,7 +27,7 @@ from pipelines.coordinator import check
 from pipelines.coordinator.spending import after, at_cut, planned, planned_in_all, renoised, steps_of
 from pipelines.coordinator.stages.audit import SAMPLING, STEPS, _attacked, _entry, tried
 from pipelines.data.cohort import Cohort
-from pipelines.data.tables.features import TableSource
+from pipelines.data.sources import TableSource
 from pipelines.hospital import attacks as attack
 from pipelines.hospital import scoring as score
 from pipelines.hospital import training as learn

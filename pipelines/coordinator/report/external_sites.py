@@ -10,8 +10,7 @@ from typing import Any
 from evaluation.report import Knew, SiteCounts, SplitCount, Withdrawn
 from pipelines.coordinator.stages.route import HOMES
 from pipelines.coordinator.world import World
-from pipelines.data.pictures.reader import Pictures
-from pipelines.data.prepare import Slices, Volumes
+from pipelines.data.images import Pictures, Slices, Volumes
 from pipelines.hospital.hospital import SPLITS
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.config import Config

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pipelines.coordinator.permissions import heard, unanswered
 from pipelines.coordinator.world import World
-from pipelines.data.tables.features import Features
+from pipelines.data.images import Features
 from pipelines.loader.document import ConfigError, Problem
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown

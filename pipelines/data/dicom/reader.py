@@ -8,17 +8,14 @@ docs/reference/formats.md lists what is read, and every reason.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
-from pydicom.datadict import tag_for_keyword
 from pydicom.errors import InvalidDicomError
 
 from pipelines.data.accounts import Item
-from pipelines.data.adc import Unit
 from pipelines.data.contents import kind_of, left_out, read_dataset
 from pipelines.data.dicom.diffusion import fit_adc
 from pipelines.data.dicom.frames import Frame, read_frames, series_of, text_of
@@ -30,56 +27,12 @@ from pipelines.data.folder import Stamp, below, check_unchanged, stamped, steady
 from pipelines.data.index import Candidate, Index, folder_problems, load_all, readable, without_ambiguous
 from pipelines.data.pseudonym import ALLOWED_HEADERS, allowed_facts, normalized
 from pipelines.data.quantity import HEADERS, Verdict, check_adc, of_headers, of_series, shown
+from pipelines.data.sources import FITTED_UNIT, DicomSource
 from pipelines.data.study import Array, Rejected, Study, Volume
 from pipelines.data.unusable import Unusable
-from privacy.deidentify.layouts import Layout, doubled
-from privacy.settings_error import SettingsError
+from privacy.deidentify.layouts import Layout
 
-FITTED_UNIT: Unit = "1e-6 mm2/s"
 SUFFIXES = (".dcm", ".dicom", ".ima")
-
-
-@dataclass(frozen=True, kw_only=True)
-class DicomSource:
-    """A folder of DICOM files, in any arrangement.
-
-    select: DICOM keyword -> text that the header's value must contain, in upper or lower case, for an image to be used;
-    a number must be equal. {"ImageType": "ADC"} picks the ADC maps. unit: of the values after rescaling; auto = what
-    the header says, or else the one plausible unit. `select` narrows a choice, and is no evidence that an image is an
-    ADC map: its header must say so, or a person by naming the unit.
-
-    derive: none takes values as they are; adc takes diffusion-weighted images of two or more b-values, and fits ADC.
-    lossy: whether images that were compressed with loss are used. It moves values by an amount that no header tells,
-    so they are refused unless a hospital has nothing else. blank: where text is burned in, for each layout of images
-    (manufacturer, model, rows, columns); blanked before anything else, in the images of that layout and in no others.
-    """
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
-
-    kind: Literal["dicom"] = "dicom"
-    folder: str
-    select: Mapping[str, str] = field(default_factory=dict)
-    unit: Unit = "auto"
-    derive: Literal["none", "adc"] = "none"
-    lossy: Literal["refuse", "allow"] = "refuse"
-    blank: tuple[Layout, ...] = ()
-
-    def __post_init__(self) -> None:
-        problems = [
-            f"select.{keyword}: no such DICOM keyword; use one of PS3.6, as in ImageType"
-            for keyword in self.select
-            if tag_for_keyword(keyword) is None
-        ]
-        problems += [
-            f"select.{keyword}: empty text selects nothing; remove it, or give the text to look for"
-            for keyword, text in self.select.items()
-            if not text.strip()
-        ]
-        problems += doubled(self.blank, "blank")
-        if self.derive == "adc" and self.unit not in ("auto", FITTED_UNIT):
-            problems.append(f"unit: a fitted ADC is in {FITTED_UNIT}, found {self.unit!r}; remove unit")
-        if problems:
-            raise SettingsError(problems)
 
 
 def dicom_problems(source: DicomSource) -> list[str]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.data.grids.geometry import Floats, reading_order, resample, slice_grid, spacing_of
-from pipelines.data.prepare import Slices, Volumes
+from pipelines.data.images import Slices, Volumes
 from pipelines.data.study import Affine, Array, Volume
 
 

@@ -30,7 +30,8 @@ from harmonize.cyclegan import CycleGan
 from harmonize.own import BACKGROUND
 from harmonize.translation import AnyTranslator
 from pipelines.data.grids.geometry import Floats, reading_order, resample, spacing_of
-from pipelines.data.prepare import Slices, prepare_slices
+from pipelines.data.images import Slices
+from pipelines.data.prepare import prepare_slices
 from pipelines.data.study import Affine, Array, Volume
 from pipelines.data.translator_file import TranslatorFile
 

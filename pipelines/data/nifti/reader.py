@@ -12,19 +12,17 @@ import gzip
 import io
 import logging
 import math
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, ClassVar, Literal
+from typing import IO
 
 import nibabel
 import numpy as np
 from nibabel.arrayproxy import ArrayProxy
 
 from pipelines.data.accounts import Item
-from pipelines.data.adc import Unit, factor
+from pipelines.data.adc import factor
 from pipelines.data.contents import left_out
 from pipelines.data.folder import below, stamped, steady, walk, walked
 from pipelines.data.grids.geometry import corner_distance, invertible, spacing_of
@@ -32,6 +30,7 @@ from pipelines.data.index import Candidate, Index, folder_problems, load_all, re
 from pipelines.data.nifti.bids import ENDINGS, of_file, sidecar, stem, whose
 from pipelines.data.pseudonym import normalized
 from pipelines.data.quantity import check_adc
+from pipelines.data.sources import NiftiSource
 from pipelines.data.study import Affine, Array, Rejected, Study, Volume
 from pipelines.data.unusable import Unusable
 
@@ -45,34 +44,6 @@ CHUNK = 2**20  # bytes
 MILLIMETRES = ("mm", "unknown")
 SILENT = logging.Logger(__name__)
 SILENT.addHandler(logging.NullHandler())
-
-
-@dataclass(frozen=True, kw_only=True)
-class NiftiSource:
-    """A folder of NIfTI files, one image per file.
-
-    pattern: shell pattern of the file names, in all folders below. patient: regular expression with one group that
-    finds the patient's identifier in the file name without .nii.gz; null = the subject of a BIDS name (sub-01 of
-    sub-01_ses-02_adc) or of its folder, and of other names all. unit: as in `DicomSource`.
-    """
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
-
-    kind: Literal["nifti"] = "nifti"
-    folder: str
-    pattern: str = "*.nii.gz"
-    patient: str | None = None
-    unit: Unit = "auto"
-
-    def __post_init__(self) -> None:
-        if self.patient is None:
-            return
-        try:
-            groups = re.compile(self.patient).groups
-        except re.error as error:
-            raise ValueError(f"patient: {self.patient!r} is no regular expression: {error}") from error
-        if groups != 1:
-            raise ValueError(f"patient: {self.patient!r} has {groups} groups; exactly one must hold the identifier")
 
 
 def nifti_problems(source: NiftiSource) -> list[str]:

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from pipelines.data.index import folder_problems, readable
+from pipelines.data.sources import BACKGROUND, IMAGE, STEM, PictureMasks
 from pipelines.data.unusable import Unusable
-from privacy.settings_error import SettingsError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp")
 FORMATS = ("JPEG", "PNG", "TIFF", "BMP", "WEBP")
-IMAGE, STEM = "{image}", "{stem}"
-BACKGROUND = "background"
-LARGEST_VALUE = 65535
 ORIENTATION = 0x0112  # of EXIF; 1 = upright, 2 to 4 keep a picture's sides, 5 to 8 swap them
 QUARTERS = {
     5: Image.Transpose.TRANSPOSE,
@@ -33,50 +29,6 @@ QUARTERS = {
     8: Image.Transpose.ROTATE_90,
 }
 Map = NDArray[np.uint8]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PictureMasks:
-    """One label map a picture, of the picture's size.
-
-    pattern: file name below `folder`, with {image}, what names the picture (the table's column; without a table its
-    path below the source's folder), or {stem}, the same without .jpg, .png and so on. values: class -> pixel values
-    that stand for it: {disc: [1], cup: [2]}, {disc: [255]}, or {disc: [1, 2]} where a cup is a part of the disc. All
-    other values must stand under `background`, which is [0] if it is not given. Of a palette the index counts, of a
-    mask of one bit 0 and 1.
-    """
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
-
-    folder: str
-    pattern: str = "{stem}.png"
-    values: Mapping[str, tuple[int, ...]]
-
-    def __post_init__(self) -> None:
-        problems = []
-        if IMAGE not in self.pattern and STEM not in self.pattern:
-            problems.append(f"pattern: {self.pattern!r} has neither {IMAGE} nor {STEM}; it must say whose mask it is")
-        if not set(self.values) - {BACKGROUND}:
-            problems.append("values: no class; give one, as in {disc: [255]}")
-        problems += [
-            f"values.{name}: empty; give its pixel values" for name, values in self.values.items() if not values
-        ]
-        every = [value for values in self.values.values() for value in values]
-        if BACKGROUND not in self.values:
-            every.append(0)
-        if twice := sorted({value for value in every if every.count(value) > 1}):
-            problems.append(
-                f"values: {twice} stand for several classes (0 for the background, unless it is given others)"
-            )
-        if wrong := sorted({value for value in every if not 0 <= value <= LARGEST_VALUE}):
-            problems.append(f"values: pixel values must be in [0, {LARGEST_VALUE}], found {wrong}")
-        if problems:
-            raise SettingsError(problems)
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The classes that are named, in their order, without the background."""
-        return tuple(name for name in self.values if name != BACKGROUND)
 
 
 class Maps(NamedTuple):

@@ -3,66 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
 
 import numpy as np
 from PIL import Image, ImageOps
 
+from pipelines.data.images import Pictures
 from pipelines.data.pictures.label_maps import FORMATS, ORIENTATION, Map, Maps, Shown, read_map, square_around
 from pipelines.data.study import Array
 from pipelines.data.unusable import Unusable
-from privacy.settings_error import SettingsError
 
 LARGEST = (
     150_000_000  # pixels; more is a slide scan, or a file made to fill the memory (PIL itself stops at 179 million)
 )
 Box = tuple[int, int, int, int]  # left, upper, right, lower, ends not included
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pictures:
-    """What a network sees of a picture: (channels, size, size), from -1 (black) to 1.
-
-    channels: 3 = red, green, blue; 1 = grey. fit: `squash` both sides; `crop` the middle square first; or cut a square
-    `around` what the picture's mask shows: about the middle of the foreground's bounding box, its side `margin` times
-    the box's longer side, and black where it goes beyond the picture. jitter: by up to this share of itself each square
-    is larger or smaller, and by up to this share of the box off its middle, as its name says; it then stays inside the
-    picture.
-
-    `around` brings hospitals of different fields of view (a whole fundus, a crop about the disc) to one. It takes the
-    true mask of every picture to choose what the network sees, test pictures included, as published protocols do: it
-    stands in for a detector that never errs. Scores are those of segmenting a structure that was found already, and a
-    new picture without a mask cannot be cut so. Without jitter a structure that is always round lies where it always
-    lies, as large as it always is: on optic discs the mean of the training masks, given as answer to every picture, has
-    a Dice score of 0.97.
-    """
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
-
-    kind: Literal["pictures"] = "pictures"
-    size: int = 64
-    channels: Literal[1, 3] = 3
-    fit: Literal["squash", "crop", "around"] = "squash"
-    margin: float | None = None
-    jitter: float | None = None
-
-    def __post_init__(self) -> None:
-        problems = [] if 8 <= self.size <= 1024 else [f"size must be in [8, 1024] pixels, found {self.size}"]
-        if (self.margin is None) == (self.fit == "around"):
-            problems.append(f"margin: goes with fit: around, as in 1.25; found {self.margin} with fit: {self.fit}")
-        if self.margin is not None and not 1 <= self.margin <= 20:
-            problems.append(f"margin must be in [1, 20], found {self.margin}")
-        if self.jitter is not None and (not 0 < self.jitter < 1 or self.fit != "around"):
-            problems.append(f"jitter must be in (0, 1), and goes with fit: around; found {self.jitter}")
-        if problems:
-            raise SettingsError(problems)
-
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        """Shape of one example."""
-        return (self.channels, self.size, self.size)
 
 
 def read_picture(path: Path, images: Pictures) -> Array:

@@ -5,70 +5,29 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from pipelines.data.accounts import Item
 from pipelines.data.admission import Admitted, Examples, Opened, Waiting, no_masks, tried
 from pipelines.data.folder import Stamp, Walk, below, stamped, steady, walked
+from pipelines.data.images import Pictures, Target
 from pipelines.data.index import folder_problems
 from pipelines.data.labels import WHOLE
 from pipelines.data.pictures.items import Tabled, listed_items
-from pipelines.data.pictures.label_maps import SUFFIXES, Maps, PictureMasks, map_name, open_maps
-from pipelines.data.pictures.pixels import Pictures as Pictures
+from pipelines.data.pictures.label_maps import SUFFIXES, Maps, map_name, open_maps
 from pipelines.data.pictures.pixels import read_pair
 from pipelines.data.pictures.pixels import read_picture as read_picture
 from pipelines.data.pseudonym import normalized
+from pipelines.data.sources import PictureSource
 from pipelines.data.study import Rejected
 from pipelines.data.tables.csv_file import Line, chosen, read_lines, refused
-from pipelines.data.targets import Target
 from pipelines.data.unusable import Unusable
-from privacy.settings_error import SettingsError
 
 UNIT = "intensity, -1 to 1"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PictureSource:
-    """A folder of pictures and the table (CSV with a header line) that describes them.
-
-    table: null = there is none, and every picture below the folder is a patient of its own, named by its path; only
-    with `masks`. image: the column with a picture's file, as `pattern` places it below the folder. patient, label:
-    columns; labels are 0 or 1. label: null, or no table = 1 where the label map shows any class. masks: label maps of
-    the pictures. where: column -> values; only lines with one of them are used, {site: [vienna, graz]} for instance.
-
-    A picture that several lines name is not used, be they of one patient or of two: used for both, it would train under
-    one's label and be tested under the other's. So here a patient's line can take another's picture from him.
-    """
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
-
-    kind: Literal["picture"] = "picture"
-    folder: str
-    table: str | None
-    image: str = "image"
-    pattern: str = "{image}"
-    patient: str = "patient"
-    label: str | None = "label"
-    where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    masks: PictureMasks | None = None
-
-    def __post_init__(self) -> None:
-        problems = []
-        if "{image}" not in self.pattern:
-            problems.append(
-                f"pattern must say where the image column stands, as in {{image}}.jpg; found {self.pattern!r}"
-            )
-        if self.masks is None and (unsaid := [name for name in ("table", "label") if getattr(self, name) is None]):
-            problems.append(f"{', '.join(unsaid)}: missing; only pictures with masks need none")
-        if self.table is None and self.where:
-            problems.append("where: there is no table whose lines it could pick; remove it, or give a table")
-        if problems:
-            raise SettingsError(problems)
 
 
 class Entry(NamedTuple):

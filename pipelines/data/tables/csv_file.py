@@ -11,14 +11,14 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from pipelines.data.accounts import Item
 from pipelines.data.folder import check_unchanged, stamped
+from pipelines.data.sources import Separator
 from pipelines.data.study import Rejected
 from pipelines.data.unusable import Unusable
 
-Separator: TypeAlias = Literal["comma", "semicolon", "tab"]
 Line: TypeAlias = dict[str, str] | Unusable
 SEPARATORS: Mapping[Separator, str] = {"comma": ",", "semicolon": ";", "tab": "\t"}
 MARK = b"\xef\xbb\xbf"  # with which some programs begin a file in UTF-8

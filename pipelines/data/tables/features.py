@@ -9,13 +9,11 @@ the last looks at nobody else, so that under differential privacy one patient ca
 from __future__ import annotations
 
 import csv
-import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -23,11 +21,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipelines.data.admission import Admitted, Examples, Opened, Waiting, no_masks
+from pipelines.data.images import Features
 from pipelines.data.pseudonym import normalized
-from pipelines.data.tables.csv_file import Separator, chosen, line_items, read_lines, refused
+from pipelines.data.sources import TableSource
+from pipelines.data.tables.csv_file import chosen, line_items, read_lines, refused
 from pipelines.data.unusable import Unusable
 from privacy.message import Json
-from privacy.settings_error import SettingsError
 
 Floats = NDArray[np.float64]
 UNITS = {
@@ -39,100 +38,6 @@ UNITS = {
 COMPONENTS = "along the site's own principal axes"
 LARGEST = float(np.finfo(np.float32).max)
 NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableSource:
-    """A CSV file, one line an example.
-
-    columns: names of the columns, where the file has no header line. separator: null = the one of the header line, or a
-    comma where there is none. patient: the column that names the patient; null = each line is a patient, called by its
-    number (1 = first). A line that is removed then renames those after it, so a patient who goes is excluded by his
-    number, which stays his; differential privacy speaks of that, too: of two tables that differ in whether a line is
-    excluded. label: the column of the label; it is positive above `positive_above`. missing: texts that stand for a
-    missing value; a line that misses a feature is not used. where: column -> values; only lines with one of them are
-    used.
-    """
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
-
-    kind: Literal["table"] = "table"
-    file: str
-    columns: tuple[str, ...] = ()
-    separator: Separator | None = None
-    patient: str | None = None
-    label: str
-    positive_above: float = 0.0
-    missing: tuple[str, ...] = ("", "?", "NA")
-    where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if len(set(self.columns)) < len(self.columns):
-            raise ValueError(f"columns must differ from each other, found {list(self.columns)}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Features:
-    """What a network sees of a line: (numbers, then one column for each value of a category but its first).
-
-    numbers: columns. categories: column -> all values that it may have; the first is the reference, coded by zeros.
-    normalize: subtract the mean and divide by the standard deviation of training patients of each site (`site`) or of
-    all sites (`pooled`); or cut the numbers to `ranges` and bring these onto [0, 1] (`declared`); or leave the numbers
-    (`none`). A column that is constant there is only centred. ranges: of `declared`, number -> lowest and highest
-    value, from public knowledge and never from the data; values beyond them become the nearer end. components: how many
-    principal components of its own training patients each site takes in place of the columns, after `normalize`; the
-    sites' features then mean different things (FENDA-FL 5.3); null = the columns themselves.
-    """
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
-
-    kind: Literal["features"] = "features"
-    numbers: tuple[str, ...] = ()
-    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    normalize: Literal["site", "pooled", "declared", "none"] = "site"
-    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    components: int | None = None
-
-    def __post_init__(self) -> None:
-        names = [*self.numbers, *self.categories]
-        problems = [] if names else ["numbers: empty, and categories too; name at least one column"]
-        if len(set(names)) < len(names):
-            problems.append(f"columns must be named once, found {names}")
-        problems += [
-            f"categories.{name} must name at least two different values, found {list(values)}"
-            for name, values in self.categories.items()
-            if len(set(values)) < 2 or len(set(values)) < len(values)
-        ]
-        problems += self._range_problems()
-        if self.components is not None and not 1 <= self.components <= self.columns[0]:
-            problems.append(f"components must be in [1, {self.columns[0]}], the columns, found {self.components}")
-        if problems:
-            raise SettingsError(problems)
-
-    def _range_problems(self) -> list[str]:
-        if self.normalize != "declared":
-            said = f"ranges: they go with normalize: declared, found normalize: {self.normalize}; remove one of the two"
-            return [said] if self.ranges else []
-        missing = [name for name in self.numbers if name not in self.ranges]
-        unknown = [name for name in self.ranges if name not in self.numbers]
-        problems = [f"ranges: none for {', '.join(missing)}; normalize: declared needs one a number"] if missing else []
-        if unknown:
-            problems.append(f"ranges: {', '.join(unknown)} is not among numbers ({', '.join(self.numbers)}); remove it")
-        return problems + [
-            f"ranges.{name} must be two finite numbers, the lower first, found {list(ends)}"
-            for name, ends in self.ranges.items()
-            if not (math.isfinite(ends[0]) and math.isfinite(ends[1]) and ends[0] < ends[1])
-        ]
-
-    @property
-    def columns(self) -> tuple[int, ...]:
-        """Shape of one line, coded."""
-        return (len(self.numbers) + sum(len(values) - 1 for values in self.categories.values()),)
-
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        """Shape of one example."""
-        return self.columns if self.components is None else (self.components,)
 
 
 def open_lines(source: TableSource, images: Features, *, labelled: bool = True) -> Opened:

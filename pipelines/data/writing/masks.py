@@ -19,14 +19,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.data.dicom.reader import DicomSource
 from pipelines.data.folder import steady
 from pipelines.data.grids.source_grid import Grid, to_source_grid
+from pipelines.data.images import Pictures, Slices, Volumes
 from pipelines.data.index import Candidate
-from pipelines.data.labels import GlandMask, Masks, find_mask, open_masks
-from pipelines.data.nifti.reader import SUFFIXES, NiftiSource, read_volume
-from pipelines.data.pictures.reader import Pictures
-from pipelines.data.prepare import Slices, Volumes
+from pipelines.data.labels import Masks, find_mask, open_masks
+from pipelines.data.nifti.reader import SUFFIXES, read_volume
+from pipelines.data.sources import DicomSource, GlandMask, NiftiSource
 from pipelines.data.studies import index_volumes
 from pipelines.data.study import Array, Volume
 from pipelines.data.unusable import Unusable

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from pipelines.data.images import Pictures
 from pipelines.data.index import readable
 from pipelines.data.pictures.label_maps import FORMATS
-from pipelines.data.pictures.reader import Pictures
 from pipelines.data.study import Array
 
 

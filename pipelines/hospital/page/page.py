@@ -24,7 +24,8 @@ from evaluation.report import Command, Left, Quarantined, SitePage, SplitCount, 
 from evaluation.rows import label_measures, score_rows
 from evaluation.statement_page import MembershipRow, site_statement
 from pipelines.data.cohort import Cohort
-from pipelines.data.targets import Target, targets
+from pipelines.data.images import Target
+from pipelines.data.targets import targets
 from pipelines.hospital.adaptation import EVERYBODY, adapted_lines, adapted_sheets, evidence, evidence_of, read_lines
 from pipelines.hospital.attacks import found_at_home
 from pipelines.hospital.finished_models import noised as noised_at

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from evaluation.histograms import Floats
 from pipelines.data.cohort import Cohort
-from pipelines.data.examples import IMAGES
-from pipelines.data.tables.features import Features, as_in_the_table, from_json
+from pipelines.data.images import IMAGES, Features
+from pipelines.data.tables.features import as_in_the_table, from_json
 
 
 def features_of(cohort: Cohort) -> dict[str, Floats]:

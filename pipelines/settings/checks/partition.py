@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from federation.algorithm import recipient_of
-from pipelines.data.pictures.reader import PictureSource
-from pipelines.data.tables.features import TableSource
+from pipelines.data.sources import PictureSource, TableSource
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.sites import Elsewhere, SiteSettings
 from privacy.release.policy import SITES

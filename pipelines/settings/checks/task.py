@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipelines.data.prepare import Slices, Volumes
+from pipelines.data.images import Slices, Volumes
 from pipelines.settings.task import without_masks
 
 if TYPE_CHECKING:

@@ -32,15 +32,13 @@ from pipelines.data.accounts import (
 )
 from pipelines.data.admission import Admitted, Opened, admitted
 from pipelines.data.cohort import read_cohort
-from pipelines.data.dicom.reader import DicomSource, index_dicom
-from pipelines.data.examples import AnyImages, Files, open_source
+from pipelines.data.dicom.reader import index_dicom
+from pipelines.data.examples import open_source
 from pipelines.data.folder import walked
-from pipelines.data.nifti.reader import NiftiSource
-from pipelines.data.pictures.label_maps import PictureMasks
-from pipelines.data.pictures.reader import Pictures, PictureSource, loose_pictures
-from pipelines.data.prepare import Slices
+from pipelines.data.images import AnyImages, Features, Pictures, Slices
+from pipelines.data.pictures.reader import loose_pictures
+from pipelines.data.sources import DicomSource, Files, NiftiSource, PictureMasks, PictureSource, TableSource
 from pipelines.data.study import Rejected
-from pipelines.data.tables.features import Features, TableSource
 
 PLAIN = Slices(slices="all", values="standardized", size=16)
 Maker = Callable[[Path, int], None]

@@ -12,7 +12,9 @@ import torch
 from pydantic import ValidationError
 
 from pipelines.data.cohort import Cohort, read_cohort
-from pipelines.data.tables.features import Features, Moments, TableSource
+from pipelines.data.images import Features
+from pipelines.data.sources import TableSource
+from pipelines.data.tables.features import Moments
 from pipelines.data.tables.principal_components import axes_from_json, axes_to_json, fitted_axes, projected
 from pipelines.hospital.page.table import features_of
 

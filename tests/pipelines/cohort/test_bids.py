@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from pipelines.data.accounts import accounted, without_use
 from pipelines.data.cohort import read_cohort
-from pipelines.data.labels import GlandMask
+from pipelines.data.images import Slices
 from pipelines.data.nifti.bids import of_file, sidecar, stem, whose
-from pipelines.data.nifti.reader import NiftiSource
-from pipelines.data.prepare import Slices
 from pipelines.data.pseudonym import normalized, pseudonym
+from pipelines.data.sources import GlandMask, NiftiSource
 from pipelines.data.studies import index_volumes, open_studies
 from pipelines.data.unusable import Unusable
 

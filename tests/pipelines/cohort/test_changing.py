@@ -16,12 +16,11 @@ from small_series import SLICES, Series
 from pipelines.data.accounts import accounted, sums
 from pipelines.data.admission import admit
 from pipelines.data.dicom import reader
-from pipelines.data.dicom.reader import DicomSource, index_dicom
-from pipelines.data.examples import AnyImages, Files, open_source
+from pipelines.data.dicom.reader import index_dicom
+from pipelines.data.examples import open_source
 from pipelines.data.folder import Walk, failed, walked
-from pipelines.data.nifti.reader import NiftiSource
-from pipelines.data.pictures.reader import Pictures, PictureSource
-from pipelines.data.prepare import Slices
+from pipelines.data.images import AnyImages, Pictures, Slices
+from pipelines.data.sources import DicomSource, Files, NiftiSource, PictureSource
 from pipelines.data.study import Rejected
 from pipelines.data.survey import survey
 from pipelines.data.tables.csv_file import read_lines

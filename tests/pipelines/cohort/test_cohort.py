@@ -19,11 +19,10 @@ from pydantic import TypeAdapter, ValidationError
 from scipy.spatial.transform import Rotation
 
 from pipelines.data.cohort import Cohort, from_message, read_cohort, survey, to_message
-from pipelines.data.dicom.reader import DicomSource
-from pipelines.data.labels import GlandMask, MaskLabels, TableLabels
-from pipelines.data.nifti.reader import NiftiSource
-from pipelines.data.prepare import Slices, prepare_slices
+from pipelines.data.images import Slices
+from pipelines.data.prepare import prepare_slices
 from pipelines.data.pseudonym import pseudonym
+from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, NiftiSource, TableLabels
 from pipelines.data.study import Volume
 from privacy.message import Message, from_bytes, to_bytes
 

@@ -24,7 +24,8 @@ from pydicom.uid import (
 from small_series import COLUMNS, ROWS, SLICES, Change, Series, everywhere
 
 from pipelines.data.accounts import Item
-from pipelines.data.dicom.reader import DicomSource, index_dicom, read_dicom
+from pipelines.data.dicom.reader import index_dicom, read_dicom
+from pipelines.data.sources import DicomSource
 from pipelines.data.study import Rejected, Study
 
 

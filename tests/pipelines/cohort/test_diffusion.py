@@ -18,8 +18,9 @@ from scipy.optimize import least_squares
 
 from pipelines.data.dicom.diffusion import B_VALUE_TAGS, b_value, fit_adc
 from pipelines.data.grids.geometry import resample, stack
-from pipelines.data.labels import GlandMask, find_mask, open_masks
+from pipelines.data.labels import find_mask, open_masks
 from pipelines.data.nifti.reader import read_volume
+from pipelines.data.sources import GlandMask
 from pipelines.data.unusable import Unusable
 
 seeds = st.integers(0, 2**32 - 1)

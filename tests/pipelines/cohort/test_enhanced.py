@@ -16,7 +16,8 @@ import pytest
 from pydicom.dataset import Dataset, FileDataset
 from pydicom.uid import EnhancedMRImageStorage, ExplicitVRBigEndian, JPEGLSLossless, RLELossless, generate_uid
 
-from pipelines.data.dicom.reader import DicomSource, index_dicom, read_dicom
+from pipelines.data.dicom.reader import index_dicom, read_dicom
+from pipelines.data.sources import DicomSource
 from pipelines.data.study import Rejected, Study
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource

@@ -15,11 +15,10 @@ from pydantic import ValidationError
 from sklearn.preprocessing import StandardScaler
 
 from pipelines.data.cohort import read_cohort
-from pipelines.data.examples import IMAGES
+from pipelines.data.images import IMAGES, Features
+from pipelines.data.sources import TableSource
 from pipelines.data.tables.features import (
-    Features,
     Moments,
-    TableSource,
     _admit,
     as_in_the_table,
     from_json,

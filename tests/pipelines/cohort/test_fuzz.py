@@ -19,9 +19,10 @@ import pytest
 from pydicom.uid import DeflatedExplicitVRLittleEndian, JPEG2000Lossless, JPEGLSLossless, RLELossless
 
 from pipelines.data.accounts import accounted, sums
-from pipelines.data.dicom.reader import DicomSource, index_dicom
+from pipelines.data.dicom.reader import index_dicom
 from pipelines.data.index import Index, load_all
-from pipelines.data.nifti.reader import NiftiSource, index_nifti
+from pipelines.data.nifti.reader import index_nifti
+from pipelines.data.sources import DicomSource, NiftiSource
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 

@@ -7,15 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.data.labels import (
-    GlandMask,
-    MaskLabels,
-    TableLabels,
-    find_mask,
-    open_masks,
-    open_table,
-    table_labels,
-)
+from pipelines.data.labels import find_mask, open_masks, open_table, table_labels
+from pipelines.data.sources import GlandMask, MaskLabels, TableLabels
 from pipelines.data.unusable import Unusable
 
 

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipelines.data.nifti.reader import NiftiSource, index_nifti, read_nifti, read_volume
+from pipelines.data.nifti.reader import index_nifti, read_nifti, read_volume
+from pipelines.data.sources import NiftiSource
 
 SHAPE = (3, 4, 5)
 AFFINE = np.array([[-1.5, 0, 0, 10], [0, 0.2, -3, 20], [0, 2, 0.3, 30], [0, 0, 0, 1]])

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from pipelines.data.cohort import Reading, read_cohort
+from pipelines.data.images import Features
 from pipelines.data.partition import Divided, Part, dealing_code, divided, partition
+from pipelines.data.sources import TableSource
 from pipelines.data.split import Fold, split_patients
-from pipelines.data.tables.features import Features, TableSource
 
 USUAL = {"train": 0.5, "validation": 0.2, "test": 0.3}
 MANY = {f"p{number:04d}": int(number % 4 == 0) for number in range(800)}

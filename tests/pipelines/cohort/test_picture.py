@@ -13,7 +13,9 @@ from PIL import Image
 
 from pipelines.data.admission import Admitted, admitted
 from pipelines.data.cohort import read_cohort, survey
-from pipelines.data.pictures.reader import Pictures, PictureSource, loose_pictures, open_pictures, read_picture
+from pipelines.data.images import Pictures
+from pipelines.data.pictures.reader import loose_pictures, open_pictures, read_picture
+from pipelines.data.sources import PictureSource
 from pipelines.data.unusable import Unusable
 
 SHARES = {"train": 0.5, "validation": 0.2, "test": 0.3}

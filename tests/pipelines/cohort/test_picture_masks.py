@@ -17,11 +17,12 @@ from PIL import Image, ImageOps
 from pydantic import ValidationError
 
 from pipelines.data.cohort import from_message, read_cohort, to_message
-from pipelines.data.examples import IMAGES, SOURCE
+from pipelines.data.images import IMAGES, Pictures
 from pipelines.data.partition import Part
-from pipelines.data.pictures.label_maps import PictureMasks, Shown, open_maps, read_map, square_around
+from pipelines.data.pictures.label_maps import Shown, open_maps, read_map, square_around
 from pipelines.data.pictures.pixels import read_pair, read_picture
-from pipelines.data.pictures.reader import Pictures, PictureSource, loose_pictures, open_pictures
+from pipelines.data.pictures.reader import loose_pictures, open_pictures
+from pipelines.data.sources import SOURCE, PictureMasks, PictureSource
 from pipelines.data.survey import survey
 from pipelines.data.unplaced import unplaced
 from pipelines.data.unusable import Unusable

@@ -22,7 +22,8 @@ from pydicom.uid import DeflatedExplicitVRLittleEndian, JPEG2000Lossless, JPEGBa
 from pipelines.data.dicom import codestream
 from pipelines.data.dicom.codestream import check_codestream, image_size
 from pipelines.data.dicom.pixels import DECODERS, real_values
-from pipelines.data.dicom.reader import DicomSource, index_dicom, read_dicom
+from pipelines.data.dicom.reader import index_dicom, read_dicom
+from pipelines.data.sources import DicomSource
 from pipelines.data.study import Rejected, Study
 from pipelines.data.unusable import Unusable
 from pipelines.loader.document import ConfigError, read_yaml

@@ -14,11 +14,11 @@ from pydicom.multival import MultiValue
 from pydicom.sequence import Sequence
 
 from pipelines.data.dicom.frames import text_of
-from pipelines.data.dicom.reader import DicomSource, index_dicom, read_dicom
-from pipelines.data.examples import SOURCE
+from pipelines.data.dicom.reader import index_dicom, read_dicom
+from pipelines.data.images import Slices
 from pipelines.data.index import load
-from pipelines.data.prepare import Slices
 from pipelines.data.quantity import SIGNALS, check_adc, of_headers, of_series, of_text
+from pipelines.data.sources import SOURCE, DicomSource
 from pipelines.data.studies import as_adc, index_volumes, open_studies
 from pipelines.data.study import Study
 from pipelines.data.unusable import Unusable

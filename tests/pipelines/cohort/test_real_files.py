@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from pipelines.data.cohort import read_cohort
-from pipelines.data.dicom.reader import DicomSource, index_dicom, read_dicom
+from pipelines.data.dicom.reader import index_dicom, read_dicom
 from pipelines.data.grids.geometry import resample
-from pipelines.data.labels import GlandMask, MaskLabels, find_mask, open_masks
+from pipelines.data.images import Slices
+from pipelines.data.labels import find_mask, open_masks
 from pipelines.data.nifti.reader import read_volume
-from pipelines.data.prepare import Slices
+from pipelines.data.sources import DicomSource, GlandMask, MaskLabels
 from pipelines.data.study import Study
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"

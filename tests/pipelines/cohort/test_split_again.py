@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from pipelines.data.cohort import Reading, read_cohort
+from pipelines.data.images import Features
 from pipelines.data.partition import Part, divided, partition
+from pipelines.data.sources import TableSource
 from pipelines.data.split import SPLITS, Fold, fold_numbers, split_patients
-from pipelines.data.tables.features import Features, TableSource
 
 patients = st.dictionaries(st.text("abcü019 ", min_size=1, max_size=4), st.integers(0, 1), max_size=14)
 shares = st.tuples(st.integers(1, 20), st.integers(0, 20), st.integers(0, 20)).map(

@@ -15,14 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.data.cohort import Cohort, Reading, from_message, read_cohort, to_message
-from pipelines.data.dicom.reader import DicomSource, index_dicom
+from pipelines.data.dicom.reader import index_dicom
 from pipelines.data.examples import open_source
-from pipelines.data.labels import GlandMask, MaskLabels, TableLabels
+from pipelines.data.images import Features, Slices, Volumes
 from pipelines.data.mask_file import read_mask
-from pipelines.data.nifti.reader import NiftiSource
-from pipelines.data.prepare import Slices, Volumes, prepare_slices
+from pipelines.data.prepare import prepare_slices
+from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, NiftiSource, TableLabels, TableSource
 from pipelines.data.study import Volume
-from pipelines.data.tables.features import Features, TableSource
 from pipelines.data.targets import NoMasks, targets
 from pipelines.data.writing.dicom_segmentation import SegMaker, write_seg
 from pipelines.phantom.files import write

@@ -8,7 +8,8 @@ import torch
 
 from federation.augmentation import affine, flip
 from federation.models.cnn import Cnn
-from pipelines.data.prepare import Slices, Volumes, prepare_slices, prepare_volume
+from pipelines.data.images import Slices, Volumes
+from pipelines.data.prepare import prepare_slices, prepare_volume
 from pipelines.data.studies import standardized
 from pipelines.data.study import Volume
 from pipelines.data.unusable import Unusable

@@ -17,9 +17,10 @@ import pydicom
 import pytest
 from pydicom.dataset import Dataset, FileDataset
 
-from pipelines.data.dicom.reader import DicomSource, index_dicom
+from pipelines.data.dicom.reader import index_dicom
 from pipelines.data.index import Index, load_all
-from pipelines.data.nifti.reader import NiftiSource, index_nifti
+from pipelines.data.nifti.reader import index_nifti
+from pipelines.data.sources import DicomSource, NiftiSource
 from pipelines.data.study import Rejected, Study
 
 SECONDS = 20  # for one file; most take milliseconds

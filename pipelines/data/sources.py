@@ -1,0 +1,285 @@
+"""Where a hospital's images, labels and masks lie: settings of each kind of source. No reader is imported here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from pydantic import Field, TypeAdapter
+from pydicom.datadict import tag_for_keyword
+
+from privacy.deidentify.layouts import Layout, doubled
+from privacy.settings_error import SettingsError
+
+Unit: TypeAlias = Literal["auto", "1e-6 mm2/s", "1e-5 mm2/s", "1e-3 mm2/s", "mm2/s"]
+Separator: TypeAlias = Literal["comma", "semicolon", "tab"]
+FITTED_UNIT: Unit = "1e-6 mm2/s"
+IMAGE, STEM = "{image}", "{stem}"
+BACKGROUND = "background"
+LARGEST_VALUE = 65535
+PATIENT, SESSION = "{patient}", "{session}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DicomSource:
+    """A folder of DICOM files, in any arrangement.
+
+    select: DICOM keyword -> text that the header's value must contain, in upper or lower case, for an image to be used;
+    a number must be equal. {"ImageType": "ADC"} picks the ADC maps. unit: of the values after rescaling; auto = what
+    the header says, or else the one plausible unit. `select` narrows a choice, and is no evidence that an image is an
+    ADC map: its header must say so, or a person by naming the unit.
+
+    derive: none takes values as they are; adc takes diffusion-weighted images of two or more b-values, and fits ADC.
+    lossy: whether images that were compressed with loss are used. It moves values by an amount that no header tells,
+    so they are refused unless a hospital has nothing else. blank: where text is burned in, for each layout of images
+    (manufacturer, model, rows, columns); blanked before anything else, in the images of that layout and in no others.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    kind: Literal["dicom"] = "dicom"
+    folder: str
+    select: Mapping[str, str] = field(default_factory=dict)
+    unit: Unit = "auto"
+    derive: Literal["none", "adc"] = "none"
+    lossy: Literal["refuse", "allow"] = "refuse"
+    blank: tuple[Layout, ...] = ()
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"select.{keyword}: no such DICOM keyword; use one of PS3.6, as in ImageType"
+            for keyword in self.select
+            if tag_for_keyword(keyword) is None
+        ]
+        problems += [
+            f"select.{keyword}: empty text selects nothing; remove it, or give the text to look for"
+            for keyword, text in self.select.items()
+            if not text.strip()
+        ]
+        problems += doubled(self.blank, "blank")
+        if self.derive == "adc" and self.unit not in ("auto", FITTED_UNIT):
+            problems.append(f"unit: a fitted ADC is in {FITTED_UNIT}, found {self.unit!r}; remove unit")
+        if problems:
+            raise SettingsError(problems)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NiftiSource:
+    """A folder of NIfTI files, one image per file.
+
+    pattern: shell pattern of the file names, in all folders below. patient: regular expression with one group that
+    finds the patient's identifier in the file name without .nii.gz; null = the subject of a BIDS name (sub-01 of
+    sub-01_ses-02_adc) or of its folder, and of other names all. unit: as in `DicomSource`.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    kind: Literal["nifti"] = "nifti"
+    folder: str
+    pattern: str = "*.nii.gz"
+    patient: str | None = None
+    unit: Unit = "auto"
+
+    def __post_init__(self) -> None:
+        if self.patient is None:
+            return
+        try:
+            groups = re.compile(self.patient).groups
+        except re.error as error:
+            raise ValueError(f"patient: {self.patient!r} is no regular expression: {error}") from error
+        if groups != 1:
+            raise ValueError(f"patient: {self.patient!r} has {groups} groups; exactly one must hold the identifier")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureMasks:
+    """One label map a picture, of the picture's size.
+
+    pattern: file name below `folder`, with {image}, what names the picture (the table's column; without a table its
+    path below the source's folder), or {stem}, the same without .jpg, .png and so on. values: class -> pixel values
+    that stand for it: {disc: [1], cup: [2]}, {disc: [255]}, or {disc: [1, 2]} where a cup is a part of the disc. All
+    other values must stand under `background`, which is [0] if it is not given. Of a palette the index counts, of a
+    mask of one bit 0 and 1.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    folder: str
+    pattern: str = "{stem}.png"
+    values: Mapping[str, tuple[int, ...]]
+
+    def __post_init__(self) -> None:
+        problems = []
+        if IMAGE not in self.pattern and STEM not in self.pattern:
+            problems.append(f"pattern: {self.pattern!r} has neither {IMAGE} nor {STEM}; it must say whose mask it is")
+        if not set(self.values) - {BACKGROUND}:
+            problems.append("values: no class; give one, as in {disc: [255]}")
+        problems += [
+            f"values.{name}: empty; give its pixel values" for name, values in self.values.items() if not values
+        ]
+        every = [value for values in self.values.values() for value in values]
+        if BACKGROUND not in self.values:
+            every.append(0)
+        if twice := sorted({value for value in every if every.count(value) > 1}):
+            problems.append(
+                f"values: {twice} stand for several classes (0 for the background, unless it is given others)"
+            )
+        if wrong := sorted({value for value in every if not 0 <= value <= LARGEST_VALUE}):
+            problems.append(f"values: pixel values must be in [0, {LARGEST_VALUE}], found {wrong}")
+        if problems:
+            raise SettingsError(problems)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes that are named, in their order, without the background."""
+        return tuple(name for name in self.values if name != BACKGROUND)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureSource:
+    """A folder of pictures and the table (CSV with a header line) that describes them.
+
+    table: null = there is none, and every picture below the folder is a patient of its own, named by its path; only
+    with `masks`. image: the column with a picture's file, as `pattern` places it below the folder. patient, label:
+    columns; labels are 0 or 1. label: null, or no table = 1 where the label map shows any class. masks: label maps of
+    the pictures. where: column -> values; only lines with one of them are used, {site: [vienna, graz]} for instance.
+
+    A picture that several lines name is not used, be they of one patient or of two: used for both, it would train under
+    one's label and be tested under the other's. So here a patient's line can take another's picture from him.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    kind: Literal["picture"] = "picture"
+    folder: str
+    table: str | None
+    image: str = "image"
+    pattern: str = "{image}"
+    patient: str = "patient"
+    label: str | None = "label"
+    where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    masks: PictureMasks | None = None
+
+    def __post_init__(self) -> None:
+        problems = []
+        if "{image}" not in self.pattern:
+            problems.append(
+                f"pattern must say where the image column stands, as in {{image}}.jpg; found {self.pattern!r}"
+            )
+        if self.masks is None and (unsaid := [name for name in ("table", "label") if getattr(self, name) is None]):
+            problems.append(f"{', '.join(unsaid)}: missing; only pictures with masks need none")
+        if self.table is None and self.where:
+            problems.append("where: there is no table whose lines it could pick; remove it, or give a table")
+        if problems:
+            raise SettingsError(problems)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSource:
+    """A CSV file, one line an example.
+
+    columns: names of the columns, where the file has no header line. separator: null = the one of the header line, or a
+    comma where there is none. patient: the column that names the patient; null = each line is a patient, called by its
+    number (1 = first). A line that is removed then renames those after it, so a patient who goes is excluded by his
+    number, which stays his; differential privacy speaks of that, too: of two tables that differ in whether a line is
+    excluded. label: the column of the label; it is positive above `positive_above`. missing: texts that stand for a
+    missing value; a line that misses a feature is not used. where: column -> values; only lines with one of them are
+    used.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    kind: Literal["table"] = "table"
+    file: str
+    columns: tuple[str, ...] = ()
+    separator: Separator | None = None
+    patient: str | None = None
+    label: str
+    positive_above: float = 0.0
+    missing: tuple[str, ...] = ("", "?", "NA")
+    where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(set(self.columns)) < len(self.columns):
+            raise ValueError(f"columns must differ from each other, found {list(self.columns)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskLabels:
+    """One lesion mask per patient, inside wherever it is above 0: a slice with enough pixels inside is positive.
+
+    pattern: file name below `folder`, with {patient}, and {session} where a patient has several visits: the
+    StudyInstanceUID, or of NIfTI files the ses-02 of a BIDS name. names: a JSON object, or a CSV file with a header
+    line, that maps the patient's identifier in the images to what stands for {patient}; a key may also be the
+    identifier, an underscore and a date or visit. Where identifiers themselves have underscores, give each patient a
+    key of his own, or `P1_2` is taken for a visit of `P1`.
+    segment: of files that are DICOM Segmentations, the segment's label, or the name of its concept; null = all.
+    minimum_pixels: how many mask pixels make a slice positive, counted on the prepared slices, so that it is the same
+    area at every hospital.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    kind: Literal["mask"] = "mask"
+    folder: str
+    pattern: str = "{patient}.nii.gz"
+    names: str | None = None
+    segment: str | None = None
+    minimum_pixels: int = 3
+
+    def __post_init__(self) -> None:
+        problems = _pattern_problems(self.pattern)
+        if self.minimum_pixels < 1:
+            problems.append(f"minimum_pixels must be at least 1, found {self.minimum_pixels}")
+        if problems:
+            raise SettingsError(problems)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlandMask:
+    """One prostate mask per patient, inside wherever it is above 0. Fields as in `MaskLabels`."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    folder: str
+    pattern: str = "{patient}.nii.gz"
+    names: str | None = None
+    segment: str | None = None
+
+    def __post_init__(self) -> None:
+        if problems := _pattern_problems(self.pattern):
+            raise SettingsError(problems)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableLabels:
+    """A CSV file (comma, semicolon or tab) with a header line and labels 0 or 1.
+
+    patient, label: columns. study: column with the study's folder, file name or DICOM instance UID, if labels are per
+    study. slice: column with the slice's number, 0 = most inferior, if labels are per slice.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    kind: Literal["table"] = "table"
+    file: str
+    patient: str = "patient"
+    label: str = "label"
+    study: str | None = None
+    slice: str | None = None
+
+
+def _pattern_problems(pattern: str) -> list[str]:
+    good = PATIENT in pattern
+    return [] if good else [f"pattern: {pattern!r} has no {PATIENT}; it must say where the patient's name stands"]
+
+
+Files: TypeAlias = DicomSource | NiftiSource | PictureSource | TableSource
+
+
+Labels: TypeAlias = MaskLabels | TableLabels
+
+
+SOURCE: TypeAdapter[Files] = TypeAdapter(Annotated[Files, Field(discriminator="kind")])
