@@ -11,7 +11,7 @@ from pipelines.runs.runner import SelectionError, StageFailed
 from pipelines.runs.stopping import LockedError, Stopped
 from pipelines.runs.store import ArtifactError
 
-PAGE = Path(__file__).parents[2] / "docs" / "exit-codes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "exit-codes.md"
 
 
 def test_the_page_and_the_numbers_agree():

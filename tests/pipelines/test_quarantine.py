@@ -14,7 +14,12 @@ from pipelines.hospital.quarantine import LINKAGE, MEANING, quarantined, remembe
 from pipelines.hospital.worker import trace
 from privacy.release.gate import Refused
 
-READERS = Path(__file__).parents[2] / "pipelines" / "data"
+READERS = [
+    path
+    for path in (Path(__file__).parents[2] / "pipelines" / "data").rglob("*.py")
+    # What writes files is not at work at intake, and what is wrong inside a segmentation ends as `bad_mask`.
+    if path.parent.name != "writing" and (path.parent.name, path.name) != ("dicom", "segmentation.py")
+]
 GONE = Rejected("ann_miller/1.2.3", "gap", "slices of Ann Miller are 3 mm apart")
 
 
@@ -25,7 +30,7 @@ def hospital(root: Path) -> Hospital:
 def reasons() -> set[str]:
     """Every reason that the readers give: the first argument of Unusable, the second of Rejected."""
     found = set()
-    for path in READERS.rglob("*.py"):
+    for path in READERS:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 place = {"Unusable": 0, "Rejected": 1}.get(node.func.id)
@@ -37,7 +42,7 @@ def reasons() -> set[str]:
 def test_every_reason_of_a_reader_has_a_meaning_and_none_is_idle():
     assert len(reasons()) > 30
     assert reasons() - set(MEANING) == set()
-    source = "".join(path.read_text() for path in READERS.rglob("*.py"))
+    source = "".join(path.read_text() for path in READERS)
     assert [reason for reason in MEANING if f'"{reason}"' not in source] == []
 
 
