@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from pipelines.runs.plan import AGAIN, SelectionError, Stage, Step, complaint_of, explain, explained, other_content, plan
+from pipelines.runs.plan import (
+    AGAIN,
+    SelectionError,
+    Stage,
+    Step,
+    complaint_of,
+    explain,
+    explained,
+    other_content,
+    plan,
+)
 from pipelines.runs.stopping import Stop, Stopped
 from pipelines.runs.store import clean, content, read_manifest, short, write_artifact
 
