@@ -11,8 +11,8 @@ from evaluation.leaving import Departure, departures
 from evaluation.notices import Notice, collapse, run_notices, site_notices
 from evaluation.records import RunPage, SitePage
 from evaluation.rows import ScoreRow
-from evaluation.statement_page import SiteStatement
 from evaluation.wording import number
+from privacy.release.statement import Statement
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,6 @@ def _sure(
     return tuple(said)
 
 
-def _unit(statements: tuple[SiteStatement, ...]) -> str:
+def _unit(statements: tuple[Statement, ...]) -> str:
     told = (f"A guarantee is about one {s.unit}; compared are {s.adjacency}; δ = {s.delta:g}." for s in statements)
     return " ".join(dict.fromkeys(told))

@@ -7,10 +7,41 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from evaluation.statement_page import InversionRow, MembershipRow
-
 CONTROL = 0.9
 """An attack whose control finds fewer than this cannot be told from one that does not work."""
+
+
+@dataclass(frozen=True)
+class MembershipRow:
+    """An attack on a result: AUC of telling patients who took part from others, with its interval. control_auc: of the
+    same attack on something that copies its patients."""
+
+    site: str
+    method: str
+    auc: float
+    low: float
+    high: float
+    control_auc: float
+    members: int
+    others: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class InversionRow:
+    """What an attack drew of single training images, and how like them it is: mean PSNR in dB and mean SSIM; of the
+    mean training image, the floor, too. better: images of which more was drawn than the floor shows."""
+
+    site: str
+    method: str
+    attack: str
+    psnr: float
+    ssim: float
+    floor_psnr: float
+    floor_ssim: float
+    better: int
+    images: int
+    note: str = ""
 
 
 @dataclass(frozen=True)

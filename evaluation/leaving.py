@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from evaluation.statement_page import NO_GUARANTEE, SiteStatement, spent
 from evaluation.wording import Words, size
+from privacy.release.meaning import UNBOUNDED, loss
+from privacy.release.statement import Statement
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Left:
     request: str
     messages: int
     bytes: int
-    epsilon: str = NO_GUARANTEE
+    epsilon: str = UNBOUNDED
     content: str = ""
 
 
@@ -35,7 +36,14 @@ class Total:
     epsilons: tuple[str, ...]
 
 
-def totals(left: Sequence[Left], statements: Sequence[SiteStatement]) -> list[Total]:
+def spent(statement: Statement) -> str:
+    """What a hospital's patient pays for everything, in one line."""
+    if math.isinf(statement.epsilon):
+        return UNBOUNDED
+    return f"{loss(statement.epsilon)} at δ = {statement.delta:g}"
+
+
+def totals(left: Sequence[Left], statements: Sequence[Statement]) -> list[Total]:
     """Of each hospital, in the order in which they come."""
     whole = {one.site: (spent(one),) for one in statements}
     return [
@@ -93,7 +101,7 @@ KINDS = (
 """Requests, and what replies to them hold, in two words. What is left of the others are counts and digests."""
 
 
-def departures(left: Sequence[Left], statements: Sequence[SiteStatement], words: Words) -> tuple[Departure, ...]:
+def departures(left: Sequence[Left], statements: Sequence[Statement], words: Words) -> tuple[Departure, ...]:
     """Hospitals of which the same can be said stand together, in the order in which they come."""
     stated, found = {one.site: one for one in statements}, dict[tuple[str, tuple[str, ...]], list[str]]()
     for site in dict.fromkeys(entry.site for entry in left):
@@ -118,13 +126,13 @@ def _what(own: Sequence[Left], words: Words) -> str:
     return f"{listed[0].upper()}{listed[1:]}{end}."
 
 
-def _epsilon(statement: SiteStatement | None, own: Sequence[Left]) -> str:
+def _epsilon(statement: Statement | None, own: Sequence[Left]) -> str:
     if not own:
         return "nothing left"
-    return NO_GUARANTEE if statement is None else spent(statement)
+    return UNBOUNDED if statement is None else spent(statement)
 
 
-def _guarantee(statement: SiteStatement | None) -> tuple[str, ...]:
+def _guarantee(statement: Statement | None) -> tuple[str, ...]:
     """What is promised to one patient, and for what alone."""
     if statement is None:
         return ("No privacy statement was made.",)

@@ -6,15 +6,23 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from evaluation.attacks import KEEP, inversion_verdict, membership_verdict, pairs, strongest
+from evaluation.attacks import (
+    KEEP,
+    InversionRow,
+    MembershipRow,
+    inversion_verdict,
+    membership_verdict,
+    pairs,
+    strongest,
+)
 from evaluation.choice import between, direction, own_rows, primary
 from evaluation.floors import FLOORS
 from evaluation.harmony import Harmony
 from evaluation.metrics import AUC, SENSITIVITY, SPECIFICITY
 from evaluation.records import Missing, RunPage, SitePage
 from evaluation.rows import PRIVATE, ScoreRow
-from evaluation.statement_page import InversionRow, MechanismAudit, MembershipRow, SiteStatement
 from evaluation.wording import Words, counted, number
+from privacy.release.statement import Audit, Statement
 
 NEARLY = 0.1
 """Of a budget: with less than this left, a person should know."""
@@ -72,9 +80,9 @@ def _missing(missing: Sequence[Missing]) -> Iterator[Notice]:
         yield Notice("Missing", f"{times} {site} did not come ({codes}). Results are without them.", "left")
 
 
-def _audits(audits: Iterable[MechanismAudit]) -> Iterator[Notice]:
+def _audits(audits: Iterable[Audit]) -> Iterator[Notice]:
     for one in dict.fromkeys(audits):
-        if one.bound > one.claimed:
+        if one.refuted:
             text = (
                 f"The audit refutes the claimed ε = {one.claimed:g}: it found at least {one.bound:.3g}. "
                 "Do not rely on any ε of this run."
@@ -106,7 +114,7 @@ def _inversion(rows: Sequence[InversionRow]) -> Iterator[Notice]:
         yield Notice("Attack succeeds", text, "privacy")
 
 
-def _budgets(statements: Iterable[SiteStatement]) -> Iterator[Notice]:
+def _budgets(statements: Iterable[Statement]) -> Iterator[Notice]:
     for one in statements:
         if one.budget is not None and one.budget.remaining < NEARLY * one.budget.epsilon:
             text = f"{one.site} has ε = {one.budget.remaining:g} left of its budget of {one.budget.epsilon:g}."

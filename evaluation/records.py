@@ -6,14 +6,15 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from evaluation.attacks import InversionRow, MembershipRow
 from evaluation.choice import Model
 from evaluation.drawing import Picture
 from evaluation.harmony import Harmony
 from evaluation.leaving import Left
 from evaluation.patients import Characteristic
 from evaluation.rows import GainRow, ScoreRow
-from evaluation.statement_page import InversionRow, MechanismAudit, MembershipRow, SiteStatement
 from evaluation.wording import Words
+from privacy.release.statement import Audit, Statement
 
 
 @dataclass(frozen=True)
@@ -136,8 +137,8 @@ class RunPage:
     pictures: tuple[Picture, ...] = ()
     pooled: bool = False
     words: Words = Words()
-    statements: tuple[SiteStatement, ...] = ()
-    audits: tuple[MechanismAudit, ...] = ()
+    statements: tuple[Statement, ...] = ()
+    audits: tuple[Audit, ...] = ()
     membership: tuple[MembershipRow, ...] = ()
     harmony: Harmony | None = None
     structures: tuple[str, ...] = ()
@@ -195,7 +196,7 @@ class SitePage:
     maps: tuple[Picture, ...] = ()
     characteristics: tuple[Characteristic, ...] = ()
     commands: tuple[Command, ...] = ()
-    statement: SiteStatement | None = None
+    statement: Statement | None = None
     membership: tuple[MembershipRow, ...] = ()
     harmony: Harmony | None = None
     noted: tuple[Picture, ...] = ()

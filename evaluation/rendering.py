@@ -9,8 +9,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from evaluation.attacks import REMEDY, membership_verdict, strongest
-from evaluation.statement_page import loss
 from evaluation.wording import counted, decibel, duration, figures, moment, number, signed, size, whole
+from privacy.release.meaning import loss
 
 
 @functools.cache

@@ -6,7 +6,8 @@ reference to another document.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from evaluation.answers import run_answers, site_answers
 from evaluation.choice import primary
@@ -30,8 +31,7 @@ from evaluation.records import StageState as StageState
 from evaluation.records import Withdrawn as Withdrawn
 from evaluation.rendering import rendered
 from evaluation.rows import FURTHER, OUTSIDE, OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, ScoreRow
-from evaluation.statement_page import NO_GUARANTEE as NO_GUARANTEE
-from evaluation.statement_page import together
+from privacy.release.statement import Audit, Statement
 
 
 def coordinator_page(page: RunPage) -> str:
@@ -56,7 +56,7 @@ def coordinator_page(page: RunPage) -> str:
         over_sites=[p for p in (PRIVATE_MEAN, OVERALL, PUBLIC) if any(row.protocol == p for row in page.scores)],
         totals=totals(page.left, page.statements),
         noise=max((row.noise for row in page.scores), default=0.0),
-        common=together(page.statements, page.audits),
+        common=_together(page.statements, page.audits),
         held={(site.site, s.split): s for site in page.sites for s in site.splits},
         splits=_ordered(s.split for site in page.sites for s in site.splits),
         withdrawn=[site for site in (*page.sites, *page.strangers) if site.withdrawn],
@@ -94,7 +94,7 @@ def told_of(page: SitePage) -> dict[str, object]:
         "totals": totals(page.left, said),
         "noise": max((row.noise for row in page.scores), default=0.0),
         "statements": said,
-        "common": together(said),
+        "common": _together(said),
         "reasons": _reasons(page.quarantine),
     }
 
@@ -123,3 +123,22 @@ def _reasons(quarantine: Sequence[Quarantined]) -> list[Reason]:
 
 def _ordered(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
+
+
+@dataclass(frozen=True)
+class _Together:
+    """What the statements of several hospitals say alike, and so is printed once."""
+
+    outside: tuple[str, ...]
+    paragraphs: Mapping[str, tuple[str, ...]]
+    audits: tuple[Audit, ...]
+
+
+def _together(statements: Sequence[Statement], audits: Sequence[Audit] = ()) -> _Together:
+    """All that is outside, all paragraphs by title, and all audits (of the run and of its hospitals), each once."""
+    own = [one.audit for one in statements if one.audit is not None]
+    paragraphs: dict[str, tuple[str, ...]] = {}
+    for said in dict.fromkeys(p for one in statements for p in one.paragraphs):
+        paragraphs[said.title] = (*paragraphs.get(said.title, ()), said.text)
+    outside = dict.fromkeys(text for one in statements for text in one.outside)
+    return _Together(tuple(outside), paragraphs, tuple(dict.fromkeys([*audits, *own])))

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from evaluation.report import Left
-from evaluation.statement_page import NO_GUARANTEE
 from federation.conversation import newest
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.synthesis import REAL_SENT
@@ -18,9 +17,9 @@ from privacy.dp.accounting import cost
 from privacy.dp.events import NON_PRIVATE, Declared, Event, composed, known
 from privacy.message import Json, Malformed, as_mapping
 from privacy.release import ledger as book
-from privacy.release.build_statement import statement
+from privacy.release.build_statement import build_statement
 from privacy.release.gate import Refused
-from privacy.release.meaning import loss
+from privacy.release.meaning import UNBOUNDED, loss
 from privacy.release.policy import OUTSIDE as BEYOND
 from privacy.release.policy import SITES
 from privacy.release.statement import Details, Statement
@@ -57,7 +56,7 @@ def own_statement(hospital: Hospital, lines: Lines) -> Statement:
     learnt = _remembered(hospital, [line for line in lines if line.get("request") == "synthesize"])
     runs = {str(line.get("run")) for line in lines}
     nobody = settings is not None and isinstance(settings.source, PhantomSource)
-    return statement(
+    return build_statement(
         lines,
         site=hospital.name,
         delta=delta_of(hospital),
@@ -166,8 +165,8 @@ def _named(line: Mapping[str, Json]) -> str:
 def _text(events: Sequence[Event], delta: float) -> str:
     whole = composed(events)
     if whole == NON_PRIVATE:
-        return NO_GUARANTEE
+        return UNBOUNDED
     epsilon = cost([whole], delta).epsilon
     if epsilon == 0:
         return "declared public" if isinstance(whole, Declared) else "0: nothing new of patients"
-    return NO_GUARANTEE if math.isinf(epsilon) else f"{loss(epsilon)} at δ = {delta:g}"
+    return UNBOUNDED if math.isinf(epsilon) else f"{loss(epsilon)} at δ = {delta:g}"

@@ -33,13 +33,13 @@ from privacy.release.meaning import downwards, upwards
 from privacy.release.statement import (
     Audit,
     Budget,
+    Declaration,
     Details,
     Paragraph,
     Released,
     Row,
     Run,
     SplitLoss,
-    Stated,
     Statement,
     Unprotected,
 )
@@ -64,7 +64,7 @@ _Tally: TypeAlias = tuple[tuple[Event, int], ...]
 _Pricer: TypeAlias = Callable[[_Tally], tuple[float, str]]
 
 
-def statement(
+def build_statement(
     lines: Iterable[Mapping[str, Json]],
     *,
     site: str,
@@ -118,7 +118,7 @@ def statement(
         splits=_splits(_noised(total), delta),
         released=tuple(_released(kept, about)),
         unprotected=tuple(_unprotected(kept, about)),
-        stated=tuple(_stated(kept)),
+        stated=tuple(_declarations(kept)),
         outside=tuple(text.format(unit=unit) for text in words.OUTSIDE),
         paragraphs=(
             Paragraph("Composition", words.COMPOSITION.format(unit=unit)),
@@ -210,20 +210,20 @@ def _run(run: str, lines: Sequence[_Line], price: _Pricer, details: Details) -> 
 
 def _row(request: str, atom: Event, times: int, price: _Pricer) -> Row:
     split, event = (atom.split, atom.event) if isinstance(atom, Part) else ("", atom)
-    mechanism, probability, noise = told(event)
+    mechanism, probability, noise = mechanism_of(event)
     return Row(request, split, mechanism, probability, noise, times, price(((atom, times),))[0])
 
 
-def told(event: Event) -> tuple[str, float, float | None]:
+def mechanism_of(event: Event) -> tuple[str, float, float | None]:
     """A mechanism on one sample: its words, q, and σ where it has one."""
     if isinstance(event, PoissonSampled):
-        mechanism, probability, noise = told(event.event)
+        mechanism, probability, noise = mechanism_of(event.event)
         return mechanism, event.probability * probability, noise
     if isinstance(event, SelfComposed):
-        mechanism, probability, noise = told(event.event)
+        mechanism, probability, noise = mechanism_of(event.event)
         return f"{mechanism}, {event.count} times on one sample", probability, noise
     if isinstance(event, Composed):
-        parts = [told(one) for one in event.events]
+        parts = [mechanism_of(one) for one in event.events]
         return ", then ".join(f"{text} (σ = {noise:g})" if noise else text for text, _, noise in parts), 1.0, None
     if isinstance(event, Pure):
         return f"pure, ε = {event.epsilon:g} each", 1.0, None
@@ -272,11 +272,11 @@ def _bounded(line: _Line) -> bool:
     return NonPrivate not in kinds and (not kinds or any(kind is not Declared for kind in kinds))
 
 
-def _stated(lines: Sequence[_Line]) -> Iterator[Stated]:
+def _declarations(lines: Sequence[_Line]) -> Iterator[Declaration]:
     for what in DECLARATIONS:
         own = [line for line in lines if not line.again and Declared(what) in dict(line.atoms)]
         if own:
-            yield Stated(what, words.DECLARED[what], len(own), tuple(dict.fromkeys(line.request for line in own)))
+            yield Declaration(what, words.DECLARED[what], len(own), tuple(dict.fromkeys(line.request for line in own)))
 
 
 def _bytes(lines: Sequence[_Line]) -> int:

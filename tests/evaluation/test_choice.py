@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluation import answers, choice, figures, notices, reliability
-from evaluation.attacks import membership_verdict
+from evaluation.attacks import MembershipRow, membership_verdict
 from evaluation.choice import Model
 from evaluation.grid import decided
 from evaluation.histograms import count
 from evaluation.leaving import Left, departures, of_patients
 from evaluation.metrics import AUC
 from evaluation.rows import label_measures, score_rows
-from evaluation.statement_page import MembershipRow
 from evaluation.wording import Words
 
 NAN = math.nan

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from evaluation import report
+from evaluation.attacks import MembershipRow
 from evaluation.choice import Model
 from evaluation.drawing import Picture
 from evaluation.floors import with_floor
@@ -18,8 +19,8 @@ from evaluation.harmony import Harmony, SpaceRow
 from evaluation.histograms import count
 from evaluation.overlap import measures, overlaps
 from evaluation.rows import label_measures, score_rows
-from evaluation.statement_page import MechanismRow, MembershipRow, RunLoss, SiteStatement
 from evaluation.wording import Words
+from privacy.release.statement import Row, Run, Statement
 
 SITES = ("north", "south")
 METHODS = ("local", "fedavg", "vafl", "central")
@@ -79,13 +80,13 @@ def scored(private, masks, site=None):
 def statement(site, private, harmony):
     """Shared images may be made with noise in a run without privacy: the noised part of its ledger is then not 0."""
     noised = 3.0 if private else 10.0 if harmony != "none" else 0.0
-    row = MechanismRow("train", "train", "Gaussian noise", 1.0, 1.1, 4, noised)
-    return SiteStatement(
+    row = Row("train", "train", "Gaussian noise", 1.0, 1.1, 4, noised)
+    return Statement(
         site=site, unit="patient", adjacency="two sets of patients", epsilon=3.0 if private else math.inf,
         noised=noised, replaced=2 * noised,
         delta=1e-5, accountant="PLD", meaning="What it means.", legend="", lines=3, torn=0, refused=0,
-        first="", last="", budget=None, runs=(RunLoss("r", noised, noised, (row,)),) if noised else (), splits=(),
-        unprotected=(), stated=(), outside=(), paragraphs=(),
+        first="", last="", budget=None, runs=(Run("r", noised, noised, (row,)),) if noised else (), splits=(),
+        released=(), unprotected=(), stated=(), outside=(), paragraphs=(),
     )  # fmt: skip
 
 

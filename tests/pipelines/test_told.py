@@ -44,11 +44,11 @@ from privacy.dp.events import Gaussian, known, leaves
 from privacy.dp.replacing import replaced_cost
 from privacy.message import Call, Json, Message
 from privacy.release import ledger as book
-from privacy.release.build_statement import statement
+from privacy.release.build_statement import build_statement
 from privacy.release.gate import Refused
 from privacy.release.meaning import loss
 from privacy.release.policy import REQUESTS, Budget, Policy
-from privacy.release.statement import markdown
+from privacy.release.statement_markdown import markdown
 
 NOISED = Policy(budget=Budget(epsilon=30.0), min_patients=1)
 EXACT = replace(NOISED, public=("counts",))
@@ -485,7 +485,7 @@ def test_the_statement_and_the_ledger_tell_epsilon_for_a_replaced_patient_too(tm
     site.ingest("one")
     lines = list(book.lines(site.hospital.ledger))
     wanted = replaced_cost(book.spent(lines), 1e-5).epsilon
-    said = statement(lines, site="a", delta=1e-5)
+    said = build_statement(lines, site="a", delta=1e-5)
     assert said.noised < wanted <= said.replaced <= 1.01 * wanted
     assert f"where one patient takes another's place | {loss(said.replaced)} |" in markdown(said)
     assert ledger_command(["sum", str(site.hospital.ledger)]) == 0

@@ -25,8 +25,9 @@ from privacy.dp.events import (
     describe,
 )
 from privacy.release import ledger, meaning
-from privacy.release.build_statement import statement
-from privacy.release.statement import Audit, Details, from_json, markdown, to_json
+from privacy.release.build_statement import build_statement
+from privacy.release.statement import Audit, Details, from_json, to_json
+from privacy.release.statement_markdown import markdown
 
 DELTA, CUT = 1e-5, "0123456789abcdef"
 STEP = Part(CUT, "train", PoissonSampled(0.25, Gaussian(4.0)))
@@ -48,7 +49,7 @@ def rounds(count=3, run="fedavg"):
 
 
 def stated(lines, **more):
-    return statement(lines, **{"site": "a", "delta": DELTA} | more)
+    return build_statement(lines, **{"site": "a", "delta": DELTA} | more)
 
 
 # What ε means.

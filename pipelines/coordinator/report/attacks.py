@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from evaluation.statement_page import InversionRow, MembershipRow
+from evaluation.attacks import InversionRow, MembershipRow
 from pipelines.hospital.attacks import from_plain
 from pipelines.hospital.inversion import ATTACKS, MEAN
 from privacy.message import Json

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,7 +31,6 @@ from evaluation.report import (
     coordinator_page,
 )
 from evaluation.rows import gain_rows, label_measures, outside_rows, score_rows, scores_csv, to_json
-from evaluation.statement_page import MechanismAudit, site_statement
 from evaluation.wording import moment
 from pipelines.coordinator.report.asking import ask_outside, ask_sites
 from pipelines.coordinator.report.attacks import inversion, membership
@@ -53,7 +52,8 @@ from pipelines.runs.runner import Stage
 from pipelines.runs.store import read_manifest
 from pipelines.settings.privacy import AnyPrivacy, PatientLevel
 from privacy.message import Json, as_list, as_mapping
-from privacy.release.statement import from_json, markdown
+from privacy.release.statement import Audit, Statement, from_json
+from privacy.release.statement_markdown import markdown
 
 VERSION = 12
 PAGE, ANSWERS = "report.html", "answers.json"
@@ -84,6 +84,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     (out / "scores.json").write_text(to_json((*rows, *outside)))
     (out / "scores.csv").write_text(scores_csv((*rows, *outside)))
     usable, words = models(world, trained, said), measured(config.images.kind)
+    statements = tuple(from_json(facts["statement"]) for facts in everybody.values())
     page = RunPage(
         title=config.title or config.name,
         run=config.name,
@@ -107,8 +108,8 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         outside=outside,
         strangers=tuple(counts(read_homes(inputs["route"]), strange)) if strange else (),
         field=field(config) if strange else "",
-        statements=tuple(site_statement(facts["statement"]) for facts in everybody.values()),
-        audits=(TypeAdapter(MechanismAudit).validate_python(audits["mechanism"]),) if audits["mechanism"] else (),
+        statements=statements,
+        audits=(TypeAdapter(Audit).validate_python(audits["mechanism"]),) if audits["mechanism"] else (),
         membership=tuple(membership(one) for one in audits["membership"]),
         inversion=tuple(row for one in audits["inversion"] for row in inversion(one)),
         harmony=harmony(world, inputs),
@@ -116,7 +117,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         optimism={site: optimism(tables, site, DICE if structures else AUC) for site in sorted(cohorts)},
         spaces=spaces(world, trained),
     )
-    _write_stated(everybody, out)
+    _write_statements(everybody, statements, out)
     text = coordinator_page(page)
     (out / PAGE).write_text(text)
     (out / "report.json").write_text(to_json(replace(page, pictures=())))
@@ -124,11 +125,11 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     return {"report": PAGE, "scores": len(rows)}
 
 
-def _write_stated(everybody: Mapping[str, Mapping[str, Json]], out: Path) -> None:
+def _write_statements(everybody: Mapping[str, Mapping[str, Json]], statements: Sequence[Statement], out: Path) -> None:
     """The privacy statements, for a machine and for a person, and the heads of the ledgers."""
-    stated = {site: facts["statement"] for site, facts in everybody.items()}
-    (out / "statement.json").write_text(json.dumps(stated, indent=1))
-    (out / "statement.md").write_text("\n".join(markdown(from_json(one)) for one in stated.values()))
+    by_site = {site: facts["statement"] for site, facts in everybody.items()}
+    (out / "statement.json").write_text(json.dumps(by_site, indent=1))
+    (out / "statement.md").write_text("\n".join(map(markdown, statements)))
     heads = {site: facts["ledger"] for site, facts in everybody.items()}
     (out / "ledgers.json").write_text(json.dumps(heads, indent=1))
 

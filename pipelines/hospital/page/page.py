@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from evaluation.attacks import MembershipRow
 from evaluation.choice import Model, optimism
 from evaluation.drawing import Picture
 from evaluation.floors import MEAN_MASK
@@ -22,7 +23,6 @@ from evaluation.patients import by_class, characteristics
 from evaluation.protocols import Evidence
 from evaluation.report import Command, Left, Quarantined, SitePage, SplitCount, Withdrawn, site_page
 from evaluation.rows import label_measures, score_rows
-from evaluation.statement_page import MembershipRow, site_statement
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import Target
 from pipelines.data.targets import targets
@@ -51,7 +51,8 @@ from privacy.message import Call, Json, Message, as_list, as_mapping, from_bytes
 from privacy.release import ledger as book
 from privacy.release.bounds import plain
 from privacy.release.gate import Refused
-from privacy.release.statement import markdown, to_json
+from privacy.release.statement import to_json
+from privacy.release.statement_markdown import markdown
 
 PAGE, STATEMENT, UNMATCHED = "report.html", "statement.md", "unmatched_exclusions"
 
@@ -68,16 +69,15 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     facts = message.facts
     here = _here(hospital, facts)
     lines = [line for line in book.lines(hospital.ledger) if not line.get("torn")]
-    said = own_statement(hospital, lines)
-    stated, known = to_json(said), knew(hospital)
+    statement, known = own_statement(hospital, lines), knew(hospital)
     page = replace(
         _page(hospital, here, facts, call.run.partition("/")[0]),
         left=tuple(left(hospital, lines, delta=delta_of(hospital))),
         withdrawn=Withdrawn(_own_count(hospital, facts, "excluded"), _own_count(hospital, facts, UNMATCHED), known),
         released=released(hospital),
-        statement=site_statement(stated),
+        statement=statement,
     )
-    DiskFolder(hospital.root).write(STATEMENT, markdown(said).encode())
+    DiskFolder(hospital.root).write(STATEMENT, markdown(statement).encode())
     text = (_beyond(page, here, facts) if here.outside else site_page(page)).encode()
     DiskFolder(hospital.root).write(PAGE, text)
     head = book.head(hospital.ledger)
@@ -87,7 +87,7 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
         "page": keyed(hospital.key(), hashlib.sha256(text).hexdigest()),
         "knew": [*known_outside(known)] if not hospital.policy.promises else [],  # which split a patient was in
         "ready": [model.method for model in page.models if model.file],
-        "statement": stated,
+        "statement": to_json(statement),
         "ledger": [head.lines, head.sha256],  # whoever keeps it can prove that history was not rewritten
     }
     return Done(Message({}, reply), describe(hospital.counts))
