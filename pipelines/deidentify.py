@@ -26,9 +26,10 @@ from pipelines.batch.blanking import Desk, confirm_sheet, make_sheet, read_origi
 from pipelines.batch.confirmations import confirmed_images
 from pipelines.batch.layouts_file import read_layouts
 from pipelines.batch.refusals import keep_refusals
-from pipelines.data.accounts import Account, Item, accounted, accounts_csv, in_words
+from pipelines.data.accounts import Account, accounted, accounts_csv, in_words
 from pipelines.data.folder import below, walked
 from pipelines.data.index import folder_problems
+from pipelines.data.study import Item
 from pipelines.runs.exits import Exit
 from pipelines.runs.progress import shown
 from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, as_bytes, deidentify

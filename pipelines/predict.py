@@ -37,9 +37,8 @@ from pipelines.data.examples import open_source
 from pipelines.data.images import AnyImages, Features, Pictures, Slices
 from pipelines.data.pictures.reader import loose_pictures
 from pipelines.data.sources import DicomSource, Files, GlandMask, NiftiSource, TableSource
-from pipelines.data.study import Rejected
+from pipelines.data.study import Rejected, Unusable
 from pipelines.data.tables.features import open_lines
-from pipelines.data.unusable import Unusable
 from pipelines.data.writing.masks import Masking, forget_masks, lies_in, maker_of, open_masking, write_masked
 from pipelines.external.adapted import read_adapted
 from pipelines.external.models_file import ADAPTED, what_is

@@ -15,12 +15,11 @@ from pydicom.errors import InvalidDicomError
 from pipelines.batch.confirmations import confirm, sheet_digest, was_confirmed
 from pipelines.batch.contact_sheet import LARGEST, Shown, Unknown, shown_image, unknown_layout, write_sheet
 from pipelines.batch.layouts_file import write_draft
-from pipelines.data.accounts import Item
 from pipelines.data.contents import kind_of as content_of
 from pipelines.data.contents import left_out, read_dataset
 from pipelines.data.dicom.reader import SUFFIXES
 from pipelines.data.folder import failed, stamped, steady
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Item, Unusable
 from privacy.deidentify.burned import Blanked
 from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, blanking, deidentify
 from privacy.deidentify.layouts import kind_of

@@ -23,11 +23,9 @@ from pipelines.data.grids.translated_grid import Applied, applied, looks_at_stud
 from pipelines.data.images import Slices
 from pipelines.data.index import Candidate, readable
 from pipelines.data.labels import find_mask
-from pipelines.data.mask_file import read_mask
 from pipelines.data.sources import DicomSource
-from pipelines.data.studies import MM2_PER_S_1E_3, as_adc, standardized
-from pipelines.data.study import Array, Rejected, Study, Volume
-from pipelines.data.unusable import Unusable
+from pipelines.data.studies import MM2_PER_S_1E_3, as_adc, read_mask, standardized
+from pipelines.data.study import Array, Rejected, Study, Unusable, Volume
 from pipelines.data.writing.dicom_series import write_series
 from pipelines.data.writing.nifti_image import nifti_bytes
 from pipelines.runs.store import HIDDEN

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from pipelines.data.accounts import Item
 from pipelines.data.admission import tried
 from pipelines.data.images import Slices
 from pipelines.data.index import Candidate
 from pipelines.data.labels import Masks, open_masks
 from pipelines.data.sources import DicomSource, GlandMask, NiftiSource
 from pipelines.data.studies import index_volumes
-from pipelines.data.study import Rejected
+from pipelines.data.study import Item, Rejected
 from pipelines.data.translator_file import TranslatorFile
 from pipelines.data.writing.dicom_header import Maker
 from pipelines.data.writing.dicom_series import series_place

@@ -8,34 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from evaluation.csv_text import csv_text
-from pipelines.data.study import Rejected
+from pipelines.data.study import Item, Rejected
 from privacy.message import Json
 
 Class: TypeAlias = Literal["used", "quarantined", "not_selected", "not_imaging"]
 CLASSES: tuple[Class, ...] = get_args(Class)
 NAMED = 3  # descriptions of series that a sentence lists
 UNSERVED = "nothing_selected"
-
-
-@dataclass(frozen=True)
-class Item:
-    """A file below the folder, or a line of a table, before its study is read.
-
-    state: `part` of the studies that are named; else why it is of none, with a reason. patient: as the file names him,
-    "" where it does not, or where nobody looked. series: its description.
-    """
-
-    name: str
-    state: Literal["part", "not_selected", "not_imaging"]
-    studies: tuple[str, ...] = ()
-    patient: str = ""
-    series: str = ""
-    reason: str = ""
-    detail: str = ""
 
 
 class Account(NamedTuple):

@@ -13,8 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from pipelines.data.study import Array
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Array, Unusable
 
 Percentiles: TypeAlias = tuple[float, float, float]
 

@@ -17,10 +17,8 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.data.accounts import Item
 from pipelines.data.index import readable
-from pipelines.data.study import Array, Rejected
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Array, Item, Rejected, Unusable
 
 T = TypeVar("T")
 AHEAD = 2  # studies that are read, per reader, before the first of them is taken

@@ -13,7 +13,7 @@ from pydicom.errors import InvalidDicomError
 from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
 from pydicom.valuerep import VR
 
-from pipelines.data.accounts import Item
+from pipelines.data.study import Item
 
 Kind: TypeAlias = Literal["dicom", "nifti", "picture", "packed_dicom", "packed", "empty", "other"]
 HEAD = 544  # bytes: the longest header of NIfTI and a bit

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from pipelines.data.accounts import Item
-from pipelines.data.study import Rejected
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Item, Rejected, Unusable
 
 T = TypeVar("T")
 WAIT = "Let the transfer end, then run again"

@@ -11,12 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipelines.data.accounts import Item
-from pipelines.data.dicom.stacks import Stack
+from pipelines.data.dicom.frames import Stack
 from pipelines.data.folder import Stamp, failed
 from pipelines.data.grids.geometry import same_grid
-from pipelines.data.study import Affine, Rejected, Study
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Affine, Item, Rejected, Study, Unusable
 from privacy.deidentify.quiet import quiet
 
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from pipelines.data.index import folder_problems
 from pipelines.data.pseudonym import normalized
 from pipelines.data.sources import PATIENT, SESSION, GlandMask, MaskLabels, TableLabels
+from pipelines.data.study import Unusable
 from pipelines.data.tables.csv_file import Line, read_lines
-from pipelines.data.unusable import Unusable
 
 WHOLE = {"0.0": "0", "1.0": "1"}  # as spreadsheets write whole numbers
 

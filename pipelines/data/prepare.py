@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from pipelines.data.admission import Examples
 from pipelines.data.grids.geometry import Floats, reading_order, resample, slice_grid, spacing_of
 from pipelines.data.images import Slices, Volumes
-from pipelines.data.study import Affine, Volume
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Affine, Unusable, Volume
 
 LEAST_LESION = 0.5  # of its voxels must be seen
 THICKEST_PIXEL = 1.5  # of the distance between slices: beyond it, the stack was not acquired in axial slices

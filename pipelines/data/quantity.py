@@ -15,7 +15,7 @@ from pydicom.dataset import Dataset
 
 from pipelines.data.adc import factor
 from pipelines.data.dicom.frames import text_of
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Unusable
 
 HEADERS = (
     *("ImageType", "SeriesDescription", "ProtocolName", "Modality", "RescaleType", "ModalityLUTSequence"),

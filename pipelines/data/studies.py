@@ -6,23 +6,24 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from pipelines.data.adc import to_adc
 from pipelines.data.admission import Admitted, Examples, Opened, Waiting, tried
-from pipelines.data.dicom.reader import index_dicom
+from pipelines.data.contents import HEAD, is_dicom
+from pipelines.data.dicom.reader import SUFFIXES, index_dicom
+from pipelines.data.dicom.segmentation import read_seg
 from pipelines.data.images import Slices, Target, Volumes
 from pipelines.data.index import Candidate, Index
 from pipelines.data.labels import Masks, Table, find_mask, open_masks, open_table, table_labels
-from pipelines.data.mask_file import read_mask
-from pipelines.data.nifti.reader import index_nifti
+from pipelines.data.nifti.reader import index_nifti, read_volume
 from pipelines.data.prepare import prepare_slices, prepare_volume
 from pipelines.data.pseudonym import scanner
 from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, NiftiSource, TableLabels
-from pipelines.data.study import Array, Study, Volume
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Array, Study, Unusable, Volume
 
 Source: TypeAlias = DicomSource | NiftiSource
 Labels: TypeAlias = MaskLabels | TableLabels
@@ -172,3 +173,19 @@ def _mask(masks: Masks, study: Candidate, missing: str, desk: Desk) -> Volume:
         return read_mask(path, masks.segment)
     except Unusable as error:
         raise Unusable("bad_mask", f"the mask {path.name}: {error.detail} ({error.reason})") from error
+
+
+def read_mask(path: Path, segment: str | None = None) -> Volume:
+    """Read one mask: a DICOM Segmentation, or else a NIfTI file; inside is wherever it is above 0.
+
+    segment: of a DICOM Segmentation, which of its segments; None = all of them, which then must not overlap.
+
+    Raises:
+        Unusable: as `read_seg` and `read_volume`.
+        OSError: the file is gone.
+    """
+    with path.open("rb") as file:
+        named = is_dicom(file.read(HEAD))
+    if named or path.suffix.lower() in SUFFIXES:
+        return read_seg(path, None if segment is None else (segment,))
+    return read_volume(path)

@@ -1,9 +1,10 @@
-"""What a reader hands on: a study with its geometry, or a rejection with its reason."""
+"""What a reader returns: a study with its geometry, or why a file or a study cannot be used."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,3 +51,33 @@ class Rejected:
     study: str
     reason: str  # a short code: gap, duplicate_slice, mixed_orientation, unit_unknown, no_label, unreadable, ...
     detail: str  # a sentence: what was found, what is allowed, what to do
+
+
+class Unusable(ValueError):
+    """One study's data are not fit for use; never a reason to end a run.
+
+    reason: a short code, counted and sent as a number. detail: a sentence with what was found, what is allowed and
+    what to do; it may quote a header, so it stays at the site.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass(frozen=True)
+class Item:
+    """A file below the folder, or a line of a table, before its study is read.
+
+    state: `part` of the studies that are named; else why it is of none, with a reason. patient: as the file names him,
+    "" where it does not, or where nobody looked. series: its description.
+    """
+
+    name: str
+    state: Literal["part", "not_selected", "not_imaging"]
+    studies: tuple[str, ...] = ()
+    patient: str = ""
+    series: str = ""
+    reason: str = ""
+    detail: str = ""

@@ -17,7 +17,7 @@ from pipelines.data.index import readable
 from pipelines.data.nifti.bids import ENDINGS, SUBJECT, of_file, sidecar, stem
 from pipelines.data.pseudonym import allowed_facts, normalized, scanner
 from pipelines.data.quantity import HEADERS, of_headers
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Unusable
 from pipelines.discovery.safe import words
 
 What: TypeAlias = Literal["adc", "dwi", "other", "mask"]

@@ -29,8 +29,7 @@ from pipelines.data.accounts import accounted, as_facts, in_words
 from pipelines.data.admission import Admitted, admitted
 from pipelines.data.images import Features
 from pipelines.data.sources import DicomSource, NiftiSource
-from pipelines.data.study import Rejected
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Rejected, Unusable
 from pipelines.data.writing.masks import maker_of, open_masking
 from pipelines.external.adapted import (
     LARGEST_KEPT,

@@ -22,7 +22,7 @@ from federation.task import Task
 from personalize.adaptation import Adapted
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import Target
-from pipelines.data.targets import targets
+from pipelines.data.stored import targets
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.page.outlines import in_words, most_of
 from pipelines.hospital.page.pictures import masked

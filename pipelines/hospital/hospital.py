@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pipelines.data.cohort import Cohort, from_message, to_message
 from pipelines.data.images import Target
-from pipelines.data.targets import targets
+from pipelines.data.stored import targets
 from pipelines.loader.names import named
 from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.store import HIDDEN, DiskFolder, short

@@ -23,8 +23,7 @@ from pipelines.data.dicom.segmentation import read_seg
 from pipelines.data.grids.geometry import resample
 from pipelines.data.index import Candidate
 from pipelines.data.sources import DicomSource
-from pipelines.data.study import Volume
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Unusable, Volume
 from pipelines.data.writing.dicom_segmentation import SegMaker, seg_bytes, write_seg
 from translating import SELECT, errors, phantom
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from pydicom.dataset import Dataset
 from pydicom.encaps import generate_frames
 
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Unusable
 
 J2K_START = b"\xff\x4f\xff\x51"
 JPEG_START = b"\xff\xd8"

@@ -18,8 +18,7 @@ from pydicom.dataset import Dataset
 from pydicom.multival import MultiValue
 from pydicom.tag import BaseTag, Tag
 
-from pipelines.data.study import Array
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Array, Unusable
 
 Floats = NDArray[np.float64]
 

@@ -22,7 +22,7 @@ from pydicom.uid import MediaStorageDirectoryStorage
 from pipelines.data.contents import read_dataset
 from pipelines.data.dicom.codestream import check_deflated
 from pipelines.data.dicom.diffusion import B_VALUE_TAGS, b_value
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Affine, Unusable
 
 SHARED, OWN = "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"
 UNASSIGNED = ("UnassignedSharedConvertedAttributesSequence", "UnassignedPerFrameConvertedAttributesSequence")
@@ -165,3 +165,22 @@ def _slices(dataset: Dataset) -> int | None:
         except (KeyError, TypeError, ValueError):
             continue
     return None
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Volumes on one grid.
+
+    volumes: (V, K) images, each volume in order along the normal. affine: (4, 4) RAS, of (column, row, slice).
+    b_values: (V,) s/mm², None where not asked for.
+    """
+
+    volumes: tuple[tuple[Frame, ...], ...]
+    affine: Affine
+    b_values: tuple[float, ...] | None = None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(columns, rows, slices) of each volume."""
+        values = self.volumes[0][0].values
+        return int(values["Columns"]), int(values["Rows"]), len(self.volumes[0])

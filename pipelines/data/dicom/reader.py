@@ -15,21 +15,18 @@ from typing import Any
 import numpy as np
 from pydicom.errors import InvalidDicomError
 
-from pipelines.data.accounts import Item
 from pipelines.data.contents import kind_of, left_out, read_dataset
 from pipelines.data.dicom.diffusion import fit_adc
-from pipelines.data.dicom.frames import Frame, read_frames, series_of, text_of
-from pipelines.data.dicom.items import items_of
+from pipelines.data.dicom.frames import Frame, Stack, read_frames, series_of, text_of
 from pipelines.data.dicom.pixels import real_values
 from pipelines.data.dicom.series import IDENTITY, PLACE, SHAPE, check_series, selected
-from pipelines.data.dicom.stacks import Stack, diffusion_stack, plain_stack, separated
+from pipelines.data.dicom.stacks import diffusion_stack, plain_stack, separated
 from pipelines.data.folder import Stamp, below, check_unchanged, stamped, steady, walked
 from pipelines.data.index import Candidate, Index, folder_problems, load_all, readable, without_ambiguous
 from pipelines.data.pseudonym import ALLOWED_HEADERS, allowed_facts, normalized
 from pipelines.data.quantity import HEADERS, Verdict, check_adc, of_headers, of_series, shown
 from pipelines.data.sources import FITTED_UNIT, DicomSource
-from pipelines.data.study import Array, Rejected, Study, Volume
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Array, Item, Rejected, Study, Unusable, Volume
 from privacy.deidentify.layouts import Layout
 
 SUFFIXES = (".dcm", ".dicom", ".ima")
@@ -229,3 +226,45 @@ def _volumes(placed: Stack, blank: Sequence[Layout]) -> tuple[Array, set[str | N
 
 def _plain(frame: Frame) -> Mapping[str, object]:
     return {key: text_of(frame.values[key]) for key in ALLOWED_HEADERS if key in frame.values}
+
+
+def items_of(
+    root: Path,
+    read: Mapping[Path, list[Frame] | Item | Unusable],
+    results: Sequence[tuple[Candidate | Rejected, Sequence[Frame]]],
+    select: Mapping[str, str],
+) -> list[Item]:
+    """Each file with the studies that it is a part of, or why it is of none.
+
+    read: what each file's headers gave: images, or why it is no image, or why it cannot be read. results: what became
+    of the images of the chosen series, without those that were not needed.
+    """
+    parts: dict[Path, dict[str, None]] = {}
+    for result, frames in results:
+        for frame in frames:
+            parts.setdefault(frame.path, {})[result.study] = None
+    chosen = {series_of(frame) for _, frames in results for frame in frames}
+    items = []
+    for path, found in read.items():
+        name = below(root, path)
+        if isinstance(found, Unusable):
+            items.append(Item(name, "part", studies=(name,)))
+        elif isinstance(found, Item):
+            items.append(found)
+        else:
+            items.append(_item(name, found[0], tuple(parts.get(path, ())), select, series_of(found[0]) in chosen))
+    return items
+
+
+def _item(name: str, first: Frame, studies: tuple[str, ...], select: Mapping[str, str], chosen: bool) -> Item:
+    values = first.values
+    patient = normalized(text_of(values.get("PatientID")))
+    series = text_of(values.get("SeriesDescription")) or text_of(values.get("ProtocolName"))
+    if studies:
+        return Item(name, "part", studies, patient, series)
+    if chosen and selected(first, select):
+        detail = "Its series is used, and this image is not needed to fit ADC."
+        return Item(name, "not_selected", (), patient, series, "not_needed", detail)
+    told = "; ".join(f"{key} is {text_of(values.get(key)) or 'missing'}" for key in select)
+    detail = f"select asks for {', '.join(f'{key}: {text}' for key, text in select.items())}, and {told}."
+    return Item(name, "not_selected", (), patient, series, "series_not_selected", detail)

@@ -24,8 +24,7 @@ from pipelines.data.dicom.pixels import DECODERS
 from pipelines.data.dicom.series import LARGEST
 from pipelines.data.grids.frame_grid import PLACE, FrameGrid, frame_grid
 from pipelines.data.index import readable
-from pipelines.data.study import Volume
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Unusable, Volume
 
 LABEL_MAP = UID("1.2.840.10008.5.1.4.1.1.66.7")  # Label Map Segmentation Storage, which pydicom 3.0 does not name
 KINDS = ("BINARY", "FRACTIONAL", "LABELMAP")

@@ -6,12 +6,11 @@ A series may hold several stacks, of different orientations; and a stack may hol
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.data.dicom.frames import Frame, text_of
+from pipelines.data.dicom.frames import Frame, Stack, text_of
 from pipelines.data.dicom.series import check_thinning
 from pipelines.data.grids.geometry import (
     COSINE_TOLERANCE,
@@ -22,27 +21,7 @@ from pipelines.data.grids.geometry import (
     stack,
     unit_normal,
 )
-from pipelines.data.study import Affine
-from pipelines.data.unusable import Unusable
-
-
-@dataclass(frozen=True)
-class Stack:
-    """Volumes on one grid.
-
-    volumes: (V, K) images, each volume in order along the normal. affine: (4, 4) RAS, of (column, row, slice).
-    b_values: (V,) s/mm², None where not asked for.
-    """
-
-    volumes: tuple[tuple[Frame, ...], ...]
-    affine: Affine
-    b_values: tuple[float, ...] | None = None
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(columns, rows, slices) of each volume."""
-        values = self.volumes[0][0].values
-        return int(values["Columns"]), int(values["Rows"]), len(self.volumes[0])
+from pipelines.data.study import Unusable
 
 
 def separated(group: Sequence[Frame]) -> dict[str, list[Frame]]:

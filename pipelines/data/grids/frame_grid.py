@@ -17,8 +17,7 @@ from pipelines.data.grids.geometry import (
     Floats,
     unit_normal,
 )
-from pipelines.data.study import Affine
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Affine, Unusable
 
 LENGTHS = {"ImageOrientationPatient": 6, "ImagePositionPatient": 3, "PixelSpacing": 2}
 DISTANCES = ("SpacingBetweenSlices", "SliceThickness")

@@ -13,8 +13,7 @@ from nibabel.orientations import apply_orientation, axcodes2ornt, inv_ornt_aff, 
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from pipelines.data.study import Affine, Volume
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Affine, Unusable, Volume
 
 Floats = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from pipelines.data.adc import PATTERN, factor
 from pipelines.data.quantity import HEADERS, SILENT, Verdict, named_contrast, of_headers, of_text
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Unusable
 
 ENDINGS = (".nii.gz", ".nii")
 SUBJECT = re.compile(r"(sub-[0-9a-z]+)(?:_|$)", re.IGNORECASE)

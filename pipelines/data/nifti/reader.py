@@ -21,7 +21,6 @@ import nibabel
 import numpy as np
 from nibabel.arrayproxy import ArrayProxy
 
-from pipelines.data.accounts import Item
 from pipelines.data.adc import factor
 from pipelines.data.contents import left_out
 from pipelines.data.folder import below, stamped, steady, walk, walked
@@ -31,8 +30,7 @@ from pipelines.data.nifti.bids import ENDINGS, of_file, sidecar, stem, whose
 from pipelines.data.pseudonym import normalized
 from pipelines.data.quantity import check_adc
 from pipelines.data.sources import NiftiSource
-from pipelines.data.study import Affine, Array, Rejected, Study, Volume
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Affine, Array, Item, Rejected, Study, Unusable, Volume
 
 FORM_TOLERANCE = 0.5  # of the smallest voxel edge, at the corners of the grid
 SUFFIXES = ENDINGS

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pipelines.data.accounts import Item
 from pipelines.data.contents import left_out
 from pipelines.data.folder import Walk, below
 from pipelines.data.pictures.label_maps import SUFFIXES, Maps, map_name
+from pipelines.data.study import Item
 
 UNNAMED = "No line of the table names it. Add a line, or take the picture away."
 

@@ -17,7 +17,7 @@ from PIL import Image, ImageOps
 
 from pipelines.data.index import folder_problems, readable
 from pipelines.data.sources import BACKGROUND, IMAGE, STEM, PictureMasks
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Unusable
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp")
 FORMATS = ("JPEG", "PNG", "TIFF", "BMP", "WEBP")

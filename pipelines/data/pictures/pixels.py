@@ -10,8 +10,7 @@ from PIL import Image, ImageOps
 
 from pipelines.data.images import Pictures
 from pipelines.data.pictures.label_maps import FORMATS, ORIENTATION, Map, Maps, Shown, read_map, square_around
-from pipelines.data.study import Array
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Array, Unusable
 
 LARGEST = (
     150_000_000  # pixels; more is a slide scan, or a file made to fill the memory (PIL itself stops at 179 million)

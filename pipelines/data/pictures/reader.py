@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelines.data.accounts import Item
 from pipelines.data.admission import Admitted, Examples, Opened, Waiting, no_masks, tried
 from pipelines.data.folder import Stamp, Walk, below, stamped, steady, walked
 from pipelines.data.images import Pictures, Target
@@ -23,9 +22,8 @@ from pipelines.data.pictures.pixels import read_pair
 from pipelines.data.pictures.pixels import read_picture as read_picture
 from pipelines.data.pseudonym import normalized
 from pipelines.data.sources import PictureSource
-from pipelines.data.study import Rejected
+from pipelines.data.study import Item, Rejected, Unusable
 from pipelines.data.tables.csv_file import Line, chosen, read_lines, refused
-from pipelines.data.unusable import Unusable
 
 UNIT = "intensity, -1 to 1"
 

@@ -13,11 +13,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TypeAlias
 
-from pipelines.data.accounts import Item
 from pipelines.data.folder import check_unchanged, stamped
 from pipelines.data.sources import Separator
-from pipelines.data.study import Rejected
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Item, Rejected, Unusable
 
 Line: TypeAlias = dict[str, str] | Unusable
 SEPARATORS: Mapping[Separator, str] = {"comma": ",", "semicolon": ";", "tab": "\t"}

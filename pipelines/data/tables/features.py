@@ -24,8 +24,8 @@ from pipelines.data.admission import Admitted, Examples, Opened, Waiting, no_mas
 from pipelines.data.images import Features
 from pipelines.data.pseudonym import normalized
 from pipelines.data.sources import TableSource
+from pipelines.data.study import Unusable
 from pipelines.data.tables.csv_file import chosen, line_items, read_lines, refused
-from pipelines.data.unusable import Unusable
 from privacy.message import Json
 
 Floats = NDArray[np.float64]

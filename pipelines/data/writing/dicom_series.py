@@ -18,12 +18,10 @@ from pydicom.dataset import Dataset
 from pydicom.pixels import iter_pixels
 
 from pipelines.data.contents import read_dataset
-from pipelines.data.dicom.frames import Frame
+from pipelines.data.dicom.frames import Frame, Stack
 from pipelines.data.dicom.pixels import DECODERS, blanked
-from pipelines.data.dicom.stacks import Stack
 from pipelines.data.index import Candidate, readable
-from pipelines.data.study import Array, Study
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Array, Study, Unusable
 from pipelines.data.writing.coding import Coding, Stored, Whole, coded
 from pipelines.data.writing.dicom_header import PADDING, Maker, put_identity, put_meaning, put_pixels, put_words
 from privacy.deidentify.dicom_image import NotDeidentifiable, as_bytes, deidentify

@@ -27,8 +27,7 @@ from pipelines.data.labels import Masks, find_mask, open_masks
 from pipelines.data.nifti.reader import SUFFIXES, read_volume
 from pipelines.data.sources import DicomSource, GlandMask, NiftiSource
 from pipelines.data.studies import index_volumes
-from pipelines.data.study import Array, Volume
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Array, Unusable, Volume
 from pipelines.data.writing.dicom_segmentation import SegMaker, seg_bytes
 from pipelines.data.writing.nifti_mask import mask_bytes
 from pipelines.data.writing.picture_mask import picture_mask, png_bytes

@@ -15,7 +15,7 @@ from evaluation.pictures import Tile, contact_sheet
 from evaluation.wording import number
 from federation.parameters import loaded
 from pipelines.data.cohort import Cohort
-from pipelines.data.targets import targets
+from pipelines.data.stored import targets
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.intake import cohort_of
 from pipelines.hospital.page.pictures import masked, model_here

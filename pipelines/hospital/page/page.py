@@ -25,7 +25,7 @@ from evaluation.report import Command, Left, Quarantined, SitePage, SplitCount, 
 from evaluation.rows import label_measures, score_rows
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import Target
-from pipelines.data.targets import targets
+from pipelines.data.stored import targets
 from pipelines.hospital.adaptation import EVERYBODY, adapted_lines, adapted_sheets, evidence, evidence_of, read_lines
 from pipelines.hospital.attacks import found_at_home
 from pipelines.hospital.finished_models import noised as noised_at

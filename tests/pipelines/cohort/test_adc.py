@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.data.adc import AT, BOUNDS, FACTORS, INFERRED, factor, to_adc
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Unusable
 
 TISSUE = np.array([0, 800, 1300, 1600, 2900], np.float32)
 

@@ -19,7 +19,7 @@ from pipelines.data.nifti.bids import of_file, sidecar, stem, whose
 from pipelines.data.pseudonym import normalized, pseudonym
 from pipelines.data.sources import GlandMask, NiftiSource
 from pipelines.data.studies import index_volumes, open_studies
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Unusable
 
 AFFINE = np.diag([2.0, 2.0, 4.0, 1.0])
 SHAPE = (12, 12, 4)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from pipelines.data.study import Unusable
 from pipelines.data.tables.csv_file import SEPARATORS, chosen, read_csv, read_lines, refused
-from pipelines.data.unusable import Unusable
 
 PLAIN = [{"a": "1", "b": "x"}, {"a": "2", "b": "y, z"}]
 

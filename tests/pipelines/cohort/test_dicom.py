@@ -23,10 +23,9 @@ from pydicom.uid import (
 )
 from small_series import COLUMNS, ROWS, SLICES, Change, Series, everywhere
 
-from pipelines.data.accounts import Item
 from pipelines.data.dicom.reader import index_dicom, read_dicom
 from pipelines.data.sources import DicomSource
-from pipelines.data.study import Rejected, Study
+from pipelines.data.study import Item, Rejected, Study
 
 
 def read(folder: Path, **options: Any) -> tuple[list[Study], list[Rejected]]:

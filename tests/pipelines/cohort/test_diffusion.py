@@ -21,7 +21,7 @@ from pipelines.data.grids.geometry import resample, stack
 from pipelines.data.labels import find_mask, open_masks
 from pipelines.data.nifti.reader import read_volume
 from pipelines.data.sources import GlandMask
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Unusable
 
 seeds = st.integers(0, 2**32 - 1)
 diffusivities = st.floats(0, 3500)

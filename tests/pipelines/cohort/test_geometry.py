@@ -23,8 +23,7 @@ from pipelines.data.grids.geometry import (
     spacing_of,
     stack,
 )
-from pipelines.data.study import Volume
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Unusable, Volume
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -9,7 +9,7 @@ import pytest
 
 from pipelines.data.labels import find_mask, open_masks, open_table, table_labels
 from pipelines.data.sources import GlandMask, MaskLabels, TableLabels
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Unusable
 
 
 def masks(tmp_path: Path, names: object = None, files: tuple[str, ...] = ("A.nii.gz",)) -> MaskLabels:

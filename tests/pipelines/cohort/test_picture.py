@@ -16,7 +16,7 @@ from pipelines.data.cohort import read_cohort, survey
 from pipelines.data.images import Pictures
 from pipelines.data.pictures.reader import loose_pictures, open_pictures, read_picture
 from pipelines.data.sources import PictureSource
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Unusable
 
 SHARES = {"train": 0.5, "validation": 0.2, "test": 0.3}
 

@@ -23,9 +23,9 @@ from pipelines.data.pictures.label_maps import Shown, open_maps, read_map, squar
 from pipelines.data.pictures.pixels import read_pair, read_picture
 from pipelines.data.pictures.reader import loose_pictures, open_pictures
 from pipelines.data.sources import SOURCE, PictureMasks, PictureSource
+from pipelines.data.study import Unusable
 from pipelines.data.survey import survey
 from pipelines.data.unplaced import unplaced
-from pipelines.data.unusable import Unusable
 from privacy.message import Message, from_bytes, to_bytes
 
 SHARES = {"train": 0.5, "validation": 0.2, "test": 0.3}

@@ -24,8 +24,7 @@ from pipelines.data.dicom.codestream import check_codestream, image_size
 from pipelines.data.dicom.pixels import DECODERS, real_values
 from pipelines.data.dicom.reader import index_dicom, read_dicom
 from pipelines.data.sources import DicomSource
-from pipelines.data.study import Rejected, Study
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Rejected, Study, Unusable
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import validate
 from pipelines.phantom.files import write

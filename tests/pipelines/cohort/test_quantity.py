@@ -20,8 +20,7 @@ from pipelines.data.index import load
 from pipelines.data.quantity import SIGNALS, check_adc, of_headers, of_series, of_text
 from pipelines.data.sources import SOURCE, DicomSource
 from pipelines.data.studies import as_adc, index_volumes, open_studies
-from pipelines.data.study import Study
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Study, Unusable
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 from pipelines.phantom.scanner import SCANNERS

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.data.spool import Spool
+from pipelines.data.taking import Spool
 from privacy.message import Malformed, Message, from_bytes, from_file, to_bytes, to_file
 
 

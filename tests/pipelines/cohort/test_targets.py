@@ -18,11 +18,11 @@ from pipelines.data.cohort import Cohort, Reading, from_message, read_cohort, to
 from pipelines.data.dicom.reader import index_dicom
 from pipelines.data.examples import open_source
 from pipelines.data.images import Features, Slices, Volumes
-from pipelines.data.mask_file import read_mask
 from pipelines.data.prepare import prepare_slices
 from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, NiftiSource, TableLabels, TableSource
+from pipelines.data.stored import NoMasks, targets
+from pipelines.data.studies import read_mask
 from pipelines.data.study import Volume
-from pipelines.data.targets import NoMasks, targets
 from pipelines.data.writing.dicom_segmentation import SegMaker, write_seg
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource

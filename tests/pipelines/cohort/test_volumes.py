@@ -11,8 +11,7 @@ from federation.models.cnn import Cnn
 from pipelines.data.images import Slices, Volumes
 from pipelines.data.prepare import prepare_slices, prepare_volume
 from pipelines.data.studies import standardized
-from pipelines.data.study import Volume
-from pipelines.data.unusable import Unusable
+from pipelines.data.study import Unusable, Volume
 
 AFFINE = np.array([[-1.5, 0, 0, 30], [0, -1.5, 0, 25], [0, 0, 3.0, -10], [0, 0, 0, 1]])
 
