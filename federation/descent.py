@@ -134,7 +134,7 @@ class Site:
             rates: parameter name -> its own learning rate, where it is not that of the others.
         """
         lr = self.work.lr if lr is None else lr
-        total = self._steps(steps, epochs)
+        total = self.steps(steps, epochs)
         names = {n for n, p in module.named_parameters() if trainable is None or trainable(n)}
         flags = {name: p.requires_grad for name, p in module.named_parameters()}
         for name, p in module.named_parameters():
@@ -155,7 +155,8 @@ class Site:
             p.requires_grad_(flags[name])
         return Descent(total, lr, loss, _state(rule, params) if self.work.keep_optimizer else {})
 
-    def _steps(self, steps: int | None, epochs: int | None) -> int:
+    def steps(self, steps: int | None = None, epochs: int | None = None) -> int:
+        """How many batches so much local work has; without arguments, that of this site's `Work`."""
         if steps is None and epochs is None:
             steps, epochs = self.work.steps, self.work.epochs
         if steps is not None:
@@ -199,3 +200,14 @@ def _restore(rule: torch.optim.Optimizer, params: Mapping[str, nn.Parameter], st
         if name in params:
             # A counter of steps stays where torch keeps it: on the CPU, beside parameters on any device.
             rule.state[params[name]][slot] = value.clone() if value.dim() else value.cpu().clone()
+
+
+def plain_sgd(work: Work, method: str) -> list[str]:
+    """A complaint where the local work has another optimizer than the one that a method's own rule for a step needs."""
+    if work.optimizer == "sgd" and not work.momentum and not work.weight_decay:
+        return []
+    return [
+        f"{method} needs plain sgd without momentum and weight decay, found {work.optimizer}, "
+        f"momentum {work.momentum}, weight_decay {work.weight_decay}: give it work of its own, "
+        f"as in method_work: {{{method}: {{optimizer: sgd, lr: 0.05}}}}"
+    ]

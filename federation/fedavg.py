@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, Protocol, TypeAlias
 
 from torch import nn
 
@@ -21,28 +21,40 @@ from privacy.message import Call, Message, Params
 Weights: TypeAlias = Literal["size", "uniform"]
 
 
+class Weighted(Protocol):
+    """A method whose settings say how the coordinator weighs the sites."""
+
+    @property
+    def weights(self) -> Weights:
+        """By number of training examples, or all alike."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class FedAvg:
-    """w <- sum_k (n_k / n) w_k. weights: by number of training examples, or uniform."""
+    """w <- sum_k (n_k / n) w_k. weights: by number of training examples, or uniform.
+
+    Other methods use its functions as their own, as in `send = FedAvg.send`; so these ask nothing of FedAvg's settings.
+    """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     name: Literal["fedavg"] = "fedavg"
     weights: Weights = "size"
 
-    def network(self, task: Task) -> nn.Module:
+    def network(self: object, task: Task) -> nn.Module:
         return task.network()
 
-    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
+    def complaints(self: object, module: nn.Module, work: Work, private: bool) -> list[str]:
         return []
 
-    def introduce(self, site: Site) -> Message:
+    def introduce(self: object, site: Site) -> Message:
         return Message()
 
-    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
+    def start(self: object, initial: Params, introductions: Mapping[str, Message]) -> State:
         return Message(prefixed("model", initial))
 
-    def send(self, state: State, site: str, call: Call) -> Message:
+    def send(self: object, state: State, site: str, call: Call) -> Message:
         return state
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
@@ -50,10 +62,10 @@ class FedAvg:
         descent = descend_from(site, module, memory)
         return reply(module, site), Message(prefixed("optimizer", descent.optimizer))
 
-    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
+    def merge(self: Weighted, state: State, replies: Mapping[str, Message]) -> State:
         return Message(prefixed("model", merged(replies, self.weights)))
 
-    def model(self, site: Site, received: Message, memory: Memory) -> Params:
+    def model(self: object, site: Site, received: Message, memory: Memory) -> Params:
         return section(received.tensors, "model")
 
 
@@ -69,7 +81,11 @@ def reply(module: nn.Module, site: Site) -> Message:
     return Message(prefixed("model", read(module)), {"n": site.size()})
 
 
-def merged(replies: Mapping[str, Message], weights: Weights) -> Params:
-    """The mean of the replies' models. Replies are in the order of their sites, so the sum is the same every time."""
-    shares = [float(str(r.facts["n"])) if weights == "size" else 1.0 for r in replies.values()]
-    return mean([section(r.tensors, "model") for r in replies.values()], shares)
+def merged(replies: Mapping[str, Message], weights: Weights, part: str = "model") -> Params:
+    """The mean of one part of the replies. They are in the order of their sites, so the sum is the same every time."""
+    return mean([section(r.tensors, part) for r in replies.values()], [*counted(replies, weights).values()])
+
+
+def counted(said: Mapping[str, Message], weights: Weights) -> dict[str, float]:
+    """What each site counts for: its training examples, the fact `n` of what it said; uniformly 1."""
+    return {site: float(str(one.facts["n"])) if weights == "size" else 1.0 for site, one in said.items()}

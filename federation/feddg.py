@@ -34,7 +34,7 @@ from federation.algorithm import Memory, Recipient, State
 from federation.amplitude import interpolated, low_amplitudes
 from federation.boundary import contrast
 from federation.descent import Site, Work
-from federation.fedavg import Weights, merged, reply
+from federation.fedavg import FedAvg, Weights, merged, reply
 from federation.parameters import loaded, prefixed, section, trainable
 from federation.task import Output, Task, segments
 from privacy.dp.access import Batch, Draw, Forward, Objective
@@ -139,8 +139,7 @@ class FedDG:
         spectra = prefixed("spectra", section(state.tensors, "spectra"))
         return Message({**prefixed("model", merged(replies, self.weights)), **spectra})
 
-    def model(self, site: Site, received: Message, memory: Memory) -> Params:
-        return section(received.tensors, "model")
+    model = FedAvg.model
 
     def _objective(self, task: Task, module: nn.Module, others: Tensor | None, chance: torch.Generator) -> Objective:
         """An episode's loss for each example (b,); the contrast, which is the batch's, is the same in all of them."""

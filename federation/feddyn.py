@@ -17,14 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import nn
-
 from federation.algorithm import Memory, State
-from federation.descent import Site, Work
-from federation.fedavg import Weights, descend_from
-from federation.fedopt import averaged, parted
+from federation.descent import Site
+from federation.fedavg import FedAvg, Weights, counted, descend_from, merged
+from federation.fedopt import parted
 from federation.parameters import combined, difference, loaded, prefixed, read, section, trainable, zeros
-from federation.task import Task
 from privacy.message import Call, Json, Message, Params, as_mapping
 
 
@@ -46,17 +43,14 @@ class FedDyn:
         if not self.alpha > 0:
             raise ValueError(f"alpha must be > 0 (fedavg has no such term), found {self.alpha}")
 
-    def network(self, task: Task) -> nn.Module:
-        return task.network()
-
-    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        return []
+    network = FedAvg.network
+    complaints = FedAvg.complaints
 
     def introduce(self, site: Site) -> Message:
         return Message({}, {"n": site.size()} if self.weights == "size" else {})
 
     def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        n = {site: float(str(said.facts.get("n", 1))) for site, said in introductions.items()}
+        n = counted(introductions, self.weights)
         mean = sum(n.values()) / len(n)
         scales: dict[str, Json] = {site: mean / max(1.0, value) for site, value in sorted(n.items())}
         return Message(prefixed("model", initial), {"scales": scales})
@@ -82,12 +76,11 @@ class FedDyn:
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         theta = section(state.tensors, "model")
-        mean, buffers = averaged(replies, "uniform")
+        mean, buffers = merged(replies, "uniform"), merged(replies, "uniform", "buffer")
         step = difference(mean, theta)
         share = len(replies) / len(as_mapping(state.facts["scales"]))
         h = combined(section(state.tensors, "h") or zeros(step), plus=step, times=-self.alpha * share)
         moved = combined(mean, plus=h, times=-1.0 / self.alpha)
         return Message({**prefixed("model", {**buffers, **moved}), **prefixed("h", h)}, state.facts)
 
-    def model(self, site: Site, received: Message, memory: Memory) -> Params:
-        return section(received.tensors, "model")
+    model = FedAvg.model

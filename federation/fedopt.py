@@ -22,10 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from federation.algorithm import Memory, State
-from federation.descent import Site, Work
-from federation.fedavg import Weights, descend_from, merged, reply
+from federation.descent import Site
+from federation.fedavg import FedAvg, Weights, descend_from, merged, reply
 from federation.parameters import difference, loaded, prefixed, section, trainable, zeros
-from federation.task import Task
 from privacy.message import Call, Message, Params
 from privacy.settings_error import SettingsError
 
@@ -61,17 +60,10 @@ class FedOpt:
         if found:
             raise SettingsError(found)
 
-    def network(self, task: Task) -> nn.Module:
-        return task.network()
-
-    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        return []
-
-    def introduce(self, site: Site) -> Message:
-        return Message()
-
-    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        return Message(prefixed("model", initial))
+    network = FedAvg.network
+    complaints = FedAvg.complaints
+    introduce = FedAvg.introduce
+    start = FedAvg.start
 
     def send(self, state: State, site: str, call: Call) -> Message:
         return Message(prefixed("model", section(state.tensors, "model")))
@@ -84,7 +76,7 @@ class FedOpt:
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         x = section(state.tensors, "model")
-        mean, buffers = averaged(replies, self.weights)
+        mean, buffers = merged(replies, self.weights), merged(replies, self.weights, "buffer")
         d = difference(mean, x)
         m = section(state.tensors, "m") or zeros(d)
         v = section(state.tensors, "v") or {n: torch.full_like(value, self.tau**2) for n, value in d.items()}
@@ -93,8 +85,7 @@ class FedOpt:
         moved = {n: x[n] + self.eta * m[n] / (v[n].sqrt() + self.tau) for n in d}
         return Message({**prefixed("model", {**buffers, **moved}), **prefixed("m", m), **prefixed("v", v)})
 
-    def model(self, site: Site, received: Message, memory: Memory) -> Params:
-        return section(received.tensors, "model")
+    model = FedAvg.model
 
     def _second(self, v: Tensor, square: Tensor) -> Tensor:
         """The next second moment: never negative."""
@@ -112,10 +103,3 @@ def parted(module: nn.Module, tensors: Params) -> Params:
         (key if (name := key.removeprefix("model/")) in names else f"buffer/{name}"): value
         for key, value in tensors.items()
     }
-
-
-def averaged(replies: Mapping[str, Message], weights: Weights) -> tuple[Params, Params]:
-    """Means of the replies' parameters, and of their buffers, as `parted` sent them."""
-    whole = {site: Message(prefixed("model", r.tensors), r.facts) for site, r in replies.items()}
-    mean = merged(whole, weights)
-    return section(mean, "model"), section(mean, "buffer")

@@ -5,17 +5,13 @@ Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import nn
-
-from federation.algorithm import Memory, State
-from federation.descent import Site, Work
-from federation.fedavg import Weights, descend_from, merged, reply
+from federation.algorithm import Memory
+from federation.descent import Site
+from federation.fedavg import FedAvg, Weights, descend_from, reply
 from federation.parameters import loaded, prefixed, section
-from federation.task import Task
 from privacy.message import Call, Message, Params
 
 
@@ -33,20 +29,11 @@ class FedProx:
         if not self.mu >= 0:
             raise ValueError(f"mu must be >= 0, found {self.mu}")
 
-    def network(self, task: Task) -> nn.Module:
-        return task.network()
-
-    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        return []
-
-    def introduce(self, site: Site) -> Message:
-        return Message()
-
-    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        return Message(prefixed("model", initial))
-
-    def send(self, state: State, site: str, call: Call) -> Message:
-        return state
+    network = FedAvg.network
+    complaints = FedAvg.complaints
+    introduce = FedAvg.introduce
+    start = FedAvg.start
+    send = FedAvg.send
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         w_t = section(received.tensors, "model")
@@ -58,8 +45,5 @@ class FedProx:
         descent = descend_from(site, module, memory, correction=proximal)
         return reply(module, site), Message(prefixed("optimizer", descent.optimizer))
 
-    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
-        return Message(prefixed("model", merged(replies, self.weights)))
-
-    def model(self, site: Site, received: Message, memory: Memory) -> Params:
-        return section(received.tensors, "model")
+    merge = FedAvg.merge
+    model = FedAvg.model

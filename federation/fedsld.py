@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from federation.algorithm import Memory, State
 from federation.descent import Site, Work
-from federation.fedavg import merged, reply
+from federation.fedavg import FedAvg, counted, merged, reply
 from federation.parameters import loaded, prefixed, section
 from federation.task import Task, segments
 from privacy.dp.access import Batch, Forward, Objective
@@ -45,8 +45,7 @@ class FedSld:
     reduction: Literal["mean", "sum"] = "mean"
     normalize: bool = False
 
-    def network(self, task: Task) -> nn.Module:
-        return task.network()
+    network = FedAvg.network
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
         found = []
@@ -71,7 +70,7 @@ class FedSld:
         return Message({}, {"n": site.size(), "shares": shares})
 
     def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        n = {site: float(str(said.facts["n"])) for site, said in introductions.items()}
+        n = counted(introductions, "size")
         shares: dict[str, Json] = {site: as_list(said.facts["shares"]) for site, said in sorted(introductions.items())}
         prior = sum(n[site] * _tensor(shares[site]) for site in shares) / sum(n.values())
         return Message(prefixed("model", initial), {"prior": torch.as_tensor(prior).tolist(), "shares": shares})
@@ -89,8 +88,7 @@ class FedSld:
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         return Message(prefixed("model", merged(replies, "size")), state.facts)
 
-    def model(self, site: Site, received: Message, memory: Memory) -> Params:
-        return section(received.tensors, "model")
+    model = FedAvg.model
 
     def _objective(self, task: Task, prior: Tensor, shares: Tensor) -> Objective:
         """Equation 3 for each example (b,), to be averaged."""

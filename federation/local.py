@@ -11,13 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import nn
-
 from federation.algorithm import Memory, State
-from federation.descent import Site, Work
-from federation.fedavg import descend_from
+from federation.descent import Site
+from federation.fedavg import FedAvg, descend_from
 from federation.parameters import loaded, prefixed, read, section
-from federation.task import Task
 from privacy.message import Call, Message, Params
 
 
@@ -29,17 +26,10 @@ class Local:
 
     name: Literal["local", "central"] = "local"
 
-    def network(self, task: Task) -> nn.Module:
-        return task.network()
-
-    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        return []
-
-    def introduce(self, site: Site) -> Message:
-        return Message()
-
-    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        return Message(prefixed("model", initial))
+    network = FedAvg.network
+    complaints = FedAvg.complaints
+    introduce = FedAvg.introduce
+    start = FedAvg.start
 
     def send(self, state: State, site: str, call: Call) -> Message:
         return state if call.merged.get(site, 0) == 0 else Message()
@@ -52,5 +42,5 @@ class Local:
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         return state
 
-    def model(self, site: Site, received: Message, memory: Memory) -> Params:
+    def model(self: object, site: Site, received: Message, memory: Memory) -> Params:
         return section(memory.tensors, "model") or section(received.tensors, "model")

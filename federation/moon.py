@@ -15,16 +15,15 @@ parameters, that for validation included: then positive and negative are the sam
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 from torch.nn import functional
 
-from federation.algorithm import Memory, State
+from federation.algorithm import Memory
 from federation.descent import Site, Work
-from federation.fedavg import Weights, merged, reply
+from federation.fedavg import FedAvg, Weights, reply
 from federation.parameters import loaded, prefixed, read, section
 from federation.task import Output, Task, pooled
 from privacy.dp.access import Batch, Forward, Objective
@@ -52,8 +51,7 @@ class Moon:
         if found:
             raise SettingsError(found)
 
-    def network(self, task: Task) -> nn.Module:
-        return task.network()
+    network = FedAvg.network
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
         if any(not name.startswith("head.") for name, _ in module.named_parameters()):
@@ -63,14 +61,9 @@ class Moon:
             "the same for every site: choose a network with a hidden layer"
         ]
 
-    def introduce(self, site: Site) -> Message:
-        return Message()
-
-    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        return Message(prefixed("model", initial))
-
-    def send(self, state: State, site: str, call: Call) -> Message:
-        return state
+    introduce = FedAvg.introduce
+    start = FedAvg.start
+    send = FedAvg.send
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         w_t = section(received.tensors, "model")
@@ -83,11 +76,8 @@ class Moon:
         kept = {**prefixed("previous", read(module)), **prefixed("optimizer", descent.optimizer)}
         return reply(module, site), Message(kept)
 
-    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
-        return Message(prefixed("model", merged(replies, self.weights)))
-
-    def model(self, site: Site, received: Message, memory: Memory) -> Params:
-        return section(received.tensors, "model")
+    merge = FedAvg.merge
+    model = FedAvg.model
 
     def _objective(self, task: Task, received: nn.Module, previous: nn.Module) -> Objective:
         """The task's loss and the contrast of each example (b,); one pass through the network for both."""

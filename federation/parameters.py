@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -81,6 +81,11 @@ def combined(params: Params, *, plus: Params, times: float = 1.0) -> Params:
 def difference(left: Params, right: Params) -> Params:
     """left - right, for the names that both have."""
     return {name: left[name] - right[name] for name in left if name in right}
+
+
+def distance(left: Params, right: Params, names: Iterable[str]) -> float:
+    """Euclidean distance over the parameters of these names, added up in their order."""
+    return float(sum(float((left[name] - right[name]).square().sum()) for name in names) ** 0.5)
 
 
 def zeros(params: Params) -> Params:

@@ -13,10 +13,9 @@ from typing import ClassVar, Literal
 from torch import nn
 
 from federation.algorithm import Memory, State
-from federation.descent import Site, Work
-from federation.fedavg import descend_from
-from federation.parameters import combined, difference, loaded, mean, prefixed, read, section, trainable, zeros
-from federation.task import Task
+from federation.descent import Site, Work, plain_sgd
+from federation.fedavg import FedAvg, descend_from, merged
+from federation.parameters import combined, difference, loaded, prefixed, read, section, trainable, zeros
 from privacy.message import Call, Message, Params
 
 
@@ -37,20 +36,12 @@ class Scaffold:
         if not self.global_lr > 0:
             raise ValueError(f"global_lr must be > 0, found {self.global_lr}")
 
-    def network(self, task: Task) -> nn.Module:
-        return task.network()
+    network = FedAvg.network
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        if work.optimizer == "sgd" and not work.momentum and not work.weight_decay:
-            return []
-        return [
-            f"scaffold needs plain sgd without momentum and weight decay, found {work.optimizer}, "
-            f"momentum {work.momentum}, weight_decay {work.weight_decay}: give it work of its own, "
-            "as in method_work: {scaffold: {optimizer: sgd, lr: 0.05}}"
-        ]
+        return plain_sgd(work, self.name)
 
-    def introduce(self, site: Site) -> Message:
-        return Message()
+    introduce = FedAvg.introduce
 
     def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
         return Message(prefixed("model", initial), {"sites": len(introductions)})
@@ -74,12 +65,9 @@ class Scaffold:
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         x, c = section(state.tensors, "model"), section(state.tensors, "control")
-        uniform = [1.0] * len(replies)
-        y = mean([section(r.tensors, "model") for r in replies.values()], uniform)
-        shift = mean([section(r.tensors, "control") for r in replies.values()], uniform)
+        y, shift = merged(replies, "uniform"), merged(replies, "uniform", "control")
         c = combined(c or zeros(shift), plus=shift, times=len(replies) / int(str(state.facts["sites"])))
         moved = combined({n: x[n] for n in c}, plus=difference(y, x), times=self.global_lr)
         return Message({**prefixed("model", {**y, **moved}), **prefixed("control", c)}, state.facts)
 
-    def model(self, site: Site, received: Message, memory: Memory) -> Params:
-        return section(received.tensors, "model")
+    model = FedAvg.model

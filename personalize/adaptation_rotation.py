@@ -13,7 +13,6 @@ because batch statistics see turned images as well. adaptation_turns.py has what
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, cast
 
@@ -21,13 +20,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from federation.algorithm import Memory, State
+from federation.algorithm import Memory
 from federation.descent import Site, Work
-from federation.fedavg import Weights, merged, reply
+from federation.fedavg import FedAvg, Weights, reply
 from federation.parameters import loaded, prefixed, section
 from federation.task import Output, Task, pooled
 from privacy.dp.access import Batch, Forward
-from privacy.message import Call, Message, Params
+from privacy.message import Call, Message
 
 QUARTERS = 4
 
@@ -90,14 +89,9 @@ class FedTurns:
         name = type(module).__name__
         return [f"fedavg_turns turns square images, and splits a stem and blocks, found {name}: choose another network"]
 
-    def introduce(self, site: Site) -> Message:
-        return Message()
-
-    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        return Message(prefixed("model", initial))
-
-    def send(self, state: State, site: str, call: Call) -> Message:
-        return state
+    introduce = FedAvg.introduce
+    start = FedAvg.start
+    send = FedAvg.send
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = loaded(self.network(site.task), section(received.tensors, "model"))
@@ -109,11 +103,8 @@ class FedTurns:
         descent = site.descend(module, losses, optimizer=section(memory.tensors, "optimizer"))
         return reply(module, site), Message(prefixed("optimizer", descent.optimizer))
 
-    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
-        return Message(prefixed("model", merged(replies, self.weights)))
-
-    def model(self, site: Site, received: Message, memory: Memory) -> Params:
-        return section(received.tensors, "model")
+    merge = FedAvg.merge
+    model = FedAvg.model
 
 
 def turning(told: Tensor) -> Tensor:

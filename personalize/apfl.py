@@ -22,11 +22,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from federation.algorithm import Memory, State
-from federation.descent import Site, Work
-from federation.fedavg import Weights, merged
+from federation.descent import Site
+from federation.fedavg import FedAvg, Weights
 from federation.parameters import loaded, prefixed, read, section, select
 from federation.task import Output, Task
-from personalize.twins import both, is_shared, losses_of_both, of_both, start_once, with_merged, with_start
+from personalize import twins
+from personalize.twins import both, is_shared, losses_of_both, of_both, with_start
 from privacy.message import Call, Message, Params
 from privacy.settings_error import SettingsError
 
@@ -59,17 +60,13 @@ class Apfl:
     def network(self, task: Task) -> nn.Module:
         return _Mixed(task.network(), self.alpha, self.mix)
 
-    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        return []
-
-    def introduce(self, site: Site) -> Message:
-        return Message()
+    complaints = FedAvg.complaints
+    introduce = FedAvg.introduce
 
     def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
         return with_start(select(initial, is_shared))
 
-    def send(self, state: State, site: str, call: Call) -> Message:
-        return start_once(state, site, call)
+    send = twins.send
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         start = section(received.tensors, "start") or section(received.tensors, "model")
@@ -88,8 +85,7 @@ class Apfl:
         tensors = {**prefixed("personal", kept), **prefixed("optimizer", descent.optimizer)}
         return sent, Message(tensors, {"notes": {"alpha": float(after["alpha"])}})
 
-    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
-        return with_merged(state, merged(replies, self.weights))
+    merge = twins.merge
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
         return self._params(received, memory, section(received.tensors, "model"))

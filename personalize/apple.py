@@ -23,10 +23,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from federation.algorithm import Memory, Recipient, State
-from federation.descent import Site, Work
-from federation.fedavg import Weights
+from federation.descent import Site
+from federation.fedavg import FedAvg, Weights, counted
 from federation.parameters import loaded, prefixed, read, section, select, trainable
-from federation.task import Task
 from privacy.message import Call, Json, Message, Params, as_list, as_mapping
 from privacy.settings_error import SettingsError
 
@@ -59,11 +58,8 @@ class Apple:
         if found:
             raise SettingsError(found)
 
-    def network(self, task: Task) -> nn.Module:
-        return task.network()
-
-    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        return []
+    network = FedAvg.network
+    complaints = FedAvg.complaints
 
     def introduce(self, site: Site) -> Message:
         core = read(self.network(site.task)) if self.cores == "independent" else {}
@@ -73,7 +69,7 @@ class Apple:
         tensors = dict(prefixed("start", initial))
         for site, said in introductions.items():
             tensors |= prefixed(f"core/{site}", section(said.tensors, "core"))
-        n = {s: float(str(m.facts["n"])) if self.weights == "size" else 1.0 for s, m in sorted(introductions.items())}
+        n = dict(sorted(counted(introductions, self.weights).items()))
         return Message(tensors, {"p_0": {site: one / sum(n.values()) for site, one in n.items()}, "asked": {}})
 
     def send(self, state: State, site: str, call: Call) -> Message:

@@ -31,7 +31,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from federation.algorithm import Memory, State
 from federation.descent import Site, Work
-from federation.fedavg import descend_from, merged
+from federation.fedavg import FedAvg, descend_from, merged
+from federation.local import Local
 from federation.moon import cosine
 from federation.parameters import loaded, prefixed, read, section, select
 from federation.task import Output, Task
@@ -104,11 +105,8 @@ class CusFL:
             return []
         return [f"{self.name} would share a feature extractor without parameters: choose another network or depth"]
 
-    def introduce(self, site: Site) -> Message:
-        return Message()
-
-    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        return Message(prefixed("model", initial))
+    introduce = FedAvg.introduce
+    start = FedAvg.start
 
     def send(self, state: State, site: str, call: Call) -> Message:
         known = call.merged.get(site, 0) > 0
@@ -131,8 +129,7 @@ class CusFL:
         start = prefixed("model", section(state.tensors, "model"))
         return Message({**start, **prefixed("federated", merged(replies, "uniform"))})
 
-    def model(self, site: Site, received: Message, memory: Memory) -> Params:
-        return section(memory.tensors, "model") or section(received.tensors, "model")
+    model = Local.model
 
     def _travels(self, name: str) -> bool:
         part, rest = name.split(".", 1)

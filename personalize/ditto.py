@@ -17,10 +17,11 @@ from torch import Tensor, nn
 
 from federation.algorithm import Memory, State
 from federation.descent import Site, Work
-from federation.fedavg import Weights, merged, reply
-from federation.parameters import loaded, prefixed, read, section
-from federation.task import Output, Task
-from personalize.twins import both, losses_of_both, start_once, with_merged, with_start
+from federation.fedavg import FedAvg, Weights, reply
+from federation.parameters import distance, loaded, prefixed, read, section, trainable
+from federation.task import Output
+from personalize import twins
+from personalize.twins import both, losses_of_both, with_start
 from privacy.message import Call, Message, Params
 
 
@@ -41,42 +42,39 @@ class Ditto:
         if not self.lam >= 0:
             raise ValueError(f"lam must be >= 0, found {self.lam}")
 
-    def network(self, task: Task) -> nn.Module:
-        return task.network()
+    network = FedAvg.network
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
         if work.optimizer != "sgd" or work.lr * self.lam < 2:
             return []
         return [f"ditto needs lr * lam < 2, or v swings away from w; found {work.lr} * {self.lam}: lower one of them"]
 
-    def introduce(self, site: Site) -> Message:
-        return Message()
+    introduce = FedAvg.introduce
 
     def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
         return with_start(initial)
 
-    def send(self, state: State, site: str, call: Call) -> Message:
-        return start_once(state, site, call)
+    send = twins.send
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         w = section(received.tensors, "model")
         v = section(memory.tensors, "personal") or section(received.tensors, "start") or w
         shared = loaded(self.network(site.task), w)
-        twins = _Twins(shared, loaded(deepcopy(shared), v))
+        pair = _Twins(shared, loaded(deepcopy(shared), v))
         centre = {f"personal.{name}": value for name, value in w.items()}
 
         def pull(params: Params) -> Params:  # gradient of lambda/2 |v - w^t|^2
             return {n: self.lam * (p - centre[n]) for n, p in params.items() if n in centre}
 
         descent = site.descend(
-            twins, losses_of_both(site.task), correction=pull, optimizer=section(memory.tensors, "optimizer")
+            pair, losses_of_both(site.task), correction=pull, optimizer=section(memory.tensors, "optimizer")
         )
-        kept = {**prefixed("personal", read(twins.personal)), **prefixed("optimizer", descent.optimizer)}
-        apart = sum(float((p.detach() - w[n]).square().sum()) for n, p in twins.personal.named_parameters()) ** 0.5
-        return reply(twins.shared, site), Message(kept, {"notes": {"distance_to_global": apart}})
+        v = read(pair.personal)
+        kept = {**prefixed("personal", v), **prefixed("optimizer", descent.optimizer)}
+        apart = distance(v, w, trainable(pair.personal))
+        return reply(pair.shared, site), Message(kept, {"notes": {"distance_to_global": apart}})
 
-    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
-        return with_merged(state, merged(replies, self.weights))
+    merge = twins.merge
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
         return section(memory.tensors, "personal") or section(received.tensors, "model")

@@ -6,18 +6,15 @@ of FedAvg (McMahan et al., AISTATS 2017, algorithm 1), not another training: wha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import nn
-
-from federation.algorithm import Memory, State
-from federation.descent import Site, Work
-from federation.fedavg import Weights, descend_from, merged, reply
+from federation.algorithm import Memory
+from federation.descent import Site
+from federation.fedavg import FedAvg, Weights, descend_from, reply
+from federation.local import Local
 from federation.parameters import loaded, prefixed, section
-from federation.task import Task
-from privacy.message import Call, Message, Params
+from privacy.message import Call, Message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,20 +26,11 @@ class FedAvgLocal:
     name: Literal["fedavg_local"] = "fedavg_local"
     weights: Weights = "size"
 
-    def network(self, task: Task) -> nn.Module:
-        return task.network()
-
-    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        return []
-
-    def introduce(self, site: Site) -> Message:
-        return Message()
-
-    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        return Message(prefixed("model", initial))
-
-    def send(self, state: State, site: str, call: Call) -> Message:
-        return state
+    network = FedAvg.network
+    complaints = FedAvg.complaints
+    introduce = FedAvg.introduce
+    start = FedAvg.start
+    send = FedAvg.send
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = loaded(self.network(site.task), section(received.tensors, "model"))
@@ -50,8 +38,5 @@ class FedAvgLocal:
         sent = reply(module, site)
         return sent, Message({**sent.tensors, **prefixed("optimizer", descent.optimizer)})
 
-    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
-        return Message(prefixed("model", merged(replies, self.weights)))
-
-    def model(self, site: Site, received: Message, memory: Memory) -> Params:
-        return section(memory.tensors, "model") or section(received.tensors, "model")
+    merge = FedAvg.merge
+    model = Local.model

@@ -9,19 +9,18 @@ head.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from torch import nn
 
-from federation.algorithm import Memory, State
+from federation.algorithm import Memory
 from federation.descent import Site, Work
-from federation.fedavg import Weights
+from federation.fedavg import FedAvg, Weights
 from federation.parameters import loaded, section
-from federation.task import Task
-from personalize.sharing import begun, body, joined, own, parted, sent, without_effect
-from privacy.message import Call, Message, Params
+from personalize import sharing
+from personalize.sharing import body, parted, without_effect
+from privacy.message import Call, Message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,20 +32,14 @@ class FedBabu:
     name: Literal["fedbabu"] = "fedbabu"
     weights: Weights = "size"
 
-    def network(self, task: Task) -> nn.Module:
-        return task.network()
+    network = FedAvg.network
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
         return without_effect(module, body, self.name)
 
-    def introduce(self, site: Site) -> Message:
-        return Message()
-
-    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        return begun(initial)
-
-    def send(self, state: State, site: str, call: Call) -> Message:
-        return sent(state, site, call)
+    introduce = FedAvg.introduce
+    start = sharing.start
+    send = sharing.send
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = loaded(self.network(site.task), self.model(site, received, memory))
@@ -54,8 +47,5 @@ class FedBabu:
         descent = site.descend(module, site.task.objective, trainable=body, optimizer=optimizer)
         return parted(module, body, site, descent.optimizer)
 
-    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
-        return joined(state, replies, self.weights)
-
-    def model(self, site: Site, received: Message, memory: Memory) -> Params:
-        return own(received, memory)
+    merge = sharing.merge
+    model = sharing.model

@@ -22,9 +22,8 @@ from torch import nn
 
 from federation.algorithm import Memory, Recipient, State
 from federation.descent import Site, Work
-from federation.fedavg import descend_from
+from federation.fedavg import FedAvg, descend_from
 from federation.parameters import loaded, mean, prefixed, read, section, trainable
-from federation.task import Task
 from privacy.message import Call, Json, Message, Params, as_list, as_mapping
 
 
@@ -46,8 +45,7 @@ class FedFomo:
         if self.M is not None and self.M < 1:
             raise ValueError(f"M must be >= 1 or null, found {self.M}")
 
-    def network(self, task: Task) -> nn.Module:
-        return task.network()
+    network = FedAvg.network
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
         if not private:

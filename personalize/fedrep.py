@@ -10,19 +10,18 @@ Running statistics are no parameters: they go on counting in both halves and tra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from torch import nn
 
-from federation.algorithm import Memory, State
+from federation.algorithm import Memory
 from federation.descent import Site, Work
-from federation.fedavg import Weights
+from federation.fedavg import FedAvg, Weights
 from federation.parameters import loaded, section
-from federation.task import Task
-from personalize.sharing import begun, body, head, joined, own, parted, sent, without_effect
-from privacy.message import Call, Message, Params
+from personalize import sharing
+from personalize.sharing import body, head, parted, without_effect
+from privacy.message import Call, Message
 from privacy.settings_error import SettingsError
 
 
@@ -46,8 +45,7 @@ class FedRep:
         if found:
             raise SettingsError(found)
 
-    def network(self, task: Task) -> nn.Module:
-        return task.network()
+    network = FedAvg.network
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
         found = without_effect(module, body, self.name)
@@ -55,14 +53,9 @@ class FedRep:
             found.append("fedrep with head_epochs 0 never trains a head, which is fedbabu: say at least 1")
         return found
 
-    def introduce(self, site: Site) -> Message:
-        return Message()
-
-    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        return begun(initial)
-
-    def send(self, state: State, site: str, call: Call) -> Message:
-        return sent(state, site, call)
+    introduce = FedAvg.introduce
+    start = sharing.start
+    send = sharing.send
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = loaded(self.network(site.task), self.model(site, received, memory))
@@ -72,8 +65,5 @@ class FedRep:
             optimizer |= descent.optimizer
         return parted(module, body, site, optimizer)
 
-    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
-        return joined(state, replies, self.weights)
-
-    def model(self, site: Site, received: Message, memory: Memory) -> Params:
-        return own(received, memory)
+    merge = sharing.merge
+    model = sharing.model

@@ -11,21 +11,21 @@ shares are those of pixels, and h_k is a 1x1 convolution.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from federation.algorithm import Memory, State
+from federation.algorithm import Memory
 from federation.descent import Site, Work
-from federation.fedavg import Weights
+from federation.fedavg import FedAvg, Weights
 from federation.parameters import loaded, section
 from federation.task import Output, Task
-from personalize.sharing import begun, joined, new_head, own, parted, sent
+from personalize import sharing
+from personalize.sharing import new_head, parted
 from privacy.dp.access import Batch, Forward, Objective
-from privacy.message import Call, Message, Params
+from privacy.message import Call, Message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +60,9 @@ class FedRod:
             return []
         return ["fedrod corrects for class shares itself, and balance: true would do so twice: say balance: false"]
 
-    def introduce(self, site: Site) -> Message:
-        return Message()
-
-    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        return begun(initial)
-
-    def send(self, state: State, site: str, call: Call) -> Message:
-        return sent(state, site, call)
+    introduce = FedAvg.introduce
+    start = sharing.start
+    send = sharing.send
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = self.network(site.task)
@@ -77,11 +72,8 @@ class FedRod:
         descent = site.descend(Apart(module), both(site.task, prior), optimizer=optimizer)
         return parted(module, shared, site, descent.optimizer)
 
-    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
-        return joined(state, replies, self.weights)
-
-    def model(self, site: Site, received: Message, memory: Memory) -> Params:
-        return own(received, memory)
+    merge = sharing.merge
+    model = sharing.model
 
 
 def shared(name: str) -> bool:

@@ -11,7 +11,6 @@ common start.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -20,16 +19,17 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from federation.algorithm import Memory, State
+from federation.algorithm import Memory
 from federation.descent import Site, Work
-from federation.fedavg import Weights
+from federation.fedavg import FedAvg, Weights
 from federation.models import AnyModel
 from federation.models.cam import Cam
 from federation.parameters import loaded, section
 from federation.task import Model, Output, Task
-from personalize.sharing import begun, joined, new_head, own, parted, sent, without_effect
+from personalize import sharing
+from personalize.sharing import new_head, parted, without_effect
 from privacy.dp.access import Objective
-from privacy.message import Call, Message, Params
+from privacy.message import Call, Message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,25 +65,17 @@ class Fenda:
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
         return without_effect(module, travels, self.name)
 
-    def introduce(self, site: Site) -> Message:
-        return Message()
-
-    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        return begun(initial)
-
-    def send(self, state: State, site: str, call: Call) -> Message:
-        return sent(state, site, call)
+    introduce = FedAvg.introduce
+    start = sharing.start
+    send = sharing.send
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = loaded(self.network(site.task), self.model(site, received, memory))
         descent = site.descend(module, objective(site.task), optimizer=section(memory.tensors, "optimizer"))
         return parted(module, travels, site, descent.optimizer)
 
-    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
-        return joined(state, replies, self.weights)
-
-    def model(self, site: Site, received: Message, memory: Memory) -> Params:
-        return own(received, memory)
+    merge = sharing.merge
+    model = sharing.model
 
 
 def travels(name: str) -> bool:

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from federation.algorithm import Memory, Recipient, State
-from federation.descent import Site, Work
-from federation.fedavg import descend_from
-from federation.parameters import loaded, mean, prefixed, read, section, select, trainable
-from federation.task import Task
+from federation.descent import Site
+from federation.fedavg import FedAvg, descend_from
+from federation.local import Local
+from federation.parameters import distance, loaded, mean, prefixed, read, section, select, trainable
 from privacy.message import Call, Json, Message, Params, as_list
 from privacy.settings_error import SettingsError
 
@@ -53,14 +53,9 @@ class HeurFedAMP:
         if found:
             raise SettingsError(found)
 
-    def network(self, task: Task) -> nn.Module:
-        return task.network()
-
-    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        return []
-
-    def introduce(self, site: Site) -> Message:
-        return Message()
+    network = FedAvg.network
+    complaints = FedAvg.complaints
+    introduce = FedAvg.introduce
 
     def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
         alike = torch.ones(len(introductions), len(introductions), dtype=torch.float64)
@@ -83,8 +78,7 @@ class HeurFedAMP:
             site, module, memory, correction=lambda w: {name: pull * (value - u[name]) for name, value in w.items()}
         )
         w, names = read(module), trainable(module)
-        apart = sum(float((w[name] - u[name]).square().sum()) for name in sorted(names)) ** 0.5
-        notes: dict[str, Json] = {"distance to u": apart}
+        notes: dict[str, Json] = {"distance to u": distance(w, u, sorted(names))}
         parameters, buffers = select(w, names.__contains__), select(w, lambda name: name not in names)
         kept = {**prefixed("model", w), **prefixed("optimizer", descent.optimizer)}
         sent = {**prefixed("model", parameters), **prefixed("buffer", buffers)}
@@ -102,8 +96,7 @@ class HeurFedAMP:
         unit = functional.normalize(flat, dim=1)
         return Message({**tensors, "between/attention": self._attention(unit @ unit.T)}, state.facts)
 
-    def model(self, site: Site, received: Message, memory: Memory) -> Params:
-        return section(memory.tensors, "model") or section(received.tensors, "model")
+    model = Local.model
 
     def _attention(self, cosines: Tensor) -> Tensor:
         """(K, K) cosines -> (K, K) weights; each row sums to 1."""

@@ -14,17 +14,13 @@ sent and received: to release it tells nothing more, but it tells it to a new re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import nn
-
-from federation.algorithm import Memory, State
-from federation.descent import Site, Work
-from federation.fedavg import Weights, descend_from, merged, reply
-from federation.parameters import loaded, mean, prefixed, section
-from federation.task import Task
+from federation.algorithm import Memory
+from federation.descent import Site
+from federation.fedavg import FedAvg, Weights, descend_from, reply
+from federation.parameters import distance, loaded, mean, prefixed, section, trainable
 from privacy.message import Call, Message, Params
 
 
@@ -45,20 +41,11 @@ class IopFL:
         if not 0 < self.tau <= 1:
             raise ValueError(f"tau must be in (0, 1], found {self.tau}: 1 keeps the newest local model alone")
 
-    def network(self, task: Task) -> nn.Module:
-        return task.network()
-
-    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        return []
-
-    def introduce(self, site: Site) -> Message:
-        return Message()
-
-    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        return Message(prefixed("model", initial))
-
-    def send(self, state: State, site: str, call: Call) -> Message:
-        return state
+    network = FedAvg.network
+    complaints = FedAvg.complaints
+    introduce = FedAvg.introduce
+    start = FedAvg.start
+    send = FedAvg.send
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         w = section(received.tensors, "model")
@@ -67,12 +54,10 @@ class IopFL:
         sent = reply(module, site)
         newest = section(sent.tensors, "model")
         adapted = mean([section(memory.tensors, "personal") or w, newest], [1 - self.tau, self.tau])
-        apart = sum(float((newest[n] - w[n]).square().sum()) for n, _ in module.named_parameters()) ** 0.5
         kept = {**prefixed("personal", adapted), **prefixed("optimizer", descent.optimizer)}
-        return sent, Message(kept, {"notes": {"distance_to_global": apart}})
+        return sent, Message(kept, {"notes": {"distance_to_global": distance(newest, w, trainable(module))}})
 
-    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
-        return Message(prefixed("model", merged(replies, self.weights)))
+    merge = FedAvg.merge
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
         return section(memory.tensors, "personal") or section(received.tensors, "model")

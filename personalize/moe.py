@@ -23,11 +23,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from federation.algorithm import Memory, State
-from federation.descent import Site, Work
-from federation.fedavg import Weights, merged
+from federation.descent import Site
+from federation.fedavg import FedAvg, Weights
 from federation.parameters import loaded, prefixed, read, section, select
 from federation.task import Output, Task, pooled
-from personalize.twins import both, is_shared, losses_of_both, of_both, start_once, with_merged, with_start
+from personalize import twins
+from personalize.twins import both, is_shared, losses_of_both, of_both, with_start
 from privacy.message import Call, Message, Params
 from privacy.settings_error import SettingsError
 
@@ -58,17 +59,13 @@ class MoE:
     def network(self, task: Task) -> nn.Module:
         return _Experts(task, self.gate, self.joint)
 
-    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        return []
-
-    def introduce(self, site: Site) -> Message:
-        return Message()
+    complaints = FedAvg.complaints
+    introduce = FedAvg.introduce
 
     def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
         return with_start(select(initial, lambda name: not name.startswith("personal.")))
 
-    def send(self, state: State, site: str, call: Call) -> Message:
-        return start_once(state, site, call)
+    send = twins.send
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         start = section(received.tensors, "start") or section(received.tensors, "model")
@@ -84,8 +81,7 @@ class MoE:
         sent = Message(prefixed("model", select(after, is_shared)), {"n": site.size()})
         return sent, Message({**prefixed("personal", kept), **prefixed("optimizer", descent.optimizer)})
 
-    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
-        return with_merged(state, merged(replies, self.weights))
+    merge = twins.merge
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
         return _params(received, memory, section(received.tensors, "model"))

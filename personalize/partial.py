@@ -25,11 +25,11 @@ from torch import nn
 
 from federation.algorithm import Memory, State
 from federation.descent import Site, Work
-from federation.fedavg import Weights, descend_from
+from federation.fedavg import FedAvg, Weights, descend_from
 from federation.parameters import loaded
-from federation.task import Task
-from personalize.sharing import SHARED, Shared, begun, joined, own, parted, parts, sent, without_effect
-from privacy.message import Call, Message, Params
+from personalize import sharing
+from personalize.sharing import SHARED, Shared, joined, parted, parts, without_effect
+from privacy.message import Call, Message
 from privacy.settings_error import SettingsError
 
 DEPTH = 3  # CusFL, section IV.C: after the third convolution-pooling block
@@ -60,8 +60,7 @@ class Partial:
         """Which of this network's parameters and buffers travel."""
         return SHARED[self.name](module, DEPTH if self.depth is None else self.depth)
 
-    def network(self, task: Task) -> nn.Module:
-        return task.network()
+    network = FedAvg.network
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
         before = len(parts(module)) - 1
@@ -72,14 +71,9 @@ class Partial:
         }
         return without_effect(module, self.shared(module), self.name, remedies.get(self.name, "choose another network"))
 
-    def introduce(self, site: Site) -> Message:
-        return Message()
-
-    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        return begun(initial)
-
-    def send(self, state: State, site: str, call: Call) -> Message:
-        return sent(state, site, call)
+    introduce = FedAvg.introduce
+    start = sharing.start
+    send = sharing.send
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = loaded(self.network(site.task), self.model(site, received, memory))
@@ -89,5 +83,4 @@ class Partial:
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         return joined(state, replies, self.weights or ("uniform" if self.name == "fedbn" else "size"))
 
-    def model(self, site: Site, received: Message, memory: Memory) -> Params:
-        return own(received, memory)
+    model = sharing.model

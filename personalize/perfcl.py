@@ -13,7 +13,7 @@ round on. Ours: the frozen networks are in evaluation mode, without dropout and 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -21,16 +21,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from federation.algorithm import Memory, State
+from federation.algorithm import Memory
 from federation.descent import Descent, Site, Work
-from federation.fedavg import Weights
+from federation.fedavg import FedAvg, Weights
 from federation.moon import cosine, frozen
 from federation.parameters import loaded, prefixed, section
 from federation.task import Output, Task
+from personalize import sharing
 from personalize.fenda import Fenda, objective, travels
-from personalize.sharing import begun, joined, own, parted, sent, without_effect
+from personalize.sharing import parted, without_effect
 from privacy.dp.access import Batch, Forward, Objective
-from privacy.message import Call, Message, Params
+from privacy.message import Call, Message
 from privacy.settings_error import SettingsError
 
 
@@ -68,14 +69,9 @@ class PerFCL:
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
         return without_effect(module, travels, self.name)
 
-    def introduce(self, site: Site) -> Message:
-        return Message()
-
-    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        return begun(initial)
-
-    def send(self, state: State, site: str, call: Call) -> Message:
-        return sent(state, site, call)
+    introduce = FedAvg.introduce
+    start = sharing.start
+    send = sharing.send
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         start, previous = self.model(site, received, memory), section(memory.tensors, "previous")
@@ -90,11 +86,8 @@ class PerFCL:
         own_shared = prefixed("previous", section(reply.tensors, "model"))
         return reply, Message({**kept.tensors, **own_shared}, {"notes": {**notes}})
 
-    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
-        return joined(state, replies, self.weights)
-
-    def model(self, site: Site, received: Message, memory: Memory) -> Params:
-        return own(received, memory)
+    merge = sharing.merge
+    model = sharing.model
 
     def _contrasted(self, loss: Objective, start: nn.Module, before: nn.Module, seen: list[Tensor]) -> Objective:
         """The loss and both contrasts, per example, so that no patient's gradient depends on another patient.

@@ -14,19 +14,16 @@ wherever a gradient is taken.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import nn
 
-from federation.algorithm import Memory, State
-from federation.descent import Site, Work
-from federation.fedavg import Weights, merged, reply
-from federation.parameters import combined, difference, loaded, prefixed, section, trainable, zeros
-from federation.task import Task
-from personalize.pfedme import batches, plain_sgd
+from federation.algorithm import Memory
+from federation.descent import Site, Work, plain_sgd
+from federation.fedavg import FedAvg, Weights, reply
+from federation.parameters import combined, difference, loaded, section, trainable, zeros
 from privacy.dp.access import Draw
 from privacy.message import Call, Message, Params
 from privacy.settings_error import SettingsError
@@ -55,8 +52,7 @@ class PerFedAvg:
         if found:
             raise SettingsError(found)
 
-    def network(self, task: Task) -> nn.Module:
-        return task.network()
+    network = FedAvg.network
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
         found = plain_sgd(work, self.name)
@@ -67,18 +63,13 @@ class PerFedAvg:
             )
         return found
 
-    def introduce(self, site: Site) -> Message:
-        return Message()
-
-    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        return Message(prefixed("model", initial))
-
-    def send(self, state: State, site: str, call: Call) -> Message:
-        return state
+    introduce = FedAvg.introduce
+    start = FedAvg.start
+    send = FedAvg.send
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = loaded(self.network(site.task), section(received.tensors, "model")).train()
-        for _ in range(batches(site)):
+        for _ in range(site.steps()):
             w = {name: p.detach().clone() for name, p in trainable(module).items()}
             inner = site.gradient(module, site.task.objective, site.draw())
             _put(module, combined(w, plus=inner, times=-self.alpha))
@@ -88,8 +79,7 @@ class PerFedAvg:
             _put(module, combined(w, plus=outer, times=-site.work.lr))
         return reply(module, site), Message()
 
-    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
-        return Message(prefixed("model", merged(replies, self.weights)))
+    merge = FedAvg.merge
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
         w = section(received.tensors, "model")

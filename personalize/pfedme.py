@@ -20,10 +20,9 @@ import torch
 from torch import nn
 
 from federation.algorithm import Memory, State
-from federation.descent import Site, Work
-from federation.fedavg import Weights, merged
-from federation.parameters import combined, difference, loaded, prefixed, read, section, trainable
-from federation.task import Task
+from federation.descent import Site, Work, plain_sgd
+from federation.fedavg import FedAvg, Weights, merged
+from federation.parameters import combined, difference, distance, loaded, prefixed, read, section, trainable
 from privacy.message import Call, Message, Params
 from privacy.settings_error import SettingsError
 
@@ -50,8 +49,7 @@ class PFedMe:
         if found:
             raise SettingsError(found)
 
-    def network(self, task: Task) -> nn.Module:
-        return task.network()
+    network = FedAvg.network
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
         found = plain_sgd(work, self.name)
@@ -61,20 +59,15 @@ class PFedMe:
             )
         return found
 
-    def introduce(self, site: Site) -> Message:
-        return Message()
-
-    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        return Message(prefixed("model", initial))
-
-    def send(self, state: State, site: str, call: Call) -> Message:
-        return state
+    introduce = FedAvg.introduce
+    start = FedAvg.start
+    send = FedAvg.send
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = loaded(self.network(site.task), section(received.tensors, "model")).train()
         theta = trainable(module)
         w: Params = {name: p.detach().clone() for name, p in theta.items()}
-        for _ in range(batches(site)):
+        for _ in range(site.steps()):
             draw = site.draw()
             for _ in range(self.K):
                 slope = site.gradient(module, site.task.objective, draw)
@@ -85,30 +78,14 @@ class PFedMe:
         personal = read(module)
         buffers = {name: value for name, value in personal.items() if name not in w}
         sent = Message({**prefixed("model", w), **prefixed("buffer", buffers)}, {"n": site.size()})
-        apart = sum(float((personal[name] - v).square().sum()) for name, v in sorted(w.items())) ** 0.5
-        return sent, Message(prefixed("personal", personal), {"notes": {"distance_to_w": apart}})
+        return sent, Message(
+            prefixed("personal", personal), {"notes": {"distance_to_w": distance(personal, w, sorted(w))}}
+        )
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         w, mean = section(state.tensors, "model"), merged(replies, self.weights)
         moved = combined({n: w[n] for n in mean}, plus=difference(mean, w), times=self.beta) if self.beta != 1 else mean
-        of_buffers = {s: Message(prefixed("model", section(r.tensors, "buffer")), r.facts) for s, r in replies.items()}
-        return Message(prefixed("model", {**merged(of_buffers, self.weights), **moved}))
+        return Message(prefixed("model", {**merged(replies, self.weights, "buffer"), **moved}))
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
         return section(memory.tensors, "personal") or section(received.tensors, "model")
-
-
-def batches(site: Site) -> int:
-    """How many batches the local work of a round has."""
-    work = site.work
-    return work.steps if work.steps is not None else (work.epochs or 0) * site.access.epoch()
-
-
-def plain_sgd(work: Work, method: str) -> list[str]:
-    """A complaint where the local work asks for an optimizer that a method with a step of its own does not have."""
-    if work.optimizer == "sgd" and not work.momentum and not work.weight_decay:
-        return []
-    return [
-        f"{method} steps by plain sgd, found {work.optimizer}, momentum {work.momentum}, weight_decay "
-        f"{work.weight_decay}: give it work of its own, as in method_work: {{{method}: {{optimizer: sgd, lr: 0.05}}}}"
-    ]

@@ -26,9 +26,9 @@ from torch import nn
 
 from federation.algorithm import Memory, Recipient, State
 from federation.descent import Site, Work
-from federation.fedavg import Weights, merged, reply
+from federation.fedavg import FedAvg, Weights, merged, reply
+from federation.local import Local
 from federation.parameters import combined, loaded, prefixed, read, section, trainable, zeros
-from federation.task import Task
 from privacy.message import Call, Json, Message, Params, as_list, as_mapping
 from privacy.settings_error import SettingsError
 
@@ -74,8 +74,7 @@ class PGFed:
         """All sites, where each one's gradient is sent by itself."""
         return "sites" if self.slopes == "each" and self.eta_2 else "coordinator"
 
-    def network(self, task: Task) -> nn.Module:
-        return task.network()
+    network = FedAvg.network
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
         if not private or self.eta_2 == 0:
@@ -85,8 +84,7 @@ class PGFed:
             f"(alpha stays at alpha_0), found {self.eta_2}"
         ]
 
-    def introduce(self, site: Site) -> Message:
-        return Message()
+    introduce = FedAvg.introduce
 
     def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
         sites = sorted(introductions)
@@ -147,8 +145,7 @@ class PGFed:
                     alpha[sites.index(site), sites.index(other)] = max(0.0, value)
         return Message({**tensors, "between/alpha": alpha}, {**state.facts, "g_1": g_1})
 
-    def model(self, site: Site, received: Message, memory: Memory) -> Params:
-        return section(memory.tensors, "model") or section(received.tensors, "model")
+    model = Local.model
 
     def _step_alpha(self, alpha: dict[str, float], theta: Params, received: Message) -> None:
         mean = section(received.tensors, "slope/mean") if self.slopes == "mean" else {}

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from federation.algorithm import Memory, State
 from federation.descent import Site
-from federation.fedavg import Weights, merged
+from federation.fedavg import Weighted, Weights, merged
 from federation.parameters import prefixed, read, section, select
 from federation.task import Task
 from privacy.message import Call, Message, Params
@@ -93,20 +93,18 @@ def new_head(task: Task, width: int, outputs: int) -> nn.Module:
     return (nn.Conv3d if len(task.spatial) == 3 else nn.Conv2d)(width, outputs, kernel_size=1)
 
 
-def begun(initial: Params) -> State:
+def start(self: object, initial: Params, introductions: Mapping[str, Message]) -> State:
     """At the coordinator, before round 1: nothing is shared yet, all is the common start."""
     return Message(prefixed("start", initial))
 
 
-def sent(state: State, site: str, call: Call) -> Message:
+def send(self: object, state: State, site: str, call: Call) -> Message:
     """What a site gets: the shared part, and until its first merge the start of what will be personal."""
-    model = section(state.tensors, "model")
-    return Message(
-        prefixed("model", model if call.merged.get(site, 0) else {**section(state.tensors, "start"), **model})
-    )
+    part = section(state.tensors, "model")
+    return Message(prefixed("model", part if call.merged.get(site, 0) else {**section(state.tensors, "start"), **part}))
 
 
-def own(received: Message, memory: Memory) -> Params:
+def model(self: object, site: Site, received: Message, memory: Memory) -> Params:
     """A site's model: the shared part as received, with the site's personal part."""
     return {**section(received.tensors, "model"), **section(memory.tensors, "personal")}
 
@@ -119,8 +117,13 @@ def parted(module: nn.Module, shared: Shared, site: Site, optimizer: Params) -> 
     return reply, Message({**prefixed("personal", personal), **prefixed("optimizer", optimizer)})
 
 
+def merge(self: Weighted, state: State, replies: Mapping[str, Message]) -> State:
+    """At the coordinator: the mean of the shared parts, by the method's `weights`."""
+    return joined(state, replies, self.weights)
+
+
 def joined(state: State, replies: Mapping[str, Message], weights: Weights) -> State:
     """The mean of the shared parts, beside the start of the personal ones."""
-    model = merged(replies, weights)
-    start = select(section(state.tensors, "start"), lambda name: name not in model)
-    return Message({**prefixed("model", model), **prefixed("start", start)})
+    part = merged(replies, weights)
+    rest = select(section(state.tensors, "start"), lambda name: name not in part)
+    return Message({**prefixed("model", part), **prefixed("start", rest)})

@@ -5,13 +5,14 @@ For Ditto, APFL and MoE. A network that holds both names them `shared` and `pers
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import torch
 from torch import Tensor
 
 from federation.algorithm import Memory, State
+from federation.fedavg import Weighted, merged
 from federation.parameters import prefixed, section, select
 from federation.task import Output, Task
 from privacy.dp.access import Batch, Forward, Objective
@@ -60,13 +61,14 @@ def with_start(model: Params) -> State:
     return Message({**prefixed("model", model), **prefixed("start", start)})
 
 
-def start_once(state: State, site: str, call: Call) -> Message:
-    """The shared model; and the common start, where the two differ, until something of this site was merged."""
+def send(self: object, state: State, site: str, call: Call) -> Message:
+    """At the coordinator: the shared model; and, where it is another, the common start until the site's first merge."""
     first = call.round > 1 and not call.merged.get(site, 0)
     start = prefixed("start", section(state.tensors, "start")) if first else {}
     return Message({**prefixed("model", section(state.tensors, "model")), **start})
 
 
-def with_merged(state: State, model: Params) -> State:
-    """The next state after `with_start`."""
-    return Message({**prefixed("model", model), **prefixed("start", section(state.tensors, "start"))})
+def merge(self: Weighted, state: State, replies: Mapping[str, Message]) -> State:
+    """At the coordinator: the mean of the shared models, by the method's `weights`, beside the start."""
+    model = prefixed("model", merged(replies, self.weights))
+    return Message({**model, **prefixed("start", section(state.tensors, "start"))})

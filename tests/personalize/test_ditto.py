@@ -15,7 +15,7 @@ from federation.models.mlp import Mlp
 from federation.parameters import section
 from federation.task import Task
 from personalize.ditto import Ditto
-from personalize.twins import start_once, with_start
+from personalize.twins import send, with_start
 from privacy.message import Call
 
 DROPOUT = Task(Mlp(hidden=(6,), dropout=0.4), (4,), 2)
@@ -89,7 +89,7 @@ def test_a_large_lambda_holds_the_personal_model_at_the_shared_one():
 def test_the_start_is_sent_only_to_those_who_come_late_and_only_until_they_are_merged():
     state = with_start({"head.weight": torch.zeros(1)})
     parts = [
-        {name.split("/")[0] for name in start_once(state, "a", Call("r", round_, "train", merged)).tensors}
+        {name.split("/")[0] for name in send(None, state, "a", Call("r", round_, "train", merged)).tensors}
         for round_, merged in ((1, {}), (3, {"b": 1}), (3, {"a": 2}))
     ]
     assert parts == [{"model"}, {"model", "start"}, {"model"}]

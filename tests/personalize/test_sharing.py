@@ -19,9 +19,10 @@ from federation.models.mlp import Mlp
 from federation.parameters import section
 from federation.rehearsal import initial_parameters
 from federation.task import Task
+from personalize import sharing
 from personalize.fedper import FedPer
 from personalize.partial import Partial
-from personalize.sharing import SHARED, body, head, own, parted, parts, without_effect
+from personalize.sharing import SHARED, body, head, parted, parts, without_effect
 from privacy.dp.access import Rows, open_access
 from privacy.message import Call, Message
 
@@ -206,4 +207,4 @@ def test_what_leaves_and_what_stays_are_the_model_again(name, depth, widths, nor
     site = Site("a", by_hand.CNN, by_hand.SGD, open_access(by_hand.IMAGES["a"], batch=4, seed=0))
     reply, memory = parted(network, SHARED[name](network, depth), site, {})
     assert not set(section(reply.tensors, "model")) & set(section(memory.tensors, "personal"))
-    assert rig.equal(own(reply, memory), network.state_dict())
+    assert rig.equal(sharing.model(None, site, reply, memory), network.state_dict())
