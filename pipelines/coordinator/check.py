@@ -14,8 +14,8 @@ from rich.table import Table
 
 from federation.parameters import count
 from federation.rehearsal import initial_parameters, rehearse
+from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.permissions import said_by, unanswered
-from pipelines.coordinator.stages.train import CENTRAL
 from pipelines.coordinator.world import World
 from pipelines.data.pseudonym import normalized
 from pipelines.data.split import SPLITS, division_code

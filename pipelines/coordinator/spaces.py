@@ -11,7 +11,7 @@ from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.settings.config import Config
 from pipelines.settings.harmonization import RAW, default_scale
-from privacy.message import Json
+from privacy.message import Json, as_mapping
 
 Cohorts: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Site -> what it said when its cohort was made: `cohort`, `sha256`, counts."""
@@ -48,3 +48,8 @@ def homes(inputs: Mapping[str, Path], space: str) -> Cohorts:
 def homes_of(config: Config, inputs: Mapping[str, Path], label: str) -> Cohorts:
     """Cohorts of all sites in the space of a method."""
     return homes(inputs, space_of(config, label))
+
+
+def window_of(world: World) -> Json:
+    """Sides of what a network that segments sees at once; None: whole images, and labels."""
+    return as_mapping(to_plain(world.config.evaluate)).get("window")

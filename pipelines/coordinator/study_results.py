@@ -12,7 +12,7 @@ from evaluation.overlap import DICE
 from evaluation.report import Command
 from evaluation.study import StudyCase, StudyPage, StudyRun, study_page
 from evaluation.study_numbers import StudyRow, summary_csv, table_csv, table_json
-from pipelines.coordinator.stages.report import PAGE as RUN_PAGE
+from pipelines.coordinator.artifacts import PAGE as RUN_PAGE
 from pipelines.coordinator.study_settings import OTHERS, Planned, Study
 from pipelines.runs.store import DiskFolder
 from privacy.message import Json

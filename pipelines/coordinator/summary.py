@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from evaluation.rows import AT_ONE, FURTHER
+from pipelines.coordinator.artifacts import ANSWERS, PAGE
 from pipelines.coordinator.stages.ingest import UnusableCohort
-from pipelines.coordinator.stages.report import ANSWERS, PAGE
 from pipelines.coordinator.world import World
 from pipelines.hospital.overview import INSIDE
 from pipelines.hospital.page.page import PAGE as SITE_PAGE

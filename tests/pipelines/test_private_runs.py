@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipelines.coordinator.conversations import opening
 from pipelines.coordinator.permissions import said_by, unanswered
 from pipelines.coordinator.spending import planned, planned_in_all
 from pipelines.coordinator.stages.audit import tried
-from pipelines.coordinator.stages.train import opening
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import worker
 from pipelines.loader.document import ConfigError

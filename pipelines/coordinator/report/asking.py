@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipelines.coordinator.artifacts import SCORES
 from pipelines.coordinator.report.external_sites import questions
-from pipelines.coordinator.spaces import homes, homes_of
-from pipelines.coordinator.stages.evaluate import window_of
-from pipelines.coordinator.stages.score import SCORES
+from pipelines.coordinator.spaces import homes, homes_of, window_of
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.runs.store import digest, short

@@ -8,7 +8,7 @@ from typing import Any
 
 from evaluation.gains import rounds_to_reach
 from evaluation.report import MethodCost
-from pipelines.coordinator.stages.train import CENTRAL
+from pipelines.coordinator.artifacts import CENTRAL
 from privacy.message import Json, as_mapping
 
 

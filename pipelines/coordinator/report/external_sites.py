@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.report import Knew, SiteCounts, SplitCount, Withdrawn
-from pipelines.coordinator.stages.route import HOMES
+from pipelines.coordinator.artifacts import HOMES, INDEX
 from pipelines.coordinator.world import World
 from pipelines.data.images import Pictures, Slices, Volumes
 from pipelines.hospital.hospital import SPLITS
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.config import Config
 from privacy.message import Json, as_list
-
-INDEX = "index.json"
 
 
 def read_homes(route: Path) -> dict[str, Mapping[str, Any]]:

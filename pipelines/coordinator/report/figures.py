@@ -20,7 +20,7 @@ from evaluation.protocols import Evidence, matrix
 from evaluation.reliability import calibration_curves
 from evaluation.rows import ScoreRow, home
 from evaluation.wording import Words
-from pipelines.coordinator.stages.train import CENTRAL
+from pipelines.coordinator.artifacts import CENTRAL
 
 WORDS = Words()
 Tables: TypeAlias = Mapping[str, Mapping[tuple[str, str], Evidence]]

@@ -12,8 +12,7 @@ from evaluation.harmony import COLUMNS, Harmony, ScoreLine, SpaceRow, as_number
 from evaluation.pictures import Tile, contact_sheet
 from harmonize.synthesis import AnySynthesis, protection
 from harmonize.wgan import WganGp, bought
-from pipelines.coordinator.stages.sample import SHARED
-from pipelines.coordinator.stages.score import SCORES
+from pipelines.coordinator.artifacts import SCORES, SHARED
 from pipelines.coordinator.world import World
 from pipelines.runs.store import read_manifest
 from pipelines.settings.harmonization import Harmonize

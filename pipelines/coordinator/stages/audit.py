@@ -11,8 +11,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.spaces import homes_of
-from pipelines.coordinator.stages.train import CENTRAL
 from pipelines.coordinator.world import SitesMissing, World
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown

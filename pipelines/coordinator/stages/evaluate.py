@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from federation.participant import Checkpoint
-from pipelines.coordinator.spaces import Cohorts, homes_of
-from pipelines.coordinator.stages.train import CENTRAL, opening, pooled_engine
+from pipelines.coordinator.artifacts import CENTRAL
+from pipelines.coordinator.conversations import opening, pooled_engine
+from pipelines.coordinator.spaces import Cohorts, homes_of, window_of
 from pipelines.coordinator.world import SitesMissing, World
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import digest, short
 from pipelines.settings.variants import Variant
-from privacy.message import Call, Json, Message, Params, as_mapping, to_bytes
+from privacy.message import Call, Json, Message, Params, to_bytes
 from privacy.release.gate import BUDGET
 
 VERSION = 7
@@ -161,11 +162,6 @@ def _ask(
         if set(missing.missing.values()) == {BUDGET}:
             return None
         raise
-
-
-def window_of(world: World) -> Json:
-    """Sides of what a network that segments sees at once; None: whole images, and labels."""
-    return as_mapping(to_plain(world.config.evaluate)).get("window")
 
 
 def _models(world: World, trained: Mapping[str, Any], homes: Cohorts, checkpoint: Checkpoint) -> Mapping[str, Params]:

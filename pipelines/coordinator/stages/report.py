@@ -32,6 +32,7 @@ from evaluation.report import (
 )
 from evaluation.rows import gain_rows, label_measures, outside_rows, score_rows, scores_csv, to_json
 from evaluation.wording import moment
+from pipelines.coordinator.artifacts import ANSWERS, CENTRAL, PAGE
 from pipelines.coordinator.report.asking import ask_outside, ask_sites
 from pipelines.coordinator.report.attacks import inversion, membership
 from pipelines.coordinator.report.costs import costs, whole
@@ -42,7 +43,6 @@ from pipelines.coordinator.report.external_sites import counts, field, read_home
 from pipelines.coordinator.report.figures import pictures
 from pipelines.coordinator.report.harmonization import harmony
 from pipelines.coordinator.report.models import models, spaces
-from pipelines.coordinator.stages.train import CENTRAL
 from pipelines.coordinator.world import World
 from pipelines.hospital.hospital import SPLITS
 from pipelines.hospital.model_file import READY
@@ -56,7 +56,6 @@ from privacy.release.statement import Audit, Statement, from_json
 from privacy.release.statement_markdown import markdown
 
 VERSION = 12
-PAGE, ANSWERS = "report.html", "answers.json"
 
 
 def settings(world: World) -> Json:

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pipelines.coordinator.artifacts import HOMES
+from pipelines.coordinator.conversations import opening
 from pipelines.coordinator.stages import ingest
-from pipelines.coordinator.stages.train import opening
 from pipelines.coordinator.world import World
 from pipelines.external.offer import write_offers
 from pipelines.loader.validation import to_plain
@@ -26,8 +27,6 @@ from privacy.message import Json, Message, Params, to_bytes
 from privacy.release.policy import OUTSIDE
 
 VERSION = 4
-HOMES = "outside"
-"""Folder of the artifact with what the outside hospitals said of their cohorts."""
 
 
 def settings(world: World) -> Json:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from pipelines.coordinator.artifacts import SHARED, SYNTHESIS
 from pipelines.coordinator.spaces import asked_of, homes
-from pipelines.coordinator.stages.synthesize import SYNTHESIS
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
@@ -17,7 +17,6 @@ from pipelines.settings.harmonization import RAW
 from privacy.message import Json, Message, to_bytes
 
 VERSION = 1
-SHARED = "shared.safetensors"
 
 
 def settings(world: World) -> Json:

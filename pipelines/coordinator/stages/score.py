@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from harmonize.complexity import Score, chosen, deviation_of, most, replaces
+from pipelines.coordinator.artifacts import SCORES
 from pipelines.coordinator.spaces import asked_of, homes
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
@@ -18,7 +19,6 @@ from pipelines.settings.harmonization import RAW
 from privacy.message import Json, Message, as_list
 
 VERSION = 1
-SCORES = "scores.json"
 
 
 def settings(world: World) -> Json:
@@ -71,11 +71,6 @@ def _lowest(score: Score, scores: Mapping[str, Mapping[str, Json]], declared: Ma
 
 def _both(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else math.hypot(one, other)
-
-
-def target_of(artifact: Path) -> str:
-    """The hospital whose images are imitated."""
-    return str(json.loads((artifact / SCORES).read_text())["target"])
 
 
 STAGE = Stage("score", VERSION, ("ingest",), settings, run)

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from torch import Tensor
 
+from pipelines.coordinator.artifacts import SHARED, target_of
 from pipelines.coordinator.spaces import asked_of, homes
-from pipelines.coordinator.stages.sample import SHARED
-from pipelines.coordinator.stages.score import target_of
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
