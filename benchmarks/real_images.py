@@ -43,10 +43,10 @@ from harmonize.distances import frechet, sliced_wasserstein
 from harmonize.embedding import basis, project
 from harmonize.intensity import HistogramMatch, Nyul, Percentile, ZScore
 from harmonize.own import Own
+from pipelines.batch.translated_values import applied
 from pipelines.data.adc import to_adc
 from pipelines.data.dicom.reader import read_dicom
 from pipelines.data.grids.geometry import resample
-from pipelines.data.grids.translated_grid import applied
 from pipelines.data.images import Slices
 from pipelines.data.nifti.reader import read_volume
 from pipelines.data.sources import DicomSource

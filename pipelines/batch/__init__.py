@@ -1,1 +1,1 @@
-"""Batch jobs over a folder of studies: prediction, translation, de-identification."""
+"""Commands that work through a hospital's folder: predict, translate and deidentify, by one loop."""

@@ -48,7 +48,7 @@ def sheet_file(key: Path) -> Path:
     return key.with_name(f"{key.name}.sheet.html")
 
 
-class Desk(NamedTuple):
+class Review(NamedTuple):
     """What both need: the input's folder, the command line, the hospital's secret, and what is confirmed by now."""
 
     root: Path
@@ -57,17 +57,17 @@ class Desk(NamedTuple):
     profile: Profile
 
 
-def confirm_sheet(paths: Sequence[Path], desk: Desk) -> str:
+def confirm_sheet(paths: Sequence[Path], review: Review) -> str:
     """Write down what a person confirmed; return what is wrong with the digest, "" = nothing.
 
     Raises:
         ValueError, OSError: the record of what was confirmed.
     """
-    place, digest = Path(desk.options.key), desk.options.confirm.strip().lower()
+    place, digest = Path(review.options.key), review.options.confirm.strip().lower()
     if was_confirmed(place, digest):
         return ""
-    images = [blanked.digest for _, _, blanked in _chosen([path for path in paths if _waits(path, desk)], desk)]
-    if not images or sheet_digest(desk.key, images) != digest:
+    images = [blanked.digest for _, _, blanked in _chosen([path for path in paths if _waits(path, review)], review)]
+    if not images or sheet_digest(review.key, images) != digest:
         return (
             "--confirm: no images that wait have this digest. A file or a rectangle was changed or added since that "
             "sheet, or the digest is mistyped; nothing was confirmed. Look at the new sheet."
@@ -76,7 +76,7 @@ def confirm_sheet(paths: Sequence[Path], desk: Desk) -> str:
     return ""
 
 
-def make_sheet(waiting: Sequence[Path], unknown: Sequence[Path], desk: Desk) -> Sheet | None:
+def make_sheet(waiting: Sequence[Path], unknown: Sequence[Path], review: Review) -> Sheet | None:
     """The page of what waits, and a draft of the file of layouts if there is none; None if nothing waits.
 
     waiting: files that were refused as `unconfirmed`; unknown: as `burned_in`.
@@ -86,22 +86,22 @@ def make_sheet(waiting: Sequence[Path], unknown: Sequence[Path], desk: Desk) -> 
     """
     shown: list[Shown] = []
     digests: list[str] = []
-    for path, image, blanked in _chosen(waiting, desk):
-        shown.append(shown_image(_below(desk.root, path), image, blanked))
+    for path, image, blanked in _chosen(waiting, review):
+        shown.append(shown_image(_below(review.root, path), image, blanked))
         digests.append(blanked.digest)
-    layouts = _unknown(unknown, desk.root)
+    layouts = _unknown(unknown, review.root)
     if not shown and not layouts:
         return None
-    digest = sheet_digest(desk.key, digests) if digests else ""
-    page, later = sheet_file(Path(desk.options.key).resolve()), len(waiting) - len(shown)
-    write_sheet(page, shown, layouts, digest=digest, command=command(desk.options, digest), later=later)
-    draft = not Path(desk.options.blank).exists()
+    digest = sheet_digest(review.key, digests) if digests else ""
+    page, later = sheet_file(Path(review.options.key).resolve()), len(waiting) - len(shown)
+    write_sheet(page, shown, layouts, digest=digest, command=command(review.options, digest), later=later)
+    draft = not Path(review.options.blank).exists()
     if draft:
-        write_draft(Path(desk.options.blank), [layout.entry for layout in layouts])
+        write_draft(Path(review.options.blank), [layout.entry for layout in layouts])
     return Sheet(page, digest, len(shown), later, len(layouts), draft)
 
 
-def told_of(sheet: Sheet, options: argparse.Namespace) -> list[str]:
+def next_steps(sheet: Sheet, options: argparse.Namespace) -> list[str]:
     """What to do next, line by line."""
     lines = [f"Contact sheet: {sheet.path} (it shows patients' names and stays in the hospital)"]
     if sheet.draft:
@@ -163,11 +163,11 @@ def _unknown(paths: Sequence[Path], root: Path) -> list[Unknown]:
     return list(found.values())
 
 
-def _chosen(waiting: Sequence[Path], desk: Desk) -> Iterator[tuple[Path, Dataset, Blanked]]:
+def _chosen(waiting: Sequence[Path], review: Review) -> Iterator[tuple[Path, Dataset, Blanked]]:
     """As many of the images as a sheet can hold, at least one, in their order."""
     left = LARGEST
     for path in waiting:
-        found = _blanked(path, desk)
+        found = _blanked(path, review)
         if found is not None:
             yield path, *found
             frames, rows, columns, _ = found[1].after.shape
@@ -176,26 +176,26 @@ def _chosen(waiting: Sequence[Path], desk: Desk) -> Iterator[tuple[Path, Dataset
             return
 
 
-def _blanked(path: Path, desk: Desk) -> tuple[Dataset, Blanked] | None:
+def _blanked(path: Path, review: Review) -> tuple[Dataset, Blanked] | None:
     """An image before and after; None if it cannot be read any more, which the next call tells."""
     image = _opened(path)
     if image is None:
         return None
     try:
         with quiet():
-            blanked = blanking(image, desk.key, desk.profile)
+            blanked = blanking(image, review.key, review.profile)
     except NotDeidentifiable:
         return None
     return (image, blanked) if blanked is not None else None
 
 
-def _waits(path: Path, desk: Desk) -> bool:
+def _waits(path: Path, review: Review) -> bool:
     """Whether a file is refused for nothing but that nobody confirmed it."""
     image = _opened(path)
     if image is None:
         return False
     try:
-        deidentify(image, key=desk.key, profile=desk.profile)
+        deidentify(image, key=review.key, profile=review.profile)
     except NotDeidentifiable as error:
         return error.reason == "unconfirmed"
     return False

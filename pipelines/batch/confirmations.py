@@ -8,13 +8,13 @@ confirmed.
 from __future__ import annotations
 
 import csv
-import os
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from evaluation.csv_text import csv_text, read_csv_text
+from pipelines.batch.tables import write_whole
 from privacy.deidentify.keyed import keyed_digest
 
 HEADER = ("image", "sheet", "confirmed")
@@ -54,10 +54,7 @@ def confirm(key: Path, sheet: str, images: Sequence[str]) -> None:
     """
     now = datetime.now(UTC).isoformat(timespec="seconds")
     rows = [tuple(row[name] for name in HEADER) for row in _rows(key)] + [(image, sheet, now) for image in images]
-    path = confirmed_file(key)
-    part = path.with_name(f".{path.name}.part")
-    part.write_bytes(csv_text(HEADER, rows).encode())
-    os.replace(part, path)
+    write_whole(confirmed_file(key), csv_text(HEADER, rows).encode())
 
 
 def _rows(key: Path) -> list[dict[str, str]]:

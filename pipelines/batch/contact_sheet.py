@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import io
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from pydicom.pixels import apply_color_lut
 
 from evaluation.rendering import rendered
 from pipelines.batch.layouts_file import entry
+from pipelines.batch.tables import write_whole
 from privacy.deidentify.burned import Blanked, decoded, shown_as
 from privacy.deidentify.layouts import Rectangle
 
@@ -82,7 +82,7 @@ def unknown_layout(name: str, image: Dataset) -> Unknown:
 def write_sheet(
     path: Path, images: Sequence[Shown], unknown: Sequence[Unknown], *, digest: str, command: str, later: int
 ) -> None:
-    """Write the page; its owner alone can read it. later: images that did not fit on it.
+    """Write the page. later: images that did not fit on it.
 
     Raises:
         OSError: the disk.
@@ -90,11 +90,7 @@ def write_sheet(
     page = rendered(
         "sheet.html", images=images, unknown=unknown, digest=digest, command=command, later=later, path=str(path)
     )
-    part = path.with_name(f".{path.name}.part")
-    part.unlink(missing_ok=True)
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
-        stream.write(page)
-    os.replace(part, path)
+    write_whole(path, page.encode("utf-8"))
 
 
 def in_words(image: Dataset) -> str:

@@ -1,164 +1,211 @@
-"""One study's way from its files to its new files.
-
-A study is written into something hidden beside its place and renamed when it is whole: whoever finds it under its name
-finds all of it, and a second run leaves it alone.
-"""
+"""Translation of a folder: each study is written as new files, or refused with a reason."""
 
 from __future__ import annotations
 
-import os
-import secrets
-import shutil
+import argparse
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy import stats
+import torch
+from rich.console import Console
 
-from pipelines.batch.waiting import Desk, Waiting, asks_adc, maker_of
-from pipelines.data.folder import steady
-from pipelines.data.grids.geometry import resample
-from pipelines.data.grids.translated_grid import Applied, applied, looks_at_study
+from pipelines.batch.key import profile_of, read_key
+from pipelines.batch.loop import NOTICE, Results, collect, finish, problems_of_places, run_command
+from pipelines.batch.tables import keep_refusals, read_table, refusals, table_bytes, write_whole
+from pipelines.batch.translated_study import Done, Job, Waiting, translate
+from pipelines.batch.translated_values import looks_at_study
+from pipelines.data.accounts import Account, accounted, accounts_csv
+from pipelines.data.admission import in_order, tried
+from pipelines.data.alike import source_of
 from pipelines.data.images import Slices
-from pipelines.data.index import Candidate, readable
-from pipelines.data.labels import find_mask
-from pipelines.data.sources import DicomSource
-from pipelines.data.studies import MM2_PER_S_1E_3, as_adc, read_mask, standardized
-from pipelines.data.study import Array, Rejected, Study, Unusable, Volume
-from pipelines.data.writing.dicom_series import write_series
-from pipelines.data.writing.nifti_image import nifti_bytes
-from pipelines.runs.store import HIDDEN
+from pipelines.data.index import folder_problems
+from pipelines.data.labels import open_masks
+from pipelines.data.sources import DicomSource, GlandMask, NiftiSource
+from pipelines.data.studies import index_volumes
+from pipelines.data.study import Item, Rejected
+from pipelines.data.translator_file import TranslatorFile, read_translator
+from pipelines.data.writing.dicom_header import Maker
+from pipelines.runs.stopping import RunLock, Stop, safe_stop
+from pipelines.runs.store import clean
+from privacy.message import Json
 
-RANKED = 100_000  # voxels of which the order is compared
-NOTHING = float("nan")
-
-
-class Done(NamedTuple):
-    """A study that is there. The rest, NaN for one that was there before: mean and largest change of the foreground's
-    values, in the unit of the translator's images; share that was cut at the scale's range; rank correlation of the
-    foreground's values before and after, and of the gland's (NaN without a mask).
-    """
-
-    waiting: Waiting
-    there: bool
-    mean: float = NOTHING
-    largest: float = NOTHING
-    limited: float = NOTHING
-    order: float = NOTHING
-    gland_order: float = NOTHING
+MEASURES = ("mean_change", "largest_change", "limited", "order", "gland_order")
+HEADER = ("study", "place", "slices", *MEASURES)
 
 
-def translate(waiting: Waiting, desk: Desk) -> Done | Rejected:
-    """Read, translate and write one study. Whatever is wrong with its bytes ends as a rejection.
+class Opened(NamedTuple):
+    """The folder. items: each of its files. unselected: series that were not asked for."""
+
+    waiting: tuple[Waiting, ...]
+    rejected: tuple[Rejected, ...]
+    items: tuple[Item, ...]
+    unselected: int
+    job: Job
+
+
+def translate_folder(options: argparse.Namespace) -> int:
+    """The command `python -m pipelines.translate`; returns the exit code."""
+    torch.set_num_threads(1)
+
+    def work(console: Console) -> int:
+        file, source = _checked(options)
+        with RunLock(Path(options.out)), safe_stop() as stop:
+            clean(Path(options.out))
+            opened = _open(file, source, _maker(file, source, options, console), options)
+            return _translated(opened, options, console, stop)
+
+    return run_command(work)
+
+
+def _open(
+    file: TranslatorFile, source: DicomSource | NiftiSource, maker: Maker | None, options: argparse.Namespace
+) -> Opened:
+    """Find the studies, as the translator's training images were found, reading headers only.
 
     Raises:
-        OSError: the result cannot be written.
+        ValueError: a folder is missing, or nothing fits; all problems at once.
     """
-    place = desk.out / waiting.place
-    if place.exists():
-        return Done(waiting, there=True)
+    problems: list[str] = []
+    job = Job(source, file, None, Counter(), maker, Path(options.out))
+    index = tried(problems, lambda: index_volumes(source, adc=job.adc))
+    gland = GlandMask(folder=options.gland) if options.gland else None
+    masks = None if gland is None else tried(problems, lambda: open_masks(gland, "--gland"))
+    if index is None or problems:
+        raise ValueError("; ".join(problems))
+    sessions = {(found.patient, found.session) for found in index.candidates}
+    job = replace(job, gland=masks, visits=Counter(patient for patient, _ in sessions))
+    waiting = tuple(Waiting(one, job.place(one), one.shape[-1]) for one in index.candidates)
+    return Opened(waiting, index.rejected, index.items, index.unselected, job)
+
+
+def _checked(options: argparse.Namespace) -> tuple[TranslatorFile, DicomSource | NiftiSource]:
+    """The translator, and how to find the studies.
+
+    Raises:
+        ValueError: with all that is wrong.
+    """
+    problems = folder_problems("FOLDER", options.folder)
+    problems += problems_of_places(options.folder, options.out, "--out", {"--key": options.key})
+    if options.readers < 0:
+        problems.append(f"--readers must be >= 0, found {options.readers}")
+    file, source = None, None
     try:
-        study, values, step = _read(waiting.candidate, desk)
-        image, background = Volume(values, study.image.affine), np.asarray(study.image.values) == 0
-        gland = _gland(waiting.candidate, desk)
-        with readable(waiting.candidate.study):
-            found = applied(image, background, desk.file, gland if looks_at_study(desk.file) else None)
-        told = _told(waiting, image, ~background, found, gland)
-        _write(waiting.candidate, study, found.change / step, desk, place)
-    except Unusable as error:
-        return Rejected(waiting.candidate.study, error.reason, error.detail)
-    return told
+        file = read_translator(Path(options.translator))
+        problems += _misfits(file, options)
+        source = _source(file, options)
+    except OSError as error:
+        problems.append(f"TRANSLATOR: {options.translator!r} cannot be read ({error.strerror or type(error).__name__})")
+    except ValueError as error:
+        problems.append(str(error))
+    dicom = isinstance(source, DicomSource)
+    if dicom and options.keep_names:
+        problems.append("--keep-names is for NIfTI files; those of DICOM are named by their new UIDs: remove it")
+    if source is not None and not options.key and (dicom or not options.keep_names):
+        problems.append(f"--key is needed for pseudonyms{'' if dicom else ', or say --keep-names'}; give --key FILE")
+    if problems or file is None or source is None:
+        raise ValueError("\n".join(problems))
+    return file, source
 
 
-def _read(candidate: Candidate, desk: Desk) -> tuple[Study, Array, np.float32]:
-    """The study; its values in the unit of the translator's images; and what one of the file's units is in that."""
-    with readable(candidate.study):
-        study = candidate.load()
-    own = np.asarray(study.image.values, np.float32)
-    images = desk.file.images
-    if not isinstance(images, Slices):
-        raise TypeError(f"translators of slices are applied here, found images of kind {images.kind}")
-    if images.values == "standardized":
-        return study, standardized(own), np.float32(1 / own[own != 0].std())
-    adc, scale = as_adc(study, desk.source)
-    values = np.asarray(adc.image.values, np.float32) * MM2_PER_S_1E_3
-    return study, values, np.float32(scale) * MM2_PER_S_1E_3
+def _source(file: TranslatorFile, options: argparse.Namespace) -> DicomSource | NiftiSource:
+    """As the training images were found; but a series must be there, into which the result can be written."""
+    chosen: dict[str, Any] = {"kind": options.kind, "select": options.select, "unit": options.unit}
+    found = source_of(file.source, options.folder, **chosen, learnt="translator")
+    if isinstance(found, NiftiSource) or found.derive == "none":
+        return found
+    if not options.select:
+        raise ValueError(
+            "this translator learnt from ADC that was fitted to diffusion-weighted images; a fit makes no series that "
+            "could be written back. Give the scanner's own ADC series, as in --select ImageType=ADC"
+        )
+    return replace(found, derive="none")
 
 
-def _gland(candidate: Candidate, desk: Desk) -> Volume | None:
-    """The patient's mask. One that is missing or damaged is a reason where the translation needs it, and else none."""
-    if desk.gland is None:
+def _misfits(file: TranslatorFile, options: argparse.Namespace) -> list[str]:
+    """What speaks against this translator."""
+    wrong = []
+    if file.vetoed and not options.even_if_vetoed:
+        wrong.append(
+            f"quality control vetoed this translator ({', '.join(file.vetoed)}): it may harm what matters in the "
+            "images. Use another one, or say --even-if-vetoed"
+        )
+    if not isinstance(file.images, Slices):
+        wrong.append(f"this translator works on {file.images.kind}; those of slices write DICOM and NIfTI")
+    elif file.gland and looks_at_study(file) and not (options.gland or options.no_gland):
+        wrong.append(
+            "this translator measures a study about the gland: give --gland FOLDER with the masks, or say --no-gland "
+            "to measure it about the image's centre"
+        )
+    if options.gland and options.no_gland:
+        wrong.append("--gland and --no-gland contradict each other; give one of them")
+    return wrong
+
+
+def _maker(
+    file: TranslatorFile, source: DicomSource | NiftiSource, options: argparse.Namespace, console: Console
+) -> Maker | None:
+    if not options.key or options.keep_names:
         return None
-    try:
-        visits = desk.visits[candidate.patient]
-        path = find_mask(desk.gland, candidate.patient, missing="no_gland", session=candidate.session, visits=visits)
-        return read_mask(path, desk.gland.segment)
-    except Unusable as error:
-        if looks_at_study(desk.file):
-            raise Unusable(
-                "no_gland" if error.reason == "no_gland" else "bad_mask", f"{error.detail} ({error.reason})"
-            ) from error
-        return None
+    key = read_key(Path(options.key), console)
+    blank = source.blank if isinstance(source, DicomSource) else ()
+    return Maker(key, profile_of(options, blank), file.site, file.label, file.digest, file.vetoed, blank)
 
 
-def _told(waiting: Waiting, image: Volume, foreground: NDArray[np.bool_], found: Applied, gland: Volume | None) -> Done:
-    change = np.abs(found.change[foreground])
-    before = np.asarray(image.values)
-    after = before + found.change
-    inside = None if gland is None else foreground & _on(gland, image)
-    return Done(
-        waiting,
-        there=False,
-        mean=float(change.mean()) if change.size else 0.0,
-        largest=float(change.max()) if change.size else 0.0,
-        limited=found.limited,
-        order=_order(before[foreground], after[foreground]),
-        gland_order=NOTHING if inside is None else _order(before[inside], after[inside]),
+def _translated(opened: Opened, options: argparse.Namespace, console: Console, stop: Stop) -> int:
+    out, results = Path(options.out), Results[Done]([], [*opened.rejected])
+    translated = in_order(
+        opened.waiting,
+        lambda one: translate(one, opened.job),
+        readers=options.readers,
+        stopped=lambda: stop.requested,
     )
-
-
-def _on(mask: Volume, image: Volume) -> NDArray[np.bool_]:
-    shape = (image.values.shape[0], image.values.shape[1], image.values.shape[2])
-    flags = Volume((np.asarray(mask.values, np.float32) > 0).astype(np.uint8), mask.affine)
-    return resample(flags, image.affine, shape, 0).astype(np.bool_)
-
-
-def _order(before: Array, after: Array) -> float:
-    """Spearman's rank correlation; NaN where all values are equal, or there are fewer than three."""
-    every = max(1, before.size // RANKED)
-    one, other = before[::every], after[::every]
-    if one.size < 3 or np.ptp(one) == 0 or np.ptp(other) == 0:
-        return NOTHING
-    return float(stats.spearmanr(one, other).statistic)
-
-
-def _write(candidate: Candidate, study: Study, change: Array, desk: Desk, place: Path) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    part = place.with_name(f"{HIDDEN}{secrets.token_hex(8)}")
     try:
-        steady(candidate.files, lambda: _made(candidate, study, change, desk, part))
-        _flush(part)
-        os.rename(part, place)
+        collect("translate", translated, len(opened.waiting), results, console)
     finally:
-        if part.is_dir():
-            shutil.rmtree(part, ignore_errors=True)
-        else:
-            part.unlink(missing_ok=True)
+        accounts = _accounts(opened, results)
+        _write_tables(out, results, accounts)
+    stop.check()
+    written = sum(not one.there for one in results.done)
+    there, refused = len(results.done) - written, len(results.refused)
+    facts: dict[str, Json] = {"translated": written, "there": there, "quarantined": refused}
+    facts |= {"unselected": opened.unselected, "out": options.out}
+    words = (
+        f"{written} studies translated, {there} were there; {refused} quarantined; {opened.unselected} series not "
+        f"asked for.\n{out}\n{_table(out, 'translated')}\n{_table(out, 'quarantine')}\n{_table(out, 'accounted')}\n"
+        f"{NOTICE}"
+    )
+    return finish(console, results.code, as_json=options.json, facts=facts, words=words, accounts=accounts)
 
 
-def _made(candidate: Candidate, study: Study, change: Array, desk: Desk, part: Path) -> None:
-    """The new files, from the old ones, which are read once more."""
-    if isinstance(desk.source, DicomSource):
-        part.mkdir()
-        write_series(candidate, study, change, maker_of(desk), part)
-    else:
-        old = Path(desk.source.folder).resolve() / candidate.study
-        part.write_bytes(nifti_bytes(old, change, label=desk.file.label, adc=asks_adc(desk.file)))
+def _accounts(opened: Opened, results: Results[Done]) -> tuple[Account, ...]:
+    """What became of each file; where the run was stopped, some studies had no turn."""
+    turned = {one.waiting.candidate.study for one in results.done} | {one.study for one in results.refused}
+    studies = (one.candidate.study for one in opened.waiting)
+    stopped = {one: ("stopped", "The run was stopped before its turn.") for one in studies if one not in turned}
+    return accounted(opened.items, results.refused, stopped)
 
 
-def _flush(part: Path) -> None:
-    """Onto the disk, before the name says that it is whole."""
-    for path in sorted(part.iterdir()) if part.is_dir() else [part]:
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+def _write_tables(out: Path, results: Results[Done], accounts: Sequence[Account]) -> None:
+    """Write the three tables. What earlier runs measured of studies that are still there is kept."""
+    table = _table(out, "translated")
+    rows: dict[str, tuple[object, ...]] = {}
+    if table.is_file():
+        rows = {row["place"]: tuple(row[key] for key in HEADER) for row in read_table(table)}
+        rows = {place: row for place, row in rows.items() if (out / place).exists()}
+    for one in results.done:
+        place, numbers = one.waiting.place, (one.mean, one.largest, one.limited, one.order, one.gland_order)
+        cells = ("" if math.isnan(number) else f"{number:.6g}" for number in numbers)
+        if not (one.there and place in rows):
+            rows[place] = (one.waiting.candidate.study, place, one.waiting.slices, *cells)
+    # What was left out first: a folder of translations without it would look complete.
+    keep_refusals(_table(out, "quarantine"), "study", refusals(results.refused, accounts))
+    write_whole(_table(out, "accounted"), accounts_csv(accounts))
+    write_whole(table, table_bytes(HEADER, list(rows.values())))
+
+
+def _table(out: Path, name: str) -> Path:
+    return out.parent / f"{out.name or 'out'}.{name}.csv"

@@ -21,6 +21,7 @@ from pipelines.data.index import readable
 from pipelines.data.study import Array, Item, Rejected, Unusable
 
 T = TypeVar("T")
+W = TypeVar("W")
 AHEAD = 2  # studies that are read, per reader, before the first of them is taken
 
 
@@ -85,20 +86,44 @@ class Opened:
 
 
 def admitted(waiting: Sequence[Waiting], *, readers: int) -> Iterator[Admitted | Rejected]:
-    """Read what waits, in its order, `readers` studies at a time and a few ahead; 0 = one a processor, at most 8."""
+    """Read what waits, in its order; readers: as of `in_order`."""
+    return in_order(waiting, admit, readers=readers)
+
+
+def in_order(
+    items: Sequence[W], do: Callable[[W], T], *, readers: int, stopped: Callable[[], bool] = lambda: False
+) -> Iterator[T]:
+    """What `do` makes of each item, in their order.
+
+    readers: how many items at a time, and a few ahead; 0 = one a processor, at most 8. stopped: whether nothing new
+    should begin; what was begun is still handed on.
+    """
     readers = readers or min(8, os.cpu_count() or 1)
     if readers <= 1:
-        yield from map(admit, waiting)
+        for one in items:
+            if stopped():
+                return
+            yield do(one)
         return
     # Filters of warnings belong to the process: set once here, or readers would restore each other's.
     with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(readers) as pool:
-        ahead: deque[Future[Admitted | Rejected]] = deque()
-        for one in waiting:
-            ahead.append(pool.submit(admit, one))
-            if len(ahead) >= AHEAD * readers:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
+        ahead: deque[Future[T]] = deque()
+
+        def taken(most: int) -> Iterator[T]:
+            while len(ahead) > most:
+                first = ahead.popleft()
+                if not (stopped() and first.cancel()):
+                    yield first.result()
+
+        try:
+            for one in items:
+                if stopped():
+                    break
+                ahead.append(pool.submit(do, one))
+                yield from taken(AHEAD * readers - 1)
+            yield from taken(0)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def admit(waiting: Waiting) -> Admitted | Rejected:

@@ -30,9 +30,9 @@ from personalize.routing_outside import Routing
 from personalize.routing_outside import route as route_to
 from pipelines.data.sources import SOURCE, Files
 from pipelines.data.unplaced import unplaced
-from pipelines.external.models_file import GLOBAL, Described, Models, checked_experts, opened, strict
+from pipelines.external.models_file import ADAPTED, GLOBAL, Described, Models, checked_experts, opened, strict, what_is
 from pipelines.external.settings import How
-from pipelines.hospital.model_file import Ready
+from pipelines.hospital.model_file import Ready, read_ready
 from pipelines.loader.validation import to_plain
 from pipelines.settings.route import NEEDS, PERSONAL, SHARED
 from privacy.message import Malformed, Message, Params, as_mapping, sealed, to_bytes
@@ -169,6 +169,15 @@ def read_adapted(path: Path) -> Ready:
             f"{path} is not an adapted model ({error}); give routed.safetensors, which `pipelines.run` writes for a "
             "hospital outside a federation"
         ) from error
+
+
+def read_model(path: Path) -> Ready:
+    """Open a model that can be used: of a site of a run, or adapted at an external site.
+
+    Raises:
+        ValueError, OSError: as `read_ready` and `read_adapted`.
+    """
+    return read_adapted(path) if what_is(path) == ADAPTED else read_ready(path)
 
 
 def _restored(experts: Sequence[nn.Module], how: How, state: Mapping[str, Tensor]) -> nn.Module:

@@ -11,16 +11,15 @@ from typing import NamedTuple
 
 from rich.console import Console
 
+from pipelines.batch.loop import NOTICE, say
+from pipelines.batch.prediction import open_unlabelled
 from pipelines.data.admission import Opened
-from pipelines.data.images import Features, Pictures
-from pipelines.data.pictures.reader import loose_pictures
-from pipelines.data.sources import Files, TableSource
-from pipelines.data.tables.features import open_lines
+from pipelines.data.images import Features
+from pipelines.data.sources import Files
 from pipelines.data.taking import natural
 from pipelines.external.models_file import Models, read_models
 from pipelines.external.settings import Outside, files_of, missing_parts, place_of, unfit_source
 from pipelines.loader.document import ConfigError, Document, Problem, problem_at
-from pipelines.predict import NOTICE, open_volumes
 from pipelines.runs.exits import Exit
 from pipelines.settings.route import PERSONAL, SHARED
 from privacy.message import Json
@@ -89,13 +88,7 @@ def _misfits(settings: Outside, models: Models) -> list[tuple[str, str]]:
 
 def _waiting(settings: Outside, models: Models, source: Files) -> Opened:
     """What waits, in the order in which it will be adapted to. Raises: ValueError: nothing fits."""
-    images = models.described.images
-    if isinstance(images, Pictures):
-        found = loose_pictures(place_of(settings.source), images)
-    elif isinstance(images, Features) and isinstance(source, TableSource):
-        found = open_lines(source, images, labelled=False)
-    else:
-        found = open_volumes(images, source, settings.gland)
+    found = open_unlabelled(models.described.images, source, settings.gland)
     ordered = sorted(found.waiting, key=lambda one: (one.patient, natural(one.study)))
     return replace(found, waiting=tuple(ordered))
 
@@ -119,12 +112,10 @@ def looked(job: Job, console: Console, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps(told))  # noqa: T201 - the machine's answer
         return int(code)
-    console.print(
+    say(
+        console,
         f"Models of {described.title or described.run}: {', '.join(described.experts)}; digest {job.models.digest}.\n"
         f"{described.kind} of {', '.join(described.names)}, on {described.images.kind} {list(described.inputs)}, by "
         f"{job.settings.how.name}.\n{waiting} studies wait, {len(job.opened.rejected)} cannot be used.\n{NOTICE}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
     )
     return int(code)

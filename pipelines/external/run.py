@@ -14,7 +14,6 @@ import json
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,12 +24,21 @@ from torch import Tensor
 from federation.randomness import derived
 from personalize.adaptation import Adapted
 from personalize.routing_outside import Routing
-from pipelines.data.accounts import accounted, as_facts, in_words
+from pipelines.batch.loop import NOTICE, Results, collect, finish
+from pipelines.batch.prediction import (
+    THRESHOLD,
+    Prediction,
+    Predictor,
+    columns_of,
+    facts_of,
+    open_predictor,
+    prediction_of,
+    summary_of,
+    write_predictions,
+)
+from pipelines.data.accounts import accounted
 from pipelines.data.admission import Admitted, admitted
-from pipelines.data.images import Features
-from pipelines.data.sources import DicomSource, NiftiSource
 from pipelines.data.study import Rejected, Unusable
-from pipelines.data.writing.masks import maker_of, open_masking
 from pipelines.external.adapted import (
     LARGEST_KEPT,
     adapted_bytes,
@@ -43,12 +51,10 @@ from pipelines.external.adapted import (
 )
 from pipelines.external.opening import Job, looked, open_job
 from pipelines.external.picture import loss_curve
-from pipelines.external.settings import Outside, place_of
+from pipelines.external.settings import Outside
 from pipelines.hospital.model_file import Ready
 from pipelines.loader.document import ConfigError, Document, Problem, problem_at
 from pipelines.loader.validation import to_plain
-from pipelines.predict import NOTICE, THRESHOLD, Desk, Line, header, line_of, said_of, write_tables
-from pipelines.runs.exits import Exit
 from pipelines.runs.progress import shown
 from pipelines.runs.stopping import RunLock, Stop, Stopped, safe_stop
 from pipelines.runs.store import DiskFolder, clean
@@ -59,13 +65,13 @@ ACCOUNT, CURVE, ROUTED = "adaptation.json", "adaptation.png", "routed.safetensor
 
 
 class Served(NamedTuple):
-    """What predicts here. account: how it came about. seen: (n, classes, *spatial) where predictions were made already,
-    on the way.
+    """What predicts here. account: how it came about. probabilities: (n, classes, *spatial) where predictions were made
+    already, on the way.
     """
 
     ready: Ready
     account: dict[str, Json]
-    seen: Tensor | None
+    probabilities: Tensor | None
 
 
 def run_outside(settings: Outside, document: Document, options: argparse.Namespace, console: Console) -> int:
@@ -87,65 +93,40 @@ def run_outside(settings: Outside, document: Document, options: argparse.Namespa
     with RunLock(out), safe_stop() as stop:
         clean(out)
         try:
-            return _done(job, stop, console, as_json=options.json)
+            return _adapt_and_predict(job, stop, console, as_json=options.json)
         except Stopped as error:
             raise Stopped(error.reason, f"python -m pipelines.run {shlex.quote(options.config)}") from None
 
 
-def _done(job: Job, stop: Stop, console: Console, *, as_json: bool) -> int:
-    settings, described = job.settings, job.models.described
-    out = Path(settings.out)
-    studies, refused = _read(job, stop, console)
-    names = described.names[1:] if described.kind == "segmentation" else ()
-    lines: list[Line] = []
-    told: dict[str, Json] = {"models": job.models.digest}
+def _adapt_and_predict(job: Job, stop: Stop, console: Console, *, as_json: bool) -> int:
+    settings, described, waiting = job.settings, job.models.described, job.opened.waiting
+    out, threshold = Path(settings.out), THRESHOLD if settings.threshold is None else settings.threshold
+    studies = Results[Admitted]([], [*job.opened.rejected])
+    reading = admitted(waiting, readers=settings.readers)  # adaptation needs all of them at once
+    collect("read", reading, len(waiting), studies, console, check=stop.check)
+    results = Results[Prediction]([], studies.refused)
+    facts: dict[str, Json] = {"models": job.models.digest}
     words = "No image could be read, so nothing was adapted."
-    if studies:
-        served = _served(job, studies, console)
+    if studies.done:
+        served = _serve(job, studies.done, console)
         stop.check()
-        desk = _desk(job, served.ready)
-        with shown("write", console=console) as step:
-            for number, result in enumerate(_lines(desk, studies, served.seen, settings.computes_on)):
-                step(number, len(studies))
-                stop.check()
-                if isinstance(result, Rejected):
-                    refused.append(result)
-                else:
-                    lines.append(result)
-        told |= {key: served.account[key] for key in ("epoch", "why") if key in served.account}
+        predictor = open_predictor(served.ready, threshold, out, job.source, settings.gland)
+        predictions = _predictions(predictor, studies.done, served.probabilities, settings.computes_on)
+        collect("write", predictions, len(studies.done), results, console, check=stop.check)
+        facts |= {key: served.account[key] for key in ("epoch", "why") if key in served.account}
         words = str(served.account.get("why", "nothing was adapted"))
     else:
         for name in (ACCOUNT, CURVE, ROUTED):  # of an earlier run
             DiskFolder(out).remove(name)
-    accounts = accounted(job.opened.items, refused)
-    write_tables(out, header(described.kind, described.images, names), lines, refused, accounts)
-    code = Exit.OK if lines or not refused else Exit.DATA
-    positive = sum(line.positive for line in lines)
-    told |= {"studies": len(lines), "positive": positive, "quarantined": len(refused), "out": settings.out}
-    told |= as_facts(accounts)
-    if as_json:
-        print(json.dumps({**told, "exit": int(code)}))  # noqa: T201 - the machine's answer
-    else:
-        text = said_of(described.kind, _threshold(settings), lines, refused, settings.out)
-        _say(console, f"{settings.how.name}: {words}\n{text}\n{in_words(accounts, job.opened.of)}")
-    return int(code)
+    accounts = accounted(job.opened.items, results.refused)
+    names = described.names[1:] if described.kind == "segmentation" else ()
+    write_predictions(out, columns_of(described.kind, described.images, names), results, accounts)
+    facts |= facts_of(results, settings.out)
+    words = f"{settings.how.name}: {words}\n{summary_of(described.kind, threshold, results, settings.out)}"
+    return finish(console, results.code, as_json=as_json, facts=facts, words=words, accounts=accounts, of=job.opened.of)
 
 
-def _read(job: Job, stop: Stop, console: Console) -> tuple[list[Admitted], list[Rejected]]:
-    """Every study, in order; all of them are needed at once."""
-    studies, refused = list[Admitted](), list(job.opened.rejected)
-    with shown("read", console=console) as step:
-        for number, result in enumerate(admitted(job.opened.waiting, readers=job.settings.readers)):
-            step(number, len(job.opened.waiting))
-            stop.check()
-            if isinstance(result, Rejected):
-                refused.append(result)
-            else:
-                studies.append(result)
-    return studies, refused
-
-
-def _served(job: Job, studies: Sequence[Admitted], console: Console) -> Served:
+def _serve(job: Job, studies: Sequence[Admitted], console: Console) -> Served:
     """Adapt, and keep what it came to.
 
     Raises:
@@ -176,7 +157,7 @@ def _served(job: Job, studies: Sequence[Admitted], console: Console) -> Served:
         "classes": [*described.names],
         "studies": len(studies),
         "images": len(x),
-        **_told(adapted),
+        **_course_of(adapted),
         "coefficients": to_plain(shares_of_experts(module, x, kept.models.experts, batch=batch)),
         "kept": len(data) <= LARGEST_KEPT,
     }
@@ -184,7 +165,7 @@ def _served(job: Job, studies: Sequence[Admitted], console: Console) -> Served:
     return Served(ready_of(kept, module, digest_of(data)), account, None if adapted is None else adapted.probabilities)
 
 
-def _told(adapted: Adapted | None) -> dict[str, Json]:
+def _course_of(adapted: Adapted | None) -> dict[str, Json]:
     """How an adaptation went; null stands for a loss that is no number."""
     if adapted is None:
         return {}
@@ -206,34 +187,17 @@ def _write(out: Path, account: dict[str, Json], adapted: Adapted | None, names: 
             folder.remove(name)
 
 
-def _desk(job: Job, ready: Ready) -> Desk:
-    settings, images, out = job.settings, ready.images, Path(job.settings.out)
-    if ready.task.kind == "classification" or isinstance(images, Features):
-        return Desk(ready, _threshold(settings), out)
-    maker = maker_of(str(ready.facts["label"]), ready.digest, datetime.now(UTC).replace(microsecond=0))
-    source = job.source if isinstance(job.source, DicomSource | NiftiSource) else None
-    place = Path(place_of(settings.source))
-    masking = open_masking(images, ready.names, maker, out, folder=place, source=source, gland=settings.gland)
-    return Desk(ready, THRESHOLD, out, masking)
-
-
-def _lines(desk: Desk, studies: Sequence[Admitted], seen: Tensor | None, device: str) -> Iterator[Line | Rejected]:
-    """A line of each study, its mask written; or why there is none."""
-    begin = 0
+def _predictions(
+    predictor: Predictor, studies: Sequence[Admitted], made: Tensor | None, device: str
+) -> Iterator[Prediction | Rejected]:
+    """Of each study, its mask written. made: (n, classes, *spatial), of all of them, where there are such already."""
+    task, module, begin = predictor.ready.task, predictor.ready.module, 0
     for study in studies:
         end = begin + len(study.examples.images)
         x = torch.from_numpy(study.examples.images).to(device)
-        found = desk.ready.task.probabilities(desk.ready.module, x) if seen is None else seen[begin:end]
-        found, begin = found.cpu(), end
+        found = task.probabilities(module, x) if made is None else made[begin:end]
+        begin = end
         try:
-            yield line_of(desk, study, found)
+            yield prediction_of(predictor, study, found.cpu())
         except Unusable as error:
             yield Rejected(study.study, error.reason, error.detail)
-
-
-def _threshold(settings: Outside) -> float:
-    return THRESHOLD if settings.threshold is None else settings.threshold
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -15,9 +15,9 @@ from pydantic import Field
 
 from personalize.adaptation_baselines import Tent
 from personalize.routing_outside import Routing
+from pipelines.batch.masks import lies_in
 from pipelines.data.images import AnyImages
 from pipelines.data.sources import DicomSource, Files, NiftiSource, PictureSource, Separator, TableSource
-from pipelines.data.writing.masks import lies_in
 from pipelines.loader.names import named
 from pipelines.settings.route import NEEDS, AsTrained, OfAll
 from privacy.message import Json

@@ -18,11 +18,12 @@ from PIL import Image
 from rich.console import Console
 
 from pipelines.batch.contact_sheet import shown_image
-from pipelines.batch.refusals import keep_refusals
+from pipelines.batch.key import read_key
+from pipelines.batch.tables import keep_refusals
 from pipelines.data.dicom.reader import read_dicom
 from pipelines.data.pseudonym import pseudonym
 from pipelines.data.sources import DicomSource
-from pipelines.deidentify import main, read_key
+from pipelines.deidentify import main
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.exits import Exit
@@ -356,7 +357,9 @@ def test_a_link_and_a_folder_that_cannot_be_read_are_no_traceback(hospital, capf
 
 
 def test_what_the_second_opinion_finds_is_not_written(hospital, monkeypatch):
-    monkeypatch.setattr("pipelines.deidentify.leftovers", lambda *_, **__: ["(0008,0070) holds a part of (0010,0010)"])
+    monkeypatch.setattr(
+        "pipelines.data.writing.dicom_header.leftovers", lambda *_, **__: ["(0008,0070) holds a part of (0010,0010)"]
+    )
     assert run(hospital) == Exit.DATA
     assert written(hospital) == {}
     rows = list(csv.reader((hospital / "site.key.quarantine.csv").open()))

@@ -17,12 +17,12 @@ from torch import Tensor
 from federation.models.cnn import Cnn
 from federation.models.unet import UNet
 from federation.task import Task
+from pipelines.batch.masks import forget_masks, lies_in
 from pipelines.data.dicom.reader import read_dicom
 from pipelines.data.dicom.segmentation import read_seg
 from pipelines.data.grids.geometry import resample
 from pipelines.data.nifti.reader import read_nifti, read_volume
 from pipelines.data.sources import DicomSource, NiftiSource
-from pipelines.data.writing.masks import forget_masks, lies_in
 from pipelines.hospital.model_file import read_ready
 from pipelines.hospital.segmentation import answers, probable
 from pipelines.loader.validation import to_plain

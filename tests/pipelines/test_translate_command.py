@@ -16,9 +16,9 @@ import torch
 from scipy import stats
 from sums import check_sums
 
-import pipelines.translate as command
 from harmonize.intensity import Identity, Percentile
-from pipelines.batch import translation as job
+from pipelines.batch import translated_study as job
+from pipelines.batch import translation as command
 from pipelines.data.grids.geometry import resample
 from pipelines.data.images import Slices
 from pipelines.data.nifti.reader import read_volume

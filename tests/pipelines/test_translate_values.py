@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from harmonize.cyclegan import CycleGan
 from harmonize.intensity import HistogramMatch, Identity, Nyul, Percentile, ZScore
 from harmonize.translation import AnyTranslator
-from pipelines.data.grids.translated_grid import applied, covering, windowed
+from pipelines.batch.translated_values import applied, covering, windowed
 from pipelines.data.images import Slices
 from pipelines.data.nifti.reader import read_nifti, read_volume
 from pipelines.data.prepare import prepare_slices

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,11 +13,13 @@ from pipelines.data.adc import PATTERN
 from pipelines.data.dicom.frames import OWN, SHARED
 from pipelines.data.quantity import HEADERS, of_headers
 from pipelines.data.writing.coding import Coding, Whole
-from privacy.deidentify.dicom_image import Profile
+from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, as_bytes
 from privacy.deidentify.identifiers import identifiers
 from privacy.deidentify.keyed import new_uid
 from privacy.deidentify.layouts import Layout
+from privacy.deidentify.leftovers import leftovers
 
+LONGEST_NUMBER = 99999
 NOTICE = "For research use only, not for diagnosis."
 UNTRUE = (  # of the old pixels
     *("SmallestImagePixelValue", "LargestImagePixelValue", "SmallestPixelValueInSeries", "LargestPixelValueInSeries"),
@@ -53,6 +56,26 @@ class Maker:
     digest: str
     vetoed: tuple[str, ...] = ()
     blank: tuple[Layout, ...] = ()
+
+
+def checked_bytes(original: Dataset, made: Dataset, profile: Profile) -> bytes:
+    """The de-identified image as a file, in which nothing of the original's identity is left.
+
+    Raises:
+        NotDeidentifiable: `leftover`, or it cannot be written.
+    """
+    data = as_bytes(made)
+    kept = profile.keep_device or profile.keep_characteristics or profile.keep_times
+    if left := leftovers(original, data, private=profile.keep_private, kept=kept):
+        raise NotDeidentifiable("leftover", "; ".join(left[:5]))
+    return data
+
+
+def file_name(made: Dataset) -> str:
+    """Of a de-identified image: its instance number, and 8 letters that follow from its new SOP instance UID."""
+    number = str(made.get("InstanceNumber") or 0)
+    plain = min(int(number), LONGEST_NUMBER) if number.isdecimal() else 0
+    return f"{plain:05d}-{hashlib.sha256(str(made.SOPInstanceUID).encode()).hexdigest()[:8]}.dcm"
 
 
 def put_pixels(made: Dataset, planes: list[Whole], coding: Coding) -> None:

@@ -23,14 +23,20 @@ from pipelines.data.dicom.pixels import DECODERS, blanked
 from pipelines.data.index import Candidate, readable
 from pipelines.data.study import Array, Study, Unusable
 from pipelines.data.writing.coding import Coding, Stored, Whole, coded
-from pipelines.data.writing.dicom_header import PADDING, Maker, put_identity, put_meaning, put_pixels, put_words
-from privacy.deidentify.dicom_image import NotDeidentifiable, as_bytes, deidentify
+from pipelines.data.writing.dicom_header import (
+    PADDING,
+    Maker,
+    checked_bytes,
+    file_name,
+    put_identity,
+    put_meaning,
+    put_pixels,
+    put_words,
+)
+from privacy.deidentify.dicom_image import NotDeidentifiable, deidentify
 from privacy.deidentify.keyed import new_uid, pseudonym
 from privacy.deidentify.layouts import Layout, kind_of, rectangles_of
-from privacy.deidentify.leftovers import leftovers
 from privacy.deidentify.quiet import quiet
-
-LONGEST_NUMBER = 99999
 
 
 def stack_of(candidate: Candidate) -> Stack:
@@ -150,11 +156,7 @@ def _file(
             put_meaning(made, coding, span)
             put_identity(made, original, series, maker)
             put_words(made, original, maker)
-        data = as_bytes(made)
-        profile = maker.profile
-        kept = profile.keep_device or profile.keep_characteristics or profile.keep_times
-        if left := leftovers(original, data, private=profile.keep_private, kept=kept):
-            raise NotDeidentifiable("leftover", "; ".join(left[:5]))
+        data = checked_bytes(original, made, maker.profile)
     except NotDeidentifiable as error:
         raise Unusable(error.reason, f"{path.name}: {error.detail}") from error
     except Exception as error:  # headers are odd in every way there is
@@ -162,6 +164,4 @@ def _file(
             "unparsable",
             f"{path.name}: the header cannot be rewritten ({type(error).__name__}). Export the image again.",
         ) from error
-    number = str(made.get("InstanceNumber") or 0)
-    plain = min(int(number), LONGEST_NUMBER) if number.isdecimal() else 0
-    return data, f"{plain:05d}-{hashlib.sha256(str(made.SOPInstanceUID).encode()).hexdigest()[:8]}.dcm"
+    return data, file_name(made)

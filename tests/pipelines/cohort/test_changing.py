@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 from small_series import SLICES, Series
 
+from pipelines.batch.deidentification import deidentify_file
 from pipelines.data.accounts import accounted, sums
 from pipelines.data.admission import admit
 from pipelines.data.dicom import reader
@@ -24,7 +25,6 @@ from pipelines.data.sources import DicomSource, Files, NiftiSource, PictureSourc
 from pipelines.data.study import Rejected
 from pipelines.data.survey import survey
 from pipelines.data.tables.csv_file import read_lines
-from pipelines.deidentify import one
 from privacy.deidentify.dicom_image import Profile
 
 PLAIN = Slices(slices="all", values="standardized", size=16)
@@ -212,6 +212,6 @@ def test_deidentification_sets_aside_what_changes_and_names_no_file(
         return found
 
     monkeypatch.setattr("pipelines.batch.blanking.read_dataset", reading)
-    outcome = one(path, tmp_path / "out", bytes(range(32)), Profile())
+    outcome = deidentify_file(path, tmp_path / "out", bytes(range(32)), Profile())
     assert (outcome.kind, "000" in outcome.detail) == (CHANGES[change], False)
     assert not (tmp_path / "out").exists()

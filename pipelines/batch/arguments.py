@@ -1,0 +1,28 @@
+"""Arguments that several commands take. Nothing heavy is imported here: `--help` answers at once."""
+
+from __future__ import annotations
+
+import argparse
+
+UNITS = ("1e-6 mm2/s", "1e-5 mm2/s", "1e-3 mm2/s", "mm2/s")
+"""Units of ADC that `pipelines.data.adc` knows."""
+
+
+def add_study_arguments(parser: argparse.ArgumentParser) -> None:
+    """How studies are found and read, and how the result is printed."""
+    parser.add_argument("--kind", choices=["dicom", "nifti"], help="what FOLDER holds, if not what it was trained on")
+    parser.add_argument("--select", metavar="KEYWORD=TEXT", action="append", default=[], help="DICOM files to use")
+    parser.add_argument("--unit", choices=UNITS, help="unit of ADC maps whose files do not say that they are ADC")
+    parser.add_argument("--gland", metavar="FOLDER", help="gland masks, <patient>.nii.gz, if it was trained with them")
+    parser.add_argument("--no-gland", action="store_true", help="use the image's centre instead; results may suffer")
+    parser.add_argument(
+        "--readers", type=int, default=0, help="studies at a time (default: a processor each, at most 8)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+
+
+def add_keep_arguments(parser: argparse.ArgumentParser) -> None:
+    """What de-identification keeps."""
+    parser.add_argument("--keep-device", action="store_true", help="keep serial numbers and names of devices")
+    parser.add_argument("--keep-characteristics", action="store_true", help="keep sex, age (at most 90), size, weight")
+    parser.add_argument("--keep-times", action="store_true", help="keep times of day; dates are moved in any case")

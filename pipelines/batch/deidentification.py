@@ -1,0 +1,143 @@
+"""De-identification of a folder: each of its files is written without what identifies, or refused with a reason."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from pipelines.batch.blanking import Review, confirm_sheet, make_sheet, next_steps, read_original
+from pipelines.batch.confirmations import confirmed_images
+from pipelines.batch.key import profile_of, read_key
+from pipelines.batch.layouts_file import read_layouts
+from pipelines.batch.loop import Results, collect, problems_of_places, run_command, say
+from pipelines.batch.tables import keep_refusals, write_whole
+from pipelines.data.accounts import Account, accounted, accounts_csv, in_words
+from pipelines.data.folder import below, walked
+from pipelines.data.index import folder_problems
+from pipelines.data.study import Item
+from pipelines.data.writing.dicom_header import checked_bytes, file_name
+from pipelines.runs.exits import Exit
+from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, deidentify
+from privacy.deidentify.layouts import Layout
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a file. kind: `written`, `there` (the same bytes were there), `other` (no DICOM), or a reason.
+    item: of `other`, why it is left out.
+    """
+
+    path: Path
+    kind: str
+    detail: str = ""
+    item: Item | None = None
+
+
+def deidentify_folder(options: argparse.Namespace) -> int:
+    """The command `python -m pipelines.deidentify`; returns the exit code."""
+
+    def work(console: Console) -> int:
+        layouts = read_layouts(options.blank) if options.blank else ()
+        if problems := [*folder_problems("FOLDER", options.folder), *_problems(options)]:
+            raise ValueError("; ".join(problems))
+        try:
+            key = read_key(Path(options.key), console)
+            confirmed_images(Path(options.key))
+        except OSError as error:
+            raise OSError(f"the key cannot be read or made ({error.strerror or type(error).__name__})") from error
+        try:
+            return _deidentified(options, key, layouts, console)
+        except OSError as error:  # of all that it says, a name may identify
+            why = error.strerror or type(error).__name__
+            raise OSError(f"cannot go on ({why}); the same command goes on from here") from error
+
+    return run_command(work)
+
+
+def deidentify_file(path: Path, out: Path, key: bytes, profile: Profile) -> Outcome:
+    """De-identify one file and write it, if nothing of its identity is left.
+
+    Raises:
+        OSError: the result cannot be written.
+    """
+    try:
+        original = read_original(path)
+        if isinstance(original, Item):
+            return Outcome(path, "other", item=original)
+        cleaned = deidentify(original, key=key, profile=profile)
+        data = checked_bytes(original, cleaned, profile)
+    except NotDeidentifiable as error:
+        return Outcome(path, error.reason, error.detail)
+    folder = out / str(cleaned.PatientID) / str(cleaned.StudyInstanceUID) / str(cleaned.SeriesInstanceUID)
+    return Outcome(path, *_write(folder / file_name(cleaned), data))
+
+
+def _write(path: Path, data: bytes) -> tuple[str, str]:
+    """Write the file, never over another one; kind and detail of the outcome."""
+    if not path.exists():
+        write_whole(path, data, flush=False)
+        return "written", ""
+    if path.read_bytes() == data:
+        return "there", ""
+    return "duplicate", f"{path.name} is there with other content: the same SOP instance UID, or settings."
+
+
+def _problems(options: argparse.Namespace) -> list[str]:
+    inside = {"--key": options.key, "--quarantine": str(_table(options)), "--blank": options.blank}
+    wrong = problems_of_places(options.folder, options.out, "OUT", inside)
+    if options.confirm is not None and not (options.blank and Path(options.blank).is_file()):
+        wrong.append("--confirm needs the --blank FILE with which the contact sheet was made; add it")
+    return wrong
+
+
+def _table(options: argparse.Namespace) -> Path:
+    return Path(options.quarantine or f"{options.key}.quarantine.csv")
+
+
+def _deidentified(options: argparse.Namespace, key: bytes, layouts: tuple[Layout, ...], console: Console) -> int:
+    root, mistake = Path(options.folder).resolve(), ""
+    found = walked(root)
+    if options.confirm is not None:
+        mistake = confirm_sheet(found.files, Review(root, options, key, profile_of(options, layouts)))
+    profile = profile_of(options, layouts)
+    results = Results[Outcome]([], [*found.rejected])
+    outcomes = _outcomes(found.files, Path(options.out), key, profile)
+    collect("de-identify", outcomes, len(found.files), results, console)
+    accounts = [*accounted(found.left, found.rejected), *(_account(root, one) for one in results.done)]
+    refused = [(each.file, each.reason, each.detail) for each in accounts if each.what == "quarantined"]
+    keep_refusals(_table(options), "file", refused)
+    write_whole(Path(f"{options.key}.accounted.csv"), accounts_csv(accounts))
+    steps: list[str] = []
+    if options.blank:
+        waiting, unknown = ([one.path for one in results.done if one.kind == k] for k in ("unconfirmed", "burned_in"))
+        sheet = make_sheet(waiting, unknown, Review(root, options, key, profile))
+        steps = next_steps(sheet, options) if sheet else []
+    counts = Counter(one.kind for one in results.done)
+    kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
+    lines = [f"{len(found.files)} files: {kinds or 'nothing'}", in_words(accounts), *([mistake] if mistake else [])]
+    if refused:
+        lines.append(
+            f"{len(refused)} files were refused; the table of them is beside the key or where you named it. It names "
+            "the input's files and stays in the hospital."
+        )
+    say(console, "\n".join([*lines, *steps]))
+    return int(Exit.DATA if refused or mistake or not counts["written"] + counts["there"] else Exit.OK)
+
+
+def _outcomes(paths: Sequence[Path], out: Path, key: bytes, profile: Profile) -> Iterator[Outcome]:
+    for path in paths:
+        yield deidentify_file(path, out, key, profile)
+
+
+def _account(root: Path, one: Outcome) -> Account:
+    name = below(root, one.path)
+    if one.item is not None:
+        return Account(name, *accounted([one.item], [])[0][1:])
+    if one.kind in ("written", "there"):
+        return Account(name, "used", "", "", "", "", one.detail)
+    return Account(name, "quarantined", "", "", "", one.kind, one.detail)

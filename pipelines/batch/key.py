@@ -1,0 +1,69 @@
+"""The hospital's secret, from which pseudonyms and UIDs follow, and how its owner wants files to be de-identified."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+from pathlib import Path
+
+from rich.console import Console
+
+from pipelines.batch.confirmations import confirmed_images
+from pipelines.batch.loop import say
+from privacy.deidentify.dicom_image import Profile
+from privacy.deidentify.layouts import Layout
+
+KEY_BYTES = 32
+KEY_VALUES = 16  # different bytes; 32 drawn by chance have fewer once in 10**16 times
+
+
+def read_key(path: Path, console: Console) -> bytes:
+    """The secret in a file; if there is no file, a new secret, readable for its owner alone.
+
+    Raises:
+        ValueError: it is not 32 bytes of chance, or others may read it.
+        OSError: it cannot be read or made.
+    """
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        key = path.read_bytes()
+        if path.stat().st_mode & 0o077:
+            raise ValueError("--key: others may read the file; run chmod 600 on it first") from None
+        if len(key) != KEY_BYTES or len(set(key)) < KEY_VALUES:
+            raise ValueError(
+                f"--key: must be {KEY_BYTES} bytes of chance, with at least {KEY_VALUES} different values, found "
+                f"{len(key)} with {len(set(key))}; give the right file, or a new name, and one is made"
+            ) from None
+        return key
+    key = secrets.token_bytes(KEY_BYTES)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(key)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError:  # a full disk: half a key would be taken for a wrong one next time
+        path.unlink(missing_ok=True)
+        raise
+    say(
+        console,
+        "A new key was made. Back it up where only the hospital can read it: without it new files cannot be joined to "
+        "these, and with it every pseudonym can be traced.",
+    )
+    return key
+
+
+def profile_of(options: argparse.Namespace, layouts: tuple[Layout, ...]) -> Profile:
+    """How files are de-identified: as the command line says, and with the images that a person confirmed by now.
+
+    Raises:
+        ValueError, OSError: the record of what was confirmed.
+    """
+    return Profile(
+        blank=layouts,
+        confirmed=confirmed_images(Path(options.key)) if layouts else frozenset(),
+        keep_device=options.keep_device,
+        keep_characteristics=options.keep_characteristics,
+        keep_times=options.keep_times,
+    )

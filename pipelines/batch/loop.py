@@ -1,0 +1,130 @@
+"""The loop of every command that works through a hospital's folder.
+
+A command first looks at its options and finds what waits in the folder; all that is wrong is told before any work. Then
+it takes one study (or file) after another, each of which is done or refused with a reason. At the end it writes its
+tables, says what came of the folder in words or as JSON, and returns an exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from rich.console import Console
+
+from pipelines.data.accounts import Account, as_facts, in_words
+from pipelines.data.study import Rejected
+from pipelines.runs.exits import Exit, exit_code
+from pipelines.runs.progress import shown
+from privacy.message import Json
+
+NOTICE = "For research use only: not a medical device, not for diagnosis."
+D = TypeVar("D")
+
+
+@dataclass(frozen=True)
+class Results(Generic[D]):
+    """What came of the folder so far."""
+
+    done: list[D]
+    refused: list[Rejected]
+
+    @property
+    def code(self) -> Exit:
+        """DATA if something waited and none of it could be used."""
+        return Exit.OK if self.done or not self.refused else Exit.DATA
+
+
+def run_command(work: Callable[[Console], int]) -> int:
+    """Do the work of a command, and return the exit code (docs/reference/exit-codes.md); files are its owner's alone.
+
+    A `ValueError` says what is wrong with the command line; other errors that have a code of their own are told in a
+    line, and all others are raised.
+    """
+    os.umask(0o077)
+    console = Console(stderr=True)
+    try:
+        return work(console)
+    except (Exception, KeyboardInterrupt) as error:
+        code = exit_code(error)
+        if code is Exit.FAILED and isinstance(error, ValueError):
+            code = Exit.CONFIG
+        if code is Exit.FAILED:
+            raise
+        say(console, str(error) or type(error).__name__)
+        return int(code)
+
+
+def collect(
+    title: str,
+    results: Iterable[D | Rejected],
+    total: int,
+    into: Results[D],
+    console: Console,
+    *,
+    check: Callable[[], None] | None = None,
+) -> None:
+    """Take results one after another and show how far the work is.
+
+    total: how many there are. into: where they go. check: called after each of them; may raise `Stopped`.
+
+    Raises:
+        RuntimeError: the work on a study failed for a reason of its own, which is not the command line's.
+    """
+    with shown(title, console=console) as step:
+        step(0, total)
+        try:
+            for number, result in enumerate(results, start=1):
+                if isinstance(result, Rejected):
+                    into.refused.append(result)
+                else:
+                    into.done.append(result)
+                step(number, total)
+                if check is not None:
+                    check()
+        except ValueError as error:
+            raise RuntimeError(f"{title}: {error}") from error
+
+
+def finish(
+    console: Console,
+    code: Exit,
+    *,
+    as_json: bool,
+    facts: Mapping[str, Json],
+    words: str,
+    accounts: Sequence[Account],
+    of: str = "files",
+) -> int:
+    """Say what came of the folder, and return the exit code. of: what the accounts are of."""
+    if as_json:
+        print(json.dumps({**facts, **as_facts(accounts), "exit": int(code)}))  # noqa: T201 - the machine's answer
+    else:
+        say(console, f"{words}\n{in_words(accounts, of)}")
+    return int(code)
+
+
+def say(console: Console, text: str) -> None:
+    """Print a text as it is, without markup or line breaks of its own."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def problems_of_places(folder: str, out: str, name: str, inside: Mapping[str, str | None]) -> list[str]:
+    """What is wrong with the places that a command line names.
+
+    name: of the argument that says where to write. inside: argument -> file that must stay in the hospital.
+    """
+    source, target = Path(folder).resolve(), Path(out).resolve()
+    wrong = []
+    if target.is_relative_to(source) or source.is_relative_to(target):
+        wrong.append(f"{name} must not lie in FOLDER, nor FOLDER in {name}; give another {name}")
+    if target.exists() and not target.is_dir():
+        wrong.append(f"{name} is a file; give a folder")
+    for argument, place in inside.items():
+        if place and Path(place).resolve().is_relative_to(target):
+            wrong.append(f"{argument} must not lie in {name}: it stays in the hospital; give another place")
+    return wrong

@@ -1,0 +1,100 @@
+"""Tables of what became of a folder: each is written whole or not at all, and stays in the hospital.
+
+The table of what was refused grows over all calls: no call loses a row of an earlier one. A row is the same if input,
+reason and detail are; then only the time of the last call that refused it changes. What was refused in the last call
+has that call's time in `last`; what was mended since has an older one.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeAlias
+
+from evaluation.csv_text import csv_text, read_csv_text
+from pipelines.data.accounts import Account, unserved
+from pipelines.data.study import Rejected
+
+LONGEST = 60  # characters of a name in the name of its unfinished file, which must not grow too long
+Refusal: TypeAlias = tuple[str, str, str]
+"""What was refused, the reason's one word, and what to do."""
+
+
+def write_whole(path: Path, data: bytes, *, flush: bool = True) -> None:
+    """Write or replace a file, whole or not at all. Its folder is made.
+
+    flush: whether it is on the disk when this returns.
+
+    Raises:
+        OSError: the disk.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name[:LONGEST]}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(data)
+            if flush:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file. Names in it may be in any encoding.
+
+    Raises:
+        OSError, csv.Error: it cannot be read, or is no table.
+    """
+    return read_csv_text(path.read_bytes().decode("utf-8", "surrogateescape"))
+
+
+def table_bytes(header: Sequence[str], rows: Sequence[Sequence[object]]) -> bytes:
+    """Rows in order, as a CSV file."""
+    return csv_text(header, sorted(rows, key=str)).encode("utf-8", "surrogateescape")
+
+
+def refusals(refused: Sequence[Rejected], accounts: Sequence[Account]) -> list[Refusal]:
+    """Rows of the quarantine: what was refused, and patients of whom nothing was selected."""
+    return [(one.study, one.reason, one.detail) for one in (*refused, *unserved(accounts))]
+
+
+def keep_refusals(path: Path, named: str, refused: Sequence[Refusal]) -> None:
+    """Add refusals to the table. named: the first column, such as `file`. A file that is no such table is put aside.
+
+    Raises:
+        OSError: the disk.
+    """
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    header = (named, "reason", "detail", "first", "last")
+    earlier = _read(path, header)
+    rows = {(row[named], row["reason"], row["detail"]): (row.get("first", ""), row.get("last", "")) for row in earlier}
+    for one in refused:
+        rows[one] = (rows.get(one, (now, now))[0], now)
+    lines = sorted(((*what, *when) for what, when in rows.items()), key=lambda row: (row[0], row[3], row[1:]))
+    write_whole(path, csv_text(header, lines).encode("utf-8", "surrogateescape"))
+
+
+def _read(path: Path, header: Sequence[str]) -> list[dict[str, str]]:
+    """The rows of an earlier table, also of one without times; of another file none, and it gets another name."""
+    try:
+        text = path.read_bytes().decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        return []
+    if not text or _whole(text, header):
+        return read_csv_text(text)
+    os.replace(path, path.with_name(f"{path.name}.{datetime.now(UTC):%Y%m%dT%H%M%S}.old"))
+    return []
+
+
+def _whole(text: str, header: Sequence[str]) -> bool:
+    try:
+        first, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    except csv.Error:
+        return False
+    return set(header[:3]) <= set(first) and all(len(row) == len(first) for row in rows)

@@ -1,0 +1,210 @@
+"""One study is read, translated and written.
+
+A study is written into something hidden beside its place and renamed when it is whole: whoever finds it under its name
+finds all of it, and a second run leaves it alone.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from pipelines.batch.translated_values import Applied, applied, looks_at_study
+from pipelines.data.folder import steady
+from pipelines.data.grids.geometry import resample
+from pipelines.data.images import Slices
+from pipelines.data.index import Candidate, readable
+from pipelines.data.labels import Masks, find_mask
+from pipelines.data.sources import DicomSource, NiftiSource
+from pipelines.data.studies import MM2_PER_S_1E_3, as_adc, read_mask, standardized
+from pipelines.data.study import Array, Rejected, Study, Unusable, Volume
+from pipelines.data.translator_file import TranslatorFile
+from pipelines.data.writing.dicom_header import Maker
+from pipelines.data.writing.dicom_series import series_place, write_series
+from pipelines.data.writing.nifti_image import nifti_bytes, nifti_place
+from pipelines.runs.store import HIDDEN
+
+RANKED = 100_000  # voxels of which the order is compared
+NOTHING = float("nan")
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """One study that is not translated yet. place: where it will lie below OUT, a folder (DICOM) or a file (NIfTI)."""
+
+    candidate: Candidate
+    place: str
+    slices: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """What translating a study needs beside the study. visits: sessions of each patient. maker: None = NIfTI files keep
+    their names.
+    """
+
+    source: DicomSource | NiftiSource
+    file: TranslatorFile
+    gland: Masks | None
+    visits: Counter[str]
+    maker: Maker | None
+    out: Path
+
+    @property
+    def adc(self) -> bool:
+        """Whether the translator learnt from ADC."""
+        return isinstance(self.file.images, Slices) and self.file.images.values == "adc"
+
+    @property
+    def dicom_maker(self) -> Maker:
+        """Who makes DICOM files. Raises: ValueError: there is no key."""
+        if self.maker is None:
+            raise ValueError("DICOM files are de-identified, which needs a key; give --key FILE")
+        return self.maker
+
+    def place(self, candidate: Candidate) -> str:
+        """Where a study will lie below OUT."""
+        if isinstance(self.source, DicomSource):
+            return series_place(candidate, self.dicom_maker)
+        return nifti_place(candidate, None if self.maker is None else self.maker.key, self.file.digest)
+
+
+class Done(NamedTuple):
+    """A study that is there. The rest, NaN for one that was there before: mean and largest change of the foreground's
+    values, in the unit of the translator's images; share that was cut at the scale's range; rank correlation of the
+    foreground's values before and after, and of the gland's (NaN without a mask).
+    """
+
+    waiting: Waiting
+    there: bool
+    mean: float = NOTHING
+    largest: float = NOTHING
+    limited: float = NOTHING
+    order: float = NOTHING
+    gland_order: float = NOTHING
+
+
+def translate(waiting: Waiting, job: Job) -> Done | Rejected:
+    """Read, translate and write one study. Whatever is wrong with its bytes ends as a rejection.
+
+    Raises:
+        OSError: the result cannot be written.
+    """
+    place = job.out / waiting.place
+    if place.exists():
+        return Done(waiting, there=True)
+    try:
+        study, values, step = _read(waiting.candidate, job)
+        image, background = Volume(values, study.image.affine), np.asarray(study.image.values) == 0
+        gland = _gland(waiting.candidate, job)
+        with readable(waiting.candidate.study):
+            found = applied(image, background, job.file, gland if looks_at_study(job.file) else None)
+        done = _measured(waiting, image, ~background, found, gland)
+        _write(waiting.candidate, study, found.change / step, job, place)
+    except Unusable as error:
+        return Rejected(waiting.candidate.study, error.reason, error.detail)
+    return done
+
+
+def _read(candidate: Candidate, job: Job) -> tuple[Study, Array, np.float32]:
+    """The study; its values in the unit of the translator's images; and what one of the file's units is in that."""
+    with readable(candidate.study):
+        study = candidate.load()
+    own = np.asarray(study.image.values, np.float32)
+    images = job.file.images
+    if not isinstance(images, Slices):
+        raise TypeError(f"translators of slices are applied here, found images of kind {images.kind}")
+    if images.values == "standardized":
+        return study, standardized(own), np.float32(1 / own[own != 0].std())
+    adc, scale = as_adc(study, job.source)
+    values = np.asarray(adc.image.values, np.float32) * MM2_PER_S_1E_3
+    return study, values, np.float32(scale) * MM2_PER_S_1E_3
+
+
+def _gland(candidate: Candidate, job: Job) -> Volume | None:
+    """The patient's mask. One that is missing or damaged is a reason where the translation needs it, and else none."""
+    if job.gland is None:
+        return None
+    try:
+        visits = job.visits[candidate.patient]
+        path = find_mask(job.gland, candidate.patient, missing="no_gland", session=candidate.session, visits=visits)
+        return read_mask(path, job.gland.segment)
+    except Unusable as error:
+        if looks_at_study(job.file):
+            raise Unusable(
+                "no_gland" if error.reason == "no_gland" else "bad_mask", f"{error.detail} ({error.reason})"
+            ) from error
+        return None
+
+
+def _measured(
+    waiting: Waiting, image: Volume, foreground: NDArray[np.bool_], found: Applied, gland: Volume | None
+) -> Done:
+    change = np.abs(found.change[foreground])
+    before = np.asarray(image.values)
+    after = before + found.change
+    inside = None if gland is None else foreground & _on(gland, image)
+    return Done(
+        waiting,
+        there=False,
+        mean=float(change.mean()) if change.size else 0.0,
+        largest=float(change.max()) if change.size else 0.0,
+        limited=found.limited,
+        order=_order(before[foreground], after[foreground]),
+        gland_order=NOTHING if inside is None else _order(before[inside], after[inside]),
+    )
+
+
+def _on(mask: Volume, image: Volume) -> NDArray[np.bool_]:
+    shape = (image.values.shape[0], image.values.shape[1], image.values.shape[2])
+    flags = Volume((np.asarray(mask.values, np.float32) > 0).astype(np.uint8), mask.affine)
+    return resample(flags, image.affine, shape, 0).astype(np.bool_)
+
+
+def _order(before: Array, after: Array) -> float:
+    """Spearman's rank correlation; NaN where all values are equal, or there are fewer than three."""
+    every = max(1, before.size // RANKED)
+    one, other = before[::every], after[::every]
+    if one.size < 3 or np.ptp(one) == 0 or np.ptp(other) == 0:
+        return NOTHING
+    return float(stats.spearmanr(one, other).statistic)
+
+
+def _write(candidate: Candidate, study: Study, change: Array, job: Job, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    part = place.with_name(f"{HIDDEN}{secrets.token_hex(8)}")
+    try:
+        steady(candidate.files, lambda: _made(candidate, study, change, job, part))
+        _flush(part)
+        os.rename(part, place)
+    finally:
+        if part.is_dir():
+            shutil.rmtree(part, ignore_errors=True)
+        else:
+            part.unlink(missing_ok=True)
+
+
+def _made(candidate: Candidate, study: Study, change: Array, job: Job, part: Path) -> None:
+    """The new files, from the old ones, which are read once more."""
+    if isinstance(job.source, DicomSource):
+        part.mkdir()
+        write_series(candidate, study, change, job.dicom_maker, part)
+    else:
+        old = Path(job.source.folder).resolve() / candidate.study
+        part.write_bytes(nifti_bytes(old, change, label=job.file.label, adc=job.adc))
+
+
+def _flush(part: Path) -> None:
+    """Onto the disk, before the name says that it is whole."""
+    for path in sorted(part.iterdir()) if part.is_dir() else [part]:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
