@@ -27,7 +27,8 @@ from personalize.routing_outside import Routing, route
 from pipelines.data.cohort import Cohort
 from pipelines.external.models_file import GLOBAL, Models, read_models
 from pipelines.hospital.hospital import COHORT, Hospital, all_rows, read_cohort_file
-from pipelines.hospital.segmentation import answers, compared
+from pipelines.hospital.segmentation import compared
+from pipelines.models.answers import answers
 from pipelines.settings.load import load
 from privacy.dp.access import Rows
 

@@ -51,8 +51,8 @@ from pipelines.data.images import Slices
 from pipelines.data.nifti.reader import read_volume
 from pipelines.data.sources import DicomSource
 from pipelines.data.study import Volume
-from pipelines.data.translator_file import TranslatorFile, read_translator
 from pipelines.hospital.hospital import COHORT, read_cohort_file
+from pipelines.models.translator_file import TranslatorFile, read_translator
 
 Bools = NDArray[np.bool_]
 GLAND, LESION = "whole_gland_Bosma22b", "lesion_expert"

@@ -32,7 +32,7 @@ from pipelines.data.images import Pictures, Slices
 from pipelines.data.pictures.reader import loose_pictures
 from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, PictureSource
 from pipelines.hospital.hospital import rows_of
-from pipelines.hospital.likeness import Likeness, likeness_of, studies_of
+from pipelines.models.likeness import Likeness, likeness_of, studies_of
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 from pipelines.phantom.scanner import SCANNERS

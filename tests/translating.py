@@ -22,7 +22,7 @@ from pipelines.data.dicom.reader import read_dicom
 from pipelines.data.images import Slices
 from pipelines.data.sources import DicomSource
 from pipelines.data.study import Study, Volume
-from pipelines.data.translator_file import SETTINGS, TranslatorFile, write_translator
+from pipelines.models.translator_file import SETTINGS, TranslatorFile, write_translator
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.store import DiskFolder

@@ -31,8 +31,8 @@ from pipelines.data.pictures.reader import loose_pictures
 from pipelines.data.sources import Files, GlandMask, PictureSource, TableSource
 from pipelines.data.study import Rejected, Unusable
 from pipelines.data.tables.features import open_lines
-from pipelines.hospital.likeness import Verdict, likeness_in_words
-from pipelines.hospital.model_file import Ready
+from pipelines.models.file import Ready
+from pipelines.models.likeness import Verdict, likeness_in_words
 from privacy.message import Json
 
 STUDY = ("patient", "study", "examples", "unlike_training", "distance", "p_value")

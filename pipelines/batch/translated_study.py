@@ -27,10 +27,10 @@ from pipelines.data.labels import Masks, find_mask
 from pipelines.data.sources import DicomSource, NiftiSource
 from pipelines.data.studies import MM2_PER_S_1E_3, as_adc, read_mask, standardized
 from pipelines.data.study import Array, Rejected, Study, Unusable, Volume
-from pipelines.data.translator_file import TranslatorFile
 from pipelines.data.writing.dicom_header import Maker
 from pipelines.data.writing.dicom_series import series_place, write_series
 from pipelines.data.writing.nifti_image import nifti_bytes, nifti_place
+from pipelines.models.translator_file import TranslatorFile
 from pipelines.runs.store import HIDDEN
 
 RANKED = 100_000  # voxels of which the order is compared

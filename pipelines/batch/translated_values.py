@@ -33,7 +33,7 @@ from pipelines.data.grids.geometry import Floats, reading_order, resample, spaci
 from pipelines.data.images import Slices
 from pipelines.data.prepare import prepare_slices
 from pipelines.data.study import Affine, Array, Volume
-from pipelines.data.translator_file import TranslatorFile
+from pipelines.models.translator_file import TranslatorFile
 
 OVERLAP = 0.5
 WINDOWS = 16  # that go through the network together

@@ -27,8 +27,8 @@ from pipelines.data.labels import open_masks
 from pipelines.data.sources import DicomSource, GlandMask, NiftiSource
 from pipelines.data.studies import index_volumes
 from pipelines.data.study import Item, Rejected
-from pipelines.data.translator_file import TranslatorFile, read_translator
 from pipelines.data.writing.dicom_header import Maker
+from pipelines.models.translator_file import TranslatorFile, read_translator
 from pipelines.runs.stopping import RunLock, Stop, safe_stop
 from pipelines.runs.store import clean
 from privacy.message import Json

@@ -29,11 +29,11 @@ from personalize.routing import Routed, coefficients, routed
 from personalize.routing_outside import Routing
 from personalize.routing_outside import route as route_to
 from pipelines.data.sources import SOURCE, Files
-from pipelines.data.unplaced import unplaced
 from pipelines.external.models_file import ADAPTED, GLOBAL, Described, Models, checked_experts, opened, strict, what_is
 from pipelines.external.settings import How
-from pipelines.hospital.model_file import Ready, read_ready
 from pipelines.loader.validation import to_plain
+from pipelines.models.file import Ready, read_ready
+from pipelines.models.translator_file import unplaced
 from pipelines.settings.route import NEEDS, PERSONAL, SHARED
 from privacy.message import Malformed, Message, Params, as_mapping, sealed, to_bytes
 

@@ -52,9 +52,9 @@ from pipelines.external.adapted import (
 from pipelines.external.opening import Job, looked, open_job
 from pipelines.external.picture import loss_curve
 from pipelines.external.settings import Outside
-from pipelines.hospital.model_file import Ready
 from pipelines.loader.document import ConfigError, Document, Problem, problem_at
 from pipelines.loader.validation import to_plain
+from pipelines.models.file import Ready
 from pipelines.runs.progress import shown
 from pipelines.runs.stopping import RunLock, Stop, Stopped, safe_stop
 from pipelines.runs.store import DiskFolder, clean

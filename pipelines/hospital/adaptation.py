@@ -26,7 +26,8 @@ from pipelines.data.stored import targets
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.page.outlines import in_words, most_of
 from pipelines.hospital.page.pictures import masked
-from pipelines.hospital.segmentation import answers, compared, kind_of, measured, own_sums, ranked, read_kept
+from pipelines.hospital.segmentation import compared, kind_of, measured, own_sums, ranked, read_kept
+from pipelines.models.answers import answers
 from pipelines.runs.store import DiskFolder
 from privacy.dp.access import Rows
 from privacy.message import Json, Message, as_list, as_mapping, from_bytes

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from evaluation.choice import Model
 from federation.conversation import newest
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.model_file import READY
 from pipelines.hospital.training import opened
 from pipelines.loader.names import named
+from pipelines.models.file import READY
 from privacy.message import Json, Malformed, as_list, as_mapping, from_bytes, unsealed
 from privacy.release.gate import Refused
 

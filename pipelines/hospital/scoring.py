@@ -23,9 +23,10 @@ from pipelines.hospital.hospital import COHORT, Done, Hospital, read_cohort_file
 from pipelines.hospital.model_file import make_ready
 from pipelines.hospital.private_limits import copies_of
 from pipelines.hospital.released_counts import need_counts
-from pipelines.hospital.segmentation import answers, compared, floor_of, kept, told
+from pipelines.hospital.segmentation import compared, floor_of, kept, told
 from pipelines.hospital.training import Opening, cut_of, door, opened, opening, own_model, shaped
 from pipelines.loader.names import named
+from pipelines.models.answers import answers
 from pipelines.runs.store import DiskFolder, digest, short
 from pipelines.settings.variants import Variant
 from privacy.dp.access import Rows, Split

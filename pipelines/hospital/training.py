@@ -15,7 +15,6 @@ from federation.algorithm import Recipient, recipient_of
 from federation.augmentation import AUGMENTATIONS
 from federation.conversation import newest, remembered
 from federation.descent import Site, Work
-from federation.models import AnyModel
 from federation.participant import Checkpoint, checkpoint, participate, prune
 from federation.randomness import derived, seeded
 from federation.task import Task
@@ -27,6 +26,7 @@ from pipelines.hospital.hospital import COHORT, Done, Hospital, read_cohort_file
 from pipelines.hospital.private_limits import paid_for
 from pipelines.hospital.released_counts import need_counts
 from pipelines.hospital.size_limits import beyond
+from pipelines.models.file import ALGORITHM, MODEL
 from pipelines.settings.config import overridden
 from pipelines.settings.task import MOST
 from privacy.dp.access import Access, Rows, open_access
@@ -38,8 +38,6 @@ from privacy.release import ledger as book
 from privacy.release.gate import PRIVACY, Refused, bare, unaffordable
 from privacy.release.policy import COORDINATOR, OUTSIDE, SITES
 
-ALGORITHM: TypeAdapter[AnyAlgorithm] = TypeAdapter(AnyAlgorithm)
-MODEL: TypeAdapter[AnyModel] = TypeAdapter(AnyModel)
 PROTECTION: TypeAdapter[Protection] = TypeAdapter(Protection)
 TARGET: TypeAdapter[Target | None] = TypeAdapter(Target | None)
 RECIPIENT = "recipient"

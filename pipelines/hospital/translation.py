@@ -23,7 +23,6 @@ from harmonize.translation import Own, Translator, back
 from harmonize.veto import HARMLESS, Limits, sentences, unknown, vetoes
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import IMAGES
-from pipelines.data.translator_file import BESIDE, TRANSLATORS, write_translator
 from pipelines.hospital.files import files_of
 from pipelines.hospital.harmonization import SCALE, cohort_in, number, parsed, telling
 from pipelines.hospital.hospital import COHORT, SPLITS, Done, Hospital, keyed, write_cohort_file
@@ -33,6 +32,7 @@ from pipelines.hospital.synthesis import inputs_of
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.loader.names import named
 from pipelines.loader.validation import to_plain
+from pipelines.models.translator_file import BESIDE, TRANSLATORS, write_translator
 from pipelines.runs.progress import shown
 from pipelines.runs.store import DiskFolder, short
 from pipelines.settings.harmonization import AnySpace, Exported, Oracle

@@ -16,8 +16,8 @@ import yaml
 from federation.models.unet import UNet
 from federation.task import Task
 from pipelines.data.cohort import Cohort
-from pipelines.hospital.likeness import ENDING, Likeness, likeness_of, read_likeness, studies_of, to_file
-from pipelines.hospital.model_file import read_ready
+from pipelines.models.file import read_ready
+from pipelines.models.likeness import ENDING, Likeness, likeness_of, read_likeness, studies_of, to_file
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 from pipelines.predict import main as predict

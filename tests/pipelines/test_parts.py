@@ -12,9 +12,9 @@ import pytest
 import torch
 import yaml
 
-from pipelines.hospital.model_file import read_ready
 from pipelines.loader.document import ConfigError
 from pipelines.loader.validation import read_yaml, render, to_plain, validate
+from pipelines.models.file import read_ready
 from pipelines.predict import main as predict
 from pipelines.run import main as run
 from pipelines.runs.exits import Exit

@@ -17,7 +17,7 @@ from sums import check_sums
 
 from federation.task import Task
 from pipelines.batch import prediction
-from pipelines.hospital.model_file import read_ready
+from pipelines.models.file import read_ready
 from pipelines.predict import main as predict
 from pipelines.run import main as run
 from pipelines.runs.exits import Exit

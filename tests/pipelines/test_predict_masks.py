@@ -23,9 +23,9 @@ from pipelines.data.dicom.segmentation import read_seg
 from pipelines.data.grids.geometry import resample
 from pipelines.data.nifti.reader import read_nifti, read_volume
 from pipelines.data.sources import DicomSource, NiftiSource
-from pipelines.hospital.model_file import read_ready
-from pipelines.hospital.segmentation import answers, probable
 from pipelines.loader.validation import to_plain
+from pipelines.models.answers import answers, probable
+from pipelines.models.file import read_ready
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 from pipelines.predict import main as predict

@@ -17,7 +17,8 @@ from evaluation.masks import Values
 from evaluation.overlap import from_tensors
 from federation.models.unet import UNet
 from federation.task import Output, Task
-from pipelines.hospital.segmentation import FLOOR, answers, kept, measured, ranked, read_kept
+from pipelines.hospital.segmentation import FLOOR, kept, measured, ranked, read_kept
+from pipelines.models.answers import answers
 from pipelines.run import main
 from pipelines.runs.exits import Exit
 from pipelines_settings import BASE

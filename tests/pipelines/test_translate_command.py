@@ -24,8 +24,8 @@ from pipelines.data.images import Slices
 from pipelines.data.nifti.reader import read_volume
 from pipelines.data.sources import DicomSource, NiftiSource
 from pipelines.data.study import Volume
-from pipelines.data.translator_file import read_translator
 from pipelines.data.writing import dicom_series as dicom_writer
+from pipelines.models.translator_file import read_translator
 from pipelines.runs.exits import Exit
 from pipelines.runs.store import HIDDEN
 from pipelines.translate import main
@@ -227,7 +227,7 @@ def test_a_translator_file_says_what_it_needs_and_names_no_place(tmp_path):
 @pytest.mark.parametrize("damage", ["short", "flipped", "later", "foreign"])
 def test_a_file_that_is_no_translator_is_refused_in_words(tmp_path, damage, monkeypatch):
     if damage == "later":
-        monkeypatch.setattr("pipelines.data.translator_file.FORMAT", 2)
+        monkeypatch.setattr("pipelines.models.translator_file.FORMAT", 2)
     path = Path(translator(tmp_path, Identity()))
     monkeypatch.undo()
     data = path.read_bytes()

@@ -22,11 +22,11 @@ from federation.randomness import derived
 from pipelines.clean import main as clean
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file, rows_of, write_cohort_file
-from pipelines.hospital.model_file import read_ready
 from pipelines.hospital.scoring import VARIANT, scores_name
 from pipelines.hospital.worker import worker
 from pipelines.loader.document import ConfigError
 from pipelines.loader.validation import read_yaml, to_plain, validate
+from pipelines.models.file import read_ready
 from pipelines.phantom.patients import PhantomSource
 from pipelines.predict import main as predict
 from pipelines.run import main

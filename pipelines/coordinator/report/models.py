@@ -8,7 +8,7 @@ from typing import Any
 
 from evaluation.choice import Model
 from pipelines.coordinator.world import World
-from pipelines.hospital.model_file import READY
+from pipelines.models.file import READY
 from privacy.message import Json, as_list
 
 

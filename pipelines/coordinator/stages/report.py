@@ -45,9 +45,9 @@ from pipelines.coordinator.report.harmonization import harmony
 from pipelines.coordinator.report.models import models, spaces
 from pipelines.coordinator.world import World
 from pipelines.hospital.hospital import SPLITS
-from pipelines.hospital.model_file import READY
 from pipelines.hospital.segmentation import measured
 from pipelines.loader.validation import to_plain
+from pipelines.models.file import READY
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import read_manifest
 from pipelines.settings.privacy import AnyPrivacy, PatientLevel

@@ -20,7 +20,8 @@ from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.intake import cohort_of
 from pipelines.hospital.page.pictures import masked, model_here
 from pipelines.hospital.scoring import scores_name
-from pipelines.hospital.segmentation import answers, compared, kind_of, measured, ranked, read_kept
+from pipelines.hospital.segmentation import compared, kind_of, measured, ranked, read_kept
+from pipelines.models.answers import answers
 from pipelines.runs.store import DiskFolder
 from privacy.dp.access import Rows
 from privacy.message import Json, as_list, from_bytes

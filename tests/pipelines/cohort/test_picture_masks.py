@@ -25,7 +25,7 @@ from pipelines.data.pictures.reader import loose_pictures, open_pictures
 from pipelines.data.sources import SOURCE, PictureMasks, PictureSource
 from pipelines.data.study import Unusable
 from pipelines.data.survey import survey
-from pipelines.data.unplaced import unplaced
+from pipelines.models.translator_file import unplaced
 from privacy.message import Message, from_bytes, to_bytes
 
 SHARES = {"train": 0.5, "validation": 0.2, "test": 0.3}

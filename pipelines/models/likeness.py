@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from evaluation.unlike import FEWEST, Floats, Reference, described, of_studies, reference_of
 from federation.task import Output
 from pipelines.data.cohort import Cohort
-from pipelines.hospital.hospital import SPLITS
+from pipelines.data.split import SPLITS
 from privacy.dp.chunks import at_once
 from privacy.message import Json, Malformed, Message, as_mapping, from_bytes, sealed, to_bytes, unsealed
 

@@ -1,7 +1,7 @@
 """A translator that a hospital can use: one sealed file, which also says what the translator learnt from.
 
 It is written where the translator was trained, at the hospital, and stays there; `pipelines.translate` reads it. Like a
-model that is ready (`pipelines.hospital.model_file`) it names no folder, and of what selects DICOM files technical
+model that is ready (`pipelines.models.file`) it names no folder, and of what selects DICOM files technical
 words only.
 """
 
@@ -19,10 +19,16 @@ from harmonize.scale import Scale
 from harmonize.translation import AnyTranslator
 from pipelines.data.images import IMAGES, AnyImages
 from pipelines.data.sources import SOURCE, Files
-from pipelines.data.unplaced import unplaced
 from pipelines.loader.validation import to_plain
 from privacy.folder import Folder
 from privacy.message import Json, Malformed, Message, Params, from_bytes, sealed, to_bytes, unsealed
+
+TECHNICAL = (
+    *("Modality", "ImageType", "FrameType", "SeriesDescription", "ProtocolName", "SequenceName", "ScanningSequence"),
+    *("DiffusionBValue", "EchoTime", "EffectiveEchoTime", "RepetitionTime", "MagneticFieldStrength", "Manufacturer"),
+)
+"""Keywords of `select` that cannot name anybody."""
+
 
 TRANSLATORS = "translators"
 BESIDE = "translator"
@@ -149,3 +155,17 @@ def _names(value: Json) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise TypeError(f"vetoed must be a list, found {type(value).__name__}")
     return tuple(map(_text, value))
+
+
+def unplaced(source: Files) -> dict[str, Json]:
+    """Its settings without folders, files and named patients, and of what selects DICOM files the technical words."""
+    plain = to_plain(source)
+    found = dict(plain) if isinstance(plain, dict) else {}
+    found |= {key: "." for key in ("folder", "file", "table") if found.get(key) is not None}
+    found |= {"where": {}} if "where" in found else {}
+    masks = found.get("masks")
+    found |= {"masks": {**masks, "folder": "."}} if isinstance(masks, dict) else {}
+    select = found.get("select")
+    if isinstance(select, dict):
+        found["select"] = {keyword: text for keyword, text in select.items() if keyword in TECHNICAL}
+    return found

@@ -1,0 +1,47 @@
+"""What a network answers: classes and probabilities, whole or in windows, chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from monai.inferers.utils import sliding_window_inference
+from torch import Tensor, nn
+
+from federation.task import Task
+from privacy.dp.chunks import at_once
+
+
+def answers(task: Task, module: nn.Module, x: Tensor, *, window: Sequence[int] | None = None) -> Tensor:
+    """The class of each pixel, (n, *spatial) int64 on the CPU: the most probable one, 0 where there is no number.
+
+    Args:
+        task: what was learnt.
+        module: the trained network, on the device of the images.
+        x: (n, C, *spatial).
+        window: sides of what the network sees at once, where that is less than an image: half-overlapping pieces,
+            weighted by a Gaussian about their middle. None: whole images.
+
+    Raises:
+        ValueError: the window has another number of sides.
+    """
+    if window is not None and len(window) != x.dim() - 2:
+        raise ValueError(f"window is {list(window)}, needed are {x.dim() - 2} sides")
+    parts = torch.split(x, at_once(x, dense=True))
+    found = (probable(task, module, part, window).nan_to_num(nan=0.0) for part in parts)  # no number: background
+    return torch.cat([p.argmax(dim=1).cpu() for p in found])
+
+
+def probable(task: Task, module: nn.Module, x: Tensor, window: Sequence[int] | None) -> Tensor:
+    """Probabilities (n, classes, *spatial) of images x, by whole images or in windows, as `answers` has them."""
+    if window is None:
+        return task.probabilities(module, x)
+    found: Tensor = sliding_window_inference(
+        x,
+        [int(side) for side in window],
+        at_once(x.new_empty(1, x.shape[1], *window), dense=True),
+        lambda pieces: task.probabilities(module, pieces),
+        overlap=0.5,
+        mode="gaussian",
+    )
+    return found

@@ -1,0 +1,189 @@
+"""A model that a hospital can use: one file, which also says how a study becomes what the network sees.
+
+`pipelines.hospital.model_file` writes it beside the scores when a hospital's own model is evaluated, and it stays
+there; `pipelines.predict` reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from pydantic import TypeAdapter
+from torch import Tensor, nn
+
+from federation.calibration import Calibrated, Centring
+from federation.models import AnyModel
+from federation.parameters import loaded
+from federation.task import Kind, Task
+from personalize import AnyAlgorithm
+from pipelines.data.images import IMAGES, AnyImages
+from pipelines.data.sources import SOURCE, Files
+from pipelines.data.tables.features import Moments, from_json, normalized_by
+from pipelines.data.tables.principal_components import Axes, axes_from_json, projected
+from pipelines.loader.names import named
+from pipelines.models.answers import probable
+from pipelines.models.likeness import ENDING, Likeness, Verdict, read_likeness
+from pipelines.models.translator_file import SCALE, SETTINGS
+from privacy.message import (
+    Json,
+    Malformed,
+    Message,
+    as_list,
+    from_bytes,
+    unsealed,
+)
+
+READY = "ready"
+FORMAT = 1
+KIND: TypeAdapter[Kind] = TypeAdapter(Kind)
+PREFIX = "translator:"
+"""Before the names of a translator's numbers, in a file that holds a classifier too."""
+CENTRING = "calibration:centring"
+"""The tensor (2,) float64 of a calibrated classifier: offset and spread of its logits."""
+
+
+ALGORITHM: TypeAdapter[AnyAlgorithm] = TypeAdapter(AnyAlgorithm)
+MODEL: TypeAdapter[AnyModel] = TypeAdapter(AnyModel)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A usable model. source: how the training images were found, its folder left out. facts: where it comes from.
+    scale, axes: by which features are normalized, and onto which they are projected.
+    translate: brings one study's examples (n, C, H, W) into the space in which the model learnt. names: of classes 1,
+    2, ... of a segmentation; empty in classification. digest: of the file, 16 letters. window: sides of what the
+    network sees at once, if not a whole image, as it was scored. centring: how logits are shifted and scaled, if they
+    are. likeness: by which a study that is unlike the training patients is known, or in words why there is nothing.
+    """
+
+    module: nn.Module
+    task: Task
+    images: AnyImages
+    source: Files
+    gland: bool
+    scale: Moments | None
+    axes: Axes | None
+    facts: Mapping[str, Json]
+    translate: Callable[[Tensor], Tensor]
+    names: tuple[str, ...] = ()
+    digest: str = ""
+    window: tuple[int, ...] | None = None
+    centring: Centring | None = None
+    likeness: Likeness | str = "this kind of file has no statistics of training patients"
+
+    def seen(self, x: Tensor) -> Tensor:
+        """What the network sees of a study's examples x (n, *inputs)."""
+        if self.scale is not None:
+            x = normalized_by(x, self.scale)
+        if self.axes is not None:
+            x = projected(x, self.axes)
+        return self.translate(x)
+
+    def probabilities(self, x: Tensor) -> Tensor:
+        """Probabilities (n, classes, *spatial) of examples as the network sees them, in the way it was scored."""
+        if self.window is not None:
+            return probable(self.task, self.module, x, self.window)
+        return Calibrated(self.module, self.centring).probabilities(self.task, x)
+
+    def verdict(self, x: Tensor) -> Verdict | None:
+        """Whether a study's examples x, as the network sees them, are unlike; None where that cannot be told."""
+        return None if isinstance(self.likeness, str) else self.likeness.verdict(self.module, x, self.window)
+
+
+def digest_of(data: bytes) -> str:
+    """The digest by which a file of a model is known: 16 letters of its SHA-256."""
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def window_in(facts: Mapping[str, Json]) -> tuple[int, ...] | None:
+    """Sides of what the network sees at once; None = whole images."""
+    said = facts.get("window")
+    return None if said is None else tuple(int(str(side)) for side in as_list(said))
+
+
+def read_ready(path: Path) -> Ready:
+    """Read such a file.
+
+    Raises:
+        ValueError: it is not one, is damaged, or was written by a later version.
+        OSError: it cannot be read.
+    """
+    try:
+        data = path.read_bytes()
+        message = from_bytes(unsealed(data))
+        facts = message.facts
+        if facts["format"] != FORMAT:
+            raise ValueError(f"format {facts['format']}, and {FORMAT} is read here")
+        model = MODEL.validate_json(json.dumps(facts["model"]), strict=True)
+        inputs = [int(str(side)) for side in as_list(facts["inputs"])]
+        kind = KIND.validate_python(facts.get("kind", "classification"))
+        task = Task(model, tuple(inputs), int(str(facts["classes"])), kind)
+        names = _read_names(facts, task)
+        window = window_in(facts)
+        algorithm = ALGORITHM.validate_json(json.dumps(facts["algorithm"]), strict=True)
+        own = {n: t for n, t in message.tensors.items() if not n.startswith(PREFIX) and n != CENTRING}
+        centring = _read_centring(message.tensors.get(CENTRING))
+        module = loaded(algorithm.network(task), own).eval()
+        images = IMAGES.validate_json(json.dumps(facts["images"]), strict=True)
+        source = SOURCE.validate_json(json.dumps(facts["source"]), strict=True)
+        translate = translation(message)
+    except (Malformed, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"{path} is not a model to predict with ({error}); give a file of a site's {READY}/ folder, "
+            "runs/<name>/sites/<site>/ready/<method>.safetensors"
+        ) from error
+    scale, axes = from_json(facts["scale"]), axes_from_json(facts.get("axes"))
+    digest = digest_of(data)
+    gland = bool(facts["gland"])
+    return Ready(
+        *(module, task, images, source, gland, scale, axes, facts, translate),
+        names=names,
+        digest=digest,
+        window=window,
+        centring=centring,
+        likeness=read_likeness(path.with_name(f"{path.stem}{ENDING}"), digest),
+    )
+
+
+def _read_centring(found: Tensor | None) -> Centring | None:
+    if found is None:
+        return None
+    offset, spread = found.double().tolist()
+    if not math.isfinite(offset) or not spread > 0:
+        raise ValueError(f"{CENTRING} must hold a number and a positive number, found {offset} and {spread}")
+    return Centring(offset, spread)
+
+
+def _read_names(facts: Mapping[str, Json], task: Task) -> tuple[str, ...]:
+    """One name for each class but the background, in segmentation. Files of before there was any say none."""
+    names = tuple(str(name) for name in as_list(facts.get("names", [])))
+    needed = task.classes - 1 if task.kind == "segmentation" else 0
+    if len(names) != needed or not all(map(named, names)):
+        raise ValueError(f"{needed} names of classes, made of a-z 0-9 _ -, are needed, found {list(names)}")
+    return names
+
+
+def translation(message: Message) -> Callable[[Tensor], Tensor]:
+    """What brings one study's examples, in the cohort's unit, into the model's space.
+
+    Raises:
+        ValueError: the settings in the file are none.
+    """
+    said = message.facts.get("translated")
+    if not isinstance(said, dict):
+        return lambda x: x
+    settings = SETTINGS.validate_json(json.dumps(said["settings"]), strict=True)
+    scale = SCALE.validate_json(json.dumps(said["scale"]), strict=True)
+    params = {name.removeprefix(PREFIX): t for name, t in message.tensors.items() if name.startswith(PREFIX)}
+
+    def translate(x: Tensor) -> Tensor:
+        nobody_else = torch.zeros(len(x), dtype=torch.int64)
+        return scale.back(settings.translate(params, scale.into(x), nobody_else))
+
+    return translate
