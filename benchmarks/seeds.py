@@ -18,8 +18,8 @@ from pathlib import Path
 import yaml
 
 from evaluation.intervals import t_interval
+from pipelines.loader.overrides import overridden
 from pipelines.run import main
-from pipelines.settings.config import overridden
 from pipelines.settings.load import load
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from federation.task import Task
 from privacy.dp.access import Draw, Objective, Questions, Sample, Split
 from privacy.message import Params
-from privacy.settings_error import SettingsError
+from privacy.settings_error import Problem, refuse, unmet
 
 Correction: TypeAlias = Callable[[Params], Params]
 
@@ -44,24 +44,21 @@ class Work:
     augment: Literal["none", "flip", "affine"] = "none"
 
     def __post_init__(self) -> None:
-        found = [
-            f"{name} must be {rule}, found {value}"
-            for name, value, rule, good in (
-                ("lr", self.lr, "> 0", self.lr > 0),
-                ("batch", self.batch, ">= 1", self.batch >= 1),
-                ("weight_decay", self.weight_decay, ">= 0", self.weight_decay >= 0),
-                ("momentum", self.momentum, "in [0, 1)", 0 <= self.momentum < 1),
-                ("epochs", self.epochs, ">= 1", self.epochs is None or self.epochs >= 1),
-                ("steps", self.steps, ">= 1", self.steps is None or self.steps >= 1),
-            )
-            if not good
-        ]
+        problems = unmet(
+            self,
+            lr=(self.lr > 0, "> 0"),
+            batch=(self.batch >= 1, ">= 1"),
+            weight_decay=(self.weight_decay >= 0, ">= 0"),
+            momentum=(0 <= self.momentum < 1, "in [0, 1)"),
+            epochs=(self.epochs is None or self.epochs >= 1, ">= 1"),
+            steps=(self.steps is None or self.steps >= 1, ">= 1"),
+        )
         if (self.epochs is None) == (self.steps is None):
-            found.append(f"give either epochs or steps (the other null), found {self.epochs} and {self.steps}")
+            text = f"give either epochs or steps (the other null), found {self.epochs} and {self.steps}"
+            problems.append(Problem((), text))
         if self.momentum and self.optimizer != "sgd":
-            found.append(f"momentum belongs to sgd, found {self.optimizer}")
-        if found:
-            raise SettingsError(found)
+            problems.append(Problem(("momentum",), f"belongs to sgd, found {self.optimizer}"))
+        refuse(problems)
 
 
 class Descent(NamedTuple):

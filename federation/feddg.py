@@ -39,7 +39,7 @@ from federation.parameters import loaded, prefixed, section, trainable
 from federation.task import Output, Task, segments
 from privacy.dp.access import Batch, Draw, Forward, Objective
 from privacy.message import Call, Message, Params
-from privacy.settings_error import SettingsError
+from privacy.settings_error import out_of_range, refuse, unmet
 
 WINDOW, SPECTRA = 8, 64
 """The most that a hospital releases whoever asks: all amplitudes of an image can be enough to find its phases."""
@@ -70,12 +70,10 @@ class FedDG:
     weights: Weights = "size"
 
     def __post_init__(self) -> None:
-        most = {"beta": 1000, "gamma": 1000, "window": WINDOW, "spectra": SPECTRA, "rim": 1000}
-        found = {name: value for name in most if not 0 <= (value := getattr(self, name)) <= most[name]}
-        said = [f"{name} must be in [0, {most[name]}], found {value}" for name, value in found.items()]
-        said += [] if self.tau > 0 else [f"tau must be > 0, found {self.tau}"]
-        if said:
-            raise SettingsError(said)
+        problems = out_of_range(
+            self, beta=(0, 1000), gamma=(0, 1000), window=(0, WINDOW), spectra=(0, SPECTRA), rim=(0, 1000)
+        )
+        refuse(problems + unmet(self, tau=(self.tau > 0, "> 0")))
 
     def network(self, task: Task) -> nn.Module:
         """Raises: ValueError: images so small that the window holds most of what they are."""

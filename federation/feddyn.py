@@ -23,6 +23,7 @@ from federation.fedavg import FedAvg, Weights, counted, descend_from, merged
 from federation.fedopt import parted
 from federation.parameters import combined, difference, loaded, prefixed, read, section, trainable, zeros
 from privacy.message import Call, Json, Message, Params, as_mapping
+from privacy.settings_error import refuse, unmet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +41,7 @@ class FedDyn:
     weights: Weights = "uniform"
 
     def __post_init__(self) -> None:
-        if not self.alpha > 0:
-            raise ValueError(f"alpha must be > 0 (fedavg has no such term), found {self.alpha}")
+        refuse(unmet(self, alpha=(self.alpha > 0, "> 0 (fedavg has no such term)")))
 
     network = FedAvg.network
     complaints = FedAvg.complaints

@@ -26,7 +26,7 @@ from federation.descent import Site
 from federation.fedavg import FedAvg, Weights, descend_from, merged, reply
 from federation.parameters import difference, loaded, prefixed, section, trainable, zeros
 from privacy.message import Call, Message, Params
-from privacy.settings_error import SettingsError
+from privacy.settings_error import refuse, unmet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,18 +47,15 @@ class FedOpt:
     weights: Weights = "size"
 
     def __post_init__(self) -> None:
-        found = [
-            f"{name} must be {rule}, found {value}"
-            for name, value, rule, good in (
-                ("eta", self.eta, "> 0", self.eta > 0),
-                ("beta1", self.beta1, "in [0, 1)", 0 <= self.beta1 < 1),
-                ("beta2", self.beta2, "in [0, 1)", 0 <= self.beta2 < 1),
-                ("tau", self.tau, "> 0", self.tau > 0),
+        refuse(
+            unmet(
+                self,
+                eta=(self.eta > 0, "> 0"),
+                beta1=(0 <= self.beta1 < 1, "in [0, 1)"),
+                beta2=(0 <= self.beta2 < 1, "in [0, 1)"),
+                tau=(self.tau > 0, "> 0"),
             )
-            if not good
-        ]
-        if found:
-            raise SettingsError(found)
+        )
 
     network = FedAvg.network
     complaints = FedAvg.complaints

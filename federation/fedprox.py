@@ -13,6 +13,7 @@ from federation.descent import Site
 from federation.fedavg import FedAvg, Weights, descend_from, reply
 from federation.parameters import loaded, prefixed, section
 from privacy.message import Call, Message, Params
+from privacy.settings_error import refuse, unmet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +27,7 @@ class FedProx:
     weights: Weights = "size"
 
     def __post_init__(self) -> None:
-        if not self.mu >= 0:
-            raise ValueError(f"mu must be >= 0, found {self.mu}")
+        refuse(unmet(self, mu=(self.mu >= 0, ">= 0")))
 
     network = FedAvg.network
     complaints = FedAvg.complaints

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from federation.descent import Site
 from federation.task import Output
 from privacy.dp.access import Batch, Forward
-from privacy.settings_error import SettingsError
+from privacy.settings_error import Problem, out_of_range, refuse, unmet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,17 +34,10 @@ class Tuning:
     trainable: Literal["all", "head"] = "all"
 
     def __post_init__(self) -> None:
-        found = [
-            f"{name} must be in [1, {most}], found {value}"
-            for name, value, most in (("epochs", self.epochs, 1000), ("steps", self.steps, 100_000))
-            if value is not None and not 1 <= value <= most
-        ]
+        problems = out_of_range(self, epochs=(1, 1000), steps=(1, 100_000))
         if (self.epochs is None) == (self.steps is None):
-            found.append(f"give either epochs or steps, found {self.epochs} and {self.steps}")
-        if self.lr is not None and not self.lr > 0:
-            found.append(f"lr must be > 0 or null, found {self.lr}")
-        if found:
-            raise SettingsError(found)
+            problems.append(Problem((), f"give either epochs or steps, found {self.epochs} and {self.steps}"))
+        refuse(problems + unmet(self, lr=(self.lr is None or self.lr > 0, "> 0 or null")))
 
 
 def fine_tuned(site: Site, module: nn.Module, tuning: Tuning) -> nn.Module:

@@ -28,7 +28,7 @@ from federation.parameters import loaded, prefixed, read, section
 from federation.task import Output, Task, pooled
 from privacy.dp.access import Batch, Forward, Objective
 from privacy.message import Call, Message, Params
-from privacy.settings_error import SettingsError
+from privacy.settings_error import refuse, unmet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +46,7 @@ class Moon:
     weights: Weights = "size"
 
     def __post_init__(self) -> None:
-        found = [] if self.mu >= 0 else [f"mu must be >= 0, found {self.mu}"]
-        found += [] if self.temperature > 0 else [f"temperature must be > 0, found {self.temperature}"]
-        if found:
-            raise SettingsError(found)
+        refuse(unmet(self, mu=(self.mu >= 0, ">= 0"), temperature=(self.temperature > 0, "> 0")))
 
     network = FedAvg.network
 

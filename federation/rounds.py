@@ -18,7 +18,7 @@ from federation.randomness import derived
 from privacy.folder import Folder
 from privacy.message import Call, Json, Message, Params, as_mapping, from_bytes, sealed, to_bytes, unsealed
 from privacy.release.gate import BUDGET
-from privacy.settings_error import SettingsError
+from privacy.settings_error import refuse, unmet
 
 STATE = "state"  # the one file that a run resumes from
 TRIES = 3  # of the introduction and the finish, which every site must answer
@@ -42,16 +42,15 @@ class Schedule:
     deadline_s: float | None = None
 
     def __post_init__(self) -> None:
-        found = [] if self.rounds >= 1 else [f"rounds must be >= 1, found {self.rounds}"]
-        found += [
-            f"{name} must be in (0, 1], found {value}"
-            for name, value in (("participation", self.participation), ("quorum", self.quorum))
-            if not 0 < value <= 1
-        ]
-        if self.deadline_s is not None and not self.deadline_s > 0:
-            found.append(f"deadline_s must be > 0 or null, found {self.deadline_s}")
-        if found:
-            raise SettingsError(found)
+        refuse(
+            unmet(
+                self,
+                rounds=(self.rounds >= 1, ">= 1"),
+                participation=(0 < self.participation <= 1, "in (0, 1]"),
+                quorum=(0 < self.quorum <= 1, "in (0, 1]"),
+                deadline_s=(self.deadline_s is None or self.deadline_s > 0, "> 0 or null"),
+            )
+        )
 
 
 class QuorumLost(RuntimeError):

@@ -17,6 +17,7 @@ from federation.descent import Site, Work, plain_sgd
 from federation.fedavg import FedAvg, descend_from, merged
 from federation.parameters import combined, difference, loaded, prefixed, read, section, trainable, zeros
 from privacy.message import Call, Message, Params
+from privacy.settings_error import refuse, unmet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +34,7 @@ class Scaffold:
     global_lr: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.global_lr > 0:
-            raise ValueError(f"global_lr must be > 0, found {self.global_lr}")
+        refuse(unmet(self, global_lr=(self.global_lr > 0, "> 0")))
 
     network = FedAvg.network
 

@@ -29,7 +29,7 @@ from harmonize.distances import frechet
 from harmonize.embedding import Basis, basis, project, tsne
 from privacy.dp.access import Batch, Forward
 from privacy.release.policy import MOST_DELTA
-from privacy.settings_error import SettingsError
+from privacy.settings_error import Problem, out_of_range, refuse
 
 BOUND = 1.0
 """What a patient's share can be at most: `Protection.loss_bound` of the door through which it is measured."""
@@ -60,33 +60,30 @@ class Score:
     delta: float = 1e-5
 
     def __post_init__(self) -> None:
-        found = [
-            f"score.{name} must be in [{low:g}, {high:g}], found {value}"
-            for name, value, low, high in (
-                ("steps", self.steps, 1, 10**6),
-                ("seeds", self.seeds, 1, 100),
-                ("images", self.images, 8, 10**5),
-                ("components", self.components, 1, 1000),
-                ("perplexity", self.perplexity, 1, 1000),
-                ("margin", self.margin, 0, 100),
-                ("epsilon", self.epsilon, 1e-3, 1e3),
-                ("delta", self.delta, 1e-15, MOST_DELTA),
-            )
-            if value is not None and not low <= value <= high
-        ]
+        problems = out_of_range(
+            self,
+            steps=(1, 10**6),
+            seeds=(1, 100),
+            images=(8, 10**5),
+            components=(1, 1000),
+            perplexity=(1, 1000),
+            margin=(0, 100),
+            epsilon=(1e-3, 1e3),
+            delta=(1e-15, MOST_DELTA),
+        )
         if self.target is not None and self.release != "public":
-            found.append(
-                f"score.target is {self.target}, but with release {self.release} the scores choose it: "
-                f"leave it out, or write release: public"
-            )
+            text = f"is {self.target}, but with release {self.release} the scores choose it: leave it out, or write "
+            problems.append(Problem(("target",), f"{text}release: public"))
         if self.current is not None and self.release == "public":
-            found.append(f"score.current is {self.current}, and with release public nothing is compared: name a target")
+            text = f"is {self.current}, and with release public nothing is compared: name a target"
+            problems.append(Problem(("current",), text))
         if self.current is not None and self.release == "exact" and self.seeds < 2:
-            found.append("score.current needs the spread of scores over seeds: score.seeds of 2 or more, found 1")
+            text = "needs the spread of scores over seeds: score.seeds of 2 or more, found 1"
+            problems.append(Problem(("current",), text))
         if self.release == "dp" and self.variant == "paper":
-            found.append("score.variant paper has no release dp, because no bound holds for it: write exact or public")
-        if found:
-            raise SettingsError(found)
+            text = "paper has no release dp, because no bound holds for it: write exact or public"
+            problems.append(Problem(("variant",), text))
+        refuse(problems)
 
 
 class Scored(NamedTuple):

@@ -32,7 +32,7 @@ from harmonize.unfinished import Training, fingerprint, restored, write
 from harmonize.views import View, mixed, noisy, pooled, viewed
 from privacy.folder import Folder
 from privacy.message import Params
-from privacy.settings_error import SettingsError
+from privacy.settings_error import Problem, refuse
 
 TELL = 10  # steps between two words about progress
 
@@ -93,7 +93,7 @@ class CycleGan:
 
     def __post_init__(self) -> None:
         problems = [
-            f"{name} must {rule}, found {getattr(self, name)}"
+            Problem((name,), f"must {rule}, found {getattr(self, name)}")
             for names, rule, fine in (
                 (("steps", "every"), "be in [1, 1000000]", lambda v: 1 <= v <= 10**6),
                 (("batch", "blocks"), "be in [1, 1024]", lambda v: 1 <= v <= 1024),
@@ -111,9 +111,9 @@ class CycleGan:
         if self.variant == "paper":
             own = [f.name for f in fields(self) if f.name in PAPER and getattr(self, f.name) != f.default]
             if own:
-                problems.append(f"variant paper fixes {', '.join(own)}: remove them, or set variant: consilium")
-        if problems:
-            raise SettingsError(problems)
+                text = f"paper fixes {', '.join(own)}: remove them, or set variant: consilium"
+                problems.append(Problem(("variant",), text))
+        refuse(problems)
 
     def meant(self) -> CycleGan:
         """These settings with all that `variant` fixes written out."""

@@ -29,7 +29,7 @@ from privacy.dp.access import Access
 from privacy.dp.accounting import mu_of
 from privacy.message import Params
 from privacy.release.policy import MOST_DELTA
-from privacy.settings_error import SettingsError
+from privacy.settings_error import Problem, out_of_range, refuse
 
 SLACK = 1e-9  # the root that `mu_of` finds may lie on the wrong side by its tolerance
 LARGEST = 48  # pixels along a side when pictures are compared
@@ -73,30 +73,26 @@ class PrivateEvolution:
         Raises:
             ValueError: one message names all problems.
         """
-        rules: tuple[tuple[str, float | None, float, float], ...] = (
-            ("epsilon", self.epsilon, 1e-3, 1e3),
-            ("delta", self.delta, 1e-12, MOST_DELTA),
-            ("candidates", self.candidates, 2, 10_000),
-            ("rounds", self.rounds, 1, 100),
-            ("threshold", self.threshold, 0.0, 10.0),
-            ("spread", self.spread, 1e-4, 1.0),
-            ("settled", self.settled, 1e-4, 1.0),
-            ("share", self.share, 0.0, 1.0),
-            ("mixed", self.mixed, 0.0, 1.0),
-            ("jitter", self.jitter, 0.0, 1.0),
-            ("public", self.public, 2, 100_000),
-            ("components", self.components, 1, 1000),
-            ("roughness", self.roughness, 0.0, 100.0),
+        problems = out_of_range(
+            self,
+            epsilon=(1e-3, 1e3),
+            delta=(1e-12, MOST_DELTA),
+            candidates=(2, 10_000),
+            rounds=(1, 100),
+            threshold=(0.0, 10.0),
+            spread=(1e-4, 1.0),
+            settled=(1e-4, 1.0),
+            share=(0.0, 1.0),
+            mixed=(0.0, 1.0),
+            jitter=(0.0, 1.0),
+            public=(2, 100_000),
+            components=(1, 1000),
+            roughness=(0.0, 100.0),
         )
-        wrong = [
-            f"{name} must be in [{low:g}, {high:g}], found {value}"
-            for name, value, low, high in rules
-            if value is not None and not low <= value <= high
-        ]
         if self.prior not in PRIORS:
-            wrong.append(f"prior must be one of {', '.join(PRIORS)}, found {self.prior!r}")
-        if wrong:
-            raise SettingsError(wrong)
+            text = f"must be one of {', '.join(PRIORS)}, found {self.prior!r}"
+            problems.append(Problem(("prior",), text))
+        refuse(problems)
 
     @property
     def private(self) -> bool:

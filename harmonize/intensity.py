@@ -20,6 +20,7 @@ from torch import Tensor
 
 from harmonize.own import Own, Region, counted, rows_of
 from privacy.message import Params
+from privacy.settings_error import Problem, refuse
 
 Values: TypeAlias = NDArray[np.float32]
 Curve: TypeAlias = Callable[[Values, Values, int], Values]
@@ -93,7 +94,8 @@ class Percentile:
 
     def __post_init__(self) -> None:
         if not 0 <= self.low < self.high <= 100:
-            raise ValueError(f"low and high must satisfy 0 <= low < high <= 100, found {self.low} and {self.high}")
+            text = f"low and high must satisfy 0 <= low < high <= 100, found {self.low} and {self.high}"
+            refuse([Problem((), text)])
 
     def fit(self, own: Own, shared: Tensor, **unused: object) -> Params:
         """Both percentiles of each channel of the shared images, (C, 2)."""

@@ -28,7 +28,7 @@ from torch import Tensor
 from harmonize.embedding import FEWEST, basis, project, tsne
 from harmonize.neighbours import Reference, judged, limits, referenced
 from harmonize.scale import Told, silent
-from privacy.settings_error import SettingsError
+from privacy.settings_error import out_of_range, refuse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,20 +58,17 @@ class Sampling:
     spacing: float = 0.5
 
     def __post_init__(self) -> None:
-        found = [
-            f"sampling.{name} must be in [{low:g}, {high:g}], found {value}"
-            for name, value, low, high in (
-                ("closeness", self.closeness, 1e-6, 1.0),
-                ("neighbours", self.neighbours, 1, 1000),
-                ("max_passes", self.max_passes, 1, 10_000),
-                ("components", self.components, 1, 1000),
-                ("perplexity", self.perplexity, 1, 1000),
-                ("spacing", self.spacing, 0, 100),
+        refuse(
+            out_of_range(
+                self,
+                closeness=(1e-6, 1.0),
+                neighbours=(1, 1000),
+                max_passes=(1, 10_000),
+                components=(1, 1000),
+                perplexity=(1, 1000),
+                spacing=(0, 100),
             )
-            if value is not None and not low <= value <= high
-        ]
-        if found:
-            raise SettingsError(found)
+        )
 
     @property
     def in_use(self) -> tuple[str, float]:

@@ -9,6 +9,8 @@ from typing import ClassVar, TypeAlias
 
 from torch import Tensor
 
+from privacy.settings_error import Problem, refuse
+
 Told: TypeAlias = Callable[[int, int, str], None]
 """told(done, total, what): shown as progress; a stop that was asked for may be raised by it."""
 
@@ -27,7 +29,8 @@ class Scale:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
-            raise ValueError(f"low must be less than high, both finite; found {self.low} and {self.high}")
+            text = f"must be less than high, both finite; found {self.low} and {self.high}"
+            refuse([Problem(("low",), text)])
 
     def into(self, x: Tensor) -> Tensor:
         """From the cohort's unit into [-1, 1]."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import ClassVar, NamedTuple
 
 from harmonize.quality import Quality
-from privacy.settings_error import SettingsError
+from privacy.settings_error import Problem, refuse
 
 WORDS: Mapping[str, str] = {
     "no_effect": "Images hardly came closer to the shared ones: the distance fell by the share {value}",
@@ -60,21 +60,21 @@ class Limits:
 
     def __post_init__(self) -> None:
         found = {field.name: getattr(self, field.name) for field in fields(self)}
-        wrong = [
-            f"veto.{name} must be finite, or null for no limit; found {value}"
+        problems = [
+            Problem((name,), f"must be finite, or null for no limit; found {value}")
             for name, value in found.items()
             if value is not None and not math.isfinite(value)
         ]
-        wrong += [
-            f"veto.{name} must be >= 0, found {found[name]}"
+        problems += [
+            Problem((name,), f"must be >= 0, found {found[name]}")
             for name in ("cycle", "drift", "prevalence", "prevalence_centre")
             if found[name] is not None and found[name] < 0
         ]
         low, high = self.contrast_low, self.contrast_high
         if low is not None and high is not None and not low < high:
-            wrong.append(f"veto.contrast_low must be less than veto.contrast_high, found {low} and {high}")
-        if wrong:
-            raise SettingsError(wrong)
+            text = f"must be less than veto.contrast_high, found {low} and {high}"
+            problems.append(Problem(("contrast_low",), text))
+        refuse(problems)
 
 
 class Check(NamedTuple):

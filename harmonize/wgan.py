@@ -50,7 +50,7 @@ from privacy.dp.accounting import Cost, cost
 from privacy.dp.events import Event, Gaussian, Part, PoissonSampled, SelfComposed
 from privacy.message import Params
 from privacy.release.policy import MOST_DELTA
-from privacy.settings_error import SettingsError
+from privacy.settings_error import Problem, refuse, unmet
 
 SAMPLED = 256  # images that are drawn together
 PUBLIC = 512  # images that a head's penalty mixes fakes with
@@ -114,35 +114,29 @@ class WganGp:
     prior_components: int = 30
 
     def __post_init__(self) -> None:
-        found = [
-            f"{name} must be a whole number in [1, {most}], found {getattr(self, name)!r}"
+        problems = [
+            Problem((name,), f"must be a whole number in [1, {most}], found {getattr(self, name)!r}")
             for name, most in MOST.items()
             if not _whole(self, name)
         ]
-        found += [
-            f"{name} must be {rule}, found {value}"
-            for name, value, rule, good in (
-                ("delta", self.delta, f"in (0, {MOST_DELTA:g}]", 0 < self.delta <= MOST_DELTA),
-                ("sampling", self.sampling, "in [1e-6, 1]", 1e-6 <= self.sampling <= 1),
-                ("clip", self.clip, "in [1e-4, 1e4]", 1e-4 <= self.clip <= 1e4),
-                ("lr", self.lr, "in (0, 1]", 0 < self.lr <= 1),
-                ("rate", self.rate, "in (0, 1]", 0 < self.rate <= 1),
-                ("prior_lr", self.prior_lr, "in (0, 1]", 0 < self.prior_lr <= 1),
-                ("ema", self.ema, "in [0, 1)", 0 <= self.ema < 1),
-                ("gp_weight", self.gp_weight, "in [0, 1e6]", 0 <= self.gp_weight <= 1e6),
-                ("prior_images", self.prior_images, "above 1: one of each class", self.prior_images != 1),
-                ("looks", self.looks, "above 1 for private heads", self.looks != 1 or not (self.private and self.head)),
-            )
-            if not good
-        ]
-        if self.prior is not None and self.prior not in PRIORS:
-            found.append(f"prior must be null or one of {sorted(PRIORS)}, found {self.prior}")
+        problems += unmet(
+            self,
+            delta=(0 < self.delta <= MOST_DELTA, f"in (0, {MOST_DELTA:g}]"),
+            sampling=(1e-6 <= self.sampling <= 1, "in [1e-6, 1]"),
+            clip=(1e-4 <= self.clip <= 1e4, "in [1e-4, 1e4]"),
+            lr=(0 < self.lr <= 1, "in (0, 1]"),
+            rate=(0 < self.rate <= 1, "in (0, 1]"),
+            prior_lr=(0 < self.prior_lr <= 1, "in (0, 1]"),
+            ema=(0 <= self.ema < 1, "in [0, 1)"),
+            gp_weight=(0 <= self.gp_weight <= 1e6, "in [0, 1e6]"),
+            prior_images=(self.prior_images != 1, "above 1: one of each class"),
+            looks=(self.looks != 1 or not (self.private and self.head), "above 1 for private heads"),
+            prior=(self.prior is None or self.prior in PRIORS, f"null or one of {sorted(PRIORS)}"),
+        )
         if self.learns == "head" and (self.prior is None or self.variant == "paper"):
-            found.append(
-                "learns head needs a prior, on which it stands, and variant consilium; give both, or say whole"
-            )
-        if found := found + _promised(self):
-            raise SettingsError(found)
+            text = "head needs a prior, on which it stands, and variant consilium; give both, or say whole"
+            problems.append(Problem(("learns",), text))
+        refuse(problems + _guarantee_problems(self))
 
     @property
     def private(self) -> bool:
@@ -162,24 +156,20 @@ def _whole(settings: WganGp, name: str) -> bool:
     return type(value) is int and 1 <= value <= MOST[name]
 
 
-def _promised(settings: WganGp) -> list[str]:
+def _guarantee_problems(settings: WganGp) -> list[Problem]:
     """What is wrong with the guarantee that was asked for."""
+    own = settings.variant == "paper"
     if settings.name == "wgan_gp":
-        found = [] if settings.epsilon is None else [f"epsilon must be null for wgan_gp, found {settings.epsilon}"]
-        wrong = settings.variant == "paper"
-        return found + (["variant paper is of dp_wgan_gp: wgan_gp adds no noise"] if wrong else [])
-    found = []
+        problems = unmet(settings, epsilon=(settings.epsilon is None, "null for wgan_gp"))
+        return problems + ([Problem(("variant",), "paper is of dp_wgan_gp: wgan_gp adds no noise")] if own else [])
+    problems = []
     if settings.epsilon is None or not (settings.epsilon > 0 and math.isfinite(settings.epsilon)):
-        found.append(
-            f"epsilon must be a number above 0 for dp_wgan_gp, found {settings.epsilon}: give one, or name wgan_gp "
-            f"where no guarantee is needed"
-        )
-    if settings.variant == "paper" and (settings.critic_steps, settings.clip) != (PAPER_CRITIC_STEPS, PAPER_CLIP):
-        found.append(
-            f"variant paper has critic_steps {PAPER_CRITIC_STEPS} and clip {PAPER_CLIP:g} (n_d and c_g of equation 2), "
-            f"found {settings.critic_steps} and {settings.clip:g}"
-        )
-    return found
+        text = f"must be a number above 0 for dp_wgan_gp, found {settings.epsilon}: give one, or name wgan_gp"
+        problems.append(Problem(("epsilon",), f"{text} where no guarantee is needed"))
+    if own and (settings.critic_steps, settings.clip) != (PAPER_CRITIC_STEPS, PAPER_CLIP):
+        text = f"paper has critic_steps {PAPER_CRITIC_STEPS} and clip {PAPER_CLIP:g} (n_d and c_g of equation 2), "
+        problems.append(Problem(("variant",), f"{text}found {settings.critic_steps} and {settings.clip:g}"))
+    return problems
 
 
 def pretrained(settings: WganGp, inputs: Inputs, *, seed: int, told: Told = silent) -> Params:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from personalize.adaptation_norms import SetNorm, batches, calibrate
 from personalize.routing_losses import Judged
 from privacy.message import Params
+from privacy.settings_error import Problem, unmet
 
 Loss: TypeAlias = Callable[[nn.Module, Tensor, torch.Generator], Judged]
 
@@ -163,20 +164,17 @@ def range_of(witnesses: Sequence[Tensor], margin: float, *, segmentation: bool) 
     return Range(low, high, foreground)
 
 
-def out_of_bounds(epochs: int, lr: float, batch: int, margin: float, *, online: bool = False) -> list[str]:
-    """What no hospital adapts by, whoever asks: each number with what is allowed; empty = fine."""
-    if online and not epochs:
-        return ["epochs: 0 adapts nothing, and mode: online adapts on its one pass; say mode: all"]
-    return [
-        f"{name} must be {rule}, found {value}"
-        for name, value, rule, good in (
-            ("epochs", epochs, "in [0, 1000]", 0 <= epochs <= 1000),
-            ("lr", lr, "in (0, 10]", 0 < lr <= 10),
-            ("batch", batch, "in [1, 1024]", 1 <= batch <= 1024),
-            ("margin", margin, ">= 0", margin >= 0),
-        )
-        if not good
-    ]
+def bounds_problems(how: Any, *, online: bool = False) -> list[Problem]:
+    """What no hospital adapts by, whoever asks. how: settings with `epochs`, `lr`, `batch` and `margin`."""
+    if online and not how.epochs:
+        return [Problem(("epochs",), "0 adapts nothing, and mode: online adapts on its one pass; say mode: all")]
+    return unmet(
+        how,
+        epochs=(0 <= how.epochs <= 1000, "in [0, 1000]"),
+        lr=(0 < how.lr <= 10, "in (0, 10]"),
+        batch=(1 <= how.batch <= 1024, "in [1, 1024]"),
+        margin=(how.margin >= 0, ">= 0"),
+    )
 
 
 def _optimizer(module: nn.Module, images: Tensor, lr: float) -> torch.optim.Adam:

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from federation.task import Kind, Output
-from personalize.adaptation import Adapted, adapt, online, out_of_bounds, predicted_shares, range_of, serving
+from personalize.adaptation import Adapted, adapt, bounds_problems, online, predicted_shares, range_of, serving
 from personalize.adaptation_norms import AtTest, by_test_statistics
 from personalize.routing_losses import Judged, entropy
-from privacy.settings_error import SettingsError
+from privacy.settings_error import refuse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,7 @@ class Tent:
     margin: float = 0.5
 
     def __post_init__(self) -> None:
-        if found := out_of_bounds(self.epochs, self.lr, self.batch, self.margin, online=self.mode == "online"):
-            raise SettingsError(found)
+        refuse(bounds_problems(self, online=self.mode == "online"))
 
 
 def tent(network: nn.Module, images: Tensor, settings: Tent, *, kind: Kind, seed: int = 0) -> tuple[nn.Module, Adapted]:

@@ -27,6 +27,7 @@ from federation.parameters import loaded, prefixed, section
 from federation.task import Output, Task, pooled
 from privacy.dp.access import Batch, Forward
 from privacy.message import Call, Message
+from privacy.settings_error import Problem, refuse
 
 QUARTERS = 4
 
@@ -74,7 +75,7 @@ class FedTurns:
 
     def __post_init__(self) -> None:
         if not self.rotation > 0:
-            raise ValueError(f"rotation must be > 0, found {self.rotation}: without that loss this is fedavg")
+            refuse([Problem(("rotation",), f"must be > 0, found {self.rotation}: without that loss this is fedavg")])
 
     def network(self, task: Task) -> nn.Module:
         base = task.network()

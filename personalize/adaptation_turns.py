@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from federation.task import Kind, Output
-from personalize.adaptation import Adapted, adapt, out_of_bounds, predicted_shares, range_of
+from personalize.adaptation import Adapted, adapt, bounds_problems, predicted_shares, range_of
 from personalize.adaptation_norms import AtTest
 from personalize.adaptation_rotation import Turned, turning
 from personalize.routing_losses import Judged
-from privacy.settings_error import SettingsError
+from privacy.settings_error import refuse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +36,7 @@ class TestTimeTraining:
     margin: float = 0.5
 
     def __post_init__(self) -> None:
-        if found := out_of_bounds(self.epochs, self.lr, self.batch, self.margin):
-            raise SettingsError(found)
+        refuse(bounds_problems(self))
 
 
 def train_at_test(

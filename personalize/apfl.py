@@ -29,7 +29,7 @@ from federation.task import Output, Task
 from personalize import twins
 from personalize.twins import both, is_shared, losses_of_both, of_both, with_start
 from privacy.message import Call, Message, Params
-from privacy.settings_error import SettingsError
+from privacy.settings_error import Problem, out_of_range, refuse
 
 DECAY = 0.02  # of `variant: official`: an addend that no paper names
 
@@ -52,10 +52,10 @@ class Apfl:
     weights: Weights = "size"
 
     def __post_init__(self) -> None:
-        found = [] if 0 <= self.alpha <= 1 else [f"alpha must be in [0, 1], found {self.alpha}"]
-        found += [] if self.alpha_lr > 0 else [f"alpha_lr must be > 0, found {self.alpha_lr}: say adaptive: false"]
-        if found:
-            raise SettingsError(found)
+        problems = out_of_range(self, alpha=(0, 1))
+        if not self.alpha_lr > 0:
+            problems.append(Problem(("alpha_lr",), f"must be > 0, found {self.alpha_lr}: say adaptive: false"))
+        refuse(problems)
 
     def network(self, task: Task) -> nn.Module:
         return _Mixed(task.network(), self.alpha, self.mix)

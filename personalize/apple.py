@@ -27,7 +27,7 @@ from federation.descent import Site
 from federation.fedavg import FedAvg, Weights, counted
 from federation.parameters import loaded, prefixed, read, section, select, trainable
 from privacy.message import Call, Json, Message, Params, as_list, as_mapping
-from privacy.settings_error import SettingsError
+from privacy.settings_error import refuse, unmet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +52,15 @@ class Apple:
     weights: Weights = "size"
 
     def __post_init__(self) -> None:
-        found = [f"{n} must be >= 0, found {v}" for n, v in (("eta_2", self.eta_2), ("mu", self.mu)) if not v >= 0]
-        found += [] if self.L >= 1 else [f"L must be >= 1, found {self.L}"]
-        found += [] if self.M is None or self.M >= 1 else [f"M must be >= 1 or null, found {self.M}"]
-        if found:
-            raise SettingsError(found)
+        refuse(
+            unmet(
+                self,
+                eta_2=(self.eta_2 >= 0, ">= 0"),
+                mu=(self.mu >= 0, ">= 0"),
+                L=(self.L >= 1, ">= 1"),
+                M=(self.M is None or self.M >= 1, ">= 1 or null"),
+            )
+        )
 
     network = FedAvg.network
     complaints = FedAvg.complaints

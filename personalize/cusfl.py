@@ -40,7 +40,7 @@ from personalize.fenda import Headless
 from personalize.perfcl import averages, contrast
 from privacy.dp.access import Batch, Forward, Objective
 from privacy.message import Call, Message, Params
-from privacy.settings_error import SettingsError
+from privacy.settings_error import refuse, unmet
 
 TINY = 1e-6  # 1 - cosine below this is rounding
 COLLAPSED = 0.98  # mean cosine between projections of different images, above which they say nothing
@@ -69,19 +69,16 @@ class CusFL:
     resync: bool = False
 
     def __post_init__(self) -> None:
-        found = [
-            f"{name} must be {rule}, found {value}"
-            for name, value, rule, good in (
-                ("r", self.r, "in [0, 1)", 0 <= self.r < 1),
-                ("cap", self.cap, "> 0", self.cap > 0),
-                ("depth", self.depth, ">= 1", self.depth >= 1),
-                ("projection", self.projection, ">= 1 or null", self.projection is None or self.projection >= 1),
-                ("temperature", self.temperature, "> 0", self.temperature > 0),
+        refuse(
+            unmet(
+                self,
+                r=(0 <= self.r < 1, "in [0, 1)"),
+                cap=(self.cap > 0, "> 0"),
+                depth=(self.depth >= 1, ">= 1"),
+                projection=(self.projection is None or self.projection >= 1, ">= 1 or null"),
+                temperature=(self.temperature > 0, "> 0"),
             )
-            if not good
-        ]
-        if found:
-            raise SettingsError(found)
+        )
 
     def network(self, task: Task) -> nn.Module:
         """The task's own network; g is beside it as `projector`, which diagnoses do not use."""

@@ -23,6 +23,7 @@ from federation.task import Output
 from personalize import twins
 from personalize.twins import both, losses_of_both, with_start
 from privacy.message import Call, Message, Params
+from privacy.settings_error import refuse, unmet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +40,7 @@ class Ditto:
     weights: Weights = "size"
 
     def __post_init__(self) -> None:
-        if not self.lam >= 0:
-            raise ValueError(f"lam must be >= 0, found {self.lam}")
+        refuse(unmet(self, lam=(self.lam >= 0, ">= 0")))
 
     network = FedAvg.network
 

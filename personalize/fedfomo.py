@@ -25,6 +25,7 @@ from federation.descent import Site, Work
 from federation.fedavg import FedAvg, descend_from
 from federation.parameters import loaded, mean, prefixed, read, section, trainable
 from privacy.message import Call, Json, Message, Params, as_list, as_mapping
+from privacy.settings_error import refuse, unmet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +43,7 @@ class FedFomo:
     M: int | None = None
 
     def __post_init__(self) -> None:
-        if self.M is not None and self.M < 1:
-            raise ValueError(f"M must be >= 1 or null, found {self.M}")
+        refuse(unmet(self, M=(self.M is None or self.M >= 1, ">= 1 or null")))
 
     network = FedAvg.network
 

@@ -22,7 +22,7 @@ from federation.parameters import loaded, section
 from personalize import sharing
 from personalize.sharing import body, head, parted, without_effect
 from privacy.message import Call, Message
-from privacy.settings_error import SettingsError
+from privacy.settings_error import refuse, unmet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +40,7 @@ class FedRep:
     weights: Weights = "uniform"
 
     def __post_init__(self) -> None:
-        found = [f"head_epochs must be >= 0, found {self.head_epochs}"] if self.head_epochs < 0 else []
-        found += [f"body_epochs must be >= 1, found {self.body_epochs}"] if self.body_epochs < 1 else []
-        if found:
-            raise SettingsError(found)
+        refuse(unmet(self, head_epochs=(self.head_epochs >= 0, ">= 0"), body_epochs=(self.body_epochs >= 1, ">= 1")))
 
     network = FedAvg.network
 

@@ -26,6 +26,7 @@ from personalize import sharing
 from personalize.sharing import new_head, parted
 from privacy.dp.access import Batch, Forward, Objective
 from privacy.message import Call, Message
+from privacy.settings_error import refuse, unmet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +44,7 @@ class FedRod:
     weights: Weights = "size"
 
     def __post_init__(self) -> None:
-        if not self.gamma >= 0:
-            raise ValueError(f"gamma must be >= 0, found {self.gamma}")
+        refuse(unmet(self, gamma=(self.gamma >= 0, ">= 0")))
 
     def network(self, task: Task) -> TwoHeads:
         generic = task.network().eval()

@@ -25,7 +25,7 @@ from federation.fedavg import FedAvg, descend_from
 from federation.local import Local
 from federation.parameters import distance, loaded, mean, prefixed, read, section, select, trainable
 from privacy.message import Call, Json, Message, Params, as_list
-from privacy.settings_error import SettingsError
+from privacy.settings_error import refuse, unmet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +46,15 @@ class HeurFedAMP:
     xi: float | None = None
 
     def __post_init__(self) -> None:
-        found = [] if self.lam >= 0 else [f"lam must be >= 0, found {self.lam}"]
-        found += [] if self.alpha > 0 else [f"alpha must be > 0, found {self.alpha}"]
-        found += [] if self.sigma >= 0 else [f"sigma must be >= 0, found {self.sigma}"]
-        found += [] if self.xi is None or 0 <= self.xi <= 1 else [f"xi must be in [0, 1] or null, found {self.xi}"]
-        if found:
-            raise SettingsError(found)
+        refuse(
+            unmet(
+                self,
+                lam=(self.lam >= 0, ">= 0"),
+                alpha=(self.alpha > 0, "> 0"),
+                sigma=(self.sigma >= 0, ">= 0"),
+                xi=(self.xi is None or 0 <= self.xi <= 1, "in [0, 1] or null"),
+            )
+        )
 
     network = FedAvg.network
     complaints = FedAvg.complaints

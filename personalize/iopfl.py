@@ -22,6 +22,7 @@ from federation.descent import Site
 from federation.fedavg import FedAvg, Weights, descend_from, reply
 from federation.parameters import distance, loaded, mean, prefixed, section, trainable
 from privacy.message import Call, Message, Params
+from privacy.settings_error import Problem, refuse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ class IopFL:
 
     def __post_init__(self) -> None:
         if not 0 < self.tau <= 1:
-            raise ValueError(f"tau must be in (0, 1], found {self.tau}: 1 keeps the newest local model alone")
+            refuse([Problem(("tau",), f"must be in (0, 1], found {self.tau}: 1 keeps the newest local model alone")])
 
     network = FedAvg.network
     complaints = FedAvg.complaints

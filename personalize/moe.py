@@ -30,7 +30,7 @@ from federation.task import Output, Task, pooled
 from personalize import twins
 from personalize.twins import both, is_shared, losses_of_both, of_both, with_start
 from privacy.message import Call, Message, Params
-from privacy.settings_error import SettingsError
+from privacy.settings_error import Problem, refuse, unmet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +48,11 @@ class MoE:
     weights: Weights = "size"
 
     def __post_init__(self) -> None:
-        found = []
-        if self.gate is not None and not 0 <= self.gate <= 1:
-            found.append(f"gate must be in [0, 1] or null, found {self.gate}")
+        problems = unmet(self, gate=(self.gate is None or 0 <= self.gate <= 1, "in [0, 1] or null"))
         if self.joint and self.gate == 0:
-            found.append("joint with gate 0 would never train the federated expert: let the gate be learnt (null)")
-        if found:
-            raise SettingsError(found)
+            text = "with gate 0 would never train the federated expert: let the gate be learnt (null)"
+            problems.append(Problem(("joint",), text))
+        refuse(problems)
 
     def network(self, task: Task) -> nn.Module:
         return _Experts(task, self.gate, self.joint)

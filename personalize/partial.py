@@ -30,7 +30,7 @@ from federation.parameters import loaded
 from personalize import sharing
 from personalize.sharing import SHARED, Shared, joined, parted, parts, without_effect
 from privacy.message import Call, Message
-from privacy.settings_error import SettingsError
+from privacy.settings_error import Problem, refuse, unmet
 
 DEPTH = 3  # CusFL, section IV.C: after the third convolution-pooling block
 
@@ -50,11 +50,11 @@ class Partial:
     depth: int | None = None
 
     def __post_init__(self) -> None:
-        found = [] if self.depth is None or self.depth >= 0 else [f"depth must be >= 0, found {self.depth}"]
+        problems = unmet(self, depth=(self.depth is None or self.depth >= 0, ">= 0"))
         if self.depth is not None and self.name != "splitnn":
-            found.append(f"depth belongs to splitnn, found depth {self.depth} with {self.name}: leave it out")
-        if found:
-            raise SettingsError(found)
+            text = f"belongs to splitnn, found depth {self.depth} with {self.name}: leave it out"
+            problems.append(Problem(("depth",), text))
+        refuse(problems)
 
     def shared(self, module: nn.Module) -> Shared:
         """Which of this network's parameters and buffers travel."""

@@ -32,7 +32,7 @@ from personalize.fenda import Fenda, objective, travels
 from personalize.sharing import parted, without_effect
 from privacy.dp.access import Batch, Forward, Objective
 from privacy.message import Call, Message
-from privacy.settings_error import SettingsError
+from privacy.settings_error import refuse, unmet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,17 +51,14 @@ class PerFCL:
     temperature: float = 0.5
 
     def __post_init__(self) -> None:
-        found = [
-            f"{name} must be {rule}, found {value}"
-            for name, value, rule, good in (
-                ("mu", self.mu, ">= 0", self.mu >= 0),
-                ("gamma", self.gamma, ">= 0", self.gamma >= 0),
-                ("temperature", self.temperature, "> 0", self.temperature > 0),
+        refuse(
+            unmet(
+                self,
+                mu=(self.mu >= 0, ">= 0"),
+                gamma=(self.gamma >= 0, ">= 0"),
+                temperature=(self.temperature > 0, "> 0"),
             )
-            if not good
-        ]
-        if found:
-            raise SettingsError(found)
+        )
 
     def network(self, task: Task) -> nn.Module:
         return Fenda().network(task)

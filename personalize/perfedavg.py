@@ -26,7 +26,7 @@ from federation.fedavg import FedAvg, Weights, reply
 from federation.parameters import combined, difference, loaded, section, trainable, zeros
 from privacy.dp.access import Draw
 from privacy.message import Call, Message, Params
-from privacy.settings_error import SettingsError
+from privacy.settings_error import refuse, unmet
 
 CHUNK = 256  # examples of the last step at a time
 
@@ -47,10 +47,7 @@ class PerFedAvg:
     weights: Weights = "uniform"
 
     def __post_init__(self) -> None:
-        found = [] if self.alpha >= 0 else [f"alpha must be >= 0, found {self.alpha}"]
-        found += [] if self.delta > 0 else [f"delta must be > 0, found {self.delta}"]
-        if found:
-            raise SettingsError(found)
+        refuse(unmet(self, alpha=(self.alpha >= 0, ">= 0"), delta=(self.delta > 0, "> 0")))
 
     network = FedAvg.network
 

@@ -24,7 +24,7 @@ from federation.descent import Site, Work, plain_sgd
 from federation.fedavg import FedAvg, Weights, merged
 from federation.parameters import combined, difference, distance, loaded, prefixed, read, section, trainable
 from privacy.message import Call, Message, Params
-from privacy.settings_error import SettingsError
+from privacy.settings_error import Problem, refuse, unmet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +41,17 @@ class PFedMe:
     weights: Weights = "uniform"
 
     def __post_init__(self) -> None:
-        named = {"lam": self.lam, "eta": self.eta, "beta": self.beta}
-        found = [f"{name} must be > 0, found {value}" for name, value in named.items() if not value > 0]
-        found += [] if self.K >= 1 else [f"K must be >= 1, found {self.K}"]
-        if not found and self.eta * self.lam > 1:
-            found = [f"eta * lam must be <= 1, or w steps past theta; found {self.eta} * {self.lam}: lower eta"]
-        if found:
-            raise SettingsError(found)
+        problems = unmet(
+            self,
+            lam=(self.lam > 0, "> 0"),
+            eta=(self.eta > 0, "> 0"),
+            beta=(self.beta > 0, "> 0"),
+            K=(self.K >= 1, ">= 1"),
+        )
+        if not problems and self.eta * self.lam > 1:
+            text = f"eta * lam must be <= 1, or w steps past theta; found {self.eta} * {self.lam}: lower eta"
+            problems = [Problem((), text)]
+        refuse(problems)
 
     network = FedAvg.network
 

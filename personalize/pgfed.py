@@ -30,7 +30,7 @@ from federation.fedavg import FedAvg, Weights, merged, reply
 from federation.local import Local
 from federation.parameters import combined, loaded, prefixed, read, section, trainable, zeros
 from privacy.message import Call, Json, Message, Params, as_list, as_mapping
-from privacy.settings_error import SettingsError
+from privacy.settings_error import Problem, refuse, unmet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +53,17 @@ class PGFed:
     weights: Weights = "size"
 
     def __post_init__(self) -> None:
-        known = (("mu", self.mu), ("eta_2", self.eta_2), ("alpha_0", self.alpha_0))
-        found = [f"{name} must be >= 0, found {value}" for name, value in known if value is not None and not value >= 0]
-        if self.beta is not None and not 0 <= self.beta < 1:
-            found.append(f"beta must be in [0, 1), found {self.beta}")
+        problems = unmet(
+            self,
+            mu=(self.mu >= 0, ">= 0"),
+            eta_2=(self.eta_2 >= 0, ">= 0"),
+            alpha_0=(self.alpha_0 is None or self.alpha_0 >= 0, ">= 0"),
+            beta=(self.beta is None or 0 <= self.beta < 1, "in [0, 1)"),
+        )
         if self.beta and self.name == "pgfed":
-            found.append(f"beta belongs to pgfedmo, found {self.beta}: say name: pgfedmo, or leave it out")
-        if found:
-            raise SettingsError(found)
+            text = f"belongs to pgfedmo, found {self.beta}: say name: pgfedmo, or leave it out"
+            problems.append(Problem(("beta",), text))
+        refuse(problems)
 
     @property
     def momentum(self) -> float:

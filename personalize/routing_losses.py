@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privacy.settings_error import SettingsError
+from privacy.settings_error import refuse, unmet
 
 Variant: TypeAlias = Literal["paper", "official"]
 Term: TypeAlias = Literal["consistency", "shape", "entropy"]
@@ -54,18 +54,15 @@ class Unsupervised:
     variant: Variant = "paper"
 
     def __post_init__(self) -> None:
-        found = [
-            f"{name} must be {rule}, found {value}"
-            for name, value, rule, good in (
-                ("beta", self.beta, ">= 0", self.beta >= 0),
-                ("noise", self.noise, "> 0", self.noise > 0),
-                ("radius", self.radius, ">= 1", self.radius >= 1),
-                ("terms", list(self.terms), "different, and at least one", 0 < len(set(self.terms)) == len(self.terms)),
+        refuse(
+            unmet(
+                self,
+                beta=(self.beta >= 0, ">= 0"),
+                noise=(self.noise > 0, "> 0"),
+                radius=(self.radius >= 1, ">= 1"),
+                terms=(0 < len(set(self.terms)) == len(self.terms), "different, and at least one"),
             )
-            if not good
-        ]
-        if found:
-            raise SettingsError(found)
+        )
 
     def __call__(self, module: nn.Module, x: Tensor, generator: torch.Generator) -> Judged:
         """The loss of each image x (b, C, *spatial); the noise comes from `generator`, on the CPU."""

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from federation.randomness import seeded
 from federation.task import Kind
-from personalize.adaptation import Adapted, Range, adapt, online, out_of_bounds, predicted_shares, range_of, serving
+from personalize.adaptation import Adapted, Range, adapt, bounds_problems, online, predicted_shares, range_of, serving
 from personalize.adaptation_norms import Affine, Statistics
 from personalize.routing import Routed, routed, set_coefficients
 from personalize.routing_losses import Term, Unsupervised, Variant
-from privacy.settings_error import SettingsError
+from privacy.settings_error import problems_of, refuse
 
 Mode: TypeAlias = Literal["all", "online"]
 
@@ -52,13 +52,12 @@ class Routing:
     variant: Variant = "paper"
 
     def __post_init__(self) -> None:
-        found = out_of_bounds(self.epochs, self.lr, self.batch, self.margin, online=self.mode == "online")
+        problems = bounds_problems(self, online=self.mode == "online")
         try:
             self.loss()
-        except ValueError as wrong:
-            found.append(str(wrong))
-        if found:
-            raise SettingsError(found)
+        except ValueError as error:
+            problems += problems_of(error)
+        refuse(problems)
 
     def loss(self) -> Unsupervised:
         """Equation 10 with these settings."""

@@ -44,7 +44,7 @@ from pipelines.external.settings import Outside, is_outside
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import trace, worker
 from pipelines.loader.command_of_file import meant_for
-from pipelines.loader.document import ConfigError, Document, FilesMissing, Problem, render
+from pipelines.loader.document import ConfigError, Document, FilesMissing, render
 from pipelines.loader.files import document
 from pipelines.loader.validation import validate
 from pipelines.runs.exits import Exit, exit_code
@@ -67,6 +67,7 @@ from pipelines.settings.config import Config, chosen_device
 from pipelines.settings.load import configured
 from pipelines.settings.own_policies import played
 from pipelines.settings.sites import Elsewhere
+from privacy.settings_error import Problem
 
 HARMONIZING: tuple[Stage[World], ...] = (score.STAGE, synthesize.STAGE, sample.STAGE, translate.STAGE)
 STAGES: tuple[Stage[World], ...] = (
@@ -143,7 +144,7 @@ def _far(said: Document, options: argparse.Namespace, console: Console) -> int:
         from pipelines.remote.operate import operate  # takes seconds, and an extra that most do not need
     except ModuleNotFoundError as error:
         text = f"--engine flare: {error.name} is not installed; pip install consilium[flare]"
-        raise ConfigError([Problem("", None, text)]) from error
+        raise ConfigError([Problem((), text)]) from error
     return operate(said, options, console)
 
 
@@ -278,7 +279,7 @@ def simulated(config: Config, root: Path, stop: Stop) -> Engines:
     """
     if far := [name for name, site in config.sites.items() if isinstance(site.source, Elsewhere)]:
         text = f"elsewhere: {', '.join(far)} cannot be played here; say --engine flare --kit KIT, or where files are"
-        raise ConfigError([Problem("sites", None, text)])
+        raise ConfigError([Problem(("sites",), text)])
     sites, device = root / "sites", chosen_device(config.device)
     workers = {
         name: worker(

@@ -15,10 +15,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from pipelines.loader.document import ConfigError, Problem
-from pipelines.loader.validation import render
+from pipelines.loader.document import ConfigError, render
 from pipelines.remote.site_config import Place, read_place
 from pipelines.runs.exits import Exit
+from privacy.settings_error import Problem
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from pipelines.remote.preflight import preflight  # takes seconds, and an extra that most do not need
         except ModuleNotFoundError as error:
             text = f"{error.name} is not installed; pip install consilium[flare]"
-            raise ConfigError([Problem("", None, text)]) from error
+            raise ConfigError([Problem((), text)]) from error
         findings = preflight(place)
     except ConfigError as error:
         console.print(render(error, options.settings), markup=False, highlight=False, soft_wrap=True)

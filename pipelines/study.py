@@ -25,8 +25,7 @@ from pipelines.coordinator.check import check
 from pipelines.coordinator.study_results import PAGE, TABLE, Outcome, page_of, write
 from pipelines.coordinator.study_settings import Planned, Study, load
 from pipelines.coordinator.summary import publish
-from pipelines.loader.document import ConfigError
-from pipelines.loader.validation import render
+from pipelines.loader.document import ConfigError, render
 from pipelines.run import code_of, keep_trace, make_world, run_config, stages_of
 from pipelines.runs.exits import Exit
 from pipelines.runs.progress import shown

@@ -1,20 +1,95 @@
-"""The error of settings that cannot be used: every problem by itself, so that each is shown at its own line."""
+"""What is wrong with settings: a `Problem` for each thing, with the place where it stands, and all of them at once."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+Path: TypeAlias = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with settings.
+
+    where: keys and indices, from the group that was checked; () = the group itself. message: what is wrong, what was
+    found, what is allowed, what to do. line: in the text, from 1; None = not known.
+    """
+
+    where: Path
+    message: str
+    line: int | None = None
+
+    @property
+    def path(self) -> str:
+        """The place in YAML notation, as in `train.methods[2].mu`; empty for the whole."""
+        return notation(self.where)
+
+    def within(self, *group: str | int) -> Problem:
+        """The same problem, seen from around the group that was checked."""
+        return replace(self, where=(*group, *self.where))
+
+    def __str__(self) -> str:
+        between = " " if self.message.startswith("must ") else ": "
+        return f"{self.path}{between}{self.message}" if self.where else self.message
 
 
 class SettingsError(ValueError):
-    """Settings that cannot be used. problems: one sentence each; one that begins with a field's name (`mu must be >= 0,
-    found -1`, or `mu: ...`) is shown at that field's line.
-    """
+    """Settings that cannot be used. problems: all of them, each with its place in the group that was checked."""
 
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("; ".join(problems))
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("; ".join(map(str, problems)))
         self.problems = tuple(problems)
 
 
-def problems_of(error: Exception) -> tuple[str, ...]:
-    """The problems that an error tells, one sentence each."""
-    return error.problems if isinstance(error, SettingsError) else (str(error),)
+def refuse(problems: Sequence[Problem]) -> None:
+    """Accept settings without a problem. Raises: SettingsError: there is one."""
+    if problems:
+        raise SettingsError(problems)
+
+
+def problems_of(error: Exception) -> tuple[Problem, ...]:
+    """The problems that an error tells; what is no `SettingsError` tells one, of the whole group."""
+    return error.problems if isinstance(error, SettingsError) else (Problem((), str(error)),)
+
+
+def unmet(settings: object, **rules: tuple[bool, str]) -> list[Problem]:
+    """The fields whose rule does not hold. rules: field -> whether it holds, and what is allowed (`>= 0`)."""
+    return [_must_be(settings, name, allowed) for name, (holds, allowed) in rules.items() if not holds]
+
+
+def out_of_range(settings: object, **ranges: tuple[float, float]) -> list[Problem]:
+    """The fields outside of their range. ranges: field -> lowest and highest value; None is always allowed."""
+    found = {name: getattr(settings, name) for name in ranges}
+    return [
+        _must_be(settings, name, f"in [{low:g}, {high:g}]")
+        for name, (low, high) in ranges.items()
+        if found[name] is not None and not low <= found[name] <= high
+    ]
+
+
+def _must_be(settings: object, name: str, allowed: str) -> Problem:
+    value = getattr(settings, name)
+    return Problem((name,), f"must be {allowed}, found {list(value) if isinstance(value, tuple) else value}")
+
+
+def notation(where: Path) -> str:
+    """A place in YAML notation: `sites.north.methods[2].mu`. Keys that are not plain names are quoted and shortened."""
+    text = ""
+    for part in where:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif re.fullmatch(r"[A-Za-z0-9_-]{1,60}", part):
+            text += f".{part}" if text else part
+        else:
+            text += f"[{shown(part)}]"
+    return text
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: as JSON, at most 60 characters."""
+    text = json.dumps(value[:80] if isinstance(value, str) else value, ensure_ascii=True, default=repr)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from federation.models.cnn import Norm, conv_pool
 from federation.task import Output, cross_entropy
-from privacy.settings_error import SettingsError
+from privacy.settings_error import refuse, unmet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,15 +40,14 @@ class Cam:
     map_weight: float = 1.0
 
     def __post_init__(self) -> None:
-        found = [
-            f"{name} must be >= 0, found {weight}"
-            for name, weight in (("head_weight", self.head_weight), ("map_weight", self.map_weight))
-            if weight < 0
-        ]
-        if any(width < 8 or width % 8 for width in self.widths):
-            found.append(f"widths must be four multiples of 8, found {list(self.widths)}")
-        if found:
-            raise SettingsError(found)
+        refuse(
+            unmet(
+                self,
+                head_weight=(self.head_weight >= 0, ">= 0"),
+                map_weight=(self.map_weight >= 0, ">= 0"),
+                widths=(all(width >= 8 and width % 8 == 0 for width in self.widths), "four multiples of 8"),
+            )
+        )
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
         """A network for images (C, H, W) whose sides are at least 16."""

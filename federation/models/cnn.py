@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from federation.task import Output, cross_entropy
+from privacy.settings_error import refuse, unmet
 
 Norm: TypeAlias = Literal["batch", "group"]
 
@@ -29,8 +30,8 @@ class Cnn:
     norm: Norm = "batch"
 
     def __post_init__(self) -> None:
-        if len(self.widths) < 2 or any(width < 8 or width % 8 for width in self.widths):
-            raise ValueError(f"widths must be at least two multiples of 8, found {list(self.widths)}")
+        good = len(self.widths) >= 2 and all(width >= 8 and width % 8 == 0 for width in self.widths)
+        refuse(unmet(self, widths=(good, "at least two multiples of 8")))
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
         """A network for images (C, H, W) or volumes (C, D, H, W) whose sides are at least 2^len(widths)."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from federation.task import Output, cross_entropy
-from privacy.settings_error import SettingsError
+from privacy.settings_error import refuse, unmet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +29,13 @@ class Mlp:
     logits: Literal["all", "one"] = "all"
 
     def __post_init__(self) -> None:
-        found = []
-        if any(width < 1 for width in self.hidden):
-            found.append(f"hidden must be positive widths, found {list(self.hidden)}")
-        if not 0 <= self.dropout < 1:
-            found.append(f"dropout must be in [0, 1), found {self.dropout}")
-        if found:
-            raise SettingsError(found)
+        refuse(
+            unmet(
+                self,
+                hidden=(all(width >= 1 for width in self.hidden), "positive widths"),
+                dropout=(0 <= self.dropout < 1, "in [0, 1)"),
+            )
+        )
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
         """A network for examples of any shape; they are flattened."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from federation.models.cnn import Norm
 from federation.task import Output, cross_entropy
+from privacy.settings_error import refuse, unmet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +32,7 @@ class ResNet18:
     norm: Norm = "batch"
 
     def __post_init__(self) -> None:
-        if self.width < 8 or self.width % 8:
-            raise ValueError(f"width must be a multiple of 8, found {self.width}")
+        refuse(unmet(self, width=(self.width >= 8 and self.width % 8 == 0, "a multiple of 8")))
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
         """A network for images (C, H, W) or volumes (C, D, H, W)."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from federation.models.cnn import Norm
 from federation.task import Kind, Output, overlap_loss
-from privacy.settings_error import SettingsError
+from privacy.settings_error import refuse, unmet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,17 +37,14 @@ class UNet:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        found = [
-            f"model.{name} must be {rule}, found {value}"
-            for name, value, rule, good in (
-                ("width", self.width, "a multiple of 4", self.width >= 4 and self.width % 4 == 0),
-                ("levels", self.levels, "in [1, 8]", 1 <= self.levels <= 8),
-                ("dropout", self.dropout, "in [0, 1)", 0 <= self.dropout < 1),
+        refuse(
+            unmet(
+                self,
+                width=(self.width >= 4 and self.width % 4 == 0, "a multiple of 4"),
+                levels=(1 <= self.levels <= 8, "in [1, 8]"),
+                dropout=(0 <= self.dropout < 1, "in [0, 1)"),
             )
-            if not good
-        ]
-        if found:
-            raise SettingsError(found)
+        )
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
         """A network for images (C, H, W) or volumes (C, D, H, W).

@@ -14,8 +14,8 @@ from pydicom.dataset import Dataset
 
 from pipelines.loader.document import ConfigError, read_yaml, render
 from pipelines.loader.validation import validate
-from privacy.deidentify.layouts import FORBID, Layout, doubled
-from privacy.settings_error import SettingsError
+from privacy.deidentify.layouts import FORBID, Layout, layout_problems
+from privacy.settings_error import refuse
 
 NUMBERS = re.compile(r"\s*-?\d+(\s*,\s*-?\d+){3}\s*")
 DRAFT = """\
@@ -37,8 +37,7 @@ class LayoutsFile:
 
     def __post_init__(self) -> None:
         """Look for layouts that stand there twice."""
-        if wrong := doubled(self.layouts, "layouts"):
-            raise SettingsError(wrong)
+        refuse(layout_problems(self.layouts, "layouts"))
 
 
 def read_layouts(name: str) -> tuple[Layout, ...]:

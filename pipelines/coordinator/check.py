@@ -23,7 +23,7 @@ from pipelines.hospital.files import files_of
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.overview import looked_into
 from pipelines.hospital.released_counts import still_to_pay
-from pipelines.settings.config import overridden
+from pipelines.loader.overrides import overridden
 from pipelines.settings.harmonization import Harmonize
 from pipelines.settings.privacy import PatientLevel
 from pipelines.settings.sites import Elsewhere

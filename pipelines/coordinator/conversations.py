@@ -9,9 +9,10 @@ from pipelines.coordinator.world import World
 from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file
 from pipelines.hospital.pooled import adopt
 from pipelines.hospital.worker import worker
+from pipelines.loader.overrides import overridden
 from pipelines.loader.validation import to_plain
 from pipelines.runs.store import digest, short
-from pipelines.settings.config import Config, chosen_device, overridden
+from pipelines.settings.config import Config, chosen_device
 from privacy.message import Json, Message
 from privacy.release.gate import Refused
 

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from pipelines.loader.command_of_file import meant_for
-from pipelines.loader.document import ConfigError, Document, Problem, notation, problem_at
+from pipelines.loader.document import ConfigError, Document, problem_at
 from pipelines.loader.files import document
-from pipelines.loader.names import named
+from pipelines.loader.names import name_problems, named
 from pipelines.loader.validation import validate
 from pipelines.settings.config import FORBID, Config
 from pipelines.settings.load import missing
 from pipelines.settings.own_policies import with_own_policies
 from privacy.message import Json
-from privacy.settings_error import SettingsError
+from privacy.settings_error import Problem, refuse, unmet
 
 OTHERS = 1000
 """A study's seed, times this, is added to the seeds of phantom hospitals whose patients are drawn anew."""
@@ -44,11 +44,11 @@ class Case:
     methods: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        problems = [*_unfit_seeds(self.seeds), *_not_here(self.set)]
+        problems = [*_seed_problems(self.seeds), *_named_here(self.set)]
         if "runs" in self.set:
-            problems.append("set.runs: all runs of a study lie in one folder; say it in the study's own set")
-        if problems:
-            raise SettingsError(problems)
+            text = "all runs of a study lie in one folder; say it in the study's own set"
+            problems.append(Problem(("set", "runs"), text))
+        refuse(problems)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,20 +76,19 @@ class Study:
     cases: Mapping[str, Case]
 
     def __post_init__(self) -> None:
-        problems = [*_unfit_seeds(self.seeds), *_not_here(self.set)]
-        if not self.measures or len(set(self.measures)) < len(self.measures):
-            problems.append(f"measures must be one or more different ones, found {list(self.measures)}")
-        if not named(self.name):
-            problems.append(f"name: made of a-z 0-9 _ -, at most 80, found {self.name!r}")
+        problems = [*_seed_problems(self.seeds), *_named_here(self.set)]
+        different = bool(self.measures) and len(set(self.measures)) == len(self.measures)
+        problems += unmet(self, measures=(different, "one or more different ones"))
+        problems += name_problems(self.name)
         if not self.cases:
-            problems.append("cases: empty; name at least one, as in cases: {few: {set: {split: {train: 0.2}}}}")
+            text = "empty; name at least one, as in cases: {few: {set: {split: {train: 0.2}}}}"
+            problems.append(Problem(("cases",), text))
         problems += [
-            f"cases: the name {case!r} is not made of a-z 0-9 _ -; it becomes part of a folder's name"
+            Problem(("cases",), f"the name {case!r} is not made of a-z 0-9 _ -; it becomes part of a folder's name")
             for case in self.cases
             if not named(case)
         ]
-        if problems:
-            raise SettingsError(problems)
+        refuse(problems)
 
 
 class Planned(NamedTuple):
@@ -106,14 +105,14 @@ class Planned(NamedTuple):
         return Path(self.config.runs) / self.config.name
 
 
-def _unfit_seeds(seeds: Sequence[int] | None) -> list[str]:
+def _seed_problems(seeds: Sequence[int] | None) -> list[Problem]:
     if seeds is None or (seeds and len(set(seeds)) == len(seeds) and min(seeds) >= 0):
         return []
-    return [f"seeds must be one or more different whole numbers >= 0, found {list(seeds)}"]
+    return [Problem(("seeds",), f"must be one or more different whole numbers >= 0, found {list(seeds)}")]
 
 
-def _not_here(changes: Mapping[str, Any]) -> list[str]:
-    return [f"set.{key}: {why}" for key, why in NOT_HERE.items() if key in changes]
+def _named_here(changes: Mapping[str, Any]) -> list[Problem]:
+    return [Problem(("set", key), why) for key, why in NOT_HERE.items() if key in changes]
 
 
 def merged(base: Json, changes: Json) -> Json:
@@ -172,12 +171,12 @@ def load(name: str) -> tuple[Study, tuple[Planned, ...], Document]:
             raise ConfigError(base.problems)
     except ConfigError as error:
         raise ConfigError(
-            [problem_at(said, ("base",), f"{study.base}: {_sentence(p)}") for p in error.problems]
+            [problem_at(said, Problem(("base",), f"{study.base}: {_sentence(p)}")) for p in error.problems]
         ) from error
     problems: list[Problem] = []
     planned: list[Planned] = []
     if isinstance(base.data, dict) and base.data.get("name") == study.name:
-        problems.append(problem_at(said, ("name",), "is the name of the base run; choose another"))
+        problems.append(problem_at(said, Problem(("name",), "is the name of the base run; choose another")))
     for case, own in study.cases.items():
         problems += _unknown(study, case, base.data, said)
         for seed in study.seeds if own.seeds is None else own.seeds:
@@ -200,7 +199,7 @@ def _unknown(study: Study, case: str, base: Json, said: Document) -> list[Proble
     there = list(_group(_group(whole.get("train")).get("methods")))
     lost = [label for label in kept or () if label not in there]
     told = f"no such method in case {case}: {', '.join(lost)}; there are {', '.join(there)}"
-    return [problem_at(said, path, told)] if lost else []
+    return [problem_at(said, Problem(path, told))] if lost else []
 
 
 def _lines(data: Json, said: Document, case: str) -> dict[tuple[str | int, ...], int]:
@@ -220,7 +219,7 @@ def _paths(data: Json, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str |
 def _of_case(problem: Problem, case: str, base: str) -> Problem:
     """A problem of a run as one of the study: what stands in the base has no line there."""
     text = _sentence(problem)
-    return Problem(notation(("cases", case)), problem.line or None, text if problem.line else f"{text} (see {base})")
+    return Problem(("cases", case), text if problem.line else f"{text} (see {base})", problem.line or None)
 
 
 def _sentence(problem: Problem) -> str:

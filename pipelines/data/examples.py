@@ -5,7 +5,7 @@ from __future__ import annotations
 from pipelines.data.admission import Opened
 from pipelines.data.images import AnyImages, Features, Pictures, Slices, Target, Volumes
 from pipelines.data.pictures.reader import open_pictures
-from pipelines.data.requirements import misfit, unmasked
+from pipelines.data.requirements import kind_problems, mask_problems
 from pipelines.data.sources import (
     DicomSource,
     Files,
@@ -17,6 +17,7 @@ from pipelines.data.sources import (
 )
 from pipelines.data.studies import open_studies
 from pipelines.data.tables.features import open_lines
+from privacy.settings_error import SettingsError, refuse
 
 
 def open_source(
@@ -33,12 +34,11 @@ def open_source(
     Raises:
         ValueError: settings are wrong; all problems at once.
     """
-    if problems := unmasked(source, labels, images, gland, target):
-        raise ValueError("; ".join(problems))
+    refuse(mask_problems(source, labels, images, gland, target))
     if isinstance(source, PictureSource) and isinstance(images, Pictures):
         return open_pictures(source, images, target, classes)
     if isinstance(source, TableSource) and isinstance(images, Features):
         return open_lines(source, images)
     if isinstance(source, DicomSource | NiftiSource) and isinstance(images, Slices | Volumes):
         return open_studies(source, labels, images, gland, target)
-    raise ValueError(misfit(source.kind, images))
+    raise SettingsError(kind_problems(source.kind, images))

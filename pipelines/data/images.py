@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter
 
-from privacy.settings_error import SettingsError
+from privacy.settings_error import Problem, out_of_range, refuse, unmet
 
 Values: TypeAlias = Literal["adc", "standardized"]
 Target: TypeAlias = Literal["gland", "lesion", "masks"]
@@ -38,8 +38,7 @@ class Slices:
     context: Literal[1, 3] = 1
 
     def __post_init__(self) -> None:
-        if problems := [*_outside("spacing_mm", self.spacing_mm, 0.1, 10), *_outside("size", self.size, 8, 1024)]:
-            raise SettingsError(problems)
+        refuse(out_of_range(self, spacing_mm=(0.1, 10), size=(8, 1024)))
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -65,23 +64,12 @@ class Volumes:
     depth: int = 16
 
     def __post_init__(self) -> None:
-        problems = [
-            *_outside("spacing_mm", self.spacing_mm, 0.1, 10),
-            *_outside("size", self.size, 8, 1024),
-            *_outside("depth_mm", self.depth_mm, 0.1, 20),
-            *_outside("depth", self.depth, 4, 1024),
-        ]
-        if problems:
-            raise SettingsError(problems)
+        refuse(out_of_range(self, spacing_mm=(0.1, 10), size=(8, 1024), depth_mm=(0.1, 20), depth=(4, 1024)))
 
     @property
     def inputs(self) -> tuple[int, ...]:
         """Shape of one example."""
         return (1, self.depth, self.size, self.size)
-
-
-def _outside(name: str, value: float, low: float, high: float) -> list[str]:
-    return [] if low <= value <= high else [f"{name} must be in [{low:g}, {high:g}], found {value}"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,15 +100,16 @@ class Pictures:
     jitter: float | None = None
 
     def __post_init__(self) -> None:
-        problems = [] if 8 <= self.size <= 1024 else [f"size must be in [8, 1024] pixels, found {self.size}"]
+        problems = unmet(self, size=(8 <= self.size <= 1024, "in [8, 1024] pixels"))
         if (self.margin is None) == (self.fit == "around"):
-            problems.append(f"margin: goes with fit: around, as in 1.25; found {self.margin} with fit: {self.fit}")
-        if self.margin is not None and not 1 <= self.margin <= 20:
-            problems.append(f"margin must be in [1, 20], found {self.margin}")
-        if self.jitter is not None and (not 0 < self.jitter < 1 or self.fit != "around"):
-            problems.append(f"jitter must be in (0, 1), and goes with fit: around; found {self.jitter}")
-        if problems:
-            raise SettingsError(problems)
+            text = f"goes with fit: around, as in 1.25; found {self.margin} with fit: {self.fit}"
+            problems.append(Problem(("margin",), text))
+        problems += out_of_range(self, margin=(1, 20))
+        jitters = self.jitter is None or (0 < self.jitter < 1 and self.fit == "around")
+        if not jitters:
+            text = f"must be in (0, 1), and goes with fit: around; found {self.jitter}"
+            problems.append(Problem(("jitter",), text))
+        refuse(problems)
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -152,31 +141,36 @@ class Features:
 
     def __post_init__(self) -> None:
         names = [*self.numbers, *self.categories]
-        problems = [] if names else ["numbers: empty, and categories too; name at least one column"]
+        problems = []
+        if not names:
+            problems.append(Problem(("numbers",), "empty, and categories too; name at least one column"))
         if len(set(names)) < len(names):
-            problems.append(f"columns must be named once, found {names}")
+            problems.append(Problem((), f"columns must be named once, found {names}"))
         problems += [
-            f"categories.{name} must name at least two different values, found {list(values)}"
+            Problem(("categories", name), f"must name at least two different values, found {list(values)}")
             for name, values in self.categories.items()
             if len(set(values)) < 2 or len(set(values)) < len(values)
         ]
         problems += self._range_problems()
-        if self.components is not None and not 1 <= self.components <= self.columns[0]:
-            problems.append(f"components must be in [1, {self.columns[0]}], the columns, found {self.components}")
-        if problems:
-            raise SettingsError(problems)
+        most = self.columns[0]
+        if self.components is not None and not 1 <= self.components <= most:
+            text = f"must be in [1, {most}], the columns, found {self.components}"
+            problems.append(Problem(("components",), text))
+        refuse(problems)
 
-    def _range_problems(self) -> list[str]:
+    def _range_problems(self) -> list[Problem]:
         if self.normalize != "declared":
-            said = f"ranges: they go with normalize: declared, found normalize: {self.normalize}; remove one of the two"
-            return [said] if self.ranges else []
-        missing = [name for name in self.numbers if name not in self.ranges]
-        unknown = [name for name in self.ranges if name not in self.numbers]
-        problems = [f"ranges: none for {', '.join(missing)}; normalize: declared needs one a number"] if missing else []
-        if unknown:
-            problems.append(f"ranges: {', '.join(unknown)} is not among numbers ({', '.join(self.numbers)}); remove it")
+            text = f"they go with normalize: declared, found normalize: {self.normalize}; remove one of the two"
+            return [Problem(("ranges",), text)] if self.ranges else []
+        problems = []
+        if missing := [name for name in self.numbers if name not in self.ranges]:
+            text = f"none for {', '.join(missing)}; normalize: declared needs one a number"
+            problems.append(Problem(("ranges",), text))
+        if unknown := [name for name in self.ranges if name not in self.numbers]:
+            text = f"{', '.join(unknown)} is not among numbers ({', '.join(self.numbers)}); remove it"
+            problems.append(Problem(("ranges",), text))
         return problems + [
-            f"ranges.{name} must be two finite numbers, the lower first, found {list(ends)}"
+            Problem(("ranges", name), f"must be two finite numbers, the lower first, found {list(ends)}")
             for name, ends in self.ranges.items()
             if not (math.isfinite(ends[0]) and math.isfinite(ends[1]) and ends[0] < ends[1])
         ]

@@ -18,7 +18,7 @@ import numpy as np
 
 from pipelines.data.split import Fold, fallen, rank, rounded, split_patients, without_test
 from privacy.message import Json
-from privacy.settings_error import SettingsError
+from privacy.settings_error import Problem, out_of_range, refuse, unmet
 
 ATTEMPTS = 1000
 LABELS = (0, 1)
@@ -53,24 +53,22 @@ class Part:
 
     def __post_init__(self) -> None:
         fewest = 3 if self.kind == "practical" else 2
-        problems = [] if fewest <= self.of <= 1000 else [f"of must be in [{fewest}, 1000], found {self.of}"]
+        problems = out_of_range(self, of=(fewest, 1000))
         if self.number is not None and not 1 <= self.number <= self.of:
-            problems.append(f"number must be in [1, {self.of}], the first part is 1, found {self.number}")
-        if self.seed < 0:
-            problems.append(f"seed must be >= 0, found {self.seed}")
-        if self.least < 0:
-            problems.append(f"least must be >= 0, found {self.least}")
-        for name, value, kind in (("alpha", self.alpha, "dirichlet"), ("classes", self.classes, "pathological")):
+            text = f"must be in [1, {self.of}], the first part is 1, found {self.number}"
+            problems.append(Problem(("number",), text))
+        problems += unmet(self, seed=(self.seed >= 0, ">= 0"), least=(self.least >= 0, ">= 0"))
+        for name, value, kind, instance in (
+            ("alpha", self.alpha, "dirichlet", "0.3"),
+            ("classes", self.classes, "pathological", "1"),
+        ):
             if value is None and self.kind == kind:
-                problems.append(f"{name}: missing; {kind} needs it, for instance {1 if name == 'classes' else 0.3}")
+                problems.append(Problem((name,), f"missing; {kind} needs it, for instance {instance}"))
             if value is not None and self.kind != kind:
-                problems.append(f"{name}: it goes with kind: {kind}, found kind: {self.kind}; remove it")
+                problems.append(Problem((name,), f"it goes with kind: {kind}, found kind: {self.kind}; remove it"))
         if self.alpha is not None and not 1e-3 <= self.alpha <= 1e6:
-            problems.append(f"alpha must be in [0.001, 1e6], found {self.alpha}")
-        if self.classes is not None and not 1 <= self.classes <= len(LABELS):
-            problems.append(f"classes must be in [1, {len(LABELS)}], found {self.classes}")
-        if problems:
-            raise SettingsError(problems)
+            problems.append(Problem(("alpha",), f"must be in [0.001, 1e6], found {self.alpha}"))
+        refuse(problems + out_of_range(self, classes=(1, len(LABELS))))
 
 
 class Divided(NamedTuple):

@@ -8,42 +8,45 @@ from typing import NamedTuple
 
 from pipelines.data.images import AnyImages, Pictures, Target
 from pipelines.data.sources import Files, GlandMask, Labels, MaskLabels, PictureSource, TableLabels, TableSource
+from privacy.settings_error import Problem
 
 VOLUMETRIC = "dicom, nifti or phantom"
 NEEDS = {"slices": VOLUMETRIC, "volumes": VOLUMETRIC, "pictures": "picture", "features": "table"}
 
 
-def misfit(source_kind: str, images: AnyImages) -> str | None:
-    """Why a kind of source cannot give such examples, or None."""
+def kind_problems(source_kind: str, images: AnyImages) -> list[Problem]:
+    """Why a kind of source cannot give such examples."""
     needs = NEEDS[images.kind]
     if source_kind in needs.replace(",", " ").split():
-        return None
-    return f"source.kind: images of kind {images.kind} need {needs}, found {source_kind}"
+        return []
+    return [Problem(("source", "kind"), f"images of kind {images.kind} need {needs}, found {source_kind}")]
 
 
-def unmasked(
+def mask_problems(
     source: Files, labels: Labels | None, images: AnyImages, gland: GlandMask | None, target: Target | None
-) -> list[str]:
+) -> list[Problem]:
     """Why a source does not give the masks that are to be learnt, or about which pictures are to be cut."""
     masks = isinstance(source, PictureSource) and source.masks is not None
     problems = []
     if target == "masks" and not masks:
-        problems.append("source.masks: missing, and the target is masks; say where the label maps of the pictures are")
+        text = "missing, and the target is masks; say where the label maps of the pictures are"
+        problems.append(Problem(("source", "masks"), text))
     if target == "gland" and gland is None:
-        problems.append("gland: missing, and it is the target; say where the gland masks are")
+        problems.append(Problem(("gland",), "missing, and it is the target; say where the gland masks are"))
     if target == "lesion" and not isinstance(labels, MaskLabels):
-        problems.append("labels: the target is lesion, which needs masks; give labels of kind mask")
+        problems.append(Problem(("labels",), "the target is lesion, which needs masks; give labels of kind mask"))
     if isinstance(images, Pictures) and images.fit == "around" and not masks:
-        problems.append("images.fit: around needs source.masks, about which to cut; give them, or squash or crop")
+        text = "around needs source.masks, about which to cut; give them, or squash or crop"
+        problems.append(Problem(("images", "fit"), text))
     return problems
 
 
 class Needed(NamedTuple):
-    """A folder or a file that a hospital's settings name. key: where they name it. code: the hospital's answer when
-    it is not there.
+    """A folder or a file that a hospital's settings name. where: they name it. code: the hospital's answer when it is
+    not there.
     """
 
-    key: str
+    where: tuple[str, ...]
     code: str
     path: str
     folder: bool
@@ -54,28 +57,28 @@ class Needed(NamedTuple):
         return Path(self.path).is_dir() if self.folder else Path(self.path).is_file()
 
     @property
-    def complaint(self) -> str:
-        """What is wrong with it, beginning with its key; only where it is not `there`."""
+    def problem(self) -> Problem:
+        """What is wrong with it; only where it is not `there`."""
         what = "folder" if self.folder else "file"
         found = f"is no {what}" if Path(self.path).exists() else "does not exist"
-        return f"{self.key}: {self.path!r} {found}; give a {what} that is there"
+        return Problem(self.where, f"{self.path!r} {found}; give a {what} that is there")
 
 
 def needed(source: Files, labels: Labels | None, gland: GlandMask | None) -> Iterator[Needed]:
     """Every folder and file without which a hospital's patients cannot be read."""
     if isinstance(source, TableSource):
-        yield Needed("source.file", "no_folder", source.file, False)
+        yield Needed(("source", "file"), "no_folder", source.file, False)
     else:
-        yield Needed("source.folder", "no_folder", source.folder, True)
+        yield Needed(("source", "folder"), "no_folder", source.folder, True)
     if isinstance(source, PictureSource):
         if source.table is not None:
-            yield Needed("source.table", "no_labels", source.table, False)
+            yield Needed(("source", "table"), "no_labels", source.table, False)
         if source.masks is not None:
-            yield Needed("source.masks.folder", "no_labels", source.masks.folder, True)
+            yield Needed(("source", "masks", "folder"), "no_labels", source.masks.folder, True)
     if isinstance(labels, TableLabels):
-        yield Needed("labels.file", "no_labels", labels.file, False)
+        yield Needed(("labels", "file"), "no_labels", labels.file, False)
     for key, code, masks in (("labels", "no_labels", labels), ("gland", "no_gland", gland)):
         if isinstance(masks, MaskLabels | GlandMask):
-            yield Needed(f"{key}.folder", code, masks.folder, True)
+            yield Needed((key, "folder"), code, masks.folder, True)
             if masks.names is not None:
-                yield Needed(f"{key}.names", code, masks.names, False)
+                yield Needed((key, "names"), code, masks.names, False)

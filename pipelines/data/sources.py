@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import Field, TypeAdapter
 from pydicom.datadict import tag_for_keyword
 
-from privacy.deidentify.layouts import Layout, doubled
-from privacy.settings_error import SettingsError
+from privacy.deidentify.layouts import Layout, layout_problems
+from privacy.settings_error import Problem, SettingsError, refuse, unmet
 
 Unit: TypeAlias = Literal["auto", "1e-6 mm2/s", "1e-5 mm2/s", "1e-3 mm2/s", "mm2/s"]
 Separator: TypeAlias = Literal["comma", "semicolon", "tab"]
@@ -49,20 +49,20 @@ class DicomSource:
 
     def __post_init__(self) -> None:
         problems = [
-            f"select.{keyword}: no such DICOM keyword; use one of PS3.6, as in ImageType"
+            Problem(("select", keyword), "no such DICOM keyword; use one of PS3.6, as in ImageType")
             for keyword in self.select
             if tag_for_keyword(keyword) is None
         ]
         problems += [
-            f"select.{keyword}: empty text selects nothing; remove it, or give the text to look for"
+            Problem(("select", keyword), "empty text selects nothing; remove it, or give the text to look for")
             for keyword, text in self.select.items()
             if not text.strip()
         ]
-        problems += doubled(self.blank, "blank")
+        problems += layout_problems(self.blank, "blank")
         if self.derive == "adc" and self.unit not in ("auto", FITTED_UNIT):
-            problems.append(f"unit: a fitted ADC is in {FITTED_UNIT}, found {self.unit!r}; remove unit")
-        if problems:
-            raise SettingsError(problems)
+            text = f"a fitted ADC is in {FITTED_UNIT}, found {self.unit!r}; remove unit"
+            problems.append(Problem(("unit",), text))
+        refuse(problems)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +88,12 @@ class NiftiSource:
         try:
             groups = re.compile(self.patient).groups
         except re.error as error:
-            raise ValueError(f"patient: {self.patient!r} is no regular expression: {error}") from error
+            raise SettingsError(
+                [Problem(("patient",), f"{self.patient!r} is no regular expression: {error}")]
+            ) from error
         if groups != 1:
-            raise ValueError(f"patient: {self.patient!r} has {groups} groups; exactly one must hold the identifier")
+            text = f"{self.patient!r} has {groups} groups; exactly one must hold the identifier"
+            refuse([Problem(("patient",), text)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,23 +116,24 @@ class PictureMasks:
     def __post_init__(self) -> None:
         problems = []
         if IMAGE not in self.pattern and STEM not in self.pattern:
-            problems.append(f"pattern: {self.pattern!r} has neither {IMAGE} nor {STEM}; it must say whose mask it is")
+            text = f"{self.pattern!r} has neither {IMAGE} nor {STEM}; it must say whose mask it is"
+            problems.append(Problem(("pattern",), text))
         if not set(self.values) - {BACKGROUND}:
-            problems.append("values: no class; give one, as in {disc: [255]}")
+            problems.append(Problem(("values",), "no class; give one, as in {disc: [255]}"))
         problems += [
-            f"values.{name}: empty; give its pixel values" for name, values in self.values.items() if not values
+            Problem(("values", name), "empty; give its pixel values")
+            for name, values in self.values.items()
+            if not values
         ]
         every = [value for values in self.values.values() for value in values]
         if BACKGROUND not in self.values:
             every.append(0)
         if twice := sorted({value for value in every if every.count(value) > 1}):
-            problems.append(
-                f"values: {twice} stand for several classes (0 for the background, unless it is given others)"
-            )
+            text = f"{twice} stand for several classes (0 for the background, unless it is given others)"
+            problems.append(Problem(("values",), text))
         if wrong := sorted({value for value in every if not 0 <= value <= LARGEST_VALUE}):
-            problems.append(f"values: pixel values must be in [0, {LARGEST_VALUE}], found {wrong}")
-        if problems:
-            raise SettingsError(problems)
+            problems.append(Problem(("values",), f"pixel values must be in [0, {LARGEST_VALUE}], found {wrong}"))
+        refuse(problems)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -165,15 +169,18 @@ class PictureSource:
     def __post_init__(self) -> None:
         problems = []
         if "{image}" not in self.pattern:
-            problems.append(
-                f"pattern must say where the image column stands, as in {{image}}.jpg; found {self.pattern!r}"
-            )
-        if self.masks is None and (unsaid := [name for name in ("table", "label") if getattr(self, name) is None]):
-            problems.append(f"{', '.join(unsaid)}: missing; only pictures with masks need none")
+            text = f"must say where the image column stands, as in {{image}}.jpg; found {self.pattern!r}"
+            problems.append(Problem(("pattern",), text))
+        if self.masks is None:
+            problems += [
+                Problem((name,), "missing; only pictures with masks need none")
+                for name in ("table", "label")
+                if getattr(self, name) is None
+            ]
         if self.table is None and self.where:
-            problems.append("where: there is no table whose lines it could pick; remove it, or give a table")
-        if problems:
-            raise SettingsError(problems)
+            text = "there is no table whose lines it could pick; remove it, or give a table"
+            problems.append(Problem(("where",), text))
+        refuse(problems)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +210,7 @@ class TableSource:
 
     def __post_init__(self) -> None:
         if len(set(self.columns)) < len(self.columns):
-            raise ValueError(f"columns must differ from each other, found {list(self.columns)}")
+            refuse([Problem(("columns",), f"must differ from each other, found {list(self.columns)}")])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,11 +237,7 @@ class MaskLabels:
     minimum_pixels: int = 3
 
     def __post_init__(self) -> None:
-        problems = _pattern_problems(self.pattern)
-        if self.minimum_pixels < 1:
-            problems.append(f"minimum_pixels must be at least 1, found {self.minimum_pixels}")
-        if problems:
-            raise SettingsError(problems)
+        refuse(_pattern_problems(self.pattern) + unmet(self, minimum_pixels=(self.minimum_pixels >= 1, "at least 1")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,8 +252,7 @@ class GlandMask:
     segment: str | None = None
 
     def __post_init__(self) -> None:
-        if problems := _pattern_problems(self.pattern):
-            raise SettingsError(problems)
+        refuse(_pattern_problems(self.pattern))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,9 +273,9 @@ class TableLabels:
     slice: str | None = None
 
 
-def _pattern_problems(pattern: str) -> list[str]:
-    good = PATIENT in pattern
-    return [] if good else [f"pattern: {pattern!r} has no {PATIENT}; it must say where the patient's name stands"]
+def _pattern_problems(pattern: str) -> list[Problem]:
+    text = f"{pattern!r} has no {PATIENT}; it must say where the patient's name stands"
+    return [] if PATIENT in pattern else [Problem(("pattern",), text)]
 
 
 Files: TypeAlias = DicomSource | NiftiSource | PictureSource | TableSource

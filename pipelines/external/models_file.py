@@ -33,7 +33,7 @@ from pipelines.loader.validation import to_plain, validate
 from pipelines.settings.route import PERSONAL, SHARED
 from pipelines.settings.task import MOST
 from privacy.message import FACTS, Json, Malformed, Message, Params, as_mapping, from_bytes, sealed, to_bytes, unsealed
-from privacy.settings_error import SettingsError
+from privacy.settings_error import Problem, refuse
 
 T = TypeVar("T")
 ADAPTED = "adapted"
@@ -79,24 +79,23 @@ class Described:
     shared: Part | None = None
 
     def __post_init__(self) -> None:
-        problems = [] if named(self.run) else ["run: is not made of a-z 0-9 _ -, at most 80"]
+        problems = [] if named(self.run) else [Problem(("run",), "is not made of a-z 0-9 _ -, at most 80")]
         if len(self.title) > LONGEST_TEXT or not self.title.isprintable():
-            problems.append(f"title: at most {LONGEST_TEXT} printable characters are allowed")
+            problems.append(Problem(("title",), f"at most {LONGEST_TEXT} printable characters are allowed"))
         most = 2 if self.kind == "classification" else MOST + 1
         if not 2 <= len(set(self.names)) == len(self.names) <= most or not all(map(named, self.names)):
-            problems.append(f"names: 2 to {most} different names made of a-z 0-9 _ - are needed")
+            problems.append(Problem(("names",), f"2 to {most} different names made of a-z 0-9 _ - are needed"))
         if self.inputs != self.images.inputs:
-            problems.append(f"inputs: are {list(self.inputs)}, and its images are {list(self.images.inputs)}")
+            text = f"are {list(self.inputs)}, and its images are {list(self.images.inputs)}"
+            problems.append(Problem(("inputs",), text))
         own = [name for name in self.experts if name != GLOBAL]
         if not self.experts or len(set(self.experts)) < len(self.experts) or not all(map(named, own)):
-            problems.append("experts: must be different names made of a-z 0-9 _ -, or *")
+            problems.append(Problem(("experts",), "must be different names made of a-z 0-9 _ -, or *"))
         elif bool(own) != (self.personal is not None) or (self.experts[-1] == GLOBAL) != (self.shared is not None):
-            problems.append("experts: sites' models need `personal`, and the last, *, needs `shared`")
+            problems.append(Problem(("experts",), "sites' models need `personal`, and the last, *, needs `shared`"))
         elif GLOBAL in self.experts[:-1]:
-            problems.append("experts: * must be the last")
-        problems += unusable_images(self.images)
-        if problems:
-            raise SettingsError(problems)
+            problems.append(Problem(("experts",), "* must be the last"))
+        refuse(problems + image_problems(self.images))
 
     def part_of(self, expert: str) -> Part:
         """What the expert's network is built from."""
@@ -119,24 +118,21 @@ class Models:
     digest: str
 
 
-def unusable_images(images: AnyImages) -> list[str]:
-    """Why a hospital that was not there cannot make such images; empty = it can."""
+def image_problems(images: AnyImages) -> list[Problem]:
+    """Why a hospital that was not there cannot make such images."""
     if isinstance(images, Pictures) and images.fit == "around":
-        return [
-            "images.fit: around cuts every picture about its own mask, and a hospital that has no masks cannot; train "
-            "with squash or crop"
-        ]
+        text = "around cuts every picture about its own mask, and a hospital that has no masks cannot; train with "
+        return [Problem(("images", "fit"), f"{text}squash or crop")]
     if not isinstance(images, Features):
         return []
     problems = []
     if images.normalize in ("site", "pooled"):
         whose = {"site": "each hospital's own patients", "pooled": "the hospitals' patients"}[images.normalize]
-        problems.append(
-            f"images.normalize: {images.normalize} scales features by means and spreads of {whose}, which nobody "
-            "agreed to hand outside; train with declared ranges, or none"
-        )
+        text = f"{images.normalize} scales features by means and spreads of {whose}, which nobody agreed to hand "
+        problems.append(Problem(("images", "normalize"), f"{text}outside; train with declared ranges, or none"))
     if images.components is not None:
-        problems.append("images.components: each hospital has axes of its own patients, and a stranger has none")
+        text = "each hospital has axes of its own patients, and an external site has none"
+        problems.append(Problem(("images", "components"), text))
     return problems
 
 

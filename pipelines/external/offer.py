@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipelines.data.images import Slices, Volumes
-from pipelines.external.models_file import GLOBAL, LONGEST_TEXT, Described, Part, models_bytes, unusable_images
+from pipelines.external.models_file import GLOBAL, LONGEST_TEXT, Described, Part, image_problems, models_bytes
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.config import Config
 from pipelines.settings.harmonization import RAW
 from pipelines.settings.route import PERSONAL, SHARED, Route
 from privacy.message import Json, Params
+from privacy.settings_error import Problem
 
 TAKEN_ALONG = ("routing", "ensemble", "tent")
 """Ways that a stranger can go with a file."""
@@ -36,9 +37,9 @@ def write_offers(config: Config, plan: Route, handed: Mapping[str, Mapping[str, 
     """
     said: dict[str, Json] = {}
     for offer in offers(plan):
-        problems = unusable(config, offer)
-        said[offer.name] = "; ".join(problems)
-        if not problems:
+        found = problems(config, offer)
+        said[offer.name] = "; ".join(map(str, found))
+        if not found:
             (out / offer.name).write_bytes(offered(config, offer, handed))
     return said
 
@@ -57,14 +58,17 @@ def offers(plan: Route) -> list[Offer]:
     ]
 
 
-def unusable(config: Config, offer: Offer) -> list[str]:
+def problems(config: Config, offer: Offer) -> list[Problem]:
     """Why nobody outside could use these models; empty = they can."""
     spaces = {label: config.train.method_images.get(label, RAW) for label in dict.fromkeys(offer.methods.values())}
     return [
-        *unusable_images(config.images),
+        *image_problems(config.images),
         *(
-            f"train.method_images.{label}: it learnt in the space {space}, and a stranger has no translator into it; "
-            "leave it on raw images"
+            Problem(
+                ("train", "method_images", label),
+                f"it learnt in the space {space}, and an external site has no translator into it; leave it on raw "
+                "images",
+            )
             for label, space in spaces.items()
             if space != RAW
         ),

@@ -18,11 +18,12 @@ from pipelines.data.images import Features
 from pipelines.data.sources import Files
 from pipelines.data.taking import natural
 from pipelines.external.models_file import Models, read_models
-from pipelines.external.settings import Outside, files_of, missing_parts, place_of, unfit_source
-from pipelines.loader.document import ConfigError, Document, Problem, problem_at
+from pipelines.external.settings import Outside, files_of, missing_models, place_of, source_problems
+from pipelines.loader.document import ConfigError, Document, problem_at
 from pipelines.runs.exits import Exit
 from pipelines.settings.route import PERSONAL, SHARED
 from privacy.message import Json
+from privacy.settings_error import Problem
 
 
 class Job(NamedTuple):
@@ -44,7 +45,7 @@ def open_job(settings: Outside, document: Document) -> Job:
     problems: list[Problem] = []
 
     def told(key: str, text: str) -> None:
-        problems.append(problem_at(document, (key,), text.removeprefix(f"{key}.").removeprefix(f"{key}: ")))
+        problems.append(problem_at(document, Problem((key,), text.removeprefix(f"{key}."))))
 
     models, found, source = None, None, files_of(settings.source)
     try:
@@ -54,8 +55,7 @@ def open_job(settings: Outside, document: Document) -> Job:
     except ValueError as error:
         told("models", str(error))
     if models is not None:
-        for key, text in _misfits(settings, models):
-            told(key, text)
+        problems += [problem_at(document, each) for each in _problems(settings, models)]
     if models is not None and not problems:
         try:
             found = _waiting(settings, models, source)
@@ -68,21 +68,23 @@ def open_job(settings: Outside, document: Document) -> Job:
     return Job(settings, document, models, source, found)
 
 
-def _misfits(settings: Outside, models: Models) -> list[tuple[str, str]]:
+def _problems(settings: Outside, models: Models) -> list[Problem]:
     """Which settings do not go with the models, and why."""
     described, images = models.described, models.described.images
-    problems = [("source", text) for text in unfit_source(settings.source, images)]
     there = {PERSONAL: described.personal, SHARED: described.shared}
-    problems += [("how", text) for text in missing_parts(settings.how, there)]
+    problems = [*source_problems(settings.source, images), *missing_models(settings.how, there)]
     if described.gland and not settings.gland and not settings.no_gland:
         text = "missing; the models learnt from images cut about the gland: give the folder of your own gland masks, "
-        problems.append(("gland", text + "<patient>.nii.gz, or say no_gland: true to cut about the image's middle"))
+        text += "<patient>.nii.gz, or say no_gland: true to cut about the image's middle"
+        problems.append(Problem(("gland",), text))
     if settings.gland and not described.gland:
-        problems.append(("gland", "the models did not learn from images cut about gland masks; remove it"))
+        problems.append(Problem(("gland",), "the models did not learn from images cut about gland masks; remove it"))
     if settings.threshold is not None and described.kind == "segmentation":
-        problems.append(("threshold", "is for scores; a mask shows the most probable class of each pixel: remove it"))
+        text = "is for scores; a mask shows the most probable class of each pixel: remove it"
+        problems.append(Problem(("threshold",), text))
     if described.kind == "segmentation" and isinstance(images, Features):
-        problems.append(("models", "they are of features, which cannot be segmented; give models of images"))
+        text = "they are of features, which cannot be segmented; give models of images"
+        problems.append(Problem(("models",), text))
     return problems
 
 

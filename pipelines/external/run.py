@@ -52,7 +52,7 @@ from pipelines.external.adapted import (
 from pipelines.external.opening import Job, looked, open_job
 from pipelines.external.picture import loss_curve
 from pipelines.external.settings import Outside
-from pipelines.loader.document import ConfigError, Document, Problem, problem_at
+from pipelines.loader.document import ConfigError, Document, problem_at
 from pipelines.loader.validation import to_plain
 from pipelines.models.file import Ready
 from pipelines.runs.progress import shown
@@ -60,6 +60,7 @@ from pipelines.runs.stopping import RunLock, Stop, Stopped, safe_stop
 from pipelines.runs.store import DiskFolder, clean
 from pipelines.settings.route import AsTrained
 from privacy.message import Json
+from privacy.settings_error import Problem
 
 ACCOUNT, CURVE, ROUTED = "adaptation.json", "adaptation.png", "routed.safetensors"
 
@@ -84,7 +85,7 @@ def run_outside(settings: Outside, document: Document, options: argparse.Namespa
     """
     if options.only or options.first or options.until or options.explain:
         said = "--only, --from, --until and --explain choose stages, and a file with models: has none; remove them"
-        raise ConfigError([Problem("", None, said)])
+        raise ConfigError([Problem((), said)])
     job = open_job(settings, document)
     torch.set_num_threads(settings.threads)
     if options.check:
@@ -140,7 +141,7 @@ def _serve(job: Job, studies: Sequence[Admitted], console: Console) -> Served:
             experts = networks(job.models, how, device)
             module, adapted = adapted_to(experts, x, how, kind=described.kind, seed=seed)
         except ValueError as error:
-            raise ConfigError([problem_at(job.document, ("how",), str(error))]) from error
+            raise ConfigError([problem_at(job.document, Problem(("how",), str(error)))]) from error
     served = AsTrained() if adapted is not None and adapted.epoch is None else how
     label = f"{served.name} of {described.run}"
     kept = kept_of(job.models, label, served, job.source, gland=settings.gland is not None)

@@ -18,10 +18,10 @@ from personalize.routing_outside import Routing
 from pipelines.batch.masks import lies_in
 from pipelines.data.images import AnyImages
 from pipelines.data.sources import DicomSource, Files, NiftiSource, PictureSource, Separator, TableSource
-from pipelines.loader.names import named
+from pipelines.loader.names import name_problems
 from pipelines.settings.route import NEEDS, AsTrained, OfAll
 from privacy.message import Json
-from privacy.settings_error import SettingsError
+from privacy.settings_error import Problem, out_of_range, refuse, unmet
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
 OWN_KEY = "models"
@@ -88,28 +88,26 @@ class Outside:
     readers: int = 0
 
     def __post_init__(self) -> None:
-        problems = [] if named(self.name) else [f"name: made of a-z 0-9 _ -, at most 80, found {self.name!r}"]
-        if self.threshold is not None and not 0 <= self.threshold <= 1:
-            problems.append(f"threshold must be in [0, 1], found {self.threshold}")
-        if not 1 <= self.threads <= 256:
-            problems.append(f"threads must be in [1, 256], found {self.threads}")
-        if self.readers < 0:
-            problems.append(f"readers must be >= 0, found {self.readers}")
+        problems = name_problems(self.name)
+        problems += out_of_range(self, threshold=(0, 1), threads=(1, 256))
+        problems += unmet(self, readers=(self.readers >= 0, ">= 0"))
         if self.device == "cuda" and not torch.cuda.is_available():
-            problems.append("device: cuda, and torch finds no GPU here; say auto or cpu")
+            problems.append(Problem(("device",), "cuda, and torch finds no GPU here; say auto or cpu"))
         if self.gland is not None and self.no_gland:
-            problems.append("no_gland: and gland contradict each other; give one of them")
-        problems += self._places()
-        if problems:
-            raise SettingsError(problems)
+            problems.append(Problem(("no_gland",), "and gland contradict each other; give one of them"))
+        refuse(problems + self._place_problems())
 
-    def _places(self) -> list[str]:
+    def _place_problems(self) -> list[Problem]:
         out, place = Path(self.out).resolve(), Path(place_of(self.source)).resolve()
-        problems = [f"out: {self.out!r} is a file; give a folder"] if out.exists() and not out.is_dir() else []
+        problems = []
+        if out.exists() and not out.is_dir():
+            problems.append(Problem(("out",), f"{self.out!r} is a file; give a folder"))
         if lies_in(out, place):
-            problems.append("out: lies in the folder of images, where masks would be read as studies; give another one")
+            text = "lies in the folder of images, where masks would be read as studies; give another one"
+            problems.append(Problem(("out",), text))
         if isinstance(self.source, DicomSource) and not self.source.select:
-            problems.append("source.select: missing; say which series are meant, as in select: {ImageType: ADC}")
+            text = "missing; say which series are meant, as in select: {ImageType: ADC}"
+            problems.append(Problem(("source", "select"), text))
         return problems
 
     @property
@@ -145,17 +143,15 @@ def files_of(source: DicomSource | NiftiSource | PictureFolder | Lines) -> Files
     return source
 
 
-def unfit_source(source: DicomSource | NiftiSource | PictureFolder | Lines, images: AnyImages) -> list[str]:
-    """Why a source cannot give such images; empty = it can."""
+def source_problems(source: Unlabelled, images: AnyImages) -> list[Problem]:
+    """Why a source cannot give such images."""
     kinds = FITTING[images.kind]
-    if source.kind in kinds:
-        return []
-    return [f"source.kind: the models saw images of kind {images.kind}: say {' or '.join(kinds)}, found {source.kind}"]
+    text = f"the models saw images of kind {images.kind}: say {' or '.join(kinds)}, found {source.kind}"
+    return [] if source.kind in kinds else [Problem(("source", "kind"), text)]
 
 
-def missing_parts(how: Routing | Tent | OfAll | AsTrained, there: Mapping[str, object]) -> list[str]:
+def missing_models(how: How, there: Mapping[str, object]) -> list[Problem]:
     """Which models a way needs that a file does not have. there: part -> what is there, or None."""
     lacking = [part for part in NEEDS[how.name] if there.get(part) is None]
-    if not lacking:
-        return []
-    return [f"how: {how.name} needs the models that are {' and '.join(lacking)}, and the file has none; choose another"]
+    text = f"{how.name} needs the models that are {' and '.join(lacking)}, and the file has none; choose another"
+    return [Problem(("how",), text)] if lacking else []

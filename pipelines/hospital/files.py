@@ -100,7 +100,7 @@ def _look(files: Files) -> None:
     """What can be seen without opening a file. Raises: Refused: `no_folder`, `no_labels`, `no_gland`."""
     for one in needed(*files):
         if not one.there:
-            raise Refused(one.code) from FileNotFoundError(one.complaint)
+            raise Refused(one.code) from FileNotFoundError(str(one.problem))
 
 
 def settings_of(hospital: Hospital) -> SiteSettings:

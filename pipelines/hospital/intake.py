@@ -24,7 +24,7 @@ from pipelines.hospital.quarantine import Quarantine, quarantined, remember, wri
 from pipelines.hospital.released_counts import ASKED, counted, floor_of, recount, same_question
 from pipelines.hospital.training import TARGET
 from pipelines.runs.store import DiskFolder, short
-from pipelines.settings.config import Split
+from pipelines.settings.learning import Split
 from privacy.dp.events import NON_PRIVATE, NOTHING, describe
 from privacy.message import Call, Json, Malformed, Message, as_list, from_bytes, unsealed
 from privacy.release.gate import Refused

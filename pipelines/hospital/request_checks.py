@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 from federation.participant import Checkpoint
 from pipelines.data.images import AnyImages, Target
 from pipelines.loader.names import NAME
-from pipelines.settings.config import Split
+from pipelines.settings.learning import Split
 from pipelines.settings.variants import Variant as Scored
 from privacy.message import Message
 from privacy.release.bounds import ROUNDS, RUN, shown

@@ -26,8 +26,8 @@ from pipelines.hospital.hospital import COHORT, Done, Hospital, read_cohort_file
 from pipelines.hospital.private_limits import paid_for
 from pipelines.hospital.released_counts import need_counts
 from pipelines.hospital.size_limits import beyond
+from pipelines.loader.overrides import overridden
 from pipelines.models.file import ALGORITHM, MODEL
-from pipelines.settings.config import overridden
 from pipelines.settings.task import MOST
 from privacy.dp.access import Access, Rows, open_access
 from privacy.dp.capability import questions

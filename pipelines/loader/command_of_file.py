@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from pipelines.loader.document import ConfigError, Document, Problem
+from pipelines.loader.document import ConfigError, Document
+from privacy.settings_error import Problem
 
 if TYPE_CHECKING:
     from privacy.message import Json
@@ -46,4 +47,4 @@ def meant_for(document: Document, command: Command, file: str) -> Document:
     if sort is None or sort.command == command:
         return document
     text = f"this file holds {sort.what}; use: python -m pipelines.{sort.command} {file}"
-    raise ConfigError([Problem("", None, text)])
+    raise ConfigError([Problem((), text)])

@@ -13,19 +13,18 @@ How scalars are read (narrower than YAML 1.1, because a settings file must mean 
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from privacy.settings_error import Path, Problem, shown
+
 if TYPE_CHECKING:
     from privacy.message import Json
-
-Path: TypeAlias = tuple[str | int, ...]
 
 MAX_CHARACTERS = 200_000  # of the text, and of all keys and values after aliases are followed
 MAX_DEPTH = 40
@@ -38,18 +37,6 @@ DECIMAL = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 NO_NUMBER = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
 SUBSTITUTION = re.compile(r"\$\{[^}]*\}?")
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One thing that is wrong: where (`train.methods[2].mu`; empty = the whole file), which line (from 1), and what.
-    at: the same place as keys and indices.
-    """
-
-    path: str
-    line: int | None
-    message: str
-    at: Path = field(default=(), compare=False)
 
 
 class ConfigError(ValueError):
@@ -77,39 +64,20 @@ class Document:
 
 def render(error: ConfigError, path: str) -> str:
     """One line a problem, as in `prostate.yaml:12: train.methods[2].mu: must be >= 0, found -1`; at most 20 of them."""
-    shown = []
+    lines = []
     for problem in error.problems[:MAX_SHOWN]:
         place = path if problem.line is None else f"{path}:{problem.line}"
-        shown.append(": ".join(part for part in (place, problem.path, problem.message) if part))
+        lines.append(": ".join(part for part in (place, problem.path, problem.message) if part))
     more = len(error.problems) - MAX_SHOWN
-    return "\n".join(shown + ([f"{path}: and {more} more problems"] if more > 0 else []))
+    return "\n".join(lines + ([f"{path}: and {more} more problems"] if more > 0 else []))
 
 
-def problem_at(document: Document, path: Sequence[str | int], message: str) -> Problem:
-    """A problem at a path, on its line or on that of the nearest group around it."""
-    key = tuple(path)
+def problem_at(document: Document, problem: Problem) -> Problem:
+    """The problem with its line, or that of the nearest group around it."""
+    key = problem.where
     while key and key not in document.lines:
         key = key[:-1]
-    return Problem(notation(path), document.lines.get(key), message, tuple(path))
-
-
-def notation(path: Sequence[str | int]) -> str:
-    """Path in YAML notation: `sites.north.methods[2].mu`. Keys that are not plain names are quoted and shortened."""
-    text = ""
-    for part in path:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        elif re.fullmatch(r"[A-Za-z0-9_-]{1,60}", part):
-            text += f".{part}" if text else part
-        else:
-            text += f"[{found(part)}]"
-    return text
-
-
-def found(value: object) -> str:
-    """A value as a message shows it: as JSON, at most 60 characters."""
-    text = json.dumps(value[:80] if isinstance(value, str) else value, ensure_ascii=True, default=repr)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return replace(problem, line=document.lines.get(key))
 
 
 def read_yaml(text: str, *, environment: Mapping[str, str]) -> Document:
@@ -134,16 +102,14 @@ def parsed(text: str, *, environment: Mapping[str, str]) -> Document:
         ConfigError: the text is no YAML document, or too large.
     """
     if len(text) > MAX_CHARACTERS:
-        raise ConfigError(
-            [Problem("", None, f"the file has {len(text)} characters; at most {MAX_CHARACTERS} are read")]
-        )
+        raise ConfigError([Problem((), f"the file has {len(text)} characters; at most {MAX_CHARACTERS} are read")])
     seen = _Seen(environment.get(DATA_ROOT) or None)
     data = None
     node = _composed(text, seen)
     try:
         data = None if node is None else _plain(node, (), seen)
     except _TooLargeError as error:
-        seen.problems.append(Problem(notation(error.path), None, str(error)))
+        seen.problems.append(Problem(error.path, str(error)))
         raise ConfigError(seen.problems) from error
     return Document(data, seen.lines, tuple(seen.problems))
 
@@ -189,8 +155,8 @@ class _Composer(yaml.SafeLoader):
         if self.level >= MAX_DEPTH:
             raise yaml.composer.ComposerError(None, None, f"nested deeper than {MAX_DEPTH} levels", event.start_mark)
         if getattr(event, "tag", None) is not None:
-            told = f"tags are refused, found {found(event.tag)}; remove it"
-            self.problems.append(Problem("", event.start_mark.line + 1, told))
+            told = f"tags are refused, found {shown(event.tag)}; remove it"
+            self.problems.append(Problem((), told, event.start_mark.line + 1))
             event.tag = None  # as if it were not there, so that the rest is looked at too
             event.implicit = (True, False) if isinstance(event, yaml.ScalarEvent) else True
         self.level += 1
@@ -205,15 +171,16 @@ def _composed(text: str, seen: _Seen) -> yaml.Node | None:
         node: yaml.Node | None = composer.get_single_node()
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        seen.problems.append(Problem("", line, f"a character that YAML does not allow: {found(chr(error.character))}"))
+        text = f"a character that YAML does not allow: {shown(chr(error.character))}"
+        seen.problems.append(Problem((), text, line))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         told = ", ".join(part for part in (error.context, error.problem) if part)
         if "'\\t'" in told:
             told += "; indent with spaces, not with tabs"
-        seen.problems.append(Problem("", None if mark is None else mark.line + 1, f"not valid YAML: {told}"))
+        seen.problems.append(Problem((), f"not valid YAML: {told}", None if mark is None else mark.line + 1))
     except Exception as error:  # PyYAML lets errors of chr() and int() through: '"\UFFFFFFFF"', '%YAML 1.<5000 digits>'
-        seen.problems.append(Problem("", None, f"not valid YAML: {str(error)[:200] or type(error).__name__}"))
+        seen.problems.append(Problem((), f"not valid YAML: {str(error)[:200] or type(error).__name__}"))
     else:
         return node
     raise ConfigError(seen.problems)
@@ -230,7 +197,7 @@ def _plain(node: yaml.Node, path: Path, seen: _Seen) -> Json:
     value, complaint = _scalar(node.value, getattr(node, "style", None), seen.data_root)
     seen.grow(path, len(value) if isinstance(value, str) else 1)
     if complaint is not None:
-        seen.problems.append(Problem(notation(path), node.start_mark.line + 1, complaint, path))
+        seen.problems.append(Problem(path, complaint, node.start_mark.line + 1))
     return value
 
 
@@ -240,14 +207,14 @@ def _mapping(node: yaml.MappingNode, path: Path, seen: _Seen) -> Json:
         line = key_node.start_mark.line + 1
         complaint = _key_complaint(key_node)
         if complaint is not None:
-            seen.problems.append(Problem(notation(path), line, complaint, path))
+            seen.problems.append(Problem(path, complaint, line))
             continue
         key = key_node.value
         inner = (*path, key)
         seen.grow(path, len(key))
         if key in data:
             told = f"given twice, first on line {seen.lines[inner]}, again on line {line}; remove one"
-            seen.problems.append(Problem(notation(inner), line, told, inner))
+            seen.problems.append(Problem(inner, told, line))
             continue
         seen.lines[inner] = line
         data[key] = _plain(value_node, inner, seen)
@@ -262,9 +229,9 @@ def _key_complaint(node: yaml.Node) -> str | None:
     if not node.value:
         return "a key must not be empty; write a name before the colon"
     if not _encodable(node.value):
-        return f"the key {found(node.value)} is not valid Unicode"
+        return f"the key {shown(node.value)} is not valid Unicode"
     if "${" in node.value:
-        return f"nothing is substituted in a key, found {found(node.value)}"
+        return f"nothing is substituted in a key, found {shown(node.value)}"
     return None
 
 
@@ -284,10 +251,10 @@ def _scalar(text: str, style: str | None, data_root: str | None) -> tuple[Json, 
 def _number(text: str) -> tuple[Json, str | None] | None:
     if WHOLE.fullmatch(text):
         fits = len(text) <= 20 and -(2**63) <= int(text) < 2**63
-        return (int(text), None) if fits else (0, f"whole numbers must fit 64 bits, found {found(text)}")
+        return (int(text), None) if fits else (0, f"whole numbers must fit 64 bits, found {shown(text)}")
     if DECIMAL.fullmatch(text) and not LEADING_ZERO.fullmatch(text):
         value = float(text)
-        return (value, None) if math.isfinite(value) else (0.0, f"too large for a number, found {found(text)}")
+        return (value, None) if math.isfinite(value) else (0.0, f"too large for a number, found {shown(text)}")
     if NO_NUMBER.fullmatch(text):
         return None, f"numbers must be finite, found {text}; for 'no limit' use null"
     return None
@@ -297,11 +264,11 @@ def _substituted(text: str, data_root: str | None) -> tuple[str, str | None]:
     asked = set(SUBSTITUTION.findall(text))
     unknown = sorted(asked - {f"${{{DATA_ROOT}}}"})
     if unknown:
-        return text, f"unknown substitution {found(unknown[0])}; the only one is ${{{DATA_ROOT}}}"
+        return text, f"unknown substitution {shown(unknown[0])}; the only one is ${{{DATA_ROOT}}}"
     if asked and data_root is None:
         return text, f"{DATA_ROOT} is not set; set it to the folder of the data: export {DATA_ROOT}=/path/to/data"
     replaced = text.replace(f"${{{DATA_ROOT}}}", data_root) if asked and data_root else text
-    return replaced, None if _encodable(replaced) else f"not valid Unicode: {found(text)}"
+    return replaced, None if _encodable(replaced) else f"not valid Unicode: {shown(text)}"
 
 
 def _encodable(text: str) -> bool:

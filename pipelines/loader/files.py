@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pipelines.loader.document import ConfigError, Document, Problem, parsed
+from pipelines.loader.document import ConfigError, Document, parsed
+from privacy.settings_error import Problem
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 
@@ -19,10 +20,10 @@ def document(name: str) -> Document:
     path = next((place for place in (Path(name), CONFIGS / name) if place.is_file()), None)
     if path is None:
         known = ", ".join(sorted(p.name for p in CONFIGS.glob("*.yaml")))
-        raise ConfigError((Problem("", None, f"no such file here, nor among those of the package ({known})"),))
+        raise ConfigError((Problem((), f"no such file here, nor among those of the package ({known})"),))
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         text = f"not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
-        raise ConfigError((Problem("", None, text),)) from error
+        raise ConfigError((Problem((), text),)) from error
     return parsed(text, environment=os.environ)

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
-    from pipelines.loader.document import Path
     from privacy.message import Json
+    from privacy.settings_error import Path
 
 
 def keys_at(kind: Any, data: Json, path: Path) -> tuple[str, ...]:

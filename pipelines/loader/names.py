@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from privacy.settings_error import Problem
+
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
 
 
@@ -13,10 +15,16 @@ def named(text: str) -> bool:
     return NAME.fullmatch(text) is not None
 
 
-def unfit_labels(labels: Iterable[str]) -> list[str]:
+def name_problems(name: str) -> list[Problem]:
+    """What is wrong with a setting `name`."""
+    return [] if named(name) else [Problem(("name",), f"made of a-z 0-9 _ -, at most 80, found {name!r}")]
+
+
+def label_problems(labels: Iterable[str], *where: str) -> list[Problem]:
     """Which labels of methods or variants cannot be file names and parts of names of conversations."""
+    text = "is not made of a-z 0-9 _ - (at most 60), or is the reserved 'manifest'"
     return [
-        f"the label {label!r} is not made of a-z 0-9 _ - (at most 60), or is the reserved 'manifest'"
+        Problem(where, f"the label {label!r} {text}")
         for label in labels
         if not named(label) or len(label) > 60 or label == "manifest"
     ]

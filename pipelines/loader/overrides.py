@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from pipelines.loader.validation import to_plain
-from privacy.settings_error import SettingsError, problems_of
+from privacy.settings_error import Problem, SettingsError, problems_of
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ def overridden(settings: T, changes: Mapping[str, Any]) -> T:
     """The same settings with some fields changed, checked as strictly as if they had been written so.
 
     Raises:
-        ValueError: an unknown field, a wrong type, or a value out of range; each is a sentence (`SettingsError`).
+        ValueError: an unknown field, a wrong type, or a value out of range; all of them (`SettingsError`).
     """
     changed = {**_plain(settings), **changes}
     for one, other in (("epochs", "steps"), ("steps", "epochs")):  # naming one of the two means it
@@ -30,16 +30,15 @@ def overridden(settings: T, changes: Mapping[str, Any]) -> T:
         found: T = _adapter(cast(Hashable, type(settings))).validate_json(json.dumps(changed), strict=True)
         return found
     except ValidationError as error:
-        raise SettingsError([text for each in error.errors() for text in _told(each)]) from error
+        raise SettingsError([problem for each in error.errors() for problem in _told(each)]) from error
 
 
-def _told(error: ErrorDetails) -> list[str]:
-    place = ".".join(map(str, error["loc"]))
+def _told(error: ErrorDetails) -> list[Problem]:
     if error["type"] == "value_error":
-        return [f"{place}.{text}" if place else text for text in problems_of(error["ctx"]["error"])]
+        return [problem.within(*error["loc"]) for problem in problems_of(error["ctx"]["error"])]
     if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        return [f"{place}: unknown key; correct or remove it"]
-    return [f"{place or 'settings'}: {error['msg']}"]
+        return [Problem(error["loc"], "unknown key; correct or remove it")]
+    return [Problem(error["loc"], error["msg"])]
 
 
 @lru_cache(maxsize=128)

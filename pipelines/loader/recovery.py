@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 from pipelines.loader.keys import kinds_at, literals_of
 
 if TYPE_CHECKING:
-    from pipelines.loader.document import Path, Problem
     from privacy.message import Json
+    from privacy.settings_error import Path, Problem
 
 
 def without(kind: Any, data: Json, paths: Iterable[Path], gone: Sequence[Path]) -> tuple[Json, list[Path]]:
@@ -76,7 +76,7 @@ def follows(problem: Problem, gone: Sequence[Path]) -> bool:
     it names them, or a whole hospital is out and the problem is one of the run as a whole.
     """
     text = f"{problem.path} {problem.message}"
-    of_run = len(problem.at) < 2
+    of_run = len(problem.where) < 2
     return any(
         beside(problem, path) or _names(text, str(path[-1])) or (of_run and path[0] == "sites" and len(path) == 2)
         for path in gone
@@ -85,7 +85,7 @@ def follows(problem: Problem, gone: Sequence[Path]) -> bool:
 
 def beside(problem: Problem, path: Path) -> bool:
     """Whether a problem is told of a path, of something in it, or of a group around it."""
-    return problem.at[: len(path)] == path or path[: len(problem.at)] == problem.at
+    return problem.where[: len(path)] == path or path[: len(problem.where)] == problem.where
 
 
 def _names(text: str, key: str) -> bool:

@@ -1,8 +1,8 @@
-"""The door of the settings: YAML text in, a frozen dataclass out, or every problem with its line and its remedy.
+"""The settings loader: YAML text in, a frozen dataclass out, or every problem with its line and its remedy.
 
 Types are strict: text is never turned into a number. What YAML cannot say is allowed for: a whole number where a float
-is expected, and a list where a tuple is. Ranges are stated once, in `__post_init__` of the dataclass, as a
-`SettingsError` whose sentences begin with the field (`mu must be >= 0, found -1`).
+is expected, and a list where a tuple is. Ranges are stated once, in `__post_init__` of the dataclass, which raises a
+`SettingsError` with a `Problem` for each field.
 """
 
 from __future__ import annotations
@@ -18,29 +18,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from pipelines.loader.document import (
-    ConfigError,
-    Document,
-    FilesMissing,
-    Path,
-    Problem,
-    found,
-    notation,
-    problem_at,
-    read_yaml,
-    render,
-)
+from pipelines.loader.document import ConfigError, Document, FilesMissing, problem_at
 from pipelines.loader.keys import keys_at, tags_at
 from pipelines.loader.names import FILL_IN
 from pipelines.loader.recovery import beside, follows, without
-from privacy.settings_error import problems_of
+from privacy.settings_error import Path, Problem, problems_of, shown
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
     from privacy.message import Json
-
-__all__ = ["ConfigError", "Document", "Problem", "problem_at", "read_yaml", "render", "to_plain", "validate"]
 
 T = TypeVar("T")
 
@@ -72,14 +59,12 @@ ALLOWED = {
 PATIENTS = frozenset(("exclude", "test", "where", "select"))  # keys of a site below which patients may be named
 PASSES = 6
 """How often settings are checked again without what was wrong in them."""
-PLACE = re.compile(r"([A-Za-z_][\w.\-\[\]]*)(?::\s+|\s+(?=must\b))(.+)", re.DOTALL)
-PARTS = re.compile(r"[^.\[\]]+")
 
 
-def validate(document: Document, kind: type[T], missing: Callable[[Json], Sequence[str]] | None = None) -> T:
+def validate(document: Document, kind: type[T], missing: Callable[[Json], Sequence[Problem]] | None = None) -> T:
     """Settings of a frozen dataclass, from plain data. The class carries `__pydantic_config__ = {"extra": "forbid"}`.
 
-    missing: looks in the plain data for folders and files that are not there; its sentences begin with a path.
+    missing: looks in the plain data for folders and files that are not there.
 
     Raises:
         ConfigError: with every problem that the text has (`Document.problems`), that pydantic finds, that a
@@ -87,9 +72,9 @@ def validate(document: Document, kind: type[T], missing: Callable[[Json], Sequen
             `FilesMissing` where only files are missing.
     """
     settings, problems = _checked(document, kind)
-    told = {problem.at for problem in problems}
-    sentences = [] if missing is None else missing(document.data)
-    files = [problem for text in sentences if (problem := _said(text, document, kind, ())).at not in told]
+    told = {problem.where for problem in problems}
+    absent = [] if missing is None else missing(document.data)
+    files = [problem_at(document, problem) for problem in absent if problem.where not in told]
     if problems or settings is None:
         raise ConfigError([*problems, *files])
     if files:
@@ -101,7 +86,7 @@ def _checked(document: Document, kind: type[T]) -> tuple[T | None, list[Problem]
     """The settings; or None, and everything that is wrong."""
     adapter, told = TypeAdapter(kind), list(document.problems)
     problems = list(told)
-    data, gone = without(kind, document.data, [problem.at for problem in problems if problem.at], ())
+    data, gone = without(kind, document.data, [problem.where for problem in problems if problem.where], ())
     for _ in range(PASSES):
         try:
             # Strict reading of JSON is the only mode that takes a list for a tuple and a group for a dataclass, but no
@@ -113,7 +98,7 @@ def _checked(document: Document, kind: type[T]) -> tuple[T | None, list[Problem]
         new = [problem for problem in told if not follows(problem, gone)]
         around = [problem for problem in told if any(beside(problem, path) for path in gone)]
         problems += new
-        data, more = without(kind, data, [problem.at for problem in (*new, *around)], gone)
+        data, more = without(kind, data, [problem.where for problem in (*new, *around)], gone)
         if not more:
             break
         gone += more
@@ -169,17 +154,17 @@ def _problems(errors: Sequence[ErrorDetails], document: Document, kind: type) ->
         else:
             problems += _told(error, document, kind)
     for path, (phrases, value) in allowed.items():
-        deeper = any(len(other) > len(path) and other[: len(path)] == path for other in allowed)
-        if isinstance(value, dict) and (deeper or any(_below(problem.path, path) for problem in problems)):
+        deeper = any(_below(other, path) for other in allowed)
+        if isinstance(value, dict) and (deeper or any(_below(problem.where, path) for problem in problems)):
             continue  # one of several forms was meant, and what is wrong inside it is told
-        shown = f"a {type(value).__name__}" if _private(path) else f"{found(value)}{_hint(phrases, value)}"
-        message = f"must be {' or '.join(dict.fromkeys(phrases))}, found {shown}"
-        problems.append(problem_at(document, path, message))
+        found = f"a {type(value).__name__}" if _private(path) else f"{shown(value)}{_hint(phrases, value)}"
+        message = f"must be {' or '.join(dict.fromkeys(phrases))}, found {found}"
+        problems.append(problem_at(document, Problem(path, message)))
     return problems
 
 
-def _below(told: str, path: Path) -> bool:
-    return told.startswith(f"{notation(path)}.")
+def _below(told: Path, path: Path) -> bool:
+    return len(told) > len(path) and told[: len(path)] == path
 
 
 def _private(path: Path) -> bool:
@@ -217,13 +202,13 @@ def _told(error: ErrorDetails, document: Document, kind: type) -> list[Problem]:
             message = f"unknown key{_guess(str(path[-1]), allowed)}; allowed: {_listed(allowed)}"
         case "missing" | "missing_argument" | "missing_keyword_only_argument":
             path = (*located(document.data, error["loc"][:-1]), error["loc"][-1])
-            message = "missing; add it" if isinstance(path[-1], str) else f"missing; found only {found(error['input'])}"
+            message = "missing; add it" if isinstance(path[-1], str) else f"missing; found only {shown(error['input'])}"
         case "union_tag_invalid":
             tag = error["ctx"]["discriminator"].strip("'")
             path = (*located(document.data, error["loc"]), tag)
             choices = re.findall(r"'([^']*)'", error["ctx"]["expected_tags"])
             word = str(error["ctx"]["tag"])
-            message = f"unknown {found(word)}{_guess(word, choices)}; allowed: {_listed(choices)}"
+            message = f"unknown {shown(word)}{_guess(word, choices)}; allowed: {_listed(choices)}"
         case "union_tag_not_found":
             tag = error["ctx"]["discriminator"].strip("'")
             base = located(document.data, error["loc"])
@@ -233,29 +218,15 @@ def _told(error: ErrorDetails, document: Document, kind: type) -> list[Problem]:
             )
         case "value_error":
             base = located(document.data, error["loc"])
-            return [_said(text, document, kind, base) for text in problems_of(error["ctx"]["error"])]
+            return [problem_at(document, each.within(*base)) for each in problems_of(error["ctx"]["error"])]
         case _:
             path = located(document.data, error["loc"])
-            message = f"{error['msg']}, found {found(error['input'])}"
-    return [problem_at(document, path, message)]
+            message = f"{error['msg']}, found {shown(error['input'])}"
+    return [problem_at(document, Problem(path, message))]
 
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:40]) + (", ..." if len(names) > 40 else "") if names else "(none)"
-
-
-def _said(sentence: str, document: Document, kind: type, base: Path) -> Problem:
-    """A sentence of a `__post_init__`, at the place with which it begins, or else at that of its group (`base`)."""
-    match = PLACE.fullmatch(sentence)
-    if match is None:
-        return problem_at(document, base, sentence)
-    parts = tuple(int(part) if part.isdigit() else part for part in PARTS.findall(match[1]))
-    for path in ((*base, *parts), parts):
-        if path in document.lines or path[-1] in keys_at(kind, document.data, path[:-1]):
-            return problem_at(document, path, match[2])
-    if len(parts) > 1 and parts[:1] in document.lines:  # not in the text: a part of a site, for instance
-        return problem_at(document, parts, match[2])
-    return problem_at(document, base, sentence)
 
 
 def located(data: Json, loc: Sequence[str | int]) -> Path:

@@ -37,7 +37,7 @@ from pipelines.phantom.organs import (
     parts,
     surroundings,
 )
-from privacy.settings_error import SettingsError
+from privacy.settings_error import Problem, refuse, unmet
 
 ScannerName: TypeAlias = Literal["A", "B", "D", "P", "L", "E"]
 FileFormat: TypeAlias = Literal["dicom", "nifti"]
@@ -81,7 +81,7 @@ class PhantomSource:
 
     def __post_init__(self) -> None:
         problems = [
-            f"{name} must be a whole number from {low} to {high}, found {found}"
+            Problem((name,), f"must be a whole number from {low} to {high}, found {found}")
             for name, found, low, high in (
                 ("patients", self.patients, 1, 9999),
                 ("seed", self.seed, 0, 2**32 - 1),
@@ -90,16 +90,14 @@ class PhantomSource:
             )
             if not low <= found <= high
         ]
-        if not 0 <= self.significant <= 1:
-            problems.append(f"significant must be a share in [0, 1], found {self.significant}")
+        problems += unmet(self, significant=(0 <= self.significant <= 1, "a share in [0, 1]"))
         for name, text, allowed in (
             ("scanner", self.scanner, get_args(ScannerName)),
             ("format", self.format, get_args(FileFormat)),
         ):
             if text not in allowed:
-                problems.append(f"{name} must be one of {', '.join(allowed)}, found {text!r}")
-        if problems:
-            raise SettingsError(problems)
+                problems.append(Problem((name,), f"must be one of {', '.join(allowed)}, found {text!r}"))
+        refuse(problems)
 
 
 @dataclass(frozen=True)

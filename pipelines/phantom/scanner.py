@@ -21,7 +21,7 @@ from scipy import ndimage
 from pipelines.data.study import Affine, Array
 from pipelines.phantom.organs import GRID, PIXEL_MM, SIGNIFICANT
 from pipelines.phantom.patients import Anatomy, Mask
-from privacy.settings_error import SettingsError
+from privacy.settings_error import Problem, refuse, unmet
 
 MATRIX = 48  # pixels of an exported image along each side
 STEP = GRID // MATRIX
@@ -74,22 +74,24 @@ class Scanner:
     institution: str = "Phantom Hospital"
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{name} {allowed}, found {found}"
+        problems = unmet(
+            self,
+            snr=(self.snr > 0, "greater than 0"),
+            averages=(self.averages >= 1, "at least 1"),
+            gamma=(self.gamma >= 1, "at least 1"),
+        )
+        problems += [
+            Problem((name,), f"must {allowed}, found {found}")
             for name, found, fine, allowed in (
-                ("b_values", self.b_values, len(set(self.b_values)) > 1, "must hold two different values"),
-                ("b_values", self.b_values, min(self.b_values, default=0) >= 0, "must not be negative"),
-                ("snr", self.snr, self.snr > 0, "must be greater than 0"),
-                ("averages", self.averages, self.averages >= 1, "must be at least 1"),
-                ("matrix", self.matrix, 8 <= self.matrix <= MATRIX, f"must lie in 8..{MATRIX}"),
-                ("zoom", self.zoom, 0.5 <= self.zoom <= 1.5, "must lie in 0.5..1.5"),
-                ("window", self.window, 0 < self.window <= LARGEST_ADC, f"must lie in (0, {LARGEST_ADC:g}]"),
-                ("gamma", self.gamma, self.gamma >= 1, "must be at least 1"),
+                ("b_values", self.b_values, len(set(self.b_values)) > 1, "hold two different values"),
+                ("b_values", self.b_values, min(self.b_values, default=0) >= 0, "not be negative"),
+                ("matrix", self.matrix, 8 <= self.matrix <= MATRIX, f"lie in 8..{MATRIX}"),
+                ("zoom", self.zoom, 0.5 <= self.zoom <= 1.5, "lie in 0.5..1.5"),
+                ("window", self.window, 0 < self.window <= LARGEST_ADC, f"lie in (0, {LARGEST_ADC:g}]"),
             )
             if not fine
         ]
-        if problems:
-            raise SettingsError(problems)
+        refuse(problems)
 
     @property
     def per_unit(self) -> float:

@@ -23,13 +23,14 @@ from pathlib import Path
 from rich.console import Console
 
 from federation.flare import Jobs
-from pipelines.loader.document import DATA_ROOT, ConfigError, Document, Problem, problem_at
+from pipelines.loader.document import DATA_ROOT, ConfigError, Document
 from pipelines.loader.validation import validate
 from pipelines.remote.server import ALIVE, DONE, GONE, STOP, TOLD, Order, write_order
 from pipelines.remote.startup_kit import write_job
 from pipelines.runs.exits import Exit
 from pipelines.runs.stopping import RunLock, Stop, Stopped, safe_stop
 from pipelines.settings.config import Config
+from privacy.settings_error import Problem
 
 FOLDER = "remote"
 LOOK_S, ALIVE_S, BEGIN_S = 2.0, 40.0, 120.0
@@ -91,8 +92,7 @@ def operate(said: Document, options: argparse.Namespace, console: Console) -> in
 def unfit(config: Config, said: Document, options: argparse.Namespace) -> list[Problem]:
     """What cannot be done with hospitals that are far away."""
     problems = [
-        problem_at(
-            said,
+        Problem(
             ("train", "methods", label),
             f"{label} pools the images of all hospitals, which only a simulation can; remove it for --engine flare",
         )
@@ -100,19 +100,19 @@ def unfit(config: Config, said: Document, options: argparse.Namespace) -> list[P
         if method.name == "central"
     ]
     if config.pooling == "allowed" and not problems:
-        problems.append(problem_at(said, ("pooling",), "images stay where they are with --engine flare; say refused"))
+        problems.append(Problem(("pooling",), "images stay where they are with --engine flare; say refused"))
     for flag, there in (("--check", options.check), ("--explain", options.explain)):
         if there:
             text = f"{flag}: looks at this machine alone; run it without --engine flare"
-            problems.append(Problem("", None, text))
+            problems.append(Problem((), text))
     if not options.patience > 0 or not options.silence > 0:
         problems.append(
-            Problem("", None, f"--patience and --silence must be > 0, found {options.patience} and {options.silence}")
+            Problem((), f"--patience and --silence must be > 0, found {options.patience} and {options.silence}")
         )
     kit = Path(options.kit or "")
     if options.kit is None or not (kit / "startup" / "fed_admin.json").is_file():
         text = f"--kit: {options.kit or 'missing'}; name the folder of the kit of who submits runs, with startup/ in it"
-        problems.append(Problem("", None, text))
+        problems.append(Problem((), text))
     return problems
 
 

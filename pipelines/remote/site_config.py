@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pipelines.loader.command_of_file import meant_for
-from pipelines.loader.document import ConfigError, Problem, parsed
-from pipelines.loader.names import named
+from pipelines.loader.document import ConfigError, parsed
+from pipelines.loader.names import name_problems
 from pipelines.loader.validation import validate
 from pipelines.settings.sites import Elsewhere, SiteSettings
-from privacy.settings_error import SettingsError
+from privacy.settings_error import Problem, refuse
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
 
@@ -34,21 +34,22 @@ class Place:
     threads: int = 0
 
     def __post_init__(self) -> None:
-        problems = [] if named(self.name) else [f"name: made of a-z 0-9 _ -, at most 80, found {self.name!r}"]
+        problems = name_problems(self.name)
         if not 0 <= self.threads <= 256:
-            problems.append(f"threads must be in [0, 256], 0 = as torch chooses, found {self.threads}")
+            text = f"must be in [0, 256], 0 = as torch chooses, found {self.threads}"
+            problems.append(Problem(("threads",), text))
         if isinstance(self.site.source, Elsewhere):
-            problems.append("site.source: elsewhere is here; say where this hospital's files are")
+            text = "elsewhere is here; say where this hospital's files are"
+            problems.append(Problem(("site", "source"), text))
         problems += [
-            f"site.{key}: {why}; remove it"
+            Problem(("site", key), f"{why}; remove it")
             for key, value, why in (
                 ("home", self.site.home, "root is the hospital's own folder already"),
                 ("part", self.site.part, "dealing out one source is for simulations"),
             )
             if value is not None
         ]
-        if problems:
-            raise SettingsError(problems)
+        refuse(problems)
 
 
 def read_place(path: str) -> Place:
@@ -60,6 +61,6 @@ def read_place(path: str) -> Place:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError((Problem("", None, f"{path} cannot be read: {error}"),)) from error
+        raise ConfigError((Problem((), f"{path} cannot be read: {error}"),)) from error
     said = meant_for(parsed(text, environment=os.environ), "site", path)
     return validate(said, Place)

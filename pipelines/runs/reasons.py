@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.loader.document import found, notation
 from pipelines.runs.store import ArtifactError, read_manifest
+from privacy.settings_error import notation, shown
 
 if TYPE_CHECKING:
     from privacy.message import Json
@@ -56,11 +56,11 @@ def differences(before: Json, now: Json) -> list[str]:
     for path in dict.fromkeys([*old, *new]):
         was, is_now = old.get(path, ABSENT), new.get(path, ABSENT)
         if was is ABSENT:
-            told.append(f"{notation(path)} {found(is_now)} added".strip())
+            told.append(f"{notation(path)} {shown(is_now)} added".strip())
         elif is_now is ABSENT:
-            told.append(f"{notation(path)} {found(was)} removed".strip())
+            told.append(f"{notation(path)} {shown(was)} removed".strip())
         elif type(was) is not type(is_now) or was != is_now:
-            told.append(f"{notation(path)} {found(was)} -> {found(is_now)}".strip())
+            told.append(f"{notation(path)} {shown(was)} -> {shown(is_now)}".strip())
     return told
 
 

@@ -19,7 +19,7 @@ from harmonize.synthesis import AnySynthesis
 from harmonize.translation import CycleGan, HistogramMatch, Identity, Nyul, Percentile, ZScore
 from harmonize.veto import Limits
 from harmonize.wgan import WganGp
-from privacy.settings_error import SettingsError
+from privacy.settings_error import Problem, out_of_range, refuse
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
 RAW = "raw"
@@ -73,15 +73,11 @@ class Harmonize:
     veto: Limits = Limits()
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{name} must be in [{low}, {high}], found {value}"
-            for name, value, low, high in (("shared", self.shared, 8, 2000), ("copies", self.copies, 1, 64))
-            if not low <= value <= high
-        ]
+        problems = out_of_range(self, shared=(8, 2000), copies=(1, 64))
         if RAW in self.translate:
-            problems.append(f"translate: {RAW} is the space of images as they were read; give this one another name")
-        if problems:
-            raise SettingsError(problems)
+            text = f"{RAW} is the space of images as they were read; give this one another name"
+            problems.append(Problem(("translate",), text))
+        refuse(problems)
 
     def public_prior(self, images: object) -> str:
         """Whose images, made up by nobody's patients, are the yardstick: those of the synthesis, or by kind."""

@@ -15,11 +15,11 @@ from federation.participant import Checkpoint
 from federation.rounds import Schedule
 from personalize import AnyAlgorithm
 from pipelines.data.split import Fold
-from pipelines.loader.names import unfit_labels
+from pipelines.loader.names import label_problems
 from pipelines.loader.overrides import overridden
 from pipelines.settings.variants import Variant
 from privacy.attacks.inversion import Inversion
-from privacy.settings_error import SettingsError
+from privacy.settings_error import Problem, out_of_range, problems_of, refuse, unmet
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
 UNSAID = math.nan
@@ -51,20 +51,23 @@ class Split:
                 object.__setattr__(self, name, share)
         parts = (self.train, self.validation, self.test)
         if not (min(parts) >= 0 and self.train > 0 and abs(sum(parts) - 1) <= 1e-9):
-            problems.append(f"split: shares must be >= 0, train > 0, and sum to 1, found {list(parts)}")
-        if problems:
-            raise SettingsError(problems)
+            problems.append(Problem((), f"shares must be >= 0, train > 0, and sum to 1, found {list(parts)}"))
+        refuse(problems)
 
-    def _fold_problems(self, train: float, test: float) -> list[str]:
+    def _fold_problems(self, train: float, test: float) -> list[Problem]:
         if self.folds is None:
-            return [] if self.fold is None else [f"fold: {self.fold}, and folds is missing; say how many there are"]
-        problems = [] if 2 <= self.folds <= 100 else [f"folds must be in [2, 100], found {self.folds}"]
+            text = f"{self.fold}, and folds is missing; say how many there are"
+            return [] if self.fold is None else [Problem(("fold",), text)]
+        problems = out_of_range(self, folds=(2, 100))
         if self.fold is None:
-            problems.append(f"fold: missing; say which fold is the test, 0 to {self.folds - 1}; every run has one")
+            text = f"missing; say which fold is the test, 0 to {self.folds - 1}; every run has one"
+            problems.append(Problem(("fold",), text))
         elif not 0 <= self.fold < max(self.folds, 1):
-            problems.append(f"fold must be in [0, {self.folds - 1}], 0 is the first of {self.folds}, found {self.fold}")
+            text = f"must be in [0, {self.folds - 1}], 0 is the first of {self.folds}, found {self.fold}"
+            problems.append(Problem(("fold",), text))
+        given = f"and with folds {self.folds} and validation {self.validation} it is"
         problems += [
-            f"{name}: {said}, and with folds {self.folds} and validation {self.validation} it is {share:.6g}; remove it"
+            Problem((name,), f"{said}, {given} {share:.6g}; remove it")
             for name, said, share in (("train", self.train, train), ("test", self.test, test))
             if said is not UNSAID and not abs(said - share) <= 1e-9
         ]
@@ -93,25 +96,21 @@ class Training:
     method_images: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        problems = [f"methods: {said}" for said in unfit_labels(self.methods)]
+        problems = label_problems(self.methods, "methods")
         if not self.methods:
-            problems.append("methods: empty; name at least one, as in methods: {fedavg: {name: fedavg}}")
+            text = "empty; name at least one, as in methods: {fedavg: {name: fedavg}}"
+            problems.append(Problem(("methods",), text))
         problems += [
-            f"{group}.{label}: no such method; methods are {', '.join(self.methods)}"
-            for group, named_there in (
-                ("method_work", self.method_work),
-                ("method_model", self.method_model),
-                ("method_images", self.method_images),
-            )
-            for label in sorted(set(named_there) - set(self.methods))
+            Problem((group, label), f"no such method; methods are {', '.join(self.methods)}")
+            for group in ("method_work", "method_model", "method_images")
+            for label in sorted(set(getattr(self, group)) - set(self.methods))
         ]
         for label in set(self.method_work) & set(self.methods):
             try:
                 overridden(self.work, self.method_work[label])
             except ValueError as error:
-                problems.append(f"method_work.{label}: {error}")
-        if problems:
-            raise SettingsError(problems)
+                problems += [problem.within("method_work", label) for problem in problems_of(error)]
+        refuse(problems)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,11 +130,7 @@ class Evaluation:
     window: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        problems = [f"variants: {said}" for said in unfit_labels(self.variants)]
-        if not 0 <= self.copies <= 2000:
-            problems.append(f"evaluate.copies must be in [0, 2000], found {self.copies}")
-        if problems:
-            raise SettingsError(problems)
+        refuse(label_problems(self.variants, "variants") + out_of_range(self, copies=(0, 2000)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,5 +146,5 @@ class Audits:
     inversion: Inversion | None = None
 
     def __post_init__(self) -> None:
-        if not (self.canaries == 0 or 100 <= self.canaries <= 10_000):
-            raise ValueError(f"audit.canaries must be 0, or in [100, 10000], found {self.canaries}")
+        good = self.canaries == 0 or 100 <= self.canaries <= 10_000
+        refuse(unmet(self, canaries=(good, "0, or in [100, 10000]")))

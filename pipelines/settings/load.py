@@ -9,6 +9,7 @@ from pipelines.settings.config import Config
 from pipelines.settings.own_policies import with_own_policies
 from pipelines.settings.sites import missing_files
 from privacy.message import Json, as_mapping
+from privacy.settings_error import Problem
 
 
 def load(name: str) -> Config:
@@ -29,7 +30,7 @@ def configured(said: Document, *, files: bool = True) -> Config:
     return with_own_policies(validate(said, Config, missing if files else None))
 
 
-def missing(data: Json) -> list[str]:
-    """Folders and files of the hospitals that are not on this machine, a sentence each."""
+def missing(data: Json) -> list[Problem]:
+    """Folders and files of the hospitals that are not on this machine."""
     sites = as_mapping(as_mapping(data).get("sites"))
-    return [text for name, site in sites.items() for text in missing_files(f"sites.{name}", site)]
+    return [each.within("sites", name) for name, site in sites.items() for each in missing_files(site)]

@@ -6,11 +6,12 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from pipelines.loader.document import ConfigError, Problem, parsed, render
+from pipelines.loader.document import ConfigError, parsed, render
 from pipelines.loader.validation import validate
 from pipelines.settings.config import Config
 from pipelines.settings.sites import SiteSettings
 from privacy.release.policy import Policy
+from privacy.settings_error import Problem, SettingsError
 
 POLICY = "policy.yaml"
 """A hospital's own policy, in its `home` folder: it outranks whatever the configuration says."""
@@ -24,27 +25,27 @@ def with_own_policies(config: Config) -> Config:
     """
     sites, problems = dict(config.sites), []
     for name, site in config.sites.items():
-        path = Path(site.home or "") / POLICY
+        path, home = Path(site.home or "") / POLICY, ("sites", name, "home")
         if site.home is not None and site.source.kind != "phantom" and not Path(site.home).is_dir():
-            problems.append(Problem(f"sites.{name}.home", None, f"no such folder: {site.home}; make it, or correct it"))
+            problems.append(Problem(home, f"no such folder: {site.home}; make it, or correct it"))
         if site.home is None or not (path.is_file() or path.is_symlink()):
             continue
         try:
             own = validate(parsed(path.read_text(encoding="utf-8"), environment=os.environ), Policy)
             sites[name] = replace(site, policy=own)
         except ConfigError as error:
-            problems += [Problem(f"sites.{name}.home", None, text) for text in render(error, str(path)).split("\n")]
+            problems += [Problem(home, text) for text in render(error, str(path)).split("\n")]
         except (OSError, UnicodeDecodeError) as error:
-            problems.append(Problem(f"sites.{name}.home", None, f"{path} cannot be read ({error}); mend it"))
+            problems.append(Problem(home, f"{path} cannot be read ({error}); mend it"))
     if problems:
         raise ConfigError(problems)
     if sites == dict(config.sites):
         return config
     try:
         return replace(config, sites=sites)
-    except ValueError as error:
-        said = f"under the hospitals' own policies ({POLICY}): {error}"
-        raise ConfigError([Problem("sites", None, text) for text in said.split("; sites.")]) from error
+    except SettingsError as error:
+        said = f"under the hospitals' own policies ({POLICY})"
+        raise ConfigError([replace(each, message=f"{said}: {each.message}") for each in error.problems]) from error
 
 
 def played(config: Config) -> dict[str, SiteSettings]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 from privacy.dp.protection import Protection
-from privacy.release.policy import delta_complaints
-from privacy.settings_error import SettingsError
+from privacy.release.policy import delta_problems
+from privacy.settings_error import Problem, problems_of, refuse, unmet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,21 +35,21 @@ class PatientLevel:
     unit: str = "patient"
 
     def __post_init__(self) -> None:
-        rules = (
-            ("epsilon", self.epsilon, "in (0, 1000] or null", self.epsilon is None or 0 < self.epsilon <= 1000),
-            ("noise", self.noise, "in (0, 1000] or null", self.noise is None or 0 < self.noise <= 1000),
-            ("unit", self.unit, "a word or two", self.unit.replace(" ", "").isalpha() and len(self.unit) <= 40),
+        problems = unmet(
+            self,
+            epsilon=(self.epsilon is None or 0 < self.epsilon <= 1000, "in (0, 1000] or null"),
+            noise=(self.noise is None or 0 < self.noise <= 1000, "in (0, 1000] or null"),
+            unit=(self.unit.replace(" ", "").isalpha() and len(self.unit) <= 40, "a word or two"),
         )
-        found = [f"{name} must be {rule}, found {value}" for name, value, rule, good in rules if not good]
-        found += delta_complaints(self.delta)
+        problems += delta_problems(self.delta)
         if (self.epsilon is None) == (self.noise is None):
-            found.append(f"epsilon: give either epsilon or noise, found {self.epsilon} and {self.noise}")
+            text = f"give either epsilon or noise, found {self.epsilon} and {self.noise}"
+            problems.append(Problem(("epsilon",), text))
         try:
             self.protection(1.0)
         except ValueError as error:
-            found.append(str(error))
-        if found:
-            raise SettingsError(found)
+            problems += problems_of(error)
+        refuse(problems)
 
     def protection(self, noise: float) -> Protection:
         """These numbers as the private door takes them, with a noise; their bounds stand there."""

@@ -11,8 +11,8 @@ from pydantic import Field
 from personalize.adaptation_baselines import Tent
 from personalize.adaptation_turns import TestTimeTraining
 from personalize.routing_outside import Routing
-from pipelines.loader.names import unfit_labels
-from privacy.settings_error import SettingsError
+from pipelines.loader.names import label_problems
+from privacy.settings_error import refuse
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
 SHARED, PERSONAL = "shared", "personal"
@@ -85,8 +85,7 @@ class Route:
     lines: Mapping[str, Line] = field(default_factory=lambda: {"routing": Line(how=Routing())})
 
     def __post_init__(self) -> None:
-        if problems := unfit_labels(self.lines):
-            raise SettingsError(problems)
+        refuse(label_problems(self.lines, "lines"))
 
     def methods(self, line: Line) -> dict[str, str]:
         """What a line needs (`shared`, `personal`) -> the label of the method that gives it."""

@@ -24,7 +24,7 @@ from pipelines.data.sources import (
 from pipelines.phantom.patients import PhantomSource
 from privacy.message import Json
 from privacy.release.policy import Policy
-from privacy.settings_error import SettingsError
+from privacy.settings_error import Problem, out_of_range, refuse, unmet
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
 
@@ -41,6 +41,7 @@ class Elsewhere:
 AnySource: TypeAlias = Annotated[
     Elsewhere | PhantomSource | DicomSource | NiftiSource | PictureSource | TableSource, Field(discriminator="kind")
 ]
+LABELS_MISSING = "missing; say where the labels are, as in labels: {kind: table, file: labels.csv}"
 AnyLabels: TypeAlias = Annotated[MaskLabels | TableLabels, Field(discriminator="kind")]
 
 
@@ -78,39 +79,37 @@ class SiteSettings:
     def __post_init__(self) -> None:
         drawn = self.labels is not None or self.gland is not None
         problems = []
+
+        def add(field: str, text: str) -> None:
+            problems.append(Problem((field,), text))
+
         if not drawn and isinstance(self.source, DicomSource | NiftiSource):
-            problems.append("labels: missing; say where the labels are, as in labels: {kind: table, file: labels.csv}")
+            add("labels", LABELS_MISSING)
         if isinstance(self.source, PhantomSource) and drawn:
-            problems.append("labels: a phantom writes its own labels and gland masks; remove labels and gland")
+            add("labels", "a phantom writes its own labels and gland masks; remove labels and gland")
         if isinstance(self.source, PictureSource | TableSource) and drawn:
-            problems.append("labels: a table holds its labels (source.label); remove labels and gland")
+            add("labels", "a table holds its labels (source.label); remove labels and gland")
         if isinstance(self.source, Elsewhere) and (self.labels or self.gland or self.part or self.home):
-            problems.append("source: elsewhere: files, part and home are the hospital's own affair; remove them here")
+            add("source", "elsewhere: files, part and home are the hospital's own affair; remove them here")
         if both := sorted(set(self.exclude) & set(self.test)):
-            problems.append(f"test: {len(both)} patients are excluded as well; name each in one of the two")
+            add("test", f"{len(both)} patients are excluded as well; name each in one of the two")
         if self.part is not None and (self.home is not None or self.policy.budget is not None):
-            problems.append(
-                "part: is for simulations, and a home or a budget is a real hospital's; remove one of the two"
-            )
-        if not 0 <= self.readers <= 64:
-            problems.append(f"readers must be in [0, 64], found {self.readers}")
-        if not 0 <= self.max_rejected <= 1:
-            problems.append(f"max_rejected must be a share in [0, 1], found {self.max_rejected}")
-        if problems:
-            raise SettingsError(problems)
+            add("part", "is for simulations, and a home or a budget is a real hospital's; remove one of the two")
+        problems += out_of_range(self, readers=(0, 64))
+        problems += unmet(self, max_rejected=(0 <= self.max_rejected <= 1, "a share in [0, 1]"))
+        refuse(problems)
 
 
-def missing_files(where: str, data: Json) -> list[str]:
-    """Folders and files that a hospital's settings name and that are not there, a sentence each.
+def missing_files(data: Json) -> list[Problem]:
+    """Folders and files that a hospital's settings name and that are not there.
 
-    where: the path of the settings, as in `sites.north`. data: the settings as they are written. Of what is wrong in
-    itself nothing is told here.
+    data: the settings as they are written. Of what is wrong in itself nothing is told here.
     """
     parts = {key: _part(adapter, data, key) for key, adapter in FILES.items()}
     if parts["source"] is None or isinstance(parts["source"], Elsewhere | PhantomSource):
         return []
     wanted = needed(parts["source"], parts["labels"], parts["gland"])
-    return [f"{where}.{one.complaint}" for one in wanted if not one.there]
+    return [one.problem for one in wanted if not one.there]
 
 
 FILES: Mapping[str, TypeAdapter[Any]] = {

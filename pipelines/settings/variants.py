@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
-import torch
-
-from federation.calibration import QUANTILE, How, Quantile, adaptable
-from federation.finetuning import Tuning, tunable
+from federation.calibration import QUANTILE, How, Quantile
+from federation.finetuning import Tuning
 from federation.participant import Checkpoint
-from privacy.settings_error import SettingsError
-
-if TYPE_CHECKING:
-    from pipelines.settings.config import Config
+from privacy.settings_error import Problem, refuse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,70 +34,20 @@ class Variant:
     def __post_init__(self) -> None:
         problems = []
         if self.quantile is not None and self.quantile != "prevalence" and not 0 <= self.quantile <= 1:
-            problems.append(f"quantile must be in [0, 1], 'prevalence' or null, found {self.quantile}")
+            problems.append(Problem(("quantile",), f"must be in [0, 1], 'prevalence' or null, found {self.quantile}"))
         if self.calibration is None and self.checkpoint is None:
-            problems.append("says nothing that differs from the method; give a calibration or a checkpoint")
+            text = "says nothing that differs from the method; give a calibration or a checkpoint"
+            problems.append(Problem((), text))
         if self.quantile is not None and "centred" not in (self.calibration or ""):
-            problems.append(f"quantile must be null for {self.calibration}, which shifts no logits; remove it")
+            text = f"must be null for {self.calibration}, which shifts no logits; remove it"
+            problems.append(Problem(("quantile",), text))
         if (self.tuning is None) == (self.calibration == "fine_tuned"):
-            problems.append(
-                f"tuning belongs to fine_tuned, as in tuning: {{epochs: 5}}, and to no other; found "
-                f"{'none' if self.tuning is None else 'one'} with {self.calibration}"
-            )
-        if problems:
-            raise SettingsError(problems)
+            found = f"{'none' if self.tuning is None else 'one'} with {self.calibration}"
+            text = f"belongs to fine_tuned, as in tuning: {{epochs: 5}}, and to no other; found {found}"
+            problems.append(Problem(("tuning",), text))
+        refuse(problems)
 
     @property
     def at(self) -> Quantile:
         """The quantile that is used."""
         return QUANTILE if self.quantile is None else self.quantile
-
-
-def unfit_variants(config: Config) -> list[str]:
-    """Why variants make no sense in this run; empty = fine. Their labels are looked at elsewhere."""
-    problems = []
-    variants: Mapping[str, Variant] = config.evaluate.variants
-    methods = config.train.methods
-    for label, variant in variants.items():
-        place = f"evaluate.variants.{label}"
-        if label in methods:
-            problems.append(f"{place}: is a method already; give the variant a label of its own, as {label}_centred")
-        if variant.of not in methods:
-            problems.append(f"{place}.of: {variant.of!r} is no method; methods are {', '.join(methods)}")
-        elif variant.checkpoint not in (None, "latest") and config.split.validation == 0:
-            problems.append(
-                f"{place}.checkpoint: {variant.checkpoint} is chosen by validation loss, and split.validation is 0; "
-                "give validation patients, or remove it"
-            )
-        elif variant.tuning is not None and not _tunable(config, variant.of, variant.tuning):
-            problems.append(f"{place}.tuning.trainable: the network of {variant.of} has no head of its own; say all")
-        elif "adabn" in (variant.calibration or "") and not _has_batch_norm(config, variant.of):
-            problems.append(
-                f"{place}.calibration: {variant.calibration} recomputes batch-norm statistics, and the network of "
-                f"{variant.of} has none; give it norm: batch where it has a norm, or say centred"
-            )
-    if variants and config.privacy != "none":
-        problems.append(
-            "evaluate.variants: offsets, statistics and tuned models come from training patients without noise, and "
-            "would reach the histogram of test patients that a private run releases, which no epsilon covers; remove "
-            "them, or say privacy: none"
-        )
-    return problems
-
-
-def _tunable(config: Config, label: str, tuning: Tuning) -> bool:
-    """Whether the network of a method has what shall be tuned. True of one that cannot be built."""
-    try:
-        with torch.random.fork_rng(devices=[]):
-            return tunable(config.train.methods[label].network(config.task_of(label)), tuning)
-    except (RuntimeError, ValueError, MemoryError):
-        return True
-
-
-def _has_batch_norm(config: Config, label: str) -> bool:
-    """Whether the network of a method can be adapted. True of one that cannot be built, which is told elsewhere."""
-    try:
-        with torch.random.fork_rng(devices=[]):
-            return adaptable(config.train.methods[label].network(config.task_of(label)))
-    except (RuntimeError, ValueError, MemoryError):
-        return True

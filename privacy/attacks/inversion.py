@@ -30,7 +30,7 @@ from privacy.dp.access import Batch, Objective, Rows, open_access
 from privacy.dp.entropy import Source
 from privacy.dp.protection import Protection
 from privacy.message import Params
-from privacy.settings_error import SettingsError
+from privacy.settings_error import out_of_range, refuse
 
 Features: TypeAlias = Callable[[Tensor], Tensor]
 """features(x (1, ...)) -> what is known of it, of any shape."""
@@ -57,19 +57,7 @@ class Inversion:
     sign: bool = True
 
     def __post_init__(self) -> None:
-        rules = (
-            ("images", self.images, (1, IMAGES)),
-            ("steps", self.steps, (1, STEPS)),
-            ("lr", self.lr, (1e-6, 10.0)),
-            ("tv", self.tv, (0.0, 1e3)),
-        )
-        found = [
-            f"{name} must be in [{low:g}, {high:g}], found {value}"
-            for name, value, (low, high) in rules
-            if not low <= value <= high
-        ]
-        if found:
-            raise SettingsError(found)
+        refuse(out_of_range(self, images=(1, IMAGES), steps=(1, STEPS), lr=(1e-6, 10.0), tv=(0.0, 1e3)))
 
 
 class Pixels(NamedTuple):

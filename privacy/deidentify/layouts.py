@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from pydicom.dataset import Dataset
 
-from privacy.settings_error import SettingsError
+from privacy.settings_error import Problem, refuse
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
 
@@ -53,8 +53,8 @@ class Layout:
 
     def __post_init__(self) -> None:
         """Look at every rectangle."""
-        wrong = [
-            f"{name}: must be 1 to 65535, found {size}"
+        problems = [
+            Problem((name,), f"must be 1 to 65535, found {size}")
             for name, size in (("rows", self.rows), ("columns", self.columns))
             if not 1 <= size <= 65535
         ]
@@ -63,16 +63,15 @@ class Layout:
                 ("top", box.top, "bottom", box.bottom, "rows", self.rows),
                 ("left", box.left, "right", box.right, "columns", self.columns),
             ):
+                where = ("rectangles", place)
                 if low < 0:
-                    wrong.append(f"rectangles[{place}].{first}: must be >= 0, found {low}")
+                    problems.append(Problem((*where, first), f"must be >= 0, found {low}"))
                 if high <= low:
-                    wrong.append(f"rectangles[{place}].{last}: must be more than {first}, {low}, found {high}")
+                    problems.append(Problem((*where, last), f"must be more than {first}, {low}, found {high}"))
                 if high > size:
-                    wrong.append(
-                        f"rectangles[{place}].{last}: must be at most {size}, the {name} of the image, found {high}"
-                    )
-        if wrong:
-            raise SettingsError(wrong)
+                    text = f"must be at most {size}, the {name} of the image, found {high}"
+                    problems.append(Problem((*where, last), text))
+        refuse(problems)
 
     @property
     def kind(self) -> tuple[str, str, int, int]:
@@ -91,11 +90,11 @@ def kind_of(dataset: Dataset) -> tuple[str, str, int, int]:
     return kind(*(_read(dataset, keyword) for keyword in ("Manufacturer", "ManufacturerModelName", "Rows", "Columns")))
 
 
-def doubled(layouts: Sequence[Layout], name: str) -> list[str]:
-    """Sentences about layouts that stand there twice. name: of the list."""
+def layout_problems(layouts: Sequence[Layout], name: str) -> list[Problem]:
+    """Layouts that stand there twice. name: of the list."""
     seen: dict[tuple[str, str, int, int], int] = {}
     return [
-        f"{name}[{place}]: the same layout as {name}[{first}]; put its rectangles there"
+        Problem((name, place), f"the same layout as {name}[{first}]; put its rectangles there")
         for place, layout in enumerate(layouts)
         if (first := seen.setdefault(layout.kind, place)) != place
     ]

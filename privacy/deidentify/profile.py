@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from privacy.deidentify.actions import B_VALUES
-from privacy.deidentify.layouts import Layout, doubled
-from privacy.settings_error import SettingsError
+from privacy.deidentify.layouts import Layout, layout_problems
+from privacy.settings_error import Problem, refuse
 
 
 class NotDeidentifiable(Exception):
@@ -44,17 +44,13 @@ class Profile:
     def __post_init__(self) -> None:
         """Look at every field."""
         least, most = self.shift_days
-        wrong = []
+        problems = layout_problems(self.blank, "blank")
         if least > most or least <= 0 <= most or max(-least, most) > 36500:
-            wrong.append(
-                f"shift_days must be two numbers of days, the smaller first, without 0 between them and at most 36500, "
-                f"found {self.shift_days}"
-            )
-        wrong += doubled(self.blank, "blank")
-        wrong += [
-            f"keep_private must hold (creator, odd group, element 0..255), found {entry}"
+            text = "must be two numbers of days, the smaller first, without 0 between them and at most 36500, found"
+            problems.append(Problem(("shift_days",), f"{text} {self.shift_days}"))
+        problems += [
+            Problem(("keep_private",), f"must hold (creator, odd group, element 0..255), found {entry}")
             for entry in sorted(self.keep_private)
             if not entry[0].strip() or entry[1] % 2 == 0 or not 0 <= entry[2] <= 0xFF
         ]
-        if wrong:
-            raise SettingsError(wrong)
+        refuse(problems)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from privacy.settings_error import SettingsError
+from privacy.settings_error import out_of_range, refuse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,21 +36,17 @@ class Protection:
     cut: str = ""
 
     def __post_init__(self) -> None:
-        rules = (
-            ("clip", self.clip, (1e-4, 1e4)),
-            ("sampling", self.sampling, (1e-6, 1.0)),
-            ("views", self.views, (1, 1000)),
-            ("noise", self.noise, (0.0, 1e4)),
-            ("validation_noise", self.validation_noise, (0.0, 1e6)),
-            ("counts_noise", self.counts_noise, (0.0, 1e6)),
-            ("votes_noise", self.votes_noise, (0.0, 1e6)),
-            ("loss_bound", self.loss_bound, (1e-3, 1e6)),
-            ("chunk", self.chunk, (1, 10**6)),
+        refuse(
+            out_of_range(
+                self,
+                clip=(1e-4, 1e4),
+                sampling=(1e-6, 1.0),
+                views=(1, 1000),
+                noise=(0.0, 1e4),
+                validation_noise=(0.0, 1e6),
+                counts_noise=(0.0, 1e6),
+                votes_noise=(0.0, 1e6),
+                loss_bound=(1e-3, 1e6),
+                chunk=(1, 10**6),
+            )
         )
-        found = [
-            f"{name} must be in [{low:g}, {high:g}], found {value}"
-            for name, value, (low, high) in rules
-            if value is not None and not low <= value <= high
-        ]
-        if found:
-            raise SettingsError(found)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from privacy.dp.events import Declaration, Declared, Event, leaves
-from privacy.settings_error import SettingsError
+from privacy.settings_error import Problem, refuse, unmet
 
 REQUESTS = (
     "survey",
@@ -42,16 +42,17 @@ FLOOR = 11
 """Training patients below which a hospital with a budget trains nothing, unless its policy says otherwise: cells of 1
 to 10 people are what official health statistics suppress (CMS cell size suppression policy; EMA policy 0070 asks for a
 risk of at most 0.09 = 1/11)."""
-COORDINATOR, SITES, OUTSIDE = "coordinator", "sites", "outside"
+RECIPIENTS = COORDINATOR, SITES, OUTSIDE = "coordinator", "sites", "outside"
 """Who gets what a reply holds: the coordinator alone, or through it every other site as it is or in a mixture, or
 hospitals outside the federation."""
 
 
-def delta_complaints(delta: float, name: str = "delta") -> list[str]:
+def delta_problems(delta: float) -> list[Problem]:
     """What is wrong with a delta that settings name."""
     if 0 < delta <= MOST_DELTA:
         return []
-    return [f"{name} must be in (0, {MOST_DELTA:g}], found {delta:g}; say well below 1 / patients, as 1e-5"]
+    text = f"must be in (0, {MOST_DELTA:g}], found {delta:g}; say well below 1 / patients, as 1e-5"
+    return [Problem(("delta",), text)]
 
 
 def largest_delta(patients: int) -> float:
@@ -73,10 +74,7 @@ class Budget:
     delta: float = 1e-5
 
     def __post_init__(self) -> None:
-        found = [] if 0 < self.epsilon < math.inf else [f"epsilon must be > 0 and finite, found {self.epsilon}"]
-        found += delta_complaints(self.delta)
-        if found:
-            raise SettingsError(found)
+        refuse(unmet(self, epsilon=(0 < self.epsilon < math.inf, "> 0 and finite")) + delta_problems(self.delta))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,37 +111,38 @@ class Policy:
     min_patients: int | None = None
 
     def __post_init__(self) -> None:
-        found = []
-        if unknown := sorted(set(self.requests) - set(REQUESTS)):
-            found.append(f"policy.requests: unknown {', '.join(unknown)}; known are {', '.join(REQUESTS)}")
-        if unknown := sorted(set(self.public or ()) - {"counts"}):
-            found.append(f"policy.public: unknown {', '.join(unknown)}; known is counts")
-        if unknown := sorted(set(self.recipients) - {COORDINATOR, SITES, OUTSIDE}):
-            found.append(
-                f"policy.recipients: unknown {', '.join(unknown)}; known are {COORDINATOR}, {SITES}, {OUTSIDE}"
+        problems = [
+            Problem((field,), f"unknown {', '.join(unknown)}; known {known}")
+            for field, unknown, known in (
+                ("requests", sorted(set(self.requests) - set(REQUESTS)), f"are {', '.join(REQUESTS)}"),
+                ("public", sorted(set(self.public or ()) - {"counts"}), "is counts"),
+                ("recipients", sorted(set(self.recipients) - set(RECIPIENTS)), f"are {', '.join(RECIPIENTS)}"),
             )
+            if unknown
+        ]
         if self.recipients and COORDINATOR not in self.recipients:
-            others = ", ".join(sorted(self.recipients))
-            found.append(f"policy.recipients: {others} get everything through the coordinator; say {COORDINATOR} too")
-        if self.max_bytes < 1:
-            found.append(f"policy.max_bytes must be at least 1, found {self.max_bytes}")
-        if self.max_failures < 0:
-            found.append(f"policy.max_failures must be at least 0, found {self.max_failures}")
+            text = f"{', '.join(sorted(self.recipients))} get everything through the coordinator; say {COORDINATOR} too"
+            problems.append(Problem(("recipients",), text))
+        problems += unmet(
+            self,
+            max_bytes=(self.max_bytes >= 1, "at least 1"),
+            max_failures=(self.max_failures >= 0, "at least 0"),
+        )
         if self.promises and self.pooling:
             said = "a budget promises one" if self.budget is not None else "require: privacy asks for one"
-            found.append(f"policy.pooling: images leave without any guarantee, and {said}; say false")
+            problems.append(Problem(("pooling",), f"images leave without any guarantee, and {said}; say false"))
         if not UNIT.fullmatch(self.unit):
-            found.append(f"policy.unit must be words of letters (at most 40 characters), found {self.unit[:60]!r}")
-        found += delta_complaints(self.delta, "policy.delta")
+            text = f"must be words of letters (at most 40 characters), found {self.unit[:60]!r}"
+            problems.append(Problem(("unit",), text))
+        problems += delta_problems(self.delta)
         if self.min_patients is not None and (self.min_patients < 1 or not self.promises):
             rule = (
                 "at least 1"
                 if self.min_patients < 1
                 else "left out without policy.budget or require: privacy, whose floor it is"
             )
-            found.append(f"policy.min_patients must be {rule}, found {self.min_patients}")
-        if found:
-            raise SettingsError(found)
+            problems.append(Problem(("min_patients",), f"must be {rule}, found {self.min_patients}"))
+        refuse(problems)
 
     @property
     def promises(self) -> bool:

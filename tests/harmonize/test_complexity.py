@@ -208,9 +208,9 @@ def test_scores_that_cannot_be_compared_are_refused() -> None:
 
 
 def test_settings_name_everything_that_is_wrong() -> None:
-    with pytest.raises(ValueError, match=r"score.seeds must be in \[1, 100\], found 0; score.target is A, but with"):
+    with pytest.raises(ValueError, match=r"seeds must be in \[1, 100\], found 0; target: is A, but with"):
         Score(release="exact", seeds=0, target="A")
-    with pytest.raises(ValueError, match="variant paper has no release dp"):
+    with pytest.raises(ValueError, match="variant: paper has no release dp"):
         Score(release="dp", variant="paper")
     with pytest.raises(ValidationError, match="targett"):
         TypeAdapter(Score).validate_python({"targett": "A"})

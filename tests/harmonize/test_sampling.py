@@ -244,7 +244,7 @@ def test_everything_wrong_with_what_is_asked_is_told_at_once() -> None:
 
 
 def test_settings_name_everything_that_is_wrong() -> None:
-    with pytest.raises(ValueError, match=r"closeness must be in \[1e-06, 1\], found 2; sampling.max_passes .* found 0"):
+    with pytest.raises(ValueError, match=r"closeness must be in \[1e-06, 1\], found 2; max_passes .* found 0"):
         Sampling(closeness=2, max_passes=0)
     with pytest.raises(ValidationError, match="spacin"):
         TypeAdapter(Sampling).validate_python({"name": "raw", "spacin": 1})

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import get_args, get_type_hints
 
 import methods
-from pipelines.loader.validation import read_yaml, validate
+from pipelines.loader.document import read_yaml
+from pipelines.loader.validation import validate
 from pipelines.settings.checks.route import for_all
 from pipelines.settings.route import How
 

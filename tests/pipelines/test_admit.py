@@ -21,7 +21,7 @@ from pipelines.hospital.intake import cohort_of, holds, ingest
 from pipelines.hospital.overview import INSIDE
 from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.store import short
-from pipelines.settings.config import SiteSettings
+from pipelines.settings.sites import SiteSettings
 from privacy.message import Call, Message
 from privacy.release.gate import Refused
 from privacy.release.policy import REQUESTS, Policy

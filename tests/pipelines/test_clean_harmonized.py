@@ -20,7 +20,8 @@ from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.synthesis import MADE_UP, SCORED, SENT
 from pipelines.hospital.translation import FITTED, JUDGED
 from pipelines.hospital.withdrawn import PARTS, UNKNOWN, knew, known_outside
-from pipelines.loader.validation import read_yaml, validate
+from pipelines.loader.document import read_yaml
+from pipelines.loader.validation import validate
 from pipelines.run import PUBLIC
 from pipelines.run import main as run_main
 from pipelines.runs.exits import Exit

@@ -12,10 +12,11 @@ import typing
 import pytest
 import yaml
 
-from pipelines.loader.document import ConfigError, parsed
+from pipelines.loader.document import ConfigError, parsed, read_yaml, render
 from pipelines.loader.files import CONFIGS
-from pipelines.loader.validation import read_yaml, render, to_plain, validate
-from pipelines.settings.config import Config, overridden
+from pipelines.loader.overrides import overridden
+from pipelines.loader.validation import to_plain, validate
+from pipelines.settings.config import Config
 from pipelines.settings.load import missing
 from pipelines_settings import RUNS
 
@@ -186,8 +187,8 @@ def told_of(*faults: str) -> set[str]:
         validate(parsed(text, environment={}), Config, missing)
     lines = text.splitlines()
     for problem in caught.value.problems:  # each at the line of its own key, or of the group that lacks it
-        key = [part for part in problem.at if isinstance(part, str)]
-        there = problem.at == ("name",) or any(f"{part}:" in lines[problem.line - 1] for part in key[-2:])
+        key = [part for part in problem.where if isinstance(part, str)]
+        there = problem.where == ("name",) or any(f"{part}:" in lines[problem.line - 1] for part in key[-2:])
         assert there, problem
     return {f"{problem.path}: {problem.message}" for problem in caught.value.problems}
 

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.loader.document import ConfigError, Problem
+from pipelines.loader.document import ConfigError
 from pipelines.runs.exits import Exit, exit_code
 from pipelines.runs.runner import SelectionError, StageFailed
 from pipelines.runs.stopping import LockedError, Stopped
 from pipelines.runs.store import ArtifactError
+from privacy.settings_error import Problem
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "exit-codes.md"
 
@@ -28,7 +29,7 @@ def test_a_shell_can_carry_them():
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (ConfigError([Problem("a", 1, "no")]), Exit.CONFIG),
+        (ConfigError([Problem(("a",), "no", 1)]), Exit.CONFIG),
         (SelectionError("--only x"), Exit.CONFIG),
         (LockedError("held"), Exit.LOCKED),
         (Stopped("SIGTERM"), Exit.STOPPED),

@@ -36,7 +36,7 @@ from pipelines.hospital.worker import worker
 from pipelines.loader.validation import to_plain
 from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.store import short
-from pipelines.settings.config import Split
+from pipelines.settings.learning import Split
 from pipelines.settings.sites import SiteSettings
 from privacy.dp.access import Rows
 from privacy.dp.accounting import cost

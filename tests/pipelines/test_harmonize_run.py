@@ -312,7 +312,7 @@ def problems(said: dict[str, Any]) -> str:
 
 
 def _document(said: dict[str, Any]):
-    from pipelines.loader.validation import read_yaml
+    from pipelines.loader.document import read_yaml
 
     return read_yaml(yaml.safe_dump(said), environment={})
 

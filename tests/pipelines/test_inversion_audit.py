@@ -15,8 +15,8 @@ from pipelines.hospital import inversion
 from pipelines.hospital.attacks import attack_models
 from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file, rows_of
 from pipelines.hospital.inversion import FEATURES, MEAN, PLAIN, PROTECTED, chosen
-from pipelines.loader.document import ConfigError
-from pipelines.loader.validation import read_yaml, to_plain, validate
+from pipelines.loader.document import ConfigError, read_yaml
+from pipelines.loader.validation import to_plain, validate
 from pipelines.run import main
 from pipelines.settings.config import Config
 from pipelines.settings.load import load

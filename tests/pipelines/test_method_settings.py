@@ -7,8 +7,8 @@ import copy
 import pytest
 import yaml
 
-from pipelines.loader.document import ConfigError
-from pipelines.loader.validation import read_yaml, validate
+from pipelines.loader.document import ConfigError, read_yaml
+from pipelines.loader.validation import validate
 from pipelines.settings.config import Config
 from pipelines_settings import BASE
 

@@ -33,12 +33,13 @@ from pipelines.data.nifti.reader import read_volume
 from pipelines.data.pictures.reader import read_picture
 from pipelines.data.pseudonym import pseudonym
 from pipelines.external.adapted import networks
-from pipelines.external.models_file import Described, Models, Part, models_bytes, read_models, unusable_images
-from pipelines.external.offer import offers, unusable, write_offers
+from pipelines.external.models_file import Described, Models, Part, image_problems, models_bytes, read_models
+from pipelines.external.offer import offers, problems, write_offers
 from pipelines.external.settings import Outside, is_outside
 from pipelines.hospital.hospital import COHORT, all_rows, read_cohort_file
+from pipelines.loader.document import read_yaml
 from pipelines.loader.files import CONFIGS
-from pipelines.loader.validation import read_yaml, to_plain, validate
+from pipelines.loader.validation import to_plain, validate
 from pipelines.phantom.files import write as write_phantom
 from pipelines.phantom.patients import PhantomSource
 from pipelines.predict import main as predict
@@ -225,13 +226,13 @@ def test_each_pair_of_methods_has_a_file_of_what_its_lines_need(done):
 
 def test_what_a_stranger_cannot_use_is_not_written_and_said(tmp_path):
     around = Pictures(fit="around", margin=1.5)
-    assert "own mask" in unusable_images(around)[0]
-    assert "nobody agreed" in unusable_images(Features(numbers=("age",), normalize="pooled"))[0]
-    assert len(unusable_images(Features(numbers=("age", "bmi"), components=1))) == 2
-    assert unusable_images(Features(numbers=("age",), normalize="declared", ranges={"age": (0.0, 99.0)})) == []
+    assert "own mask" in str(image_problems(around)[0])
+    assert "nobody agreed" in str(image_problems(Features(numbers=("age",), normalize="pooled"))[0])
+    assert len(image_problems(Features(numbers=("age", "bmi"), components=1))) == 2
+    assert image_problems(Features(numbers=("age",), normalize="declared", ranges={"age": (0.0, 99.0)})) == []
     config = validate(read_yaml(yaml.safe_dump(federation()), environment={}), Config)
     (offer,) = (one for one in offers(config.route) if one.name == "models.safetensors")
-    assert unusable(config, offer) == []
+    assert problems(config, offer) == []
     translated = replace(config.train, method_images={"iopfl": "common"})
     object.__setattr__(config, "train", translated)
     said = write_offers(config, replace(config.route, lines={"routing": config.route.lines["routing"]}), {}, tmp_path)

@@ -12,8 +12,8 @@ import pytest
 import torch
 import yaml
 
-from pipelines.loader.document import ConfigError
-from pipelines.loader.validation import read_yaml, render, to_plain, validate
+from pipelines.loader.document import ConfigError, read_yaml, render
+from pipelines.loader.validation import to_plain, validate
 from pipelines.models.file import read_ready
 from pipelines.predict import main as predict
 from pipelines.run import main as run

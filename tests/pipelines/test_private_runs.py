@@ -24,8 +24,8 @@ from pipelines.coordinator.spending import planned, planned_in_all
 from pipelines.coordinator.stages.audit import tried
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import worker
-from pipelines.loader.document import ConfigError
-from pipelines.loader.validation import read_yaml, to_plain, validate
+from pipelines.loader.document import ConfigError, read_yaml
+from pipelines.loader.validation import to_plain, validate
 from pipelines.run import main, make_world
 from pipelines.runs.exits import Exit
 from pipelines.runs.stopping import Stop

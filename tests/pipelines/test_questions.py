@@ -26,7 +26,7 @@ from pipelines.hospital.request_checks import QUESTIONS
 from pipelines.hospital.worker import worker
 from pipelines.loader.validation import to_plain
 from pipelines.phantom.patients import PhantomSource
-from pipelines.settings.config import Split
+from pipelines.settings.learning import Split
 from pipelines.settings.sites import SiteSettings
 from privacy.dp.protection import Protection
 from privacy.message import Call, Json, Message

@@ -20,8 +20,8 @@ from rich.console import Console
 from certificates import Authority
 from far_federation import PLAIN_RUN
 from federation.flare_doors import OnlyOurs
-from pipelines.loader.document import ConfigError
-from pipelines.loader.validation import read_yaml, validate
+from pipelines.loader.document import ConfigError, read_yaml
+from pipelines.loader.validation import validate
 from pipelines.remote import preflight as looking
 from pipelines.remote.preflight import preflight, promises, releases
 from pipelines.remote.server import GONE, losses

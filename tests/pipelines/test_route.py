@@ -366,7 +366,7 @@ def test_more_bootstrap_copies_than_any_report_needs_are_refused(strangers, copi
 def test_a_u_net_of_more_levels_than_images_have_is_refused(strangers, levels):
     deep = {**OPENING, "model": {"name": "unet", "width": 4, "levels": levels}}
     assert [refused(*one, {"shared": deep}) for one in strangers] == ["malformed_opening"] * 2
-    with pytest.raises(ValueError, match=rf"model.levels must be in \[1, 8\], found {levels}$"):
+    with pytest.raises(ValueError, match=rf"levels must be in \[1, 8\], found {levels}$"):
         UNet(levels=levels)
     assert UNet(levels=8).levels == 8
 

@@ -26,7 +26,8 @@ from pipelines.hospital.adaptation import AFTER, BEFORE, COEFFICIENTS, SCORES, S
 from pipelines.hospital.page.outlines import most_of
 from pipelines.hospital.segmentation import ranked, read_kept
 from pipelines.hospital.words import CONTENTS
-from pipelines.loader.validation import read_yaml, validate
+from pipelines.loader.document import read_yaml
+from pipelines.loader.validation import validate
 from pipelines.run import main as run
 from pipelines.settings.config import Config
 from pipelines_settings import BASE

@@ -19,8 +19,8 @@ from pipelines.hospital.intake import cohort_of
 from pipelines.hospital.released_counts import recount
 from pipelines.hospital.statement import contents, own_statement
 from pipelines.hospital.worker import worker
-from pipelines.loader.document import ConfigError
-from pipelines.loader.validation import read_yaml, to_plain, validate
+from pipelines.loader.document import ConfigError, read_yaml
+from pipelines.loader.validation import to_plain, validate
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.config import Config
 from pipelines.settings.sites import SiteSettings

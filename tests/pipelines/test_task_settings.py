@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.loader.document import ConfigError
-from pipelines.loader.validation import read_yaml, to_plain
+from pipelines.loader.document import ConfigError, read_yaml
+from pipelines.loader.validation import to_plain
 from pipelines.loader.validation import validate as checked
 from pipelines.settings.config import Config
 from pipelines_settings import BASE

@@ -32,10 +32,12 @@ from pipelines.hospital.intake import cohort_of
 from pipelines.hospital.released_counts import ASKED, LEAST_NOISE, counted, noise_of
 from pipelines.hospital.worker import worker
 from pipelines.ledger import main as ledger_command
-from pipelines.loader.validation import read_yaml, to_plain, validate
+from pipelines.loader.document import read_yaml
+from pipelines.loader.validation import to_plain, validate
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
-from pipelines.settings.config import Config, Split
+from pipelines.settings.config import Config
+from pipelines.settings.learning import Split
 from pipelines.settings.privacy import PatientLevel
 from pipelines.settings.sites import SiteSettings
 from pipelines_settings import BASE
@@ -459,7 +461,7 @@ def test_no_settings_name_a_delta_that_lets_a_record_be_published(settings, delt
 
 
 def test_a_floor_belongs_to_a_budget():
-    with pytest.raises(ValueError, match=r"policy.min_patients must be at least 1, found 0"):
+    with pytest.raises(ValueError, match=r"min_patients must be at least 1, found 0"):
         Policy(budget=Budget(epsilon=1.0), min_patients=0)
     with pytest.raises(ValueError, match=r"left out without policy.budget"):
         Policy(min_patients=5)

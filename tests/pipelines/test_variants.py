@@ -24,15 +24,16 @@ from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file, rows_of, write_cohort_file
 from pipelines.hospital.scoring import VARIANT, scores_name
 from pipelines.hospital.worker import worker
-from pipelines.loader.document import ConfigError
-from pipelines.loader.validation import read_yaml, to_plain, validate
+from pipelines.loader.document import ConfigError, read_yaml
+from pipelines.loader.validation import to_plain, validate
 from pipelines.models.file import read_ready
 from pipelines.phantom.patients import PhantomSource
 from pipelines.predict import main as predict
 from pipelines.run import main
 from pipelines.runs.exits import Exit
 from pipelines.runs.store import short
-from pipelines.settings.config import Config, SiteSettings
+from pipelines.settings.config import Config
+from pipelines.settings.sites import SiteSettings
 from pipelines.settings.variants import Variant
 from pipelines_settings import BASE
 from privacy.dp.access import minibatches

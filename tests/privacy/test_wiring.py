@@ -35,8 +35,8 @@ from pipelines.hospital.hospital import Hospital, write_cohort_file
 from pipelines.hospital.released_counts import recount
 from pipelines.hospital.statement import left, own_statement
 from pipelines.hospital.worker import worker
-from pipelines.loader.document import ConfigError
-from pipelines.loader.validation import read_yaml, to_plain, validate
+from pipelines.loader.document import ConfigError, read_yaml
+from pipelines.loader.validation import to_plain, validate
 from pipelines.phantom.patients import PhantomSource
 from pipelines.run import make_world
 from pipelines.runs.stopping import Stop

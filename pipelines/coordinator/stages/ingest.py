@@ -13,7 +13,7 @@ from torch import Tensor
 from pipelines.coordinator.permissions import heard, unanswered
 from pipelines.coordinator.world import World
 from pipelines.data.images import Features
-from pipelines.loader.document import ConfigError, Problem
+from pipelines.loader.document import ConfigError
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
@@ -23,6 +23,7 @@ from pipelines.settings.config import Config
 from pipelines.settings.privacy import PatientLevel
 from privacy.message import Json, Message
 from privacy.release.policy import largest_delta
+from privacy.settings_error import Problem
 
 VERSION = 8
 MOMENTS = ("count", "total", "squares")
@@ -65,7 +66,7 @@ def outside(world: World) -> Mapping[str, str]:
         said = {site: heard(reply.facts) for site, reply in replies.items()}
         if told := unanswered(world.config, said, spare=("audit",)):
             ways = "ask the hospital, or leave out what needs it (evaluate.public: export)"
-            raise ConfigError([Problem("sites", None, f"{text}; {ways}") for text in told])
+            raise ConfigError([Problem(("sites",), f"{text}; {ways}") for text in told])
     return {site: str(reply.facts["digest"]) for site, reply in replies.items()}
 
 

@@ -15,11 +15,11 @@ from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.conversations import learnt, opening, pooled_engine
 from pipelines.coordinator.spaces import Cohorts, homes_of, space_of
 from pipelines.coordinator.world import World
+from pipelines.loader.overrides import overridden
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import DiskFolder, digest, short
-from pipelines.settings.config import overridden
 from privacy.message import Call, Json, Malformed, Message, as_list
 
 VERSION = 7

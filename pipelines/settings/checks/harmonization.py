@@ -1,117 +1,100 @@
-"""What in the settings of harmonization cannot be done, or would break a promise of privacy: all of it at once."""
+"""What in the settings of harmonization cannot be done, or would break a promise of privacy."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from harmonize import synthesis
 from harmonize.prior import PRIORS
 from pipelines.loader.names import named
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.harmonization import RAW, Exported, Harmonize, Oracle
-
-if TYPE_CHECKING:
-    from pipelines.settings.config import Config
+from pipelines.settings.run_settings import RunSettings
+from privacy.settings_error import Problem, problems_of
 
 SMALLEST, LARGEST, STEP = 32, 256, 8
 """Pixels along each side of the images that the networks here take."""
 
 
-def misplaced(config: Config) -> list[str]:
+def problems(run: RunSettings) -> Iterator[Problem]:
     """Everything that is wrong with `harmonize` and with `train.method_images`."""
-    plan = config.harmonize
+    plan = run.harmonize
     known = [RAW, *(plan.translate if plan else ())]
-    problems = [
-        f"train.method_images.{label}: {space!r} is no space of images; known are {', '.join(known)}"
-        for label, space in config.train.method_images.items()
-        if space not in known
-    ]
+    for label, space in run.train.method_images.items():
+        if space not in known:
+            text = f"{space!r} is no space of images; known are {', '.join(known)}"
+            yield Problem(("train", "method_images", label), text)
     if plan is None:
-        return problems
-    return [*problems, *_unfit(config, plan), *_strangers(config, plan), *_promises(config, plan)]
+        return
+    for problem in (*_image_problems(run, plan), *_site_problems(run, plan), *_promise_problems(run, plan)):
+        yield problem if problem.where[:1] == ("images",) else problem.within("harmonize")
 
 
-def _unfit(config: Config, plan: Harmonize) -> list[str]:
+def _image_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
     """Images and names that do not suit."""
-    problems = []
-    sides = config.images.inputs[1:]
-    fit = all(SMALLEST <= side <= LARGEST and side % STEP == 0 for side in sides)
-    if config.images.kind not in ("slices", "pictures"):
-        problems.append(f"harmonize: is for slices and pictures, found images.kind {config.images.kind}; remove it")
-    elif not fit:
-        problems.append(
-            f"images.size must be a multiple of {STEP} in [{SMALLEST}, {LARGEST}] for harmonize, found {sides[0]}"
-        )
-    problems += [
-        f"harmonize.translate: the space {space!r} is not made of a-z 0-9 _ - (at most 80)"
-        for space in plan.translate
-        if not named(space)
-    ]
-    channels = PRIORS[plan.public_prior(config.images)].channels if config.images.kind in ("slices", "pictures") else 0
-    if channels and channels != config.images.inputs[0]:
-        problems.append(
-            f"harmonize.synthesis.prior: {plan.public_prior(config.images)} has {channels} channels, and images have "
-            f"{config.images.inputs[0]}; known are {', '.join(PRIORS)}"
-        )
+    kind, inputs = run.images.kind, run.images.inputs
+    suitable = kind in ("slices", "pictures")
+    if not suitable:
+        yield Problem((), f"is for slices and pictures, found images.kind {kind}; remove it")
+    elif not all(SMALLEST <= side <= LARGEST and side % STEP == 0 for side in inputs[1:]):
+        text = f"must be a multiple of {STEP} in [{SMALLEST}, {LARGEST}] for harmonize, found {inputs[1]}"
+        yield Problem(("images", "size"), text)
+    for space in plan.translate:
+        if not named(space):
+            yield Problem(("translate",), f"the space {space!r} is not made of a-z 0-9 _ - (at most 80)")
+    prior = plan.public_prior(run.images)
+    if suitable and PRIORS[prior].channels != inputs[0]:
+        text = f"{prior} has {PRIORS[prior].channels} channels, and images have {inputs[0]}; known are "
+        yield Problem(("synthesis", "prior"), f"{text}{', '.join(PRIORS)}")
     if plan.synthesis.private and getattr(plan.synthesis, "variant", "") != "paper":
         try:
             synthesis.protection(plan.synthesis, patients=1)
         except ValueError as error:
-            problems.append(f"harmonize.synthesis: {error}")
-    if len(config.sites) < 2:
-        problems.append("harmonize: there is one hospital, and nobody to share a space with; remove it")
-    return problems
+            yield from (Problem(("synthesis",), str(problem)) for problem in problems_of(error))
+    if len(run.sites) < 2:
+        yield Problem((), "there is one hospital, and nobody to share a space with; remove it")
 
 
-def _strangers(config: Config, plan: Harmonize) -> list[str]:
+def _site_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
     """Targets that are no hospital, and what only phantoms can do."""
-    problems = []
-    problems += [
-        f"harmonize.score.{field}: {name!r} is no site; sites are {', '.join(config.sites)}"
-        for field, name in (("target", plan.score.target), ("current", plan.score.current))
-        if name is not None and name not in config.sites
-    ]
-    real = [name for name, site in config.sites.items() if not isinstance(site.source, PhantomSource)]
+    for field, name in (("target", plan.score.target), ("current", plan.score.current)):
+        if name is not None and name not in run.sites:
+            yield Problem(("score", field), f"{name!r} is no site; sites are {', '.join(run.sites)}")
+    real = [name for name, site in run.sites.items() if not isinstance(site.source, PhantomSource)]
     for space, translator in plan.translate.items():
         if isinstance(translator, Oracle | Exported) and real:
-            problems.append(
-                f"harmonize.translate.{space}: only phantoms can be imaged by another scanner, and {', '.join(real)} "
-                "has real patients; remove it"
-            )
-    return problems
+            text = f"only phantoms can be imaged by another scanner, and {', '.join(real)} has real patients; remove it"
+            yield Problem(("translate", space), text)
 
 
-def _promises(config: Config, plan: Harmonize) -> list[str]:
+def _promise_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
     """What leaves without noise although noise was asked for, or although nobody allowed it."""
-    problems = []
     if plan.synthesis.name == "real":
-        closed = [name for name, site in config.sites.items() if not site.policy.pooling]
-        if config.pooling == "refused" or closed:
-            problems.append(
-                "harmonize.synthesis: real shares training images as they are, in a simulation only; say pooling: "
-                "allowed, and policy: {pooling: true} at every site"
+        closed = [name for name, site in run.sites.items() if not site.policy.pooling]
+        if run.pooling == "refused" or closed:
+            text = "real shares training images as they are, in a simulation only; say pooling: allowed, and policy: "
+            yield Problem(("synthesis",), f"{text}{{pooling: true}} at every site")
+    limited = [name for name, site in run.sites.items() if site.policy.promises]
+    if run.privacy == "none" and not limited:
+        return
+    who = "privacy is asked for" if run.privacy != "none" else f"{', '.join(limited)} promises it to its patients"
+    for space, translator in plan.translate.items():
+        if translator.learns:
+            yield Problem(
+                ("translate", space),
+                f"{translator.name} learns from several patients, which no epsilon covers, and {who}; use one that "
+                "looks at one patient at a time (z_score, percentile, nyul, histogram_match)",
             )
-    limited = [name for name, site in config.sites.items() if site.policy.promises]
-    if config.privacy == "none" and not limited:
-        return problems
-    who = "privacy is asked for" if config.privacy != "none" else f"{', '.join(limited)} promises it to its patients"
-    problems += [
-        f"harmonize.translate.{space}: {translator.name} learns from several patients, which no epsilon covers, "
-        f"and {who}; use one that looks at one patient at a time (z_score, percentile, nyul, histogram_match)"
-        for space, translator in plan.translate.items()
-        if translator.learns
-    ]
     if plan.sampling.name == "raw":
-        problems.append(
-            f"harmonize.sampling: raw selects by looking at patients, which no epsilon covers, and {who}; say surrogate"
-        )
+        text = f"raw selects by looking at patients, which no epsilon covers, and {who}; say surrogate"
+        yield Problem(("sampling",), text)
     if plan.score.release == "exact":
-        problems.append(f"harmonize.score.release: exact has no noise, and {who}; say dp, or public with a target")
+        yield Problem(("score", "release"), f"exact has no noise, and {who}; say dp, or public with a target")
     if getattr(plan.synthesis, "variant", "") == "paper":
-        problems.append(
-            "harmonize.synthesis.variant: the paper's noise hangs on how many patients there are, so its cost is not "
-            f"known before, and {who}; say consilium"
+        yield Problem(
+            ("synthesis", "variant"),
+            "the paper's noise hangs on how many patients there are, so its cost is not known before, and "
+            f"{who}; say consilium",
         )
     if not plan.synthesis.private:
-        problems.append(f"harmonize.synthesis: {plan.synthesis.name} has no noise, and {who}; say dp_wgan_gp")
-    return problems
+        yield Problem(("synthesis",), f"{plan.synthesis.name} has no noise, and {who}; say dp_wgan_gp")

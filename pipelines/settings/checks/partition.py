@@ -1,6 +1,4 @@
-"""Hospitals that are parts of one source: what of them cannot be dealt out, or would give two of them one patient; and
-methods by which hospitals would get each other's models.
-"""
+"""Hospitals that are parts of one source: what of them cannot be dealt out, or would give two of them one patient."""
 
 from __future__ import annotations
 
@@ -8,16 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from federation.algorithm import recipient_of
 from pipelines.data.sources import PictureSource, TableSource
 from pipelines.phantom.patients import PhantomSource
+from pipelines.settings.run_settings import RunSettings
 from pipelines.settings.sites import Elsewhere, SiteSettings
-from privacy.release.policy import SITES
-
-if TYPE_CHECKING:
-    from pipelines.settings.config import Config
+from privacy.settings_error import Problem, SettingsError
 
 ALIKE = ("kind", "of", "seed", "alpha", "classes", "least", "tests")
 """What the parts of one source must say alike, or a patient could be dealt twice."""
@@ -29,7 +23,7 @@ def expanded(sites: Mapping[str, SiteSettings]) -> dict[str, SiteSettings]:
     """Every site whose part has no number as all of its parts: <name>-1 to <name>-<of>.
 
     Raises:
-        ValueError: a part would have the name of another site.
+        SettingsError: a part would have the name of another site.
     """
     found: dict[str, SiteSettings] = {}
     for name, site in sites.items():
@@ -40,7 +34,8 @@ def expanded(sites: Mapping[str, SiteSettings]) -> dict[str, SiteSettings]:
             numbers = range(1, part.of + 1)
             made = {f"{name}-{number}": replace(site, part=replace(part, number=number)) for number in numbers}
         if twice := sorted({*made} & {*found, *(set(sites) - {name})}):
-            raise ValueError(f"sites.{name}.part: its part would be called {twice[0]}, as another site is; rename one")
+            text = f"its part would be called {twice[0]}, as another site is; rename one"
+            raise SettingsError([Problem(("sites", name, "part"), text)])
         found |= made
     return found
 
@@ -59,48 +54,43 @@ def families(sites: Mapping[str, SiteSettings]) -> list[tuple[str, ...]]:
     return [tuple(names) for _, names in found]
 
 
-def shared_patients(config: Config) -> list[str]:
+def problems(run: RunSettings) -> Iterator[Problem]:
     """Two sites that may have one patient, in training here and in the test there; and parts that make no sense."""
-    return [*_pairs(config.sites), *_unfit(config)]
-
-
-def _pairs(sites: Mapping[str, SiteSettings]) -> Iterator[str]:
-    for (other, first), (name, second) in combinations(sites.items(), 2):
+    for (other, first), (name, second) in combinations(run.sites.items(), 2):
         if first.source == second.source:
             yield from _one_source(other, first, name, second)
         elif _overlap(first, second):
-            yield (
-                f"sites.{name}.source.where: may choose lines that {other} chooses too; give a column of which the two "
-                "take different values"
-            )
+            text = f"may choose lines that {other} chooses too; give a column of which the two take different values"
+            yield Problem(("sites", name, "source", "where"), text)
+    yield from _part_problems(run)
 
 
-def _one_source(other: str, first: SiteSettings, name: str, second: SiteSettings) -> Iterator[str]:
+def _one_source(other: str, first: SiteSettings, name: str, second: SiteSettings) -> Iterator[Problem]:
     if first.part is None and second.part is None:
         if not isinstance(first.source, PhantomSource | Elsewhere):
-            yield (
-                f"sites.{name}.source: the same as that of {other}; give each hospital its own files, or say of both "
-                "which part of this source they have"
+            yield Problem(
+                ("sites", name, "source"),
+                f"the same as that of {other}; give each hospital its own files, or say of both which part of this "
+                "source they have",
             )
         return
     if first.part is None or second.part is None:
         whole, dealt = (other, name) if first.part is None else (name, other)
-        yield f"sites.{whole}.part: missing; the same source is dealt out, and {dealt} has a part of it"
+        text = f"missing; the same source is dealt out, and {dealt} has a part of it"
+        yield Problem(("sites", whole, "part"), text)
         return
     ours, theirs = second.part, first.part
     unlike = [key for key in ALIKE if getattr(ours, key) != getattr(theirs, key)]
-    yield from (
-        f"sites.{name}.part.{key}: {getattr(ours, key)}, and {getattr(theirs, key)} at {other}; parts of one source "
-        "differ in nothing but number, or a patient is dealt twice"
-        for key in unlike
-    )
+    for key in unlike:
+        text = f"{getattr(ours, key)}, and {getattr(theirs, key)} at {other}; parts of one source differ in nothing "
+        yield Problem(("sites", name, "part", key), f"{text}but number, or a patient is dealt twice")
     if ours.number == theirs.number and not unlike:
-        yield f"sites.{name}.part.number: {ours.number}, which {other} has; two sites would have the same patients"
-    yield from (
-        f"sites.{name}.{key}: differs from that of {other}; a source must look alike to all of its parts"
-        for key in DEALT
-        if getattr(first, key) != getattr(second, key)
-    )
+        text = f"{ours.number}, which {other} has; two sites would have the same patients"
+        yield Problem(("sites", name, "part", "number"), text)
+    for key in DEALT:
+        if getattr(first, key) != getattr(second, key):
+            text = f"differs from that of {other}; a source must look alike to all of its parts"
+            yield Problem(("sites", name, key), text)
 
 
 def _overlap(first: SiteSettings, second: SiteSettings) -> bool:
@@ -122,37 +112,20 @@ def _within(one: str, other: str) -> bool:
     return first.is_relative_to(second) or second.is_relative_to(first)
 
 
-def _unfit(config: Config) -> Iterator[str]:
-    if config.split.folds is not None:
-        yield from (
-            f"sites.{name}.test: with split.folds a fold is the test; name no test patients, or remove split.folds"
-            for name, site in config.sites.items()
-            if site.test
-        )
-    for name, site in config.sites.items():
-        if config.independent and site.part is not None and site.part.least > 1:
-            yield (
-                f"sites.{name}.part.least: {site.part.least} would be reached by looking at all patients, which no "
-                "epsilon covers; say least: 1"
+def _part_problems(run: RunSettings) -> Iterator[Problem]:
+    for name, site in run.sites.items():
+        if run.split.folds is not None and site.test:
+            text = "with split.folds a fold is the test; name no test patients, or remove split.folds"
+            yield Problem(("sites", name, "test"), text)
+        if run.independent and site.part is not None and site.part.least > 1:
+            text = f"{site.part.least} would be reached by looking at all patients, which no epsilon covers; say "
+            yield Problem(("sites", name, "part", "least"), f"{text}least: 1")
+        if run.privacy != "none" and site.part is not None and site.part.tests == "source":
+            yield Problem(
+                ("sites", name, "part", "tests"),
+                "source makes every part score the same test patients, and each hospital counts an epsilon of its own "
+                "for them, which nobody adds up; say tests: own",
             )
-        if config.privacy != "none" and site.part is not None and site.part.tests == "source":
-            yield (
-                f"sites.{name}.part.tests: source makes every part score the same test patients, and each hospital "
-                "counts an epsilon of its own for them, which nobody adds up; say tests: own"
-            )
-
-
-def handed_on(config: Config) -> list[str]:
-    """Methods that hand what one site says on to all others, where a site's policy does not let them."""
-    return [
-        f"sites.{name}.policy.recipients: train.methods.{label} ({method.name}) hands what this site says on to all "
-        "other sites, and its policy does not let it; say recipients: [coordinator, sites], or leave the method out"
-        for name, site in config.sites.items()
-        for label, method in config.train.methods.items()
-        if name not in config.outside
-        and SITES not in site.policy.recipients
-        and SITES in (recipient_of(method), recipient_of(config.method(label, name)))
-    ]
 
 
 def told_apart(sites: Mapping[str, SiteSettings], dealing: Mapping[str, object]) -> list[str]:

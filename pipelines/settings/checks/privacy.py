@@ -1,55 +1,63 @@
-"""What in the settings of a private run no epsilon would cover, all of it at once and with the remedy."""
+"""What no epsilon would cover in a private run, and policies that promise what the run does not keep."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from privacy.dp.modules import unfit
+from pipelines.settings.run_settings import RunSettings, network, works
+from privacy.release.policy import Policy
+from privacy.settings_error import Problem
 
-if TYPE_CHECKING:
-    from pipelines.settings.config import Config
+
+def problems(run: RunSettings) -> list[Problem]:
+    """Settings by which patients would influence each other or a release past clipping and noise."""
+    if run.privacy == "none":
+        return [_broken_promise(name, site.policy) for name, site in run.sites.items() if site.policy.promises]
+    return list(dict.fromkeys([*_feature_problems(run), *_method_problems(run), *_site_problems(run)]))
 
 
-def unprotected(config: Config) -> list[str]:
-    """Every setting by which patients would influence each other or a release past clipping and noise."""
+def _broken_promise(site: str, policy: Policy) -> Problem:
+    """A policy that promises privacy, in a run that has none."""
+    key, text = "require", "this hospital lets nothing leave without a finite epsilon"
+    if policy.budget is not None:
+        key, text = "budget", f"this hospital allows epsilon {policy.budget.epsilon}"
+    rest = "and privacy: none makes every release non-private; say privacy: {epsilon: ...}"
+    return Problem(("sites", site, "policy", key), f"{text}, {rest}")
 
-    problems = []
-    if config.images.kind == "features" and config.images.normalize in ("site", "pooled"):
-        problems.append(
-            f"images.normalize: {config.images.normalize} computes means from patients, which no noise covers; "
-            "say none, or declared with public ranges"
-        )
-    if config.images.kind == "features" and config.images.components is not None:
-        problems.append(
-            f"images.components: {config.images.components} fits principal axes to all training patients, which no "
-            "noise covers; remove it"
-        )
-    for label, method in config.train.methods.items():
+
+def _feature_problems(run: RunSettings) -> Iterator[Problem]:
+    images = run.images
+    if images.kind == "features" and images.normalize in ("site", "pooled"):
+        text = f"{images.normalize} computes means from patients, which no noise covers; say none, or declared with "
+        yield Problem(("images", "normalize"), f"{text}public ranges")
+    if images.kind == "features" and images.components is not None:
+        text = f"{images.components} fits principal axes to all training patients, which no noise covers; remove it"
+        yield Problem(("images", "components"), text)
+
+
+def _method_problems(run: RunSettings) -> Iterator[Problem]:
+    from privacy.dp.modules import unfit  # Opacus: seconds that other runs save
+
+    for label, method in run.train.methods.items():
+        where = ("train", "methods", label)
         if method.name == "central":
-            problems.append(f"train.methods.{label}: pools images, which no epsilon covers; remove it")
-            continue
-        if said := unfit(method.network(config.task_of(label))):
-            problems.append(f"train.methods.{label}: cannot be trained privately: {', '.join(said)}")
-        for site in config.sites:
-            try:
-                work = config.work(label, site)
-            except ValueError:
-                continue  # told as a problem of this site's work
-            if work.balance:
-                problems.append(
-                    "train.work.balance: draws by the labels of all patients, which a patient's clipping does not "
-                    "bound; say balance: false"
-                )
-    for name, settings in config.sites.items():
-        if settings.policy.budget is None and not settings.policy.declares("counts"):
-            problems.append(
-                f"sites.{name}.policy.public: how many patients there are must be declared public by a hospital "
-                "without a budget, or its answers have no guarantee; say public: [counts], or give it a budget, which "
-                "pays for counts with noise"
+            yield Problem(where, "pools images, which no epsilon covers; remove it")
+        elif said := unfit(network(method, run.task_of(label))):
+            yield Problem(where, f"cannot be trained privately: {', '.join(said)}")
+    for label, _, work in works(run):
+        if work.balance and run.train.methods[label].name != "central":
+            text = "draws by the labels of all patients, which a patient's clipping does not bound; say balance: false"
+            yield Problem(("train", "work", "balance"), text)
+
+
+def _site_problems(run: RunSettings) -> Iterator[Problem]:
+    for name, site in run.sites.items():
+        if site.policy.budget is None and not site.policy.declares("counts"):
+            yield Problem(
+                ("sites", name, "policy", "public"),
+                "how many patients there are must be declared public by a hospital without a budget, or its answers "
+                "have no guarantee; say public: [counts], or give it a budget, which pays for counts with noise",
             )
-        if settings.policy.budget is not None and settings.home is None and settings.source.kind != "phantom":
-            problems.append(
-                f"sites.{name}.home: missing; a budget over a patient's life needs a ledger that outlives this run: "
-                "name the hospital's own folder"
-            )
-    return list(dict.fromkeys(problems))
+        if site.policy.budget is not None and site.home is None and site.source.kind != "phantom":
+            text = "missing; a budget over a patient's life needs a ledger that outlives this run: name the hospital's "
+            yield Problem(("sites", name, "home"), f"{text}own folder")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,61 +13,67 @@ from personalize.routing_outside import Routing
 from personalize.routing_outside import route as adapt
 from pipelines.settings.harmonization import RAW
 from pipelines.settings.route import SHARED, Line, Route
+from pipelines.settings.run_settings import RunSettings
 from privacy.release.policy import OUTSIDE
-
-if TYPE_CHECKING:
-    from pipelines.settings.config import Config
+from privacy.settings_error import Problem, problems_of
 
 
-def unfit_route(config: Config) -> list[str]:
-    """What keeps hospitals outside from getting a model: all of it at once."""
-    known = [name for name in config.outside if name in config.sites]
-    problems = [
-        f"outside: {name!r} is no site; sites are {', '.join(config.sites)}"
-        for name in config.outside
-        if name not in config.sites
-    ]
-    if config.outside and len(known) == len(config.sites):
-        problems.append("outside: names every site; somebody must be in the federation")
-    if len(set(config.outside)) < len(config.outside):
-        problems.append("outside: names a site twice; name each once")
-    if config.route is None:
-        return problems
-    if not config.outside:
-        problems.append("outside: missing; route is for hospitals outside the federation, name at least one site")
-    if config.evaluate.checkpoint == "local":
-        problems.append("route: models of each site's own best round are no common one; say checkpoint: global")
-    if config.evaluate.window is not None:
-        problems.append("evaluate.window: hospitals outside look at whole images; say null, or remove route")
-    if config.privacy != "none":
-        problems.append("route: its scores are not released with noise yet; say privacy: none, or remove it")
-    for label, line in config.route.lines.items():
-        problems += [f"route.lines.{label}: {said}" for said in _unfit_line(config, config.route, line)]
-    return problems + [
-        f"sites.{name}.policy.recipients: route hands this site's models to hospitals outside the federation, and its "
-        f"policy does not let it; say recipients: [coordinator, {OUTSIDE}], or remove route"
-        for name, site in config.sites.items()
-        if name not in config.outside and OUTSIDE not in site.policy.recipients
-    ]
+def problems(run: RunSettings) -> Iterator[Problem]:
+    """What is wrong with `outside` and `route`."""
+    for name in run.outside:
+        if name not in run.sites:
+            yield Problem(("outside",), f"{name!r} is no site; sites are {', '.join(run.sites)}")
+    if run.outside and sum(name in run.sites for name in run.outside) == len(run.sites):
+        yield Problem(("outside",), "names every site; somebody must be in the federation")
+    if len(set(run.outside)) < len(run.outside):
+        yield Problem(("outside",), "names a site twice; name each once")
+    if run.route is not None:
+        yield from _route_problems(run, run.route)
 
 
-def _unfit_line(config: Config, route: Route, line: Line) -> list[str]:
-    problems = []
-    if line.how.name == "average" and config.task.kind == "classification":
-        problems.append("how: average is of the scores of masks; say ensemble, the mean of the models' logits")
+def _route_problems(run: RunSettings, route: Route) -> Iterator[Problem]:
+    if not run.outside:
+        text = "missing; route is for hospitals outside the federation, name at least one site"
+        yield Problem(("outside",), text)
+    if run.evaluate.checkpoint == "local":
+        yield Problem(("route",), "models of each site's own best round are no common one; say checkpoint: global")
+    if run.evaluate.window is not None:
+        text = "hospitals outside look at whole images; say null, or remove route"
+        yield Problem(("evaluate", "window"), text)
+    if run.privacy != "none":
+        yield Problem(("route",), "its scores are not released with noise yet; say privacy: none, or remove it")
+    for label, line in route.lines.items():
+        found = _line_problems(run, route, line) or _rehearsal_problems(run, route, line)
+        yield from (problem.within("route", "lines", label) for problem in found)
+    for name, site in run.sites.items():
+        if name not in run.outside and OUTSIDE not in site.policy.recipients:
+            yield Problem(
+                ("sites", name, "policy", "recipients"),
+                "route hands this site's models to hospitals outside the federation, and its policy does not let it; "
+                f"say recipients: [coordinator, {OUTSIDE}], or remove route",
+            )
+
+
+def _line_problems(run: RunSettings, route: Route, line: Line) -> list[Problem]:
+    found = []
+    if line.how.name == "average" and run.task.kind == "classification":
+        text = "average is of the scores of masks; say ensemble, the mean of the models' logits"
+        found.append(Problem(("how",), text))
     for part, label in route.methods(line).items():
-        method = config.train.methods.get(label)
+        method, text = run.train.methods.get(label), ""
         if method is None:
-            problems.append(f"{part}: {label!r} is no method; methods are {', '.join(config.train.methods)}")
+            text = f"{label!r} is no method; methods are {', '.join(run.train.methods)}"
         elif method.name == "central":
-            problems.append(f"{part}: {label} is the pooled baseline of a simulation, which no hospital can be given")
-        elif config.train.method_images.get(label, RAW) != RAW:
-            problems.append(f"{part}: {label} learns from translated images, which a hospital outside does not have")
+            text = f"{label} is the pooled baseline of a simulation, which no hospital can be given"
+        elif run.train.method_images.get(label, RAW) != RAW:
+            text = f"{label} learns from translated images, which a hospital outside does not have"
         elif (line.how.name == "ttt") != (method.name == "fedavg_turns"):
-            problems.append(f"{part}: {label} is {method.name}; ttt goes with fedavg_turns, and nothing else does")
+            text = f"{label} is {method.name}; ttt goes with fedavg_turns, and nothing else does"
         elif part == SHARED and not for_all(method):
-            problems.append(f"{part}: {label} is {method.name}, with a model for each hospital; say one like fedavg")
-    return problems or _rehearsed(config, route, line)
+            text = f"{label} is {method.name}, with a model for each hospital; say one like fedavg"
+        if text:
+            found.append(Problem((part,), text))
+    return found
 
 
 def for_all(method: AnyAlgorithm) -> bool:
@@ -77,16 +83,16 @@ def for_all(method: AnyAlgorithm) -> bool:
     )
 
 
-def _rehearsed(config: Config, route: Route, line: Line) -> list[str]:
+def _rehearsal_problems(run: RunSettings, route: Route, line: Line) -> list[Problem]:
     """Whether the networks of a line go with its way, seen on two images of zeros before anything is trained."""
     parts, how = route.methods(line), line.how
     try:
-        experts = [config.train.methods[label].network(config.task_of(label)) for label in parts.values()]
-        x = torch.zeros(2, *config.images.inputs)
+        experts = [run.train.methods[label].network(run.task_of(label)) for label in parts.values()]
+        x = torch.zeros(2, *run.images.inputs)
         if isinstance(how, Routing):
-            adapt(experts, x, replace(how, epochs=0, mode="all"), kind=config.task.kind)
+            adapt(experts, x, replace(how, epochs=0, mode="all"), kind=run.task.kind)
         elif isinstance(how, Tent):
-            tent(experts[-1], x, replace(how, epochs=0, mode="all"), kind=config.task.kind)
+            tent(experts[-1], x, replace(how, epochs=0, mode="all"), kind=run.task.kind)
     except ValueError as error:
-        return [str(error)]
+        return list(problems_of(error))
     return []

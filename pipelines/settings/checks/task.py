@@ -1,68 +1,80 @@
-"""What in the settings does not go with what is to be learnt: all of it at once."""
+"""What in the settings does not go with what is to be learnt."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from pipelines.data.images import Slices, Volumes
-from pipelines.settings.task import without_masks
+from pipelines.data.requirements import mask_problems
+from pipelines.data.sources import DicomSource, NiftiSource, PictureSource
+from pipelines.phantom.patients import PhantomSource
+from pipelines.settings.run_settings import RunSettings, works
+from pipelines.settings.sites import LABELS_MISSING, Elsewhere, SiteSettings
+from privacy.settings_error import Problem
 
-if TYPE_CHECKING:
-    from pipelines.settings.config import Config
 
-
-def unfit_task(config: Config) -> list[str]:
+def problems(run: RunSettings) -> list[Problem]:
     """Sites without what is to be learnt, and settings that make no sense of it."""
-    problems = [
-        f"sites.{name}.{said}"
-        for name, site in config.sites.items()
-        for said in without_masks(config.task, site, config.images)
-    ]
-    if config.task.kind == "classification":
-        window = [] if config.evaluate.window is None else ["evaluate.window: it is for masks; remove it"]
-        return problems + window
-    problems += _unfit_window(config)
-    problems += _given_away(config)
-    if config.privacy != "none":
-        problems.append(
-            "task.kind: segmentation is trained privately, but its scores are not released with noise yet; say "
-            "privacy: none"
-        )
-    if config.audit.membership:
-        problems.append("audit.membership: it attacks labels of examples, and segmentation has none; say false")
-    for label in config.train.methods:
-        for name in config.sites:
-            try:
-                balanced = config.work(label, name).balance
-            except ValueError:
-                continue  # told as a problem of this site's work
-            if balanced:
-                problems.append("train.work.balance: it draws labels equally often, and masks have none; say false")
-    return list(dict.fromkeys(problems))
+    found = [each.within("sites", name) for name, site in run.sites.items() for each in _target_problems(run, site)]
+    if run.task.kind == "segmentation":
+        found += [*_window_problems(run), *_image_problems(run), *_segmentation_problems(run)]
+    elif run.evaluate.window is not None:
+        found.append(Problem(("evaluate", "window"), "it is for masks; remove it"))
+    return list(dict.fromkeys(found))
 
 
-def _unfit_window(config: Config) -> list[str]:
-    """A window that is no part of an image, or that a network cannot take."""
-    window, sides = config.evaluate.window, config.images.inputs[1:]
-    if window is None:
+def _target_problems(run: RunSettings, site: SiteSettings) -> list[Problem]:
+    """Why a site cannot give what is to be learnt."""
+    task, source = run.task, site.source
+    if task.target is None and isinstance(source, DicomSource | NiftiSource) and site.labels is None:
+        return [Problem(("labels",), LABELS_MISSING)]
+    if task.target in ("gland", "lesion") and run.images.kind not in ("slices", "volumes"):
+        text = f"the target {task.target} needs images of kind slices or volumes, found {run.images.kind}"
+        return [Problem(("source",), text)]
+    if isinstance(source, PhantomSource | Elsewhere):
         return []
+    found = mask_problems(source, site.labels, run.images, site.gland, task.target)
+    masks = source.masks if isinstance(source, PictureSource) else None
+    if task.target == "masks" and masks is not None and set(masks.classes) != set(task.names[1:]):
+        text = f"classes are {', '.join(masks.classes)}, and the task's are {', '.join(task.names[1:])}; give values "
+        found.append(Problem(("source", "masks", "values"), f"{text}of these"))
+    return found
+
+
+def _segmentation_problems(run: RunSettings) -> Iterator[Problem]:
+    if run.privacy != "none":
+        text = "segmentation is trained privately, but its scores are not released with noise yet; say privacy: none"
+        yield Problem(("task", "kind"), text)
+    if run.audit.membership:
+        text = "it attacks labels of examples, and segmentation has none; say false"
+        yield Problem(("audit", "membership"), text)
+    if any(work.balance for _, _, work in works(run)):
+        text = "it draws labels equally often, and masks have none; say false"
+        yield Problem(("train", "work", "balance"), text)
+
+
+def _window_problems(run: RunSettings) -> Iterator[Problem]:
+    """A window that is no part of an image, or that a network cannot take."""
+    where, window, sides = ("evaluate", "window"), run.evaluate.window, run.images.inputs[1:]
+    if window is None:
+        return
     if len(window) != len(sides) or not all(1 <= side <= most for side, most in zip(window, sides, strict=False)):
-        return [f"evaluate.window must have {len(sides)} sides within {list(sides)}, found {list(window)}"]
-    problems = []
-    for label in config.train.methods:
-        model = config.train.method_model.get(label, config.model)
+        yield Problem(where, f"must have {len(sides)} sides within {list(sides)}, found {list(window)}")
+        return
+    for label in run.train.methods:
+        model = run.train.method_model.get(label, run.model)
         try:
-            model.build(inputs=(config.images.inputs[0], *window), classes=len(config.task.names))
+            model.build(inputs=(run.images.inputs[0], *window), classes=len(run.task.names))
         except ValueError as error:
-            problems.append(f"evaluate.window: {error} (method {label})")
-    return list(dict.fromkeys(problems))
+            yield Problem(where, f"{error} (method {label})")
 
 
-def _given_away(config: Config) -> list[str]:
+def _image_problems(run: RunSettings) -> Iterator[Problem]:
     """Images that are cut about the mask that is to be found, so that where it lies says what it is."""
-    images = config.images
-    if config.task.target == "gland" and isinstance(images, Slices | Volumes) and images.centre == "gland":
-        return ["images.centre: images would be cut about the gland, which is what is to be found; say centre: image"]
-    if config.task.target == "gland" and isinstance(images, Slices) and images.slices == "gland":
-        return ["images.slices: those that show the gland, which is what is to be found; say slices: all"]
-    return []
+    images = run.images
+    if run.task.target == "gland" and isinstance(images, Slices | Volumes) and images.centre == "gland":
+        text = "images would be cut about the gland, which is what is to be found; say centre: image"
+        yield Problem(("images", "centre"), text)
+    elif run.task.target == "gland" and isinstance(images, Slices) and images.slices == "gland":
+        text = "those that show the gland, which is what is to be found; say slices: all"
+        yield Problem(("images", "slices"), text)

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
-from pipelines.loader.document import MAX_DEPTH, MAX_SHOWN
-from pipelines.loader.validation import ConfigError, problem_at, read_yaml, render, to_plain, validate
-from privacy.settings_error import SettingsError
+from pipelines.loader.document import MAX_DEPTH, MAX_SHOWN, ConfigError, problem_at, read_yaml, render
+from pipelines.loader.validation import to_plain, validate
+from privacy.settings_error import Problem, SettingsError, refuse, unmet
 
 FORBID = {"extra": "forbid"}
 QUICK = settings(max_examples=300, deadline=None, derandomize=True, database=None)
@@ -32,7 +32,7 @@ class Prox:
 
     def __post_init__(self) -> None:
         if self.mu < 0:
-            raise ValueError(f"mu must be >= 0, found {self.mu}; for no pull use fedavg")
+            refuse([Problem(("mu",), f"must be >= 0, found {self.mu}; for no pull use fedavg")])
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,7 @@ class Train:
     decay: int | None = None
 
     def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise ValueError(f"rounds must be >= 1, found {self.rounds}")
+        refuse(unmet(self, rounds=(self.rounds >= 1, ">= 1")))
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,8 @@ class Toy:
 
     def __post_init__(self) -> None:
         if len(self.sites) > 2:
-            raise SettingsError(["sites: at most 2; name two", "train.rounds: too many for the sites"])
+            two = Problem(("train", "rounds"), "too many for the sites")
+            raise SettingsError([Problem(("sites",), "at most 2; name two"), two])
 
 
 GOOD = """\
@@ -107,7 +107,7 @@ def read(text: str, **environment: str) -> Any:
     return read_yaml(text, environment=environment)
 
 
-def through_the_door(text: str, kind: type | None, environment: Mapping[str, str]) -> None:
+def loaded(text: str, kind: type | None, environment: Mapping[str, str]) -> None:
     document = read_yaml(text, environment=environment)
     if kind is not None:
         validate(document, kind)
@@ -115,7 +115,7 @@ def through_the_door(text: str, kind: type | None, environment: Mapping[str, str
 
 def problems(text: str, kind: type | None = None, **environment: str) -> list[tuple[str, int | None, str]]:
     with pytest.raises(ConfigError) as caught:
-        through_the_door(text, kind, environment)
+        loaded(text, kind, environment)
     return [(p.path, p.line, p.message) for p in caught.value.problems]
 
 
@@ -384,7 +384,7 @@ def test_every_fault_of_the_settings_is_told_with_path_line_and_remedy():
     ]  # fmt: skip
 
 
-def test_sentences_of_the_settings_are_told_where_they_belong():
+def test_problems_of_the_settings_are_told_where_they_belong():
     text = "sites: {a: 1, b: 1, c: 1}\ntrain:\n  methods: []\n  rounds: 2"
     assert problems(text, Toy) == [("sites", 1, "at most 2; name two"), ("train.rounds", 4, "too many for the sites")]
     assert problems("train: {methods: [], rounds: 0}", Toy) == [("train.rounds", 1, "must be >= 1, found 0")]
@@ -416,9 +416,9 @@ def render_of(data: Any) -> str:
 
 def test_a_later_finding_gets_the_line_of_the_nearest_group():
     document = read(GOOD)
-    assert problem_at(document, ("train", "methods", 1, "weights"), "no").line == 6
-    assert problem_at(document, ("train", "methods", 1, "absent"), "no").line == 5
-    assert problem_at(document, ("a key", "b"), "no").path == '["a key"].b'
+    assert problem_at(document, Problem(("train", "methods", 1, "weights"), "no")).line == 6
+    assert problem_at(document, Problem(("train", "methods", 1, "absent"), "no")).line == 5
+    assert problem_at(document, Problem(("a key", "b"), "no")).path == '["a key"].b'
 
 
 class Colour(enum.Enum):

@@ -1,0 +1,109 @@
+"""What keeps methods from being trained: their networks, a site's own form of them, and what policies forbid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from federation.algorithm import recipient_of
+from federation.descent import Work
+from federation.rehearsal import initial_parameters, rehearse
+from federation.rounds import verdict
+from federation.task import Task
+from personalize import AnyAlgorithm
+from pipelines.settings.run_settings import RunSettings, network, works
+from privacy.release.policy import SITES
+from privacy.settings_error import Problem
+
+
+def problems(run: RunSettings) -> list[Problem]:
+    """All that methods, sites and policies say against each other."""
+    found = [*_pooling_problems(run), *_network_problems(run), *_recipient_problems(run)]
+    for label, method in run.train.methods.items():
+        if method.name == "fedfomo" and run.split.validation == 0:
+            text = "fedfomo weighs models by validation patients, and split.validation is 0; give validation patients, "
+            found.append(Problem(("train", "methods", label), f"{text}or choose another method"))
+    for _, _, work in works(run):
+        if work.augment != "none" and run.images.kind == "features":
+            text = f"{work.augment} is for images, not for features; say none"
+            found.append(Problem(("train", "work", "augment"), text))
+    return list(dict.fromkeys(found))
+
+
+def _pooling_problems(run: RunSettings) -> Iterator[Problem]:
+    central = [label for label, method in run.train.methods.items() if method.name == "central"]
+    if central and run.pooling == "refused":
+        text = "central training pools images; say pooling: allowed, or remove it"
+        yield Problem(("train", "methods", central[0]), text)
+    for name, site in run.sites.items():
+        if not site.policy.pooling and name not in run.outside:
+            for label in central:
+                text = f"train.methods.{label} pools images, and this site's policy does not allow it"
+                yield Problem(("sites", name, "policy", "pooling"), text)
+
+
+def _network_problems(run: RunSettings) -> Iterator[Problem]:
+    for label in run.train.methods:
+        try:
+            task = run.task_of(label)
+        except ValueError as error:
+            yield Problem(("task", "kind"), f"{error} (method {label})")
+            continue
+        try:
+            with torch.no_grad():
+                task.network().eval()(torch.zeros(2, *task.inputs))
+        except (RuntimeError, ValueError, MemoryError) as error:
+            yield Problem(
+                ("images",),
+                f"the network cannot take examples of shape {list(task.inputs)}; give larger ones, a smaller network, "
+                f"or one for such examples: mlp for features, cnn or cam for images ({error})",
+            )
+            continue
+        for site in run.sites:
+            yield from _form_problems(run, label, site, task)
+
+
+def _form_problems(run: RunSettings, label: str, site: str, task: Task) -> list[Problem]:
+    """What a method says against a site's own form of it, and why the coordinator could not read its replies."""
+    try:
+        common, own, work = run.train.methods[label], run.method(label, site), run.work(label, site)
+    except ValueError:
+        return []  # `checks.sites` tells it
+    where = ("train", "methods", label) if own == common else ("sites", site, "methods", label)
+    if own.name != common.name:
+        text = f"{own.name}, but all sites run one method, {common.name} here; remove it"
+        return [Problem((*where, "name"), text)]
+    found = [Problem(where, said) for said in own.complaints(network(own, task), work, run.privacy != "none")]
+    if own != common and not found and not _same_replies(own, common, task, work):
+        text = "replies would have other tensors or facts than those of the other sites, and each would be refused as "
+        found.append(Problem(where, f"{text}malformed; change only what leaves the replies as they are"))
+    return found
+
+
+def _same_replies(one: AnyAlgorithm, other: AnyAlgorithm, task: Task, work: Work) -> bool:
+    """Whether the replies of two forms of a method have the same names, shapes and facts."""
+    try:
+        replies = [rehearse(each, task, work, initial_parameters(each, task, seed=0)) for each in (one, other)]
+    except (RuntimeError, ValueError):
+        return False
+    return verdict(replace(replies[0], facts={**replies[0].facts, "loss": None, "n": 0}), replies[1]) is None
+
+
+def _recipient_problems(run: RunSettings) -> Iterator[Problem]:
+    """Methods that hand what one site says on to all others, where a site's policy does not let them."""
+    for name, site in run.sites.items():
+        if name in run.outside or SITES in site.policy.recipients:
+            continue
+        for label, method in run.train.methods.items():
+            try:
+                own = run.method(label, name)
+            except ValueError:
+                continue  # `checks.sites` tells it
+            if SITES in (recipient_of(method), recipient_of(own)):
+                yield Problem(
+                    ("sites", name, "policy", "recipients"),
+                    f"train.methods.{label} ({method.name}) hands what this site says on to all other sites, and its "
+                    "policy does not let it; say recipients: [coordinator, sites], or leave the method out",
+                )

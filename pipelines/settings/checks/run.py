@@ -1,0 +1,24 @@
+"""What in the settings of a run as a whole does not go together."""
+
+from __future__ import annotations
+
+import torch
+
+from pipelines.loader.names import name_problems
+from pipelines.settings.run_settings import RunSettings
+from privacy.settings_error import Problem, out_of_range
+
+
+def problems(run: RunSettings) -> list[Problem]:
+    """Name, machine, and what is chosen among models."""
+    found = name_problems(run.name) + out_of_range(run, threads=(1, 256))
+    if run.device == "cuda" and not torch.cuda.is_available():
+        found.append(Problem(("device",), "cuda, and torch finds no GPU here; say auto or cpu"))
+    reference, checkpoint = run.evaluate.reference, run.evaluate.checkpoint
+    if reference not in (None, *run.train.methods, *run.evaluate.variants):
+        text = f"{reference!r} is no method and no variant; name one, or null"
+        found.append(Problem(("evaluate", "reference"), text))
+    if run.split.validation == 0 and checkpoint != "latest":
+        text = f"{checkpoint} is chosen by validation loss, and split.validation is 0; give validation patients, or say"
+        found.append(Problem(("evaluate", "checkpoint"), f"{text} latest"))
+    return found

@@ -1,0 +1,52 @@
+"""Why variants of methods make no sense in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+
+from federation.calibration import adaptable
+from federation.finetuning import tunable
+from pipelines.settings.run_settings import RunSettings, network
+from pipelines.settings.variants import Variant
+from privacy.settings_error import Problem
+
+
+def problems(run: RunSettings) -> Iterator[Problem]:
+    """Variants of no method, of networks that cannot be fitted so, and in private runs."""
+    for label, variant in run.evaluate.variants.items():
+        yield from (problem.within("evaluate", "variants", label) for problem in _variant_problems(run, label, variant))
+    if run.evaluate.variants and run.privacy != "none":
+        yield Problem(
+            ("evaluate", "variants"),
+            "offsets, statistics and tuned models come from training patients without noise, and would reach the "
+            "histogram of test patients that a private run releases, which no epsilon covers; remove them, or say "
+            "privacy: none",
+        )
+
+
+def _variant_problems(run: RunSettings, label: str, variant: Variant) -> Iterator[Problem]:
+    methods, of, calibration = run.train.methods, variant.of, variant.calibration
+    if label in methods:
+        yield Problem((), f"is a method already; give the variant a label of its own, as {label}_centred")
+    if of not in methods:
+        yield Problem(("of",), f"{of!r} is no method; methods are {', '.join(methods)}")
+        return
+    module = _network(run, of)
+    if variant.checkpoint not in (None, "latest") and run.split.validation == 0:
+        text = f"{variant.checkpoint} is chosen by validation loss, and split.validation is 0; give validation "
+        yield Problem(("checkpoint",), f"{text}patients, or remove it")
+    elif variant.tuning is not None and module is not None and not tunable(module, variant.tuning):
+        yield Problem(("tuning", "trainable"), f"the network of {of} has no head of its own; say all")
+    elif "adabn" in (calibration or "") and module is not None and not adaptable(module):
+        text = f"{calibration} recomputes batch-norm statistics, and the network of {of} has none; give it norm: batch "
+        yield Problem(("calibration",), f"{text}where it has a norm, or say centred")
+
+
+def _network(run: RunSettings, label: str) -> nn.Module | None:
+    """The network of a method; None where it cannot be built, which `checks.methods` tells."""
+    try:
+        return network(run.train.methods[label], run.task_of(label))
+    except (RuntimeError, ValueError, MemoryError):
+        return None

@@ -1,0 +1,85 @@
+"""What checks read of a run's settings: `Config` is one, and no check needs to know that class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Literal, Protocol
+
+import torch
+from torch import nn
+
+from federation.descent import Work
+from federation.models import AnyModel
+from federation.task import Task
+from personalize import AnyAlgorithm
+from pipelines.data.images import AnyImages
+from pipelines.settings.harmonization import Harmonize
+from pipelines.settings.learning import Audits, Evaluation, Split, Training
+from pipelines.settings.privacy import AnyPrivacy
+from pipelines.settings.route import Route
+from pipelines.settings.sites import SiteSettings
+from pipelines.settings.task import AnyTask
+
+
+class RunSettings(Protocol):
+    """The settings of a run, by their keys in YAML, and what follows from them for one method or one site."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def privacy(self) -> AnyPrivacy: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def device(self) -> Literal["cpu", "cuda", "auto"]: ...
+    @property
+    def pooling(self) -> Literal["allowed", "refused"]: ...
+    @property
+    def sites(self) -> Mapping[str, SiteSettings]: ...
+    @property
+    def images(self) -> AnyImages: ...
+    @property
+    def task(self) -> AnyTask: ...
+    @property
+    def split(self) -> Split: ...
+    @property
+    def model(self) -> AnyModel: ...
+    @property
+    def train(self) -> Training: ...
+    @property
+    def harmonize(self) -> Harmonize | None: ...
+    @property
+    def evaluate(self) -> Evaluation: ...
+    @property
+    def audit(self) -> Audits: ...
+    @property
+    def outside(self) -> tuple[str, ...]: ...
+    @property
+    def route(self) -> Route | None: ...
+    @property
+    def independent(self) -> bool: ...
+    def task_of(self, label: str) -> Task: ...
+    def method(self, label: str, site: str) -> AnyAlgorithm: ...
+    def work(self, label: str, site: str) -> Work: ...
+
+
+def works(run: RunSettings) -> Iterator[tuple[str, str, Work]]:
+    """Method, site and the method's local work there, where that work can be made; `checks.sites` tells where not."""
+    for label in run.train.methods:
+        for site in run.sites:
+            try:
+                yield label, site, run.work(label, site)
+            except ValueError:
+                continue
+
+
+@lru_cache(maxsize=64)
+def network(algorithm: AnyAlgorithm, task: Task) -> nn.Module:
+    """A network to be looked at, made once for all checks; the stream of random numbers stays where it is.
+
+    Raises:
+        RuntimeError, ValueError, MemoryError: it cannot be built.
+    """
+    with torch.random.fork_rng(devices=[]):
+        return algorithm.network(task)
