@@ -59,6 +59,49 @@ def as_list(value: Json) -> list[Json]:
     return list(value) if isinstance(value, list) else []
 
 
+def number_of(facts: Mapping[str, Json], name: str, default: float | None = None) -> float:
+    """A fact that is a number. default: where it is missing or null.
+
+    Raises:
+        ValueError: it is none, or is missing without a default.
+    """
+    value = default if facts.get(name) is None else facts[name]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name} must be a number, found {value!r}")
+    return float(value)
+
+
+def whole_of(facts: Mapping[str, Json], name: str, default: int | None = None) -> int:
+    """A fact that is a whole number; as `number_of`."""
+    value = default if facts.get(name) is None else facts[name]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{name} must be a whole number, found {value!r}")
+    return value
+
+
+def numbers_of(facts: Mapping[str, Json], name: str) -> list[float]:
+    """A fact that is a list of numbers. Raises: ValueError: it is none."""
+    return [number_of({name: one}, name) for one in _list_of(facts, name)]
+
+
+def wholes_of(facts: Mapping[str, Json], name: str) -> list[int]:
+    """A fact that is a list of whole numbers. Raises: ValueError: it is none."""
+    return [whole_of({name: one}, name) for one in _list_of(facts, name)]
+
+
+def losses_of(facts: Mapping[str, Json], name: str = "losses") -> dict[int, float]:
+    """The finite losses of a training by round; a loss that was not finite is null in the facts."""
+    losses = as_mapping(facts.get(name))
+    return {int(key): number_of(losses, key) for key, loss in losses.items() if loss is not None}
+
+
+def _list_of(facts: Mapping[str, Json], name: str) -> list[Json]:
+    value = facts.get(name)
+    if not isinstance(value, list):
+        raise ValueError(f"{name} must be a list, found {value!r}")
+    return value
+
+
 class Malformed(ValueError):
     """Bytes that are not a message of ours."""
 

@@ -27,7 +27,7 @@ from pipelines.loader.overrides import overridden
 from pipelines.settings.harmonization import Harmonize
 from pipelines.settings.privacy import PatientLevel
 from pipelines.settings.sites import Elsewhere
-from privacy.message import Json, as_list, as_mapping, to_bytes
+from privacy.message import Json, as_list, as_mapping, number_of, to_bytes
 from privacy.release.policy import Policy
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def check(world: World, console: Console, *, as_json: bool, headers: bool = Fals
         "method", "parameters", "kB per site and round", "tensors sent", title="Methods", title_justify="left"
     )
     for label, said in methods.items():
-        rounds.add_row(label, f"{said['parameters']:,}", f"{float(str(said['bytes'])) / 1e3:.1f}", str(said["tensors"]))
+        rounds.add_row(label, f"{said['parameters']:,}", f"{number_of(said, 'bytes') / 1e3:.1f}", str(said["tensors"]))
     for table in (files, rounds, *([_privacy_table(costs)] if private else [])):
         for column in table.columns[1:]:
             column.justify = "right"
@@ -98,7 +98,7 @@ def _counted(facts: Mapping[str, Json]) -> tuple[str, str]:
     """Files and their megabytes; a hospital that promises privacy tells neither."""
     if "files" not in facts:
         return "not told", "–"
-    return f"{facts['files']:,}", f"{float(str(facts['bytes'])) / 1e6:.1f}"
+    return f"{facts['files']:,}", f"{number_of(facts, 'bytes') / 1e6:.1f}"
 
 
 def _inside(world: World) -> dict[str, str]:
@@ -143,11 +143,11 @@ def _privacy_table(costs: Mapping[str, Mapping[str, Json]]) -> Table:
             row = as_mapping(one)
             noised = row["noise"] is not None
             numbers = (
-                f"{float(str(row['noise'])):.3f}" if noised else "–",
+                f"{number_of(row, 'noise'):.3f}" if noised else "–",
                 f"{row['sampling']}" if noised else "–",
                 f"{row['steps']}",
             )
-            table.add_row(site, str(row["method"]), *numbers, f"{float(str(row['epsilon'])):.3f}", f"{row['delta']:g}")
+            table.add_row(site, str(row["method"]), *numbers, f"{number_of(row, 'epsilon'):.3f}", f"{row['delta']:g}")
     return table
 
 

@@ -30,7 +30,7 @@ from pipelines.hospital.segmentation import compared, kind_of, measured, own_sum
 from pipelines.models.answers import answers
 from pipelines.runs.store import DiskFolder
 from privacy.dp.access import Rows
-from privacy.message import Json, Message, as_list, as_mapping, from_bytes
+from privacy.message import Json, Message, as_list, as_mapping, from_bytes, number_of, numbers_of, whole_of
 
 EVERYBODY = ("all patients",)
 """The one split of a hospital outside: nobody trains there."""
@@ -128,9 +128,9 @@ def adapted_lines(
 def _line(label: str, kept: Message, names: Sequence[str], given: Sequence[float]) -> AdaptedLine:
     facts, pictures = kept.facts, list[Picture]()
     experts = tuple(SHARED if name == GLOBAL else str(name) for name in as_list(facts["experts"]))
-    losses = tuple(math.nan if one is None else float(str(one)) for one in as_list(facts.get("losses", [])))
-    shares = tuple(tuple(float(str(s)) for s in as_list(own)) for own in as_list(facts.get("shares", [])))
-    epoch = None if (said := facts.get("epoch", 0)) is None else int(str(said))
+    losses = tuple(number_of({"losses": one}, "losses", math.nan) for one in as_list(facts.get("losses")))
+    shares = tuple(tuple(numbers_of({"shares": own}, "shares")) for own in as_list(facts.get("shares")))
+    epoch = None if "epoch" in facts and facts["epoch"] is None else whole_of(facts, "epoch", 0)
     if len(losses) > 1:
         pictures.append(adaptation_curves(label, losses, shares, epoch, names[1:], given[1:]))
     if COEFFICIENTS in kept.tensors:

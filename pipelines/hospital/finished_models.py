@@ -11,7 +11,7 @@ from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.training import opened
 from pipelines.loader.names import named
 from pipelines.models.file import READY
-from privacy.message import Json, Malformed, as_list, as_mapping, from_bytes, unsealed
+from privacy.message import Json, Malformed, as_list, as_mapping, from_bytes, losses_of, unsealed, whole_of
 from privacy.release.gate import Refused
 
 
@@ -41,14 +41,13 @@ def _each(facts: Mapping[str, Json], name: str) -> list[Mapping[str, Json]]:
 
 def _loss(hospital: Hospital, method: Mapping[str, Json]) -> float:
     """Of the model that a checkpoint names; NaN where it was not scored on validation patients."""
-    losses = as_mapping(newest(hospital.conversation(str(method["train_run"]))).facts.get("losses"))
-    finite = {int(number): float(str(loss)) for number, loss in losses.items() if loss is not None}
+    finite = losses_of(newest(hospital.conversation(str(method["train_run"]))).facts)
     if not finite:
         return math.nan
     if method["checkpoint"] == "local":
         return min(finite.values())
-    number = method["best"] if method["checkpoint"] == "global" else max(finite)
-    return finite.get(int(str(number)), math.nan) if number is not None else math.nan
+    number = whole_of(method, "best", 0) if method["checkpoint"] == "global" else max(finite)
+    return finite.get(number, math.nan)
 
 
 def _file(hospital: Hospital, method: Mapping[str, Json]) -> str:

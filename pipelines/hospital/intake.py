@@ -26,7 +26,7 @@ from pipelines.hospital.training import TARGET
 from pipelines.runs.store import DiskFolder, short
 from pipelines.settings.learning import Split
 from privacy.dp.events import NON_PRIVATE, NOTHING, describe
-from privacy.message import Call, Json, Malformed, Message, as_list, from_bytes, unsealed
+from privacy.message import Call, Json, Malformed, Message, as_list, from_bytes, unsealed, whole_of
 from privacy.release.gate import Refused
 
 REJECTED, SPLIT, PARTITION, COUNTS = "rejected.json", "split.json", "partition.json", "counts.json"
@@ -58,7 +58,7 @@ def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     rejected = (*read.rejected, *unserved(read.accounts))
     remember(hospital, rejected, read.names)
     write_accounts(hospital, read.accounts)
-    counts = {name: int(str(facts[name])) for name in ("patients", "studies", "images")}
+    counts = {name: whole_of(facts, name) for name in ("patients", "studies", "images")}
     of = "lines" if isinstance(files_of(hospital).source, TableSource) else "files"
     line = described(counts, read.accounts, read.rejected, read.told, unit=cohort.unit, of=of)
     remember_inside(hospital, line + _misspelt(facts))
@@ -69,7 +69,7 @@ def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     folder.write(COUNTS, json.dumps(facts, indent=1).encode())
     if read.partition is not None:
         folder.write(PARTITION, json.dumps(read.partition, indent=1).encode())
-    studies = int(str(facts.get("source_studies", facts["studies"])))  # whose rejections are told
+    studies = whole_of(facts, "source_studies", whole_of(facts, "studies"))  # whose rejections are told
     share = len(read.rejected) / max(1, len(read.rejected) + studies)
     too_many = share > settings.max_rejected
     named: dict[str, Json] = {"cohort": short(code), "sha256": code, "cut": cohort.recipe["cut"]}
@@ -119,7 +119,7 @@ def _read(hospital: Hospital, message: Message) -> Reading:
             IMAGES.validate_json(json.dumps(message.facts["images"]), strict=True),
             gland=files.gland,
             fractions={"train": shares.train, "validation": shares.validation, "test": shares.test},
-            seed=int(str(message.facts["seed"])),
+            seed=whole_of(message.facts, "seed"),
             key=hospital.key(),
             exclude=settings.exclude,
             test=settings.test,

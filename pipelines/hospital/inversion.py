@@ -41,7 +41,7 @@ from privacy.attacks.inversion import (
 )
 from privacy.dp.access import Rows
 from privacy.dp.protection import Protection
-from privacy.message import Json, Message, as_list, as_mapping, from_bytes, to_bytes
+from privacy.message import Json, Message, as_list, as_mapping, from_bytes, number_of, to_bytes
 from privacy.release.gate import Refused
 
 SETTINGS: TypeAdapter[Inversion] = TypeAdapter(Inversion)
@@ -220,10 +220,15 @@ def _of_mean(name: str, found: Mapping[str, Json]) -> str:
     return f"{name} {_told(found['psnr'], found['ssim'])}{beside}"
 
 
+def figure(value: Json) -> float:
+    """A figure of an attack, which is null in the facts where there is none; then NaN."""
+    return number_of({"figure": value}, "figure", math.nan)
+
+
 def _told(psnr: Json, ssim: Json) -> str:
     """ "PSNR 12.3 dB, SSIM 0.456"; an en dash where there is no value."""
-    decibel = "–" if psnr is None else f"{float(str(psnr)):.1f}"
-    return f"PSNR {decibel} dB, SSIM {number(math.nan if ssim is None else float(str(ssim)))}"
+    decibel = "–" if psnr is None else f"{figure(psnr):.1f}"
+    return f"PSNR {decibel} dB, SSIM {number(figure(ssim))}"
 
 
 def _plane(image: Tensor, colour: bool) -> NDArray[np.float32]:

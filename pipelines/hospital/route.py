@@ -42,7 +42,7 @@ from pipelines.runs.store import DiskFolder
 from pipelines.settings.route import How
 from privacy.dp.access import Rows
 from privacy.dp.events import NON_PRIVATE, describe
-from privacy.message import Call, Json, Message, as_list, as_mapping, to_bytes
+from privacy.message import Call, Json, Message, as_list, as_mapping, to_bytes, whole_of
 from privacy.release import ledger as book
 from privacy.release.gate import Refused, unaffordable
 
@@ -105,7 +105,7 @@ def _said(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[How, int, int]
         if missing := [key for key in ("cohort", "experts") if key not in facts]:
             raise ValueError(f"nothing is said of {', '.join(missing)}")
         how = HOW.validate_json(json.dumps(facts["how"]), strict=True)
-        return how, copies_of(facts), derived(int(str(facts["seed"])), hospital.name, str(facts["line"]))
+        return how, copies_of(facts), derived(whole_of(facts, "seed"), hospital.name, str(facts["line"]))
     except (KeyError, ValueError) as error:
         raise Refused("malformed_route") from error
 

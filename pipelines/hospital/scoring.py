@@ -156,7 +156,7 @@ def _window(facts: Mapping[str, Json], start: Opening) -> tuple[int, ...] | None
         return None
     if start.task.kind != "segmentation":
         raise Refused("malformed_window") from ValueError("a window is for masks, and this model gives labels")
-    window = tuple(int(str(side)) if str(side).isdigit() else 0 for side in as_list(said))
+    window = tuple(side if isinstance(side, int) else 0 for side in as_list(said))
     if len(window) != len(sides) or not all(1 <= side <= most for side, most in zip(window, sides, strict=True)):
         raise Refused("malformed_window") from ValueError(f"a window {said} for images of {sides}")
     return window

@@ -17,7 +17,7 @@ from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.words import WORDS
 from privacy.dp.access import Rows, Split
-from privacy.message import Json
+from privacy.message import Json, number_of
 
 FLOOR = "floor/"
 """Before the names of the mean mask's numbers, in a reply and in a hospital's own copy."""
@@ -72,8 +72,8 @@ def spacing_of(cohort: Cohort) -> tuple[float, ...]:
     """Distance between neighbouring pixels along the axes of an image: mm, or 1 where no size is known (pictures)."""
     images = cohort.recipe.get("images")
     said: Mapping[str, Json] = images if isinstance(images, dict) else {}
-    plane = float(str(said.get("spacing_mm", 1.0)))
-    deep = [float(str(said.get("depth_mm", 1.0)))] * (cohort.images.dim() - 4)
+    plane = number_of(said, "spacing_mm", 1.0)
+    deep = [number_of(said, "depth_mm", 1.0)] * (cohort.images.dim() - 4)
     return (*deep, plane, plane)
 
 

@@ -15,7 +15,7 @@ from pipelines.hospital.words import CONTENTS
 from pipelines.phantom.patients import PhantomSource
 from privacy.dp.accounting import cost
 from privacy.dp.events import NON_PRIVATE, Declared, Event, composed, known
-from privacy.message import Json, Malformed, as_mapping
+from privacy.message import Json, Malformed, as_mapping, number_of, whole_of
 from privacy.release import ledger as book
 from privacy.release.build_statement import build_statement
 from privacy.release.gate import Refused
@@ -130,9 +130,9 @@ def _pretraining(learnt: Mapping[str, Json]) -> str:
 
 def _details(hospital: Hospital, run: str, learnt: Mapping[str, Json]) -> Details:
     """learnt: what a synthesis remembers; empty for other runs."""
-    made_up = learnt.get("protection")
-    if isinstance(made_up, dict) and made_up.get("votes_noise") is None:
-        return Details(clip=float(str(made_up["clip"])), views=int(str(made_up["views"])))
+    synthesis = learnt.get("protection")
+    if isinstance(synthesis, dict) and synthesis.get("votes_noise") is None:
+        return Details(clip=number_of(synthesis, "clip"), views=whole_of(synthesis, "views"))
     try:
         protection = opened(hospital, run).protection
     except (Refused, Malformed):
@@ -152,8 +152,8 @@ def left(hospital: Hospital, lines: Lines, *, delta: float) -> list[Left]:
     for line in lines:
         request = _named(line)
         entry = sums.setdefault(request, Left(hospital.name, request, 0, 0, content=about.get(request, "")))
-        size = int(str(line["bytes"]))
-        sums[request] = replace(entry, messages=entry.messages + (line["refused"] is None), bytes=entry.bytes + size)
+        messages, size = entry.messages + (line["refused"] is None), entry.bytes + whole_of(line, "bytes")
+        sums[request] = replace(entry, messages=messages, bytes=size)
     return [replace(entry, epsilon=_text(charged.get(request, []), delta)) for request, entry in sums.items()]
 
 

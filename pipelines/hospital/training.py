@@ -33,7 +33,7 @@ from privacy.dp.access import Access, Rows, open_access
 from privacy.dp.capability import questions
 from privacy.dp.events import NON_PRIVATE, NOTHING, Event, composed, describe
 from privacy.dp.protection import Protection
-from privacy.message import Call, Json, Malformed, Message, Params
+from privacy.message import Call, Json, Malformed, Message, Params, number_of, whole_of, wholes_of
 from privacy.release import ledger as book
 from privacy.release.gate import PRIVACY, Refused, bare, unaffordable
 from privacy.release.policy import COORDINATOR, OUTSIDE, SITES
@@ -81,14 +81,14 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
         if own is not None:
             algorithm = overridden(algorithm, own.methods.get(str(said["label"]), {}))
             work = overridden(work, own.work)
-        inputs = tuple(int(str(side)) for side in _list(said["inputs"]))
+        inputs = tuple(wholes_of(said, "inputs"))
         target = TARGET.validate_python(said.get("target"))
-        model, classes = MODEL.validate_json(json.dumps(said["model"]), strict=True), int(str(said["classes"]))
+        model, classes = MODEL.validate_json(json.dumps(said["model"]), strict=True), whole_of(said, "classes")
         task = Task(model, inputs, classes, "classification" if target is None else "segmentation")
-        seed, cohort = int(str(said["seed"])), str(said["cohort"])
+        seed, cohort = whole_of(said, "seed"), str(said["cohort"])
         how = said.get("privacy")
         protection = None if how is None else PROTECTION.validate_json(json.dumps(how), strict=True)
-        evaluation_noise = float(str(said.get("evaluation_noise", 0.0)))
+        evaluation_noise = number_of(said, "evaluation_noise", 0.0)
         most = 2 if target is None else MOST + 1
         if not 0 <= evaluation_noise <= 1e6 or not 2 <= classes <= most:
             raise ValueError(
@@ -299,10 +299,4 @@ def _site(hospital: Hospital, start: Opening, call: Call) -> tuple[Site, Callabl
 def _mapping(value: Json) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TypeError(f"expected a mapping, found {type(value).__name__}")
-    return value
-
-
-def _list(value: Json) -> list[Json]:
-    if not isinstance(value, list):
-        raise TypeError(f"expected a list, found {type(value).__name__}")
     return value

@@ -37,6 +37,8 @@ from privacy.message import (
     as_list,
     from_bytes,
     unsealed,
+    whole_of,
+    wholes_of,
 )
 
 READY = "ready"
@@ -103,8 +105,7 @@ def digest_of(data: bytes) -> str:
 
 def window_in(facts: Mapping[str, Json]) -> tuple[int, ...] | None:
     """Sides of what the network sees at once; None = whole images."""
-    said = facts.get("window")
-    return None if said is None else tuple(int(str(side)) for side in as_list(said))
+    return None if facts.get("window") is None else tuple(wholes_of(facts, "window"))
 
 
 def read_ready(path: Path) -> Ready:
@@ -121,9 +122,8 @@ def read_ready(path: Path) -> Ready:
         if facts["format"] != FORMAT:
             raise ValueError(f"format {facts['format']}, and {FORMAT} is read here")
         model = MODEL.validate_json(json.dumps(facts["model"]), strict=True)
-        inputs = [int(str(side)) for side in as_list(facts["inputs"])]
         kind = KIND.validate_python(facts.get("kind", "classification"))
-        task = Task(model, tuple(inputs), int(str(facts["classes"])), kind)
+        task = Task(model, tuple(wholes_of(facts, "inputs")), whole_of(facts, "classes"), kind)
         names = _read_names(facts, task)
         window = window_in(facts)
         algorithm = ALGORITHM.validate_json(json.dumps(facts["algorithm"]), strict=True)

@@ -25,7 +25,18 @@ from federation.task import Output
 from pipelines.data.cohort import Cohort
 from pipelines.data.split import SPLITS
 from privacy.dp.chunks import at_once
-from privacy.message import Json, Malformed, Message, as_mapping, from_bytes, sealed, to_bytes, unsealed
+from privacy.message import (
+    Json,
+    Malformed,
+    Message,
+    as_mapping,
+    from_bytes,
+    number_of,
+    sealed,
+    to_bytes,
+    unsealed,
+    whole_of,
+)
 
 ENDING = ".statistics.safetensors"
 FORMAT = 1
@@ -160,7 +171,7 @@ def read_likeness(path: Path, model: str) -> Likeness | str:
 def _reference(message: Message, name: str) -> Reference:
     mean, scale, precision = (message.tensors[f"{name}/{part}"].double().numpy() for part in TENSORS)
     said = as_mapping(message.facts[name])
-    patients, centre, spread = int(str(said["patients"])), float(str(said["centre"])), float(str(said["spread"]))
+    patients, centre, spread = whole_of(said, "patients"), number_of(said, "centre"), number_of(said, "spread")
     shapes = (mean.ndim, scale.shape, precision.shape[0], precision.shape[-1])
     if shapes != (1, mean.shape, len(mean), len(mean)) or not (scale > 0).all():
         raise ValueError(f"{name}: numbers that do not fit each other")

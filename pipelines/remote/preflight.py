@@ -23,7 +23,7 @@ from pipelines.hospital.words import CONTENTS
 from pipelines.remote.client import hospital_of
 from pipelines.remote.site_config import Place
 from pipelines.remote.startup_kit import address_in, strangers, strict
-from privacy.message import Call, Message
+from privacy.message import Call, Message, number_of
 from privacy.release import ledger as book
 from privacy.release.chain import Damaged
 from privacy.release.gate import Refused
@@ -154,7 +154,7 @@ def _data(place: Place) -> Finding:
     except (Refused, OSError, ValueError) as error:
         return Finding("data", False, f"{error}{f': {error.__cause__}' if error.__cause__ else ''}")
     said = done.reply.facts if "files" in done.reply.facts else survey(*files_of(hospital))  # a budget tells neither
-    return Finding("data", True, f"{said['files']:,} files, {float(str(said['bytes'])) / 1e6:,.1f} MB")
+    return Finding("data", True, f"{said['files']:,} files, {number_of(said, 'bytes') / 1e6:,.1f} MB")
 
 
 def _disk(place: Place) -> Finding:

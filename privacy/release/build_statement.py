@@ -25,7 +25,7 @@ from privacy.dp.events import (
     SelfComposed,
     UnknownEvent,
 )
-from privacy.message import Json
+from privacy.message import Json, whole_of
 from privacy.release import meaning as words
 from privacy.release.gate import bare
 from privacy.release.ledger import charged
@@ -280,4 +280,4 @@ def _declarations(lines: Sequence[_Line]) -> Iterator[Declaration]:
 
 
 def _bytes(lines: Sequence[_Line]) -> int:
-    return sum(int(str(line.said.get("bytes", 0))) for line in lines)
+    return sum(whole_of(line.said, "bytes", 0) for line in lines)

@@ -8,7 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from federation import wire
-from privacy.message import Call, Malformed, Message, from_bytes, from_file, to_bytes
+from privacy.message import (
+    Call,
+    Malformed,
+    Message,
+    from_bytes,
+    from_file,
+    losses_of,
+    number_of,
+    numbers_of,
+    to_bytes,
+    whole_of,
+    wholes_of,
+)
 from privacy.release.gate import Refused
 
 NAMES = st.text(max_size=12)
@@ -92,3 +104,21 @@ def test_a_number_that_is_none_is_refused_however_it_is_spelt(number, tmp_path):
     (tmp_path / "file").write_bytes(spelt)
     with pytest.raises(Malformed):
         from_file(tmp_path / "file")
+
+
+def test_typed_facts_are_read_or_refused_by_name():
+    facts = {"a": 1, "b": 0.5, "c": [1, 2], "d": "1", "e": True, "f": None, "losses": {"1": 0.5, "2": None}}
+    assert number_of(facts, "a") == 1.0 and number_of(facts, "b") == 0.5 and whole_of(facts, "a") == 1
+    assert number_of(facts, "f", 2.0) == number_of(facts, "missing", 2.0) == 2.0 and whole_of(facts, "f", 3) == 3
+    assert wholes_of(facts, "c") == [1, 2] and numbers_of(facts, "c") == [1.0, 2.0]
+    assert losses_of(facts) == {1: 0.5} and losses_of({}) == {}
+    for name in ("d", "e", "f", "missing", "c"):
+        for read in (number_of, whole_of):
+            with pytest.raises(ValueError, match=f"{name} must be a"):
+                read(facts, name)
+    with pytest.raises(ValueError, match=r"b must be a whole number, found 0\.5"):
+        whole_of(facts, "b")
+    with pytest.raises(ValueError, match="a must be a list"):
+        wholes_of(facts, "a")
+    with pytest.raises(ValueError, match="c must be a number"):
+        numbers_of({"c": [1, "2"]}, "c")

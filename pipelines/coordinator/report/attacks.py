@@ -8,8 +8,7 @@ from typing import Any
 
 from evaluation.attacks import InversionRow, MembershipRow
 from pipelines.hospital.attacks import from_plain
-from pipelines.hospital.inversion import ATTACKS, MEAN
-from privacy.message import Json
+from pipelines.hospital.inversion import ATTACKS, MEAN, figure
 
 KEPT = "computed, and kept on the hospital's own page: it has no noise"
 DRAWN = "tried; figures and pictures are kept on the hospital's own page, report.html in its folder: they have no noise"
@@ -33,12 +32,8 @@ def inversion(said: Mapping[str, Any]) -> Iterator[InversionRow]:
         yield InversionRow(site, method, "", nan, nan, nan, nan, 0, 0, str(note))
         return
     means, images = found["attacks"], int(found["images"])
-    low = _figure(means[MEAN]["psnr"]), _figure(means[MEAN]["ssim"])
+    low = figure(means[MEAN]["psnr"]), figure(means[MEAN]["ssim"])
     for attack in (name for name in ATTACKS if name in means and name != MEAN):
         one = means[attack]
-        psnr, ssim = _figure(one["psnr"]), _figure(one["ssim"])
+        psnr, ssim = figure(one["psnr"]), figure(one["ssim"])
         yield InversionRow(site, method, attack, psnr, ssim, *low, int(one["better"]), images)
-
-
-def _figure(value: Json) -> float:
-    return math.nan if value is None else float(str(value))

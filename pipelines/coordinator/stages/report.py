@@ -51,7 +51,7 @@ from pipelines.models.file import READY
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import read_manifest
 from pipelines.settings.privacy import AnyPrivacy, PatientLevel
-from privacy.message import Json, as_list, as_mapping
+from privacy.message import Json, as_list, as_mapping, number_of
 from privacy.release.statement import Audit, Statement, from_json
 from privacy.release.statement_markdown import markdown
 
@@ -179,7 +179,7 @@ def released(facts: Mapping[str, Any]) -> str:
     said = as_mapping(facts.get("released", {}))
     if not said:
         return ""
-    noise = float(str(said["noise"]))
+    noise = number_of(said, "noise")
     how = f"noise of {noise:.2g} in each cell" if noise else "exact"
     return f"patients counted once, {str(said['date'])[:10]}, {how}"
 

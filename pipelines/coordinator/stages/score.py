@@ -16,7 +16,7 @@ from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import digest, short
 from pipelines.settings.harmonization import RAW
-from privacy.message import Json, Message, as_list
+from privacy.message import Json, Message, number_of, numbers_of
 
 VERSION = 1
 
@@ -54,10 +54,10 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
 
 def _lowest(score: Score, scores: Mapping[str, Mapping[str, Json]], declared: Mapping[str, int]) -> str:
     """The site with the lowest score; `current` stays the target unless another's is notably lower."""
-    numbers = {site: float(str(said["score"])) for site, said in scores.items()}
+    numbers = {site: number_of(said, "score") for site, said in scores.items()}
     if score.current is None:
         return chosen(numbers)
-    values = {site: [float(str(value)) for value in as_list(said["values"])] for site, said in scores.items()}
+    values = {site: numbers_of(said, "values") for site, said in scores.items()}
     known = {site: deviation_of(score, count) if score.release == "dp" else None for site, count in declared.items()}
     mine = known[score.current]
     lower = {

@@ -26,7 +26,7 @@ from pipelines.data.pseudonym import normalized
 from pipelines.data.sources import TableSource
 from pipelines.data.study import Unusable
 from pipelines.data.tables.csv_file import chosen, line_items, read_lines, refused
-from privacy.message import Json
+from privacy.message import Json, number_of
 
 Floats = NDArray[np.float64]
 UNITS = {
@@ -182,4 +182,4 @@ def from_json(said: Json) -> Moments | None:
     if not isinstance(said, dict):
         return None
     total, squares = (torch.tensor(said[name], dtype=torch.float64) for name in ("total", "squares"))
-    return Moments(float(str(said["count"])), total, squares)
+    return Moments(number_of(said, "count"), total, squares)

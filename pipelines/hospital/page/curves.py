@@ -22,7 +22,7 @@ from evaluation.wording import Words
 from federation.conversation import newest
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import Hospital
-from privacy.message import Json, as_list, as_mapping
+from privacy.message import Json, as_list, as_mapping, losses_of
 
 
 class Found(NamedTuple):
@@ -84,8 +84,7 @@ def _curves(hospital: Hospital, facts: Mapping[str, Json]) -> list[Picture]:
     """Validation losses here, by round, from what this hospital remembers."""
     curves: dict[str, Curve] = {}
     for method in methods_of(facts):
-        losses = as_mapping(newest(hospital.conversation(str(method["train_run"]))).facts.get("losses"))
-        finite = {int(r): float(str(v)) for r, v in losses.items() if v is not None}
+        finite = losses_of(newest(hospital.conversation(str(method["train_run"]))).facts)
         if finite:
             curves[str(method["label"])] = Curve(tuple(sorted(finite)), tuple(finite[r] for r in sorted(finite)))
     return [

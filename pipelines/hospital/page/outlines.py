@@ -24,7 +24,7 @@ from pipelines.hospital.segmentation import compared, kind_of, measured, ranked,
 from pipelines.models.answers import answers
 from pipelines.runs.store import DiskFolder
 from privacy.dp.access import Rows
-from privacy.message import Json, as_list, from_bytes
+from privacy.message import Json, from_bytes, wholes_of
 from privacy.release.gate import Refused
 
 SLICES = 3  # of a patient who has several images
@@ -50,7 +50,7 @@ def _sheet(hospital: Hospital, method: Mapping[str, Json], structures: Sequence[
     if start.target is None or not len(test):
         raise Refused("no_test_patients")
     module = loaded(start.algorithm.network(start.task), params).to(hospital.device)
-    sides = None if window is None else [int(str(side)) for side in as_list(window)]
+    sides = None if window is None else wholes_of({"window": window}, "window")
     given = targets(cohort, start.target)
 
     def drawn(rows: Tensor) -> Tensor:

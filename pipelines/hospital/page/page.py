@@ -47,7 +47,7 @@ from pipelines.hospital.training import TARGET
 from pipelines.hospital.withdrawn import knew, known_outside
 from pipelines.runs.store import DiskFolder
 from privacy.dp.events import describe
-from privacy.message import Call, Json, Message, as_list, as_mapping, from_bytes
+from privacy.message import Call, Json, Message, as_list, as_mapping, from_bytes, whole_of
 from privacy.release import ledger as book
 from privacy.release.bounds import plain
 from privacy.release.gate import Refused
@@ -116,7 +116,7 @@ def _here(hospital: Hospital, facts: Mapping[str, Json]) -> Here:
 def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json], run: str) -> SitePage:
     """All but what the ledger says. run: as the call names it, within bounds."""
     cohort, methods, learnt, name = here.cohort, here.methods, learnt_of(facts), str(facts["cohort"])
-    of_lines = evidence(hospital, here.lines, int(str(facts["copies"])))
+    of_lines = evidence(hospital, here.lines, whole_of(facts, "copies"))
     variants = [as_mapping(one) for one in as_list(facts.get("variants", []))]
     tables = {**_own_tables(hospital, [*methods, *variants], facts), **of_lines}
     if any(isinstance(one, Counts) == bool(learnt.structures) for table in tables.values() for one in table.values()):
@@ -191,7 +191,7 @@ def _sent(lines: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
     sent: dict[str, Json] = {}
     for line in lines:
         run = str(line["run"])
-        sent[run] = int(str(sent.get(run, 0))) + int(str(line["bytes"]))
+        sent[run] = whole_of(sent, run, 0) + whole_of(line, "bytes")
     return sent
 
 
@@ -235,7 +235,7 @@ def _own_count(hospital: Hospital, facts: Mapping[str, Json], name: str) -> int:
     """What this hospital counted when it read its files; of an older cohort what the coordinator was told."""
     folder = DiskFolder(hospital.cohort_folder(str(facts["cohort"])))
     own = json.loads(folder.read(COUNTS)) if folder.has(COUNTS) else facts
-    return int(str(own.get(name, 0)))
+    return whole_of(own, name, 0)
 
 
 def released(hospital: Hospital) -> str:
@@ -278,7 +278,7 @@ def _own_tables(
     """
     folder = DiskFolder(hospital.root / "scores")
     tables: dict[str, dict[tuple[str, str], Evidence]] = {}
-    copies, own, low = int(str(facts["copies"])), (hospital.name, hospital.name), None
+    copies, own, low = whole_of(facts, "copies"), (hospital.name, hospital.name), None
     for method in methods:
         name = scores_name(method)
         if not folder.has(name):
