@@ -105,7 +105,7 @@ def sampling(own: Rows, draws: Sequence[Mapping[str, Tensor]]) -> None:
 
 
 def complexity(own: Rows, draws: Sequence[Mapping[str, Tensor]], public: Basis) -> None:
-    print("\n| instead of made-up images | default score | the paper's reading |\n|---|---|---|")
+    print("\n| instead of synthetic images | default score | the paper's reading |\n|---|---|---|")
     for name in list(draws[0])[:3]:
         cells = []
         for settings in (Score(images=NUMBER), Score(images=NUMBER, variant="paper")):

@@ -4,7 +4,7 @@ The "patients" are phantoms of scanner P, N of them with 6 slices each, of 48x48
 deformed copies, as a run has them. Every way makes as many images as the test has, as many of each class. FD: Frechet
 distance in 40 principal components of a third cohort (scanner A, other patients). SW: sliced Wasserstein distance of
 pixels. Both against TEST patients of scanner P that no way has seen; "real" is the training
-images themselves, the floor that N patients leave. AUC: of a classifier that learnt on the made-up images and their
+images themselves, the floor that N patients leave. AUC: of a classifier that learnt on the synthetic images and their
 labels alone, on the real test slices; its settings are fixed here and were never chosen.
 
 Nothing was chosen on these patients: the defaults of `harmonize.wgan` were chosen on public pictures (it says how), and

@@ -1,7 +1,7 @@
 """The floor under every table: what is scored by who knows the hospital and does not look at the patient.
 
 Each hospital's images all get one score, the share of positive ones in its own test set, and the class that most of
-them have. Accuracy is then that of always guessing the majority; AUC and balanced accuracy are 0.5 at each hospital;
+them have. Accuracy is then that of the majority-class baseline; AUC and balanced accuracy are 0.5 at each hospital;
 and overall, where hospitals are one sample, AUC is what telling the hospitals apart is worth. It is a generous floor:
 the share is that of the test set itself, not of training.
 

@@ -70,8 +70,8 @@ class ScoreLine:
 @dataclass(frozen=True)
 class Harmony:
     """target: the hospital whose images were imitated; release: how it was chosen (exact, dp, public). synthesis: how,
-    in a sentence with its epsilon. shared: pictures of what was shared: made-up images, no patient's. maps: pictures of
-    real beside made-up images, for a hospital's own page. translations: the same, before and after.
+    in a sentence with its epsilon. shared: pictures of what was shared: synthetic images, no patient's. maps: pictures
+    of real beside synthetic images, for a hospital's own page. translations: the same, before and after.
     """
 
     target: str

@@ -95,7 +95,7 @@ class Departure:
 KINDS = (
     (("train", "finish", "export"), "model parameters"),
     (("evaluate", "route"), "scores on test patients"),
-    (("sample",), "made-up images that other hospitals translate their images towards"),
+    (("sample",), "synthetic images that other hospitals translate their images towards"),
     (("audit",), "results of attacks"),
 )
 """Requests, and what replies to them hold, in two words. What is left of the others are counts and digests."""

@@ -1,4 +1,4 @@
-"""Real and made-up images as points in two dimensions: for a hospital's own page, because every point is an image."""
+"""Real and synthetic images as points in two dimensions: for a hospital's own page, because every point is an image."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def point_map(real: NDArray[np.generic], made: NDArray[np.generic], *, title: st
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
-        kinds = ((real, "real", "o", COLOURS[0]), (made, "made up", "^", COLOURS[1]))
+        kinds = ((real, "real", "o", COLOURS[0]), (made, "synthetic", "^", COLOURS[1]))
         for points, name, marker, colour in kinds:
             axes.scatter(points[:, 0], points[:, 1], s=9, marker=marker, color=colour, alpha=0.6, lw=0, label=name)
         axes.set_xticks([])
@@ -30,7 +30,7 @@ def point_map(real: NDArray[np.generic], made: NDArray[np.generic], *, title: st
             side.set_color(INK)
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
-    alt = f"{len(real)} real and {len(made)} made-up images as points; where the clouds overlap, they look alike"
+    alt = f"{len(real)} real and {len(made)} synthetic images as points; where the clouds overlap, they look alike"
     caption = (
         "Every point is an image; t-SNE of principal components, so only nearness means something. Where the clouds "
         "overlap, imitation and original look alike to these features."

@@ -15,14 +15,14 @@ from rich.table import Table
 from federation.parameters import count
 from federation.rehearsal import initial_parameters, rehearse
 from pipelines.coordinator.artifacts import CENTRAL
-from pipelines.coordinator.permissions import said_by, unanswered
+from pipelines.coordinator.permissions import permissions_in, refused_requests
 from pipelines.coordinator.world import World
 from pipelines.data.pseudonym import normalized
 from pipelines.data.split import SPLITS, division_code
 from pipelines.hospital.files import files_of
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.overview import looked_into
-from pipelines.hospital.released_counts import still_to_pay
+from pipelines.hospital.released_counts import cost_of_counts
 from pipelines.loader.overrides import overridden
 from pipelines.settings.harmonization import Harmonize
 from pipelines.settings.privacy import PatientLevel
@@ -85,7 +85,7 @@ def check(world: World, console: Console, *, as_json: bool, headers: bool = Fals
     for site, cost in costs.items():
         console.print(f"{site}: {cost['words']}", markup=False, highlight=False, soft_wrap=True)
     warnings = [
-        *unanswered(world.config, said_by(world.config)),
+        *refused_requests(world.config, permissions_in(world.config)),
         *(f"{site}: {w}" for site, one in costs.items() for w in as_list(one["warnings"])),
     ]
     for text in warnings:
@@ -126,7 +126,7 @@ def _harmonizing(plan: Harmonize) -> str:
     )
     spaces = ", ".join(f"{space} ({one.name})" for space, one in plan.translate.items()) or "none"
     return (
-        f"Harmonization: target {by}; made-up images: {described(plan.synthesis)}; selected by the rule "
+        f"Harmonization: target {by}; synthetic images: {described(plan.synthesis)}; selected by the rule "
         f"{plan.sampling.name}, {plan.shared} of each class; spaces: {spaces}."
     )
 
@@ -207,7 +207,7 @@ def _costs(world: World) -> dict[str, dict[str, Json]]:
                 fold=config.split.place,
             )
             events = [at_cut(e, cut) for e in (*shared, *(e for plan in plans.values() for e in plan.events))]
-            events += still_to_pay(hospital)
+            events += cost_of_counts(hospital)
             spent, then = after(hospital.ledger, budget.delta, events)
             enough = "within" if then <= budget.epsilon else "MORE than"
             if then > budget.epsilon:

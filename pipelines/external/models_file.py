@@ -26,7 +26,7 @@ from federation.parameters import prefixed, read, section
 from federation.task import Kind, Task
 from personalize import AnyAlgorithm
 from pipelines.data.images import AnyImages, Features, Pictures
-from pipelines.hospital.size_limits import beyond
+from pipelines.hospital.size_limits import size_problems
 from pipelines.loader.document import ConfigError, Document
 from pipelines.loader.names import named
 from pipelines.loader.validation import to_plain, validate
@@ -219,7 +219,7 @@ def _shapes(described: Described, part: Part, which: str) -> dict[str, tuple[tor
     """What the part's network has, found without giving it any memory."""
     try:
         task = described.task(part)
-        if problems := beyond(part.algorithm, task, Work()):
+        if problems := size_problems(part.algorithm, task, Work()):
             raise ValueError("; ".join(problems))
         with torch.device("meta"):
             made = read(part.algorithm.network(task))

@@ -1,4 +1,4 @@
-"""What harmonization at a hospital has in common: its images as networks take them, and the door to them."""
+"""What harmonization at a hospital has in common: its images as networks take them, and access to them."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def split_rows(cohort: Cohort, scale: Scale, split: Split) -> Rows:
     return Rows(scale.into(cohort.images[chosen]), cohort.labels[chosen], cohort.patient[chosen])
 
 
-def door_to(
+def access_to(
     hospital: Hospital, cohort: Cohort, rows: Rows, protection: Protection | None, *, batch: int, seed: int
 ) -> Access:
-    """The door to these rows: private under a protection, else plain."""
+    """Access to these rows: private under a protection, else plain."""
     rows = Rows(rows.x.to(hospital.device), rows.y.to(hospital.device), rows.patient.to(hospital.device))
     if protection is None:
         return open_access({"train": rows}, batch=batch, seed=seed)

@@ -21,7 +21,7 @@ from pipelines.hospital.files import files_of, settings_of
 from pipelines.hospital.hospital import COHORT, SPLITS, Done, Hospital, keyed, read_cohort_file, write_cohort_file
 from pipelines.hospital.overview import described, remember_inside
 from pipelines.hospital.quarantine import Quarantine, quarantined, remember, write_accounts
-from pipelines.hospital.released_counts import ASKED, counted, floor_of, recount, same_question
+from pipelines.hospital.released_counts import ASKED, check_same_cohort, floor_of, recount, released_counts
 from pipelines.hospital.training import TARGET
 from pipelines.runs.store import DiskFolder, short
 from pipelines.settings.learning import Split
@@ -52,7 +52,7 @@ def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     settings = settings_of(hospital)
     if hospital.policy.promises and message.tensors:  # sums of all hospitals' training patients
         raise Refused("dependent_patients")
-    same_question(hospital, dict(message.facts))
+    check_same_cohort(hospital, dict(message.facts))
     read = _read(hospital, message)
     cohort, facts = read.cohort, read.facts
     rejected = (*read.rejected, *unserved(read.accounts))
@@ -165,7 +165,7 @@ def forget_damaged(hospital: Hospital, call: Call) -> None:
 
 def _stale(hospital: Hospital, facts: Mapping[str, Json]) -> bool:
     """Whether an answer tells other counts than those that this hospital repeats."""
-    told = counted(hospital)
+    told = released_counts(hospital)
     return told is not None and "splits" in facts and facts["splits"] != told.facts()["splits"]
 
 
@@ -181,7 +181,7 @@ def _complaint(hospital: Hospital, facts: Mapping[str, Json]) -> str | None:
 
 def _cohort_complaint(hospital: Hospital, cohort: str, facts: Mapping[str, Json]) -> str | None:
     folder = hospital.cohort_folder(cohort)
-    if hospital.policy.promises and counted(hospital) is None:
+    if hospital.policy.promises and released_counts(hospital) is None:
         return f"{ASKED} is gone, so that its patients must be counted anew"
     digest = digest_of(folder / COHORT)
     if digest is None:

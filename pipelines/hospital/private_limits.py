@@ -1,4 +1,4 @@
-"""What a hospital that promises privacy does not do, whoever asks: each keeps others from learning without paying."""
+"""Checks before a hospital that promises privacy answers: nobody learns of its patients without its budget paying."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ COPIES = 2000
 """The most bootstrap copies that a hospital makes of its patients, whoever asks."""
 
 
-def stop(hospital: Hospital) -> None:
-    """Whether anything may be answered at all.
+def check_may_answer(hospital: Hospital) -> None:
+    """Check that the hospital may answer at all.
 
     Raises:
-        Refused: `lost_ledger`: there was work, and what it cost is gone; restore the ledger from its backup.
-        `too_many_failures`: so many were told that they could have told of a patient; a person must look, and raise
-        `max_failures`.
+        Refused: `lost_ledger`: there was work, but the ledger of what it cost is missing; restore it from its backup.
+        `too_many_failures`: so many failures were reported that they could tell of a patient; a person must look at
+        them, and raise `max_failures`.
     """
     policy = hospital.policy
     if not policy.promises:
@@ -41,14 +41,14 @@ def copies_of(facts: Mapping[str, Json]) -> int:
     return int(said)
 
 
-def paid_for(hospital: Hospital, memory: Message) -> None:
-    """Whether what a memory was learnt by stands in the ledger: a reply may have been refused, or lost before its line.
+def check_paid(hospital: Hospital, memory: Message) -> None:
+    """Check that the ledger has the line of the reply that left this memory: the reply may have been refused or lost.
 
     Raises:
         Refused: `unpaid_memory`.
     """
     commit = memory.facts.get("commit")
     if not memory.facts or (commit is None and not hospital.policy.promises):
-        return  # nothing is remembered; or by a version that gave commits no names, at a hospital that promises nothing
+        return  # no memory; or one of an older version, without commits, at a hospital that promises nothing
     if commit not in paid(book.lines(hospital.ledger)):
         raise Refused("unpaid_memory")

@@ -1,7 +1,7 @@
-"""What a method does and says, found out without patients: before its work, and at the gate.
+"""Trying a method on invented patients: before its work, and to check its replies.
 
-A reply of training must look like the rehearsed one: the same names, shapes and types. And with a budget a question is
-tried on invented patients first, so that one on which no patient's data could be worked counts against nobody.
+A reply of training must have the names, shapes and types of the rehearsed one. With a budget, a request is tried on
+invented patients first: if it cannot work on any patients, it fails before a failure could tell of a real one.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from privacy.message import Call, Message, as_mapping
 from privacy.release.gate import Refused
 
 FINISHED = Message({}, {"algorithm": {}})
-"""What a site says of the last merge beside its validation loss."""
+"""The form of the reply to `finish`, beside its validation loss."""
 
 
 @lru_cache(maxsize=64)
 def events(algorithm: AnyAlgorithm, task: Task, work: Work, protection: Protection) -> Rehearsed:
-    """What private training would do to patients.
+    """The privacy events that private training would book.
 
     Raises:
-        Refused: `malformed_opening`: it would hardly end, fails on zeros, and so would on any patients, or the method
-            itself says that it cannot be private.
+        Refused: `malformed_opening`: it would take too long, fails on zeros and so would fail on any patients, or the
+            method itself says that it cannot be private.
     """
     try:
         if said := algorithm.complaints(algorithm.network(task), work, True):
@@ -56,7 +56,7 @@ def _forms(algorithm: AnyAlgorithm, task: Task, work: Work) -> Forms:
     return rehearse_forms(algorithm, task, work, initial_parameters(algorithm, task, seed=0))
 
 
-def workable(
+def check_trainable(
     algorithm: AnyAlgorithm,
     task: Task,
     work: Work,
@@ -66,10 +66,10 @@ def workable(
     message: Message,
     memory: Message,
 ) -> None:
-    """Whether a private site can work on a question; nobody is looked at.
+    """Check that a private site can work on a request; no patient is looked at.
 
     Raises:
-        Refused: `malformed_opening`: it would hardly end; `malformed_message`: the method cannot work on what came.
+        Refused: `malformed_opening`: it would take too long; `malformed_message`: the method cannot work on what came.
     """
     try:
         rehearse_question(algorithm, task, work, replace(protection, cut=""), site, call, message, memory)
@@ -80,10 +80,10 @@ def workable(
         raise Refused("malformed_message") from ValueError(told)
 
 
-def as_rehearsed(
+def check_reply(
     algorithm: AnyAlgorithm, task: Task, work: Work, call: Call, message: Message, reply: Message, *, private: bool
 ) -> None:
-    """Whether a reply looks as the method's replies do on invented patients.
+    """Check that a reply has the form of the method's replies on invented patients.
 
     Raises:
         Refused: `unexpected_reply`; its cause names every tensor and fact that differs.

@@ -1,8 +1,8 @@
-"""What a hospital with a budget tells of how many patients it has: once, and the same ever after.
+"""The counts of patients that a hospital with a budget releases: once, and the same ever after.
 
 Counts of two cohorts that differ in one patient tell that patient's split and label: after a withdrawal, or under
 another list of test patients. So a hospital with a budget counts once, writes the numbers down in `asked.json` beside
-its ledger, and repeats them word for word, whoever has come or gone since. Whatever the coordinator gets that depends
+its ledger, and repeats the same numbers, whoever has come or gone since. Whatever the coordinator gets that depends
 on a number of patients (weights, divisors of noised sums, test patients of a histogram) is made from these numbers.
 
 What is counted is a histogram of patients, to which each adds 1 in one of 9 cells: split x (examples of class 0 only,
@@ -43,7 +43,7 @@ KINDS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """Patients of a hospital as it tells them.
+    """The released counts of a hospital's patients.
 
     cells: by split, patients with examples of class 0 only, of class 1 only, and of both. noise: standard deviation in
     each cell, before rounding; 0 = exact. since: lines that the ledger had. run, round: in which they were counted.
@@ -75,7 +75,7 @@ class Counted:
         return zero + both, one + both
 
     def facts(self) -> dict[str, Json]:
-        """As `ingest` tells them. Examples are not counted: a patient stands for one of each class that he has."""
+        """As `ingest` tells them. Examples are not counted: a patient stands for one of each class that they have."""
         parts: dict[str, dict[str, int]] = {}
         for split in SPLITS:
             pair = self.of_classes(split)
@@ -88,8 +88,8 @@ class Counted:
 COUNTED: TypeAdapter[Counted] = TypeAdapter(Counted)
 
 
-def same_question(hospital: Hospital, asked: Json) -> None:
-    """Whether patients are read and divided as they were when they were counted.
+def check_same_cohort(hospital: Hospital, asked: Json) -> None:
+    """Check that patients are read and divided as they were when they were counted.
 
     Raises:
         Refused: `another_cohort`: a person must consent, by removing `asked.json` beside the ledger.
@@ -98,20 +98,20 @@ def same_question(hospital: Hospital, asked: Json) -> None:
         raise Refused("another_cohort")
 
 
-def counted(hospital: Hospital) -> Counted | None:
-    """What this hospital told; None where it promises nothing, or told nothing yet."""
+def released_counts(hospital: Hospital) -> Counted | None:
+    """The counts that this hospital released; None where it promises nothing, or released none yet."""
     said = _read(hospital).get("counted") if hospital.policy.promises else None
     return None if said is None else COUNTED.validate_python(said)
 
 
 def recount(hospital: Hospital, call: Call, cohort: Cohort, asked: Json) -> tuple[Counted, Event]:
-    """What this hospital tells of its patients, and the event of telling it: counted now, if it never was.
+    """The counts of this hospital's patients, and the event of releasing them; counted now, if they never were.
 
     Raises:
-        Refused: `dependent_patients`: their places follow from one another, so that one patient could move others from
-        cell to cell; `too_few_patients`, where counts are declared public; or the code of the gate.
+        Refused: `dependent_patients`: the split of one patient depends on others, so that one patient could move others
+        from cell to cell; `too_few_patients`, where counts are declared public; or the code of the gate.
     """
-    known = counted(hospital)
+    known = released_counts(hospital)
     if known is None:
         known = _count(hospital, call, cohort)
         if known.noise == 0:
@@ -122,19 +122,19 @@ def recount(hospital: Hospital, call: Call, cohort: Cohort, asked: Json) -> tupl
 
 
 def need_counts(hospital: Hospital, delta: float | None = None) -> Counted | None:
-    """What this hospital told, if that is enough to learn from; None where it promises nothing.
+    """The released counts, if they are enough to learn from; None where the hospital promises nothing.
 
-    What is looked at has left already, so that the answer tells nothing new. delta: of a synthesis or a score, beside
+    They left before, so that this check tells nothing new. delta: of a synthesis or a score, beside
     the budget's.
 
     Raises:
-        Refused: `no_counts`: it told nothing yet; `too_few_patients`: fewer than the policy's `min_patients` are for
+        Refused: `no_counts`: none were released yet; `too_few_patients`: fewer than the policy's `min_patients` are for
         training; `delta_too_large`: a delta is above `privacy.release.policy.largest_delta`.
     """
     budget = hospital.policy.budget
     if not hospital.policy.promises:
         return None
-    known = counted(hospital)
+    known = released_counts(hospital)
     if known is None:
         raise Refused("no_counts") from ValueError(f"{hospital.vault / ASKED} tells no counts; ingest comes first")
     _enough(hospital, known)
@@ -162,10 +162,10 @@ def noise_of(budget: Budget) -> float:
     return max(LEAST_NOISE, 1 / (mu_of(budget.epsilon, budget.delta) * math.sqrt(SHARE)))
 
 
-def still_to_pay(hospital: Hospital) -> Sequence[Event]:
-    """What counting will cost, where it was not done yet."""
+def cost_of_counts(hospital: Hospital) -> Sequence[Event]:
+    """The events of counting that the budget has still to pay."""
     policy = hospital.policy
-    if policy.budget is None or policy.declares("counts") or counted(hospital) is not None:
+    if policy.budget is None or policy.declares("counts") or released_counts(hospital) is not None:
         return ()
     return (Gaussian(noise_of(policy.budget)),)
 
@@ -197,7 +197,7 @@ def _count(hospital: Hospital, call: Call, cohort: Cohort) -> Counted:
 
 
 def _cells(cohort: Cohort) -> torch.Tensor:
-    """(N, 9): of each patient a 1 in his cell."""
+    """(N, 9): of each patient a 1 in their cell."""
     votes = torch.zeros(len(cohort.patients), len(SPLITS) * KINDS, dtype=torch.float64)
     for number in range(len(votes)):
         own = cohort.patient == number
@@ -209,7 +209,7 @@ def _cells(cohort: Cohort) -> torch.Tensor:
 
 
 def _event(hospital: Hospital, known: Counted) -> Event:
-    """Nothing where the ledger has a line of the reply that told it: the same numbers again are no new answer."""
+    """`NOTHING` where the ledger has the line of the reply that released them: the same numbers again cost nothing."""
     if known.noise == 0:
         return Declared("counts")
     lines = list(book.lines(hospital.ledger))[known.since :] if hospital.ledger.exists() else []

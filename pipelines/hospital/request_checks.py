@@ -1,8 +1,8 @@
-"""What each request must say, before its handler looks at a patient.
+"""The facts that each request must have, checked before its handler looks at a patient.
 
-A handler that failed half way for want of a fact would leave a code of which nobody can tell whether a patient decided
-it. So whatever can be seen of a question without patients is looked at here, in one place; settings that only their own
-reader knows are handed on as they are, and refused by it.
+If a handler failed half way because a fact is missing, nobody could tell whether a patient's data caused the failure
+code. So all that can be checked without patients is checked here, in one place. Settings that only their own reader
+knows are passed on unchecked, and refused by that reader.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Settings: TypeAlias = dict[str, Any]
 
 
 class Nothing(TypedDict):
-    """A question that needs no facts, or whose facts a reader of its own looks at before any patient."""
+    """A request that needs no facts, or whose facts its own reader checks before any patient is looked at."""
 
 
 class Reading(TypedDict):
@@ -116,7 +116,7 @@ class Synthesis(TypedDict):
 
 
 class Sample(TypedDict):
-    """Made-up images to be shared."""
+    """Synthetic images to be shared."""
 
     cohort: Line
     synthesis_run: Run
@@ -231,7 +231,7 @@ MOMENTS = frozenset({"count", "total", "squares"})
 
 
 def check_question(request: str, message: Message) -> None:
-    """Whether the facts are those of this request.
+    """Check that the facts are those of this request.
 
     Raises:
         Refused: `malformed_request`; its cause names every fact that is missing or of another type, without its value.

@@ -24,7 +24,7 @@ from pipelines.hospital.model_file import make_ready
 from pipelines.hospital.private_limits import copies_of
 from pipelines.hospital.released_counts import need_counts
 from pipelines.hospital.segmentation import compared, floor_of, kept, told
-from pipelines.hospital.training import Opening, cut_of, door, opened, opening, own_model, shaped
+from pipelines.hospital.training import Opening, cut_of, data_access, opened, opening, own_model, shaped
 from pipelines.loader.names import named
 from pipelines.models.answers import answers
 from pipelines.runs.store import DiskFolder, digest, short
@@ -201,7 +201,7 @@ def _served(
 def _tuned(hospital: Hospital, start: Opening, cohort: Cohort, module: nn.Module, tuning: Tuning) -> nn.Module:
     """The model, trained on here; the same model and cohort always give the same."""
     seed = derived(start.seed, hospital.name, "fine_tuned")
-    site = Site(hospital.name, start.task, start.work, door(hospital, cohort, start, derived(seed, "draws")))
+    site = Site(hospital.name, start.task, start.work, data_access(hospital, cohort, start, derived(seed, "draws")))
     with seeded(seed):
         return fine_tuned(site, module, tuning)
 

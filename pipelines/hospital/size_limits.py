@@ -1,4 +1,4 @@
-"""Numbers in a run's settings that no hospital builds a network from or begins to count to, whoever asks."""
+"""Limits on the numbers in a run's settings: no hospital builds larger networks or counts further, whoever asks."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ REPEATS = 10**6
 """The largest whole number in the settings of a method, and of steps or epochs: none of them needs one like it."""
 
 
-def beyond(algorithm: AnyAlgorithm, task: Task, work: Work) -> list[str]:
-    """What is beyond all bounds, in words; nothing is built or trained to find it out.
+def size_problems(algorithm: AnyAlgorithm, task: Task, work: Work) -> list[str]:
+    """What exceeds the limits, a sentence each; nothing is built or trained to find out.
 
-    Products of several numbers in range may still be much: in private training the rehearsal bounds them
-    (`privacy.dp.roof`); in plain training a round lasts as long as it lasts, and a person may stop it.
+    Several numbers within their limits may still multiply to very long work: in private training the rehearsal limits
+    it (`privacy.dp.roof`); in plain training a person may stop a round.
     """
     named = {**asdict(algorithm), "steps": work.steps, "epochs": work.epochs}
-    found = [f"{name} must be <= {REPEATS}, found {value}" for name, value in named.items() if _vast(value)]
+    found = [f"{name} must be <= {REPEATS}, found {value}" for name, value in named.items() if _excessive(value)]
     lists = {name: value for name, value in vars(task.model).items() if isinstance(value, list | tuple)}
     found += [
         f"model.{name} must have at most {LAYERS} entries, found {len(value)}"
@@ -61,5 +61,5 @@ def _too_large(algorithm: AnyAlgorithm, task: Task) -> list[str]:
     return [f"model: at most {PARAMETERS} parameters, found {size} with {algorithm.name}: choose a smaller network"]
 
 
-def _vast(value: object) -> bool:
+def _excessive(value: object) -> bool:
     return isinstance(value, int) and value > REPEATS

@@ -28,14 +28,14 @@ Lines = Sequence[Mapping[str, Json]]
 AS_THEY_ARE = "training images of patients as they are, with their labels (synthesis real), for every hospital"
 """The coordinator's page says so above its numbers too, where it finds the words `as they are` in a reply."""
 OUTSIDE = (
-    "made-up images, outside any guarantee: their synthesis had no noise, or they were selected by looking at "
+    "synthetic images, outside any guarantee: their synthesis had no noise, or they were selected by looking at "
     "patients' images (the rule raw), which is an extra defence and no guarantee"
 )
 TO = " to outside"
 """After the name of a request whose answer hospitals outside the federation got."""
 TO_OUTSIDE = "its model, handed to hospitals outside the federation"
 FORGOTTEN = (
-    "images, outside any guarantee: made-up ones, or those of patients as they are; which cannot be told any more, "
+    "images, outside any guarantee: synthetic ones, or those of patients as they are; which cannot be told any more, "
     "because what this hospital remembered of them is gone"
 )
 

@@ -1,4 +1,4 @@
-"""A hospital's images imitated: `score`, `synthesize`, `sample`. Of images only made-up ones leave, or the
+"""A hospital's images imitated: `score`, `synthesize`, `sample`. Only synthetic images leave, or the
 training images themselves where a simulation asks for them (synthesis real) and the policy lets images be pooled.
 """
 
@@ -27,9 +27,9 @@ from harmonize.wgan import WganGp
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.harmonization import (
     SCALE,
+    access_to,
     affordable,
     cohort_in,
-    door_to,
     number,
     parsed,
     split_rows,
@@ -37,7 +37,7 @@ from pipelines.hospital.harmonization import (
     training_rows,
 )
 from pipelines.hospital.hospital import SPLITS, Done, Hospital
-from pipelines.hospital.private_limits import paid_for
+from pipelines.hospital.private_limits import check_paid
 from pipelines.hospital.released_counts import need_counts
 from pipelines.hospital.training import cut_of
 from pipelines.hospital.withdrawn import looked_at
@@ -57,10 +57,10 @@ MOST_SHARED = 2000  # of each class: distances between images grow with the squa
 SCORE_RATE = 1e-3
 """Learning rate of the imitation that is scored, which starts from random numbers; chosen on public images."""
 MAP = "map.safetensors"
-"""Real and made-up images in two dimensions, for the hospital's own page."""
+"""Real and synthetic images in two dimensions, for the hospital's own page."""
 SCORED = "how hard images are to imitate was measured on theirs"
-MADE_UP = "images were made up from theirs"
-SENT = "images that were made up from theirs were sent"
+SYNTHESIZED = "synthetic images were made from theirs"
+SENT = "synthetic images made from theirs were sent"
 REAL_SENT = "their images were sent, as what others' images shall look like"
 
 
@@ -83,7 +83,7 @@ def score(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
         need_counts(hospital, settings.delta)
         affordable(hospital, [Part(cut_of(cohort), "train", Gaussian(noise))])
         protection = Protection(validation_noise=noise, loss_bound=BOUND)
-        access = door_to(hospital, cohort, rows, protection, batch=1, seed=seed)
+        access = access_to(hospital, cohort, rows, protection, batch=1, seed=seed)
         value = access.measure(Outside(public).to(hospital.device), outside, "train")
         noised: dict[str, Json] = {"score": value, "deviation": None, "values": [value]}
         return Done(Message({}, noised), describe(composed(access.events)), kept)
@@ -92,7 +92,7 @@ def score(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
     made = []
     with shown(f"{hospital.name}") as step:
         for turn in range(settings.seeds):
-            access = door_to(
+            access = access_to(
                 hospital, cohort, training_rows(cohort, facts), None, batch=imitation.batch, seed=seed + turn
             )
             params = wgan.train(imitation, access, inputs, start=None, seed=seed + turn, told=telling(hospital, step))
@@ -129,14 +129,14 @@ def synthesize(hospital: Hospital, call: Call, message: Message, memory: Message
     affordable(hospital, synthesis.events(settings, protection) if protection else [NON_PRIVATE])
     real = settings.name == "real"
     rows = split_rows(cohort, parsed(SCALE, facts["scale"]), "train") if real else training_rows(cohort, facts)
-    access = door_to(hospital, cohort, rows, protection, batch=synthesis.batch(settings), seed=seed)
+    access = access_to(hospital, cohort, rows, protection, batch=synthesis.batch(settings), seed=seed)
     with shown(hospital.name) as step:
         told = telling(hospital, step)
         start = _public_start(hospital, settings, inputs, number(facts, "seed", 0, 2**62), told)
         params = synthesis.synthesize(settings, access, inputs, start=start, seed=seed, told=told)
     kept = {name: tensor.detach().cpu() for name, tensor in params.items()}
     said: dict[str, Json] = {
-        **looked_at(str(facts["cohort"]), {"train": MADE_UP}),
+        **looked_at(str(facts["cohort"]), {"train": SYNTHESIZED}),
         "synthesis": to_plain(settings),
         "protection": None if protection is None else to_plain(protection),
     }
@@ -144,7 +144,7 @@ def synthesize(hospital: Hospital, call: Call, message: Message, memory: Message
 
 
 def sample(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """Made-up images that the rule lets go, for every hospital; of a synthesis `real` the training images themselves,
+    """Synthetic images that the rule lets go, for every hospital; of a synthesis `real` the training images themselves,
     which no rule looks at.
 
     Facts: `synthesis_run`, `sampling` (settings), `shared` (how many of each class), `cohort`, `scale`, `seed`.
@@ -161,7 +161,7 @@ def sample(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     learnt = newest(hospital.conversation(str(facts["synthesis_run"])))
     if "synthesis" not in learnt.facts:
         raise Refused("not_synthesized")
-    paid_for(hospital, learnt)
+    check_paid(hospital, learnt)
     made_by = parsed(SYNTHESIS, learnt.facts["synthesis"])
     if made_by.name == "real" and not hospital.policy.pooling:  # it may have been allowed when they were put aside
         raise Refused("policy_pooling")

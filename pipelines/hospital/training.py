@@ -23,9 +23,9 @@ from pipelines.data.cohort import Cohort
 from pipelines.data.images import Target
 from pipelines.hospital import rehearsal as rehearsed
 from pipelines.hospital.hospital import COHORT, Done, Hospital, read_cohort_file, rows_of
-from pipelines.hospital.private_limits import paid_for
+from pipelines.hospital.private_limits import check_paid
 from pipelines.hospital.released_counts import need_counts
-from pipelines.hospital.size_limits import beyond
+from pipelines.hospital.size_limits import size_problems
 from pipelines.loader.overrides import overridden
 from pipelines.models.file import ALGORITHM, MODEL
 from pipelines.settings.task import MOST
@@ -94,7 +94,7 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
             raise ValueError(
                 f"evaluation_noise must be in [0, 1e6], classes in [2, {most}], found {evaluation_noise}, {task}"
             )
-        if found := beyond(algorithm, task, work):
+        if found := size_problems(algorithm, task, work):
             raise ValueError("; ".join(found))
     except (KeyError, TypeError, ValueError) as error:
         raise Refused("malformed_opening") from error
@@ -144,7 +144,7 @@ def train(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
 
 
 finish = train
-"""The same door: the request's name decides what the participant does."""
+"""The same handler: the request's name decides what the participant does."""
 
 
 def export(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
@@ -190,7 +190,7 @@ def own_model(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[int, Param
     run, best = str(facts["train_run"]), facts.get("best")
     which: Checkpoint = TypeAdapter(Checkpoint).validate_python(facts["checkpoint"])
     memory = newest(hospital.conversation(run))
-    paid_for(hospital, memory)
+    check_paid(hospital, memory)
     try:
         return checkpoint(hospital.models(run), memory, which, best=best if isinstance(best, int) else None)
     except (KeyError, Malformed) as error:
@@ -246,10 +246,10 @@ def _participated(
     """The reply and the memory. Raises: Refused: `malformed_message`, `unexpected_reply`: see `rehearsed`."""
     how, protection = (start.algorithm, start.task, start.work), start.protection
     if protection is not None and hospital.policy.promises:
-        rehearsed.workable(*how, protection, hospital.name, call, message, memory)
+        rehearsed.check_trainable(*how, protection, hospital.name, call, message, memory)
     with seeded(derived(start.seed, hospital.name, call.round, call.request)):
         reply, kept = participate(start.algorithm, site, call, message, memory, hospital.models(call.run))
-    rehearsed.as_rehearsed(*how, call, message, reply, private=protection is not None)
+    rehearsed.check_reply(*how, call, message, reply, private=protection is not None)
     return reply, kept
 
 
@@ -276,8 +276,8 @@ def _cohort(hospital: Hospital, name: str) -> Cohort:
     return read_cohort_file(hospital.cohort_folder(name) / COHORT)
 
 
-def door(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -> Access:
-    """Open the door to this hospital's patients for one request: the private one, if the run is."""
+def data_access(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -> Access:
+    """Open access to this hospital's patients for one request: private access, if the run is private."""
     rows, augment = rows_of(cohort, hospital.device, start.target), AUGMENTATIONS[start.work.augment]
     if start.protection is None:
         return open_access(rows, batch=start.work.batch, seed=seed, balance=start.work.balance, augment=augment)
@@ -292,7 +292,7 @@ def door(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -> Acces
 def _site(hospital: Hospital, start: Opening, call: Call) -> tuple[Site, Callable[[], list[Event]]]:
     """What the method gets; and, which it does not get, what was done to patients so far."""
     seed = derived(start.seed, hospital.name, call.round, call.request, "draws")
-    access = door(hospital, _cohort(hospital, start.cohort), start, seed)
+    access = data_access(hospital, _cohort(hospital, start.cohort), start, seed)
     return Site(hospital.name, start.task, start.work, questions(access)), lambda: access.events
 
 

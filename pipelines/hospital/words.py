@@ -20,7 +20,7 @@ CONTENTS: Mapping[str, str] = {
     "ingest": "counts by split, by reason of rejection and by scanner; digest of the cohort",
     "score": "how hard its images are to imitate: one number",
     "synthesize": "that it has learnt to imitate its images; nothing of what it learnt",
-    "sample": "made-up images, which every hospital gets",
+    "sample": "synthetic images, which every hospital gets",
     "translate": "name of a translated cohort, what the translation did to its images, and whether it is used",
     "introduce": "that it takes part, and what the method must know first",
     "train": "parameters of the method, validation loss, number of examples",

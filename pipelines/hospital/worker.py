@@ -24,7 +24,7 @@ from pipelines.hospital import training as learn
 from pipelines.hospital import translation as translate
 from pipelines.hospital.hospital import Done, Hospital
 from pipelines.hospital.page import page
-from pipelines.hospital.private_limits import paid_for, stop
+from pipelines.hospital.private_limits import check_may_answer, check_paid
 from pipelines.hospital.request_checks import check_question
 from pipelines.runs.stopping import Stopped
 from privacy.dp.events import NOTHING, Declared, describe
@@ -139,7 +139,7 @@ def _tried(hospital: Hospital, call: Call, message: Message, place: Place) -> Wo
         Refused: with the code. Whether a request fails can depend on patients: the ledger says that it was told.
     """
     try:
-        stop(hospital)
+        check_may_answer(hospital)
         return _work(hospital, call, message)
     except Stopped as stopped:  # by a person, not by a patient: nothing is told
         raise Refused("stopped") from stopped
@@ -164,7 +164,7 @@ def _work(hospital: Hospital, call: Call, message: Message) -> Work:
         raise Refused("unknown_request")
 
     def work(memory: Message) -> tuple[Message, Message]:
-        paid_for(hospital, memory)
+        check_paid(hospital, memory)
         done = handler(hospital, call, message, memory)
         facts = {**done.memory.facts, "event": done.event, "commit": secrets.token_hex(16)}
         return done.reply, Message(done.memory.tensors, facts)

@@ -56,8 +56,8 @@ AnySpace: TypeAlias = Annotated[
 @dataclass(frozen=True, kw_only=True)
 class Harmonize:
     """scale: the values of images that become -1 and 1 for the networks; null = by the kind of images. score: how the
-    target is chosen. synthesis: how the target's images are made up. sampling: which of them are shared. shared: how
-    many images of each class. copies: non-rigidly deformed copies of each image, from which networks learn.
+    target is chosen. synthesis: how images like the target's are synthesized. sampling: which are shared. shared:
+    how many images of each class. copies: non-rigidly deformed copies of each image, from which networks learn.
     translate: space -> translator. veto: limits beyond which a hospital does not use its translation.
     """
 
@@ -80,7 +80,7 @@ class Harmonize:
         refuse(problems)
 
     def public_prior(self, images: object) -> str:
-        """Whose images, made up by nobody's patients, are the yardstick: those of the synthesis, or by kind."""
+        """Whose images, synthetic and of no patient, are the yardstick: those of the synthesis, or by kind."""
         named = getattr(self.synthesis, "prior", None)
         return str(named or ("skin_lesion" if getattr(images, "kind", "") == "pictures" else "prostate_adc"))
 

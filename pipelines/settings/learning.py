@@ -135,7 +135,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Audits:
-    """membership: whether hospitals attack their own models, to tell who was in training. canaries: made-up patients
+    """membership: whether hospitals attack their own models, to tell who was in training. canaries: synthetic patients
     on whom the protection of a private run is tried; 0 = not, 1000 find a noise that is four times too small.
     inversion: how hospitals try to draw training images from gradients and features of their own models; null = not."""
 

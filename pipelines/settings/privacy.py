@@ -52,7 +52,7 @@ class PatientLevel:
         refuse(problems)
 
     def protection(self, noise: float) -> Protection:
-        """These numbers as the private door takes them, with a noise; their bounds stand there."""
+        """These numbers as private data access takes them, with a noise; their bounds stand there."""
         return Protection(
             clip=self.clip,
             sampling=self.sampling,

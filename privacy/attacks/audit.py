@@ -1,4 +1,4 @@
-"""Does the code keep its word? An audit in one run, with patients that were made up for it.
+"""Does the code keep its word? An audit in one run, with synthetic patients.
 
 Fake patients, the canaries, are each put in with probability 1/2, the thing under audit runs once, and an auditor who
 sees everything that was released guesses who was in. Too many right guesses refute the claimed epsilon (Steinke, Nasr

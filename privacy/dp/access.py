@@ -1,11 +1,11 @@
-"""The one door to patients: which of them are looked at, and what is computed on them.
+"""Data access: which of them are looked at, and what is computed on them.
 
 Everything that learns from patients - a site's descent, a GAN's critic - asks here and gets back gradients or means, so
 that one place decides who is drawn, how much of each patient may show, and which privacy event that was. The events
 gather in `Access.events`; the gate reads them when a reply wants to leave.
 
-`PlainAccess` is the plain door: nothing is clipped, no noise is added, and every look at a patient is a non-private
-event. The private one is in `privacy/dp/private_access.py`. Whoever asks cannot tell which it is.
+`PlainAccess` is plain: nothing is clipped, no noise is added, and every look at a patient is a non-private
+event. Private access is in `privacy/dp/private_access.py`. Whoever asks cannot tell which it is.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Draw(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Patients that the private door drew. It says nothing about them: the door alone knows what the number means."""
+    """Patients that private data access drew; only the access that drew them knows what the number means."""
 
     number: int
 
@@ -188,7 +188,7 @@ class PlainAccess:
             ValueError: aux has fewer than two axes, or nothing in it.
         """
         if isinstance(draw, Sample):
-            raise TypeError("this draw belongs to a private door; ask the door that drew it")
+            raise TypeError("this draw belongs to private data access; ask the access that drew it")
         extra = None if aux is None else in_turn(aux, len(draw.y))
         self.events.append(NON_PRIVATE)
         named = {name: p for name, p in module.named_parameters() if p.requires_grad}
@@ -231,7 +231,7 @@ class PlainAccess:
 def open_access(
     splits: Mapping[Split, Rows], *, batch: int, seed: int, balance: bool = False, augment: Augment | None = None
 ) -> PlainAccess:
-    """Open the plain door for one request. `seed` fixes which rows are drawn and how they are augmented.
+    """Open plain data access for one request. `seed` fixes which rows are drawn and how they are augmented.
 
     Raises:
         ValueError: the batch size is not positive, or classes shall be balanced and the labels are masks.

@@ -1,6 +1,6 @@
-"""What a method holds of a door to patients: the questions, and none of the patients.
+"""What a method holds of data access: the questions, and none of the patients.
 
-A method gets this object and not the door itself, whose attributes lead to rows of patients and to the list of booked
+A method gets this object and not the access itself, whose attributes lead to rows of patients and to the list of booked
 events. It keeps mistakes and careless code away from both. It is no wall against code that was written to leak: Python
 lets code in the same process look into a function's closure, and an objective must see images.
 """
@@ -16,7 +16,7 @@ from privacy.dp.access import Access, Draw, Gradient, Objective, Questions, Samp
 
 
 def questions(access: Access) -> Questions:
-    """The questions of a door, answered by it, as an object whose attributes lead to no patient and to no event."""
+    """The questions of data access, as an object whose attributes lead to no patient and to no event."""
 
     @dataclass(frozen=True)
     class Asked:

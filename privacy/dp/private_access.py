@@ -1,4 +1,4 @@
-"""The private door to patients: patient-level differential privacy behind the same questions as the plain one.
+"""Private data access: patient-level differential privacy behind the same questions as plain access.
 
 Adjacency: a patient with everything of theirs is added or removed; all others keep their split. The numbers of patients
 that divide sums are given (`sizes`): what the hospital released of them, or the true ones where it declares them
@@ -139,7 +139,7 @@ class PrivateAccess:
             ValueError: the module cannot be trained privately (all reasons), or aux has another K.
         """
         if not isinstance(draw, Sample):
-            raise TypeError("this draw belongs to a plain door; ask the door that drew it")
+            raise TypeError("this draw belongs to plain data access; ask the access that drew it")
         use, p = self.uses[draw.number], self.protection
         named = {name: value for name, value in module.named_parameters() if value.requires_grad}
         self._check(module)
@@ -257,7 +257,7 @@ def open_private(
     sizes: Mapping[Split, int] | None = None,
     dry: bool = False,
 ) -> PrivateAccess:
-    """Open the private door for one request.
+    """Open private data access for one request.
 
     augment: of views, inside a patient's share. counts: the event of telling how many rows there are: `Declared` where
     the hospital says that they are public. source: of randomness; only tests give another one. sizes: patients by

@@ -1,4 +1,4 @@
-"""How a site protects its patients: the numbers of the private door."""
+"""How a site protects its patients: the numbers of private data access."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""How much a rehearsal may ask of its door: whatever loops a method was told to make, it ends soon, and unpaid work is
-little.
+"""How much a rehearsal may ask of its data access: whatever loops a method was told to make, it ends soon, so that
+little work goes unpaid.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class TooLong(ValueError):
 
 @dataclass
 class Roof:
-    """What a rehearsal asked of its door so far."""
+    """What a rehearsal asked of its data access so far."""
 
     asked: Counter[str] = field(default_factory=Counter)
     numbers: int = 0
@@ -34,7 +34,7 @@ class Roof:
         self.numbers += numbers
         if self.asked[what] > LOOKS:
             raise TooLong(
-                f"one round would ask the door for a {what} more than {LOOKS:,} times: lower the steps or epochs of "
+                f"one round would ask data access for a {what} more than {LOOKS:,} times: lower the steps or epochs of "
                 "the work and of the method, or raise privacy.sampling"
             )
         if self.numbers > NUMBERS:

@@ -117,7 +117,7 @@ def audited(audit: Audit) -> str:
     share = f"{100 * audit.confidence:g} %"
     found = "This refutes the claim." if audit.refuted else "The claim is not refuted; an audit cannot prove it."
     return (
-        f"The code was attacked at a setting of its own, not that of these runs: {audit.canaries} made-up patients, "
+        f"The code was attacked at a setting of its own, not that of these runs: {audit.canaries} synthetic patients, "
         f"{audit.steps} steps, ε = {audit.claimed:g} at δ = {audit.delta:g} claimed. With {share} confidence ε is at "
         f"least {audit.bound:.3g}. {found}"
     )

@@ -17,7 +17,7 @@ import yaml
 from harmonize.veto import Limits
 from pipelines import clean
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.synthesis import MADE_UP, SCORED, SENT
+from pipelines.hospital.synthesis import SCORED, SENT, SYNTHESIZED
 from pipelines.hospital.translation import FITTED, JUDGED
 from pipelines.hospital.withdrawn import PARTS, UNKNOWN, knew, known_outside
 from pipelines.loader.document import read_yaml
@@ -236,7 +236,7 @@ def test_every_run_that_a_patient_shaped_is_told_and_no_other(run, role, split):
     few = [JUDGED] if split != "test" else []  # few validation patients: a translation is judged on train too
     wanted = {
         "score": [SCORED] if split == "train" else [],
-        "synthesize": [MADE_UP] if split == "train" else [],
+        "synthesize": [SYNTHESIZED] if split == "train" else [],
         "sample": [SENT] if split == "train" else [],
         # One of them is of the oracle, which nobody shaped; the target's images are not translated by what learns.
         "translate": few if role == "target" else [JUDGED, f"{FITTED}; {JUDGED}"] if split == "train" else few * 2,
@@ -267,7 +267,7 @@ def test_after_cleaning_no_trace_of_a_withdrawn_patient_is_left_but_who_he_is(ru
         page = (run / "sites" / site / "report.html").read_text()
         told = dict(re.findall(r"<code>tiny/([^<]+)</code></th><td>([^<]+)</td>", page))
         assert SCORED in told.values() and PARTS["train"] in told.values()
-        assert (MADE_UP in told.values()) == any(path in told for path in made_up)
+        assert (SYNTHESIZED in told.values()) == any(path in told for path in made_up)
     assert cleaned("--run", "tiny") == Exit.OK
     left = {item.name for item in items_of(run)}
     assert not left & (made_up | fitted) and left >= LEFT

@@ -230,7 +230,7 @@ def test_the_statement_does_not_call_patients_images_made_up(tmp_path):
     sent = site.ask("sample", site.facts(synthesis_run="r/real", sampling=SURROGATE, shared=1)).tensors["images"]
     own = Scale(low=0.0, high=3.5).into(cohort_of(site.hospital, site.cohort).images)
     assert (own - sent[0]).abs().flatten(1).mean(dim=1).min() < 0.06  # a patient's own
-    assert "made-up" not in contents(site.hospital, list(book.lines(site.hospital.ledger)))["sample"]
+    assert "synthetic" not in contents(site.hospital, list(book.lines(site.hospital.ledger)))["sample"]
 
 
 def _said(site: Site, *, forget: str = "") -> tuple[str, str]:
@@ -264,7 +264,7 @@ def test_images_of_which_nothing_is_remembered_are_not_called_made_up(tmp_path):
     site.ask("sample", site.facts(synthesis_run="r/real", sampling=SURROGATE, shared=1), run="r/own")
     assert set(_said(site)) == {AS_THEY_ARE}
     (said,) = set(_said(site, forget="r/own"))
-    assert said == FORGOTTEN and "made-up" not in said.partition(":")[0]
+    assert said == FORGOTTEN and "synthetic" not in said.partition(":")[0]
 
 
 def test_refused_samples_are_no_images(tmp_path):

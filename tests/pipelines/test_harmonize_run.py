@@ -16,7 +16,7 @@ import yaml
 from evaluation.floors import MAJORITY
 from harmonize.scale import Scale
 from harmonize.veto import Limits
-from pipelines.coordinator.permissions import said_by, unanswered
+from pipelines.coordinator.permissions import permissions_in, refused_requests
 from pipelines.hospital.statement import AS_THEY_ARE
 from pipelines.hospital.words import CONTENTS
 from pipelines.loader.document import ConfigError
@@ -149,7 +149,7 @@ def test_methods_learn_in_their_spaces(done):
 def test_pages_tell_of_spaces_and_pictures_of_patients_stay_home(done):
     page = (done / "report.html").read_text()
     assert (
-        "Image spaces" in page and "private_evolution, patient-level ε = 10" in page and "made up 1, positive" in page
+        "Image spaces" in page and "private_evolution, patient-level ε = 10" in page and "synthetic 1, positive" in page
     )
     for site in ("a", "b"):
         own = (done / "sites" / site / "report.html").read_text()
@@ -203,8 +203,8 @@ def test_patients_own_images_that_were_shared_are_called_so_on_every_page(real):
     )
     assert "no patient's image" not in page
     assert "training slices of b as they are" in page and AS_THEY_ARE in page and CONTENTS["sample"] not in page
-    assert f"{len(shared)} of its training images, drawn at random" in page and "made up 1" not in page
-    assert AS_THEY_ARE in at_b and AS_THEY_ARE not in at_a and "made-up images, which" not in at_b
+    assert f"{len(shared)} of its training images, drawn at random" in page and "synthetic 1" not in page
+    assert AS_THEY_ARE in at_b and AS_THEY_ARE not in at_a and "synthetic images, which" not in at_b
     assert AS_THEY_ARE in (real / "sites" / "b" / "statement.md").read_text()
     assert named_on(page, pseudonyms(real)) == set()
 
@@ -380,5 +380,5 @@ def test_a_policy_that_does_not_answer_is_told_before_anything_runs():
     said = settings()
     said["sites"]["a"]["policy"] = {"pooling": True, "requests": ["survey", "ingest", "holds", "report"]}
     config = validate(_document(said), Config)
-    (told,) = unanswered(config, said_by(config))
+    (told,) = refused_requests(config, permissions_in(config))
     assert "score, synthesize, sample, translate" in told

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from pipelines.coordinator.conversations import opening
-from pipelines.coordinator.permissions import said_by, unanswered
+from pipelines.coordinator.permissions import permissions_in, refused_requests
 from pipelines.coordinator.spending import planned, planned_in_all
 from pipelines.coordinator.stages.audit import tried
 from pipelines.hospital.hospital import Hospital
@@ -261,11 +261,11 @@ def test_the_policy_of_the_documentation_is_one_that_a_run_can_live_with():
     plain = validate(read_yaml(yaml.safe_dump(made), environment={}), Config)
     sites = {name: replace(site, policy=policy) for name, site in plain.sites.items()}
     free = replace(plain, sites=sites)
-    assert unanswered(free, said_by(free)) == []
+    assert refused_requests(free, permissions_in(free)) == []
     strict = {name: replace(site, policy=Policy(requests=("survey",))) for name, site in plain.sites.items()}
     narrow = replace(plain, sites=strict)
-    assert "does not answer ingest, introduce, train" in unanswered(narrow, said_by(narrow))[0]
-    assert unanswered(narrow, said_by(free)) == [], "what hospitals say counts"
+    assert "does not answer ingest, introduce, train" in refused_requests(narrow, permissions_in(narrow))[0]
+    assert refused_requests(narrow, permissions_in(free)) == [], "what hospitals say counts"
 
 
 def with_split(event):

@@ -169,16 +169,16 @@ def name_of(settings) -> str:
 @pytest.mark.parametrize("settings", IMITATIONS, ids=name_of)
 def test_what_is_learnt_of_the_same_patients_from_the_same_seed_is_never_the_same(places, settings, monkeypatch):
     answers = []
-    ask_door = shaping.door_to
+    ask_access = shaping.access_to
 
     def heard(*arguments, **named):
-        door = ask_door(*arguments, **named)
+        door = ask_access(*arguments, **named)
         assert type(door).__name__ == "PrivateAccess"
         for name in ("gradient", "votes"):
             object.__setattr__(door, name, _noting(getattr(door, name), answers))
         return door
 
-    monkeypatch.setattr(imitate, "door_to", heard)
+    monkeypatch.setattr(imitate, "access_to", heard)
     for name in ("one", "two"):
         own, cohort = places[name]
         for turn in range(2):

@@ -11,7 +11,7 @@ import yaml
 
 from federation.models.mlp import Mlp
 from federation.task import Task
-from pipelines.coordinator.permissions import Answered, heard, unanswered
+from pipelines.coordinator.permissions import Permissions, permissions_told, refused_requests
 from pipelines.data.images import Slices
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import worker
@@ -127,7 +127,7 @@ def test_training_synthesis_and_scores_without_noise_are_refused_before_a_patien
     def looked(*arguments, **options):
         raise AssertionError("a patient was looked at")
 
-    for module, name in ((learn, "door"), (imitate, "door_to"), (imitate, "scored")):
+    for module, name in ((learn, "data_access"), (imitate, "access_to"), (imitate, "scored")):
         monkeypatch.setattr(module, name, looked)
     asked = [
         ("introduce", site.opening(None)),
@@ -171,11 +171,11 @@ def test_check_and_the_survey_say_it_before_anything_is_learnt(site):
         load(settings())
     plain = copy.deepcopy(BASE)
     config = load(plain)
-    said = heard(site.ask("survey", "r/survey", facts={}).facts)
-    assert said.private and not heard({"requests": ["survey"]}).private
-    (found,) = [text for text in unanswered(config, {"a": said}) if "require" in text]
+    said = permissions_told(site.ask("survey", "r/survey", facts={}).facts)
+    assert said.private and not permissions_told({"requests": ["survey"]}).private
+    (found,) = [text for text in refused_requests(config, {"a": said}) if "require" in text]
     assert "require: privacy" in found and "privacy: {epsilon: ...}" in found
-    assert unanswered(config, {"a": Answered(said.requests, None)}) == []
+    assert refused_requests(config, {"a": Permissions(said.requests, None)}) == []
     assert any("requires privacy" in text for text in promises(REQUIRES))
 
 

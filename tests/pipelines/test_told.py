@@ -29,7 +29,7 @@ from pipelines.data.images import Slices
 from pipelines.data.sources import NiftiSource, TableLabels
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.intake import cohort_of
-from pipelines.hospital.released_counts import ASKED, LEAST_NOISE, counted, noise_of
+from pipelines.hospital.released_counts import ASKED, LEAST_NOISE, noise_of, released_counts
 from pipelines.hospital.worker import worker
 from pipelines.ledger import main as ledger_command
 from pipelines.loader.document import read_yaml
@@ -370,7 +370,7 @@ def test_a_count_that_never_left_is_paid_when_it_does(tmp_path, monkeypatch):
         patch.setattr(way_in, "release", killed)
         with pytest.raises(KeyboardInterrupt):
             site.ingest("one")
-    assert counted(site.hospital) is not None and site.spent == 0
+    assert released_counts(site.hospital) is not None and site.spent == 0
     assert site.ingest("two").event == {"kind": "gaussian", "noise_multiplier": noise_of(NOISED.budget)}
 
 
@@ -437,7 +437,7 @@ def test_the_hospitals_own_page_says_the_true_numbers_and_those_that_others_hear
     reply = site.ask("report", "r/report", {**page, "methods": []}, {})
     assert reply.facts["knew"] == []
     text = " ".join((site.folder / "run" / "report.html").read_text().split())
-    told = counted(site.hospital)
+    told = released_counts(site.hospital)
     assert f"train {told.patients('train')}, validation {told.patients('validation')}" in text
     assert "1 study left out" in text.replace("<b>", "").replace("</b>", "") or "left out" in text
 

@@ -626,17 +626,17 @@ def test_what_a_method_says_at_first_is_non_private_unless_the_door_booked_it(tm
     own, cohort = hospital(tmp_path)
     reply = Message({"mean": torch.ones(3)}, {"algorithm": {}})
     monkeypatch.setattr(learn, "participate", lambda *_: (reply, Message()))
-    monkeypatch.setattr(learn.rehearsed, "as_rehearsed", lambda *_, **options: None)
+    monkeypatch.setattr(learn.rehearsed, "check_reply", lambda *_, **options: None)
     assert read(asked(own, "introduce", **said(cohort))[1]["event"]) == NON_PRIVATE
 
 
 def test_the_door_of_a_run_is_private_counts_as_the_hospital_declares_and_augments_as_asked(tmp_path):
     own, cohort = hospital(tmp_path)
     start = learn.opening(own, said(cohort, work={**to_plain(WORK), "augment": "flip"}))
-    door = learn.door(own, learn._cohort(own, cohort), start, 0)
-    assert (door.counts, door.protection.cut, door.augment is not None) == (COUNTS, "real", True)
+    access = learn.data_access(own, learn._cohort(own, cohort), start, 0)
+    assert (access.counts, access.protection.cut, access.augment is not None) == (COUNTS, "real", True)
     silent, cohort = hospital(tmp_path / "b", Policy(public=()))
-    assert learn.door(silent, learn._cohort(silent, cohort), start, 0).counts == NON_PRIVATE
+    assert learn.data_access(silent, learn._cohort(silent, cohort), start, 0).counts == NON_PRIVATE
 
 
 def test_images_that_are_pooled_are_non_private(tmp_path):

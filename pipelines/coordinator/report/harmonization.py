@@ -1,4 +1,4 @@
-"""What the coordinator's page says of harmonization: from what sites answered, and from images that were made up."""
+"""What the coordinator's page says of harmonization: from what sites answered, and from synthetic images."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def _declared(artifact: Path, site: str) -> int:
 
 
 def described(synthesis: AnySynthesis, *, patients: int | None = None) -> str:
-    """How images were made up, with what it promises. patients: of the target's training, where they are known: on them
-    hangs what the paper's noise truly buys.
+    """How images were synthesized, with what it promises. patients: of the target's training, where they are known:
+    what the paper's noise truly buys depends on their number.
     """
     if synthesis.name == "real":
         return "none: the target's own training images, as they are, in a simulation"
@@ -112,9 +112,9 @@ def _shared(artifact: Path, plan: Harmonize) -> list[Picture]:
         for number, row in enumerate((tensors["labels"] == label).nonzero()[:TILES, 0].tolist()):
             image = (tensors["images"][row] + 1) / 2
             shown = image.permute(1, 2, 0).numpy() if len(image) == 3 else image[0].numpy()
-            tiles.append(Tile(image=shown, caption=f"made up {number + 1}, {name}"))
+            tiles.append(Tile(image=shown, caption=f"synthetic {number + 1}, {name}"))
     sheet = contact_sheet(tiles, title="Shared images", window=(0.0, 1.0))
-    said = "Made up by the target hospital, with a guarantee for its patients."
+    said = "Synthesized by the target hospital, with a guarantee for its patients."
     if not plan.synthesis.private or plan.sampling.name == "raw":
-        said = "Made up by the target hospital without a guarantee: such images can resemble those of its patients."
+        said = "Synthesized by the target hospital without a guarantee: such images can resemble those of its patients."
     return [Picture(sheet.title, said, sheet.html)]

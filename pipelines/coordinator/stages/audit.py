@@ -1,5 +1,5 @@
-"""Does the protection hold, can it be told who was in training, and can their images be drawn? Made-up patients, and
-attacks at the hospitals.
+"""Attacks: on private data access with synthetic patients, and by each hospital on its own models, to find who was in
+training and to draw their images.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from privacy.message import Call, Json, Message, as_mapping
 
 VERSION = 2
 CLAIM, STEPS, SAMPLING = 1.0, 50, 0.1
-"""The door is tried at epsilon 1, because no number of canaries that runs in seconds refutes much more, and with a
-sampling at which forgetting it would cost most: at 1/3 and 200 steps a missing sampling was not always found."""
+"""Private data access is tried at epsilon 1, because no number of canaries that runs in seconds refutes much more, and
+with a sampling at which forgetting it would cost most: at 1/3 and 200 steps a missing sampling was not always found."""
 
 
 def settings(world: World) -> Json:
@@ -54,7 +54,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
 
 
 def tried(privacy: object, canaries: int, source: Source = os.urandom) -> dict[str, Json] | None:
-    """An audit of the private door with a run's clipping and views, at a claim that canaries can refute."""
+    """An audit of private data access with a run's clipping and views, at a claim that canaries can refute."""
     if not isinstance(privacy, PatientLevel) or not canaries:
         return None
     from privacy.attacks.audit import audit_gradients, behind_the_door

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipelines.coordinator.permissions import heard, unanswered
+from pipelines.coordinator.permissions import permissions_told, refused_requests
 from pipelines.coordinator.world import World
 from pipelines.data.images import Features
 from pipelines.loader.document import ConfigError
@@ -62,9 +62,9 @@ def _said(settings: object) -> Json:
 def outside(world: World) -> Mapping[str, str]:
     """Each site's digest of its files and of its settings for them, without reading a pixel."""
     replies = world.ask_all(world.run("survey"), "survey", world.everyone({}))
-    if not world.simulation:  # their policies are at the hospitals; what one will not answer is told before the work
-        said = {site: heard(reply.facts) for site, reply in replies.items()}
-        if told := unanswered(world.config, said, spare=("audit",)):
+    if not world.simulation:  # fails early if a hospital's policy refuses a needed request
+        said = {site: permissions_told(reply.facts) for site, reply in replies.items()}
+        if told := refused_requests(world.config, said, spare=("audit",)):
             ways = "ask the hospital, or leave out what needs it (evaluate.public: export)"
             raise ConfigError([Problem(("sites",), f"{text}; {ways}") for text in told])
     return {site: str(reply.facts["digest"]) for site, reply in replies.items()}

@@ -1,4 +1,4 @@
-"""The target hospital lets those of its made-up images go that its rule allows (VAFL, algorithm 1)."""
+"""The target hospital lets those of its synthetic images go that its rule allows (VAFL, algorithm 1)."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ from pipelines.hospital.page.notes import noted
 from pipelines.hospital.page.outlines import outline_sheets
 from pipelines.hospital.page.pictures import image_sheets, map_sheets
 from pipelines.hospital.page.table import features_of
-from pipelines.hospital.released_counts import ASKED, counted
+from pipelines.hospital.released_counts import ASKED, released_counts
 from pipelines.hospital.scoring import scores_name
 from pipelines.hospital.segmentation import FLOOR, kind_of, measured, own_sums, read_kept
 from pipelines.hospital.statement import delta_of, left, own_statement
@@ -240,7 +240,7 @@ def _own_count(hospital: Hospital, facts: Mapping[str, Json], name: str) -> int:
 
 def released(hospital: Hospital) -> str:
     """Which counts of patients others hear, where these are not the page's own; empty without a budget."""
-    told = counted(hospital)
+    told = released_counts(hospital)
     if told is None:
         return ""
     numbers = ", ".join(f"{split} {told.patients(split)}" for split in SPLITS)
