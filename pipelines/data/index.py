@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipelines.data.dicom.frames import Stack
 from pipelines.data.folder import Stamp, failed
 from pipelines.data.grids.geometry import same_grid
+from pipelines.data.headers import Stack
 from pipelines.data.study import Affine, Item, Rejected, Study, Unusable
 from privacy.deidentify.quiet import quiet
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from pydicom.dataset import Dataset
 
 from pipelines.data.adc import factor
-from pipelines.data.dicom.frames import text_of
+from pipelines.data.headers import text_of
 from pipelines.data.study import Unusable
 
 HEADERS = (

@@ -12,7 +12,8 @@ from typing import Any, Literal, TypeAlias
 import nibabel
 import numpy as np
 
-from pipelines.data.dicom.frames import Frame, read_frames, text_of
+from pipelines.data.dicom.frames import read_frames
+from pipelines.data.headers import Frame, text_of
 from pipelines.data.index import readable
 from pipelines.data.nifti.bids import ENDINGS, SUBJECT, of_file, sidecar, stem
 from pipelines.data.pseudonym import allowed_facts, normalized, scanner

@@ -1,40 +1,30 @@
-"""What came of adaptation at a hospital outside the federation: kept at home by `route`, shown on its own page."""
+"""What came of adaptation at an external site: `route` keeps it at that site, for its own page."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from evaluation.adaptation import AdaptedLine, adaptation_curves
-from evaluation.drawing import Picture
-from evaluation.heat import mixture
 from evaluation.histograms import count
 from evaluation.masks import Values
-from evaluation.pictures import Tile, contact_sheet
 from evaluation.protocols import Evidence
 from federation.task import Task
 from personalize.adaptation import Adapted
 from pipelines.data.cohort import Cohort
-from pipelines.data.images import Target
-from pipelines.data.stored import targets
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.page.outlines import in_words, most_of
-from pipelines.hospital.page.pictures import masked
-from pipelines.hospital.segmentation import compared, kind_of, measured, own_sums, ranked, read_kept
+from pipelines.hospital.segmentation import compared, most_of, own_sums, ranked, read_kept
 from pipelines.models.answers import answers
 from pipelines.runs.store import DiskFolder
 from privacy.dp.access import Rows
-from privacy.message import Json, Message, as_list, as_mapping, from_bytes, number_of, numbers_of, whole_of
+from privacy.message import Json, Message, as_list, as_mapping, from_bytes
 
 EVERYBODY = ("all patients",)
 """The one split of a hospital outside: nobody trains there."""
-AFTER_ALL = "This is the state after the last step; each image was predicted by an earlier one."
 GLOBAL, SHARED = "*", "(shared)"
 """The federation's one model, as an expert and in words; no site can have either name."""
 COEFFICIENTS, SPREAD = "mixed/mean", "mixed/deviation"
@@ -114,64 +104,3 @@ def evidence_of(hospital: Hospital, kept: Mapping[str, Tensor], copies: int) -> 
         return own_sums(hospital, values, copies)
     y, p, patient = (kept[name].numpy() for name in ("y", "probabilities", "patient"))
     return count(y, p, patient, copies=copies, seed=hospital.bootstrap_seed(), site=hospital.name)
-
-
-def adapted_lines(
-    lines: Mapping[str, Message], cohort: Cohort, target: Target | None, names: Sequence[str]
-) -> tuple[AdaptedLine, ...]:
-    """How each line went. names: of the classes, class 0 first."""
-    truth = cohort.labels if target is None else targets(cohort, target)
-    given = torch.bincount(truth.flatten(), minlength=len(names)).double() / max(1, truth.numel())
-    return tuple(_line(label, kept, names, given.tolist()) for label, kept in lines.items())
-
-
-def _line(label: str, kept: Message, names: Sequence[str], given: Sequence[float]) -> AdaptedLine:
-    facts, pictures = kept.facts, list[Picture]()
-    experts = tuple(SHARED if name == GLOBAL else str(name) for name in as_list(facts["experts"]))
-    losses = tuple(number_of({"losses": one}, "losses", math.nan) for one in as_list(facts.get("losses")))
-    shares = tuple(tuple(numbers_of({"shares": own}, "shares")) for own in as_list(facts.get("shares")))
-    epoch = None if "epoch" in facts and facts["epoch"] is None else whole_of(facts, "epoch", 0)
-    if len(losses) > 1:
-        pictures.append(adaptation_curves(label, losses, shares, epoch, names[1:], given[1:]))
-    if COEFFICIENTS in kept.tensors:
-        values, spread = (kept.tensors[name].double().numpy() for name in (COEFFICIENTS, SPREAD))
-        drawn = mixture([str(one) for one in as_list(facts["layers"])], experts, values, spread, label)
-        pictures.append(replace(drawn, caption=f"{drawn.caption} {AFTER_ALL}") if facts.get("online") else drawn)
-    why, way = str(facts.get("why", "")), str(facts["way"])
-    return AdaptedLine(label, way, experts, losses, shares, epoch, why, tuple(pictures))
-
-
-def adapted_sheets(
-    lines: Mapping[str, Message], cohort: Cohort, target: Target | None, structures: Sequence[str]
-) -> Iterator[Picture]:
-    """A sheet per line with masks: each patient a row, the mask before beside the one after where there are both."""
-    if target is None:
-        return
-    given = targets(cohort, target)
-    for label, kept in lines.items():
-        scored = read_kept(kept.tensors)
-        if scored is None or SHOWN not in kept.tensors:
-            continue
-        tiles, wide = _tiles(cohort, given, kept, scored, structures), 2 if BEFORE in kept.tensors else 1
-        beside = ", before and after" if wide == 2 else ""
-        title, columns = f"{label}: best, median and worst patient{beside}", len(tiles) // len(ranked(scored))
-        sheet = contact_sheet(tiles, title=title, columns=columns if columns > 1 else None)
-        said = "By Dice, mean over structures; of a patient with several images those with most of the given mask."
-        if wide == 2:
-            said += f" Before: the shared model, {kept.facts['shared']}, as it came; after: by {kept.facts['way']}."
-        yield replace(sheet, caption=f"{said} {sheet.caption}".strip())
-
-
-def _tiles(cohort: Cohort, given: Tensor, kept: Message, scored: Values, structures: Sequence[str]) -> list[Tile]:
-    rows, chosen, unit = kept.tensors[SHOWN].tolist(), ranked(scored), measured(kind_of(cohort)).length
-    each, both, tiles = len(rows) // len(chosen), BEFORE in kept.tensors, list[Tile]()
-    for i, row in enumerate(rows):
-        what, place = chosen[i // each]
-        first = i % each == 0
-        if both:
-            said = f"{what}, before: {in_words(kept.tensors[SCORES][i // each].numpy(), structures, unit)}, "
-            tiles.append(masked(cohort, row, given[row], kept.tensors[BEFORE][i], said if first else "before: "))
-        after = f"{'after' if both else what}: "
-        said = f"{after}{in_words(scored.scores[place], structures, unit)}, " if first else after if both else ""
-        tiles.append(masked(cohort, row, given[row], kept.tensors[AFTER][i], said))
-    return tiles

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -18,6 +18,9 @@ from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.words import WORDS
 from privacy.dp.access import Rows, Split
 from privacy.message import Json, number_of
+
+SLICES = 3  # of a patient who has several images
+
 
 FLOOR = "floor/"
 """Before the names of the mean mask's numbers, in a reply and in a hospital's own copy."""
@@ -104,3 +107,12 @@ def ranked(found: Values) -> list[tuple[str, int]]:
     places = {"best": 0, "worst": len(order) - 1} if len(order) < 3 else {}
     places = places or {"best": 0, "median": len(order) // 2, "worst": len(order) - 1}
     return [(what, order[place]) for what, place in places.items()][: len(order)]
+
+
+def most_of(given: Tensor, own: Sequence[Tensor]) -> list[Tensor]:
+    """Of each patient's rows (own) equally many, at most `SLICES`: those with most of the given mask, in order."""
+    count, chosen = min([SLICES, *map(len, own)]), []
+    for rows in own:
+        area = (given[rows] > 0).flatten(1).sum(dim=1)
+        chosen.append(rows[area.argsort(descending=True, stable=True)[:count].sort().values])
+    return chosen

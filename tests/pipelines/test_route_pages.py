@@ -23,8 +23,7 @@ from evaluation.rows import ScoreRow
 from pipelines.coordinator.report.attacks import inversion
 from pipelines.coordinator.report.external_sites import field
 from pipelines.hospital.adaptation import AFTER, BEFORE, COEFFICIENTS, SCORES, SHOWN, SPREAD, mixed
-from pipelines.hospital.page.outlines import most_of
-from pipelines.hospital.segmentation import ranked, read_kept
+from pipelines.hospital.segmentation import most_of, ranked, read_kept
 from pipelines.hospital.words import CONTENTS
 from pipelines.loader.document import read_yaml
 from pipelines.loader.validation import validate

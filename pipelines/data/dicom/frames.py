@@ -8,8 +8,7 @@ the names that classic files use, so that whatever follows need not know which k
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,8 @@ from pydicom.uid import MediaStorageDirectoryStorage
 from pipelines.data.contents import read_dataset
 from pipelines.data.dicom.codestream import check_deflated
 from pipelines.data.dicom.diffusion import B_VALUE_TAGS, b_value
-from pipelines.data.study import Affine, Unusable
+from pipelines.data.headers import Frame
+from pipelines.data.study import Unusable
 
 SHARED, OWN = "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"
 UNASSIGNED = ("UnassignedSharedConvertedAttributesSequence", "UnassignedPerFrameConvertedAttributesSequence")
@@ -32,24 +32,6 @@ SLICE_COUNTS = {  # private elements that count slice positions: creator, group,
     "GE": ("GEMS_RELA_01", 0x0021, 0x4F),
     "Philips": ("Philips Imaging DD 001", 0x2001, 0x18),
 }
-
-
-@dataclass(frozen=True)
-class Frame:
-    """One image, without its pixels: a classic file, or one frame of an enhanced one.
-
-    index, frames: the frame's place in the file, and how many it has. values: keyword -> value, for the keywords that
-    are present and not empty. b_value: s/mm², None = not said or not asked for. slices: how many slice positions the
-    vendor says there are.
-    """
-
-    path: Path
-    transfer_syntax: str
-    values: Mapping[str, Any]
-    index: int = 0
-    frames: int = 1
-    b_value: float | None = None
-    slices: int | None = None
 
 
 def read_frames(
@@ -99,11 +81,6 @@ def read_frames(
 def series_of(frame: Frame) -> str:
     """Its SeriesInstanceUID, without which no image is read."""
     return str(frame.values["SeriesInstanceUID"])
-
-
-def text_of(value: object) -> str:
-    """A header value as text; several values are joined by a backslash, as in the file."""
-    return "\\".join(map(str, value)) if isinstance(value, MultiValue) else str(value or "")
 
 
 def functional_groups(dataset: Dataset, index: int, name: str) -> list[Dataset]:
@@ -165,22 +142,3 @@ def _slices(dataset: Dataset) -> int | None:
         except (KeyError, TypeError, ValueError):
             continue
     return None
-
-
-@dataclass(frozen=True)
-class Stack:
-    """Volumes on one grid.
-
-    volumes: (V, K) images, each volume in order along the normal. affine: (4, 4) RAS, of (column, row, slice).
-    b_values: (V,) s/mm², None where not asked for.
-    """
-
-    volumes: tuple[tuple[Frame, ...], ...]
-    affine: Affine
-    b_values: tuple[float, ...] | None = None
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(columns, rows, slices) of each volume."""
-        values = self.volumes[0][0].values
-        return int(values["Columns"]), int(values["Rows"]), len(self.volumes[0])

@@ -17,11 +17,12 @@ from pydicom.errors import InvalidDicomError
 
 from pipelines.data.contents import kind_of, left_out, read_dataset
 from pipelines.data.dicom.diffusion import fit_adc
-from pipelines.data.dicom.frames import Frame, Stack, read_frames, series_of, text_of
+from pipelines.data.dicom.frames import read_frames, series_of
 from pipelines.data.dicom.pixels import real_values
 from pipelines.data.dicom.series import IDENTITY, PLACE, SHAPE, check_series, selected
 from pipelines.data.dicom.stacks import diffusion_stack, plain_stack, separated
 from pipelines.data.folder import Stamp, below, check_unchanged, stamped, steady, walked
+from pipelines.data.headers import Frame, Stack, text_of
 from pipelines.data.index import Candidate, Index, folder_problems, load_all, readable, without_ambiguous
 from pipelines.data.pseudonym import ALLOWED_HEADERS, allowed_facts, normalized
 from pipelines.data.quantity import HEADERS, Verdict, check_adc, of_headers, of_series, shown

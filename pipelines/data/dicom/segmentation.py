@@ -19,10 +19,11 @@ from pydicom.uid import UID, SegmentationStorage
 from pipelines.data.contents import read_dataset
 from pipelines.data.dicom.codestream import check_codestream, check_deflated
 from pipelines.data.dicom.concepts import concept
-from pipelines.data.dicom.frames import Frame, read_frames
+from pipelines.data.dicom.frame_grid import PLACE, FrameGrid, frame_grid
+from pipelines.data.dicom.frames import read_frames
 from pipelines.data.dicom.pixels import DECODERS
 from pipelines.data.dicom.series import LARGEST
-from pipelines.data.grids.frame_grid import PLACE, FrameGrid, frame_grid
+from pipelines.data.headers import Frame
 from pipelines.data.index import readable
 from pipelines.data.study import Unusable, Volume
 

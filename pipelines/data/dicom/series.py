@@ -23,8 +23,9 @@ from pydicom.uid import (
     SegmentationStorage,
 )
 
-from pipelines.data.dicom.frames import SHARED, Frame, text_of
+from pipelines.data.dicom.frames import SHARED
 from pipelines.data.grids.geometry import COSINE_TOLERANCE
+from pipelines.data.headers import Frame, text_of
 from pipelines.data.study import Unusable
 from privacy.deidentify.layouts import Layout, kind, rectangles_of
 

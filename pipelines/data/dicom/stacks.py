@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.data.dicom.frames import Frame, Stack, text_of
 from pipelines.data.dicom.series import check_thinning
 from pipelines.data.grids.geometry import (
     COSINE_TOLERANCE,
@@ -21,6 +20,7 @@ from pipelines.data.grids.geometry import (
     stack,
     unit_normal,
 )
+from pipelines.data.headers import Frame, Stack, text_of
 from pipelines.data.study import Unusable
 
 

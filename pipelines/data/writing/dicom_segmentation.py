@@ -25,8 +25,8 @@ from pydicom.sr.codedict import codes
 
 from pipelines.data.contents import read_dataset
 from pipelines.data.dicom.concepts import SCHEME, concept
-from pipelines.data.dicom.frames import Frame, Stack
 from pipelines.data.grids.geometry import same_grid, spacing_of
+from pipelines.data.headers import Frame, Stack
 from pipelines.data.index import readable
 from pipelines.data.study import Unusable, Volume
 from privacy.deidentify.keyed import new_uid

@@ -18,8 +18,8 @@ from pydicom.dataset import Dataset
 from pydicom.pixels import iter_pixels
 
 from pipelines.data.contents import read_dataset
-from pipelines.data.dicom.frames import Frame, Stack
 from pipelines.data.dicom.pixels import DECODERS, blanked
+from pipelines.data.headers import Frame, Stack
 from pipelines.data.index import Candidate, readable
 from pipelines.data.study import Array, Study, Unusable
 from pipelines.data.writing.coding import Coding, Stored, Whole, coded

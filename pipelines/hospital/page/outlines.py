@@ -20,14 +20,12 @@ from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.intake import cohort_of
 from pipelines.hospital.page.pictures import masked, model_here
 from pipelines.hospital.scoring import scores_name
-from pipelines.hospital.segmentation import compared, kind_of, measured, ranked, read_kept
+from pipelines.hospital.segmentation import compared, kind_of, measured, most_of, ranked, read_kept
 from pipelines.models.answers import answers
 from pipelines.runs.store import DiskFolder
 from privacy.dp.access import Rows
 from privacy.message import Json, from_bytes, wholes_of
 from privacy.release.gate import Refused
-
-SLICES = 3  # of a patient who has several images
 
 
 def outline_sheets(
@@ -90,15 +88,6 @@ def _tiles(
         for first, (row, found) in enumerate(zip(shown.tolist(), drawn(shown), strict=True)):
             tiles.append(masked(cohort, row, given[row], found, "" if first else said))
     return tiles
-
-
-def most_of(given: Tensor, own: Sequence[Tensor]) -> list[Tensor]:
-    """Of each patient's rows (own) equally many, at most `SLICES`: those with most of the given mask, in order."""
-    count, chosen = min([SLICES, *map(len, own)]), []
-    for rows in own:
-        area = (given[rows] > 0).flatten(1).sum(dim=1)
-        chosen.append(rows[area.argsort(descending=True, stable=True)[:count].sort().values])
-    return chosen
 
 
 def in_words(scores: NDArray[np.float64], structures: Sequence[str], unit: str) -> str:

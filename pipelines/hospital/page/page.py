@@ -26,13 +26,14 @@ from evaluation.rows import label_measures, score_rows
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import Target
 from pipelines.data.stored import targets
-from pipelines.hospital.adaptation import EVERYBODY, adapted_lines, adapted_sheets, evidence, evidence_of, read_lines
+from pipelines.hospital.adaptation import EVERYBODY, evidence, evidence_of, read_lines
 from pipelines.hospital.attacks import found_at_home
 from pipelines.hospital.finished_models import noised as noised_at
 from pipelines.hospital.finished_models import usable
 from pipelines.hospital.hospital import SPLITS, Done, Hospital, keyed
 from pipelines.hospital.intake import COUNTS, cohort_of, rejected_studies
 from pipelines.hospital.inversion import inversion_sheets
+from pipelines.hospital.page.adaptation import adapted_lines, adapted_sheets
 from pipelines.hospital.page.curves import Found, drawn, methods_of
 from pipelines.hospital.page.harmonization import own_harmony
 from pipelines.hospital.page.notes import noted

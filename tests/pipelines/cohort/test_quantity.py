@@ -13,8 +13,8 @@ from pydicom.dataset import Dataset
 from pydicom.multival import MultiValue
 from pydicom.sequence import Sequence
 
-from pipelines.data.dicom.frames import text_of
 from pipelines.data.dicom.reader import index_dicom, read_dicom
+from pipelines.data.headers import text_of
 from pipelines.data.images import Slices
 from pipelines.data.index import load
 from pipelines.data.quantity import SIGNALS, check_adc, of_headers, of_series, of_text

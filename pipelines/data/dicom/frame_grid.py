@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.data.dicom.frames import Frame
 from pipelines.data.grids.geometry import (
     COSINE_TOLERANCE,
     GAP_TOLERANCE,
@@ -17,6 +16,7 @@ from pipelines.data.grids.geometry import (
     Floats,
     unit_normal,
 )
+from pipelines.data.headers import Frame
 from pipelines.data.study import Affine, Unusable
 
 LENGTHS = {"ImageOrientationPatient": 6, "ImagePositionPatient": 3, "PixelSpacing": 2}

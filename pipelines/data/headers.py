@@ -1,0 +1,54 @@
+"""What an index keeps of the headers of DICOM files: images without their pixels, and images in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydicom.multival import MultiValue
+
+from pipelines.data.study import Affine
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One image, without its pixels: a classic file, or one frame of an enhanced one.
+
+    index, frames: the frame's place in the file, and how many it has. values: keyword -> value, for the keywords that
+    are present and not empty. b_value: s/mm², None = not said or not asked for. slices: how many slice positions the
+    vendor says there are.
+    """
+
+    path: Path
+    transfer_syntax: str
+    values: Mapping[str, Any]
+    index: int = 0
+    frames: int = 1
+    b_value: float | None = None
+    slices: int | None = None
+
+
+def text_of(value: object) -> str:
+    """A header value as text; several values are joined by a backslash, as in the file."""
+    return "\\".join(map(str, value)) if isinstance(value, MultiValue) else str(value or "")
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Volumes on one grid.
+
+    volumes: (V, K) images, each volume in order along the normal. affine: (4, 4) RAS, of (column, row, slice).
+    b_values: (V,) s/mm², None where not asked for.
+    """
+
+    volumes: tuple[tuple[Frame, ...], ...]
+    affine: Affine
+    b_values: tuple[float, ...] | None = None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(columns, rows, slices) of each volume."""
+        values = self.volumes[0][0].values
+        return int(values["Columns"]), int(values["Rows"]), len(self.volumes[0])
