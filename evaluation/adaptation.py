@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from typing import TYPE_CHECKING
 
 from evaluation.drawing import INK, Picture, svg
 from evaluation.panels import legend, line
 from evaluation.wording import number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SIZE = (7.4, 2.9)  # inches
 
@@ -63,6 +64,8 @@ def adaptation_curves(
         names: of the classes but 0.
         given: how common each class but 0 is in the given masks or labels.
     """
+    from matplotlib.ticker import MaxNLocator  # slow to import
+
     epochs = range(len(losses))
     looks = {name: line(place) for place, name in enumerate(names)}
 

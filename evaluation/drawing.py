@@ -14,9 +14,10 @@ import io
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import matplotlib
-from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 INK = "#010203"  # a colour nobody would choose: it marks what takes the page's colour
 
@@ -77,6 +78,9 @@ def svg(size: tuple[float, float], alt: str, draw: Callable[[Figure], None]) -> 
 
     Equal figures give equal text; ids are distinct from those of other figures, and nothing refers to another document.
     """
+    import matplotlib  # slow to import
+    from matplotlib.figure import Figure  # slow to import
+
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
         draw(figure)
@@ -88,6 +92,9 @@ def svg(size: tuple[float, float], alt: str, draw: Callable[[Figure], None]) -> 
 
 def png(size: tuple[float, float], dpi: int, draw: Callable[[Figure], None]) -> str:
     """Let `draw` fill a figure of (width, height) inches; return it as the data URI of a PNG."""
+    import matplotlib  # slow to import
+    from matplotlib.figure import Figure  # slow to import
+
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=size, dpi=dpi)
         draw(figure)

@@ -9,12 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from evaluation.choice import direction
 from evaluation.drawing import INK, Picture, svg
@@ -22,6 +19,10 @@ from evaluation.histograms import Floats, Ints
 from evaluation.metrics import auc, roc
 from evaluation.panels import legend, line, mark, panels, rows, tall, wide
 from evaluation.rows import PRIVATE, PRIVATE_MEAN, ScoreRow
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 GREY = "#8c8c8c"
 SPIKE = 2.0
@@ -120,6 +121,8 @@ def learning_curves(
     part: str = "",
 ) -> Picture:
     """A value per round, a panel per site and a line per method. curves: site -> method -> curve. Others: as above."""
+    from matplotlib.ticker import MaxNLocator  # slow to import
+
     looks = _looks(curves, order)
     words = [
         f"{site}: "
@@ -173,6 +176,8 @@ def cut_off(lines: Mapping[str, Curve], top: float) -> dict[str, float]:
 
 def note_curves(curves: Mapping[tuple[str, str], Curve], *, order: Sequence[str] = ()) -> Picture:
     """What methods noted at a site, by round: a panel for each (method, note). order: as above."""
+    from matplotlib.ticker import MaxNLocator  # slow to import
+
     looks = _looks({"": {method: None for method, _ in curves}}, order)
     words = [
         f"{method}, {note}: {_said(c.values[0])} after round {c.rounds[0]}, {_said(c.values[-1])} after {c.rounds[-1]}"

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from evaluation.drawing import INK, Picture, svg
 from evaluation.histograms import Floats
 from evaluation.panels import CHARACTER, WIDTH
 from evaluation.wording import number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CELL, ROW = (0.85, 0.45)  # inches; a cell where there is room
 LOW_ROW = 0.25  # inches; where there are many, as layers of a network
@@ -110,6 +112,8 @@ def _drawn(
     """The cells with what they hold, their names and the key of colours. Below 0 there is another colour, or colours
     that are named.
     """
+    import matplotlib  # slow to import
+
     axes, (low, high) = figure.subplots(), limits
     painted = matplotlib.colormaps[colours or ("PuOr_r" if low < 0 else "cividis")]
     image = axes.imshow(values, cmap=painted, vmin=low, vmax=high, aspect="auto", interpolation="nearest")

@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
 from torch import Tensor
 
 from evaluation.supports import NOISE_SHARE as NOISE_SHARE
@@ -216,6 +215,8 @@ def draws(patients: Ints, copies: int, seed: int, site: str) -> Ints:
 
 def _tally(patient: Ints, column: Ints, weights: Ints, width: int) -> Ints:
     """(1 + B, width): how often each column occurs, each patient counted as often as each copy holds them."""
+    from scipy import sparse  # slow to import
+
     rows, columns = (a.ravel() for a in np.broadcast_arrays(patient, column))
     ones = np.ones(len(rows), np.int64)
     per_patient = sparse.csr_array((ones, (rows, columns)), shape=(weights.shape[1], width))

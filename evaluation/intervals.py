@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from evaluation.histograms import Floats
 
@@ -55,6 +54,8 @@ def t_interval(runs: Sequence[float], *, level: float = 0.95) -> Estimate:
     Raises:
         ValueError: no runs, a run that is not finite, or a level outside (0, 1).
     """
+    from scipy import stats  # slow to import
+
     _check(level)
     if not runs or not all(math.isfinite(run) for run in runs):
         raise ValueError(f"runs are {list(runs)}, needed is at least one, all finite; leave failed runs out by name")

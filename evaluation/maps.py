@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from evaluation.drawing import COLOURS, INK, Picture, svg
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def point_map(real: NDArray[np.generic], made: NDArray[np.generic], *, title: str) -> Picture:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, TypeVar
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from evaluation.drawing import COLOURS, DASHES, MARKERS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Lines = TypeVar("Lines")
 
@@ -69,6 +68,8 @@ def parts(names: Sequence[str], always: str | None = None) -> list[tuple[str, li
 
 def rows(figure: Figure, groups: Sequence[str], methods: Sequence[str]) -> list[Axes]:
     """A panel for each group with a row for each method, the first one at the top; each has a scale of its own."""
+    from matplotlib.ticker import MaxNLocator  # slow to import
+
     columns = _side_by_side(groups, methods)
     cells = figure.subplots(math.ceil(len(groups) / columns), columns, squeeze=False, sharey=True).ravel()
     for axes in cells[len(groups) :]:
@@ -93,6 +94,8 @@ def tall(groups: Sequence[str], methods: Sequence[str]) -> tuple[float, float]:
 
 def legend(figure: Figure, looks: Mapping[str, Mapping[str, Any]]) -> None:
     """A key below the figure, in as many columns as there is room for."""
+    from matplotlib.lines import Line2D  # slow to import
+
     handles = [Line2D([], [], **look) for look in looks.values()]
     if handles:
         columns = min(len(handles), _entries(figure.get_figwidth(), list(looks)))

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from evaluation.drawing import Picture, svg
 from evaluation.histograms import Floats
 from evaluation.panels import WIDTH, legend, line, panels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CLASSES = ("negative", "positive")
 FEW = 6  # values that a feature may have to be drawn one by one

@@ -6,15 +6,16 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patheffects import Normal, Stroke
 from numpy.typing import NDArray
 
 from evaluation.drawing import Picture, png
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 GIVEN, FOUND = "#ffb000", "#4db8ff"  # with a dark rim, readable on light images too; the second one is dashed
 DASH = (0, (3.2, 1.8))
@@ -104,6 +105,11 @@ def _draw(figure: Figure, tile: Tile, low: float, high: float) -> None:
 
 def _outlined(axes: Axes, mask: NDArray[np.bool_], colour: str, dash: Any) -> None:
     """A line around a mask, also where it ends at the border, on a darker and wider one."""
+    from matplotlib.patheffects import (
+        Normal,  # slow to import
+        Stroke,  # slow to import
+    )
+
     framed = np.pad(mask, 1)
     height, width = mask.shape
     places = (np.clip(np.arange(side + 2) - 1, -0.5, side - 0.5) for side in (width, height))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from evaluation.drawing import INK, Picture, svg
 from evaluation.histograms import Floats, Ints
 from evaluation.metrics import ratio
 from evaluation.panels import legend, line, panels, wide
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 GROUPS = 8
 """Of predicted probability, equally wide."""

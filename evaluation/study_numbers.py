@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
 import numpy as np
-from scipy import stats
 
 from evaluation.csv_text import csv_text
 from evaluation.intervals import t_interval
@@ -150,6 +149,8 @@ def doubt(seeds: int) -> tuple[float, float]:
 
     The interval of a normal sample's standard deviation by the chi-squared distribution. (NaN, NaN) for one seed.
     """
+    from scipy import stats  # slow to import
+
     if seeds < 2:
         return math.nan, math.nan
     edges = stats.chi2.ppf([(1 + COVERED) / 2, (1 - COVERED) / 2], seeds - 1)

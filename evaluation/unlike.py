@@ -18,8 +18,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
-from sklearn.covariance import LedoitWolf
 
 Floats = NDArray[np.float64]
 FEWEST = 5
@@ -56,6 +54,8 @@ class Reference:
 
     def p_values(self, distances: Floats) -> Floats:
         """(n,): how often a study of the same hospital would lie so far; 0 of what is no number."""
+        from scipy import stats  # slow to import
+
         width = self.spread * np.sqrt(1 + 1 / self.patients)
         with np.errstate(divide="ignore"):
             deviation = (np.log(distances) - self.centre) / width
@@ -64,6 +64,8 @@ class Reference:
 
     def limit(self, alarm: float) -> float:
         """The distance whose p-value is `alarm`."""
+        from scipy import stats  # slow to import
+
         width = self.spread * np.sqrt(1 + 1 / self.patients)
         return float(np.exp(self.centre + width * stats.t.isf(alarm, self.patients - 1)))
 
@@ -90,6 +92,8 @@ def reference_of(described: Floats, patient: Sequence[int] | NDArray[np.int64]) 
 
 def _fitted(described: Floats) -> tuple[Floats, Floats, Floats]:
     """Mean, scale, and precision of the scaled numbers: Ledoit and Wolf shrink towards equal variances."""
+    from sklearn.covariance import LedoitWolf  # slow to import
+
     deviations = described.std(axis=0, ddof=1) if len(described) > 1 else np.zeros(described.shape[1])
     positive = deviations[deviations > 0]
     usual = float(np.median(positive)) if len(positive) else 1.0

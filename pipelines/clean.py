@@ -25,6 +25,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from pipelines.loader.command_line import command_parser
 from pipelines.runs.exits import Exit
 from pipelines.runs.holdings import KINDS, Item, Kind, is_file, is_folder, items_of, runs_below, size_of
 from pipelines.runs.retention import Rule, Verdict, verdicts
@@ -32,6 +33,7 @@ from pipelines.runs.stopping import HOLDER, LOCK, LockedError, RunLock
 from pipelines.runs.store import HIDDEN
 from privacy.message import Json
 
+PROG = "python -m pipelines.clean"
 AGE = re.compile(r"(\d{1,6})([hdw])")
 SECONDS = {"h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -46,9 +48,9 @@ class Outcome:
     exit: Exit = Exit.OK
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Look or clean, and return the exit code (see docs/reference/exit-codes.md)."""
-    line = parser()
+    line = parser(prog)
     options = line.parse_args(arguments)
     os.umask(0o077)
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
@@ -64,9 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return max((int(outcome.exit) for outcome in outcomes), default=0)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(prog: str = PROG) -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(prog="python -m pipelines.clean", description=(__doc__ or "").splitlines()[0])
+    made = command_parser(prog, __doc__)
     made.add_argument("runs", nargs="?", default="runs", help="the folder of runs (default: ./runs)")
     made.add_argument("--older-than", type=age, metavar="AGE", help="what has not changed for so long: 12h, 30d, 8w")
     made.add_argument("--kind", type=kinds, metavar="A,B", help=f"only these: {', '.join(KINDS)} (default: all)")

@@ -14,19 +14,23 @@ import sys
 from collections.abc import Sequence
 
 from pipelines.batch.arguments import add_keep_arguments
+from pipelines.loader.command_line import announce, command_parser
+
+PROG = "python -m pipelines.deidentify"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Run, and return the exit code: 0 all images are there, 2 command line, 3 some were refused, 7 disk."""
-    options = parser().parse_args(arguments)
+    options = parser(prog).parse_args(arguments)
+    announce("reading the folder")
     from pipelines.batch.deidentification import deidentify_folder  # after --help, which answers at once
 
     return deidentify_folder(options)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(prog: str = PROG) -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(prog="python -m pipelines.deidentify", description=__doc__.splitlines()[0])
+    made = command_parser(prog, __doc__)
     made.add_argument("folder", help="where the hospital's files are; nothing in it is changed")
     made.add_argument("out", help="where to write; it must not lie in FOLDER, nor FOLDER in it")
     made.add_argument("--key", required=True, metavar="FILE", help="the hospital's secret; made if there is none")

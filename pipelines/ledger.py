@@ -25,6 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipelines.hospital.words import CONTENTS
+from pipelines.loader.command_line import announce, command_parser
 from pipelines.runs.exits import Exit
 from privacy.dp.events import (
     NON_PRIVATE,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 _Line: TypeAlias = Mapping[str, Json]
 _Charged: TypeAlias = Sequence[tuple[_Line, Event]]
 
+PROG = "python -m pipelines.ledger"
 FILE = "ledger.jsonl"
 WITNESS = re.compile(r"(\d{1,12}):([0-9a-f]{64})")
 REMEDY = (
@@ -83,9 +85,9 @@ class Told(NamedTuple):
     done: str
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Look, and return the exit code: 0 the ledger is intact, 2 command line, 3 it is not, 7 it cannot be read."""
-    line = parser()
+    line = parser(prog)
     options = line.parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     try:
@@ -101,6 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     code = int(Exit.DATA if complaints else Exit.OK)
     said: dict[str, Json] = {"exit": code, "intact": not complaints, "lines": len(lines), "complaints": [*complaints]}
     if options.command == "sum":
+        announce(f"adding up {ledger}")  # the accountant takes seconds to import
         said |= _summed(lines, options.delta, None if options.json else console)
     elif options.command == "explain":
         said |= _explained(lines, None if options.json else console)
@@ -118,10 +121,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(prog: str = PROG) -> argparse.ArgumentParser:
     """The command line."""
     told: dict[str, Any] = {"description": __doc__, "formatter_class": argparse.RawDescriptionHelpFormatter}
-    made = argparse.ArgumentParser(prog="python -m pipelines.ledger", **told)
+    made = command_parser(prog, told["description"], formatter_class=told["formatter_class"])
     commands = made.add_subparsers(dest="command", required=True, metavar="verify|sum|explain")
     for name in ("verify", "sum", "explain"):
         one = commands.add_parser(name, **told)

@@ -17,20 +17,24 @@ import sys
 from collections.abc import Sequence
 
 from pipelines.batch.arguments import add_study_arguments
+from pipelines.loader.command_line import announce, command_parser
+
+PROG = "python -m pipelines.predict"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Predict, and return the exit code (see docs/reference/exit-codes.md): 3 if nothing could be read."""
-    options = parser().parse_args(arguments)
+    options = parser(prog).parse_args(arguments)
+    announce(f"reading {options.model}")
     from pipelines.batch.prediction import predict_folder  # after --help, which answers at once
     from pipelines.external.adapted import read_model
 
     return predict_folder(options, read_model)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(prog: str = PROG) -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(prog="python -m pipelines.predict", description=__doc__.splitlines()[0])
+    made = command_parser(prog, __doc__)
     made.add_argument("model", help="runs/<name>/sites/<site>/ready/<method>.safetensors, or a routed.safetensors")
     made.add_argument("folder", help="the new patients' files: a folder, or a CSV file for a model of features")
     made.add_argument("--out", default=".", help="the folder of the tables and masks (default: here)")

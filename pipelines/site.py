@@ -11,25 +11,34 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
+from pipelines.loader.command_line import announce, command_parser
+from pipelines.loader.command_of_file import meant_for
 from pipelines.loader.document import ConfigError, render
-from pipelines.remote.site_config import Place, read_place
-from pipelines.runs.exits import Exit
+from pipelines.loader.files import document_at
+from pipelines.runs.exits import Exit, told
 from privacy.settings_error import Problem
 
+if TYPE_CHECKING:
+    from pipelines.remote.site_config import Place
 
-def main(arguments: Sequence[str] | None = None) -> int:
+PROG = "python -m pipelines.site"
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Look, say, and join; returns only where that cannot be, or with --check."""
-    line = argparse.ArgumentParser(prog="python -m pipelines.site", description=__doc__.splitlines()[0])
-    line.add_argument("settings", help="the hospital's own YAML file, which the coordinator never sees")
-    line.add_argument("--check", action="store_true", help="look, and do not join")
-    options = line.parse_args(arguments)
+    options = parser(prog).parse_args(arguments)
     os.umask(0o077)
     console = Console(stderr=True)
     try:
+        meant_for(document_at(options.settings), "site", options.settings)
+        announce(f"reading {options.settings}")
+        from pipelines.remote.site_config import read_place  # torch: seconds
+
         place, path = read_place(options.settings), Path(options.settings).resolve()
         os.chdir(path.parent)
         try:
@@ -39,8 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ConfigError([Problem((), text)]) from error
         findings = preflight(place)
     except ConfigError as error:
-        console.print(render(error, options.settings), markup=False, highlight=False, soft_wrap=True)
-        return int(Exit.CONFIG)
+        return told(render(error, options.settings), Exit.CONFIG, console, as_json=False)
     show(place, findings, console)
     if not all(finding.good for finding in findings):
         console.print("This hospital cannot join yet: mend the lines with !.")
@@ -53,6 +61,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     become_client(place, path)
     raise AssertionError("unreachable: the process is FLARE's now")
+
+
+def parser(prog: str = PROG) -> argparse.ArgumentParser:
+    """The command line."""
+    made = command_parser(prog, __doc__)
+    made.add_argument("settings", help="the hospital's own YAML file, which the coordinator never sees")
+    made.add_argument("--check", action="store_true", help="look, and do not join")
+    return made
 
 
 def _look_inside(place: Place, console: Console) -> None:

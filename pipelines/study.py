@@ -8,218 +8,45 @@ is told, and the others go on. Where hospitals have a `home`, every run spends o
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
+from collections.abc import Sequence
 
 from rich.console import Console
-from rich.table import Table
 
-from evaluation.study import ALL, POOLED, StudyPage
-from evaluation.study_numbers import Spread, cells
-from pipelines.coordinator.check import check
-from pipelines.coordinator.study_results import PAGE, TABLE, Outcome, page_of, write
-from pipelines.coordinator.study_settings import Planned, Study, load
-from pipelines.coordinator.summary import publish
+from pipelines.loader.command_line import announce, command_parser
+from pipelines.loader.command_of_file import meant_for
 from pipelines.loader.document import ConfigError, render
-from pipelines.run import code_of, keep_trace, make_world, run_config, stages_of
-from pipelines.runs.exits import Exit
-from pipelines.runs.progress import shown
-from pipelines.runs.runner import Results, SelectionError, StageFailed, plan
-from pipelines.runs.stopping import LockedError, RunLock, Stop, Stopped, safe_stop
-from pipelines.runs.store import DiskFolder
-from privacy.message import Json
+from pipelines.loader.files import document
+from pipelines.runs.exits import Exit, told
 
-REPORT = "report"
+PROG = "python -m pipelines.study"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Run a study, and return the exit code: that of the first run that failed, or 0."""
-    options = parser().parse_args(arguments)
+    options = parser(prog).parse_args(arguments)
     os.umask(0o077)  # everything below the runs folder is for its owner alone
     console = Console(stderr=True)
     try:
-        return _study(options, console)
-    except (Exception, KeyboardInterrupt) as error:
-        code = code_of(error)
-        said = render(error, options.study) if isinstance(error, ConfigError) else str(error) or type(error).__name__
-        console.print(said, markup=False, highlight=False, soft_wrap=True)
-        if options.json:
-            print(json.dumps({"exit": int(code), "error": said}))  # noqa: T201 - the machine's answer
-        return int(code)
+        meant_for(document(options.study), "study", options.study)
+    except ConfigError as error:
+        return told(render(error, options.study), Exit.CONFIG, console, as_json=options.json)
+    announce(f"reading {options.study}")
+    from pipelines.coordinator.study import carried_out  # torch: seconds
+
+    return carried_out(options, console)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(prog: str = PROG) -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(prog="python -m pipelines.study", description=__doc__.splitlines()[0])
+    made = command_parser(prog, __doc__)
     made.add_argument("study", help="a study's YAML file, or the name of one that comes with the package")
     made.add_argument("--only", metavar="CASE", action="append", help="run this case alone; may be given several times")
     made.add_argument("--check", action="store_true", help="look at settings, files and methods; compute nothing")
     made.add_argument("--table", action="store_true", help="run nothing; make the page and the table of what is there")
     made.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     return made
-
-
-def _study(options: argparse.Namespace, console: Console) -> int:
-    study, planned, said = load(options.study)
-    chosen = _chosen(study, planned, options.only)
-    if options.check:
-        return _check(chosen, console, as_json=options.json)
-    root = Path(planned[0].config.runs) / study.name
-    with RunLock(root), safe_stop() as stop:
-        keep_settings(planned, root)
-        outcomes = {one.config.name: found(one) for one in planned}
-        kept = [name for name, outcome in outcomes.items() if outcome.report is not None]
-        todo = [] if options.table else [one for one in chosen if one.config.name not in kept]
-        ran, codes, stopped = _run_all(study, todo, outcomes, root, stop, console)
-        page = page_of(study, planned, outcomes, root, said.data, command=_command(options, all_cases=True), now=_now())
-        write(page, root)
-    if stopped is not None:
-        raise Stopped(stopped.reason, _command(options))
-    code = next(iter(codes.values()), Exit.OK)
-    if options.json:
-        print(json.dumps(_answer(page, root, code, ran, kept)))  # noqa: T201 - the machine's answer
-    else:
-        _show(page, root, Console(width=None if sys.stdout.isatty() else 160))
-    return int(code)
-
-
-def _chosen(study: Study, planned: Sequence[Planned], only: Sequence[str] | None) -> list[Planned]:
-    """The runs of the cases that were asked for; all without a word.
-
-    Raises:
-        SelectionError: with every case that does not exist.
-    """
-    if unknown := [case for case in only or () if case not in study.cases]:
-        raise SelectionError(f"--only {', '.join(unknown)}: no such case; the cases are {', '.join(study.cases)}")
-    return [one for one in planned if not only or one.case in only]
-
-
-def _check(chosen: Sequence[Planned], console: Console, *, as_json: bool) -> int:
-    """Look at each case's files and methods, with its first seed; the code of the first that is not in order."""
-    codes: dict[str, Exit] = {}
-    firsts = {one.case: one for one in reversed(chosen)}
-    with safe_stop() as stop:
-        for case, one in reversed(firsts.items()):
-            console.print(f"case {case}", markup=False, highlight=False)
-            with RunLock(one.root):
-                try:
-                    quiet = Console(quiet=as_json, stderr=True)
-                    check(make_world(one.config, one.root, stop), quiet, as_json=False)
-                except Exception as error:
-                    stop.check()
-                    codes[case] = code_of(error)
-                    console.print(f"{case}: {error}", markup=False, highlight=False, soft_wrap=True)
-    code = next(iter(codes.values()), Exit.OK)
-    if as_json:
-        cases = {case: int(codes.get(case, Exit.OK)) for case in dict.fromkeys(one.case for one in chosen)}
-        print(json.dumps({"exit": int(code), "cases": cases}))  # noqa: T201 - the machine's answer
-    return int(code)
-
-
-def keep_settings(planned: Sequence[Planned], root: Path) -> None:
-    """Write the settings of every run, so that each can be run, explained and made again by `pipelines.run`."""
-    for one in planned:
-        text = json.dumps(one.data, indent=1, ensure_ascii=False)  # as YAML: text in quotes stays text
-        DiskFolder(root).write(f"{one.case}_s{one.seed}.yaml", f"{text}\n".encode())
-
-
-def found(one: Planned) -> Outcome:
-    """What is there of a run. Its page is put back in its place, where a person looks for it."""
-    if not (one.root / REPORT).is_dir():
-        return Outcome("not run")
-    try:
-        with RunLock(one.root):
-            steps = plan(stages_of(one.config), make_world(one.config, one.root, Stop()), one.root)
-            open_ = [step.stage.name for step in steps if step.state != "keep"]
-            if open_:
-                return Outcome(f"not finished: {', '.join(open_)}")
-            report = steps[-1].folder(one.root)
-            publish(Results({REPORT: report}, (), (), {}), one.root)
-            return Outcome("done", report)
-    except LockedError:
-        return Outcome("another process works on it")
-
-
-def _run_all(
-    study: Study, todo: Sequence[Planned], outcomes: dict[str, Outcome], root: Path, stop: Stop, console: Console
-) -> tuple[list[str], dict[str, Exit], Stopped | None]:
-    """Run what is to be done, and note what came of it: names of runs that went well, codes of others, a stop."""
-    ran: list[str] = []
-    codes: dict[str, Exit] = {}
-    with shown(study.name, console=console) as step:
-        for index, one in enumerate(todo):
-            name = one.config.name
-            step(index, len(todo), name)
-            try:
-                results = run_config(one.config, stop, console, command=_alone(one, root))
-                outcomes[name] = Outcome("done", results.artifacts[REPORT])
-                ran.append(name)
-            except Stopped as error:
-                return ran, codes, error
-            except Exception as error:
-                codes[name] = code_of(error)
-                outcomes[name] = Outcome(_failed(error, codes[name]))
-                told = f"{name} failed, the others go on (trace: {keep_trace(one.config, error)})\n{error}"
-                console.print(told, markup=False, highlight=False, soft_wrap=True)
-        step(len(todo), len(todo), "")
-    return ran, codes, None
-
-
-def _failed(error: Exception, code: Exit) -> str:
-    where = f" in stage {error.stage}" if isinstance(error, StageFailed) else ""
-    cause = error.cause if isinstance(error, StageFailed) else error
-    return f"failed{where}: {type(cause).__name__} (code {int(code)}); what happened stands in the run's trace.txt"
-
-
-def _alone(one: Planned, root: Path) -> str:
-    """The command that goes on with one run, without the others."""
-    return f"python -m pipelines.run {shlex.quote(str(root / f'{one.case}_s{one.seed}.yaml'))}"
-
-
-def _command(options: argparse.Namespace, *, all_cases: bool = False) -> str:
-    only = [] if all_cases else [f"--only {shlex.quote(case)}" for case in options.only or ()]
-    return " ".join([f"python -m pipelines.study {shlex.quote(options.study)}", *only])
-
-
-def _answer(page: StudyPage, root: Path, code: Exit, ran: Sequence[str], kept: Sequence[str]) -> Mapping[str, Json]:
-    runs: list[Json] = [
-        {"run": run.run, "case": case.name, "seed": run.seed, "state": run.state}
-        for case in page.cases
-        for run in case.runs
-    ]
-    files = {"page": str(root / PAGE), "table": str(root / TABLE)}
-    return {"exit": int(code), "ran": list(ran), "kept": list(kept), "runs": runs, **files}
-
-
-def _show(page: StudyPage, root: Path, console: Console) -> None:
-    """Overall scores, a line a method and a column a case, and where to look next."""
-    held = cells(page.rows)
-    for measure in page.measures:
-        for column, what in ((POOLED, "overall"), (ALL, "mean over every hospital")):
-            title = f"{measure}, {what} (mean ± standard deviation over seeds)"
-            table = Table("method", title=title, title_justify="left")
-            for case in page.cases:
-                table.add_column(case.name, justify="right", no_wrap=True)
-            for method in dict.fromkeys(row.method for row in page.rows):
-                values = [held.get((case.name, method, measure, column)) for case in page.cases]
-                table.add_row(method, *("–" if v is None or not v.value.n else _said(v.value) for v in values))
-            console.print(table)
-    for run in (run for case in page.cases for run in case.runs if not run.page):
-        console.print(f"! {run.run}: {run.state}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"page: {root / PAGE}\ntable: {root / TABLE}", highlight=False, soft_wrap=True)
-
-
-def _said(value: Spread) -> str:
-    return f"{value.mean:.3f}" + (f" ± {value.std:.3f}" if value.n > 1 else "")
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 if __name__ == "__main__":

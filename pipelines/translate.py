@@ -15,19 +15,23 @@ import sys
 from collections.abc import Sequence
 
 from pipelines.batch.arguments import add_keep_arguments, add_study_arguments
+from pipelines.loader.command_line import announce, command_parser
+
+PROG = "python -m pipelines.translate"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Translate, and return the exit code (see docs/reference/exit-codes.md): 3 if nothing could be translated."""
-    options = parser().parse_args(arguments)
+    options = parser(prog).parse_args(arguments)
+    announce(f"reading {options.translator}")
     from pipelines.batch.translation import translate_folder  # after --help, which answers at once
 
     return translate_folder(options)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(prog: str = PROG) -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(prog="python -m pipelines.translate", description=__doc__.splitlines()[0])
+    made = command_parser(prog, __doc__)
     made.add_argument("translator", help="a translator of a site: runs/<name>/sites/<site>/translators/...safetensors")
     made.add_argument("folder", help="the studies; nothing in it is changed")
     made.add_argument("--out", required=True, help="where to write; it must not lie in FOLDER, nor FOLDER in it")

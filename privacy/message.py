@@ -15,14 +15,17 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import safetensors
-import safetensors.torch
 from safetensors import SafetensorError
-from torch import Tensor
 
-Params: TypeAlias = Mapping[str, Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Torch comes with `safetensors.torch`, and takes seconds: it is imported where tensors are read or written, so that who
+# needs facts alone, such as a reader of a ledger, does not wait for it.
+Params: TypeAlias = "Mapping[str, Tensor]"
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 FACTS = "facts"  # the one key of the safetensors metadata block
@@ -115,7 +118,9 @@ def to_bytes(message: Message) -> bytes:
     facts = json.dumps(dict(message.facts), sort_keys=True, allow_nan=False)
     tensors = {name: message.tensors[name].detach().cpu().contiguous() for name in sorted(message.tensors)}
     if sys.byteorder == "big":
-        return safetensors.torch.save(tensors, metadata={FACTS: facts})
+        from safetensors.torch import save
+
+        return save(tensors, metadata={FACTS: facts})
     # What `save` does, without its numpy views: they cost more than a round's other bookkeeping. `tensors` keeps what
     # the pointers point at.
     said = {
@@ -133,8 +138,10 @@ def from_bytes(data: bytes) -> Message:
     Raises:
         Malformed: the bytes are not safetensors, or carry no facts, or facts that are not finite.
     """
+    from safetensors.torch import load
+
     try:
-        tensors = safetensors.torch.load(data)
+        tensors = load(data)
         (length,) = struct.unpack("<Q", data[:8])
         header = json.loads(data[8 : 8 + length])
         facts = json.loads(header["__metadata__"][FACTS], parse_constant=_refused, parse_float=_finite)
@@ -152,9 +159,11 @@ def to_file(message: Message, path: Path) -> str:
         ValueError: a fact is not JSON, or is not finite.
         OSError: the disk.
     """
+    from safetensors.torch import save_file
+
     facts = json.dumps(dict(message.facts), sort_keys=True, allow_nan=False)
     tensors = {name: message.tensors[name].detach().cpu().contiguous() for name in sorted(message.tensors)}
-    safetensors.torch.save_file(tensors, path, metadata={FACTS: facts})
+    save_file(tensors, path, metadata={FACTS: facts})
     with path.open("rb") as file:
         os.fsync(file.fileno())
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from monai.inferers import sliding_window_inference
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -148,6 +147,8 @@ def windowed(x: Tensor, change: Change, size: int, *, background: float) -> Tens
 
     background: what stands outside the image, as in training.
     """
+    from monai.inferers import sliding_window_inference  # slow to import
+
     found: Tensor = sliding_window_inference(
         x, (size, size), WINDOWS, change, overlap=OVERLAP, mode="gaussian", padding_mode="constant", cval=background
     )

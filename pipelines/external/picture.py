@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from typing import TYPE_CHECKING
 
 from evaluation.drawing import INK, png
 from evaluation.panels import legend, line
 from personalize.adaptation import Adapted
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SIZE = (6.4, 3.0)  # inches
 DPI = 150
@@ -18,6 +19,7 @@ DPI = 150
 
 def loss_curve(adapted: Adapted, names: Sequence[str]) -> bytes:
     """A PNG. names: of the classes, class 0 first."""
+    from matplotlib.ticker import MaxNLocator  # slow to import
 
     def draw(figure: Figure) -> None:
         figure.set_layout_engine("constrained")

@@ -21,9 +21,17 @@ def document(name: str) -> Document:
     if path is None:
         known = ", ".join(sorted(p.name for p in CONFIGS.glob("*.yaml")))
         raise ConfigError((Problem((), f"no such file here, nor among those of the package ({known})"),))
+    return document_at(path)
+
+
+def document_at(path: str | Path) -> Document:
+    """Read the YAML file that lies exactly there. Raises: ConfigError: as `document`."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        text = f"not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
-        raise ConfigError((Problem((), text),)) from error
+        told = f"not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
+        raise ConfigError((Problem((), told),)) from error
+    except OSError as error:
+        told = f"cannot be read: {error.strerror or type(error).__name__}; name a file that you may read"
+        raise ConfigError((Problem((), told),)) from error
     return parsed(text, environment=os.environ)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from monai.inferers.utils import sliding_window_inference
 from torch import Tensor, nn
 
 from federation.task import Task
@@ -34,6 +33,8 @@ def answers(task: Task, module: nn.Module, x: Tensor, *, window: Sequence[int] |
 
 def probable(task: Task, module: nn.Module, x: Tensor, window: Sequence[int] | None) -> Tensor:
     """Probabilities (n, classes, *spatial) of images x, by whole images or in windows, as `answers` has them."""
+    from monai.inferers.utils import sliding_window_inference  # slow to import
+
     if window is None:
         return task.probabilities(module, x)
     found: Tensor = sliding_window_inference(

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from monai.data.utils import dense_patch_slices
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -100,6 +99,8 @@ def _pooled(output: object) -> Tensor:
 
 def _pieces(x: Tensor, window: Sequence[int] | None) -> Iterator[Tensor]:
     """Whole images, or windows that cover them."""
+    from monai.data.utils import dense_patch_slices  # slow to import
+
     if window is None:
         yield x
         return

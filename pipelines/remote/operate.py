@@ -23,7 +23,8 @@ from pathlib import Path
 from rich.console import Console
 
 from federation.flare import Jobs
-from pipelines.loader.document import DATA_ROOT, ConfigError, Document
+from pipelines.coordinator.arguments import PROG, selection
+from pipelines.loader.document import DATA_ROOT, ConfigError, Document, problem_at
 from pipelines.loader.validation import validate
 from pipelines.remote.server import ALIVE, DONE, GONE, STOP, TOLD, Order, write_order
 from pipelines.remote.startup_kit import write_job
@@ -66,12 +67,12 @@ def operate(said: Document, options: argparse.Namespace, console: Console) -> in
         Stopped: somebody asked; the same command goes on.
     """
     config = validate(said, Config)
-    if problems := unfit(config, said, options):
-        raise ConfigError(problems)
+    if problems := unfit(config, options):
+        raise ConfigError([problem_at(said, problem) for problem in problems])
     base = Path(config.runs).resolve() / config.name / FOLDER
     place = base / secrets.token_hex(4)  # of this command: what an earlier one's job still writes lies elsewhere
     order = Order(
-        tuple(_without_engine(options)),
+        tuple(selection(options)),
         os.getcwd(),
         {name: os.environ[name] for name in (DATA_ROOT,) if name in os.environ},
         tuple(sorted(set(config.sites) - set(config.outside))),
@@ -89,7 +90,7 @@ def operate(said: Document, options: argparse.Namespace, console: Console) -> in
                 desk.jobs.close()
 
 
-def unfit(config: Config, said: Document, options: argparse.Namespace) -> list[Problem]:
+def unfit(config: Config, options: argparse.Namespace) -> list[Problem]:
     """What cannot be done with hospitals that are far away."""
     problems = [
         Problem(
@@ -176,8 +177,8 @@ def _to_be_gone_on(desk: Desk, code: int) -> bool:
 
 def _command(options: argparse.Namespace) -> str:
     own = ["--engine", "flare", "--kit", str(options.kit), "--patience", str(options.patience)]
-    whole = [*_without_engine(options), *own, "--silence", str(options.silence)]
-    return f"python -m pipelines.run {shlex.join(whole)}"
+    whole = [*selection(options), *own, "--silence", str(options.silence)]
+    return f"{PROG} {shlex.join(whole)}"
 
 
 def _wait_for_hospitals(desk: Desk, sites: tuple[str, ...]) -> None:
@@ -284,14 +285,3 @@ def _read(path: Path) -> object:
     with suppress(OSError, ValueError):
         return json.loads(path.read_text())
     return None
-
-
-def _without_engine(options: argparse.Namespace) -> Iterator[str]:
-    """The command line as the job gets it."""
-    yield options.config
-    for flag, value in (("--only", options.only), ("--from", options.first), ("--until", options.until)):
-        if value is not None:
-            yield from (flag, value)
-    for flag, there in (("--fresh", options.fresh), ("--json", options.json)):
-        if there:
-            yield flag

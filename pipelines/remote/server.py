@@ -1,4 +1,4 @@
-"""What FLARE starts at the coordinator: the run as `pipelines.run` does it, with hospitals that are far away.
+"""What FLARE starts at the coordinator: the same run as in one process, with hospitals that are far away.
 
 An order is a JSON file in the run's folder, written by `pipelines.remote.operate`: the command line, where and with
 which environment it was called, and who takes part. What becomes of it is written beside it: `told.txt`, what a person
@@ -64,7 +64,8 @@ def bureau(order: str) -> Bureau:
 
 def carry_out(path: Path, reached: Mapping[str, Reach]) -> None:
     """Run what was ordered, and write down how it ended. No exception: FLARE would only say that there was one."""
-    from pipelines.run import Engines, main  # the run knows this module: it orders
+    from pipelines.coordinator.arguments import parse
+    from pipelines.coordinator.run import Engines, carried_out  # seconds that FLARE's start need not wait for
 
     order, place = read_order(path), path.parent
     os.chdir(order.folder)
@@ -76,7 +77,8 @@ def carry_out(path: Path, reached: Mapping[str, Reach]) -> None:
     with (place / TOLD).open("a", encoding="utf-8", buffering=1) as told, watched(place) as stop:
         console, said = Console(file=told, width=WIDTH), io.StringIO()
         with redirect_stdout(said):
-            code = main(order.arguments, engines=Engines(inside, outside, order.command), console=console, stop=stop)
+            engines = Engines(inside, outside, order.command)
+            code = carried_out(parse(order.arguments), console, engines=engines, stop=stop)
     (place / DONE).write_text(json.dumps({"exit": code, "said": said.getvalue()}))
 
 

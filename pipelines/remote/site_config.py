@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pipelines.loader.command_of_file import meant_for
-from pipelines.loader.document import ConfigError, parsed
+from pipelines.loader.files import document_at
 from pipelines.loader.names import name_problems
 from pipelines.loader.validation import validate
 from pipelines.settings.sites import Elsewhere, SiteSettings
@@ -58,9 +56,4 @@ def read_place(path: str) -> Place:
     Raises:
         ConfigError: everything that is wrong with them, or that they cannot be read.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError((Problem((), f"{path} cannot be read: {error}"),)) from error
-    said = meant_for(parsed(text, environment=os.environ), "site", path)
-    return validate(said, Place)
+    return validate(meant_for(document_at(path), "site", path), Place)

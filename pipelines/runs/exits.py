@@ -7,12 +7,12 @@ that all work is saved and that the same command goes on. 130 is kept for the se
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from pipelines.loader.document import ConfigError
-from pipelines.runs.runner import SelectionError, StageFailed
-from pipelines.runs.stopping import LockedError, Stopped
-from pipelines.runs.store import ArtifactError
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class Exit(enum.IntEnum):
@@ -34,6 +34,12 @@ def exit_code(error: BaseException, *, also: Mapping[type[BaseException], Exit] 
 
     also: exceptions of other rooms and their codes; the first that fits wins, before those known here.
     """
+    # Here, because pydantic comes with them: a command's help knows the codes and not the exceptions.
+    from pipelines.loader.document import ConfigError
+    from pipelines.runs.runner import SelectionError, StageFailed
+    from pipelines.runs.stopping import LockedError, Stopped
+    from pipelines.runs.store import ArtifactError
+
     if isinstance(error, StageFailed):
         return exit_code(error.cause, also=also)
     known: dict[type[BaseException], Exit] = {
@@ -47,3 +53,11 @@ def exit_code(error: BaseException, *, also: Mapping[type[BaseException], Exit] 
         OSError: Exit.DISK,
     }
     return next((code for kind, code in known.items() if isinstance(error, kind)), Exit.FAILED)
+
+
+def told(words: str, code: Exit, console: Console, *, as_json: bool) -> int:
+    """Say why a command ends, to a person, and with --json to a machine as well; returns the code."""
+    console.print(words, markup=False, highlight=False, soft_wrap=True)
+    if as_json:
+        print(json.dumps({"exit": int(code), "error": words}))  # noqa: T201 - the machine's answer
+    return int(code)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from federation.conversation import newest
 from pipelines.runs.holdings import ATTACKED, MAPS, PAGE, POOLED, QUALITIES, TRANSLATORS, Item, Kind, is_file
 from pipelines.runs.store import MANIFEST, ArtifactError, DiskFolder, read_manifest, short
 from privacy.message import Malformed
@@ -140,6 +139,8 @@ def _along(going: set[Item], items: Sequence[Item]) -> set[Item]:
 
 def _came_from(conversation: Item, answers: tuple[str, ...]) -> set[tuple[str, str]]:
     """(site, cohort) whose images shaped these answers, as their memory says: see `pipelines.hospital.withdrawn`."""
+    from federation.conversation import newest  # torch: seconds that a folder without trained models saves
+
     found = set()
     for part in conversation.parts:
         if any(is_file(part / answer) for answer in answers):

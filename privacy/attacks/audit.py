@@ -17,7 +17,6 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
-from scipy import optimize, stats
 from torch import Tensor, nn
 
 from privacy.dp.access import Batch, Rows
@@ -81,6 +80,8 @@ def p_value(m: int, guesses: int, right: int, epsilon: float, delta: float) -> f
     """Largest probability of at least `right` right ones of `guesses` guesses on m canaries if the code is
     (epsilon, delta)-private (theorem 5.2, with the maximum over i of appendix D).
     """
+    from scipy import stats  # slow to import
+
     accuracy = 1 / (1 + math.exp(-epsilon))
     tail = float(stats.binom.sf(right - 1, guesses, accuracy))
     missed = np.arange(1, right + 1)
@@ -178,6 +179,7 @@ def _inner_product(forward: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
 
 def _refuted(m: int, guesses: int, right: int, delta: float, error: float) -> float:
     """Largest epsilon under which so many right guesses have a probability below `error`."""
+    from scipy import optimize  # slow to import
 
     def excess(epsilon: float) -> float:
         return p_value(m, guesses, right, epsilon, delta) - error

@@ -21,10 +21,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
-from sklearn.decomposition import PCA
-from sklearn.metrics import roc_auc_score, roc_curve
-from sklearn.neighbors import NearestNeighbors
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -69,6 +65,8 @@ def attack(members: ArrayLike, others: ArrayLike, *, control: tuple[ArrayLike, A
     Raises:
         ValueError: naming every argument that is not allowed.
     """
+    from sklearn.metrics import roc_auc_score, roc_curve  # slow to import
+
     inside, outside = _scores(members), _scores(others)
     copied, fresh = _scores(control[0]), _scores(control[1])
     named = {"members": inside, "others": outside, "control[0]": copied, "control[1]": fresh}
@@ -162,6 +160,8 @@ def pool_membership(
     Raises:
         ValueError: naming every argument that is not allowed.
     """
+    from sklearn.decomposition import PCA  # slow to import
+
     made, inside, outside = _flat(pool), _rows(members, member_patients), _rows(others, other_patients)
     wrong = [_flaw("pool", made, 2), *_flaws("member", *inside), *_flaws("other", *outside)]
     wrong += [_overlap(inside[1], outside[1]), _noise_flaw(control_noise)]
@@ -186,6 +186,8 @@ def pool_membership(
 
 def _nearness(kept: Floats, members: tuple[Floats, Ints], others: tuple[Floats, Ints]) -> tuple[Floats, Floats]:
     """Minus each patient's mean distance to the nearest of `kept`, of members and of others."""
+    from sklearn.neighbors import NearestNeighbors  # slow to import
+
     index = NearestNeighbors(n_neighbors=1).fit(kept)
     inside, outside = (
         -_mean_by_patient(index.kneighbors(images)[0][:, 0], patients) for images, patients in (members, others)
@@ -216,6 +218,8 @@ def _mean_by_patient(values: Floats, patients: Ints) -> Floats:
 
 
 def _interval(inside: Floats, outside: Floats, seed: int) -> tuple[float, float]:
+    from scipy import stats  # slow to import
+
     def auc(a: Floats, b: Floats, axis: int = -1) -> Floats:
         above = stats.mannwhitneyu(a, b, axis=axis, method="asymptotic").statistic
         return np.asarray(above / (a.shape[axis] * b.shape[axis]))

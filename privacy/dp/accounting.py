@@ -16,8 +16,6 @@ from functools import cache, reduce
 from typing import TypeAlias
 
 import numpy as np
-from dp_accounting import get_sigma_gaussian
-from scipy.optimize import brentq
 
 from privacy.dp.events import (
     Composed,
@@ -114,6 +112,8 @@ def mu_of(epsilon: float, delta: float) -> float:
     Raises:
         ValueError: epsilon is negative or not finite, or delta is not between 0 and 1.
     """
+    from dp_accounting import get_sigma_gaussian  # slow to import
+
     if not (epsilon >= 0 and math.isfinite(epsilon)):
         raise ValueError(f"epsilon must be finite and >= 0, found {epsilon}")
     return 1 / float(get_sigma_gaussian(epsilon, checked(delta)))
@@ -128,6 +128,8 @@ def calibrated(planned: Callable[[float], Sequence[Event]], *, epsilon: float, d
         ValueError: no noise is enough, because of what else is planned; or epsilon or delta is out of range.
         UnknownEvent: as `cost`.
     """
+    from scipy.optimize import brentq  # slow to import
+
     if not (epsilon > 0 and math.isfinite(epsilon)):
         raise ValueError(f"epsilon must be finite and > 0, found {epsilon}")
 

@@ -14,12 +14,7 @@ from importlib.metadata import version
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from dp_accounting import NeighboringRelation, dp_event, get_epsilon_gaussian
-from dp_accounting.pld import common
-from dp_accounting.pld import privacy_loss_distribution as pld
-from dp_accounting.rdp import rdp_privacy_accountant as rdp
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 LIBRARY = f"dp-accounting {version('dp-accounting')}"
 EXACT = f"analytic Gaussian, {LIBRARY}"
@@ -32,7 +27,8 @@ SETTLED = 5e-3  # a fifteenth of the last fall is left, as errors fall with the 
 POINTS = 2**21  # of a composed distribution: 16 MiB, and some seconds
 ROUNDING = 1e-12  # of delta, for the rounding of Fourier transforms; of each Renyi divergence, for that of its sums
 LARGE = 1e8  # 1 / noise^2, above which the analytic epsilon loses its digits
-ORDERS = (1.02, 1.05, *rdp.DEFAULT_RDP_ORDERS)
+ORDERS = (1.02, 1.05, *(1 + tenth / 10 for tenth in range(1, 100)), *range(11, 64), 128, 256, 512, 1024)
+"""Two more than `DEFAULT_RDP_ORDERS` of dp-accounting, which takes a second to import; a test compares them."""
 WHOLE = np.unique(np.ceil(ORDERS))
 
 
@@ -57,6 +53,8 @@ ENDLESS, UNIT = Step("endless"), Step("gaussian", 1.0)
 
 def priced(spend: Spend, delta: float) -> tuple[float, str]:
     """(epsilon, accountant): the best upper bound that one of the accountants finds; infinite if none does."""
+    from dp_accounting import get_epsilon_gaussian  # slow to import
+
     if set(spend) == {UNIT} and spend[UNIT] < LARGE:
         epsilon, accountant = _attempt(lambda: get_epsilon_gaussian(spend[UNIT] ** -0.5, delta)), EXACT
     else:
@@ -90,6 +88,7 @@ def curve(spend: Spend) -> Curve:
 
 def by_curve(divergences: Callable[[], Curve], delta: float) -> float:
     """Epsilon from upper bounds on the Renyi divergences at ORDERS; infinite where they cannot be computed."""
+    from dp_accounting.rdp import rdp_privacy_accountant as rdp  # slow to import
 
     def compute() -> float:
         found = divergences()  # dp-accounting takes what is negative or no number for no loss at all
@@ -131,6 +130,11 @@ def _repeated(step: Step, count: int, grid: float) -> Any:
 @lru_cache(maxsize=64)
 def _distribution(step: Step, grid: float) -> Any:
     """The privacy loss distribution of one mechanism, rounded upwards to multiples of `grid`."""
+    from dp_accounting import NeighboringRelation  # slow to import
+    from dp_accounting.pld import common  # slow to import
+    from dp_accounting.pld import privacy_loss_distribution as pld  # slow to import
+    from scipy.stats import binom  # slow to import
+
     if step.kind == "pure":
         return pld.from_privacy_parameters(common.DifferentialPrivacyParameters(step.size), grid)
     if step.kind == "replaced":
@@ -182,6 +186,9 @@ def _divergences(step: Step) -> Curve:
     (order - 1) times the divergence is convex (van Erven and Harremoes 2014, arXiv 1206.2459, corollary 2), hence below
     its chord. No sample loses more than all the data would.
     """
+    from dp_accounting import dp_event  # slow to import
+    from dp_accounting.rdp import rdp_privacy_accountant as rdp  # slow to import
+
     orders = np.asarray(ORDERS)
     if step.kind == "replaced":  # dp-accounting has none for a sample
         return np.full(len(orders), math.inf)

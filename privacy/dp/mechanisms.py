@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
-from dp_accounting import get_sigma_gaussian
 from torch import Tensor
 
 from privacy.dp import entropy
@@ -58,6 +57,8 @@ def analytic_gaussian(
     Raises:
         ValueError: naming every argument that is not allowed.
     """
+    from dp_accounting import get_sigma_gaussian  # slow to import
+
     wrong = _wrong_positive(sensitivity=sensitivity, epsilon=epsilon)
     if not 0 < delta < 1:
         wrong.append(f"delta is {delta}, allowed is above 0 and below 1, for instance 1e-5")

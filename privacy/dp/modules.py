@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from opacus.validators import ModuleValidator
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
@@ -17,6 +16,8 @@ def unfit(module: nn.Module) -> list[str]:
     modules without parameters: it lets BatchNorm2d(affine=False) and InstanceNorm2d(track_running_stats=True) pass,
     which is why buffers and norms are looked at here first; whatever else it objects to is passed on.
     """
+    from opacus.validators import ModuleValidator  # slow to import
+
     found: dict[str, list[str]] = {}
     for name, part in module.named_modules():
         buffers = [own for own, _ in part.named_buffers(recurse=False)]

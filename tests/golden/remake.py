@@ -38,7 +38,7 @@ def result(folder: Path) -> dict[str, object]:
 
 def stages() -> dict[str, dict[str, object]]:
     """Version and source digest of every stage."""
-    from pipelines.run import STAGES
+    from pipelines.coordinator.run import STAGES
 
     found = {}
     for stage in STAGES:

@@ -16,13 +16,13 @@ import yaml
 
 from harmonize.veto import Limits
 from pipelines import clean
+from pipelines.coordinator.run import PUBLIC
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.synthesis import SCORED, SENT, SYNTHESIZED
 from pipelines.hospital.translation import FITTED, JUDGED
 from pipelines.hospital.withdrawn import PARTS, UNKNOWN, knew, known_outside
 from pipelines.loader.document import read_yaml
 from pipelines.loader.validation import validate
-from pipelines.run import PUBLIC
 from pipelines.run import main as run_main
 from pipelines.runs.exits import Exit
 from pipelines.runs.holdings import items_of, runs_below

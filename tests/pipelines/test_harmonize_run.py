@@ -17,11 +17,12 @@ from evaluation.floors import MAJORITY
 from harmonize.scale import Scale
 from harmonize.veto import Limits
 from pipelines.coordinator.permissions import permissions_in, refused_requests
+from pipelines.coordinator.run import STAGES, stages_of
 from pipelines.hospital.statement import AS_THEY_ARE
 from pipelines.hospital.words import CONTENTS
 from pipelines.loader.document import ConfigError
 from pipelines.loader.validation import validate
-from pipelines.run import STAGES, main, stages_of
+from pipelines.run import main
 from pipelines.settings.config import Config
 from pipelines_settings import BASE
 from privacy.message import from_bytes, from_file

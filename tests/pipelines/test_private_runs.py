@@ -20,13 +20,14 @@ import yaml
 
 from pipelines.coordinator.conversations import opening
 from pipelines.coordinator.permissions import permissions_in, refused_requests
+from pipelines.coordinator.run import make_world
 from pipelines.coordinator.spending import planned, planned_in_all
 from pipelines.coordinator.stages.audit import tried
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import worker
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate
-from pipelines.run import main, make_world
+from pipelines.run import main
 from pipelines.runs.exits import Exit
 from pipelines.runs.stopping import Stop
 from pipelines.settings.config import Config

@@ -20,6 +20,8 @@ from rich.console import Console
 from certificates import Authority
 from far_federation import PLAIN_RUN
 from federation.flare_doors import OnlyOurs
+from pipelines.coordinator.arguments import parse
+from pipelines.coordinator.run import carried_out, simulated
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import validate
 from pipelines.remote import preflight as looking
@@ -27,7 +29,7 @@ from pipelines.remote.preflight import preflight, promises, releases
 from pipelines.remote.server import GONE, losses
 from pipelines.remote.site_config import Place, read_place
 from pipelines.remote.startup_kit import forget_jobs, make_strict, role_of, strict, write_job
-from pipelines.run import main, simulated
+from pipelines.run import main
 from pipelines.runs.exits import Exit
 from pipelines.runs.stopping import Stop
 from pipelines.settings.config import Config
@@ -443,7 +445,8 @@ def test_what_a_far_hospital_will_not_answer_is_told_before_anything_is_learnt(
     at_home = validate(read_yaml(yaml.safe_dump(run), environment={}), Config)
     engines = simulated(at_home, tmp_path / "homes", Stop())._replace(far="python -m pipelines.run far.yaml")
     shown = io.StringIO()
-    assert main(["far.yaml"], engines=engines, console=Console(file=shown, width=300)) == Exit.CONFIG
+    console = Console(file=shown, width=300)
+    assert carried_out(parse(["far.yaml"]), console, engines=engines) == Exit.CONFIG
     assert "a: its policy does not answer export" in shown.getvalue() and "b: its" not in shown.getvalue()
     lines = list(book.lines(tmp_path / "homes" / "sites" / "a" / "ledger.jsonl"))
     assert {line["request"] for line in lines} == {"survey"}

@@ -18,10 +18,11 @@ import yaml
 
 from evaluation.floors import MAJORITY
 from pipelines import study
+from pipelines.coordinator.arguments import parser
 from pipelines.loader.document import ConfigError
 from pipelines.loader.files import CONFIGS
 from pipelines.remote.site_config import read_place
-from pipelines.run import main, parser
+from pipelines.run import main
 from pipelines.runs.exits import Exit
 from pipelines.settings.load import load
 from pipelines_settings import BASE, RUNS

@@ -15,11 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines import study as command
+from pipelines.coordinator import study as body
+from pipelines.coordinator.run import run_config
 from pipelines.coordinator.study_settings import OTHERS, load, merged, only_methods
 from pipelines.loader.document import ConfigError
 from pipelines.loader.files import document
 from pipelines.run import main as run_alone
-from pipelines.run import run_config
 from pipelines.runs.exits import Exit
 from pipelines.runs.stopping import Stopped
 from pipelines.settings.config import Config
@@ -224,7 +225,7 @@ def finished(tmp_path_factory) -> Path:
             return run_config(config, *others, **more)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(command, "run_config", once)
+            patch.setattr(body, "run_config", once)
             assert command.main([str(path.name)]) == Exit.STOPPED
         lines = (folder / "runs" / "both" / "table.csv").read_text().splitlines()
         assert done == RUNS[:1] and {line.split(",")[0] for line in lines} == {"case", "half"}
@@ -278,7 +279,7 @@ def test_other_seeds_have_other_patients_and_cases_of_one_seed_the_same(finished
 def test_a_second_call_runs_nothing_and_changes_no_number(finished, capsys, monkeypatch):
     monkeypatch.chdir(finished)
     before = (finished / "runs" / "both" / "table.json").read_bytes()
-    monkeypatch.setattr(command, "run_config", lambda *_, **__: pytest.fail("something ran"))
+    monkeypatch.setattr(body, "run_config", lambda *_, **__: pytest.fail("something ran"))
     code, said = told(capsys, "both.yaml")
     assert (code, said["exit"], said["ran"], said["kept"]) == (Exit.OK, 0, [], RUNS)
     assert (finished / "runs" / "both" / "table.json").read_bytes() == before
@@ -326,7 +327,7 @@ def test_only_the_cases_asked_for_are_looked_at_and_unknown_ones_are_refused(tmp
     monkeypatch.chdir(tmp_path)
     path = written(tmp_path)
     seen = []
-    monkeypatch.setattr(command, "run_config", lambda config, *_, **__: seen.append(config.name) or 1 / 0)
+    monkeypatch.setattr(body, "run_config", lambda config, *_, **__: seen.append(config.name) or 1 / 0)
     code, _ = told(capsys, path.name, "--only", "few")
     assert code == Exit.FAILED and seen == RUNS[2:]
     code, said = told(capsys, path.name, "--only", "fewer")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import ClassVar
 
-import pipelines.run
+import pipelines.coordinator.run
 import rig
 from pipelines.run import main
 from privacy.message import to_bytes
@@ -41,7 +41,7 @@ def test_what_passes_in_process_passes_over_a_wire(tmp_path, monkeypatch):
         folder.mkdir()
     monkeypatch.chdir(near)
     assert main([str(GOLDEN)]) == 0
-    monkeypatch.setattr(pipelines.run, "InProcess", Wire)
+    monkeypatch.setattr(pipelines.coordinator.run, "InProcess", Wire)
     monkeypatch.chdir(far)
     assert main([str(GOLDEN)]) == 0
     assert results(near) == results(far)

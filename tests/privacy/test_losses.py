@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
@@ -43,6 +44,10 @@ def gaussian_delta(mu: float, eps: float) -> float:
 
 def mu_epsilon(mu: float) -> float:
     return float(brentq(lambda eps: gaussian_delta(mu, eps) - DELTA, 0, 100))
+
+
+def test_the_orders_are_those_of_the_library_and_two_more():
+    assert (1.02, 1.05, *DEFAULT_RDP_ORDERS) == losses.ORDERS
 
 
 # Against other accountants, closed forms and slow second implementations

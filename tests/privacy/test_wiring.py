@@ -24,6 +24,7 @@ from federation.models.mlp import Mlp
 from federation.rehearsal import initial_parameters, rehearse_events
 from federation.rounds import QuorumLost, Schedule
 from pipelines.coordinator import check
+from pipelines.coordinator.run import make_world
 from pipelines.coordinator.spending import after, at_cut, planned, planned_in_all, renoised, steps_of
 from pipelines.coordinator.stages.audit import SAMPLING, STEPS, _attacked, _entry, tried
 from pipelines.data.cohort import Cohort
@@ -38,7 +39,6 @@ from pipelines.hospital.worker import worker
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate
 from pipelines.phantom.patients import PhantomSource
-from pipelines.run import make_world
 from pipelines.runs.stopping import Stop
 from pipelines.runs.store import short
 from pipelines.settings.config import Config

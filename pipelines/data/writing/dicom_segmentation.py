@@ -13,12 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import highdicom
 import numpy as np
-from highdicom.coding_schemes import CodingSchemeIdentificationItem
-from highdicom.seg import Segmentation, SegmentDescription
 from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes
@@ -30,6 +27,9 @@ from pipelines.data.headers import Frame, Stack
 from pipelines.data.index import readable
 from pipelines.data.study import Unusable, Volume
 from privacy.deidentify.keyed import new_uid
+
+if TYPE_CHECKING:
+    from highdicom.seg import Segmentation, SegmentDescription
 
 NOTICE = "For research use only, not for diagnosis."
 SERIES_NUMBER = 9000
@@ -118,6 +118,8 @@ def _segmentation(
     classes: Sequence[str],
     maker: SegMaker,
 ) -> Segmentation:
+    from highdicom.seg import Segmentation  # slow to import
+
     first = sources[0]
     known = f"{first.SeriesInstanceUID}/{maker.digest}/{maker.when.isoformat()}"
     known += f"/{hashlib.sha256(values.tobytes()).hexdigest()}/{'/'.join(classes)}"
@@ -159,6 +161,8 @@ def _settle(made: Segmentation, dimensions: str, when: datetime) -> None:
 
 def _geometry(mask: Volume, frames: Sequence[Frame]) -> dict[str, Any]:
     """Where each slice lies, as its own header says."""
+    import highdicom  # slow to import
+
     values, spacing = frames[0].values, float(spacing_of(mask.affine)[2])
     return {
         "pixel_measures": highdicom.PixelMeasuresSequence(
@@ -177,6 +181,9 @@ def _geometry(mask: Volume, frames: Sequence[Frame]) -> dict[str, Any]:
 
 
 def _segment(number: int, name: str, maker: SegMaker) -> SegmentDescription:
+    import highdicom  # slow to import
+    from highdicom.seg import SegmentDescription  # slow to import
+
     meant = concept(name)
     return SegmentDescription(
         segment_number=number,
@@ -192,6 +199,8 @@ def _segment(number: int, name: str, maker: SegMaker) -> SegmentDescription:
 
 def _schemes(classes: Sequence[str]) -> list[Any] | None:
     """Our own scheme is described where it is used."""
+    from highdicom.coding_schemes import CodingSchemeIdentificationItem  # slow to import
+
     if all(concept(name).kind.scheme_designator != SCHEME for name in classes):
         return None
     return [CodingSchemeIdentificationItem(designator=SCHEME, name="Names of classes in Consilium")]

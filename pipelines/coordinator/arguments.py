@@ -1,0 +1,98 @@
+"""The command line of a run. Neither torch nor pydantic is imported here: `--help`, a wrong flag and a file that is no
+YAML are answered at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterator, Sequence
+
+from pipelines.loader.command_line import command_parser
+from pipelines.loader.command_of_file import meant_for
+from pipelines.loader.document import Document
+from pipelines.loader.files import document
+from pipelines.loader.set_values import with_values
+
+PROG = "python -m pipelines.run"
+DESCRIPTION = f"{PROG} CONFIG: everything that the configuration says, from files to the report."
+STAGE_NAMES = (
+    "ingest",
+    "score",
+    "synthesize",
+    "sample",
+    "translate",
+    "train",
+    "evaluate",
+    "audit",
+    "route",
+    "report",
+)
+"""Names of `pipelines.coordinator.run.STAGES`, which a test compares; the stages themselves take seconds to import."""
+
+
+def parser(prog: str = PROG) -> argparse.ArgumentParser:
+    """The command line."""
+    made = command_parser(prog, DESCRIPTION)
+    made.add_argument("config", help="a YAML file, or the name of one that comes with the package")
+    made.add_argument("--only", metavar="STAGE", help=f"run this stage alone; stages are {', '.join(STAGE_NAMES)}")
+    made.add_argument("--from", dest="first", metavar="STAGE", help="begin at this stage (with --fresh: run it again)")
+    made.add_argument("--until", metavar="STAGE", help="stop after this stage")
+    made.add_argument("--fresh", action="store_true", help="run again what is chosen, whatever is there")
+    made.add_argument(
+        "--set",
+        dest="values",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="as if CONFIG said so, e.g. train.schedule.rounds=3; may be given several times",
+    )
+    made.add_argument("--check", action="store_true", help="look at settings, files and methods; compute nothing")
+    made.add_argument("--headers", action="store_true", help="as --check, and look inside the files: a line a site")
+    made.add_argument("--explain", action="store_true", help="say what would run and why; run nothing")
+    made.add_argument("--engine", choices=("in_process", "flare"), default="in_process", help="who carries questions")
+    made.add_argument("--kit", metavar="FOLDER", help="with --engine flare: the startup kit of who submits the run")
+    made.add_argument("--patience", type=float, default=60.0, metavar="MIN", help="how long to wait for hospitals")
+    made.add_argument("--silence", type=float, default=60.0, metavar="S", help="after which a hospital counts as gone")
+    made.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    return made
+
+
+def parse(arguments: Sequence[str] | None, prog: str = PROG) -> argparse.Namespace:
+    """The options of a run; argparse ends the process with 2 where they are wrong."""
+    line = parser(prog)
+    options = line.parse_args(arguments)
+    if options.only and (options.first or options.until):
+        line.error("--only goes alone; --from and --until go together")
+    return options
+
+
+def settings_said(options: argparse.Namespace) -> Document:
+    """The settings file with the values of `--set` in it.
+
+    Raises:
+        ConfigError: it does not exist, is no YAML, is for another command, or a `--set` cannot be read.
+    """
+    return with_values(meant_for(document(options.config), "run", shlex.quote(options.config)), options.values)
+
+
+def command_of(options: argparse.Namespace) -> str:
+    """The command that goes on with this run."""
+    return f"{PROG} {shlex.join([options.config, *_values(options)])}"
+
+
+def selection(options: argparse.Namespace) -> Iterator[str]:
+    """The command line without what only says who carries questions: as FLARE's job gets it."""
+    yield options.config
+    yield from _values(options)
+    for flag, value in (("--only", options.only), ("--from", options.first), ("--until", options.until)):
+        if value is not None:
+            yield from (flag, value)
+    for flag, there in (("--fresh", options.fresh), ("--json", options.json)):
+        if there:
+            yield flag
+
+
+def _values(options: argparse.Namespace) -> Iterator[str]:
+    for text in options.values:
+        yield from ("--set", text)

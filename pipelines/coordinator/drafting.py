@@ -1,0 +1,116 @@
+"""Look at a folder of studies, write the configuration that fits it, and try it. See `pipelines.init`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import shlex
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from pipelines.coordinator.check import check
+from pipelines.coordinator.run import make_world
+from pipelines.discovery.draft import drafted
+from pipelines.discovery.found import Found
+from pipelines.discovery.look import look
+from pipelines.loader.names import FILL_IN
+from pipelines.runs.exits import Exit
+from pipelines.runs.stopping import Stop
+from pipelines.settings.load import load
+
+
+def carried_out(options: argparse.Namespace, console: Console) -> int:
+    """Do what the options of `pipelines.init` ask, and return the exit code: 0, or 3 where something is missing."""
+    try:
+        found = look(Path(options.folder), None if options.labels is None else Path(options.labels))
+    except ValueError as error:
+        console.print(str(error), markup=False, soft_wrap=True)
+        return int(Exit.DATA)
+    if found.sort is None:
+        text = "holds no DICOM image, no NIfTI image and no pictures that a table names; give the folder of the images"
+        console.print(f"{options.folder} {text}", markup=False, soft_wrap=True)
+        return int(Exit.DATA)
+    places = [place for place in (options.folder, options.labels) if place is not None]
+    name = run_name(found, places)
+    text = drafted(found, folder=options.folder, file=shlex.quote(options.out or "my.yaml"), name=name)
+    if not _utf8(text):
+        odd = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        line_of = next(line for line in odd.splitlines() if "\ufffd" in line)
+        console.print(f"a name is not UTF-8, which a configuration must be: {line_of.strip()}; rename it", markup=False)
+        return int(Exit.DATA)
+    _show(found, console)
+    if options.out is None:
+        print(text, end="")  # noqa: T201 - the configuration is the answer
+    else:
+        Path(options.out).write_text(text, encoding="utf-8")
+    return int(_end(found, text, options.out, console))
+
+
+def _utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def run_name(found: Found, places: Sequence[str]) -> str:
+    """A name for the run, of the sites' names and of a digest of the folders that were looked at: results of different
+    folders never lie in one place.
+    """
+    text = found.sites[0].name if len(found.sites) == 1 else f"{len(found.sites)}_sites"
+    whole = "\0".join(str(Path(place).resolve()) for place in places)
+    return f"{text}_{hashlib.sha256(whole.encode('utf-8', 'surrogateescape')).hexdigest()[:6]}"
+
+
+def complaint(text: str) -> str:
+    """What `python -m pipelines.run --check` has against a configuration; empty where it has nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "draft.yaml"
+        path.write_text(text, encoding="utf-8")
+        try:
+            config = dataclasses.replace(load(str(path)), runs=folder)
+            check(make_world(config, Path(folder) / config.name, Stop()), Console(quiet=True), as_json=False)
+        except Exception as error:
+            return str(error) or type(error).__name__
+    return ""
+
+
+def _show(found: Found, console: Console) -> None:
+    """Sites, kinds of series and doubts, on the terminal."""
+    sites = Table("site", "patients", "studies", "images", "labels", title="Sites", title_justify="left")
+    for site in found.sites:
+        inside = site.source.get("label") if found.sort == "pictures" else None
+        labels = str(site.labels["kind"]) if site.labels else "column" if inside else "[bold]none[/bold]"
+        sites.add_row(site.name, f"{site.patients:,}", f"{site.studies:,}", f"{site.images:,}", labels)
+    kinds = Table("what is said", "modality", "taken as", "b-values", "series", "images", title_justify="left")
+    kinds.title = "Kinds of images"
+    for row in found.rows:
+        kinds.add_row(*(cell.replace("[", r"\[") for cell in row))
+    for table in (sites, kinds):
+        console.print(table)
+    for doubt in found.doubts:
+        console.print(f"doubt: {doubt}", markup=False, soft_wrap=True)
+
+
+def _end(found: Found, text: str, out: str | None, console: Console) -> Exit:
+    """What is left to do, in a sentence; the configuration was tried as --check tries it."""
+    where = out or "the configuration"
+    if not found.complete:
+        lines = [number for number, line in enumerate(text.splitlines(), 1) if FILL_IN in line]
+        for sentence in dict.fromkeys(sentence for site in found.sites for sentence in site.missing):
+            console.print(f"missing: {sentence}", markup=False, soft_wrap=True)
+        console.print(f"fill in {where} at lines {', '.join(map(str, lines))} (marked {FILL_IN}), then --check it")
+        return Exit.DATA
+    if said := complaint(text):
+        console.print(f"--check would not accept {where}: {said}", markup=False, soft_wrap=True)
+        return Exit.DATA
+    console.print(
+        f"{where} is accepted by --check; now: python -m pipelines.run {shlex.quote(out or 'my.yaml')} --check"
+    )
+    return Exit.OK

@@ -1,0 +1,263 @@
+"""A run: its stages, the world in which they work, and the hospitals that a simulation plays.
+
+`carried_out` is what the command line of a run does, in this process or in FLARE's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from rich.console import Console
+
+from federation.engine import Engine, InProcess
+from federation.rounds import QuorumLost
+from pipelines.coordinator.arguments import command_of, settings_said
+from pipelines.coordinator.check import check
+from pipelines.coordinator.stages import (
+    audit,
+    evaluate,
+    ingest,
+    report,
+    route,
+    sample,
+    score,
+    synthesize,
+    train,
+    translate,
+)
+from pipelines.coordinator.stages.ingest import UnusableCohort
+from pipelines.coordinator.summary import as_json, publish, refused_told, results_table, tell_inside
+from pipelines.coordinator.world import DATA_CODES, SitesMissing, World
+from pipelines.external.settings import Outside, is_outside
+from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.worker import trace, worker
+from pipelines.loader.document import ConfigError, Document, FilesMissing, render
+from pipelines.loader.set_values import naming_values
+from pipelines.loader.validation import validate
+from pipelines.runs.exits import Exit, exit_code, told
+from pipelines.runs.progress import Shown, shown
+from pipelines.runs.replies import on_disk
+from pipelines.runs.runner import (
+    Event,
+    Results,
+    SelectionError,
+    Stage,
+    StageFailed,
+    Step,
+    execute,
+    explain,
+    explained,
+    plan,
+)
+from pipelines.runs.stopping import RunLock, Stop, safe_stop
+from pipelines.settings.config import Config, chosen_device
+from pipelines.settings.load import configured
+from pipelines.settings.own_policies import played
+from pipelines.settings.sites import Elsewhere
+from privacy.settings_error import Problem
+
+HARMONIZING: tuple[Stage[World], ...] = (score.STAGE, synthesize.STAGE, sample.STAGE, translate.STAGE)
+STAGES: tuple[Stage[World], ...] = (
+    ingest.STAGE,
+    *HARMONIZING,
+    train.STAGE,
+    evaluate.STAGE,
+    audit.STAGE,
+    route.STAGE,
+    report.STAGE,
+)
+PUBLIC = ".public"
+"""Folder beside the runs, for networks that learnt from public images only: any run may use them again."""
+CODES: Mapping[type[BaseException], Exit] = {
+    UnusableCohort: Exit.DATA,
+    SelectionError: Exit.CONFIG,
+    FilesMissing: Exit.DATA,
+}
+
+
+class Engines(NamedTuple):
+    """What carries questions to the hospitals of the federation, and to those outside it. far: where these are on
+    machines of their own, the command that began the run; empty in a simulation.
+    """
+
+    inside: Engine
+    outside: Engine
+    far: str = ""
+
+
+def carried_out(
+    options: argparse.Namespace,
+    console: Console,
+    *,
+    said: Document | None = None,
+    engines: Engines | None = None,
+    stop: Stop | None = None,
+) -> int:
+    """Do what the options of a run ask (`pipelines.coordinator.arguments`), and return the exit code.
+
+    said: the settings file; None: it is read here. engines: to hospitals on other machines; None: all are played here.
+    stop: who may ask it to stop; None: signals.
+    """
+    root: Path | None = None
+    try:
+        said = settings_said(options) if said is None else said
+        if is_outside(said.data):
+            from pipelines.external.run import run_outside  # what writes predictions and masks: seconds
+
+            settings = validate(said, Outside)
+            root = Path(settings.out)
+            return run_outside(settings, said, options, console)
+        config = configured(said) if engines is None else validate(said, Config)
+        root = Path(config.runs) / config.name
+        return _run(config, options, console, engines, stop)
+    except (Exception, KeyboardInterrupt) as error:
+        return ended(error, said, options, console, root)
+
+
+def ended(
+    error: BaseException, said: Document | None, options: argparse.Namespace, console: Console, root: Path | None = None
+) -> int:
+    """Say why a run ended, and return the exit code. root: the run's folder, where a trace is kept of what nobody
+    thought of.
+    """
+    code = code_of(error)
+    if isinstance(error, ConfigError):
+        words = render(error if said is None else naming_values(error, options.values, said.lines), options.config)
+    else:
+        words = str(error) or type(error).__name__
+    if code is Exit.FAILED and root is not None:
+        words = f"trace: {write_trace(root, error)}\n{words}"
+    return told(words, code, console, as_json=options.json)
+
+
+def code_of(error: BaseException) -> Exit:
+    """The exit code; of sites that did not answer, by the codes that they gave."""
+    cause = error.cause if isinstance(error, StageFailed) else error
+    if isinstance(cause, SitesMissing | QuorumLost):
+        codes = set(cause.missing.values())
+        return Exit.DATA if codes <= DATA_CODES else Exit.DISK if codes <= {"disk"} else Exit.SITE
+    return exit_code(error, also=CODES)
+
+
+def keep_trace(config: Config, error: BaseException) -> Path:
+    """Write where the error came from to where it can be found again: into the run's folder."""
+    return write_trace(Path(config.runs) / config.name, error)
+
+
+def write_trace(root: Path, error: BaseException) -> Path:
+    """The same, into any folder."""
+    path = root / "trace.txt"
+    with suppress(OSError, ValueError):  # a failure of this one would hide the real one
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(trace(error))
+    return path
+
+
+def _run(
+    config: Config, options: argparse.Namespace, console: Console, engines: Engines | None, asked: Stop | None
+) -> int:
+    torch.set_num_threads(config.threads)
+    root = Path(config.runs) / config.name
+    with RunLock(root), safe_stop() if asked is None else nullcontext(asked) as stop:
+        world = make_world(config, root, stop, engines=engines, fresh=options.fresh, command=command_of(options))
+        if options.check or options.headers:
+            return check(world, console, as_json=options.json, headers=options.headers)
+        chosen = {"only": options.only, "first": options.first, "until": options.until, "fresh": options.fresh}
+        steps = plan(stages_of(config), world, root, **chosen, command=command_of(options))
+        if options.explain:
+            print(json.dumps(explained(steps)) if options.json else explain(steps))  # noqa: T201 - the answer
+            return int(Exit.OK)
+        results = computed(steps, world, console)
+    if options.json:
+        print(json.dumps(as_json(results, root)))  # noqa: T201 - the machine's answer
+    else:
+        results_table(results, root, Console(width=None if sys.stdout.isatty() else 160))
+    return int(Exit.OK)
+
+
+def run_config(config: Config, stop: Stop, console: Console, *, command: str) -> Results:
+    """All of a run in its own folder, as the command line does it; what is there is kept. command: that goes on.
+
+    Raises:
+        LockedError, StageFailed, Stopped: see `RunLock` and `execute`.
+    """
+    torch.set_num_threads(config.threads)
+    root = Path(config.runs) / config.name
+    with RunLock(root):
+        world = make_world(config, root, stop, command=command)
+        return computed(plan(stages_of(config), world, root, command=command), world, console)
+
+
+def computed(steps: Sequence[Step[World]], world: World, console: Console) -> Results:
+    """Do what was planned, show how far it is, and put the page where a person looks first."""
+    with shown(world.config.title or world.config.name, console=console) as step, refused_told(world, console):
+        told = _told_to(step, console, world)
+        results = execute(steps, world, world.root, stop=world.stop, on_step=told, command=world.command)
+    publish(results, world.root)
+    return results
+
+
+def _told_to(step: Shown, console: Console, world: World) -> Callable[[Event], None]:
+    """A line for each stage, with its reason, and the bar; after ingest a line for each site's files."""
+
+    def told(event: Event) -> None:
+        if event.kind != "begun":
+            text = f"{event.step.stage.name:<9} {event.kind:<8} {event.step.reason}"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+        if event.step.stage.name == ingest.STAGE.name and event.kind in ("done", "kept"):
+            tell_inside(world, console)
+        step(event.index + (event.kind != "begun"), event.total, event.step.stage.name)
+
+    return told
+
+
+def stages_of(config: Config) -> tuple[Stage[World], ...]:
+    """The stages of a run: without `harmonize:` or `route:` theirs are not there, and nothing needs them."""
+    without = {stage.name for stage in HARMONIZING} if config.harmonize is None else set()
+    without |= {route.STAGE.name} if config.route is None else set()
+    kept = (stage for stage in STAGES if stage.name not in without)
+    return tuple(replace(stage, needs=tuple(need for need in stage.needs if need not in without)) for stage in kept)
+
+
+def make_world(
+    config: Config, root: Path, stop: Stop, *, engines: Engines | None = None, fresh: bool = False, command: str = ""
+) -> World:
+    """What the stages work in. Without engines a simulation: every hospital in this process, with its own folder."""
+    if engines is None:
+        engines = simulated(config, root, stop)
+    command = engines.far or command
+    return World(config, engines.inside, root, stop, _now, fresh, command, engines.outside, simulation=not engines.far)
+
+
+def simulated(config: Config, root: Path, stop: Stop) -> Engines:
+    """Every hospital of the configuration in this process, each with a folder of its own.
+
+    Raises:
+        ConfigError: hospitals that are on machines of their own.
+    """
+    if far := [name for name, site in config.sites.items() if isinstance(site.source, Elsewhere)]:
+        text = f"elsewhere: {', '.join(far)} cannot be played here; say --engine flare --kit KIT, or where files are"
+        raise ConfigError([Problem(("sites",), text)])
+    sites, device = root / "sites", chosen_device(config.device)
+    workers = {
+        name: worker(
+            Hospital(name, sites / name, own, _now, device=device, pause=stop.check, public=root.parent / PUBLIC)
+        )
+        for name, own in played(config).items()
+    }
+    workers = {name: on_disk(own, root / "federation") for name, own in workers.items()}
+    inside = InProcess({name: own for name, own in workers.items() if name not in config.outside})
+    return Engines(inside, InProcess({name: workers[name] for name in config.outside}))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,50 @@
+"""What the command lines of all commands share. Only the standard library is imported here, so that `--help`,
+`--version` and a wrong flag are answered at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+PACKAGE = "consilium"
+
+
+def command_parser(prog: str, description: str | None, **options: Any) -> argparse.ArgumentParser:
+    """A parser that knows --version. description: of which the first line is shown, unless `options` say how it is
+    formatted: then all of it.
+    """
+    text = description or ""
+    if "formatter_class" not in options:
+        text = text.splitlines()[0] if text else ""
+    made = argparse.ArgumentParser(prog=prog, description=text, **options)
+    made.add_argument("--version", action=_Version, help="print the version of the package")
+    return made
+
+
+class _Version(argparse.Action):
+    """Prints the version, which is looked up only when it is asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:  # noqa: A002
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(f"{PACKAGE} {installed_version()}")  # noqa: T201 - the answer
+        parser.exit()
+
+
+def installed_version() -> str:
+    """The package's version, or that it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version  # hundredths of a second that other calls save
+
+    try:
+        return version(PACKAGE)
+    except PackageNotFoundError:
+        return "(not installed: pip install -e .)"
+
+
+def announce(text: str) -> None:
+    """Say on stderr what begins, before imports that take seconds."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201 - the first line

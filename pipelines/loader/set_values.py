@@ -1,0 +1,126 @@
+"""`--set a.b=c`: values of the command line in place of those in a settings file, read and checked as if they had been
+written there. A problem with one of them names the `--set` instead of a line of the file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from pipelines.loader.document import ConfigError, Document, parsed
+from privacy.settings_error import Path, Problem, notation, shown
+
+if TYPE_CHECKING:
+    from privacy.message import Json
+
+NAME = r"[A-Za-z0-9_-]+(?:\[[0-9]{1,6}\])*"
+KEY = re.compile(rf"{NAME}(?:\.{NAME})*")
+PART = re.compile(r"([A-Za-z0-9_-]+)|\[([0-9]+)\]")
+
+
+class SetValue(NamedTuple):
+    """One `--set`: its text, the place it names, and the value that belongs there."""
+
+    text: str
+    path: Path
+    value: Json
+
+
+def with_values(document: Document, texts: Sequence[str]) -> Document:
+    """The document with these values in it; groups that are missing on the way are made.
+
+    texts: as typed after `--set`, e.g. `train.schedule.rounds=3`, `images.size=32`, `train.methods.own={name: local}`.
+
+    Raises:
+        ConfigError: with every text that names no place, or whose value is no YAML.
+    """
+    values, problems = [], list[Problem]()
+    for text in texts:
+        try:
+            values.append(_read(text))
+        except ConfigError as error:
+            problems += error.problems
+    paths = [value.path for value in values]
+    problems += [
+        _problem(value.text, "given twice; remove one")
+        for index, value in enumerate(values)
+        if value.path in paths[:index]
+    ]
+    data, lines, kept = document.data, dict(document.lines), list(document.problems)
+    for value in values:
+        try:
+            data = _put(data, value.path, value.value)
+        except LookupError as error:
+            problems.append(_problem(value.text, str(error)))
+        lines = {path: line for path, line in lines.items() if not _within(path, value.path)}
+        kept = [problem for problem in kept if not (problem.where and _within(problem.where, value.path))]
+    if problems:
+        raise ConfigError([*problems, *kept])
+    return Document(data, lines, tuple(kept))
+
+
+def naming_values(error: ConfigError, texts: Sequence[str], lines: Mapping[Path, int]) -> ConfigError:
+    """The same error; a problem of what a `--set` says, or of a group that only it has made, names the `--set`.
+
+    lines: of the document with the values in it. Of several that fit the last is named.
+    """
+    values = [_read(text) for text in texts]
+
+    def named(problem: Problem) -> Problem:
+        for value in reversed(values):
+            inside = bool(problem.where) and _within(problem.where, value.path)
+            made = bool(problem.where) and _within(value.path, problem.where) and problem.where not in lines
+            if inside or made:
+                return _problem(value.text, f"{notation(problem.where)}: {problem.message}")
+        return problem
+
+    return type(error)([named(problem) for problem in error.problems])
+
+
+def _read(text: str) -> SetValue:
+    """Raises: ConfigError."""
+    name, equals, value = text.partition("=")
+    path = _path(name)
+    if not equals or not path:
+        told = f"must be KEY=VALUE with a key such as train.schedule.rounds, found {shown(text)}"
+        raise ConfigError([_problem(text, told)])
+    try:
+        document = parsed(value, environment=os.environ)
+    except ConfigError as error:
+        raise ConfigError([_problem(text, problem.message) for problem in error.problems]) from error
+    if document.problems:
+        raise ConfigError([_problem(text, problem.message) for problem in document.problems])
+    return SetValue(text, path, document.data)
+
+
+def _path(name: str) -> Path:
+    """`a.b[2].c` as keys and indices; empty where it is no such name."""
+    if KEY.fullmatch(name) is None:
+        return ()
+    return tuple(int(part[2]) if part[1] is None else part[1] for part in PART.finditer(name))
+
+
+def _put(data: Json, path: Path, value: Json) -> Json:
+    """Raises: LookupError: there is no such place, since something else than a group or a list stands on the way."""
+    if not path:
+        return value
+    first, rest = path[0], path[1:]
+    if isinstance(first, int):
+        if not isinstance(data, list) or first >= len(data):
+            size = f"a list of {len(data)}" if isinstance(data, list) else "no list"
+            raise LookupError(f"[{first}] must be the place of a value that is there, from 0; found {size}")
+        return [*data[:first], _put(data[first], rest, value), *data[first + 1 :]]
+    if data is not None and not isinstance(data, dict):
+        raise LookupError(f"{first} must be a key of a group, found {shown(data)} in the group's place")
+    group = {} if data is None else data
+    return {**group, first: _put(group.get(first), rest, value)}
+
+
+def _within(path: Path, outer: Path) -> bool:
+    return path[: len(outer)] == outer
+
+
+def _problem(text: str, message: str) -> Problem:
+    return Problem((), f"--set {text}: {message}")
