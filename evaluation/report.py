@@ -1,4 +1,5 @@
-"""The pages: the coordinator's, made from messages only, and each hospital's own, which stays there.
+"""The pages: the coordinator's, made from messages only, and each hospital's own, in the federation or outside, which
+stays there.
 
 Everything arrives in the frozen records below; a page is one self-contained HTML text without script, and without any
 reference to another document.
@@ -6,11 +7,14 @@ reference to another document.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from evaluation.adaptation import AdaptedLine
 from evaluation.answers import run_answers, site_answers
 from evaluation.choice import primary
+from evaluation.drawing import Picture
 from evaluation.floors import FLOORS
 from evaluation.grid import by_column, decided, weak_columns, weak_rows
 from evaluation.leaving import Left as Left
@@ -72,10 +76,10 @@ def coordinator_page(page: RunPage) -> str:
 
 def site_page(page: SitePage) -> str:
     """One hospital's page, with pictures of its patients: it is written for that hospital's disk only."""
-    return rendered("site.html", **told_of(page))
+    return rendered("site.html", **_told_of(page))
 
 
-def told_of(page: SitePage) -> dict[str, object]:
+def _told_of(page: SitePage) -> dict[str, object]:
     """What the template of a hospital's page is given."""
     said = () if page.statement is None else (page.statement,)
     return {
@@ -97,6 +101,33 @@ def told_of(page: SitePage) -> dict[str, object]:
         "common": _together(said),
         "reasons": _reasons(page.quarantine),
     }
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """What such a page has beside a hospital's page. field: as in `RunPage`. pictures: of the lines' masks."""
+
+    lines: tuple[AdaptedLine, ...]
+    field: str = ""
+    outlines: tuple[Picture, ...] = ()
+
+
+def outside_page(page: SitePage, beyond: Beyond) -> str:
+    """For that hospital's disk only. page: with scores by line, of all of its patients, and one split."""
+    return rendered("outside.html", **{**_told_of(page), "foreign": True}, beyond=beyond, best=best(page.scores))
+
+
+def best(rows: Sequence[ScoreRow]) -> tuple[ScoreRow, ...]:
+    """The lines of the first measure with the best value, several where they are equal; none where there is no value.
+
+    Raises:
+        ValueError: that measure is better where it is lower, and another should come first.
+    """
+    own = [row for row in rows if row.protocol == PRIVATE and math.isfinite(row.value)]
+    first = [row for row in own if row.measure == rows[0].measure] if rows else []
+    if any(row.measure.startswith(HD95.name) for row in first):
+        raise ValueError(f"the first measure is {first[0].measure}, which is better where it is lower; put Dice first")
+    return tuple(row for row in first if row.value == max(one.value for one in first))
 
 
 def _leading(rows: Sequence[ScoreRow], structures: Sequence[str]) -> list[str]:

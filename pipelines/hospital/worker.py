@@ -95,7 +95,7 @@ def worker(hospital: Hospital) -> Worker:
 
 
 def _heard(hospital: Hospital, call: Call, message: Message) -> None:
-    """Whether a question is one, before anything is done: what is refused here leaves no line in the ledger.
+    """Check a request before anything is done: what is refused here leaves no line in the ledger.
 
     Raises:
         Refused: see `privacy.release.bounds.check` and `check_question`.
@@ -124,7 +124,7 @@ class Work(NamedTuple):
 
 
 class Place(TypedDict):
-    """What every line of the ledger says."""
+    """The fields of every ledger line."""
 
     call: Call
     ledger: Path
@@ -133,7 +133,7 @@ class Place(TypedDict):
 
 
 def _tried(hospital: Hospital, call: Call, message: Message, place: Place) -> Work:
-    """Do the work; what goes wrong leaves as a code, with its line in the ledger and its story in the log.
+    """Do the work; an error leaves as a code, with its line in the ledger and its details in the log.
 
     Raises:
         Refused: with the code. Whether a request fails can depend on patients: the ledger says that it was told.
@@ -179,7 +179,7 @@ def _work(hospital: Hospital, call: Call, message: Message) -> Work:
 
 
 def cause(error: BaseException) -> str:
-    """Why, on one line of bounded length: it may quote what was asked."""
+    """The reason, on one line of bounded length: it may quote the request."""
     return plain(str(error.__cause__ or ""))[:LONGEST]
 
 

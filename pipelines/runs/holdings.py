@@ -7,12 +7,11 @@ linkage file and a log can be neither counted as waste nor removed. Symbolic lin
 from __future__ import annotations
 
 import os
-import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from pipelines.runs.stopping import LOCK
 from pipelines.runs.store import HIDDEN, MANIFEST, NAME
@@ -31,14 +30,45 @@ Kind: TypeAlias = Literal[
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 PAGE = "report.html"
-DIGEST = re.compile(r"[0-9a-f]{12}")
 POOLED = "pooled"
 BEGUN = ("sites", "federation")
 ATTACKED = (".membership.json", ".inversion.safetensors")
-ENDINGS = {"scores": (".safetensors", *ATTACKED), "ready": (".safetensors",)}
 TRANSLATORS, QUALITIES, MAPS = "translators", "qualities", "maps"
-SUFFIXES = {TRANSLATORS: ".safetensors", QUALITIES: ".json", MAPS: ".safetensors"}
-"""Folders of files that harmonization leaves at a site; beside them lies `fitting`, one folder for each training."""
+
+
+class Places(NamedTuple):
+    """Where items of a kind lie below a run's folder, in the order in which their parts may be removed.
+
+    patterns: one that ends in / is of folders, {site} is any hospital or the pooled site. shared: what all sites hold
+    under one name is one item. named: how many parts of a path are an item's name.
+    """
+
+    patterns: tuple[str, ...]
+    shared: bool = False
+    named: int = 1
+
+
+PLACES: Mapping[Kind, Places] = {
+    "artifacts": Places(("*/" + "[0-9a-f]" * 12 + "/",)),
+    # Half of a conversation cannot be continued. The coordinator's part goes first: without it a conversation that
+    # sites still know is begun anew under another name.
+    "conversations": Places(("federation/*/", "{site}/conversations/*/*/"), shared=True),
+    "models": Places(("{site}/models/*/*/",), shared=True),
+    "cohorts": Places(("{site}/cohorts/*/",)),
+    "scores": Places(("{site}/scores/*.safetensors", "{site}/scores/*.membership.json")),
+    "ready": Places(("{site}/ready/*.safetensors",)),
+    "translations": Places(
+        (
+            "{site}/fitting/*/",
+            f"{{site}}/{TRANSLATORS}/*.safetensors",
+            f"{{site}}/{QUALITIES}/*.json",
+            f"{{site}}/{MAPS}/*.safetensors",
+        ),
+        named=2,
+    ),
+    "phantoms": Places(("{site}/phantom/*/",)),
+    "reports": Places((PAGE, f"{{site}}/{PAGE}")),
+}
 
 
 @dataclass(frozen=True)
@@ -76,8 +106,7 @@ def runs_below(folder: Path) -> list[Path]:
 
 def items_of(run: Path) -> list[Item]:
     """All items of a run, kind by kind."""
-    found = [*_artifacts(run), *_conversations(run), *_models(run), *_cohorts(run)]
-    return [*found, *_scores(run), *_translations(run), *_phantoms(run), *_reports(run), *_leftovers(run)]
+    return [*(item for kind, places in PLACES.items() for item in _items(run, kind, places)), *_leftovers(run)]
 
 
 def size_of(path: Path) -> tuple[int, int, float]:
@@ -91,12 +120,6 @@ def size_of(path: Path) -> tuple[int, int, float]:
     inner = [size_of(Path(entry)) for entry in entries(path)]
     newest = max((each[2] for each in inner), default=own.st_mtime)
     return sum(each[0] for each in inner), sum(each[1] for each in inner), newest
-
-
-def sites_of(run: Path) -> list[Path]:
-    """Folders of hospitals, and of the pooled site of a simulation."""
-    pooled = run / POOLED
-    return [*folders_in(run / "sites"), *([pooled] if is_folder(pooled) else [])]
 
 
 def folders_in(path: Path) -> list[Path]:
@@ -131,79 +154,33 @@ def _item(run: Path, kind: Kind, where: str, name: str, parts: Iterable[Path]) -
     return Item(run.name, kind, where, name, parts, files, size, max(each[2] for each in sizes))
 
 
-def _artifacts(run: Path) -> Iterator[Item]:
-    for stage in folders_in(run):
-        if stage.name not in ("sites", POOLED, "federation"):
-            for path in folders_in(stage):
-                if DIGEST.fullmatch(path.name) and is_file(path / MANIFEST):
-                    yield _item(run, "artifacts", stage.name, path.name, [path])
+def _items(run: Path, kind: Kind, places: Places) -> Iterator[Item]:
+    found: dict[tuple[str, str], list[Path]] = {}
+    for pattern in dict.fromkeys(each.format(site=site) for each in places.patterns for site in ("sites/*", POOLED)):
+        for path in sorted(filter(_real(run, pattern), run.glob(pattern))):
+            above, name = path.relative_to(run).parts[: -places.named], "/".join(path.parts[-places.named :])
+            where = "" if places.shared or not above else above[above[0] == "sites"]
+            found.setdefault((where, name), []).append(path)
+    for (where, name), parts in sorted(found.items()):
+        if kind == "phantoms":  # the note of what was written goes first: without it a phantom is written again
+            parts = [*filter(is_file, [parts[0].with_name(f"{name}.txt")]), *parts]
+        yield _item(run, kind, where, name, parts)
 
 
-def _conversations(run: Path) -> Iterator[Item]:
-    """One item holds the coordinator's state and every site's answers: half of a conversation cannot be continued.
-
-    The coordinator's part goes first. Without it a conversation that sites still know is not continued, but begun anew
-    under another name.
+def _real(run: Path, pattern: str) -> Callable[[Path], bool]:
+    """Whether a path is a folder or file as the pattern says, is not hidden, and no link leads to it; of an artifact
+    also whether its manifest is there.
     """
-    parts: dict[str, list[Path]] = {path.name: [path] for path in folders_in(run / "federation")}
-    for path in _by_run(run, "conversations"):
-        parts.setdefault(path.name, []).append(path)
-    for name, found in sorted(parts.items()):
-        yield _item(run, "conversations", "", name, found)
 
+    def real(path: Path) -> bool:
+        below = [path, *path.parents][: len(path.relative_to(run).parts)]
+        if any(each.is_symlink() or each.name.startswith(".") for each in below):
+            return False
+        if not pattern.startswith("*/"):
+            return path.is_dir() if pattern.endswith("/") else path.is_file()
+        return is_file(path / MANIFEST) and path.parent.name not in (*BEGUN, POOLED)
 
-def _models(run: Path) -> Iterator[Item]:
-    parts: dict[str, list[Path]] = {}
-    for path in _by_run(run, "models"):
-        parts.setdefault(path.name, []).append(path)
-    for name, found in sorted(parts.items()):
-        yield _item(run, "models", "", name, found)
-
-
-def _by_run(run: Path, what: str) -> list[Path]:
-    """`sites/<site>/<what>/<run>/<conversation>` of every site."""
-    return [path for site in sites_of(run) for inner in folders_in(site / what) for path in folders_in(inner)]
-
-
-def _cohorts(run: Path) -> Iterator[Item]:
-    for site in sites_of(run):
-        for path in folders_in(site / "cohorts"):
-            yield _item(run, "cohorts", site.name, path.name, [path])
-
-
-def _scores(run: Path) -> Iterator[Item]:
-    """Scores of a hospital's patients, attacks on its models, and its models that are ready for use."""
-    kinds: tuple[Kind, ...] = ("scores", "ready")
-    for site in sites_of(run):
-        for kind in kinds:
-            for path in entries(site / kind):
-                if is_file(path) and path.name.endswith(ENDINGS[kind]) and not path.name.startswith("."):
-                    yield _item(run, kind, site.name, path.name, [path])
-
-
-def _translations(run: Path) -> Iterator[Item]:
-    """What a hospital's images taught: translators, unfinished and finished states of their training, and figures."""
-    for site in sites_of(run):
-        for path in folders_in(site / "fitting"):
-            yield _item(run, "translations", site.name, f"fitting/{path.name}", [path])
-        for folder, suffix in SUFFIXES.items():
-            for path in entries(site / folder):
-                if is_file(path) and path.suffix == suffix and not path.name.startswith("."):
-                    yield _item(run, "translations", site.name, f"{folder}/{path.name}", [path])
-
-
-def _phantoms(run: Path) -> Iterator[Item]:
-    """The note of what was written goes first: without it a phantom is written again."""
-    for site in sites_of(run):
-        for path in folders_in(site / "phantom"):
-            note = path.with_name(f"{path.name}.txt")
-            yield _item(run, "phantoms", site.name, path.name, [*([note] if is_file(note) else []), path])
-
-
-def _reports(run: Path) -> Iterator[Item]:
-    for folder in (run, *sites_of(run)):
-        if is_file(folder / PAGE):
-            yield _item(run, "reports", "" if folder == run else folder.name, PAGE, [folder / PAGE])
+    return real
 
 
 def _leftovers(run: Path) -> Iterator[Item]:

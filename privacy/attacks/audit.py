@@ -106,7 +106,7 @@ def audit_gradients(
     1 the bound was 3.3 to 4.4 with a sampling of 0.1 and 50 steps, but 0.9 to 1.7 with 1/3 and 200 steps.
 
     Args:
-        make: builds the run from who is in; `behind_the_door` builds one of the private door.
+        make: builds the run from who is in; `through_private_access` builds one of private data access.
         claimed: the epsilon that an accountant gives for `steps` steps at `delta`.
         canaries: m. 1000 find a noise that is 4 times too small at a claim of 1; 150 do not.
         source: draws who is in.
@@ -135,8 +135,8 @@ def audit_gradients(
     return Audit(claimed, bound, canaries, steps, delta, confidence)
 
 
-def behind_the_door(protection: Protection, *, slices: int = 7, source: Source = os.urandom) -> Make:
-    """Runs of the private door itself: draw, per-patient gradients, clipping, noise.
+def through_private_access(protection: Protection, *, slices: int = 7, source: Source = os.urandom) -> Make:
+    """Runs of private data access itself: draw, per-patient gradients, clipping, noise.
 
     The module is a vector w (m,) and the objective <w, x>, so that the gradient of an image is the image. Canary j has
     `slices` equal images, `LOUDNESS` times the clipping norm in coordinate j and 0 elsewhere.

@@ -91,10 +91,10 @@ def shown_gradient(
     *,
     source: Source = os.urandom,
 ) -> Params:
-    """The gradient of one example, as the door gives it that a round goes through.
+    """The gradient of one example, as the data access of a training round gives it.
 
     x: (C, *spatial). y: (), the label, or (*spatial), the mask.
-    protection: clipped and noised by the private door, as of a patient whose only image this is, in a draw in which
+    protection: clipped and noised by private data access, as of a patient whose only image this is, in a draw in which
     nobody else is: whoever knows all others can subtract them.
 
     Raises:

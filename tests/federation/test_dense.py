@@ -180,7 +180,7 @@ def test_every_slice_of_a_volume_moves_alike():
         assert torch.equal(x, x[:, :, :1].expand_as(x)) and torch.equal(y, y[:, :1].expand_as(y))
 
 
-def test_the_plain_door_draws_masks_with_their_images_and_refuses_to_balance_them():
+def test_plain_access_draws_masks_with_their_images_and_refuses_to_balance_them():
     rows = rig.scenes(0, n=6)["train"]
     rows = Rows(rows.y[:, None].float(), rows.y, rows.patient)
     draw = open_access({"train": rows}, batch=4, seed=0, augment=flip).draw()
@@ -190,7 +190,7 @@ def test_the_plain_door_draws_masks_with_their_images_and_refuses_to_balance_the
         open_access({"train": rows}, batch=4, seed=0, balance=True)
 
 
-def test_shares_are_those_of_pixels_and_behind_the_private_door_every_patient_has_one_vote():
+def test_shares_are_those_of_pixels_and_behind_private_access_every_patient_has_one_vote():
     y = torch.tensor([[[0, 0], [0, 1]], [[1, 1], [1, 1]], [[2, 2], [0, 0]]])
     rows = {"train": Rows(torch.zeros(3, 1, 2, 2), y, torch.tensor([7, 7, 3]))}
     plain = open_access(rows, batch=2, seed=0).shares(3)
@@ -217,7 +217,7 @@ def test_a_patients_gradient_is_that_of_the_patient_alone(inputs):
             assert torch.allclose(found[name][patient], gradient, atol=1e-12)
 
 
-def test_the_private_door_moves_masks_with_the_views_of_a_patient():
+def test_private_access_moves_masks_with_the_views_of_a_patient():
     rows = rig.scenes(0)["train"]
     rows, seen = Rows(rows.y[:, None].double(), rows.y, rows.patient), []
 

@@ -318,7 +318,7 @@ def test_labels_and_private_training_are_refused_by_name():
     assert "no noise covers" in text and "fedavg" in text
 
 
-def test_the_private_door_gives_no_spectra():
+def test_private_access_gives_no_spectra():
     noised = Protection(sampling=0.5, noise=1.0, counts_noise=1.0, cut="c")
     door = open_private(SITES["a"], noised, source=random.Random(0).randbytes)
     with pytest.raises(ValueError, match="under differential privacy"):

@@ -139,7 +139,7 @@ def rows(patients: int = 9) -> Rows:
     return Rows(noise(len(patient), 3), torch.zeros(len(patient), dtype=torch.int64), patient)
 
 
-def test_the_private_door_measures_the_mean_over_patients_of_their_mean_shares() -> None:
+def test_private_access_measures_the_mean_over_patients_of_their_mean_shares() -> None:
     module, own = Outside(PUBLIC), rows()
     assert unfit(module) == []
     private = open_private({"train": own}, Protection(validation_noise=0.0, loss_bound=BOUND))

@@ -59,7 +59,7 @@ def test_the_population_moves_towards_the_patients(epsilon):
     assert after < 0.7 * before
 
 
-def test_both_doors_give_the_same_where_there_is_no_noise():
+def test_both_accesses_give_the_same_where_there_is_no_noise():
     rows, settings = _patients(), replace(SMALL, rounds=2, epsilon=None)
     plain = evolve(settings, open_access({"train": rows}, batch=8, seed=0), INPUTS, seed=3)
     private = evolve(settings, _private(rows, 0.0), INPUTS, seed=3)

@@ -81,7 +81,7 @@ def test_fewer_public_images_than_components_leave_the_others_blind(public):
     assert bool(seen.isfinite().all()) and bool((seen[:, 3:6] == 0).all()) and not bool((seen[:, :3] == 0).all())
 
 
-def test_what_is_asked_is_each_patients_mean_features_and_both_doors_agree_without_noise(public, patients):
+def test_what_is_asked_is_each_patients_mean_features_and_both_accesses_agree_without_noise(public, patients):
     critic = moments(public, INPUTS, 5)
     f, side = critic.features(patients.x), (patients.y.float() - 0.5)[:, None]
     wanted = {"score.weight": f, "of_class.weight": 0.5 * side * f, "share.weight": side}

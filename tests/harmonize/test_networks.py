@@ -35,7 +35,7 @@ def test_images_are_halved_until_the_shorter_side_is_small(a, b):
 
 
 @pytest.mark.parametrize("make", [Critic, Classifier])
-def test_networks_that_see_patients_are_fit_for_the_private_door_and_small(make):
+def test_networks_that_see_patients_are_fit_for_private_access_and_small(make):
     module = make((1, 48, 48))
     assert unfit(module) == [] and not list(module.buffers())
     assert 20_000 < sum(p.numel() for p in module.parameters()) < 110_000

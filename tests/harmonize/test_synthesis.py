@@ -101,7 +101,7 @@ def test_real_images_are_those_of_their_class_each_once_before_any_comes_again()
         candidates(Real(), INPUTS, lonely, y, seed=0)
 
 
-def test_what_has_no_guarantee_has_no_private_door_and_no_price():
+def test_what_has_no_guarantee_has_no_private_access_and_no_price():
     with pytest.raises(ValueError, match="open the plain one"):
         protection(WganGp(name="wgan_gp", epsilon=None), patients=5)
     with pytest.raises(ValueError, match="has no private door"):

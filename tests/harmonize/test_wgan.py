@@ -57,7 +57,7 @@ def by_hand(critic: Critic, batch: Batch) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("wrong", [{"clip": 1e-5}, {"clip": math.inf}, {"sampling": 1e-7}, {"gp_weight": math.inf}])
-def test_what_the_private_door_would_refuse_is_refused_with_the_settings(wrong):
+def test_what_private_access_would_refuse_is_refused_with_the_settings(wrong):
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be in"):
         replace(SMALL, **wrong)
 
@@ -91,7 +91,7 @@ def test_each_patients_gradient_of_the_objective_is_that_of_a_loop_in_float64():
             assert float((gradient[u] - wanted).abs().max()) < 1e-10
 
 
-def test_a_private_gradient_without_noise_and_clip_is_the_mean_of_the_patients_and_both_doors_take_one_aux():
+def test_a_private_gradient_without_noise_and_clip_is_the_mean_of_the_patients_and_both_accesses_take_one_aux():
     critic, aux = game()
     aux = aux[:1].expand(3, -1, -1)  # sets are drawn in secret; equal ones leave nothing to chance
     x, y = bars(6, 3)
@@ -119,7 +119,7 @@ def test_aux_has_a_fake_of_either_class_from_the_same_z_and_covers_a_batch():
     assert bool(((alpha >= 0) & (alpha <= 1)).all())
 
 
-def test_a_critic_with_a_buffer_is_refused_by_the_private_door():
+def test_a_critic_with_a_buffer_is_refused_by_private_access():
     critic, aux = game()
     critic.register_buffer("memory", torch.zeros(1))
     access = open_private(table(), Protection(views=2))
@@ -146,7 +146,7 @@ def test_the_generator_keeps_a_running_mean_of_itself():
                 assert torch.equal(found[name], now[name]), "the mean is not what the critic plays against"
 
 
-def test_at_the_plain_door_a_seed_decides_all_and_the_generator_starts_where_it_was_told_to():
+def test_at_plain_access_a_seed_decides_all_and_the_generator_starts_where_it_was_told_to():
     def made(seed: int, start: Params | None = None, steps: int = 6) -> Params:
         settings = replace(OPEN, steps=steps)
         return train(settings, open_access(table(), batch=4, seed=0), INPUTS, start=start, seed=seed)
@@ -225,7 +225,7 @@ def test_what_is_told_may_stop_it():
     assert len(access.events) < 2 * OPEN.steps
 
 
-def test_what_the_private_door_books_is_what_was_planned_whatever_it_computes():
+def test_what_private_access_books_is_what_was_planned_whatever_it_computes():
     noise = 1.3
     settings = replace(SMALL, steps=5, sampling=0.4)
     protection = Protection(sampling=0.4, views=2, clip=0.5, noise=noise, cut="c")

@@ -151,7 +151,7 @@ def test_private_training_and_other_optimizers_are_refused_by_name():
         PerFedAvg(alpha=-1.0, delta=0.0)
 
 
-def test_a_model_is_never_adapted_at_a_private_door():
+def test_a_model_is_never_adapted_at_private_access():
     task = rig.task()
     door = open_private(by_hand.TABLES["a"], Protection(clip=1.0, sampling=0.5, views=1, noise=1.0))
     start = rig.initial_parameters(FedAvg(), task, seed=1)

@@ -1,4 +1,4 @@
-"""The door of the real configuration: every mistake told, with its place, and never a traceback."""
+"""The settings loader of the real configuration: every mistake told, with its place, and never a traceback."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def test_a_private_runs_page_shows_both_gradients_and_says_how_alike(private):
         assert shown.count(f"<figcaption>{patient[:8]}</figcaption>") == 1
 
 
-def test_a_plain_runs_page_has_no_gradient_of_a_private_door(plain):
+def test_a_plain_runs_page_has_no_gradient_of_private_access(plain):
     shown = sheet(plain)
     assert len(PICTURE.findall(shown)) == 2 * 4 and PROTECTED not in shown
 

@@ -1,4 +1,4 @@
-"""What settings of methods are refused at the door, at one site as for all: nothing is trained before."""
+"""What settings of methods are refused by the settings loader, at one site as for all: nothing is trained before."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from federation.conversation import newest, once
-from pipelines.coordinator.stages.report import lowest_loss, reached
+from pipelines.coordinator.report.methods import lowest_loss, reached
 from pipelines.coordinator.stages.train import matrices
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.page.notes import WARNINGS, by_site, noted, series, spoken

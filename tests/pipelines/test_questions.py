@@ -1,4 +1,4 @@
-"""What a coordinator may say: bounded at the door, before anything is done, written or counted against a hospital."""
+"""What a coordinator may say: checked on arrival, before anything is done, written or counted against a hospital."""
 
 from __future__ import annotations
 

@@ -172,11 +172,11 @@ def test_what_is_learnt_of_the_same_patients_from_the_same_seed_is_never_the_sam
     ask_access = shaping.access_to
 
     def heard(*arguments, **named):
-        door = ask_access(*arguments, **named)
-        assert type(door).__name__ == "PrivateAccess"
+        access = ask_access(*arguments, **named)
+        assert type(access).__name__ == "PrivateAccess"
         for name in ("gradient", "votes"):
-            object.__setattr__(door, name, _noting(getattr(door, name), answers))
-        return door
+            object.__setattr__(access, name, _noting(getattr(access, name), answers))
+        return access
 
     monkeypatch.setattr(imitate, "access_to", heard)
     for name in ("one", "two"):
@@ -202,10 +202,10 @@ def _noting(ask, answers: list):
 
 ROOT = Path(__file__).parents[2]
 MAY = {"privacy/attacks/audit.py", "privacy/attacks/inversion.py"}
-"""They attack doors of their own, whose patients nobody hears of."""
+"""They attack data accesses of their own, whose patients nobody hears of."""
 
 
-def test_no_room_but_the_audits_gives_a_door_or_a_mechanism_another_source_than_the_operating_systems():
+def test_no_room_but_the_audits_gives_data_access_or_a_mechanism_another_source_than_the_operating_systems():
     found = set()
     for room in ("federation", "personalize", "harmonize", "evaluation", "pipelines", "privacy"):
         for path in (ROOT / room).rglob("*.py"):

@@ -17,11 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluation.adaptation import AdaptedLine, adaptation_curves
-from evaluation.outside_page import Beyond, best, outside_page
-from evaluation.report import RunPage, SitePage, SplitCount, coordinator_page
+from evaluation.report import Beyond, RunPage, SitePage, SplitCount, best, coordinator_page, outside_page
 from evaluation.rows import ScoreRow
-from pipelines.coordinator.report.attacks import inversion
 from pipelines.coordinator.report.external_sites import field
+from pipelines.coordinator.report.methods import inversion
 from pipelines.hospital.adaptation import AFTER, BEFORE, COEFFICIENTS, SCORES, SHOWN, SPREAD, mixed
 from pipelines.hospital.segmentation import most_of, ranked, read_kept
 from pipelines.hospital.words import CONTENTS

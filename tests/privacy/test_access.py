@@ -1,4 +1,4 @@
-"""The door: which rows are drawn."""
+"""Data access: which rows are drawn."""
 
 from __future__ import annotations
 

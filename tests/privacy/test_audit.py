@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from privacy.attacks import audit
-from privacy.attacks.audit import LOUDNESS, Audit, audit_gradients, behind_the_door, canary_rows, lower_bound, p_value
+from privacy.attacks.audit import (
+    LOUDNESS,
+    Audit,
+    audit_gradients,
+    canary_rows,
+    lower_bound,
+    p_value,
+    through_private_access,
+)
 from privacy.dp.accounting import cost
 from privacy.dp.entropy import chosen, gaussian
 from privacy.dp.protection import Protection
@@ -21,7 +29,7 @@ from privacy.dp.protection import Protection
 DELTA = 1e-5
 SLICES = 7
 CLEAR = {"claimed": 1.0, "delta": DELTA, "canaries": 2000, "steps": 50}
-SAMPLING, NOISE = 0.1, 2.95  # what CLEAR claims, as the test of the private door says
+SAMPLING, NOISE = 0.1, 2.95  # what CLEAR claims, as the test of private data access says
 KNOWN = {"claimed": 1.0, "delta": DELTA, "canaries": 2000, "steps": 200}
 KNOWN_SAMPLING, KNOWN_NOISE = 1 / 3, 17.68  # here missing subsampling costs little, and is hardly found
 
@@ -138,25 +146,25 @@ def test_a_sampling_of_a_third_over_200_steps_passes_and_is_refuted_with_a_quart
     assert audited(slowly(noise=KNOWN_NOISE / 4, sampling=KNOWN_SAMPLING), setting=KNOWN).bound > 1
 
 
-def at_the_door(monkeypatch, *, patients=None, **changed):
-    """An audit of the private door, and the door. patients: rows -> whose the door believes each row is."""
-    doors, opens = [], audit.open_private
+def of_access(monkeypatch, *, patients=None, **changed):
+    """An audit of private data access, and the access. patients: rows -> whose the access believes each row is."""
+    accesses, opens = [], audit.open_private
 
     def opened(splits, *args, **kwargs):
         rows = splits["train"]
         whose = rows.patient if patients is None else patients(rows)
-        doors.append(opens({"train": replace(rows, patient=whose)}, *args, **kwargs))
-        return doors[-1]
+        accesses.append(opens({"train": replace(rows, patient=whose)}, *args, **kwargs))
+        return accesses[-1]
 
     monkeypatch.setattr(audit, "open_private", opened)
     protection = Protection(**{"sampling": SAMPLING, "noise": NOISE, "chunk": 256, **changed})
-    make = behind_the_door(protection, slices=SLICES, source=random.Random(7).randbytes)
-    return audited(make, setting={**CLEAR, "canaries": 1000}), doors[0]
+    make = through_private_access(protection, slices=SLICES, source=random.Random(7).randbytes)
+    return audited(make, setting={**CLEAR, "canaries": 1000}), accesses[0]
 
 
-def test_the_private_door_passes_at_what_its_own_events_cost(monkeypatch):
-    found, door = at_the_door(monkeypatch)
-    assert 0.97 < cost(door.events, DELTA).epsilon <= found.claimed
+def test_private_access_passes_at_what_its_own_events_cost(monkeypatch):
+    found, access = of_access(monkeypatch)
+    assert 0.97 < cost(access.events, DELTA).epsilon <= found.claimed
     assert found.bound <= 1
 
 
@@ -165,8 +173,8 @@ def test_the_private_door_passes_at_what_its_own_events_cost(monkeypatch):
     [{"noise": NOISE / 4}, {"sampling": 1.0}, {"patients": lambda rows: torch.arange(len(rows.y))}],
     ids=["a quarter of the noise", "no subsampling", "every slice for itself"],
 )
-def test_the_private_door_with_a_fault_is_refuted(monkeypatch, fault):
-    found, _ = at_the_door(monkeypatch, **fault)
+def test_private_access_with_a_fault_is_refuted(monkeypatch, fault):
+    found, _ = of_access(monkeypatch, **fault)
     assert found.bound > 1
 
 

@@ -1,4 +1,4 @@
-"""What a method holds leads to no patient: whatever attribute it follows, from whichever door."""
+"""What a method holds leads to no patient: whatever attribute it follows, whether access is plain or private."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from privacy.dp.protection import Protection
 WORK = Work(optimizer="sgd", lr=0.1, batch=5, epochs=None, steps=1)
 
 
-def doors() -> dict[str, Access]:
+def accesses() -> dict[str, Access]:
     rows = by_hand.TABLES["a"]
     splits = rows if isinstance(rows, Mapping) else {"train": rows}
     protection = Protection(noise=1.0, clip=1.0, sampling=0.5, views=1, validation_noise=1.0)
@@ -48,16 +48,16 @@ def reached(thing: Any, depth: int = 8, seen: set[int] | None = None) -> Iterato
 
 @pytest.mark.parametrize("which", ["plain", "private"])
 def test_no_attribute_of_what_a_method_holds_leads_to_patients(which):
-    access = doors()[which]
+    access = accesses()[which]
     found = list(reached(Site("a", rig.task(), WORK, questions(access))))
     assert not [thing for thing in found if isinstance(thing, Rows | Tensor)]
     assert not any(thing is access or thing is access.events for thing in found)
-    # The walk would have seen them: the door itself leads there.
+    # The walk would have seen them: the access itself leads there.
     assert any(isinstance(thing, Rows) for thing in reached(Site("a", rig.task(), WORK, access)))
 
 
-def test_the_questions_are_answered_by_the_door():
-    direct, asked = doors()["plain"], questions(doors()["plain"])
+def test_the_questions_are_answered_by_data_access():
+    direct, asked = accesses()["plain"], questions(accesses()["plain"])
     module = rig.task().network()
     objective = rig.task().objective
     assert (asked.epoch(), asked.size("train"), asked.device) == (direct.epoch(), direct.size("train"), direct.device)

@@ -89,7 +89,7 @@ def test_a_target_that_is_no_gradient_draws_nothing():
     assert not likeness(IMAGE, drawn(module, target)).above(likeness(IMAGE, FLOOR))
 
 
-def test_what_the_private_door_gives_draws_no_more_than_the_mean_image():
+def test_what_private_access_gives_draws_no_more_than_the_mean_image():
     module, floor = linear(), likeness(IMAGE, FLOOR)
     for seed in range(3):
         noise = random.Random(seed).randbytes
@@ -98,7 +98,7 @@ def test_what_the_private_door_gives_draws_no_more_than_the_mean_image():
         assert not found.above(floor) and found.psnr < floor.psnr
 
 
-def test_without_noise_and_clipping_the_private_door_shows_what_the_plain_one_does():
+def test_without_noise_and_clipping_private_access_shows_what_the_plain_one_does():
     module = linear()
     plain = shown_gradient(module, objective, IMAGE, LABEL)
     wide = shown_gradient(module, objective, IMAGE, LABEL, Protection(clip=1e4, noise=0.0))

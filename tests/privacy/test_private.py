@@ -1,4 +1,4 @@
-"""The private door: every patient clipped once, noise added once, and exactly that booked."""
+"""Private data access: every patient clipped once, noise added once, and exactly that booked."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_a_draw_shows_the_same_views_each_time_it_is_used():
     assert rig.equal(one, two)
 
 
-def test_nothing_leaves_the_door_but_noised_numbers():
+def test_nothing_leaves_data_access_but_noised_numbers():
     task, rows = rig.task(), rig.table(0)
     access = open_private(rows, Protection(noise=1.0))
     draw = access.draw()
@@ -240,7 +240,7 @@ def voted(x, y):
     return (x.flatten(1).sum(dim=1).nan_to_num(0.0) * 7).long() % 5
 
 
-def test_private_votes_without_noise_are_those_of_the_plain_door_and_their_event_says_so():
+def test_private_votes_without_noise_are_those_of_plain_access_and_their_event_says_so():
     rows = images()
     quiet = open_private({"train": rows}, Protection(votes_noise=0.0, cut="c"))
     plain = open_access({"train": rows}, batch=4, seed=0)
@@ -290,9 +290,9 @@ def test_without_a_declaration_a_size_is_non_private():
 def test_the_kinds_of_draw_do_not_mix():
     task, rows = rig.task(), rig.table(0)
     plain, private = open_access(rows, batch=4, seed=0), open_private(rows, Protection())
-    with pytest.raises(TypeError, match="private door"):
+    with pytest.raises(TypeError, match="private data access"):
         plain.gradient(task.network(), task.objective, private.draw())
-    with pytest.raises(TypeError, match="plain door"):
+    with pytest.raises(TypeError, match="plain data access"):
         private.gradient(task.network(), task.objective, plain.draw())
 
 
@@ -346,7 +346,7 @@ def test_networks_that_can_be_private_are_not_refused(kind):
     assert unfit(GOOD[kind]) == []
 
 
-def test_the_door_itself_refuses_an_unfit_network_and_one_that_gets_buffers_later():
+def test_data_access_itself_refuses_an_unfit_network_and_one_that_gets_buffers_later():
     rows = images(dtype=torch.float32)
     batch = Task(Cnn(widths=(8, 8), norm="batch"), (1, 8, 8), 2)
     access = open_private({"train": rows}, Protection())
@@ -440,9 +440,9 @@ def test_a_rehearsal_books_what_is_done_and_keeps_no_state_of_a_generator():
     """Ten thousand of them were 50 MB."""
     task, rows = rig.task(64), images(dtype=torch.float32)
     dry, real = (open_private({"train": rows}, QUIET, dry=told, source=bytes_of(0)) for told in (True, False))
-    for door in (dry, real):
+    for access in (dry, real):
         module = task.network()
         for _ in range(3):
-            door.gradient(module, task.objective, door.draw())
+            access.gradient(module, task.objective, access.draw())
     assert composed(dry.events) == composed(real.events)
     assert sum(use.state.numel() + use.views.rows.numel() for use in dry.uses) == 0 < real.uses[0].state.numel()

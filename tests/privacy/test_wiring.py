@@ -1,4 +1,4 @@
-"""The wiring of privacy, from the door to the plan: what is done is what is booked, and nobody can ask around it.
+"""The wiring of privacy, from data access to the plan: what is done is what is booked, and nobody can ask around it.
 
 Most tests here were written because a fault that was put in by hand was found by no other.
 """
@@ -104,11 +104,11 @@ def known(sizes=(1, 2, 3), copies=1) -> Rows:
 
 
 def added(access, rows: Rows, *, full: bool = False, aux=None, objective=inner):
-    """(sum of clipped gradients of the drawn patients) / what the door divides by."""
+    """(sum of clipped gradients of the drawn patients) / what data access divides by."""
     return access.gradient(Weights(len(rows.y)), objective, access.draw(full=full), aux).gradient["w"]
 
 
-# The door
+# Data access
 
 
 def test_a_full_draw_is_every_row_of_everybody_as_it_is_divided_by_all_and_booked_as_no_sample():
@@ -622,7 +622,7 @@ def test_an_opening_is_read_strictly_and_methods_are_known_by_what_they_are(tmp_
     assert asked(own, "train", 1, MODEL, run="r/unknown")[0] == "not_introduced"
 
 
-def test_what_a_method_says_at_first_is_non_private_unless_the_door_booked_it(tmp_path, monkeypatch):
+def test_what_a_method_says_at_first_is_non_private_unless_data_access_booked_it(tmp_path, monkeypatch):
     own, cohort = hospital(tmp_path)
     reply = Message({"mean": torch.ones(3)}, {"algorithm": {}})
     monkeypatch.setattr(learn, "participate", lambda *_: (reply, Message()))
@@ -630,7 +630,7 @@ def test_what_a_method_says_at_first_is_non_private_unless_the_door_booked_it(tm
     assert read(asked(own, "introduce", **said(cohort))[1]["event"]) == NON_PRIVATE
 
 
-def test_the_door_of_a_run_is_private_counts_as_the_hospital_declares_and_augments_as_asked(tmp_path):
+def test_data_access_of_a_run_is_private_counts_as_the_hospital_declares_and_augments_as_asked(tmp_path):
     own, cohort = hospital(tmp_path)
     start = learn.opening(own, said(cohort, work={**to_plain(WORK), "augment": "flip"}))
     access = learn.data_access(own, learn._cohort(own, cohort), start, 0)
@@ -927,7 +927,7 @@ def test_the_audit_tries_the_runs_own_clipping_and_views_at_the_noise_of_its_cla
         seen.append(protection)
         return lambda included: lambda: torch.randn(len(included), dtype=torch.float64)
 
-    monkeypatch.setattr(auditing, "behind_the_door", noted)
+    monkeypatch.setattr(auditing, "through_private_access", noted)
     privacy = config().privacy
     found = tried(privacy, 100)
     (p,) = seen

@@ -57,7 +57,7 @@ def tried(privacy: object, canaries: int, source: Source = os.urandom) -> dict[s
     """An audit of private data access with a run's clipping and views, at a claim that canaries can refute."""
     if not isinstance(privacy, PatientLevel) or not canaries:
         return None
-    from privacy.attacks.audit import audit_gradients, behind_the_door
+    from privacy.attacks.audit import audit_gradients, through_private_access
     from privacy.dp.accounting import calibrated  # accountants and Opacus: seconds that a run without privacy saves
     from privacy.dp.events import Gaussian, PoissonSampled, SelfComposed
 
@@ -65,7 +65,7 @@ def tried(privacy: object, canaries: int, source: Source = os.urandom) -> dict[s
     noise = calibrated(
         lambda noise: [SelfComposed(PoissonSampled(SAMPLING, Gaussian(noise)), STEPS)], epsilon=CLAIM, delta=delta
     )
-    make = behind_the_door(replace(privacy.protection(noise), sampling=SAMPLING, chunk=64), source=source)
+    make = through_private_access(replace(privacy.protection(noise), sampling=SAMPLING, chunk=64), source=source)
     return asdict(audit_gradients(make, claimed=CLAIM, delta=delta, canaries=canaries, steps=STEPS, source=source))
 
 

@@ -34,15 +34,11 @@ from evaluation.rows import gain_rows, label_measures, outside_rows, score_rows,
 from evaluation.wording import moment
 from pipelines.coordinator.artifacts import ANSWERS, CENTRAL, PAGE
 from pipelines.coordinator.report.asking import ask_outside, ask_sites
-from pipelines.coordinator.report.attacks import inversion, membership
-from pipelines.coordinator.report.costs import costs, whole
-from pipelines.coordinator.report.costs import lowest_loss as lowest_loss
-from pipelines.coordinator.report.costs import reached as reached
 from pipelines.coordinator.report.evidence import read_floor, read_tables
 from pipelines.coordinator.report.external_sites import counts, field, read_homes
 from pipelines.coordinator.report.figures import pictures
 from pipelines.coordinator.report.harmonization import harmony
-from pipelines.coordinator.report.models import models, spaces
+from pipelines.coordinator.report.methods import costs, inversion, membership, models, spaces, whole
 from pipelines.coordinator.world import World
 from pipelines.hospital.hospital import SPLITS
 from pipelines.hospital.segmentation import measured

@@ -17,11 +17,20 @@ from evaluation.drawing import Picture
 from evaluation.floors import MEAN_MASK
 from evaluation.histograms import Counts
 from evaluation.metrics import AUC
-from evaluation.outside_page import Beyond, outside_page
 from evaluation.overlap import DICE, measures
 from evaluation.patients import by_class, characteristics
 from evaluation.protocols import Evidence
-from evaluation.report import Command, Left, Quarantined, SitePage, SplitCount, Withdrawn, site_page
+from evaluation.report import (
+    Beyond,
+    Command,
+    Left,
+    Quarantined,
+    SitePage,
+    SplitCount,
+    Withdrawn,
+    outside_page,
+    site_page,
+)
 from evaluation.rows import label_measures, score_rows
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import Target

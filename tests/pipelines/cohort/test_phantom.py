@@ -84,7 +84,7 @@ def test_settings_are_accepted_exactly_within_their_ranges(patients, seed, slice
 
 
 @pytest.mark.parametrize(("field", "value"), [("scanner", "Z"), ("format", "png"), ("colour", 1), ("kind", "dicom")])
-def test_the_door_refuses_unknown_words(field, value):
+def test_settings_refuse_unknown_words(field, value):
     with pytest.raises(ValidationError, match=field):
         TypeAdapter(PhantomSource).validate_python({"scanner": "A", "patients": 3, field: value})
 

@@ -1,0 +1,112 @@
+"""What the coordinator's page says of each method: its cost, the models that hospitals can use, attacks on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from evaluation.attacks import InversionRow, MembershipRow
+from evaluation.choice import Model
+from evaluation.gains import rounds_to_reach
+from evaluation.report import MethodCost
+from pipelines.coordinator.artifacts import CENTRAL
+from pipelines.coordinator.world import World
+from pipelines.hospital.attacks import from_plain
+from pipelines.hospital.inversion import ATTACKS, MEAN, figure
+from pipelines.models.file import READY
+from privacy.message import Json, as_list, as_mapping
+
+KEPT = "computed, and kept on the hospital's own page: it has no noise"
+DRAWN = "tried; figures and pictures are kept on the hospital's own page, report.html in its folder: they have no noise"
+
+
+def costs(trained: list[Any], said: Mapping[str, Mapping[str, Json]], reference: str | None) -> Iterator[MethodCost]:
+    """What each method cost, by the sites' ledgers. One site's bytes are the largest."""
+    lowest = next((lowest_loss(result) for result in trained if result["label"] == reference), None)
+    for result in trained:
+        sent = [whole(as_mapping(facts["sent"]).get(result["train_run"], 0)) for facts in said.values()]
+        received = 0 if result["name"] == CENTRAL else result["received"]  # nothing is sent to sites for it
+        yield MethodCost(
+            result["label"],
+            result["parameters"],
+            max(sent, default=0),
+            received,
+            result["rounds"],
+            total=sum(sent) + received * len(sent),
+            reached=None if lowest is None else reached(result, lowest),
+        )
+
+
+def lowest_loss(result: Mapping[str, Any]) -> float | None:
+    """The lowest validation loss over all sites of any round; None without one."""
+    return min((float(loss) for loss in result["totals"].values() if math.isfinite(loss)), default=None)
+
+
+def reached(result: Mapping[str, Any], lowest: float) -> int | None:
+    """The first round of a method whose aggregated validation loss is at most `lowest`."""
+    losses = [result["totals"].get(str(number), math.inf) for number in range(1, result["rounds"] + 1)]
+    return rounds_to_reach([-loss for loss in losses], -lowest)
+
+
+def whole(value: Json) -> int:
+    """What should be a whole number; 0 where it is none."""
+    return value if isinstance(value, int) else 0
+
+
+def models(
+    world: World, trained: Sequence[Mapping[str, Any]], said: Mapping[str, Mapping[str, Json]]
+) -> tuple[Model, ...]:
+    """Of every hospital every method and variant. said: what each hospital answered to `report`."""
+    found = []
+    for site in sorted(said):
+        ready = set(map(str, as_list(said[site].get("ready", []))))
+        folder = str(world.root / "sites" / site / READY) if world.simulation else READY
+        losses = {str(result["label"]): loss_at(result, site, world.config.evaluate.checkpoint) for result in trained}
+        for label in (*losses, *world.config.evaluate.variants):
+            file = f"{folder}/{label}.safetensors" if label in ready else ""
+            found.append(Model(site, label, losses.get(label, math.nan), file))
+    return tuple(found)
+
+
+def loss_at(result: Mapping[str, Any], site: str, checkpoint: str) -> float:
+    """The validation loss at a hospital of the model that it uses; NaN where it told none."""
+    series = {int(number): float(v) for number, v in result["losses"].get(site, {}).items() if v is not None}
+    finite = {number: loss for number, loss in series.items() if math.isfinite(loss)}
+    if not finite:
+        return math.nan
+    if checkpoint == "local":
+        return min(finite.values())
+    number = result["best"] if checkpoint == "global" else result["rounds"]
+    return finite.get(number, math.nan)
+
+
+def spaces(world: World, trained: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The space of images in which a method, and so each of its variants, learns."""
+    found = {str(result["label"]): str(result["space"]) for result in trained}
+    return found | {label: found[one.of] for label, one in world.config.evaluate.variants.items()}
+
+
+def membership(said: Mapping[str, Any]) -> MembershipRow:
+    """An attack that a hospital told of, or that it made and kept to itself."""
+    if said["found"] is None:
+        nan, note = float("nan"), f"not made: {said['refused']}" if said.get("refused") else KEPT
+        return MembershipRow(said["site"], said["method"], nan, nan, nan, nan, 0, 0, note)
+    found = from_plain(said["found"])
+    numbers = (found.auc, found.low, found.high, found.control_auc, found.members, found.others)
+    return MembershipRow(said["site"], said["method"], *numbers, found.reason or "")
+
+
+def inversion(said: Mapping[str, Any]) -> Iterator[InversionRow]:
+    """A row for each way to draw single training images, beside the floor: their mean image."""
+    site, method, found, nan = said["site"], said["method"], said["found"], math.nan
+    if found is None or "attacks" not in found:
+        note = f"not made: {said['refused']}" if said.get("refused") else DRAWN if found is None else found["reason"]
+        yield InversionRow(site, method, "", nan, nan, nan, nan, 0, 0, str(note))
+        return
+    means, images = found["attacks"], int(found["images"])
+    low = figure(means[MEAN]["psnr"]), figure(means[MEAN]["ssim"])
+    for attack in (name for name in ATTACKS if name in means and name != MEAN):
+        one = means[attack]
+        psnr, ssim = figure(one["psnr"]), figure(one["ssim"])
+        yield InversionRow(site, method, attack, psnr, ssim, *low, int(one["better"]), images)
