@@ -72,3 +72,11 @@ def test_every_pin_can_be_had_from_the_package_index():
     pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
     assert len(pins) > 100
     assert not [pin for pin in pins if "+" in pin or "==" not in pin]
+
+
+def test_the_picture_of_the_rooms_is_that_of_the_code(monkeypatch):
+    """Otherwise draw it again: python benchmarks/architecture_picture.py."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import architecture_picture
+
+    assert architecture_picture.PICTURE.read_text(encoding="utf-8") == architecture_picture.picture()
