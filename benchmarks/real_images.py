@@ -46,7 +46,7 @@ from harmonize.own import Own
 from pipelines.batch.translated_values import applied
 from pipelines.data.adc import to_adc
 from pipelines.data.dicom.reader import read_dicom
-from pipelines.data.grids.geometry import resample
+from pipelines.data.grids.geometry import grid_of, mask_on_grid
 from pipelines.data.images import Slices
 from pipelines.data.nifti.reader import read_volume
 from pipelines.data.sources import DicomSource
@@ -74,9 +74,7 @@ def inside(folder: Path, name: str, image: Volume) -> Bools:
     path = folder / f"{name}.nii.gz"
     if not path.exists():
         return np.zeros(image.values.shape, bool)
-    mask = read_volume(path)
-    flags = Volume((np.asarray(mask.values) > 0).astype(np.uint8), mask.affine)
-    return resample(flags, image.affine, image.values.shape, 0).astype(np.bool_)
+    return mask_on_grid(read_volume(path), grid_of(image)).astype(np.bool_)
 
 
 def rows(patient: str, image: Volume, gland: Bools, lesion: Bools, translators: list[TranslatorFile]) -> Iterator[str]:

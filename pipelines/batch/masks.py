@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from pipelines.batch.tables import write_whole
 from pipelines.data.folder import steady
-from pipelines.data.grids.source_grid import Grid, to_source_grid
+from pipelines.data.grids.geometry import Grid
+from pipelines.data.grids.source_grid import to_source_grid
 from pipelines.data.images import Pictures, Slices, Volumes
 from pipelines.data.index import Candidate
 from pipelines.data.labels import Masks, find_mask, open_masks

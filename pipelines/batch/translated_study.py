@@ -20,7 +20,7 @@ from scipy import stats
 
 from pipelines.batch.translated_values import Applied, applied, looks_at_study
 from pipelines.data.folder import steady
-from pipelines.data.grids.geometry import resample
+from pipelines.data.grids.geometry import grid_of, mask_on_grid
 from pipelines.data.images import Slices
 from pipelines.data.index import Candidate, readable
 from pipelines.data.labels import Masks, find_mask
@@ -28,7 +28,7 @@ from pipelines.data.sources import DicomSource, NiftiSource
 from pipelines.data.studies import MM2_PER_S_1E_3, as_adc, read_mask, standardized
 from pipelines.data.study import Array, Rejected, Study, Unusable, Volume
 from pipelines.data.writing.dicom_header import Maker
-from pipelines.data.writing.dicom_series import series_place, write_series
+from pipelines.data.writing.dicom_series import series_files, series_place
 from pipelines.data.writing.nifti_image import nifti_bytes, nifti_place
 from pipelines.models.translator_file import TranslatorFile
 from pipelines.runs.store import HIDDEN
@@ -152,7 +152,7 @@ def _measured(
     change = np.abs(found.change[foreground])
     before = np.asarray(image.values)
     after = before + found.change
-    inside = None if gland is None else foreground & _on(gland, image)
+    inside = None if gland is None else foreground & (mask_on_grid(gland, grid_of(image)) > 0)
     return Done(
         waiting,
         there=False,
@@ -162,12 +162,6 @@ def _measured(
         order=_order(before[foreground], after[foreground]),
         gland_order=NOTHING if inside is None else _order(before[inside], after[inside]),
     )
-
-
-def _on(mask: Volume, image: Volume) -> NDArray[np.bool_]:
-    shape = (image.values.shape[0], image.values.shape[1], image.values.shape[2])
-    flags = Volume((np.asarray(mask.values, np.float32) > 0).astype(np.uint8), mask.affine)
-    return resample(flags, image.affine, shape, 0).astype(np.bool_)
 
 
 def _order(before: Array, after: Array) -> float:
@@ -197,7 +191,8 @@ def _made(candidate: Candidate, study: Study, change: Array, job: Job, part: Pat
     """The new files, from the old ones, which are read once more."""
     if isinstance(job.source, DicomSource):
         part.mkdir()
-        write_series(candidate, study, change, job.dicom_maker, part)
+        for name, data in series_files(candidate, study, change, job.dicom_maker):
+            (part / name).write_bytes(data)
     else:
         old = Path(job.source.folder).resolve() / candidate.study
         part.write_bytes(nifti_bytes(old, change, label=job.file.label, adc=job.adc))

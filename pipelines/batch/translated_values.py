@@ -28,7 +28,7 @@ from torch import Tensor
 from harmonize.cyclegan import CycleGan
 from harmonize.own import BACKGROUND
 from harmonize.translation import AnyTranslator
-from pipelines.data.grids.geometry import Floats, reading_order, resample, spacing_of
+from pipelines.data.grids.geometry import Floats, grid_of, reading_order, resample, spacing_of
 from pipelines.data.images import Slices
 from pipelines.data.prepare import prepare_slices
 from pipelines.data.study import Affine, Array, Volume
@@ -188,5 +188,4 @@ def _per_step(file: TranslatorFile) -> np.float32:
 
 
 def _onto(change: Volume, image: Volume) -> Array:
-    shape = (image.values.shape[0], image.values.shape[1], image.values.shape[2])
-    return resample(change, image.affine, shape, 1).astype(np.float32, copy=False)
+    return resample(change, *grid_of(image), 1).astype(np.float32, copy=False)

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.data.admission import Examples
-from pipelines.data.grids.geometry import Floats, reading_order, resample, slice_grid, spacing_of
+from pipelines.data.grids.geometry import Floats, Grid, mask_on_grid, reading_order, resample, slice_grid, spacing_of
 from pipelines.data.images import Slices, Volumes
-from pipelines.data.study import Affine, Unusable, Volume
+from pipelines.data.study import Unusable, Volume
 
 LEAST_LESION = 0.5  # of its voxels must be seen
 THICKEST_PIXEL = 1.5  # of the distance between slices: beyond it, the stack was not acquired in axial slices
@@ -30,17 +30,15 @@ def prepare_slices(image: Volume, *, lesion: Volume | None, gland: Volume | None
             outside the image: they belong to different studies, or were converted differently).
     """
     stack = _axial(image)
-    centre = _middle(stack, lesion, gland, images.centre)
-    grid = slice_grid(stack.affine, (float(centre[0]), float(centre[1])), images.spacing_mm, images.size)
-    shape = (images.size, images.size, stack.values.shape[2])
-    lesions, glands = (_on_grid(mask, grid, shape) for mask in (lesion, gland))
-    kept = np.flatnonzero(glands.any(axis=(1, 2))) if images.slices == "gland" else np.arange(shape[2])
+    grid = _cut(stack, _middle(stack, lesion, gland, images.centre), images)
+    lesions, glands = (_on_grid(mask, grid) for mask in (lesion, gland))
+    kept = np.flatnonzero(glands.any(axis=(1, 2))) if images.slices == "gland" else np.arange(grid.shape[2])
     if not kept.size:
         raise Unusable("no_gland", "no slice shows the gland: its mask is too thin. Draw it on the image.")
-    _look_for_lesion(lesion, grid, shape)
-    values = resample(stack, grid, shape, 1).astype(np.float32, copy=False).transpose(2, 1, 0)
+    _look_for_lesion(lesion, grid)
+    values = resample(stack, *grid, 1).astype(np.float32, copy=False).transpose(2, 1, 0)
     steps = np.arange(images.context) - images.context // 2
-    seen = np.clip(kept[:, None] + steps, 0, shape[2] - 1)
+    seen = np.clip(kept[:, None] + steps, 0, grid.shape[2] - 1)
     return Examples(values[seen], lesions[kept], glands[kept], kept.astype(np.float32))
 
 
@@ -50,16 +48,30 @@ def prepare_volume(image: Volume, *, lesion: Volume | None, gland: Volume | None
     Axes and errors as in `prepare_slices`.
     """
     stack = _axial(image)
-    centre = _middle(stack, lesion, gland, images.centre)
+    grid = _cut(stack, _middle(stack, lesion, gland, images.centre), images)
+    _look_for_lesion(lesion, grid)
+    lesions, glands = (_on_grid(mask, grid)[None] for mask in (lesion, gland))
+    values = resample(stack, *grid, 1).astype(np.float32, copy=False).transpose(2, 1, 0)
+    return Examples(values[None, None], lesions, glands, np.zeros(1, np.float32))
+
+
+def prepared_grid(source: Grid, images: Slices | Volumes, gland: Volume | None) -> Grid:
+    """On which grid `prepare_slices` (all slices) or `prepare_volume` brings a study.
+
+    source: of the study. gland: the mask about which examples are cut, if they are; None = the image's centre.
+    """
+    stack = reading_order(Volume(np.broadcast_to(np.uint8(0), source.shape), source.affine))
+    return _cut(stack, _middle(stack, None, gland, images.centre), images)
+
+
+def _cut(stack: Volume, centre: Floats, images: Slices | Volumes) -> Grid:
+    """centre: (3,) voxel index of the stack, which is in reading order."""
     flat = slice_grid(stack.affine, (float(centre[0]), float(centre[1])), images.spacing_mm, images.size)
+    if isinstance(images, Slices):
+        return Grid(flat, (images.size, images.size, stack.values.shape[2]))
     change = np.diag([1.0, 1.0, images.depth_mm / float(spacing_of(stack.affine)[2]), 1.0])
     change[2, 3] = centre[2] - change[2, 2] * (images.depth - 1) / 2
-    grid = flat @ change
-    shape = (images.size, images.size, images.depth)
-    _look_for_lesion(lesion, grid, shape)
-    lesions, glands = (_on_grid(mask, grid, shape)[None] for mask in (lesion, gland))
-    values = resample(stack, grid, shape, 1).astype(np.float32, copy=False).transpose(2, 1, 0)
-    return Examples(values[None, None], lesions, glands, np.zeros(1, np.float32))
+    return Grid(flat @ change, (images.size, images.size, images.depth))
 
 
 def _axial(image: Volume) -> Volume:
@@ -103,24 +115,22 @@ def _centre(mask: Volume, image: Volume, name: str) -> Floats:
     return index
 
 
-def _look_for_lesion(lesion: Volume | None, grid: Affine, shape: tuple[int, int, int]) -> None:
+def _look_for_lesion(lesion: Volume | None, grid: Grid) -> None:
     """Refuse a study whose lesion is cut off: what the network sees would contradict its label, whatever that is."""
     if lesion is None or not _inside(lesion).any():
         return
-    index = np.linalg.inv(grid) @ lesion.affine
+    index = np.linalg.inv(grid.affine) @ lesion.affine
     places = np.argwhere(_inside(lesion)) @ index[:3, :3].T + index[:3, 3]
-    within = ((places >= -0.5) & (places <= np.asarray(shape) - 0.5)).all(axis=1)
+    within = ((places >= -0.5) & (places <= np.asarray(grid.shape) - 0.5)).all(axis=1)
     if within.mean() < LEAST_LESION:
+        size = " x ".join(map(str, grid.shape))
         raise Unusable(
             "lesion_cut",
-            f"{within.mean():.0%} of the lesion's voxels lie inside what is cut out ({' x '.join(map(str, shape))}); "
+            f"{within.mean():.0%} of the lesion's voxels lie inside what is cut out ({size}); "
             f"{LEAST_LESION:.0%} must. Enlarge `images` (size, spacing_mm, depth), or centre them on a gland mask.",
         )
 
 
-def _on_grid(mask: Volume | None, grid: Affine, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
+def _on_grid(mask: Volume | None, grid: Grid) -> NDArray[np.uint8]:
     """A mask as (K, rows, columns) of 0 and 1; zeros where there is none."""
-    if mask is None:
-        return np.zeros(shape[::-1], np.uint8)
-    flags = Volume(_inside(mask).astype(np.uint8), mask.affine)
-    return resample(flags, grid, shape, 0).astype(np.uint8, copy=False).transpose(2, 1, 0)
+    return np.zeros(grid.shape[::-1], np.uint8) if mask is None else mask_on_grid(mask, grid).transpose(2, 1, 0)

@@ -1,1 +1,1 @@
-"""Hospitals outside the federation: how exported models come to them and are adapted there."""
+"""External sites: hospitals outside the federation, which get exported models and adapt them to their own images."""

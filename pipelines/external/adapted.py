@@ -1,8 +1,8 @@
-"""From exported models to one that serves here: by this hospital's own images, and again later from what was kept.
+"""One model from exported ones: adapted to an external site's own images, and read again later from a file.
 
-What adaptation came to lies in `routed.safetensors` beside the results: the models, the state, and how images are made.
-`pipelines.predict` takes it as it takes a model of a site, so that later images need no adaptation. It follows from the
-hospital's patients, so it stays there.
+The adapted model lies in `routed.safetensors` beside the results: the exported models, the adapted state, and how
+images are made. `pipelines.predict` takes it as it takes a model of a site, so that later images need no adaptation. It
+follows from the site's patients, so it stays there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,16 @@ from personalize.routing import Routed, coefficients, routed
 from personalize.routing_outside import Routing
 from personalize.routing_outside import route as route_to
 from pipelines.data.sources import SOURCE, Files
-from pipelines.external.models_file import ADAPTED, GLOBAL, Described, Models, checked_experts, opened, strict, what_is
+from pipelines.external.models_file import (
+    ADAPTED,
+    GLOBAL,
+    Models,
+    ModelsDescription,
+    checked_experts,
+    parse_facts,
+    read_sealed,
+    what_is,
+)
 from pipelines.external.settings import How
 from pipelines.loader.validation import to_plain
 from pipelines.models.file import Ready, read_ready
@@ -43,8 +52,8 @@ LARGEST_KEPT = 2**30  # bytes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
-    """The facts of such a file. label: what masks say made them. models: of the file that the experts came in.
+class AdaptedDescription:
+    """The facts of `routed.safetensors`. label: what masks say made them. models: of the file that the experts came in.
     source: how images were found here, without places. gland: whether they were cut about gland masks.
     """
 
@@ -53,14 +62,14 @@ class Kept:
     what: Literal["adapted"] = "adapted"
     format: Literal[1] = 1
     label: str
-    models: Described
+    models: ModelsDescription
     how: How
     source: Annotated[Files, Field(discriminator="kind")]
     gland: bool
 
 
 def networks(models: Models, how: How, device: str = "cpu") -> list[nn.Module]:
-    """The models that a way needs, in the file's order, the shared one last."""
+    """The models that `how` needs, in the file's order, the shared one last."""
     found = []
     for expert, params in models.experts.items():
         if (SHARED if expert == GLOBAL else PERSONAL) in NEEDS[how.name]:
@@ -70,24 +79,24 @@ def networks(models: Models, how: How, device: str = "cpu") -> list[nn.Module]:
     return found
 
 
-def adapted_to(
+def adapt(
     experts: Sequence[nn.Module], x: Tensor, how: How, *, kind: Kind, seed: int
 ) -> tuple[nn.Module, Adapted | None]:
-    """One network for images x (n, *inputs), on their device; and how it came about, where anything was adapted.
+    """One network for images x (n, *inputs), on their device; and the course of the adaptation, if there was one.
 
     Raises:
-        ValueError: the models do not go with the way.
+        ValueError: the models cannot be adapted in this way.
     """
     with seeded(seed):  # dropout takes torch's own generator
         if isinstance(how, Routing):
             return route_to(experts, x, how, kind=kind, seed=seed)
         if isinstance(how, Tent):
             return tent(experts[-1], x, how, kind=kind, seed=seed)
-    return _still(experts, how), None
+    return _unadapted(experts, how), None
 
 
-def _still(experts: Sequence[nn.Module], how: How) -> nn.Module:
-    """The network before anything moves."""
+def _unadapted(experts: Sequence[nn.Module], how: How) -> nn.Module:
+    """The network before adaptation."""
     if isinstance(how, Routing):
         return routed(experts, layerwise=how.layerwise, statistics=how.statistics, affine=how.affine)
     if isinstance(how, Tent):
@@ -107,8 +116,8 @@ def shares_of_experts(
     return {name: dict(zip(experts, row.tolist(), strict=True)) for name, row in zip(module.layers, whole, strict=True)}
 
 
-def kept_of(models: Models, label: str, how: How, source: Files, *, gland: bool) -> Kept:
-    """What is told of an adapted model; of the experts only those that the way uses stay in it."""
+def describe_adapted(models: Models, label: str, how: How, source: Files, *, gland: bool) -> AdaptedDescription:
+    """The facts of an adapted model; of the experts only those that `how` uses stay in it."""
     described = models.described
     needed = NEEDS[how.name]
     used = replace(
@@ -117,11 +126,11 @@ def kept_of(models: Models, label: str, how: How, source: Files, *, gland: bool)
         personal=described.personal if PERSONAL in needed else None,
         shared=described.shared if SHARED in needed else None,
     )
-    nowhere = SOURCE.validate_json(json.dumps(unplaced(source)), strict=True)
-    return Kept(label=label, models=used, how=how, source=nowhere, gland=gland)
+    without_places = SOURCE.validate_json(json.dumps(unplaced(source)), strict=True)
+    return AdaptedDescription(label=label, models=used, how=how, source=without_places, gland=gland)
 
 
-def adapted_bytes(kept: Kept, experts: Mapping[str, Params], state: Params) -> bytes:
+def adapted_bytes(kept: AdaptedDescription, experts: Mapping[str, Params], state: Params) -> bytes:
     """The file of an adapted model. experts: those of the file that they came in."""
     tensors = dict(prefixed(STATE, state))
     for name in kept.models.experts:
@@ -129,7 +138,7 @@ def adapted_bytes(kept: Kept, experts: Mapping[str, Params], state: Params) -> b
     return sealed(to_bytes(Message(tensors, as_mapping(to_plain(kept)))))
 
 
-def ready_of(kept: Kept, module: nn.Module, digest: str) -> Ready:
+def ready_of(kept: AdaptedDescription, module: nn.Module, digest: str) -> Ready:
     """The adapted network as `pipelines.predict` takes a model."""
     described = kept.models
     part = described.part_of(described.experts[-1])
@@ -157,8 +166,8 @@ def read_adapted(path: Path) -> Ready:
         OSError: it cannot be read.
     """
     try:
-        message, digest = opened(path)
-        kept = strict(message.facts, Kept)
+        message, digest = read_sealed(path)
+        kept = parse_facts(message.facts, AdaptedDescription)
         state = section(message.tensors, STATE)
         others = {name: value for name, value in message.tensors.items() if not name.startswith(f"{STATE}/")}
         models = Models(kept.models, checked_experts(kept.models, others), digest)
@@ -166,8 +175,8 @@ def read_adapted(path: Path) -> Ready:
         return ready_of(kept, module, digest)
     except (Malformed, KeyError, RuntimeError, ValueError) as error:
         raise ValueError(
-            f"{path} is not an adapted model ({error}); give routed.safetensors, which `pipelines.run` writes for a "
-            "hospital outside a federation"
+            f"{path} is not an adapted model ({error}); give routed.safetensors, which `pipelines.run` writes for an "
+            "external site"
         ) from error
 
 
@@ -181,7 +190,7 @@ def read_model(path: Path) -> Ready:
 
 
 def _restored(experts: Sequence[nn.Module], how: How, state: Mapping[str, Tensor]) -> nn.Module:
-    module = _still(experts, how)
+    module = _unadapted(experts, how)
     own = module.state_dict()
     odd = [name for name, value in state.items() if name not in own or own[name].shape != value.shape]
     if odd:

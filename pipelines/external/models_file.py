@@ -1,9 +1,10 @@
-"""Models that leave the federation: one sealed file with all that a hospital outside needs in order to use them.
+"""Models that leave the federation: one sealed file with all that an external site needs in order to use them.
 
 The stage `route` writes it, of nothing but models that sites handed out to recipients `outside`;
-`pipelines.external.run` reads it. It tells networks, names of classes and how images were made; it names the sites
-whose models it holds, and no file, folder, patient, count or scale of theirs. Nothing in such a file is run: tensors
-are compared with the network that the facts describe before one is built, and facts are read as strictly as YAML.
+`pipelines.external.run` reads it. It describes networks, names of classes and how images were made; it names the sites
+whose models it holds, and no file, folder, patient, count or scale of theirs. Nothing in such a file is executed:
+tensors are compared with the network that the facts describe before one is built, and facts are read as strictly as
+YAML.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Described:
+class ModelsDescription:
     """The facts of a file. run, title: of the federation's run. kind, names: what is learnt, and what its classes are
     called, class 0 first. images: how examples were made. gland: whether with gland masks. experts: in order, the
     shared one last. personal, shared: of what networks they are; null = none of them is here.
@@ -113,13 +114,13 @@ class Described:
 class Models:
     """A file that can be used. experts: parameters by name, in order. digest: of the file, 16 hexadecimal digits."""
 
-    described: Described
+    described: ModelsDescription
     experts: Mapping[str, Params]
     digest: str
 
 
 def image_problems(images: AnyImages) -> list[Problem]:
-    """Why a hospital that was not there cannot make such images."""
+    """Why an external site cannot make such images."""
     if isinstance(images, Pictures) and images.fit == "around":
         text = "around cuts every picture about its own mask, and a hospital that has no masks cannot; train with "
         return [Problem(("images", "fit"), f"{text}squash or crop")]
@@ -129,14 +130,16 @@ def image_problems(images: AnyImages) -> list[Problem]:
     if images.normalize in ("site", "pooled"):
         whose = {"site": "each hospital's own patients", "pooled": "the hospitals' patients"}[images.normalize]
         text = f"{images.normalize} scales features by means and spreads of {whose}, which nobody agreed to hand "
-        problems.append(Problem(("images", "normalize"), f"{text}outside; train with declared ranges, or none"))
+        problems.append(
+            Problem(("images", "normalize"), f"{text}to external sites; train with declared ranges, or none")
+        )
     if images.components is not None:
         text = "each hospital has axes of its own patients, and an external site has none"
         problems.append(Problem(("images", "components"), text))
     return problems
 
 
-def models_bytes(described: Described, experts: Mapping[str, Params]) -> bytes:
+def models_bytes(described: ModelsDescription, experts: Mapping[str, Params]) -> bytes:
     """The file. experts: parameters by name, as `described.experts` names them."""
     tensors = {name: value for expert in described.experts for name, value in prefixed(expert, experts[expert]).items()}
     return sealed(to_bytes(Message(tensors, as_mapping(to_plain(described)))))
@@ -150,8 +153,8 @@ def read_models(path: Path) -> Models:
         OSError: it cannot be read.
     """
     try:
-        message, digest = opened(path)
-        described = strict(message.facts, Described)
+        message, digest = read_sealed(path)
+        described = parse_facts(message.facts, ModelsDescription)
         return Models(described, checked_experts(described, message.tensors), digest)
     except (Malformed, ValueError) as error:
         raise ValueError(
@@ -160,7 +163,7 @@ def read_models(path: Path) -> Models:
         ) from error
 
 
-def opened(path: Path) -> tuple[Message, str]:
+def read_sealed(path: Path) -> tuple[Message, str]:
     """A sealed message and the digest of its file.
 
     Raises:
@@ -174,7 +177,7 @@ def opened(path: Path) -> tuple[Message, str]:
     return from_bytes(unsealed(data)), hashlib.sha256(data).hexdigest()[:16]
 
 
-def strict(facts: Mapping[str, Json], kind: type[T]) -> T:
+def parse_facts(facts: Mapping[str, Json], kind: type[T]) -> T:
     """Facts as settings: nothing missing, nothing more. Raises: ConfigError: with every problem."""
     return validate(Document(dict(facts), {}), kind)
 
@@ -192,7 +195,7 @@ def what_is(path: Path) -> str:
     return said if isinstance(said, str) else ""
 
 
-def checked_experts(described: Described, tensors: Params) -> dict[str, Params]:
+def checked_experts(described: ModelsDescription, tensors: Params) -> dict[str, Params]:
     """Each expert's parameters, which have the names, shapes and types of its network, and are finite.
 
     Raises:
@@ -215,7 +218,7 @@ def checked_experts(described: Described, tensors: Params) -> dict[str, Params]:
     return found
 
 
-def _shapes(described: Described, part: Part, which: str) -> dict[str, tuple[torch.Size, torch.dtype]]:
+def _shapes(described: ModelsDescription, part: Part, which: str) -> dict[str, tuple[torch.Size, torch.dtype]]:
     """What the part's network has, found without giving it any memory."""
     try:
         task = described.task(part)

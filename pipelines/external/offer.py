@@ -1,5 +1,5 @@
-"""What a run offers to hospitals that never were in it: for each pair of methods that a line of `route` uses, a file of
-models, made of what its sites handed out.
+"""What a run offers to external sites: a file of models for each pair of methods that a line of `route` uses, made of
+the models that its sites handed out.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipelines.data.images import Slices, Volumes
-from pipelines.external.models_file import GLOBAL, LONGEST_TEXT, Described, Part, image_problems, models_bytes
+from pipelines.external.models_file import GLOBAL, LONGEST_TEXT, ModelsDescription, Part, image_problems, models_bytes
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.config import Config
 from pipelines.settings.harmonization import RAW
@@ -17,13 +17,13 @@ from pipelines.settings.route import PERSONAL, SHARED, Route
 from privacy.message import Json, Params
 from privacy.settings_error import Problem
 
-TAKEN_ALONG = ("routing", "ensemble", "tent")
-"""Ways that a stranger can go with a file."""
+EXPORTED = ("routing", "ensemble", "tent")
+"""Values of `how` for which an external site needs nothing but the file."""
 DEFAULT = "models.safetensors"
 
 
 class Offer(NamedTuple):
-    """A file. methods: part -> label of the method whose models it holds."""
+    """A file of models. methods: part -> label of the method whose models it holds."""
 
     name: str
     methods: Mapping[str, str]
@@ -33,22 +33,22 @@ def write_offers(config: Config, plan: Route, handed: Mapping[str, Mapping[str, 
     """Write the files of a run into a folder. handed: method -> site -> its model, as sites handed them out.
 
     Returns:
-        Name of each file -> why it is not there, where nobody outside could use it; empty = it is.
+        Name of each file -> why it is not there, if no external site could use it; empty = it is.
     """
-    said: dict[str, Json] = {}
+    missing: dict[str, Json] = {}
     for offer in offers(plan):
         found = problems(config, offer)
-        said[offer.name] = "; ".join(map(str, found))
+        missing[offer.name] = "; ".join(map(str, found))
         if not found:
-            (out / offer.name).write_bytes(offered(config, offer, handed))
-    return said
+            (out / offer.name).write_bytes(offer_bytes(config, offer, handed))
+    return missing
 
 
 def offers(plan: Route) -> list[Offer]:
     """The files of a run: models.safetensors for the methods of `route`, and one for each other pair of lines."""
     pairs: dict[tuple[str, str], dict[str, str]] = {}
     for line in plan.lines.values():
-        if line.how.name in TAKEN_ALONG:
+        if line.how.name in EXPORTED:
             pair = (line.shared or plan.shared, line.personal or plan.personal)
             pairs.setdefault(pair, {}).update(plan.methods(line))
     own = (plan.shared, plan.personal)
@@ -59,7 +59,7 @@ def offers(plan: Route) -> list[Offer]:
 
 
 def problems(config: Config, offer: Offer) -> list[Problem]:
-    """Why nobody outside could use these models; empty = they can."""
+    """Why no external site could use these models; empty = they can."""
     spaces = {label: config.train.method_images.get(label, RAW) for label in dict.fromkeys(offer.methods.values())}
     return [
         *image_problems(config.images),
@@ -75,13 +75,13 @@ def problems(config: Config, offer: Offer) -> list[Problem]:
     ]
 
 
-def offered(config: Config, offer: Offer, handed: Mapping[str, Mapping[str, Params]]) -> bytes:
+def offer_bytes(config: Config, offer: Offer, handed: Mapping[str, Mapping[str, Params]]) -> bytes:
     """The file. handed: method -> site -> its model, as sites handed them out to recipients `outside`."""
     personal, shared = offer.methods.get(PERSONAL), offer.methods.get(SHARED)
     experts = dict(handed[personal]) if personal else {}
     if shared:  # one model for all: any site's
         experts[GLOBAL] = next(iter(handed[shared].values()))
-    described = Described(
+    described = ModelsDescription(
         run=config.name,
         title="".join(filter(str.isprintable, config.title))[:LONGEST_TEXT],
         kind=config.task.kind,

@@ -1,6 +1,4 @@
-"""A hospital outside the federation: whether its settings, the models and its folder go together, before any image is
-read.
-"""
+"""Whether the settings of an external site, the models and its folder go together, before any image is read."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from pipelines.data.images import Features
 from pipelines.data.sources import Files
 from pipelines.data.taking import natural
 from pipelines.external.models_file import Models, read_models
-from pipelines.external.settings import Outside, files_of, missing_models, place_of, source_problems
+from pipelines.external.settings import ExternalSettings, files_of, missing_models, place_of, source_problems
 from pipelines.loader.document import ConfigError, Document, problem_at
 from pipelines.runs.exits import Exit
 from pipelines.settings.route import PERSONAL, SHARED
@@ -27,16 +25,16 @@ from privacy.settings_error import Problem
 
 
 class Job(NamedTuple):
-    """What was asked, whose models there are, and what waits in the folder."""
+    """The settings, the models, and the studies that wait. document: from which the settings were read."""
 
-    settings: Outside
+    settings: ExternalSettings
     document: Document
     models: Models
     source: Files
     opened: Opened
 
 
-def open_job(settings: Outside, document: Document) -> Job:
+def open_job(settings: ExternalSettings, document: Document) -> Job:
     """Open models and folder; of images, headers are read.
 
     Raises:
@@ -44,31 +42,31 @@ def open_job(settings: Outside, document: Document) -> Job:
     """
     problems: list[Problem] = []
 
-    def told(key: str, text: str) -> None:
+    def add(key: str, text: str) -> None:
         problems.append(problem_at(document, Problem((key,), text.removeprefix(f"{key}."))))
 
     models, found, source = None, None, files_of(settings.source)
     try:
         models = read_models(Path(settings.models))
     except OSError as error:
-        told("models", f"{settings.models!r} cannot be read ({error.strerror or type(error).__name__})")
+        add("models", f"{settings.models!r} cannot be read ({error.strerror or type(error).__name__})")
     except ValueError as error:
-        told("models", str(error))
+        add("models", str(error))
     if models is not None:
         problems += [problem_at(document, each) for each in _problems(settings, models)]
     if models is not None and not problems:
         try:
             found = _waiting(settings, models, source)
         except (ValueError, OSError) as error:
-            told("source", str(error))
+            add("source", str(error))
     elif not Path(place_of(settings.source)).exists():
-        told("source", f"{place_of(settings.source)!r} does not exist; give one that does")
+        add("source", f"{place_of(settings.source)!r} does not exist; give one that does")
     if models is None or found is None:
         raise ConfigError(problems)
     return Job(settings, document, models, source, found)
 
 
-def _problems(settings: Outside, models: Models) -> list[Problem]:
+def _problems(settings: ExternalSettings, models: Models) -> list[Problem]:
     """Which settings do not go with the models, and why."""
     described, images = models.described, models.described.images
     there = {PERSONAL: described.personal, SHARED: described.shared}
@@ -88,18 +86,18 @@ def _problems(settings: Outside, models: Models) -> list[Problem]:
     return problems
 
 
-def _waiting(settings: Outside, models: Models, source: Files) -> Opened:
-    """What waits, in the order in which it will be adapted to. Raises: ValueError: nothing fits."""
+def _waiting(settings: ExternalSettings, models: Models, source: Files) -> Opened:
+    """The studies that wait, in the order in which models are adapted to them. Raises: ValueError: nothing fits."""
     found = open_unlabelled(models.described.images, source, settings.gland)
     ordered = sorted(found.waiting, key=lambda one: (one.patient, natural(one.study)))
     return replace(found, waiting=tuple(ordered))
 
 
-def looked(job: Job, console: Console, *, as_json: bool) -> int:
-    """--check: what there is, without reading a pixel."""
+def print_check(job: Job, console: Console, *, as_json: bool) -> int:
+    """--check: print what the models are and how many studies wait, without reading a pixel; returns the exit code."""
     described, waiting = job.models.described, len(job.opened.waiting)
     code = Exit.OK if waiting else Exit.DATA
-    told: dict[str, Json] = {
+    facts: dict[str, Json] = {
         "exit": int(code),
         "models": job.models.digest,
         "run": described.run,
@@ -112,7 +110,7 @@ def looked(job: Job, console: Console, *, as_json: bool) -> int:
         "unusable": len(job.opened.rejected),
     }
     if as_json:
-        print(json.dumps(told))  # noqa: T201 - the machine's answer
+        print(json.dumps(facts))  # noqa: T201 - the machine's answer
         return int(code)
     say(
         console,

@@ -1,4 +1,4 @@
-"""A hospital that never was in the federation comes to a model: from exported models and its own unlabelled images.
+"""An external site gets a model: exported models of a federation are adapted to its own unlabelled images.
 
 `python -m pipelines.run ROUTE.yaml`, whose key `models` names the file that a run's stage `route` wrote. Images are
 read as `pipelines.predict` reads them, the models become one network for them, and what it finds is written as
@@ -41,17 +41,17 @@ from pipelines.data.admission import Admitted, admitted
 from pipelines.data.study import Rejected, Unusable
 from pipelines.external.adapted import (
     LARGEST_KEPT,
+    adapt,
     adapted_bytes,
-    adapted_to,
+    describe_adapted,
     digest_of,
-    kept_of,
     networks,
     ready_of,
     shares_of_experts,
 )
-from pipelines.external.opening import Job, looked, open_job
+from pipelines.external.opening import Job, open_job, print_check
 from pipelines.external.picture import loss_curve
-from pipelines.external.settings import Outside
+from pipelines.external.settings import ExternalSettings
 from pipelines.loader.document import ConfigError, Document, problem_at
 from pipelines.loader.validation import to_plain
 from pipelines.models.file import Ready
@@ -66,8 +66,8 @@ ACCOUNT, CURVE, ROUTED = "adaptation.json", "adaptation.png", "routed.safetensor
 
 
 class Served(NamedTuple):
-    """What predicts here. account: how it came about. probabilities: (n, classes, *spatial) where predictions were made
-    already, on the way.
+    """The network that predicts here. account: how it was made. probabilities: (n, classes, *spatial), if adapting
+    already made predictions of all images.
     """
 
     ready: Ready
@@ -75,7 +75,9 @@ class Served(NamedTuple):
     probabilities: Tensor | None
 
 
-def run_outside(settings: Outside, document: Document, options: argparse.Namespace, console: Console) -> int:
+def run_external_site(
+    settings: ExternalSettings, document: Document, options: argparse.Namespace, console: Console
+) -> int:
     """Do what the document's settings say, or with --check only look; returns the exit code.
 
     Raises:
@@ -84,12 +86,12 @@ def run_outside(settings: Outside, document: Document, options: argparse.Namespa
         OSError: the disk.
     """
     if options.only or options.first or options.until or options.explain:
-        said = "--only, --from, --until and --explain choose stages, and a file with models: has none; remove them"
-        raise ConfigError([Problem((), said)])
+        found = "--only, --from, --until and --explain choose stages, and a file with models: has none; remove them"
+        raise ConfigError([Problem((), found)])
     job = open_job(settings, document)
     torch.set_num_threads(settings.threads)
     if options.check:
-        return looked(job, console, as_json=options.json)
+        return print_check(job, console, as_json=options.json)
     out = Path(settings.out)
     with RunLock(out), safe_stop() as stop:
         clean(out)
@@ -128,10 +130,10 @@ def _adapt_and_predict(job: Job, stop: Stop, console: Console, *, as_json: bool)
 
 
 def _serve(job: Job, studies: Sequence[Admitted], console: Console) -> Served:
-    """Adapt, and keep what it came to.
+    """Adapt the models to the images, and write the result.
 
     Raises:
-        ConfigError: the models do not go with the way.
+        ConfigError: the models cannot be adapted in this way.
     """
     settings, described, how = job.settings, job.models.described, job.settings.how
     device, seed = settings.computes_on, derived(settings.seed, settings.name, settings.how.name)
@@ -139,12 +141,12 @@ def _serve(job: Job, studies: Sequence[Admitted], console: Console) -> Served:
     with shown("adapt", console=console):
         try:
             experts = networks(job.models, how, device)
-            module, adapted = adapted_to(experts, x, how, kind=described.kind, seed=seed)
+            module, adapted = adapt(experts, x, how, kind=described.kind, seed=seed)
         except ValueError as error:
             raise ConfigError([problem_at(job.document, Problem(("how",), str(error)))]) from error
     served = AsTrained() if adapted is not None and adapted.epoch is None else how
     label = f"{served.name} of {described.run}"
-    kept = kept_of(job.models, label, served, job.source, gland=settings.gland is not None)
+    kept = describe_adapted(job.models, label, served, job.source, gland=settings.gland is not None)
     data = adapted_bytes(kept, job.models.experts, {} if adapted is None else adapted.state)
     batch = how.batch if isinstance(how, Routing) else 1
     account: dict[str, Json] = {
@@ -167,7 +169,7 @@ def _serve(job: Job, studies: Sequence[Admitted], console: Console) -> Served:
 
 
 def _course_of(adapted: Adapted | None) -> dict[str, Json]:
-    """How an adaptation went; null stands for a loss that is no number."""
+    """Losses and predicted classes of each epoch; null stands for a loss that is not finite."""
     if adapted is None:
         return {}
     losses: list[Json] = [loss if math.isfinite(loss) else None for loss in adapted.losses]
@@ -176,7 +178,9 @@ def _course_of(adapted: Adapted | None) -> dict[str, Json]:
 
 
 def _write(out: Path, account: dict[str, Json], adapted: Adapted | None, names: tuple[str, ...], data: bytes) -> None:
-    """Before any mask: adapting took the longest. What an earlier run left, and this one does not make, goes."""
+    """Write the account, the curve and the model before any mask, because adapting took the longest. Files of an
+    earlier run that this one does not make are removed.
+    """
     folder = DiskFolder(out)
     made = {ACCOUNT: json.dumps(account, indent=1, allow_nan=False).encode()}
     made |= {} if adapted is None else {CURVE: loss_curve(adapted, names)}
@@ -191,7 +195,7 @@ def _write(out: Path, account: dict[str, Json], adapted: Adapted | None, names: 
 def _predictions(
     predictor: Predictor, studies: Sequence[Admitted], made: Tensor | None, device: str
 ) -> Iterator[Prediction | Rejected]:
-    """Of each study, its mask written. made: (n, classes, *spatial), of all of them, where there are such already."""
+    """One for each study, whose mask is written. made: (n, classes, *spatial) of all studies, if they are known."""
     task, module, begin = predictor.ready.task, predictor.ready.module, 0
     for study in studies:
         end = begin + len(study.examples.images)

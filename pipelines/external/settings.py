@@ -1,4 +1,4 @@
-"""The settings of a hospital that never was in the federation: models from a file, and a folder of its own images.
+"""The settings of an external site: models from a file, and a folder of its own images.
 
 A second kind of document for `python -m pipelines.run`, known by its key `models`.
 """
@@ -46,7 +46,7 @@ class PictureFolder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lines:
+class UnlabelledTable:
     """A CSV file without labels; keys as in `TableSource`."""
 
     __pydantic_config__: ClassVar = FORBID
@@ -60,16 +60,19 @@ class Lines:
     where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-Unlabelled: TypeAlias = Annotated[DicomSource | NiftiSource | PictureFolder | Lines, Field(discriminator="kind")]
+Unlabelled: TypeAlias = Annotated[
+    DicomSource | NiftiSource | PictureFolder | UnlabelledTable, Field(discriminator="kind")
+]
 How: TypeAlias = Annotated[Routing | Tent | OfAll | AsTrained, Field(discriminator="name")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outside:
-    """name: of the hospital; it also seeds. models: the file that a run's stage `route` wrote. gland: a folder of gland
-    masks, <patient>.nii.gz, for models that learnt with them; or no_gland, to centre on the image instead. how: the way
-    to a model. out: the folder of results, outside of the images. threshold: score from which a study counts as
-    positive, 0.5 if it is not given; for labels only. readers: studies read at a time, 0 = a processor each.
+class ExternalSettings:
+    """name: of the site; the random seed depends on it, too. models: the file that a run's stage `route` wrote. gland:
+    a folder of gland masks, <patient>.nii.gz, for models that learnt with them; or no_gland, to centre on the image
+    instead. how: how the models become one. out: the folder of results, outside of the images. threshold: score from
+    which a study counts as positive, 0.5 if it is not given; for labels only. readers: studies read at a time, 0 = a
+    processor each.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -116,21 +119,21 @@ class Outside:
         return "cuda" if self.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
-def is_outside(data: Json) -> bool:
-    """Whether a document is of this kind and not that of a run."""
+def is_external(data: Json) -> bool:
+    """Whether a document is the settings of an external site, and not of a run."""
     return isinstance(data, dict) and OWN_KEY in data and not any(key in data for key in OF_A_RUN)
 
 
-def place_of(source: DicomSource | NiftiSource | PictureFolder | Lines) -> str:
+def place_of(source: DicomSource | NiftiSource | PictureFolder | UnlabelledTable) -> str:
     """The folder, or the table's file."""
-    return source.file if isinstance(source, Lines) else source.folder
+    return source.file if isinstance(source, UnlabelledTable) else source.folder
 
 
-def files_of(source: DicomSource | NiftiSource | PictureFolder | Lines) -> Files:
-    """The same source as a site in a federation would have it; labels and tables are never looked at."""
+def files_of(source: DicomSource | NiftiSource | PictureFolder | UnlabelledTable) -> Files:
+    """The same source as a site in a federation would have it; labels and tables are never print_check at."""
     if isinstance(source, PictureFolder):
         return PictureSource(folder=source.folder, table=".")
-    if isinstance(source, Lines):
+    if isinstance(source, UnlabelledTable):
         return TableSource(
             file=source.file,
             columns=source.columns,
@@ -151,7 +154,7 @@ def source_problems(source: Unlabelled, images: AnyImages) -> list[Problem]:
 
 
 def missing_models(how: How, there: Mapping[str, object]) -> list[Problem]:
-    """Which models a way needs that a file does not have. there: part -> what is there, or None."""
+    """Which models `how` needs that a file does not have. there: part -> what the file has, or None."""
     lacking = [part for part in NEEDS[how.name] if there.get(part) is None]
     text = f"{how.name} needs the models that are {' and '.join(lacking)}, and the file has none; choose another"
     return [Problem(("how",), text)] if lacking else []

@@ -33,9 +33,9 @@ from pipelines.data.nifti.reader import read_volume
 from pipelines.data.pictures.reader import read_picture
 from pipelines.data.pseudonym import pseudonym
 from pipelines.external.adapted import networks
-from pipelines.external.models_file import Described, Models, Part, image_problems, models_bytes, read_models
+from pipelines.external.models_file import Models, ModelsDescription, Part, image_problems, models_bytes, read_models
 from pipelines.external.offer import offers, problems, write_offers
-from pipelines.external.settings import Outside, is_outside
+from pipelines.external.settings import ExternalSettings, is_external
 from pipelines.hospital.hospital import COHORT, all_rows, read_cohort_file
 from pipelines.loader.document import read_yaml
 from pipelines.loader.files import CONFIGS
@@ -240,7 +240,7 @@ def test_what_a_stranger_cannot_use_is_not_written_and_said(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def described(**changes: Any) -> Described:
+def described(**changes: Any) -> ModelsDescription:
     part = Part(algorithm=FedAvg(), model=SMALL)
     said: dict[str, Any] = {
         "run": "theirs",
@@ -254,10 +254,10 @@ def described(**changes: Any) -> Described:
         "personal": part,
         "shared": part,
     }
-    return Described(**{**said, **changes})
+    return ModelsDescription(**{**said, **changes})
 
 
-def models(path: Path, said: Described | None = None) -> Path:
+def models(path: Path, said: ModelsDescription | None = None) -> Path:
     """A file of networks that have learnt nothing."""
     said = said or described()
     experts = {}
@@ -545,7 +545,7 @@ def test_an_adapted_model_that_was_tampered_with_is_refused(done, routed, tmp_pa
 
 def test_the_shipped_configuration_is_a_template_of_this_kind():
     document = read_yaml((CONFIGS / "route.yaml").read_text(), environment={"CONSILIUM_DATA": "/data"})
-    assert is_outside(document.data)
-    found = validate(document, Outside)
+    assert is_external(document.data)
+    found = validate(document, ExternalSettings)
     assert found.how.name == "routing"
-    assert validate(read_yaml(yaml.safe_dump(to_plain(found)), environment={}), Outside) == found
+    assert validate(read_yaml(yaml.safe_dump(to_plain(found)), environment={}), ExternalSettings) == found

@@ -24,7 +24,7 @@ from pipelines.data.grids.geometry import resample
 from pipelines.data.index import Candidate
 from pipelines.data.sources import DicomSource
 from pipelines.data.study import Unusable, Volume
-from pipelines.data.writing.dicom_segmentation import SegMaker, seg_bytes, write_seg
+from pipelines.data.writing.dicom_segmentation import SegMaker, seg_bytes
 from translating import SELECT, errors, phantom
 
 MAKER = SegMaker(bytes(range(32)), "fedavg", "0123456789abcdef", datetime(2026, 1, 2, 3, 4, 5))
@@ -48,7 +48,7 @@ def blobs(shape: tuple[int, ...]) -> np.ndarray:
 def write(folder: Path, series: Candidate, values: np.ndarray, names: tuple[str, ...] = NAMES) -> Path:
     path = folder / "mask.dcm"
     assert series.stack is not None
-    write_seg(path, Volume(values, series.affine), series.stack, names, MAKER)
+    path.write_bytes(seg_bytes(Volume(values, series.affine), series.stack, names, MAKER))
     return path
 
 

@@ -19,7 +19,7 @@ from sums import check_sums
 from harmonize.intensity import Identity, Percentile
 from pipelines.batch import translated_study as job
 from pipelines.batch import translation as command
-from pipelines.data.grids.geometry import resample
+from pipelines.data.grids.geometry import grid_of, mask_on_grid
 from pipelines.data.images import Slices
 from pipelines.data.nifti.reader import read_volume
 from pipelines.data.sources import DicomSource, NiftiSource
@@ -262,5 +262,4 @@ def test_real_adc_keeps_its_geometry_and_the_order_of_gland_and_lesion(data, tmp
 
 
 def on(mask: Volume, image: Volume) -> np.ndarray:
-    flags = Volume((mask.values > 0).astype(np.uint8), mask.affine)
-    return resample(flags, image.affine, image.values.shape, 0) > 0  # type: ignore[arg-type,operator]
+    return mask_on_grid(mask, grid_of(image)) > 0

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from pipelines.data.grids.geometry import (
     COSINE_TOLERANCE,
     GAP_TOLERANCE,
-    LPS_TO_RAS,
     SAME_POSITION_MM,
     Floats,
+    slices_affine,
     unit_normal,
 )
 from pipelines.data.headers import Frame
@@ -60,10 +60,8 @@ def frame_grid(frames: Sequence[Frame]) -> FrameGrid:
             f"a frame lies {off:.2f} mm off the straight line through the first and the last one; "
             f"{GAP_TOLERANCE * distance:.2f} mm is allowed. Export one grid per file.",
         )
-    affine = np.eye(4)
-    affine[:3, 0], affine[:3, 1] = orientation[:3] * spacing[1], orientation[3:] * spacing[0]
-    affine[:3, 2], affine[:3, 3] = step, positions[first]
-    return FrameGrid(LPS_TO_RAS @ affine, tuple(int(place) for place in places), last + 1)
+    affine = slices_affine(orientation, spacing, step, positions[first])
+    return FrameGrid(affine, tuple(int(place) for place in places), last + 1)
 
 
 def _check_tags(frames: Sequence[Frame]) -> None:

@@ -6,7 +6,9 @@ coordinates point to the Left, Posterior, Superior; PS3.3 C.7.6.2.1.1 says how a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 from nibabel.orientations import apply_orientation, axcodes2ornt, inv_ornt_aff, io_orientation, ornt_transform
@@ -22,6 +24,19 @@ COSINE_TOLERANCE = 1e-3  # of a direction cosine, and of the dot product of two 
 GAP_TOLERANCE = 0.10  # of the median distance between neighbouring slices
 SAME_POSITION_MM = 0.01
 READING_AXES = ("L", "P", "S")  # columns from the patient's right to left, rows from anterior to posterior, slices up
+
+
+class Grid(NamedTuple):
+    """Where voxels lie. affine: (4, 4) RAS, of (column, row, slice). shape: (columns, rows, slices)."""
+
+    affine: Affine
+    shape: tuple[int, int, int]
+
+
+def grid_of(volume: Volume) -> Grid:
+    """The grid of a volume."""
+    columns, rows, slices = volume.values.shape
+    return Grid(volume.affine, (columns, rows, slices))
 
 
 def unit_normal(orientation: Floats) -> Floats:
@@ -62,12 +77,20 @@ def stack(orientation: Floats, positions: Floats, spacing: tuple[float, float]) 
     order = np.argsort(along, kind="stable")
     _refuse_repeats(along[order])
     step = _step(positions[order], normal)
+    return order, slices_affine(orientation, spacing, step, positions[order[0]])
+
+
+def slices_affine(orientation: Floats, spacing: Sequence[float] | Floats, step: Floats, first: Floats) -> Affine:
+    """The (4, 4) RAS affine of (column, row, slice) indices.
+
+    orientation, spacing: as of `stack`. step, first: (3,) mm, LPS, from one slice to the next, and of the first one.
+    """
     affine = np.eye(4)
     affine[:3, 0] = orientation[:3] * spacing[1]
     affine[:3, 1] = orientation[3:] * spacing[0]
     affine[:3, 2] = step
-    affine[:3, 3] = positions[order[0]]
-    return order, LPS_TO_RAS @ affine
+    affine[:3, 3] = first
+    return LPS_TO_RAS @ affine
 
 
 def _refuse_repeats(along: Floats) -> None:
@@ -195,6 +218,12 @@ def resample(volume: Volume, target_affine: Affine, shape: tuple[int, int, int],
         prefilter=False,
     )
     return found
+
+
+def mask_on_grid(mask: Volume, grid: Grid) -> NDArray[np.uint8]:
+    """What is above 0 in a mask, read at the voxels of another grid (columns, rows, slices): 0 or 1."""
+    flags = Volume((np.asarray(mask.values, np.float32) > 0).astype(np.uint8), mask.affine)
+    return resample(flags, *grid, 0).astype(np.uint8, copy=False)
 
 
 def _smoothed(values: NDArray[np.float32], index: Affine) -> NDArray[np.float32]:

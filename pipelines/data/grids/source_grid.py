@@ -7,41 +7,13 @@ whatever its neighbours say; between linear probabilities the border runs where 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.data.grids.geometry import Floats, reading_order, resample, slice_grid, spacing_of
+from pipelines.data.grids.geometry import Grid, resample
 from pipelines.data.images import Slices, Volumes
-from pipelines.data.study import Affine, Array, Volume
-
-
-class Grid(NamedTuple):
-    """affine: (4, 4) RAS, of (column, row, slice). shape: (columns, rows, slices)."""
-
-    affine: Affine
-    shape: tuple[int, int, int]
-
-
-def prepared_grid(source: Grid, images: Slices | Volumes, gland: Volume | None) -> Grid:
-    """On which grid `prepare_slices` (all slices) or `prepare_volume` brings a study.
-
-    source: of the study. gland: the mask about which examples are cut, if they are; None = the image's centre.
-    """
-    stack = reading_order(Volume(np.broadcast_to(np.uint8(0), source.shape), source.affine))
-    columns, rows, slices = stack.values.shape
-    centre: Floats = (np.array([columns, rows, slices]) - 1) / 2
-    if gland is not None and images.centre == "gland":
-        inside = np.nonzero(np.asarray(gland.values, np.float32) > 0)
-        world = gland.affine @ np.array([*(axis.mean() for axis in inside), 1.0])
-        centre = (np.linalg.inv(stack.affine) @ world)[:3]
-    flat = slice_grid(stack.affine, (float(centre[0]), float(centre[1])), images.spacing_mm, images.size)
-    if isinstance(images, Slices):
-        return Grid(flat, (images.size, images.size, slices))
-    change = np.diag([1.0, 1.0, images.depth_mm / float(spacing_of(stack.affine)[2]), 1.0])
-    change[2, 3] = centre[2] - change[2, 2] * (images.depth - 1) / 2
-    return Grid(flat @ change, (images.size, images.size, images.depth))
+from pipelines.data.prepare import prepared_grid
+from pipelines.data.study import Array, Volume
 
 
 def to_source_grid(
@@ -65,7 +37,7 @@ def to_source_grid(
     rest = np.ones(source.shape, np.float32)
     highest = np.full(source.shape, -1.0, np.float32)
     for number in range(1, len(planes)):
-        found = resample(Volume(planes[number], grid.affine), source.affine, source.shape, 1)
+        found = resample(Volume(planes[number], grid.affine), *source, 1)
         share = found.astype(np.float32, copy=False)
         rest -= share
         better = share > highest

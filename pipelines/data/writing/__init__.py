@@ -1,1 +1,1 @@
-"""Images and masks out: DICOM, NIfTI and PNG files on the grid of the study that they belong to."""
+"""Images and masks as the bytes of DICOM, NIfTI and PNG files on the grid of their study; nothing is written here."""

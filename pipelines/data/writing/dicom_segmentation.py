@@ -12,7 +12,6 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,11 +46,6 @@ class SegMaker:
     label: str
     digest: str
     when: datetime
-
-
-def write_seg(path: Path, mask: Volume, images: Stack, classes: Sequence[str], maker: SegMaker) -> None:
-    """Write what `seg_bytes` makes; an existing file is replaced. Raises: as it, and OSError: the disk."""
-    path.write_bytes(seg_bytes(mask, images, classes, maker))
 
 
 def seg_bytes(mask: Volume, images: Stack, classes: Sequence[str], maker: SegMaker) -> bytes:

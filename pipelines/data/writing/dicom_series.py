@@ -57,14 +57,13 @@ def series_place(candidate: Candidate, maker: Maker) -> str:
     return f"{pseudonym(maker.key, candidate.patient)}/{study}/{_series_uid(frames, maker)}"
 
 
-def write_series(candidate: Candidate, study: Study, change: Array, maker: Maker, folder: Path) -> None:
-    """Write the series' files into a folder.
+def series_files(candidate: Candidate, study: Study, change: Array, maker: Maker) -> Iterator[tuple[str, bytes]]:
+    """The series' files, each by its name.
 
     change: (I, J, K) float32, what is added to the study's values, in the files' own unit.
 
     Raises:
         Unusable: `shared_file`, `float_pixels`, or a reason of de-identification.
-        OSError: the disk.
     """
     frames = stack_of(candidate).volumes[0]
     places: dict[Path, list[tuple[Frame, int]]] = {}
@@ -76,8 +75,7 @@ def write_series(candidate: Candidate, study: Study, change: Array, maker: Maker
     series = _series_uid(frames, maker)
     for path, members in places.items():
         members.sort(key=lambda member: member[0].index)
-        data, name = _file(path, [new[position] for _, position in members], coding, (least, most), series, maker)
-        (folder / name).write_bytes(data)
+        yield _file(path, [new[position] for _, position in members], coding, (least, most), series, maker)
 
 
 def _check_whole(places: dict[Path, list[tuple[Frame, int]]]) -> None:
@@ -146,7 +144,7 @@ def _still(change: Array, stored: Stored, dataset: Dataset) -> None:
 
 def _file(
     path: Path, planes: list[Whole], coding: Coding, span: tuple[int, int], series: str, maker: Maker
-) -> tuple[bytes, str]:
+) -> tuple[str, bytes]:
     try:
         with quiet():
             original = read_dataset(path)
@@ -164,4 +162,4 @@ def _file(
             "unparsable",
             f"{path.name}: the header cannot be rewritten ({type(error).__name__}). Export the image again.",
         ) from error
-    return data, file_name(made)
+    return file_name(made), data

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from pathlib import Path
 
 import nibabel
 import numpy as np
@@ -16,21 +15,15 @@ EXACT = 1e-3  # voxels by which a qform may differ from the affine to be written
 SCANNER = 1  # both forms are in the coordinates of the scan (NIFTI_XFORM_SCANNER_ANAT)
 
 
-def write_mask(path: Path, mask: NDArray[np.integer], affine: Affine) -> None:
-    """Write a label map (I, J, K), 0 = background, as uint8 NIfTI-1; packed if the name ends in .gz.
+def mask_bytes(mask: NDArray[np.integer], affine: Affine, *, packed: bool) -> bytes:
+    """A label map (I, J, K), 0 = background, as a file of uint8 NIfTI-1. packed: by gzip.
 
     affine: (4, 4) RAS, mm. It becomes the sform, and the qform too unless the axes are not at right angles, which a
     qform cannot say. The header has no text, and the packed file no name and no time.
 
     Raises:
         ValueError: not three axes, values outside 0 .. 255, or an affine that cannot be inverted; all at once.
-        OSError: the disk.
     """
-    path.write_bytes(mask_bytes(mask, affine, packed=path.suffix.lower() == ".gz"))
-
-
-def mask_bytes(mask: NDArray[np.integer], affine: Affine, *, packed: bool) -> bytes:
-    """What `write_mask` writes."""
     problems = []
     if mask.ndim != 3:
         problems.append(f"a label map has three axes, found shape {mask.shape}")

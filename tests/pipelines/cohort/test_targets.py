@@ -23,7 +23,7 @@ from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, NiftiSour
 from pipelines.data.stored import NoMasks, targets
 from pipelines.data.studies import read_mask
 from pipelines.data.study import Volume
-from pipelines.data.writing.dicom_segmentation import SegMaker, write_seg
+from pipelines.data.writing.dicom_segmentation import SegMaker, seg_bytes
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 
@@ -207,9 +207,9 @@ def clinic(tmp_path_factory) -> Path:
         ]
         name, classes = f"{candidate.patient}.dcm", ("gland", "lesion")
         both = Volume(np.where(parts[1], 2, parts[0]).astype(np.uint8), candidate.affine)
-        write_seg(home / "both" / name, both, candidate.stack, classes, maker)
+        (home / "both" / name).write_bytes(seg_bytes(both, candidate.stack, classes, maker))
         alone = Volume(parts[0].astype(np.uint8), candidate.affine)
-        write_seg(home / "alone" / name, alone, candidate.stack, classes[:1], maker)
+        (home / "alone" / name).write_bytes(seg_bytes(alone, candidate.stack, classes[:1], maker))
     return home
 
 
