@@ -25,10 +25,10 @@ from torch import Tensor, nn
 from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.task import Task
-from pipelines.data.admission import Admitted, Opened, admitted
 from pipelines.data.cohort import Cohort, read_cohort
 from pipelines.data.examples import open_source
 from pipelines.data.images import Pictures, Slices
+from pipelines.data.intake import Intake, ReadStudy, read_studies
 from pipelines.data.pictures.reader import loose_pictures
 from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, PictureSource
 from pipelines.hospital.hospital import rows_of
@@ -47,9 +47,9 @@ GLAND = GlandMask(
 )
 
 
-def studies(opened: Opened) -> list[Tensor]:
+def studies(opened: Intake) -> list[Tensor]:
     """The examples of every study that can be read."""
-    found = [one for one in admitted(opened.waiting, readers=1) if isinstance(one, Admitted)]
+    found = [one for one in read_studies(opened.waiting, readers=1) if isinstance(one, ReadStudy)]
     return [torch.from_numpy(one.examples.images) for one in found]
 
 

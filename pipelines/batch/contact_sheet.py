@@ -66,7 +66,7 @@ class Unknown:
 def shown_image(name: str, image: Dataset, blanked: Blanked) -> Shown:
     """An image with its views."""
     rows, columns = blanked.after.shape[1:3]
-    return Shown(name, in_words(image), rows, columns, blanked.rectangles, tuple(_views(image, blanked)))
+    return Shown(name, layout_in_words(image), rows, columns, blanked.rectangles, tuple(_views(image, blanked)))
 
 
 def unknown_layout(name: str, image: Dataset) -> Unknown:
@@ -76,7 +76,7 @@ def unknown_layout(name: str, image: Dataset) -> Unknown:
         NotDeidentifiable: `undecodable`.
     """
     (picture,) = _grey_or_colour(image, shown_as(image), [decoded(image)[0]])
-    return Unknown(name, in_words(image), int(image.Rows), int(image.Columns), _uri(picture), entry(image))
+    return Unknown(name, layout_in_words(image), int(image.Rows), int(image.Columns), _uri(picture), entry(image))
 
 
 def write_sheet(
@@ -93,7 +93,7 @@ def write_sheet(
     write_whole(path, page.encode("utf-8"))
 
 
-def in_words(image: Dataset) -> str:
+def layout_in_words(image: Dataset) -> str:
     """Manufacturer, model and size of an image."""
     maker, model = (str(image.get(key) or "") for key in ("Manufacturer", "ManufacturerModelName"))
     return f"{maker or 'no manufacturer'}, {model or 'no model'}, {image.Rows} rows, {image.Columns} columns"

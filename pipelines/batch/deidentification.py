@@ -16,7 +16,7 @@ from pipelines.batch.key import profile_of, read_key
 from pipelines.batch.layouts_file import read_layouts
 from pipelines.batch.loop import Results, collect, problems_of_places, run_command, say
 from pipelines.batch.tables import keep_refusals, write_whole
-from pipelines.data.accounts import Account, accounted, accounts_csv, in_words
+from pipelines.data.accounts import Account, accounted, accounts_csv, describe_sums
 from pipelines.data.folder import below, walked
 from pipelines.data.index import folder_problems
 from pipelines.data.study import Item
@@ -119,7 +119,11 @@ def _deidentified(options: argparse.Namespace, key: bytes, layouts: tuple[Layout
         steps = next_steps(sheet, options) if sheet else []
     counts = Counter(one.kind for one in results.done)
     kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
-    lines = [f"{len(found.files)} files: {kinds or 'nothing'}", in_words(accounts), *([mistake] if mistake else [])]
+    lines = [
+        f"{len(found.files)} files: {kinds or 'nothing'}",
+        describe_sums(accounts),
+        *([mistake] if mistake else []),
+    ]
     if refused:
         lines.append(
             f"{len(refused)} files were refused; the table of them is beside the key or where you named it. It names "

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 from rich.console import Console
 
-from pipelines.data.accounts import Account, as_facts, in_words
+from pipelines.data.accounts import Account, as_facts, describe_sums
 from pipelines.data.study import Rejected
 from pipelines.runs.exits import Exit, exit_code
 from pipelines.runs.progress import shown
@@ -104,7 +104,7 @@ def finish(
     if as_json:
         print(json.dumps({**facts, **as_facts(accounts), "exit": int(code)}))  # noqa: T201 - the machine's answer
     else:
-        say(console, f"{words}\n{in_words(accounts, of)}")
+        say(console, f"{words}\n{describe_sums(accounts, of)}")
     return int(code)
 
 

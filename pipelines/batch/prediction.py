@@ -23,10 +23,10 @@ from pipelines.batch.loop import NOTICE, Results, collect, finish, run_command
 from pipelines.batch.masks import MaskWriter, forget_masks, lies_in, mask_maker, open_mask_writer, write_mask
 from pipelines.batch.tables import read_table, refusals, table_bytes, write_whole
 from pipelines.data.accounts import Account, accounted, accounts_csv
-from pipelines.data.admission import Admitted, Opened, admitted
 from pipelines.data.alike import source_of
 from pipelines.data.examples import open_source
 from pipelines.data.images import AnyImages, Features, Pictures, Slices
+from pipelines.data.intake import Intake, ReadStudy, read_studies
 from pipelines.data.pictures.reader import loose_pictures
 from pipelines.data.sources import Files, GlandMask, PictureSource, TableSource
 from pipelines.data.study import Rejected, Unusable
@@ -130,7 +130,7 @@ def _source(ready: Ready, options: argparse.Namespace) -> Files:
     return source_of(ready.source, options.folder, kind=kind, select=select, unit=unit, learnt="model")
 
 
-def open_unlabelled(images: AnyImages, source: Files, gland: str | None) -> Opened:
+def open_unlabelled(images: AnyImages, source: Files, gland: str | None) -> Intake:
     """Studies that wait, whose labels nobody knows. gland: a folder of masks about which they are cut, or None.
 
     Raises:
@@ -158,9 +158,9 @@ def open_predictor(ready: Ready, threshold: float, out: Path, source: Files, gla
     return Predictor(ready, threshold, out, masks)
 
 
-def _predictions(predictor: Predictor, opened: Opened, readers: int) -> Iterator[Prediction | Rejected]:
+def _predictions(predictor: Predictor, opened: Intake, readers: int) -> Iterator[Prediction | Rejected]:
     ready = predictor.ready
-    for study in admitted(opened.waiting, readers=readers):
+    for study in read_studies(opened.waiting, readers=readers):
         if isinstance(study, Rejected):
             yield study
             continue
@@ -172,7 +172,7 @@ def _predictions(predictor: Predictor, opened: Opened, readers: int) -> Iterator
 
 
 def prediction_of(
-    predictor: Predictor, study: Admitted, probabilities: Tensor, verdict: Verdict | None = None
+    predictor: Predictor, study: ReadStudy, probabilities: Tensor, verdict: Verdict | None = None
 ) -> Prediction:
     """A study's score is that of its highest example; or its mask, written, and the size of each class.
 

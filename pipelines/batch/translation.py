@@ -19,10 +19,10 @@ from pipelines.batch.tables import keep_refusals, read_table, refusals, table_by
 from pipelines.batch.translated_study import Done, Job, Waiting, translate
 from pipelines.batch.translated_values import looks_at_study
 from pipelines.data.accounts import Account, accounted, accounts_csv
-from pipelines.data.admission import in_order, tried
 from pipelines.data.alike import source_of
 from pipelines.data.images import Slices
 from pipelines.data.index import folder_problems
+from pipelines.data.intake import in_order, tried
 from pipelines.data.labels import open_masks
 from pipelines.data.sources import DicomSource, GlandMask, NiftiSource
 from pipelines.data.studies import index_volumes

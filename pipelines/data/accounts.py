@@ -101,7 +101,7 @@ def as_facts(accounts: Sequence[Account]) -> dict[str, Json]:
     }
 
 
-def in_words(accounts: Sequence[Account], of: str = "files") -> str:
+def describe_sums(accounts: Sequence[Account], of: str = "files") -> str:
     """The sums in a line, and a second line where patients have nothing that was used."""
     found, missing = sums(accounts), len(without_use(accounts))
     told = (

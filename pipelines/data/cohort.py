@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from pipelines.data.accounts import Account, accounted, as_facts
-from pipelines.data.admission import Opened, Waiting
 from pipelines.data.examples import open_source
 from pipelines.data.images import IMAGES, AnyImages, Features, Target
+from pipelines.data.intake import Intake, WaitingStudy
 from pipelines.data.nifti.bids import ENDINGS, stem
 from pipelines.data.partition import Divided, Part, dealing_code, divided, written
 from pipelines.data.pseudonym import normalized, pseudonym
@@ -128,7 +128,7 @@ def _named(taken: Sequence[Taken], names: Mapping[str, str]) -> dict[str, str]:
 
 
 def _apart(
-    ordered: Sequence[Waiting], out: frozenset[str], here: Mapping[str, str] | None
+    ordered: Sequence[WaitingStudy], out: frozenset[str], here: Mapping[str, str] | None
 ) -> dict[str, tuple[str, str]]:
     """Studies that the settings leave out, with the reason: of excluded patients, or dealt out to another site."""
     excluded, elsewhere = "The settings exclude this patient.", "It was dealt out to another site."
@@ -150,7 +150,7 @@ def _asked(part: dict[str, Json] | None, target: Target | None, classes: Sequenc
 
 
 def _found(
-    opened: Opened, taken: Sequence[Taken], rejected: Sequence[Rejected], accounts: Sequence[Account]
+    opened: Intake, taken: Sequence[Taken], rejected: Sequence[Rejected], accounts: Sequence[Account]
 ) -> dict[str, Json]:
     return {
         **as_facts(accounts),
@@ -174,7 +174,7 @@ def _of_source(part: Part | None, done: Divided, studies: int, independent: bool
     return {"source_studies": studies} | ({} if independent else {"dealing": dealing_code(part, done)})
 
 
-def _called(waiting: Sequence[Waiting], key: bytes) -> dict[str, set[str]]:
+def _called(waiting: Sequence[WaitingStudy], key: bytes) -> dict[str, set[str]]:
     """Each patient's identifier and pseudonym, and of NIfTI files also the files' names and the pseudonyms of those.
 
     A list of patients who withdrew may name one as the whole file name, which was his identifier before BIDS names

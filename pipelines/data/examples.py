@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pipelines.data.admission import Opened
 from pipelines.data.images import AnyImages, Features, Pictures, Slices, Target, Volumes
+from pipelines.data.intake import Intake
 from pipelines.data.pictures.reader import open_pictures
 from pipelines.data.requirements import kind_problems, mask_problems
 from pipelines.data.sources import (
@@ -27,7 +27,7 @@ def open_source(
     gland: GlandMask | None,
     target: Target | None = None,
     classes: tuple[str, ...] = (),
-) -> Opened:
+) -> Intake:
     """Everything that waits in a hospital's files. labels: None = nothing is known of studies; every label is then 0.
     target, classes: see `read_cohort`.
 

@@ -96,7 +96,7 @@ def load_all(index: Index) -> tuple[list[Study], list[Rejected]]:
 
 @contextmanager
 def readable(what: str) -> Iterator[None]:
-    """The door of a file format: any error inside becomes `Unusable` (`unreadable`; or `vanished` or `no_permission`,
+    """While a file is parsed: any error inside becomes `Unusable` (`unreadable`; or `vanished` or `no_permission`,
     where the system does not give the file), and warnings stay unprinted.
 
     Parsers of damaged files fail in every way there is, and their warnings may quote a patient's header.

@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.data.admission import Examples
 from pipelines.data.grids.geometry import Floats, Grid, mask_on_grid, reading_order, resample, slice_grid, spacing_of
 from pipelines.data.images import Slices, Volumes
+from pipelines.data.intake import Examples
 from pipelines.data.study import Unusable, Volume
 
 LEAST_LESION = 0.5  # of its voxels must be seen

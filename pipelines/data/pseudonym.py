@@ -1,4 +1,4 @@
-"""What of a patient's and a study's identity may pass the hospital's door: a keyed pseudonym, and a few headers.
+"""What of a patient's and a study's identity may leave the hospital: a keyed pseudonym, and a few headers.
 
 Pseudonyms are HMAC-SHA256 (RFC 2104): without the key nobody can test whether a known identifier is in a cohort, which
 a plain hash would allow. Headers pass by an allow-list; whatever is not on it is not read into a study's facts.

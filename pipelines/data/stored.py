@@ -28,7 +28,7 @@ class Cohort:
     are none. split: (n,) int8, 0 = train, 1 = validation, 2 = test. patients: pseudonyms, sorted. unit: of the images'
     values.
     recipe: `images`, the settings by which examples were made; `scale`, the moments that normalized features; `axes`,
-    onto which they were projected, where they were; `target`, the masks without which no study was admitted, and
+    onto which they were projected, where they were; `target`, the masks without which no study was used, and
     `classes`, what the values of `mask` are called; and how patients were divided: `independent`, and the `cut`, a
     keyed name of the division (see `split.division_code`).
     """

@@ -12,12 +12,12 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from pipelines.data.adc import to_adc
-from pipelines.data.admission import Admitted, Examples, Opened, Waiting, tried
 from pipelines.data.contents import HEAD, is_dicom
 from pipelines.data.dicom.reader import SUFFIXES, index_dicom
 from pipelines.data.dicom.segmentation import read_seg
 from pipelines.data.images import Slices, Target, Volumes
 from pipelines.data.index import Candidate, Index
+from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, tried
 from pipelines.data.labels import Masks, Table, find_mask, open_masks, open_table, table_labels
 from pipelines.data.nifti.reader import index_nifti, read_volume
 from pipelines.data.prepare import prepare_slices, prepare_volume
@@ -52,7 +52,7 @@ def open_studies(
     images: Slices | Volumes,
     gland: GlandMask | None,
     target: Target | None = None,
-) -> Opened:
+) -> Intake:
     """Index the images and read tables and name mappings. labels: None = nothing is known; every label is then 0.
     target: masks that every study must have.
 
@@ -70,8 +70,8 @@ def open_studies(
     visits = Counter(found.patient for found in index.candidates)
     sessions = Counter(patient for patient, _ in {(found.patient, found.session) for found in index.candidates})
     desk = Desk(source, labels, images, known, glands, visits, sessions, target)
-    waiting = tuple(Waiting(one.patient, one.study, partial(_admit, one, desk)) for one in index.candidates)
-    return Opened(waiting, index.rejected, index.items, index.unselected, UNITS[images.values])
+    waiting = tuple(WaitingStudy(one.patient, one.study, partial(_admit, one, desk)) for one in index.candidates)
+    return Intake(waiting, index.rejected, index.items, index.unselected, UNITS[images.values])
 
 
 def index_volumes(source: Source, *, adc: bool) -> Index:
@@ -87,7 +87,7 @@ def _known(labels: Labels) -> Masks | Table:
     return open_masks(labels, "labels") if isinstance(labels, MaskLabels) else open_table(labels)
 
 
-def _admit(candidate: Candidate, desk: Desk) -> Admitted:
+def _admit(candidate: Candidate, desk: Desk) -> ReadStudy:
     study = candidate.load()
     if desk.images.values == "adc":
         study, _ = as_adc(study, desk.source)
@@ -106,7 +106,7 @@ def _admit(candidate: Candidate, desk: Desk) -> Admitted:
     if desk.target == "gland" and not examples.gland.any():
         raise Unusable("no_gland", "no example shows the gland, which is to be learnt. Draw it on the image.")
     told = (study.evidence, study.percentiles)
-    return Admitted(study.patient, study.study, examples, labels, scanner(study.facts), *told)
+    return ReadStudy(study.patient, study.study, examples, labels, scanner(study.facts), *told)
 
 
 def as_adc(study: Study, source: Source) -> tuple[Study, float]:

@@ -13,13 +13,13 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
-from pipelines.data.admission import Waiting, admitted
+from pipelines.data.intake import WaitingStudy, read_studies
 from pipelines.data.study import Rejected
 
 
 @dataclass(frozen=True)
 class Taken:
-    """What is remembered of an admitted study: all but its images. told: its evidence and its percentiles, as of
+    """What is remembered of a study that was read: all but its images. told: its evidence and its percentiles, as of
     `Study`.
     """
 
@@ -31,7 +31,7 @@ class Taken:
 
 
 def take(
-    waiting: Sequence[Waiting], inputs: tuple[int, ...], readers: int, scratch: Path | None, *, masks: bool = False
+    waiting: Sequence[WaitingStudy], inputs: tuple[int, ...], readers: int, scratch: Path | None, *, masks: bool = False
 ) -> tuple[list[Taken], list[Rejected], dict[str, Tensor]]:
     """Read what waits; examples and masks go to the disk. masks: whether there are label maps."""
     taken: list[Taken] = []
@@ -43,7 +43,7 @@ def take(
         "mask": (inputs[1:] if masks else (0,), np.uint8),
     }
     spools = {name: Spool(shape, dtype, scratch) for name, (shape, dtype) in kinds.items()}
-    for result in admitted(waiting, readers=readers):
+    for result in read_studies(waiting, readers=readers):
         if isinstance(result, Rejected):
             rejected.append(result)
             continue

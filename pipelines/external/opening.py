@@ -11,8 +11,8 @@ from rich.console import Console
 
 from pipelines.batch.loop import NOTICE, say
 from pipelines.batch.prediction import open_unlabelled
-from pipelines.data.admission import Opened
 from pipelines.data.images import Features
+from pipelines.data.intake import Intake
 from pipelines.data.sources import Files
 from pipelines.data.taking import natural
 from pipelines.external.models_file import Models, read_models
@@ -31,7 +31,7 @@ class Job(NamedTuple):
     document: Document
     models: Models
     source: Files
-    opened: Opened
+    opened: Intake
 
 
 def open_job(settings: ExternalSettings, document: Document) -> Job:
@@ -86,7 +86,7 @@ def _problems(settings: ExternalSettings, models: Models) -> list[Problem]:
     return problems
 
 
-def _waiting(settings: ExternalSettings, models: Models, source: Files) -> Opened:
+def _waiting(settings: ExternalSettings, models: Models, source: Files) -> Intake:
     """The studies that wait, in the order in which models are adapted to them. Raises: ValueError: nothing fits."""
     found = open_unlabelled(models.described.images, source, settings.gland)
     ordered = sorted(found.waiting, key=lambda one: (one.patient, natural(one.study)))

@@ -37,7 +37,7 @@ from pipelines.batch.prediction import (
     write_predictions,
 )
 from pipelines.data.accounts import accounted
-from pipelines.data.admission import Admitted, admitted
+from pipelines.data.intake import ReadStudy, read_studies
 from pipelines.data.study import Rejected, Unusable
 from pipelines.external.adapted import (
     LARGEST_KEPT,
@@ -104,8 +104,8 @@ def run_external_site(
 def _adapt_and_predict(job: Job, stop: Stop, console: Console, *, as_json: bool) -> int:
     settings, described, waiting = job.settings, job.models.described, job.opened.waiting
     out, threshold = Path(settings.out), THRESHOLD if settings.threshold is None else settings.threshold
-    studies = Results[Admitted]([], [*job.opened.rejected])
-    reading = admitted(waiting, readers=settings.readers)  # adaptation needs all of them at once
+    studies = Results[ReadStudy]([], [*job.opened.rejected])
+    reading = read_studies(waiting, readers=settings.readers)  # adaptation needs all of them at once
     collect("read", reading, len(waiting), studies, console, check=stop.check)
     results = Results[Prediction]([], studies.refused)
     facts: dict[str, Json] = {"models": job.models.digest}
@@ -129,7 +129,7 @@ def _adapt_and_predict(job: Job, stop: Stop, console: Console, *, as_json: bool)
     return finish(console, results.code, as_json=as_json, facts=facts, words=words, accounts=accounts, of=job.opened.of)
 
 
-def _serve(job: Job, studies: Sequence[Admitted], console: Console) -> Served:
+def _serve(job: Job, studies: Sequence[ReadStudy], console: Console) -> Served:
     """Adapt the models to the images, and write the result.
 
     Raises:
@@ -193,7 +193,7 @@ def _write(out: Path, account: dict[str, Json], adapted: Adapted | None, names: 
 
 
 def _predictions(
-    predictor: Predictor, studies: Sequence[Admitted], made: Tensor | None, device: str
+    predictor: Predictor, studies: Sequence[ReadStudy], made: Tensor | None, device: str
 ) -> Iterator[Prediction | Rejected]:
     """One for each study, whose mask is written. made: (n, classes, *spatial) of all studies, if they are known."""
     task, module, begin = predictor.ready.task, predictor.ready.module, 0

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipelines.data.accounts import Account, accounted, in_words
-from pipelines.data.admission import Admitted, admitted
+from pipelines.data.accounts import Account, accounted, describe_sums
 from pipelines.data.examples import open_source
 from pipelines.data.images import AnyImages, Slices
+from pipelines.data.intake import ReadStudy, read_studies
 from pipelines.data.study import Rejected
 from pipelines.discovery.safe import known_words
 from pipelines.hospital.files import Files
@@ -52,7 +52,7 @@ def described(
             f"ADC at 1, 50 and 99 %: {low:.0f}, {middle:.0f}, {high:.0f} x 1e-6 mm²/s (median of {len(values)} studies)"
         )
     parts.append(_listed("rejected", Counter(one.reason for one in rejected), None) or "rejected: none")
-    parts.append(in_words(accounts, of).replace("\n", " "))
+    parts.append(describe_sums(accounts, of).replace("\n", " "))
     return "; ".join(part for part in parts if part)
 
 
@@ -67,9 +67,9 @@ def looked_into(files: Files, images: AnyImages, readers: int) -> str:
     opened = open_source(files.source, None, images, None)
     waiting = opened.waiting
     places = {*np.linspace(0, len(waiting) - 1, SAMPLE, dtype=int).tolist()} if waiting else set()
-    results = list(admitted([waiting[place] for place in sorted(places)], readers=readers))
+    results = list(read_studies([waiting[place] for place in sorted(places)], readers=readers))
     rejected = [*opened.rejected, *(one for one in results if isinstance(one, Rejected))]
-    read = [one for one in results if isinstance(one, Admitted)]
+    read = [one for one in results if isinstance(one, ReadStudy)]
     counts = {
         "patients": len({one.patient for one in waiting}),
         "studies": len(waiting),

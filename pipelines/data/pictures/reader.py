@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelines.data.admission import Admitted, Examples, Opened, Waiting, no_masks, tried
 from pipelines.data.folder import Stamp, Walk, below, stamped, steady, walked
 from pipelines.data.images import Pictures, Target
 from pipelines.data.index import folder_problems
+from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, no_masks, tried
 from pipelines.data.labels import WHOLE
 from pipelines.data.pictures.items import Tabled, listed_items
 from pipelines.data.pictures.label_maps import SUFFIXES, Maps, map_name, open_maps
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """Pictures that are asked for; counts as in `Opened`."""
+    """Pictures that are asked for; counts as in `Intake`."""
 
     entries: list[Entry]
     rejected: list[Rejected]
@@ -66,7 +66,7 @@ def picture_names(source: PictureSource) -> list[str]:
 
 def open_pictures(
     source: PictureSource, images: Pictures, target: Target | None = None, classes: tuple[str, ...] = ()
-) -> Opened:
+) -> Intake:
     """Read the table, or the folder; each line, or picture, becomes a study that waits. target, classes: see
     `read_cohort`.
 
@@ -88,13 +88,13 @@ def open_pictures(
         raise ValueError("; ".join(problems))
     shared = Counter(map_name(maps.pattern, one.name) for one in listed.entries) if maps else Counter[str]()
     waiting = tuple(
-        Waiting(one.patient, one.study, partial(_admit, one, root, images, maps, shared)) for one in listed.entries
+        WaitingStudy(one.patient, one.study, partial(_admit, one, root, images, maps, shared)) for one in listed.entries
     )
     seen = maps.classes if maps else ()
-    return Opened(waiting, tuple(listed.rejected), listed.items, listed.unselected, UNIT, seen)
+    return Intake(waiting, tuple(listed.rejected), listed.items, listed.unselected, UNIT, seen)
 
 
-def loose_pictures(folder: str, images: Pictures) -> Opened:
+def loose_pictures(folder: str, images: Pictures) -> Intake:
     """Every picture file below a folder, without a table: its path stands for the patient, and every label is 0.
 
     Raises:
@@ -107,8 +107,8 @@ def loose_pictures(folder: str, images: Pictures) -> Opened:
         raise ValueError("; ".join(problems))
     root = Path(folder).resolve()
     listed = _of_folder(root, None)
-    waiting = [Waiting(one.patient, one.study, partial(_admit, one, root, images, None)) for one in listed.entries]
-    return Opened(tuple(waiting), tuple(listed.rejected), listed.items, 0, UNIT)
+    waiting = [WaitingStudy(one.patient, one.study, partial(_admit, one, root, images, None)) for one in listed.entries]
+    return Intake(tuple(waiting), tuple(listed.rejected), listed.items, 0, UNIT)
 
 
 def _of_table(source: PictureSource, root: Path, maps: Maps | None) -> Listed:
@@ -194,14 +194,14 @@ def _checked(source: PictureSource, line: Mapping[str, str], named: Mapping[str,
 
 def _admit(
     one: Entry, root: Path, images: Pictures, maps: Maps | None, shared: Mapping[str, int] | None = None
-) -> Admitted:
+) -> ReadStudy:
     path = one.path
     if one.stamp is not None:
         return steady({path: one.stamp}, lambda: _read(one, root, images, maps, shared))
     raise Unusable("no_picture", f"there is no file {path.name!r} for it below the folder. Add it, or drop its line.")
 
 
-def _read(one: Entry, root: Path, images: Pictures, maps: Maps | None, shared: Mapping[str, int] | None) -> Admitted:
+def _read(one: Entry, root: Path, images: Pictures, maps: Maps | None, shared: Mapping[str, int] | None) -> ReadStudy:
     path, none = one.path, no_masks(1)
     if not path.resolve().is_relative_to(root) or not path.is_file():
         raise Unusable(
@@ -216,4 +216,4 @@ def _read(one: Entry, root: Path, images: Pictures, maps: Maps | None, shared: M
         mask = labels[None]
     label = one.label if one.label is not None else int(mask.any())
     examples = Examples(picture[None], none, none, np.zeros(1, np.float32), mask)
-    return Admitted(one.patient, one.study, examples, [label], "unknown")
+    return ReadStudy(one.patient, one.study, examples, [label], "unknown")

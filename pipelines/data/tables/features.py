@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipelines.data.admission import Admitted, Examples, Opened, Waiting, no_masks
 from pipelines.data.images import Features
+from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, no_masks
 from pipelines.data.pseudonym import normalized
 from pipelines.data.sources import TableSource
 from pipelines.data.study import Unusable
@@ -40,7 +40,7 @@ LARGEST = float(np.finfo(np.float32).max)
 NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
-def open_lines(source: TableSource, images: Features, *, labelled: bool = True) -> Opened:
+def open_lines(source: TableSource, images: Features, *, labelled: bool = True) -> Intake:
     """Read the table; each of its lines becomes a study that waits. labelled: otherwise every label is 0.
 
     Raises:
@@ -56,14 +56,16 @@ def open_lines(source: TableSource, images: Features, *, labelled: bool = True) 
     if missing := [name for name in needed if name not in header]:
         raise ValueError(f"source.file: no column {', '.join(missing)}; see the names in its first line")
     waiting = [
-        Waiting(_patient(source, number, line), f"line {number}", partial(_admit, number, line, source, images, wanted))
+        WaitingStudy(
+            _patient(source, number, line), f"line {number}", partial(_admit, number, line, source, images, wanted)
+        )
         for number, line in lines
     ]
     broken = refused(everything)
     unselected = len(everything) - len(broken) - len(lines)
     unit = UNITS[images.normalize] if images.components is None else COMPONENTS
     items = line_items(everything, [number for number, _ in lines], source.where)
-    return Opened(tuple(waiting), tuple(broken), items, unselected, unit, of="lines")
+    return Intake(tuple(waiting), tuple(broken), items, unselected, unit, of="lines")
 
 
 def _patient(source: TableSource, number: int, line: Mapping[str, str]) -> str:
@@ -72,7 +74,7 @@ def _patient(source: TableSource, number: int, line: Mapping[str, str]) -> str:
 
 def _admit(
     number: int, line: Mapping[str, str], source: TableSource, images: Features, wanted: tuple[str, ...]
-) -> Admitted:
+) -> ReadStudy:
     patient = _patient(source, number, line)
     if not patient:
         raise Unusable("no_patient", f"the column {source.patient} is empty. Every line must name its patient.")
@@ -84,7 +86,7 @@ def _admit(
         columns += _coded(name, line[name], values)
     row = within_ranges(np.array(columns, np.float64), images).astype(np.float32)
     examples = Examples(row[None], no_masks(1), no_masks(1), np.zeros(1, np.float32))
-    return Admitted(
+    return ReadStudy(
         patient,
         f"line {number}",
         examples,

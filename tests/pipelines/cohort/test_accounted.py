@@ -25,17 +25,17 @@ from pipelines.data.accounts import (
     accounted,
     accounts_csv,
     as_facts,
-    in_words,
+    describe_sums,
     sums,
     unserved,
     without_use,
 )
-from pipelines.data.admission import Admitted, Opened, admitted
 from pipelines.data.cohort import read_cohort
 from pipelines.data.dicom.reader import index_dicom
 from pipelines.data.examples import open_source
 from pipelines.data.folder import walked
 from pipelines.data.images import AnyImages, Features, Pictures, Slices
+from pipelines.data.intake import Intake, ReadStudy, read_studies
 from pipelines.data.pictures.reader import loose_pictures
 from pipelines.data.sources import DicomSource, Files, NiftiSource, PictureMasks, PictureSource, TableSource
 from pipelines.data.study import Rejected
@@ -179,11 +179,11 @@ def names_below(folder: Path, inner: str = "") -> list[str]:
     return sorted(found)
 
 
-def law(opened: Opened) -> tuple[tuple[Account, ...], list[Admitted]]:
+def law(opened: Intake) -> tuple[tuple[Account, ...], list[ReadStudy]]:
     """Holds of whatever was opened: four classes, their sum, and each is what it says."""
-    results = list(admitted(opened.waiting, readers=1))
+    results = list(read_studies(opened.waiting, readers=1))
     refused = [*opened.rejected, *(one for one in results if isinstance(one, Rejected))]
-    used = [one for one in results if isinstance(one, Admitted)]
+    used = [one for one in results if isinstance(one, ReadStudy)]
     accounts = accounted(opened.items, refused)
     assert sum(sums(accounts).values()) == len(accounts) == len(opened.items)
     facts = as_facts(accounts)
@@ -201,7 +201,7 @@ def law(opened: Opened) -> tuple[tuple[Account, ...], list[Admitted]]:
     named = {one.study.removeprefix("patient ") for one in unserved(accounts)}
     assert known == {one.patient for one in accounts if one.what == "used" and one.patient} | gone | named
     assert not named & ({one.patient for one in used} | gone)
-    assert str(len(accounts)) in in_words(accounts)
+    assert str(len(accounts)) in describe_sums(accounts)
     assert accounts_csv(accounts).count(b"\n") >= len(accounts) + 1
     return accounts, used
 
@@ -282,7 +282,7 @@ def test_a_patient_of_whom_nothing_is_selected_is_named_with_what_he_has(tmp_pat
     assert (named.study, named.reason) == ("patient P2", "nothing_selected")
     assert "T2 tra" in named.detail and "ImageType: ADC" in named.detail and "T2" in named.detail
     assert sums(accounts) == {"used": SLICES, "quarantined": SLICES - 1, "not_selected": SLICES, "not_imaging": 0}
-    assert in_words(accounts).endswith("! Patients of whom nothing was used: 2.")
+    assert describe_sums(accounts).endswith("! Patients of whom nothing was used: 2.")
 
 
 def test_patients_who_are_left_out_on_purpose_are_not_missed(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def test_a_person_may_say_what_nothing_else_says_and_overrules_nothing(tmp_path:
     source = NiftiSource(folder=str(tmp_path), unit="1e-6 mm2/s")
     opened = open_studies(source, None, Slices(size=12), None)
     (one,) = opened.waiting
-    assert one.admit().evidence.startswith("the settings say ADC, by naming a unit; unit 1e-6 mm2/s by the settings: ")
+    assert one.read().evidence.startswith("the settings say ADC, by naming a unit; unit 1e-6 mm2/s by the settings: ")
     assert [(one.study, one.reason) for one in opened.rejected] == [("sub-02_dwi.nii.gz", "not_adc")]
 
 
@@ -194,10 +194,10 @@ def test_masks_are_found_by_subject_and_session(tmp_path: Path) -> None:
     source = NiftiSource(folder=str(tmp_path / "images"))
     asked = GlandMask(folder=str(tmp_path / "masks"), pattern="{patient}_{session}.nii.gz")
     opened = open_studies(source, None, Slices(size=12), asked)
-    assert all(one.admit().examples.gland.any() for one in opened.waiting) and len(opened.waiting) == 2
+    assert all(one.read().examples.gland.any() for one in opened.waiting) and len(opened.waiting) == 2
     whole = open_studies(source, None, Slices(size=12), GlandMask(folder=str(tmp_path / "masks")))
     with pytest.raises(Unusable) as caught:
-        whole.waiting[0].admit()
+        whole.waiting[0].read()
     assert caught.value.reason == "ambiguous_mask"
 
 
@@ -205,7 +205,7 @@ def test_a_units_sidecar_is_followed(tmp_path: Path) -> None:
     path = save(tmp_path / "sub-01_adc.nii.gz")
     path.with_name("sub-01_adc.json").write_text(json.dumps({"Units": "um2/s"}))
     (one,) = open_studies(NiftiSource(folder=str(tmp_path)), None, Slices(size=12), None).waiting
-    assert one.admit().evidence.startswith("the sidecar's Units says 'um2/s'; unit 'um2/s': values")
+    assert one.read().evidence.startswith("the sidecar's Units says 'um2/s'; unit 'um2/s': values")
 
 
 def test_stems() -> None:

@@ -15,12 +15,12 @@ from small_series import SLICES, Series
 
 from pipelines.batch.deidentification import deidentify_file
 from pipelines.data.accounts import accounted, sums
-from pipelines.data.admission import admit
 from pipelines.data.dicom import reader
 from pipelines.data.dicom.reader import index_dicom
 from pipelines.data.examples import open_source
 from pipelines.data.folder import Walk, failed, walked
 from pipelines.data.images import AnyImages, Pictures, Slices
+from pipelines.data.intake import read_study
 from pipelines.data.sources import DicomSource, Files, NiftiSource, PictureSource
 from pipelines.data.study import Rejected
 from pipelines.data.survey import survey
@@ -99,7 +99,7 @@ def test_a_file_that_changes_after_the_index_sets_its_study_aside(
     source, images, path = hospital(tmp_path, kind)
     opened = open_source(source, None, images, None)
     change(path)
-    results = [admit(waiting) for waiting in opened.waiting]
+    results = [read_study(waiting) for waiting in opened.waiting]
     (refused,) = [result for result in results if isinstance(result, Rejected)]
     assert (refused.reason, len(results)) == (CHANGES[change], 2)
     assert "run again" in refused.detail
@@ -122,7 +122,7 @@ def test_a_file_that_changes_while_it_is_read_does_so_too(
         return found
 
     monkeypatch.setattr(reader, "read_dataset", reading)
-    refused = [found for waiting in opened.waiting if isinstance(found := admit(waiting), Rejected)]
+    refused = [found for waiting in opened.waiting if isinstance(found := read_study(waiting), Rejected)]
     assert [found.reason for found in refused] == [CHANGES[change]]
 
 

@@ -61,7 +61,7 @@ def test_a_file_without_header_takes_its_names_from_the_settings(tmp_path):
     settings = source(tmp_path / "t.csv", columns=("age", "pain", "ill"), patient=None)
     opened = open_lines(settings, FEATURES)
     assert [one.patient for one in opened.waiting] == ["1", "2"]
-    assert opened.waiting[1].admit().examples.images.tolist() == [[70, 0, 1]]
+    assert opened.waiting[1].read().examples.images.tolist() == [[70, 0, 1]]
 
 
 @pytest.mark.parametrize(("separator", "sign"), [(None, ","), ("comma", ","), ("semicolon", ";"), ("tab", "\t")])
@@ -69,7 +69,7 @@ def test_the_settings_say_the_separator_of_a_file_without_header(tmp_path, separ
     (tmp_path / "t.csv").write_text("60,none,0\n70,much,1\n".replace(",", sign))
     settings = source(tmp_path / "t.csv", columns=("age", "pain", "ill"), patient=None, separator=separator)
     opened = open_lines(settings, FEATURES)
-    assert [one.admit().examples.images.tolist() for one in opened.waiting] == [[[60, 0, 0]], [[70, 0, 1]]]
+    assert [one.read().examples.images.tolist() for one in opened.waiting] == [[[60, 0, 0]], [[70, 0, 1]]]
     if sign != ",":
         with pytest.raises(ValueError, match=r"none of its 2 lines can be read.*1 field of 3.*`separator`"):
             open_lines(replace(settings, separator=None), FEATURES)
@@ -90,7 +90,7 @@ def test_numbers_written_differently_are_one_category(tmp_path, text, value):
     (tmp_path / "t.csv").write_text(f"cp,y\n{text},1\n")
     features = Features(categories={"cp": ("1", "2", "3")})
     opened = open_lines(source(tmp_path / "t.csv", patient=None, label="y"), features)
-    assert opened.waiting[0].admit().examples.images.tolist() == [value]
+    assert opened.waiting[0].read().examples.images.tolist() == [value]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_new_patients_are_scaled_by_the_ranges_that_a_model_took_along(tmp_path)
     images = IMAGES.validate_json(json.dumps(recipe["images"]), strict=True)
     assert images == DECLARED and from_json(recipe["scale"]) is None
     opened = open_lines(source(tmp_path / "t.csv"), images, labelled=False)
-    assert opened.waiting[0].admit().examples.images.tolist() == [[0.5, 0.25, 0, 0]]
+    assert opened.waiting[0].read().examples.images.tolist() == [[0.5, 0.25, 0, 0]]
 
 
 def test_moments_survive_being_written_down():

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from pipelines.data.admission import Admitted, admitted
 from pipelines.data.cohort import read_cohort, survey
 from pipelines.data.images import Pictures
+from pipelines.data.intake import ReadStudy, read_studies
 from pipelines.data.pictures.reader import loose_pictures, open_pictures, read_picture
 from pipelines.data.sources import PictureSource
 from pipelines.data.study import Unusable
@@ -191,11 +191,11 @@ def test_loose_pictures_need_no_table(hospital):
 def test_readers_change_neither_order_nor_content(hospital):
     waiting = open_pictures(source(hospital), Pictures(size=8)).waiting
     (hospital / "pictures" / "5.png").write_bytes(b"x")
-    one, four = (list(admitted(waiting, readers=readers)) for readers in (1, 4))
+    one, four = (list(read_studies(waiting, readers=readers)) for readers in (1, 4))
     assert [a.study for a in one] == [b.study for b in four] == [w.study for w in waiting]
     for a, b in zip(one, four, strict=True):
         assert type(a) is type(b)
-        assert not isinstance(a, Admitted) or np.array_equal(a.examples.images, b.examples.images)
+        assert not isinstance(a, ReadStudy) or np.array_equal(a.examples.images, b.examples.images)
 
 
 def test_dermatoscopy_of_three_hospitals(data):
@@ -207,5 +207,5 @@ def test_dermatoscopy_of_three_hospitals(data):
         )
         assert not opened.rejected
         counts[sites[0]] = len(opened.waiting)
-        assert opened.waiting[0].admit().examples.images.shape == (1, 3, 32, 32)
+        assert opened.waiting[0].read().examples.images.shape == (1, 3, 32, 32)
     assert counts == {"rosendahl": 1065, "vidir_modern": 1311, "vidir_molemax": 2687}

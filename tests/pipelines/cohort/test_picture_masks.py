@@ -426,7 +426,7 @@ def test_fundus_pictures_of_two_hospitals_are_cut_alike_about_the_disc(data):
         assert (len(opened.waiting), opened.classes) == (count, ("disc",))
         shares = []
         for waiting in opened.waiting[::25]:
-            found = waiting.admit()
+            found = waiting.read()
             mask, picture = found.examples.mask[0], found.examples.images[0]
             shares.append(mask.mean())
             rows, columns = np.nonzero(mask)
@@ -441,7 +441,7 @@ def test_disc_and_cup_of_drishti_nest(data):
     own = fundus(data, "drishti", {"disc": (1,), "cup": (2,)})
     images = Pictures(size=96, fit="around", margin=1.25)
     for waiting in open_pictures(own, images, "masks", ("disc", "cup")).waiting[::10]:
-        mask = waiting.admit().examples.mask[0]
+        mask = waiting.read().examples.mask[0]
         assert set(np.unique(mask)) == {0, 1, 2}
         rows, columns = np.nonzero(mask == 2)
         inside = mask[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
@@ -451,7 +451,7 @@ def test_disc_and_cup_of_drishti_nest(data):
 def test_masks_of_a_real_picture_are_refused_where_codes_are_wrong(data):
     opened = open_pictures(fundus(data, "drishti", {"disc": (1,)}), Pictures(size=32), "masks", ("disc",))
     with pytest.raises(Unusable, match=r"mask_value.*\[2\]"):
-        opened.waiting[0].admit()
+        opened.waiting[0].read()
 
 
 def test_a_picture_alone_is_read_as_before(tmp_path):

@@ -223,7 +223,7 @@ def test_prostatex_says_how_it_is_known(data: Path) -> None:
     assert Counter(one.reason for one in opened.rejected) == {"not_adc": 4}
     said = " ".join(one.detail for one in opened.rejected)
     assert "'t2_tse_tra'" in said and "TRACEW" in said and "derive: adc" in said
-    first, second = (one.admit() for one in sorted(opened.waiting, key=lambda one: one.patient))
+    first, second = (one.read() for one in sorted(opened.waiting, key=lambda one: one.patient))
     assert first.evidence == (
         "ImageType says ADC; unit inferred, 1e-6 mm2/s: values at 1, 50, 99 % are 61, 1179, 2919 x 1e-6 mm2/s"
     )
@@ -239,7 +239,7 @@ def test_phantoms_say_what_they_are(tmp_path: Path, scanner: str, form: str) -> 
     opened = open_studies(SOURCE.validate_python(settings_), None, Slices(), None)  # type: ignore[arg-type]
     assert not opened.rejected and len(opened.waiting) == 2
     for one in opened.waiting:
-        admitted = one.admit()
+        admitted = one.read()
         assert "says" in admitted.evidence and admitted.percentiles is not None
 
 
@@ -249,7 +249,7 @@ def test_a_fit_is_its_own_evidence(data: Path) -> None:
         pytest.skip(f"no ProstateX below {data}")
     source = DicomSource(folder=str(folder), select={"ImageType": "DIFFUSION"}, derive="adc")
     opened = open_studies(source, None, Slices(), None)
-    assert [one.admit().evidence.partition(";")[0] for one in opened.waiting] == [
+    assert [one.read().evidence.partition(";")[0] for one in opened.waiting] == [
         "fitted here to b-values 50, 400, 800 s/mm2"
     ] * 2
 
@@ -261,5 +261,5 @@ def test_images_of_no_unit_are_not_asked(data: Path) -> None:
     source = DicomSource(folder=str(folder), select={"SeriesDescription": "t2"})
     opened = open_studies(source, None, Slices(values="standardized"), None)
     assert len(opened.waiting) == 2 and not opened.rejected
-    assert [one.admit().percentiles for one in opened.waiting] == [None, None]
+    assert [one.read().percentiles for one in opened.waiting] == [None, None]
     assert len(read_dicom(source)[0]) == 2

@@ -60,19 +60,19 @@ def test_a_message_in_a_file_is_the_message_in_bytes(tmp_path):
 MEASURE = """
 import resource, sys, torch, numpy as np
 from pathlib import Path
-from pipelines.data.admission import Admitted, Examples, Waiting
+from pipelines.data.intake import Examples, ReadStudy, WaitingStudy
 from pipelines.data.cohort import _assembled, Cohort
 from pipelines.data.taking import take
 from pipelines.hospital.hospital import write_cohort_file
 def admit(k):
     x = np.random.default_rng(k).random((20, 1, 64, 64), np.float32)
     m = np.zeros((20, 64, 64), np.uint8)
-    return lambda: Admitted(f"p{k}", f"s{k}", Examples(x.copy(), m, m, np.arange(20, dtype=np.float32)), [0] * 20, "")
+    return lambda: ReadStudy(f"p{k}", f"s{k}", Examples(x.copy(), m, m, np.arange(20, dtype=np.float32)), [0] * 20, "")
 class Lazy:
     def __init__(self, k): self.k = k
     def __call__(self): return admit(self.k)()
 folder, count = Path(sys.argv[1]), int(sys.argv[2])
-waiting = [Waiting(f"p{k}", f"s{k}", Lazy(k)) for k in range(count)]
+waiting = [WaitingStudy(f"p{k}", f"s{k}", Lazy(k)) for k in range(count)]
 taken, _, parts = take(waiting, (1, 64, 64), 2, folder)
 names = {w.patient: w.patient for w in waiting}
 write_cohort_file(folder, _assembled(taken, parts, names, {w.patient: "train" for w in waiting}, ""), b"k" * 32)

@@ -1,7 +1,7 @@
-"""What waits at a hospital's door, and what came through it: one study at a time, or rejected with its reason.
+"""A hospital's intake: the studies that wait to be read, and each of them once it is read, or rejected with its reason.
 
-Every kind of source - volumes, pictures, tables - opens into the same list of what waits. Admitting reads one study and
-looks at no other, so studies are read in parallel, and only prepared examples stay in memory.
+Every kind of source - volumes, pictures, tables - opens into the same list of studies that wait. Reading one looks at
+no other, so studies are read in parallel, and only prepared examples stay in memory.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Examples:
 
 
 @dataclass(frozen=True)
-class Admitted:
+class ReadStudy:
     """A study that can be used: its examples, and the label of each. scanner: vendor and field strength. evidence,
     percentiles: as of `Study`.
     """
@@ -61,22 +61,22 @@ class Admitted:
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """A study that is not read yet. admit: reads it, or raises `Unusable`."""
+class WaitingStudy:
+    """A study that is not read yet. read: reads it, or raises `Unusable`."""
 
     patient: str
     study: str
-    admit: Callable[[], Admitted]
+    read: Callable[[], ReadStudy]
 
 
 @dataclass(frozen=True)
-class Opened:
+class Intake:
     """A hospital's files, whose settings are in order. items: each of its files, or each line of a table. unselected:
     series, or lines of a table, that the settings did not ask for. unit: of the examples' values. classes: what the
     values of label maps stand for, 1 = the first; empty where there are no such maps. of: what the items are.
     """
 
-    waiting: tuple[Waiting, ...]
+    waiting: tuple[WaitingStudy, ...]
     rejected: tuple[Rejected, ...]
     items: tuple[Item, ...]
     unselected: int
@@ -85,9 +85,9 @@ class Opened:
     of: Literal["files", "lines"] = "files"
 
 
-def admitted(waiting: Sequence[Waiting], *, readers: int) -> Iterator[Admitted | Rejected]:
+def read_studies(waiting: Sequence[WaitingStudy], *, readers: int) -> Iterator[ReadStudy | Rejected]:
     """Read what waits, in its order; readers: as of `in_order`."""
-    return in_order(waiting, admit, readers=readers)
+    return in_order(waiting, read_study, readers=readers)
 
 
 def in_order(
@@ -126,11 +126,11 @@ def in_order(
             pool.shutdown(cancel_futures=True)
 
 
-def admit(waiting: Waiting) -> Admitted | Rejected:
+def read_study(waiting: WaitingStudy) -> ReadStudy | Rejected:
     """Read one study. Whatever is wrong with its bytes ends as a rejection, never as an exception."""
     try:
         with readable(waiting.study):
-            return waiting.admit()
+            return waiting.read()
     except Unusable as error:
         return Rejected(waiting.study, error.reason, error.detail)
 
