@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from pipelines.batch.tables import write_whole
 from pipelines.data.folder import steady
 from pipelines.data.grids.geometry import Grid
-from pipelines.data.grids.source_grid import to_source_grid
 from pipelines.data.images import Pictures, Slices, Volumes
 from pipelines.data.index import Candidate
 from pipelines.data.labels import Masks, find_mask, open_masks
 from pipelines.data.nifti.reader import SUFFIXES, read_volume
+from pipelines.data.restore import to_source_grid
 from pipelines.data.sources import DicomSource, GlandMask, NiftiSource, PictureSource
 from pipelines.data.studies import index_volumes
 from pipelines.data.study import Array, Volume

@@ -37,7 +37,7 @@ from pipelines.coordinator.stages import (
 from pipelines.coordinator.stages.ingest import UnusableCohort
 from pipelines.coordinator.summary import as_json, publish, refused_told, results_table, tell_inside
 from pipelines.coordinator.world import DATA_CODES, SitesMissing, World
-from pipelines.external.settings import Outside, is_outside
+from pipelines.external.settings import ExternalSettings, is_external
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import trace, worker
 from pipelines.loader.document import ConfigError, Document, FilesMissing, render
@@ -110,12 +110,12 @@ def carried_out(
     root: Path | None = None
     try:
         said = settings_said(options) if said is None else said
-        if is_outside(said.data):
-            from pipelines.external.run import run_outside  # what writes predictions and masks: seconds
+        if is_external(said.data):
+            from pipelines.external.run import run_external_site  # what writes predictions and masks: seconds
 
-            settings = validate(said, Outside)
+            settings = validate(said, ExternalSettings)
             root = Path(settings.out)
-            return run_outside(settings, said, options, console)
+            return run_external_site(settings, said, options, console)
         config = configured(said) if engines is None else validate(said, Config)
         root = Path(config.runs) / config.name
         return _run(config, options, console, engines, stop)

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from pipelines.data.dicom.reader import read_dicom
 from pipelines.data.grids.geometry import Grid, grid_of, reading_order, resample
-from pipelines.data.grids.source_grid import to_source_grid
 from pipelines.data.images import Slices, Volumes
 from pipelines.data.labels import find_mask, open_masks
 from pipelines.data.nifti.reader import read_volume
 from pipelines.data.prepare import prepare_slices, prepare_volume, prepared_grid
+from pipelines.data.restore import to_source_grid
 from pipelines.data.sources import DicomSource, GlandMask
 from pipelines.data.study import Volume
 from pipelines.data.writing.nifti_mask import mask_bytes

@@ -1,1 +1,1 @@
-"""Voxel grids: where voxels lie in the patient, and the way from one grid to another and back."""
+"""Voxel grids: where voxels lie in the patient, and how values are read from one grid at the voxels of another."""

@@ -19,7 +19,7 @@ def picture_mask(path: Path, probabilities: Array, images: Pictures) -> NDArray[
     """The most probable class of each pixel (height, width) of the picture as it is shown, upright by its EXIF.
 
     probabilities: (C, size, size). They are enlarged linearly; outside the square that `fit: crop` leaves is
-    background. See `source_grid` for why probabilities and not labels.
+    background. See `pipelines.data.restore` for why probabilities and not labels.
 
     Raises:
         Unusable: `unreadable`.
