@@ -60,8 +60,7 @@ from pipelines.runs.runner import (
 )
 from pipelines.runs.stopping import RunLock, Stop, safe_stop
 from pipelines.settings.config import Config, chosen_device
-from pipelines.settings.load import configured
-from pipelines.settings.own_policies import played
+from pipelines.settings.load import configured, played
 from pipelines.settings.sites import Elsewhere
 from privacy.settings_error import Problem
 

@@ -17,8 +17,7 @@ from pipelines.loader.files import document
 from pipelines.loader.names import name_problems, named
 from pipelines.loader.validation import validate
 from pipelines.settings.config import FORBID, Config
-from pipelines.settings.load import missing
-from pipelines.settings.own_policies import with_own_policies
+from pipelines.settings.load import missing, with_own_policies
 from privacy.message import Json
 from privacy.settings_error import Problem, refuse, unmet
 

@@ -94,7 +94,7 @@ def _checked(document: Document, kind: type[T]) -> tuple[T | None, list[Problem]
             settings = adapter.validate_json(json.dumps(data), strict=True)
             return (None if problems else settings), problems
         except ValidationError as error:
-            told = _problems(error.errors(include_url=False), Document(data, document.lines), kind)
+            told = problems_in(error, Document(data, document.lines), kind)
         new = [problem for problem in told if not follows(problem, gone)]
         around = [problem for problem in told if any(beside(problem, path) for path in gone)]
         problems += new
@@ -142,10 +142,11 @@ def _plain(value: object, where: str) -> Json:
     )
 
 
-def _problems(errors: Sequence[ErrorDetails], document: Document, kind: type) -> list[Problem]:
+def problems_in(found: ValidationError, document: Document, kind: type) -> list[Problem]:
+    """What pydantic found, in our words and with places and lines in the document."""
     problems: list[Problem] = []
     allowed: dict[Path, tuple[list[str], object]] = {}  # alternatives of a union are one problem
-    for error in errors:
+    for error in found.errors(include_url=False):
         said = ALLOWED.get(error["type"])
         if said is not None:
             path = located(document.data, error["loc"])
@@ -157,8 +158,8 @@ def _problems(errors: Sequence[ErrorDetails], document: Document, kind: type) ->
         deeper = any(_below(other, path) for other in allowed)
         if isinstance(value, dict) and (deeper or any(_below(problem.where, path) for problem in problems)):
             continue  # one of several forms was meant, and what is wrong inside it is told
-        found = f"a {type(value).__name__}" if _private(path) else f"{shown(value)}{_hint(phrases, value)}"
-        message = f"must be {' or '.join(dict.fromkeys(phrases))}, found {found}"
+        told = f"a {type(value).__name__}" if _private(path) else f"{shown(value)}{_hint(phrases, value)}"
+        message = f"must be {' or '.join(dict.fromkeys(phrases))}, found {told}"
         problems.append(problem_at(document, Problem(path, message)))
     return problems
 

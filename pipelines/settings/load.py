@@ -1,15 +1,22 @@
-"""From the name of a settings file to the settings of a run."""
+"""From the name of a settings file to the settings of a run; each hospital's own policy outranks that of the YAML."""
 
 from __future__ import annotations
 
-from pipelines.loader.document import Document
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from pipelines.loader.document import ConfigError, Document, parsed, render
 from pipelines.loader.files import document
 from pipelines.loader.validation import validate
 from pipelines.settings.config import Config
-from pipelines.settings.own_policies import with_own_policies
-from pipelines.settings.sites import missing_files
+from pipelines.settings.sites import SiteSettings, missing_files
 from privacy.message import Json, as_mapping
-from privacy.settings_error import Problem
+from privacy.release.policy import Policy
+from privacy.settings_error import Problem, SettingsError
+
+POLICY = "policy.yaml"
+"""A hospital's own policy, in its `home` folder: it outranks whatever the configuration says."""
 
 
 def load(name: str) -> Config:
@@ -34,3 +41,47 @@ def missing(data: Json) -> list[Problem]:
     """Folders and files of the hospitals that are not on this machine."""
     sites = as_mapping(as_mapping(data).get("sites"))
     return [each.within("sites", name) for name, site in sites.items() for each in missing_files(site)]
+
+
+def with_own_policies(config: Config) -> Config:
+    """The configuration with each hospital's own `policy.yaml` in place of what the YAML says of its policy.
+
+    Raises:
+        ConfigError: everything that is wrong with such a file, or with the run under such policies.
+    """
+    sites, problems = dict(config.sites), []
+    for name, site in config.sites.items():
+        path, home = Path(site.home or "") / POLICY, ("sites", name, "home")
+        if site.home is not None and site.source.kind != "phantom" and not Path(site.home).is_dir():
+            problems.append(Problem(home, f"no such folder: {site.home}; make it, or correct it"))
+        if site.home is None or not (path.is_file() or path.is_symlink()):
+            continue
+        try:
+            own = validate(parsed(path.read_text(encoding="utf-8"), environment=os.environ), Policy)
+            sites[name] = replace(site, policy=own)
+        except ConfigError as error:
+            problems += [Problem(home, text) for text in render(error, str(path)).split("\n")]
+        except (OSError, UnicodeDecodeError) as error:
+            problems.append(Problem(home, f"{path} cannot be read ({error}); mend it"))
+    if problems:
+        raise ConfigError(problems)
+    if sites == dict(config.sites):
+        return config
+    try:
+        return replace(config, sites=sites)
+    except SettingsError as error:
+        said = f"under the hospitals' own policies ({POLICY})"
+        raise ConfigError([replace(each, message=f"{said}: {each.message}") for each in error.problems]) from error
+
+
+def played(config: Config) -> dict[str, SiteSettings]:
+    """Settings of the sites that this machine plays: what the run calls a patient is their own word too, unless a site
+    has a folder of its own, or another word.
+    """
+    return {name: _spoken(config, site) for name, site in config.sites.items()}
+
+
+def _spoken(config: Config, site: SiteSettings) -> SiteSettings:
+    if site.home is not None or config.privacy == "none" or site.policy.unit != Policy.unit:
+        return site
+    return replace(site, policy=replace(site.policy, unit=config.privacy.unit))

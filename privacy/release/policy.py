@@ -124,9 +124,7 @@ class Policy:
             text = f"{', '.join(sorted(self.recipients))} get everything through the coordinator; say {COORDINATOR} too"
             problems.append(Problem(("recipients",), text))
         problems += unmet(
-            self,
-            max_bytes=(self.max_bytes >= 1, "at least 1"),
-            max_failures=(self.max_failures >= 0, "at least 0"),
+            self, max_bytes=(self.max_bytes >= 1, "at least 1"), max_failures=(self.max_failures >= 0, "at least 0")
         )
         if self.promises and self.pooling:
             said = "a budget promises one" if self.budget is not None else "require: privacy asks for one"

@@ -8,6 +8,8 @@ import itertools
 import os
 import random
 import typing
+from importlib import import_module
+from pkgutil import iter_modules
 
 import pytest
 import yaml
@@ -16,7 +18,8 @@ from pipelines.loader.document import ConfigError, parsed, read_yaml, render
 from pipelines.loader.files import CONFIGS
 from pipelines.loader.overrides import overridden
 from pipelines.loader.validation import to_plain, validate
-from pipelines.settings.config import Config
+from pipelines.settings import checks
+from pipelines.settings.config import CHECKS, Config
 from pipelines.settings.load import missing
 from pipelines_settings import RUNS
 
@@ -113,13 +116,18 @@ def test_every_settings_class_is_frozen_and_strict():
         assert kind.__pydantic_config__["extra"] == "forbid", kind
 
 
+def test_every_check_of_the_folder_is_asked():
+    modules = [import_module(f"{checks.__name__}.{found.name}") for found in iter_modules(checks.__path__)]
+    assert {module.problems for module in modules} == set(CHECKS)
+
+
 def test_an_override_is_checked_like_the_setting_itself():
     config = validate(read_yaml(TEXT, environment={}), Config)
     assert config.work("scaffold", "north").optimizer == "sgd"
     assert overridden(config.train.work, {"steps": 7}).epochs is None
     with pytest.raises(ValueError, match="lr must be > 0, found -1"):
         overridden(config.train.work, {"lr": -1.0})
-    with pytest.raises(ValueError, match="speed"):
+    with pytest.raises(ValueError, match=r"speed: unknown key; allowed: .*lr"):
         overridden(config.train.work, {"speed": 1})
 
 

@@ -42,7 +42,7 @@ from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.stopping import Stop
 from pipelines.runs.store import short
 from pipelines.settings.config import Config
-from pipelines.settings.own_policies import with_own_policies
+from pipelines.settings.load import with_own_policies
 from pipelines.settings.sites import SiteSettings
 from pipelines_settings import BASE
 from privacy.attacks import audit as auditing
