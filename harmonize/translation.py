@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Protocol, TypeAlias
+from typing import Annotated, Protocol, TypeAlias, get_args
 
 import torch
 from pydantic import Field
@@ -24,8 +24,10 @@ __all__ = [
     "Own",
     "Percentile",
     "Translator",
+    "Translators",
     "ZScore",
     "back",
+    "own_curves",
 ]
 
 
@@ -69,9 +71,15 @@ class Translator(Protocol):
         ...
 
 
-AnyTranslator: TypeAlias = Annotated[
-    CycleGan | Identity | ZScore | Percentile | Nyul | HistogramMatch, Field(discriminator="name")
-]
+Translators: TypeAlias = CycleGan | Identity | ZScore | Percentile | Nyul | HistogramMatch
+"""The translators that a YAML can name: a new one is its file, its place here, and its line in the documents."""
+AnyTranslator: TypeAlias = Annotated[Translators, Field(discriminator="name")]
+
+
+def own_curves() -> tuple[str, ...]:
+    """Names of the translators by which a patient's images depend on no other patient, and change."""
+    kinds = (kind for kind in get_args(Translators) if not kind.learns and kind is not Identity)
+    return tuple(kind.__dataclass_fields__["name"].default for kind in kinds)
 
 
 def back(settings: Translator, params: Params, images: Tensor) -> Tensor | None:

@@ -16,7 +16,7 @@ from harmonize.complexity import Score
 from harmonize.sampling import Sampling
 from harmonize.scale import Scale
 from harmonize.synthesis import AnySynthesis
-from harmonize.translation import CycleGan, HistogramMatch, Identity, Nyul, Percentile, ZScore
+from harmonize.translation import Translators
 from harmonize.veto import Limits
 from harmonize.wgan import WganGp
 from privacy.settings_error import Problem, out_of_range, refuse
@@ -48,9 +48,7 @@ class Exported:
 
 Simulated: TypeAlias = Oracle | Exported
 """Spaces that only phantom hospitals can make."""
-AnySpace: TypeAlias = Annotated[
-    CycleGan | ZScore | Percentile | Nyul | HistogramMatch | Identity | Oracle | Exported, Field(discriminator="name")
-]
+AnySpace: TypeAlias = Annotated[Translators | Simulated, Field(discriminator="name")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,7 +62,11 @@ SCHEDULE = Schedule(rounds=5, quorum=0.3)
 
 
 def test_every_method_that_a_yaml_can_name_is_under_this_contract():
-    assert {one.name for one in methods.ALL} == methods.names() == {param.values[0].name for param in METHODS}
+    tested = {param.values[0].name for param in METHODS}
+    assert tested == methods.names(), (
+        f"these methods refuse every network of this contract: {sorted(methods.names() - tested)}; read what their "
+        "`complaints` say, and give them settings that suit a small network in SETTLED of tests/methods.py"
+    )
 
 
 def hospitals(algorithm, work, ground=TABLES):

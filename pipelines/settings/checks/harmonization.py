@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from harmonize import synthesis
 from harmonize.prior import PRIORS
+from harmonize.translation import own_curves
 from pipelines.loader.names import named
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.harmonization import RAW, Exported, Harmonize, Oracle
@@ -83,7 +84,7 @@ def _promise_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
             yield Problem(
                 ("translate", space),
                 f"{translator.name} learns from several patients, which no epsilon covers, and {who}; use one that "
-                "looks at one patient at a time (z_score, percentile, nyul, histogram_match)",
+                f"looks at one patient at a time ({', '.join(own_curves())})",
             )
     if plan.sampling.name == "raw":
         text = f"raw selects by looking at patients, which no epsilon covers, and {who}; say surrogate"
