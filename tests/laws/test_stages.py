@@ -1,0 +1,72 @@
+"""Every stage has its places: in the run, in the README, and what it asks of hospitals in each of their tables."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from pipelines.hospital import request_checks, words, worker
+from pipelines.run import STAGES
+from privacy.release.policy import REQUESTS
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "pipelines" / "coordinator" / "stages"
+FILES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__")
+ASKS = {"ask_all": 1, "ask_one": 1, "Call": 2}
+"""Function -> at which of its arguments the request's name stands."""
+TABLES = {
+    "REQUESTS of privacy/release/policy.py, so that a hospital can refuse it": REQUESTS,
+    "ONCE or FRESH of pipelines/hospital/worker.py, with its handler": {**worker.ONCE, **worker.FRESH},
+    "QUESTIONS of pipelines/hospital/request_checks.py, with what its facts must be": request_checks.QUESTIONS,
+    "CONTENTS of pipelines/hospital/words.py, with what its reply holds, for the hospital's page": words.CONTENTS,
+}
+
+
+def asked() -> set[str]:
+    """Every request that the coordinator's code names."""
+    found = set()
+    for path in FOLDER.parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                place = ASKS.get(getattr(node.func, "attr", getattr(node.func, "id", "")), 9)
+                found |= {one.value for one in node.args[place : place + 1] if isinstance(one, ast.Constant)}
+    return found
+
+
+def test_every_file_of_a_stage_is_in_the_run_and_named_for_its_stage():
+    names = [stage.name for stage in STAGES]
+    lost = [name for name in FILES if name not in names]
+    assert not lost, f"give the stages {lost} their place in STAGES of pipelines/run.py, each after what it needs"
+    assert sorted(names) == FILES, "a stage lies in pipelines/coordinator/stages/<its name>.py"
+
+
+def test_the_readme_has_a_line_for_every_stage_in_the_order_of_the_run():
+    section = (ROOT / "README.md").read_text().partition("## The stages")[2].partition("\n## ")[0]
+    told = re.findall(r"^\| ([a-z]+) \|", section, re.MULTILINE)[1:]
+    assert told == [stage.name for stage in STAGES], (
+        "the table of the stages in README.md has a line for each, in the order of the run: what happens, what leaves"
+    )
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: re.split(r"[ ,]", table)[0])
+def test_every_request_has_its_line_in_every_table_of_the_hospital(table):
+    lost = sorted({*asked(), *REQUESTS} - {*TABLES[table]})
+    assert not lost, f"{lost}: add to {table}"
+    gone = sorted({*TABLES[table]} - {*REQUESTS})
+    assert not gone, f"{gone}: nobody asks it; take it out of {table}"
+
+
+def test_the_requests_that_are_looked_for_are_found():
+    assert {"ingest", "score", "translate", "evaluate", "audit", "holds"} <= asked()
+
+
+def test_what_a_stage_reads_is_among_its_needs():
+    """Else the folder is not there, or an old one is kept."""
+    for name in FILES:
+        (stage,) = (one for one in STAGES if one.name == name)
+        text = (FOLDER / f"{name}.py").read_text()
+        read = set(re.findall(r"inputs\[\"(\w+)\"\]", text)) - {*stage.needs}
+        assert not read, f"{name} reads {sorted(read)}: add it to the needs in STAGE = Stage(...), at the file's end"
