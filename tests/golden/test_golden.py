@@ -32,7 +32,7 @@ def test_the_golden_run_comes_out_as_it_did(tmp_path, monkeypatch):
 def test_a_stage_whose_source_changed_has_a_new_version():
     """Its artifacts would otherwise be kept although they would come out differently."""
     known, found = json.loads((HERE / "stages.json").read_text()), remake.stages()
-    assert found.keys() == known.keys()
+    assert found.keys() == known.keys(), "a stage is new or gone; write it down: python tests/golden/remake.py"
     for name, stage in found.items():
         if stage["source"] != known[name]["source"]:
             assert stage["version"] > known[name]["version"], f"stage {name}: raise VERSION; then {REMEDY}"

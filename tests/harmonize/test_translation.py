@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -78,15 +77,6 @@ def test_every_translator_can_be_named_in_a_yaml() -> None:
             assert not {"fit", "translate"} <= does or found.name in known, (
                 f"no YAML can name {found.name} of {path.name}: add it to Translators in harmonize/translation.py"
             )
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_documents_say_what_a_translator_tells_of_patients(name: str) -> None:
-    lines = re.findall(r"^\| `translate` by .*$", (ROOT / "docs/explanation/privacy.md").read_text(), re.MULTILINE)
-    found = [line for line in lines if re.search(rf"\b{name}\b", line.split(" | ")[0])]
-    curves = "in the line of curves" if not asked(name).learns else "in a line of its own"
-    assert len(found) == 1, f"name {name} {curves}, `translate` by ..., of docs/explanation/privacy.md"
-    assert ("depend on no other patient" in found[0]) != asked(name).learns
 
 
 @pytest.mark.parametrize("name", NAMES)

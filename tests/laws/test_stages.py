@@ -46,8 +46,10 @@ def test_every_file_of_a_stage_is_in_the_run_and_named_for_its_stage():
 def test_the_readme_has_a_line_for_every_stage_in_the_order_of_the_run():
     section = (ROOT / "README.md").read_text().partition("## The stages")[2].partition("\n## ")[0]
     told = re.findall(r"^\| ([a-z]+) \|", section, re.MULTILINE)[1:]
-    assert told == [stage.name for stage in STAGES], (
-        "the table of the stages in README.md has a line for each, in the order of the run: what happens, what leaves"
+    names = [stage.name for stage in STAGES]
+    assert told == names, (
+        f"{sorted({*told} ^ {*names}) or told}: the table of stages in README.md has a line for each, in the order of "
+        "the run: what happens, and what leaves a site"
     )
 
 
@@ -65,8 +67,7 @@ def test_the_requests_that_are_looked_for_are_found():
 
 def test_what_a_stage_reads_is_among_its_needs():
     """Else the folder is not there, or an old one is kept."""
-    for name in FILES:
-        (stage,) = (one for one in STAGES if one.name == name)
-        text = (FOLDER / f"{name}.py").read_text()
+    for stage in STAGES:
+        text = (FOLDER / f"{stage.name}.py").read_text()
         read = set(re.findall(r"inputs\[\"(\w+)\"\]", text)) - {*stage.needs}
-        assert not read, f"{name} reads {sorted(read)}: add it to the needs in STAGE = Stage(...), at the file's end"
+        assert not read, f"{stage.name} reads {sorted(read)}: add it to its needs, in STAGE = Stage(...)"
