@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.coordinator.arguments import STAGE_NAMES
+from pipelines.coordinator.run import STAGES
 from pipelines.hospital import request_checks, words, worker
-from pipelines.run import STAGES
 from privacy.release.policy import REQUESTS
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +40,12 @@ def asked() -> set[str]:
 def test_every_file_of_a_stage_is_in_the_run_and_named_for_its_stage():
     names = [stage.name for stage in STAGES]
     lost = [name for name in FILES if name not in names]
-    assert not lost, f"give the stages {lost} their place in STAGES of pipelines/run.py, each after what it needs"
+    assert not lost, (
+        f"give the stages {lost} their place in STAGES of pipelines/coordinator/run.py, each after what it needs"
+    )
+    assert tuple(names) == STAGE_NAMES, (
+        "STAGE_NAMES of pipelines/coordinator/arguments.py has the names in the same order"
+    )
     assert sorted(names) == FILES, "a stage lies in pipelines/coordinator/stages/<its name>.py"
 
 
