@@ -37,7 +37,7 @@ ORDER: tuple[Kind, ...] = (
 WRITERS = {"scores": "evaluate", "ready": "evaluate", TRANSLATORS: "translate", QUALITIES: "translate", MAPS: "score"}
 """The request whose work writes a file at a site."""
 TOLD = ("score-0", "sample-0", "translate-0")
-"""Answers that are small, and tell a patient who withdraws what his images shaped: kept as long as their cohort is."""
+"""Small answers that tell patients who withdraw what their images shaped: kept as long as their cohort is."""
 
 
 @dataclass(frozen=True)
