@@ -285,7 +285,7 @@ def test_wrong_settings_of_masks_are_told(change, said):
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"masks": None}, "table, label: missing"), ({"where": {"site": ("x",)}}, "where: there is no table")],
+    [({"masks": None}, "table: missing.*; label: missing"), ({"where": {"site": ("x",)}}, "where: there is no table")],
 )
 def test_only_pictures_with_masks_need_no_table(change, said):
     given = {"folder": "f", "table": None, "label": None, "masks": PictureMasks(folder="m", values=DISC)}
