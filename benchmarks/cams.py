@@ -14,7 +14,7 @@ import torch
 from federation.models.cam import activation_maps
 from federation.parameters import loaded
 from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file
-from pipelines.hospital.training import own_model
+from pipelines.hospital.opening import own_model
 from pipelines.settings.load import load
 
 if __name__ == "__main__":

@@ -17,10 +17,9 @@ from torch import nn
 from federation.parameters import loaded
 from federation.task import Task, cross_entropy
 from pipelines.hospital.hospital import Done, Hospital, rows_of
-from pipelines.hospital.intake import cohort_of
 from pipelines.hospital.inversion import invert
-from pipelines.hospital.scoring import scores_name
-from pipelines.hospital.training import opened, own_model
+from pipelines.hospital.kept import cohort_of, scores_name
+from pipelines.hospital.opening import opened, own_model
 from pipelines.runs.store import DiskFolder
 from privacy.attacks.membership import Membership, model_membership
 from privacy.dp.access import Rows

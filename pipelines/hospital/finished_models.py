@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from evaluation.choice import Model
 from federation.conversation import newest
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.training import opened
+from pipelines.hospital.opening import opened
 from pipelines.loader.names import named
 from pipelines.models.file import READY
 from privacy.message import Json, Malformed, as_list, as_mapping, from_bytes, losses_of, unsealed, whole_of

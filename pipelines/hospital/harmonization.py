@@ -13,8 +13,8 @@ from harmonize.elastic import deformed
 from harmonize.scale import Scale, Told
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import COHORT, SPLITS, Hospital, read_cohort_file
+from pipelines.hospital.kept import cut_of
 from pipelines.hospital.released_counts import need_counts
-from pipelines.hospital.training import cut_of
 from pipelines.runs.progress import Shown
 from privacy.dp.access import Access, Rows, Split, open_access
 from privacy.dp.events import Event

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,23 +12,22 @@ from pydantic import TypeAdapter
 from federation.conversation import newest, remembered, stored_reply
 from federation.participant import CHECKPOINTS, checkpoint
 from pipelines.data.accounts import unserved
-from pipelines.data.cohort import Cohort, Reading, read_cohort, training_moments
+from pipelines.data.cohort import Reading, read_cohort, training_moments
 from pipelines.data.images import IMAGES
 from pipelines.data.sources import TableSource
 from pipelines.data.tables.features import Moments
 from pipelines.hospital.files import files_of, settings_of
-from pipelines.hospital.hospital import COHORT, SPLITS, Done, Hospital, keyed, read_cohort_file, write_cohort_file
+from pipelines.hospital.hospital import COHORT, Done, Hospital, keyed, write_cohort_file
+from pipelines.hospital.kept import COUNTS, PARTITION, REJECTED, SPLIT, digest_of, split_of
+from pipelines.hospital.opening import TARGET
 from pipelines.hospital.overview import described, remember_inside
 from pipelines.hospital.quarantine import Quarantine, quarantined, remember, write_accounts
 from pipelines.hospital.released_counts import ASKED, check_same_cohort, floor_of, recount, released_counts
-from pipelines.hospital.training import TARGET
 from pipelines.runs.store import DiskFolder, short
 from pipelines.settings.learning import Split
 from privacy.dp.events import NON_PRIVATE, NOTHING, describe
 from privacy.message import Call, Json, Malformed, Message, as_list, from_bytes, unsealed, whole_of
 from privacy.release.gate import Refused
-
-REJECTED, SPLIT, PARTITION, COUNTS = "rejected.json", "split.json", "partition.json", "counts.json"
 
 
 def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
@@ -231,26 +229,7 @@ def _keyed_digest(hospital: Hospital, path: Path) -> str | None:
     return None if digest is None else keyed(hospital.key(), digest)
 
 
-def digest_of(path: Path) -> str | None:
-    """Sha256 of a file, which must not leave without the hospital's key (`keyed`); None where there is none."""
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
-
-
 def rejected_studies(hospital: Hospital, cohort: str) -> list[Quarantine]:
     """The hospital's quarantine, for its own page."""
     data = json.loads((hospital.cohort_folder(cohort) / REJECTED).read_text())
     return [Quarantine(**study) for study in data]
-
-
-def cohort_of(hospital: Hospital, cohort: str) -> Cohort:
-    """The hospital's cohort. Raises: Refused."""
-    return read_cohort_file(hospital.cohort_folder(cohort) / COHORT)
-
-
-def split_of(cohort: Cohort) -> dict[str, list[str]]:
-    """Pseudonyms by split, as written down beside the cohort."""
-    found: dict[str, list[str]] = {}
-    for number, split in enumerate(SPLITS):
-        patients = torch.unique(cohort.patient[cohort.split == number]).tolist()
-        found[split] = [cohort.patients[patient] for patient in patients]
-    return found

@@ -25,10 +25,9 @@ from evaluation.wording import number
 from federation.randomness import derived
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import Hospital, rows_of
-from pipelines.hospital.intake import cohort_of
-from pipelines.hospital.scoring import scores_name
+from pipelines.hospital.kept import cohort_of, scores_name
+from pipelines.hospital.opening import Opening
 from pipelines.hospital.segmentation import kind_of
-from pipelines.hospital.training import Opening
 from pipelines.runs.store import DiskFolder
 from privacy.attacks.inversion import (
     Inversion,

@@ -11,7 +11,7 @@ from federation.parameters import read
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.files import files_of
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.training import Opening
+from pipelines.hospital.opening import Opening
 from pipelines.loader.validation import to_plain
 from pipelines.models.file import CENTRING, FORMAT, PREFIX, READY, digest_of, window_in
 from pipelines.models.likeness import ENDING, likeness_of, to_file

@@ -33,9 +33,9 @@ from personalize.routing_outside import route as routed
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.adaptation import account, file_of, mixed, outlined
 from pipelines.hospital.hospital import COHORT, SPLITS, Done, Hospital, all_rows, read_cohort_file
+from pipelines.hospital.opening import Opening, opening
 from pipelines.hospital.private_limits import copies_of
 from pipelines.hospital.segmentation import compared, kept, told
-from pipelines.hospital.training import Opening, opening
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.models.answers import answers
 from pipelines.runs.store import DiskFolder

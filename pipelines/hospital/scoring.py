@@ -20,14 +20,16 @@ from federation.parameters import loaded
 from federation.randomness import derived, seeded
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import COHORT, Done, Hospital, read_cohort_file, rows_of
+from pipelines.hospital.kept import central_name, cut_of, scores_name
 from pipelines.hospital.model_file import make_ready
+from pipelines.hospital.opening import Opening, opened, opening, own_model
 from pipelines.hospital.private_limits import copies_of
 from pipelines.hospital.released_counts import need_counts
 from pipelines.hospital.segmentation import compared, floor_of, kept, told
-from pipelines.hospital.training import Opening, cut_of, data_access, opened, opening, own_model, shaped
+from pipelines.hospital.training import data_access, shaped
 from pipelines.loader.names import named
 from pipelines.models.answers import answers
-from pipelines.runs.store import DiskFolder, digest, short
+from pipelines.runs.store import DiskFolder
 from pipelines.settings.variants import Variant
 from privacy.dp.access import Rows, Split
 from privacy.dp.events import NON_PRIVATE, Event, Part, composed, describe
@@ -162,11 +164,6 @@ def _window(facts: Mapping[str, Json], start: Opening) -> tuple[int, ...] | None
     return window
 
 
-def central_name(facts: Mapping[str, Json]) -> str:
-    """The file of the central baseline's model at home."""
-    return f"{str(facts['train_run']).rpartition('/')[2]}.central.safetensors"
-
-
 def _variant(facts: Mapping[str, Json], start: Opening, module: nn.Module) -> Variant | None:
     """How the model shall be calibrated. Raises: Refused: `malformed_calibration`."""
     said = facts.get("calibration")
@@ -235,12 +232,3 @@ def _noised(hospital: Hospital, tested: Rows, noise: float, cut: str) -> Told:
     }
     event = composed([hospital.counts, Part(cut, "test", histogram.event)])
     return noised_tensors(histogram.value.reshape(2, -1)), facts, event
-
-
-def scores_name(facts: Mapping[str, Json]) -> str:
-    """The file of a model's scores at home: of a run, a checkpoint, the globally best round, and a calibration."""
-    said = facts.get("calibration")
-    how = f".{said.get('calibration')}-{said.get('quantile')}" if isinstance(said, dict) else ""
-    if isinstance(said, dict) and said.get("tuning") is not None:
-        how = f".{said['calibration']}-{short(digest(said['tuning']))}"
-    return f"{str(facts['train_run']).rpartition('/')[2]}.{facts['checkpoint']}.{facts['best']}{how}.safetensors"

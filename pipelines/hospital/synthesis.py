@@ -37,9 +37,9 @@ from pipelines.hospital.harmonization import (
     training_rows,
 )
 from pipelines.hospital.hospital import SPLITS, Done, Hospital
+from pipelines.hospital.kept import MAP, cut_of
 from pipelines.hospital.private_limits import check_paid
 from pipelines.hospital.released_counts import need_counts
-from pipelines.hospital.training import cut_of
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
@@ -56,8 +56,6 @@ PUBLIC = 1000  # images of the public prior that make the public basis
 MOST_SHARED = 2000  # of each class: distances between images grow with the square
 SCORE_RATE = 1e-3
 """Learning rate of the imitation that is scored, which starts from random numbers; chosen on public images."""
-MAP = "map.safetensors"
-"""Real and synthetic images in two dimensions, for the hospital's own page."""
 SCORED = "how hard images are to imitate was measured on theirs"
 SYNTHESIZED = "synthetic images were made from theirs"
 SENT = "synthetic images made from theirs were sent"

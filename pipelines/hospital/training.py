@@ -4,118 +4,29 @@ baseline.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from pydantic import TypeAdapter
-
-from federation.algorithm import Recipient, recipient_of
 from federation.augmentation import AUGMENTATIONS
-from federation.conversation import newest, remembered
-from federation.descent import Site, Work
-from federation.participant import Checkpoint, checkpoint, participate, prune
+from federation.descent import Site
+from federation.participant import participate, prune
 from federation.randomness import derived, seeded
-from federation.task import Task
-from personalize import AnyAlgorithm
 from pipelines.data.cohort import Cohort
-from pipelines.data.images import Target
 from pipelines.hospital import rehearsal as rehearsed
 from pipelines.hospital.hospital import COHORT, Done, Hospital, read_cohort_file, rows_of
-from pipelines.hospital.private_limits import check_paid
+from pipelines.hospital.kept import cohort_of, cut_of
+from pipelines.hospital.opening import TARGET, Opening, opened, opening, own_model
 from pipelines.hospital.released_counts import need_counts
-from pipelines.hospital.size_limits import size_problems
-from pipelines.loader.overrides import overridden
-from pipelines.models.file import ALGORITHM, MODEL
-from pipelines.settings.task import MOST
 from privacy.dp.access import Access, Rows, open_access
 from privacy.dp.capability import questions
 from privacy.dp.events import NON_PRIVATE, NOTHING, Event, composed, describe
-from privacy.dp.protection import Protection
-from privacy.message import Call, Json, Malformed, Message, Params, number_of, whole_of, wholes_of
+from privacy.message import Call, Message
 from privacy.release import ledger as book
 from privacy.release.gate import PRIVACY, Refused, bare, unaffordable
 from privacy.release.policy import COORDINATOR, OUTSIDE, SITES
 
-PROTECTION: TypeAdapter[Protection] = TypeAdapter(Protection)
-TARGET: TypeAdapter[Target | None] = TypeAdapter(Target | None)
 RECIPIENT = "recipient"
 """The fact of a memory that says who gets the reply that was committed with it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Opening:
-    """What a run is, as the coordinator said it in the introduction, with this hospital's own overrides applied.
-
-    target: the masks that are learnt; None = labels. protection: None without differential privacy. evaluation_noise:
-    of test histograms, in patients. recipient: who gets what is said in an introduction and in training; `sites` if the
-    method as the coordinator runs it, or as this hospital does, hands it on.
-    """
-
-    algorithm: AnyAlgorithm
-    task: Task
-    work: Work
-    seed: int
-    cohort: str
-    protection: Protection | None = None
-    evaluation_noise: float = 0.0
-    target: Target | None = None
-    recipient: Recipient = "coordinator"
-
-
-def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
-    """Read the settings of a run, as strictly as YAML.
-
-    Args:
-        said: `label`, `algorithm`, `model`, `inputs`, `classes`, `work`, `seed`, `cohort`, all plain JSON; in
-        segmentation `target`; and `privacy` (None, or the fields of `Protection`) with `evaluation_noise`.
-
-    Raises:
-        Refused: `malformed_opening`; `policy_algorithm`: this hospital does not train by this method.
-    """
-    try:
-        own = hospital.settings
-        common = algorithm = ALGORITHM.validate_json(json.dumps(said["algorithm"]), strict=True)
-        work = overridden(Work(), _mapping(said["work"]))
-        if own is not None:
-            algorithm = overridden(algorithm, own.methods.get(str(said["label"]), {}))
-            work = overridden(work, own.work)
-        inputs = tuple(wholes_of(said, "inputs"))
-        target = TARGET.validate_python(said.get("target"))
-        model, classes = MODEL.validate_json(json.dumps(said["model"]), strict=True), whole_of(said, "classes")
-        task = Task(model, inputs, classes, "classification" if target is None else "segmentation")
-        seed, cohort = whole_of(said, "seed"), str(said["cohort"])
-        how = said.get("privacy")
-        protection = None if how is None else PROTECTION.validate_json(json.dumps(how), strict=True)
-        evaluation_noise = number_of(said, "evaluation_noise", 0.0)
-        most = 2 if target is None else MOST + 1
-        if not 0 <= evaluation_noise <= 1e6 or not 2 <= classes <= most:
-            raise ValueError(
-                f"evaluation_noise must be in [0, 1e6], classes in [2, {most}], found {evaluation_noise}, {task}"
-            )
-        if found := size_problems(algorithm, task, work):
-            raise ValueError("; ".join(found))
-    except (KeyError, TypeError, ValueError) as error:
-        raise Refused("malformed_opening") from error
-    if hospital.policy.promises:  # what does not fit would fail at patients, and count as if they had decided it
-        there = _cohort(hospital, cohort)
-        if tuple(there.images.shape[1:]) != inputs or target not in (None, there.recipe.get("target")):
-            raise Refused("malformed_opening") from ValueError("the cohort was read with other inputs or masks")
-    known = hospital.policy.algorithms
-    if known is not None and algorithm.name not in known:
-        raise Refused("policy_algorithm") from ValueError(f"this hospital's policy trains by {', '.join(known)} only")
-    return Opening(
-        algorithm=algorithm,
-        task=task,
-        work=work,
-        seed=seed,
-        cohort=cohort,
-        protection=protection,
-        evaluation_noise=evaluation_noise,
-        target=target,
-        recipient="sites" if SITES in (recipient_of(common), recipient_of(algorithm)) else "coordinator",
-    )
 
 
 def introduce(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
@@ -177,26 +88,6 @@ def pool(hospital: Hospital, call: Call, message: Message, memory: Message) -> D
     return Done(Message(tensors), describe(NON_PRIVATE))
 
 
-def opened(hospital: Hospital, run: str) -> Opening:
-    """The settings of a run that this hospital accepted. Raises: Refused: `not_introduced`."""
-    said = remembered(hospital.conversation(run), 0).facts.get("opening")
-    if not isinstance(said, dict):
-        raise Refused("not_introduced")
-    return opening(hospital, said)
-
-
-def own_model(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[int, Params]:
-    """Round and parameters of a checkpoint. Raises: Refused: `no_model`."""
-    run, best = str(facts["train_run"]), facts.get("best")
-    which: Checkpoint = TypeAdapter(Checkpoint).validate_python(facts["checkpoint"])
-    memory = newest(hospital.conversation(run))
-    check_paid(hospital, memory)
-    try:
-        return checkpoint(hospital.models(run), memory, which, best=best if isinstance(best, int) else None)
-    except (KeyError, Malformed) as error:
-        raise Refused("no_model") from error
-
-
 def tidy(hospital: Hospital, call: Call, message: Message, memories: Sequence[Message]) -> None:
     """After the release: drop models that no checkpoint can ask for. memories: see `prune`."""
     best = message.facts.get("best")
@@ -221,7 +112,7 @@ def affordable(hospital: Hospital, start: Opening, call: Call) -> Opening:
         )
     promises, events = hospital.policy.promises, list[Event]([NON_PRIVATE])
     if start.protection is not None:
-        cut = cut_of(_cohort(hospital, start.cohort)) if promises else ""
+        cut = cut_of(cohort_of(hospital, start.cohort)) if promises else ""
         seen = rehearsed.events(start.algorithm, start.task, start.work, replace(start.protection, cut=cut))
         if hospital.policy.require is not None and bare(seen.training):
             raise Refused(PRIVACY)
@@ -258,24 +149,6 @@ def shaped(start: Opening) -> Event:
     return NON_PRIVATE if start.protection is None else NOTHING
 
 
-def cut_of(cohort: Cohort) -> str:
-    """The name of a division into splits in which each patient's place follows from nobody else.
-
-    Raises:
-        Refused: `dependent_patients`: the split, or the scale of the features, looked at all patients, so that no
-        clipping bounds what one of them changes.
-    """
-    images = cohort.recipe.get("images")
-    normalized = images.get("normalize") if isinstance(images, dict) else None
-    if cohort.recipe.get("independent") is not True or normalized in ("site", "pooled"):
-        raise Refused("dependent_patients")
-    return str(cohort.recipe["cut"])
-
-
-def _cohort(hospital: Hospital, name: str) -> Cohort:
-    return read_cohort_file(hospital.cohort_folder(name) / COHORT)
-
-
 def data_access(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -> Access:
     """Open access to this hospital's patients for one request: private access, if the run is private."""
     rows, augment = rows_of(cohort, hospital.device, start.target), AUGMENTATIONS[start.work.augment]
@@ -292,11 +165,5 @@ def data_access(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -
 def _site(hospital: Hospital, start: Opening, call: Call) -> tuple[Site, Callable[[], list[Event]]]:
     """What the method gets; and, which it does not get, what was done to patients so far."""
     seed = derived(start.seed, hospital.name, call.round, call.request, "draws")
-    access = data_access(hospital, _cohort(hospital, start.cohort), start, seed)
+    access = data_access(hospital, cohort_of(hospital, start.cohort), start, seed)
     return Site(hospital.name, start.task, start.work, questions(access)), lambda: access.events
-
-
-def _mapping(value: Json) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError(f"expected a mapping, found {type(value).__name__}")
-    return value

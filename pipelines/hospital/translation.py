@@ -26,7 +26,7 @@ from pipelines.data.images import IMAGES
 from pipelines.hospital.files import files_of
 from pipelines.hospital.harmonization import SCALE, cohort_in, number, parsed, telling
 from pipelines.hospital.hospital import COHORT, SPLITS, Done, Hospital, keyed, write_cohort_file
-from pipelines.hospital.intake import REJECTED, SPLIT, digest_of, split_of
+from pipelines.hospital.kept import QUALITIES, REJECTED, SPLIT, digest_of, split_of
 from pipelines.hospital.simulated_spaces import exported, rendered_again
 from pipelines.hospital.synthesis import inputs_of
 from pipelines.hospital.withdrawn import looked_at
@@ -43,8 +43,6 @@ from privacy.release.gate import Refused
 
 SPACE: TypeAdapter[AnySpace] = TypeAdapter(AnySpace)
 LIMITS: TypeAdapter[Limits] = TypeAdapter(Limits)
-QUALITIES = "qualities"
-"""Folder with what each translation did, for the hospital's own page."""
 FITTED = "its translator was fitted on them"
 JUDGED = "its figures count them"
 LEAST_SHARED, MOST_SHARED = 4, 20_000

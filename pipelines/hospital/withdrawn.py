@@ -13,7 +13,7 @@ from evaluation.report import Knew
 from federation.conversation import newest, remembered, stored_reply
 from pipelines.data.pseudonym import normalized, pseudonym
 from pipelines.hospital.hospital import SPLITS, Hospital, rows_of
-from pipelines.hospital.intake import SPLIT, cohort_of
+from pipelines.hospital.kept import SPLIT, cohort_of
 from privacy.dp.access import Split
 from privacy.message import Json, Malformed, from_bytes
 from privacy.release.gate import Refused

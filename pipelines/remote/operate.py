@@ -26,7 +26,7 @@ from federation.flare import Jobs
 from pipelines.coordinator.arguments import PROG, selection
 from pipelines.loader.document import DATA_ROOT, ConfigError, Document, problem_at
 from pipelines.loader.validation import validate
-from pipelines.remote.server import ALIVE, DONE, GONE, STOP, TOLD, Order, write_order
+from pipelines.remote.order import ALIVE, DONE, GONE, STOP, TOLD, Order, write_order
 from pipelines.remote.startup_kit import write_job
 from pipelines.runs.exits import Exit
 from pipelines.runs.stopping import RunLock, Stop, Stopped, safe_stop

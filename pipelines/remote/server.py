@@ -16,45 +16,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.console import Console
 
 from federation.flare import Bureau
 from federation.remote import Reach, Remote
+from pipelines.remote.order import ALIVE, DONE, GONE, STOP, TOLD, read_order
 from pipelines.runs.stopping import Stop
 
-TOLD, ALIVE, GONE, DONE, STOP = "told.txt", "alive", "gone.json", "done.json", "stop"
 LOOK_S = 2.0
 WIDTH = 160
-
-
-class Order(NamedTuple):
-    """arguments: of `pipelines.run`. folder: where it was called. environment: variables that its YAML may name.
-    inside, outside: hospitals of the federation, and outside it. silence_s: see `Remote`. command: to be typed again.
-    """
-
-    arguments: tuple[str, ...]
-    folder: str
-    environment: Mapping[str, str]
-    inside: tuple[str, ...]
-    outside: tuple[str, ...]
-    silence_s: float
-    command: str
-
-
-def write_order(path: Path, order: Order) -> None:
-    """Write an order; what became of an earlier one goes."""
-    for name in (TOLD, ALIVE, GONE, DONE, STOP):
-        (path.parent / name).unlink(missing_ok=True)
-    path.write_text(json.dumps(order._asdict(), indent=1))
-
-
-def read_order(path: Path) -> Order:
-    """Read what `write_order` wrote."""
-    said = json.loads(path.read_text())
-    lists = {key: tuple(said[key]) for key in ("arguments", "inside", "outside")}
-    return Order(**{**said, **lists})
 
 
 def bureau(order: str) -> Bureau:

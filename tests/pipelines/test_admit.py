@@ -17,7 +17,8 @@ from pipelines.data.partition import Part
 from pipelines.data.sources import GlandMask, MaskLabels, TableSource
 from pipelines.hospital.files import ELSEWHERE, of_cohort, survey_files
 from pipelines.hospital.hospital import COHORT, Hospital
-from pipelines.hospital.intake import cohort_of, holds, ingest
+from pipelines.hospital.intake import holds, ingest
+from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.overview import INSIDE
 from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.store import short

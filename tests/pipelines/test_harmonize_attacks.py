@@ -27,7 +27,7 @@ from pipelines.hospital import translation as handler
 from pipelines.hospital import worker as way_in
 from pipelines.hospital.harmonization import parsed, training_rows
 from pipelines.hospital.hospital import SPLITS, Hospital, read_cohort_file, write_cohort_file
-from pipelines.hospital.intake import cohort_of
+from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.statement import AS_THEY_ARE, FORGOTTEN, contents, left, own_statement
 from pipelines.hospital.synthesis import SYNTHESIS
 from pipelines.hospital.translation import SPACE

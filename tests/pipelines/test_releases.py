@@ -26,7 +26,7 @@ from pipelines.hospital import scoring as score
 from pipelines.hospital import synthesis as imitate
 from pipelines.hospital import worker as working
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.intake import cohort_of
+from pipelines.hospital.kept import cohort_of
 from pipelines.loader.validation import to_plain
 from pipelines.runs.store import DiskFolder
 from privacy.dp.access import open_access

@@ -25,8 +25,9 @@ from pipelines.coordinator.run import carried_out, simulated
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import validate
 from pipelines.remote import preflight as looking
+from pipelines.remote.order import GONE
 from pipelines.remote.preflight import preflight, promises, releases
-from pipelines.remote.server import GONE, losses
+from pipelines.remote.server import losses
 from pipelines.remote.site_config import Place, read_place
 from pipelines.remote.startup_kit import forget_jobs, make_strict, role_of, strict, write_job
 from pipelines.run import main

@@ -15,7 +15,7 @@ from federation.amplitude import low_amplitudes
 from federation.feddg import FedDG
 from pipelines.data.images import Slices
 from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file, rows_of
-from pipelines.hospital.intake import cohort_of
+from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.released_counts import recount
 from pipelines.hospital.statement import contents, own_statement
 from pipelines.hospital.worker import worker

@@ -28,7 +28,7 @@ from pipelines.coordinator.stages.ingest import _loose
 from pipelines.data.images import Slices
 from pipelines.data.sources import NiftiSource, TableLabels
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.intake import cohort_of
+from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.released_counts import ASKED, LEAST_NOISE, noise_of, released_counts
 from pipelines.hospital.worker import worker
 from pipelines.ledger import main as ledger_command

@@ -22,7 +22,8 @@ from federation.randomness import derived
 from pipelines.clean import main as clean
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file, rows_of, write_cohort_file
-from pipelines.hospital.scoring import VARIANT, scores_name
+from pipelines.hospital.kept import scores_name
+from pipelines.hospital.scoring import VARIANT
 from pipelines.hospital.worker import worker
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate

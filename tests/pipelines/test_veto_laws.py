@@ -11,7 +11,7 @@ import torch
 
 from harmonize.veto import Limits
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.intake import cohort_of
+from pipelines.hospital.kept import cohort_of
 from pipelines.loader.validation import to_plain
 from privacy.message import Message
 from privacy.release.policy import Budget, Policy

@@ -14,9 +14,7 @@ from evaluation.maps import point_map
 from evaluation.pictures import Tile, contact_sheet
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.intake import cohort_of
-from pipelines.hospital.synthesis import MAP
-from pipelines.hospital.translation import QUALITIES
+from pipelines.hospital.kept import MAP, QUALITIES, cohort_of
 from pipelines.runs.store import DiskFolder
 from privacy.message import Json, as_list, as_mapping, from_bytes
 from privacy.release.gate import Refused

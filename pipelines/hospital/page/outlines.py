@@ -17,9 +17,8 @@ from federation.parameters import loaded
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import targets
 from pipelines.hospital.hospital import SPLITS, Hospital
-from pipelines.hospital.intake import cohort_of
+from pipelines.hospital.kept import cohort_of, scores_name
 from pipelines.hospital.page.pictures import masked, model_here
-from pipelines.hospital.scoring import scores_name
 from pipelines.hospital.segmentation import compared, kind_of, measured, most_of, ranked, read_kept
 from pipelines.models.answers import answers
 from pipelines.runs.store import DiskFolder

@@ -40,8 +40,10 @@ from pipelines.hospital.attacks import found_at_home
 from pipelines.hospital.finished_models import noised as noised_at
 from pipelines.hospital.finished_models import usable
 from pipelines.hospital.hospital import SPLITS, Done, Hospital, keyed
-from pipelines.hospital.intake import COUNTS, cohort_of, rejected_studies
+from pipelines.hospital.intake import rejected_studies
 from pipelines.hospital.inversion import inversion_sheets
+from pipelines.hospital.kept import COUNTS, cohort_of, scores_name
+from pipelines.hospital.opening import TARGET
 from pipelines.hospital.page.adaptation import adapted_lines, adapted_sheets
 from pipelines.hospital.page.curves import Found, drawn, methods_of
 from pipelines.hospital.page.harmonization import own_harmony
@@ -50,10 +52,8 @@ from pipelines.hospital.page.outlines import outline_sheets
 from pipelines.hospital.page.pictures import image_sheets, map_sheets
 from pipelines.hospital.page.table import features_of
 from pipelines.hospital.released_counts import ASKED, released_counts
-from pipelines.hospital.scoring import scores_name
 from pipelines.hospital.segmentation import FLOOR, kind_of, measured, own_sums, read_kept
 from pipelines.hospital.statement import delta_of, left, own_statement
-from pipelines.hospital.training import TARGET
 from pipelines.hospital.withdrawn import knew, known_outside
 from pipelines.runs.store import DiskFolder
 from privacy.dp.events import describe

@@ -15,10 +15,9 @@ from federation.models.cam import local_probabilities
 from federation.parameters import loaded
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import SPLITS, Hospital
-from pipelines.hospital.intake import cohort_of
-from pipelines.hospital.scoring import central_name
+from pipelines.hospital.kept import central_name, cohort_of
+from pipelines.hospital.opening import Opening, opened, opening, own_model
 from pipelines.hospital.segmentation import kind_of
-from pipelines.hospital.training import Opening, opened, opening, own_model
 from pipelines.runs.store import DiskFolder
 from privacy.message import Json, Params, from_bytes
 from privacy.release.gate import Refused

@@ -1,0 +1,79 @@
+"""What a hospital keeps on its disk of its patients and of runs: names of files, and how cohorts are read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from pipelines.data.cohort import Cohort
+from pipelines.hospital.hospital import (
+    COHORT,
+    SPLITS,
+    Hospital,
+    read_cohort_file,
+)
+from pipelines.runs.store import digest, short
+from privacy.message import (
+    Json,
+)
+from privacy.release.gate import Refused
+
+QUALITIES = "qualities"
+"""Folder with what each translation did, for the hospital's own page."""
+
+
+MAP = "map.safetensors"
+"""Real and synthetic images in two dimensions, for the hospital's own page."""
+
+
+REJECTED, SPLIT, PARTITION, COUNTS = "rejected.json", "split.json", "partition.json", "counts.json"
+
+
+def digest_of(path: Path) -> str | None:
+    """Sha256 of a file, which must not leave without the hospital's key (`keyed`); None where there is none."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
+
+
+def cohort_of(hospital: Hospital, cohort: str) -> Cohort:
+    """The hospital's cohort. Raises: Refused."""
+    return read_cohort_file(hospital.cohort_folder(cohort) / COHORT)
+
+
+def split_of(cohort: Cohort) -> dict[str, list[str]]:
+    """Pseudonyms by split, as written down beside the cohort."""
+    found: dict[str, list[str]] = {}
+    for number, split in enumerate(SPLITS):
+        patients = torch.unique(cohort.patient[cohort.split == number]).tolist()
+        found[split] = [cohort.patients[patient] for patient in patients]
+    return found
+
+
+def central_name(facts: Mapping[str, Json]) -> str:
+    """The file of the central baseline's model at home."""
+    return f"{str(facts['train_run']).rpartition('/')[2]}.central.safetensors"
+
+
+def scores_name(facts: Mapping[str, Json]) -> str:
+    """The file of a model's scores at home: of a run, a checkpoint, the globally best round, and a calibration."""
+    said = facts.get("calibration")
+    how = f".{said.get('calibration')}-{said.get('quantile')}" if isinstance(said, dict) else ""
+    if isinstance(said, dict) and said.get("tuning") is not None:
+        how = f".{said['calibration']}-{short(digest(said['tuning']))}"
+    return f"{str(facts['train_run']).rpartition('/')[2]}.{facts['checkpoint']}.{facts['best']}{how}.safetensors"
+
+
+def cut_of(cohort: Cohort) -> str:
+    """The name of a division into splits in which each patient's place follows from nobody else.
+
+    Raises:
+        Refused: `dependent_patients`: the split, or the scale of the features, looked at all patients, so that no
+        clipping bounds what one of them changes.
+    """
+    images = cohort.recipe.get("images")
+    normalized = images.get("normalize") if isinstance(images, dict) else None
+    if cohort.recipe.get("independent") is not True or normalized in ("site", "pooled"):
+        raise Refused("dependent_patients")
+    return str(cohort.recipe["cut"])

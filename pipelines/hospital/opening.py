@@ -1,0 +1,132 @@
+"""What a run is, as the coordinator introduced it to a hospital, and which of its models the hospital holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from federation.algorithm import Recipient, recipient_of
+from federation.conversation import newest, remembered
+from federation.descent import Work
+from federation.participant import Checkpoint, checkpoint
+from federation.task import Task
+from personalize import AnyAlgorithm
+from pipelines.data.images import Target
+from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.kept import cohort_of
+from pipelines.hospital.private_limits import check_paid
+from pipelines.hospital.size_limits import size_problems
+from pipelines.loader.overrides import overridden
+from pipelines.models.file import ALGORITHM, MODEL
+from pipelines.settings.task import MOST
+from privacy.dp.protection import Protection
+from privacy.message import Json, Malformed, Params, number_of, whole_of, wholes_of
+from privacy.release.gate import Refused
+from privacy.release.policy import SITES
+
+PROTECTION: TypeAdapter[Protection] = TypeAdapter(Protection)
+TARGET: TypeAdapter[Target | None] = TypeAdapter(Target | None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """What a run is, as the coordinator said it in the introduction, with this hospital's own overrides applied.
+
+    target: the masks that are learnt; None = labels. protection: None without differential privacy. evaluation_noise:
+    of test histograms, in patients. recipient: who gets what is said in an introduction and in training; `sites` if the
+    method as the coordinator runs it, or as this hospital does, hands it on.
+    """
+
+    algorithm: AnyAlgorithm
+    task: Task
+    work: Work
+    seed: int
+    cohort: str
+    protection: Protection | None = None
+    evaluation_noise: float = 0.0
+    target: Target | None = None
+    recipient: Recipient = "coordinator"
+
+
+def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
+    """Read the settings of a run, as strictly as YAML.
+
+    Args:
+        said: `label`, `algorithm`, `model`, `inputs`, `classes`, `work`, `seed`, `cohort`, all plain JSON; in
+        segmentation `target`; and `privacy` (None, or the fields of `Protection`) with `evaluation_noise`.
+
+    Raises:
+        Refused: `malformed_opening`; `policy_algorithm`: this hospital does not train by this method.
+    """
+    try:
+        own = hospital.settings
+        common = algorithm = ALGORITHM.validate_json(json.dumps(said["algorithm"]), strict=True)
+        work = overridden(Work(), _mapping(said["work"]))
+        if own is not None:
+            algorithm = overridden(algorithm, own.methods.get(str(said["label"]), {}))
+            work = overridden(work, own.work)
+        inputs = tuple(wholes_of(said, "inputs"))
+        target = TARGET.validate_python(said.get("target"))
+        model, classes = MODEL.validate_json(json.dumps(said["model"]), strict=True), whole_of(said, "classes")
+        task = Task(model, inputs, classes, "classification" if target is None else "segmentation")
+        seed, cohort = whole_of(said, "seed"), str(said["cohort"])
+        how = said.get("privacy")
+        protection = None if how is None else PROTECTION.validate_json(json.dumps(how), strict=True)
+        evaluation_noise = number_of(said, "evaluation_noise", 0.0)
+        most = 2 if target is None else MOST + 1
+        if not 0 <= evaluation_noise <= 1e6 or not 2 <= classes <= most:
+            raise ValueError(
+                f"evaluation_noise must be in [0, 1e6], classes in [2, {most}], found {evaluation_noise}, {task}"
+            )
+        if found := size_problems(algorithm, task, work):
+            raise ValueError("; ".join(found))
+    except (KeyError, TypeError, ValueError) as error:
+        raise Refused("malformed_opening") from error
+    if hospital.policy.promises:  # what does not fit would fail at patients, and count as if they had decided it
+        there = cohort_of(hospital, cohort)
+        if tuple(there.images.shape[1:]) != inputs or target not in (None, there.recipe.get("target")):
+            raise Refused("malformed_opening") from ValueError("the cohort was read with other inputs or masks")
+    known = hospital.policy.algorithms
+    if known is not None and algorithm.name not in known:
+        raise Refused("policy_algorithm") from ValueError(f"this hospital's policy trains by {', '.join(known)} only")
+    return Opening(
+        algorithm=algorithm,
+        task=task,
+        work=work,
+        seed=seed,
+        cohort=cohort,
+        protection=protection,
+        evaluation_noise=evaluation_noise,
+        target=target,
+        recipient="sites" if SITES in (recipient_of(common), recipient_of(algorithm)) else "coordinator",
+    )
+
+
+def opened(hospital: Hospital, run: str) -> Opening:
+    """The settings of a run that this hospital accepted. Raises: Refused: `not_introduced`."""
+    said = remembered(hospital.conversation(run), 0).facts.get("opening")
+    if not isinstance(said, dict):
+        raise Refused("not_introduced")
+    return opening(hospital, said)
+
+
+def own_model(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[int, Params]:
+    """Round and parameters of a checkpoint. Raises: Refused: `no_model`."""
+    run, best = str(facts["train_run"]), facts.get("best")
+    which: Checkpoint = TypeAdapter(Checkpoint).validate_python(facts["checkpoint"])
+    memory = newest(hospital.conversation(run))
+    check_paid(hospital, memory)
+    try:
+        return checkpoint(hospital.models(run), memory, which, best=best if isinstance(best, int) else None)
+    except (KeyError, Malformed) as error:
+        raise Refused("no_model") from error
+
+
+def _mapping(value: Json) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"expected a mapping, found {type(value).__name__}")
+    return value
