@@ -7,7 +7,8 @@ depends only on received messages and on privately trained values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
@@ -208,3 +209,13 @@ def plain_sgd(work: Work, method: str) -> list[str]:
         f"momentum {work.momentum}, weight_decay {work.weight_decay}: give it work of its own, "
         f"as in method_work: {{{method}: {{optimizer: sgd, lr: 0.05}}}}"
     ]
+
+
+def averages(names: Sequence[str], seen: Sequence[Tensor], descent: Descent) -> dict[str, float]:
+    """What training saw, averaged over its steps, for the site alone.
+
+    Empty under differential privacy: there not even the loss is told, and `seen` holds nothing that may be read.
+    """
+    if not seen or math.isnan(descent.loss):
+        return {}
+    return dict(zip(names, torch.stack(list(seen)).mean(dim=0).tolist(), strict=True))

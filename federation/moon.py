@@ -106,3 +106,8 @@ def _features(output: object) -> Tensor:
     if not isinstance(output, Output):
         raise TypeError(f"a network returns Output, found {type(output).__name__}")
     return output.features
+
+
+def contrast(z: Tensor, positive: Tensor, negative: Tensor, temperature: float) -> Tensor:
+    """MOON's contrastive loss, -log(e^p / (e^p + e^n)) with p, n = cosine / temperature: (b, d) each -> (b,)."""
+    return functional.softplus((cosine(z, negative) - cosine(z, positive)) / temperature)

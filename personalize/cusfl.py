@@ -30,14 +30,13 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from federation.algorithm import Memory, State
-from federation.descent import Site, Work
+from federation.descent import Site, Work, averages
 from federation.fedavg import FedAvg, descend_from, merged
 from federation.local import Local
-from federation.moon import cosine
+from federation.moon import contrast, cosine
 from federation.parameters import loaded, prefixed, read, section, select
 from federation.task import Output, Task
-from personalize.fenda import Headless
-from personalize.perfcl import averages, contrast
+from personalize.sharing import Headless
 from privacy.dp.access import Batch, Forward, Objective
 from privacy.message import Call, Message, Params
 from privacy.settings_error import refuse, unmet

@@ -27,7 +27,7 @@ from federation.models.cam import Cam
 from federation.parameters import loaded, section
 from federation.task import Model, Output, Task
 from personalize import sharing
-from personalize.sharing import new_head, parted, without_effect
+from personalize.sharing import Headless, new_head, parted, without_effect
 from privacy.dp.access import Objective
 from privacy.message import Call, Message
 
@@ -116,14 +116,3 @@ def extractor(model: Model, task: Task) -> tuple[nn.Module, int, int]:
     outputs, width = module.get_parameter("head.weight").shape[:2]
     module.head = Headless(outputs)
     return module, width, 1 if outputs == 1 else task.classes
-
-
-class Headless(nn.Module):
-    """Stands where a head stood: no parameters, and zeros (b, outputs, ...) for what nobody reads."""
-
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        self.out_features = outputs
-
-    def forward(self, h: Tensor) -> Tensor:
-        return h.new_zeros(h.shape[0], self.out_features, *h.shape[2:])

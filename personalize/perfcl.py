@@ -12,19 +12,16 @@ round on. Ours: the frozen networks are in evaluation mode, without dropout and 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from federation.algorithm import Memory
-from federation.descent import Descent, Site, Work
+from federation.descent import Site, Work, averages
 from federation.fedavg import FedAvg, Weights
-from federation.moon import cosine, frozen
+from federation.moon import contrast, frozen
 from federation.parameters import loaded, prefixed, section
 from federation.task import Output, Task
 from personalize import sharing
@@ -111,18 +108,3 @@ def _sides(output: object) -> tuple[Tensor, Tensor]:
         raise TypeError(f"a network returns Output, found {type(output).__name__}")
     z, z_i = output.features.chunk(2, dim=1)
     return z, z_i
-
-
-def contrast(z: Tensor, positive: Tensor, negative: Tensor, temperature: float) -> Tensor:
-    """MOON's contrastive loss, -log(e^p / (e^p + e^n)) with p, n = cosine / temperature: (b, d) each -> (b,)."""
-    return functional.softplus((cosine(z, negative) - cosine(z, positive)) / temperature)
-
-
-def averages(names: Sequence[str], seen: Sequence[Tensor], descent: Descent) -> dict[str, float]:
-    """What training saw, averaged over its steps, for the site alone.
-
-    Empty under differential privacy: there not even the loss is told, and `seen` holds nothing that may be read.
-    """
-    if not seen or math.isnan(descent.loss):
-        return {}
-    return dict(zip(names, torch.stack(list(seen)).mean(dim=0).tolist(), strict=True))

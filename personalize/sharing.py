@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from federation.algorithm import Memory, State
@@ -127,3 +127,14 @@ def joined(state: State, replies: Mapping[str, Message], weights: Weights) -> St
     part = merged(replies, weights)
     rest = select(section(state.tensors, "start"), lambda name: name not in part)
     return Message({**prefixed("model", part), **prefixed("start", rest)})
+
+
+class Headless(nn.Module):
+    """Stands where a head stood: no parameters, and zeros (b, outputs, ...) for what nobody reads."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.out_features = outputs
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h.new_zeros(h.shape[0], self.out_features, *h.shape[2:])

@@ -16,10 +16,11 @@ from pipelines.hospital.hospital import (
     read_cohort_file,
 )
 from pipelines.runs.store import digest, short
-from privacy.message import (
-    Json,
-)
+from privacy.message import Json
 from privacy.release.gate import Refused
+
+REAL_SENT = "their images were sent, as what others' images shall look like"
+
 
 QUALITIES = "qualities"
 """Folder with what each translation did, for the hospital's own page."""

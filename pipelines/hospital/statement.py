@@ -9,8 +9,8 @@ from dataclasses import replace
 from evaluation.report import Left
 from federation.conversation import newest
 from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.kept import REAL_SENT
 from pipelines.hospital.opening import opened
-from pipelines.hospital.synthesis import REAL_SENT
 from pipelines.hospital.words import CONTENTS
 from pipelines.phantom.patients import PhantomSource
 from privacy.dp.accounting import cost

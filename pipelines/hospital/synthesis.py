@@ -37,7 +37,7 @@ from pipelines.hospital.harmonization import (
     training_rows,
 )
 from pipelines.hospital.hospital import SPLITS, Done, Hospital
-from pipelines.hospital.kept import MAP, cut_of
+from pipelines.hospital.kept import MAP, REAL_SENT, cut_of
 from pipelines.hospital.private_limits import check_paid
 from pipelines.hospital.released_counts import need_counts
 from pipelines.hospital.withdrawn import looked_at
@@ -59,7 +59,6 @@ SCORE_RATE = 1e-3
 SCORED = "how hard images are to imitate was measured on theirs"
 SYNTHESIZED = "synthetic images were made from theirs"
 SENT = "synthetic images made from theirs were sent"
-REAL_SENT = "their images were sent, as what others' images shall look like"
 
 
 def score(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:

@@ -14,10 +14,11 @@ import rig
 from federation.conversation import newest
 from federation.descent import Work
 from federation.models.mlp import Mlp
+from federation.moon import contrast
 from federation.rehearsal import initial_parameters, rehearse, rehearse_events
 from federation.task import Task
 from personalize.fenda import Fenda
-from personalize.perfcl import PerFCL, contrast
+from personalize.perfcl import PerFCL
 from privacy.dp.events import composed
 from privacy.dp.protection import Protection
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from evaluation.drawing import Picture
 from evaluation.masks import Values
 from evaluation.pictures import Tile, contact_sheet
-from evaluation.wording import number
 from federation.parameters import loaded
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import targets
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.kept import cohort_of, scores_name
-from pipelines.hospital.page.pictures import masked, model_here
+from pipelines.hospital.page.pictures import in_words, masked, model_here
 from pipelines.hospital.segmentation import compared, kind_of, measured, most_of, ranked, read_kept
 from pipelines.models.answers import answers
 from pipelines.runs.store import DiskFolder
@@ -87,14 +84,3 @@ def _tiles(
         for first, (row, found) in enumerate(zip(shown.tolist(), drawn(shown), strict=True)):
             tiles.append(masked(cohort, row, given[row], found, "" if first else said))
     return tiles
-
-
-def in_words(scores: NDArray[np.float64], structures: Sequence[str], unit: str) -> str:
-    """A patient's scores (C, 2): "Dice 0.912, HD95 2.100 mm", of each structure where there are several."""
-    names = structures if len(structures) > 1 else [""]
-    parts = []
-    for c, name in enumerate(names):
-        dice, far = (float(value) for value in scores[c])
-        of = f" {name}" if name else ""
-        parts.append(f"Dice{of} {number(dice)}, HD95{of} {number(far)}{f' {unit}' if far == far else ''}")
-    return ", ".join(parts)

@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn import functional
 
 from evaluation.drawing import Picture
 from evaluation.pictures import Tile, contact_sheet
+from evaluation.wording import number
 from federation.models.cam import local_probabilities
 from federation.parameters import loaded
 from pipelines.data.cohort import Cohort
@@ -33,8 +36,8 @@ def image_sheets(cohort: Cohort, given: torch.Tensor | None = None, splits: Sequ
     sheets: list[Picture] = []
     if cohort.images.dim() < 4:  # lines of a table
         return sheets
-    for number, split in enumerate(splits):
-        index = _examples(cohort, number, given)
+    for code, split in enumerate(splits):
+        index = _examples(cohort, code, given)
         if index and given is None:
             tiles = [_tile(cohort, i) for i in index]
             sheets.append(contact_sheet(tiles, title=f"{split}{outlined(tiles)}"))
@@ -194,3 +197,14 @@ def _resolution(maps: torch.Tensor, images: torch.Tensor) -> str:
         f"A map has {high} × {wide} values for an image of {height} × {width} pixels, and is smoothed to be laid over "
         "it: it tells the region, not an outline. Bright is near 1, clear is near 0, the same in all images."
     )
+
+
+def in_words(scores: NDArray[np.float64], structures: Sequence[str], unit: str) -> str:
+    """A patient's scores (C, 2): "Dice 0.912, HD95 2.100 mm", of each structure where there are several."""
+    names = structures if len(structures) > 1 else [""]
+    parts = []
+    for c, name in enumerate(names):
+        dice, far = (float(value) for value in scores[c])
+        of = f" {name}" if name else ""
+        parts.append(f"Dice{of} {number(dice)}, HD95{of} {number(far)}{f' {unit}' if far == far else ''}")
+    return ", ".join(parts)
