@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from pipelines.loader.command_line import command_parser
 from pipelines.loader.command_of_file import meant_for
@@ -16,26 +17,15 @@ from pipelines.loader.set_values import with_values
 
 PROG = "python -m pipelines.run"
 DESCRIPTION = f"{PROG} CONFIG: everything that the configuration says, from files to the report."
-STAGE_NAMES = (
-    "ingest",
-    "score",
-    "synthesize",
-    "sample",
-    "translate",
-    "train",
-    "evaluate",
-    "audit",
-    "route",
-    "report",
-)
-"""Names of `pipelines.coordinator.run.STAGES`, which a test compares; the stages themselves take seconds to import."""
+STAGE_NAMES = tuple(sorted(path.stem for path in (Path(__file__).parent / "stages").glob("[a-z]*.py")))
+"""Names of all stages, by their files: the stages themselves take seconds to import."""
 
 
 def parser(prog: str = PROG) -> argparse.ArgumentParser:
     """The command line."""
     made = command_parser(prog, DESCRIPTION)
     made.add_argument("config", help="a YAML file, or the name of one that comes with the package")
-    made.add_argument("--only", metavar="STAGE", help=f"run this stage alone; stages are {', '.join(STAGE_NAMES)}")
+    made.add_argument("--only", metavar="STAGE", help=f"run this stage alone: {', '.join(STAGE_NAMES)}")
     made.add_argument("--from", dest="first", metavar="STAGE", help="begin at this stage (with --fresh: run it again)")
     made.add_argument("--until", metavar="STAGE", help="stop after this stage")
     made.add_argument("--fresh", action="store_true", help="run again what is chosen, whatever is there")
