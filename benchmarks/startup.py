@@ -1,9 +1,10 @@
 """How much CPU each command takes before it works, beside `import torch` on the same machine at the same time.
 
-    python benchmarks/startup.py [--times 5] [--json FILE]
+    python benchmarks/startup.py [--root FOLDER] [--times 3] [--json FILE]
 
 CPU seconds are user and system time of a new process, all its threads included; of several tries the least, because a
-busy machine only adds. The tries of all commands alternate. `check again` finds the phantoms' files that `check` wrote.
+busy machine only adds. The tries of all commands alternate. The second `--check` finds the phantoms' files that the
+first one wrote. ROOT: another copy of the code, e.g. an older one.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ def calls() -> dict[str, list[str]]:
     return found
 
 
-def measured(arguments: Sequence[str], folder: Path) -> tuple[float, float]:
+def measured(arguments: Sequence[str], folder: Path, root: Path) -> tuple[float, float]:
     """CPU seconds of one call, and seconds until it printed its first line."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begun = time.monotonic()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(  # noqa: S603 - our own commands
         [sys.executable, *arguments], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
@@ -59,6 +60,7 @@ def measured(arguments: Sequence[str], folder: Path) -> tuple[float, float]:
 
 def main() -> None:
     line = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    line.add_argument("--root", type=Path, default=ROOT)
     line.add_argument("--times", type=int, default=3)
     line.add_argument("--json", metavar="FILE")
     options = line.parse_args()
@@ -69,7 +71,7 @@ def main() -> None:
             (folder / "bad.yaml").write_text("sites: [1\n")
             (folder / "runs").mkdir()
             for name, arguments in calls().items():
-                tries[name].append(measured(arguments, folder))
+                tries[name].append(measured(arguments, folder, options.root.resolve()))
     torch = min(cpu for cpu, _ in tries["import torch"])
     rows = {
         name: {

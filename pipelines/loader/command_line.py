@@ -47,4 +47,5 @@ def installed_version() -> str:
 
 def announce(text: str) -> None:
     """Say on stderr what begins, before imports that take seconds."""
+    text = text.encode("utf-8", "backslashreplace").decode()  # a folder's name may be no UTF-8
     print(text, file=sys.stderr, flush=True)  # noqa: T201 - the first line
