@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -68,7 +69,8 @@ def site_names(texts: Sequence[str], secrets: Secrets) -> list[tuple[str, str]]:
     for text in texts:
         base, why = _site_name(text, secrets)
         taken = {name for name, _ in found}
-        name = next(each for each in (base, *(f"{base}{i}" for i in range(2, 10**6))) if each not in taken)
+        numbered = (f"{base}{number}" for number in itertools.count(2))
+        name = next(each for each in itertools.chain([base], numbered) if each not in taken)
         called = "a name in the files" if secrets.tells(text) else repr(text)
         doubt = f"the site {name} stands for {called}: {why}; rename it if need be"
         found.append((name, "" if name == text else doubt))

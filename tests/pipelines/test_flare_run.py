@@ -55,6 +55,7 @@ def near(folder: Path, config: Path, monkeypatch: pytest.MonkeyPatch) -> dict[st
     return outcome(place / "runs" / "far")
 
 
+@pytest.mark.slow  # without its processes and certificates: tests/pipelines/test_wire.py
 def test_a_run_over_flare_is_the_run_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sites = hospitals("a", "b")
     config = written(tmp_path, {**SMALL, "sites": sites})

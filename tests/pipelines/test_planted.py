@@ -16,6 +16,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -237,6 +238,7 @@ COMMANDS = (
     "planted.yaml --explain --json",
     "wrong.yaml --json",
 )
+STARTED = "wrong.yaml"  # in a process of its own too: what Python itself may say at its end
 
 
 def picture_hospitals(folder: Path) -> None:
@@ -263,7 +265,7 @@ class Ran:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory) -> Ran:
-    """A good run, and runs that end badly; each as an operator starts it."""
+    """A good run, and runs that end badly."""
     folder = tmp_path_factory.mktemp("planted")
     dicom_hospital(folder / "one")
     nifti_hospital(folder / "two")
@@ -273,17 +275,39 @@ def ran(tmp_path_factory) -> Ran:
     for name, settings in ALL.items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(settings))
     said, codes = {}, {}
-    for command in COMMANDS:
-        done = subprocess.run(
-            [sys.executable, "-m", "pipelines.run", *command.split()],
-            cwd=folder,
-            capture_output=True,
-            timeout=300,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        )
-        said[command] = (done.stdout + done.stderr).decode("utf-8", "replace")
-        codes[command] = done.returncode
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for command in COMMANDS:
+            codes[command], said[command] = ended(command, folder / "said")
+    codes["started"], said["started"] = started(STARTED, folder)
     return Ran(folder, said, codes)
+
+
+def ended(command: str, path: Path) -> tuple[int, str]:
+    """Its exit code and everything on the screen, as Python and what lies below it write it there."""
+    with path.open("w+") as screen, ExitStack() as stack:
+        for number in (1, 2):
+            kept = os.dup(number)
+            stack.callback(os.close, kept)
+            stack.callback(os.dup2, kept, number)
+            os.dup2(screen.fileno(), number)
+        stack.enter_context(redirect_stdout(screen))
+        stack.enter_context(redirect_stderr(screen))
+        code = main(command.split())
+        screen.flush()
+    return code, path.read_text(errors="replace")
+
+
+def started(command: str, folder: Path) -> tuple[int, str]:
+    """The same of a process of its own, as an operator starts it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pipelines.run", *command.split()],
+        cwd=folder,
+        capture_output=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+    )
+    return done.returncode, (done.stdout + done.stderr).decode("utf-8", "replace")
 
 
 def found(data: bytes) -> set[str]:
@@ -316,6 +340,7 @@ def test_the_runs_ended_as_they_should(ran):
     assert ran.codes["pictures.yaml"] == Exit.OK, ran.said["pictures.yaml"]
     for name in BAD:
         assert ran.codes[f"{name}.yaml"] in (Exit.CONFIG, Exit.DATA), ran.said[f"{name}.yaml"]
+    assert ran.codes["started"] == ran.codes[STARTED]
     assert (ran.folder / "runs" / "planted" / "report.html").exists()
 
 

@@ -217,7 +217,7 @@ def test_what_each_split_pays() -> None:
 # Calibration
 
 
-@pytest.mark.parametrize("eps", [0.3, 8.0])
+@pytest.mark.parametrize("eps", [pytest.param(0.3, marks=pytest.mark.slow), 8.0])
 def test_calibrated_noise_is_enough_and_one_percent_less_is_not(eps: float) -> None:
     def planned(noise: float) -> list[Event]:
         return [Gaussian(40.0), descent(0.33, noise, 2000), Part("cut", "validation", Gaussian(20.0))]
@@ -249,7 +249,9 @@ def test_a_plan_that_needs_no_noise_gets_the_least() -> None:
 # Persons with several records
 
 
-@pytest.mark.parametrize(("noise", "eps", "seven"), [(1.0234, 10.0, 147.6), (2.279, 3.0, 33.2)])
+@pytest.mark.parametrize(
+    ("noise", "eps", "seven"), [pytest.param(1.0234, 10.0, 147.6, marks=pytest.mark.slow), (2.279, 3.0, 33.2)]
+)
 def test_who_owns_seven_slices_pays_what_was_measured(noise: float, eps: float, seven: float) -> None:
     q, steps = 24 / 1008, 4200
     assert cost([descent(q, noise, steps)], DELTA).epsilon == pytest.approx(eps, rel=1e-3)

@@ -21,6 +21,7 @@ from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, as_bytes,
 from privacy.deidentify.keyed import days, new_uid
 from privacy.deidentify.quiet import quiet
 from privacy.deidentify.shift import middle
+from real_files import PYDICOM, files_below
 
 DUMMY = "19000101"
 GEOMETRY = {
@@ -162,11 +163,12 @@ def test_a_malformed_birth_date_is_found_too() -> None:
     assert cleaned(dataset).FrameLabel == "REMOVED"
 
 
-@pytest.mark.parametrize("folder", ["phi", "dicom_zoo", "prostatex", "pydicom"])
-def test_real_files_keep_orientation_position_spacing_rescale_and_b_values(data: Path, folder: str) -> None:
-    root = Path(pydicom.__file__).parent / "data" if folder == "pydicom" else data / folder
+@pytest.mark.parametrize("folder", ["phi", "dicom_zoo", "prostatex", PYDICOM])
+def test_real_files_keep_orientation_position_spacing_rescale_and_b_values(
+    data: Path, folder: str, thorough: bool
+) -> None:
     seen = 0
-    for path in sorted(path for path in root.rglob("*") if path.is_file()):
+    for path in files_below(data, folder, thorough):
         try:
             with quiet():
                 original = pydicom.dcmread(path)
