@@ -18,7 +18,7 @@ from rich.console import Console
 
 from pipelines.data.accounts import Account, as_facts, describe_sums
 from pipelines.data.study import Rejected
-from pipelines.runs.exits import Exit, exit_code
+from pipelines.runs.exits import Exit, exit_code, trace
 from pipelines.runs.progress import shown
 from privacy.message import Json
 
@@ -43,7 +43,7 @@ def run_command(work: Callable[[Console], int]) -> int:
     """Do the work of a command, and return the exit code (docs/reference/exit-codes.md); files are its owner's alone.
 
     A `ValueError` says what is wrong with the command line; other errors that have a code of their own are told in a
-    line, and all others are raised.
+    line. Of an unforeseen error the place in the code is told, and not its words, which may quote a patient.
     """
     os.umask(0o077)
     console = Console(stderr=True)
@@ -54,8 +54,9 @@ def run_command(work: Callable[[Console], int]) -> int:
         if code is Exit.FAILED and isinstance(error, ValueError):
             code = Exit.CONFIG
         if code is Exit.FAILED:
-            raise
-        say(console, str(error) or type(error).__name__)
+            say(console, f"an error that was not foreseen; please report it with these lines:{trace(error)}")
+        else:
+            say(console, str(error) or type(error).__name__)
         return int(code)
 
 

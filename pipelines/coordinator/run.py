@@ -39,11 +39,11 @@ from pipelines.coordinator.summary import as_json, publish, refused_told, result
 from pipelines.coordinator.world import DATA_CODES, SitesMissing, World
 from pipelines.external.settings import ExternalSettings, is_external
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.worker import trace, worker
+from pipelines.hospital.worker import worker
 from pipelines.loader.document import ConfigError, Document, FilesMissing, render
 from pipelines.loader.set_values import naming_values
 from pipelines.loader.validation import validate
-from pipelines.runs.exits import Exit, exit_code, told
+from pipelines.runs.exits import Exit, exit_code, told, trace
 from pipelines.runs.progress import Shown, shown
 from pipelines.runs.replies import on_disk
 from pipelines.runs.runner import (

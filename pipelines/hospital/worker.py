@@ -7,7 +7,6 @@ becomes a code on the other side of the wall, and a traceback in the hospital's 
 from __future__ import annotations
 
 import secrets
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +25,7 @@ from pipelines.hospital.hospital import Done, Hospital
 from pipelines.hospital.page import page
 from pipelines.hospital.private_limits import check_may_answer, check_paid
 from pipelines.hospital.request_checks import check_question
+from pipelines.runs.exits import trace
 from pipelines.runs.stopping import Stopped
 from privacy.dp.events import NOTHING, Declared, describe
 from privacy.message import Call, Json, Message, from_bytes, to_bytes
@@ -181,23 +181,6 @@ def _work(hospital: Hospital, call: Call, message: Message) -> Work:
 def cause(error: BaseException) -> str:
     """The reason, on one line of bounded length: it may quote the request."""
     return plain(str(error.__cause__ or ""))[:LONGEST]
-
-
-def trace(error: BaseException) -> str:
-    """Where an error came from, without its words, which may quote a patient: files, lines and types only."""
-    links: list[BaseException] = []
-    link: BaseException | None = error
-    while link is not None and link not in links:
-        links.append(link)
-        link = link.__cause__ or link.__context__
-    parts = [
-        f"{''.join(traceback.format_tb(one.__traceback__))}{type(one).__name__}{_errno(one)}" for one in reversed(links)
-    ]
-    return "\nwhich led to\n".join(["", *parts])
-
-
-def _errno(error: BaseException) -> str:
-    return f": {error.strerror}" if isinstance(error, OSError) else ""
 
 
 def _log(hospital: Hospital, text: str) -> None:

@@ -17,8 +17,9 @@ import torch
 from federation.engine import Worker
 from federation.flare import Ward
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.worker import trace, worker
+from pipelines.hospital.worker import worker
 from pipelines.remote.site_config import Place, read_place
+from pipelines.runs.exits import trace
 from pipelines.runs.stopping import LockedError, RunLock
 from pipelines.runs.store import clean
 from pipelines.settings.config import chosen_device

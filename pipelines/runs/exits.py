@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import json
+import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -61,3 +62,20 @@ def told(words: str, code: Exit, console: Console, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"exit": int(code), "error": words}))  # noqa: T201 - the machine's answer
     return int(code)
+
+
+def trace(error: BaseException) -> str:
+    """Where an error came from, without its words, which may quote a patient: files, lines and types only."""
+    links: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in links:
+        links.append(link)
+        link = link.__cause__ or link.__context__
+    parts = [
+        f"{''.join(traceback.format_tb(one.__traceback__))}{type(one).__name__}{_errno(one)}" for one in reversed(links)
+    ]
+    return "\nwhich led to\n".join(["", *parts])
+
+
+def _errno(error: BaseException) -> str:
+    return f": {error.strerror}" if isinstance(error, OSError) else ""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.batch.loop import Results, collect, run_command
 from pipelines.loader.document import ConfigError
 from pipelines.runs.exits import Exit, exit_code
 from pipelines.runs.runner import SelectionError, StageFailed
@@ -12,6 +13,7 @@ from pipelines.runs.stopping import LockedError, Stopped
 from pipelines.runs.store import ArtifactError
 from privacy.settings_error import Problem
 
+NAME = "Miller^Ann"  # a patient's
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "exit-codes.md"
 
 
@@ -54,3 +56,23 @@ def test_other_rooms_bring_their_own_failures():
     assert exit_code(StageFailed("train", QuorumError("1 of 3"), "again"), also=also) is Exit.SITE
     assert exit_code(FileNotFoundError("x"), also=also) is Exit.DATA
     assert exit_code(PermissionError("x"), also=also) is Exit.DISK
+
+
+def test_an_unforeseen_error_of_a_batch_job_has_a_code_and_a_place_and_quotes_no_patient(capsys):
+    def work(console):
+        raise RuntimeError(NAME)
+
+    assert run_command(work) == Exit.FAILED
+    printed = capsys.readouterr()
+    assert "test_exits.py" in printed.err
+    assert "RuntimeError" in printed.err
+    assert "Miller" not in printed.out + printed.err
+
+
+def test_a_wrong_value_in_the_middle_of_the_work_is_no_mistake_of_the_command_line(capsys):
+    def results():
+        raise ValueError(NAME)
+        yield
+
+    assert run_command(lambda console: collect("predict", results(), 1, Results([], []), console) or 0) == Exit.FAILED
+    assert "Miller" not in capsys.readouterr().err

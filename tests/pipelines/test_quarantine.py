@@ -11,7 +11,7 @@ import pytest
 from pipelines.data.study import Rejected
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.quarantine import LINKAGE, MEANING, quarantined, remember
-from pipelines.hospital.worker import trace
+from pipelines.runs.exits import trace
 from privacy.release.gate import Refused
 
 READERS = [
