@@ -62,7 +62,7 @@ def looked_into(files: Files, images: AnyImages, readers: int) -> str:
     Raises:
         ValueError: settings are wrong, or nothing fits.
     """
-    if isinstance(images, Slices) and files.gland is None and images.slices == "gland":
+    if isinstance(images, Slices) and images.slices == "gland":  # no mask is opened here
         images = replace(images, slices="all")
     opened = open_source(files.source, None, images, None)
     waiting = opened.waiting

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from pipelines.data.images import Slices
-from pipelines.data.sources import DicomSource
+from pipelines.data.sources import DicomSource, GlandMask
 from pipelines.hospital.files import Files
 from pipelines.hospital.overview import looked_into
 from pipelines.run import main as run
@@ -31,6 +31,12 @@ def test_real_adc_maps_are_told_with_unit_reason_and_percentiles(data: Path) -> 
     total, *four = (int(text) for text in re.findall(r"(\d+) (?:files:|used|quarantined|not selected|not imag)", line))
     assert total == files == sum(four)
     assert "only the headers" not in line  # both were read whole
+
+
+def test_images_cut_about_the_gland_are_looked_at_without_opening_a_mask(data: Path) -> None:
+    source = DicomSource(folder=str(data / "prostatex" / "dicom"), select={"ImageType": "ADC"})
+    files = Files(source, None, GlandMask(folder="masks that nobody opens"))
+    assert looked_into(files, Slices(slices="gland"), 1).startswith("2 patients, 2 studies, 2 of them read")
 
 
 def test_what_is_no_adc_map_is_told_before_any_computing(data: Path) -> None:
