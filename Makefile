@@ -1,12 +1,15 @@
 # make run   install if need be, then the default run          make test      the whole default test suite
 # make run CONFIG=prostatex.yaml   another configuration        make test-all  the slow tests too
+# make install                     nothing but the installation  make docs      the documents as a site: build/site
 PYTHON ?= python3
 CONFIG ?= prostate_adc.yaml
 BIN := .venv/bin
 # Tests of one file stay together, so that what they share is made once; who is done first takes from the other.
 PARALLEL := -n 2 --dist worksteal --durations=20
 
-.PHONY: run test test-all check clean
+.PHONY: install run test test-all check docs clean
+
+install: .venv/installed
 
 run: .venv/installed
 	$(BIN)/python -m pipelines.run $(CONFIG)
@@ -22,6 +25,10 @@ check: .venv/installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: .venv/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo build/site/index.html
+
 # torch first and by its pin: the same version then serves everything that asks for torch.
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v < (3, 14) else "Consilium needs Python 3.11 to 3.13, found %d.%d: give another one, as in make run PYTHON=python3.12" % v)'
@@ -32,6 +39,10 @@ check: .venv/installed-test
 
 .venv/installed-test: .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,flare]"
+	touch $@
+
+.venv/installed-docs: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
 	touch $@
 
 clean:

@@ -4,7 +4,7 @@
     python benchmarks/page_pictures.py runs/prostate_adc north
 
 Needs Chromium.
-The headings that were to be seen are written into report.png.
+Each picture holds the version that made it and the headings that it shows: a test tells one that is stale.
 """
 
 import re
@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 from PIL import Image, PngImagePlugin
@@ -30,9 +31,10 @@ def taken(browser: str, page: Path, height: int) -> Image.Image:
 
 
 def kept(picture: Image.Image, headings: list[str], path: Path) -> None:
-    """Write a picture with the headings that it shows."""
+    """Write a picture with the headings that it shows, and the version."""
     told = PngImagePlugin.PngInfo()
     told.add_text("Headings", "\n".join(headings))
+    told.add_text("Version", version("consilium"))
     picture.save(path, pnginfo=told, optimize=True)
 
 

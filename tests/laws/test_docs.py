@@ -3,17 +3,20 @@
 import dataclasses
 import importlib.util
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 from PIL import Image
 from pydantic import TypeAdapter
 
 from pipelines.settings.config import Config
 
 ROOT = Path(__file__).parents[2]
-DOCS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+ROOT_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+DOCS = sorted([*(ROOT / name for name in ROOT_PAGES), *(ROOT / "docs").rglob("*.md")])
 ROOMS = (
     "pipelines",
     "personalize",
@@ -55,7 +58,7 @@ def test_links_lead_to_files_and_sections_that_are_there(path):
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_paths_of_this_repository_are_there(path):
-    text = re.sub(r"Tried: .*", "", path.read_text())  # a decision may name what is not there any more
+    text = re.sub(r"Tried: .*?(?=\n\n|\Z)", "", path.read_text(), flags=re.DOTALL)  # may name what went
     named = set(re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w./-]+\.(?:py|md|yaml|json|html|service|timer|cron))`", text))
     assert not [name for name in sorted(named) if not (ROOT / name).exists()]
 
@@ -83,7 +86,9 @@ def _text(module):
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_exist_with_the_options_that_are_named(path):
     lost = []
-    for module, rest in re.findall(r"python3? -m ((?:pipelines|benchmarks)[\w.]*)([^`\n]*)", path.read_text()):
+    for module, rest in re.findall(
+        r"python3? -m ((?:pipelines|benchmarks)[\w.]*)([^`\n]*)", path.read_text().replace("\\\n", " ")
+    ):
         if importlib.util.find_spec(module) is None:
             lost.append(module)
             continue
@@ -121,6 +126,57 @@ def test_settings_with_dots_are_settings(path):
         if first in FIELDS and not code and others[-1] not in {"py", "md", "json", "yaml", "html"}:
             lost += [name] if not set(others) <= keys() else []
     assert not lost
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_lines_of_prose_and_code_are_short(path):
+    """Rows of tables and pictures cannot be broken."""
+    if path.name == "CONTRIBUTING.md":
+        pytest.skip("not yet")
+    lines = path.read_text().splitlines()
+    assert not [line for line in lines if len(line) > 120 and not line.startswith(("|", "!["))]
+
+
+def test_the_site_has_every_page_once():
+    listed = re.findall(r"^ +- (?:.*: )?([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md"))
+
+
+def test_pages_of_the_site_link_nothing_outside_it():
+    """Such a link would be dead on the site: name the path instead."""
+    docs = ROOT / "docs"
+    for path in docs.rglob("*.md"):
+        for target in re.findall(r"\]\(([^)\s#]+)", path.read_text()):
+            assert "://" in target or (path.parent / target).resolve().is_relative_to(docs), (path.name, target)
+
+
+def test_version_and_licence_are_told_alike_everywhere():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
+    assert f"\n## [{project['version']}]" in (ROOT / "CHANGELOG.md").read_text()
+    assert "Apache License" in (ROOT / "LICENSE").read_text()[:200]
+
+
+def test_pins_hold_what_the_documents_are_built_with():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = [re.split(r"[<>=]", one)[0] for one in project["optional-dependencies"]["docs"]]
+    assert all(f"\n{name}==" in (ROOT / "constraints.txt").read_text() for name in names)
+
+
+def test_the_diagram_is_the_one_that_the_script_draws():
+    """Otherwise: python benchmarks/diagram.py."""
+    spec = importlib.util.spec_from_file_location("diagram", ROOT / "benchmarks/diagram.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.PICTURE.read_text() == module.drawn()
+
+
+@pytest.mark.parametrize("name", ["report.png", "site.png"])
+def test_the_pictures_of_pages_are_of_this_version(name):
+    """Otherwise make them again: benchmarks/page_pictures.py."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert Image.open(ROOT / "docs/pictures" / name).text.get("Version") == project["version"]
 
 
 def test_the_picture_of_the_page_shows_the_headings_that_the_page_has():

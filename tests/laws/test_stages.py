@@ -1,4 +1,4 @@
-"""Every stage has its places: in the run, in the README, and what it asks of hospitals in each of their tables."""
+"""A stage has its places: in the run, in docs/reference/stages.md, and in each table of what hospitals are asked."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_every_file_of_a_stage_is_in_the_run_and_named_for_its_stage():
     assert sorted(names) == FILES, "a stage lies in pipelines/coordinator/stages/<its name>.py"
 
 
-def test_the_readme_has_a_line_for_every_stage_in_the_order_of_the_run():
-    section = (ROOT / "README.md").read_text().partition("## The stages")[2].partition("\n## ")[0]
+def test_the_page_of_stages_has_a_line_for_each_in_the_order_of_the_run():
+    section = (ROOT / "docs/reference/stages.md").read_text().partition("\n## ")[0]
     told = re.findall(r"^\| ([a-z]+) \|", section, re.MULTILINE)[1:]
     names = [stage.name for stage in STAGES]
     assert told == names, (
-        f"{sorted({*told} ^ {*names}) or told}: the table of stages in README.md has a line for each, in the order of "
-        "the run: what happens, and what leaves a site"
+        f"{sorted({*told} ^ {*names}) or told}: the table in docs/reference/stages.md has a line for each, in the "
+        "order of the run: what happens, and what leaves a site"
     )
 
 

@@ -9,7 +9,6 @@ import random
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections import Counter
 from dataclasses import replace
@@ -255,9 +254,9 @@ def test_a_budget_that_ends_between_two_methods_leaves_a_report_of_both(tmp_path
 
 
 def test_the_policy_of_the_documentation_is_one_that_a_run_can_live_with():
-    text = (Path(__file__).parents[2] / "docs/explanation/privacy.md").read_text()
-    block = text.split("# /var/lib/consilium/own/policy.yaml\n")[1].split("\n\n")[0]
-    policy = validate(read_yaml(textwrap.dedent(block), environment={}), Policy)
+    text = (Path(__file__).parents[2] / "docs/reference/policy.md").read_text()
+    block = text.split('```yaml title="policy.yaml"\n')[1].split("```")[0]
+    policy = validate(read_yaml(block, environment={}), Policy)
     made = settings(evaluate={**settings()["evaluate"], "public": False})
     plain = validate(read_yaml(yaml.safe_dump(made), environment={}), Config)
     sites = {name: replace(site, policy=policy) for name, site in plain.sites.items()}
