@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import shutil
+from pathlib import Path
 from typing import NamedTuple
 
 from pipelines.data.cohort import survey
@@ -77,8 +78,7 @@ def files_of(hospital: Hospital) -> Files:
         raise Refused("no_files")
     if not isinstance(settings.source, PhantomSource):
         return Files(settings.source, settings.labels, settings.gland)
-    name = short(digest(to_plain(settings.source)))
-    folder = hospital.root / "phantom" / name
+    folder = _phantom(hospital, settings.source)
     images = str(folder / "images")
     source = (
         DicomSource(kind="dicom", folder=images, select={"ImageType": "ADC"})
@@ -88,12 +88,24 @@ def files_of(hospital: Hospital) -> Files:
     masks = folder / "masks"
     files = Files(source, MaskLabels(folder=str(masks / "lesion")), GlandMask(folder=str(masks / "gland")))
     written = DiskFolder(hospital.root / "phantom")
-    known = written.read(f"{name}.txt").decode() if written.has(f"{name}.txt") else None
+    mark = f"{folder.name}.txt"
+    known = written.read(mark).decode() if written.has(mark) else None
     if known is None or known != survey(*files)["digest"]:  # never written, or changed since
         shutil.rmtree(folder, ignore_errors=True)
         write(settings.source, folder)
-        written.write(f"{name}.txt", str(survey(*files)["digest"]).encode())
+        written.write(mark, str(survey(*files)["digest"]).encode())
     return files
+
+
+def is_unwritten(hospital: Hospital) -> bool:
+    """Whether this is a phantom hospital whose files no run has written yet."""
+    source = settings_of(hospital).source
+    return isinstance(source, PhantomSource) and not _phantom(hospital, source).is_dir()
+
+
+def _phantom(hospital: Hospital, source: PhantomSource) -> Path:
+    """The folder of a phantom hospital's files."""
+    return hospital.root / "phantom" / short(digest(to_plain(source)))
 
 
 def _look(files: Files) -> None:

@@ -140,7 +140,7 @@ def test_check_says_noise_steps_and_cost_before_anything_runs(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     made = settings()
     made["sites"]["a"]["policy"] = {"budget": {"epsilon": 0.5}, "public": ["counts"]}
-    assert main([write(tmp_path, made), "--check", "--json"]) == Exit.OK
+    assert main([write(tmp_path, made), "--check", "--headers", "--json"]) == Exit.OK
     said = json.loads(capsys.readouterr().out)["privacy"]
     plan = planned(config(), "fedavg", "a")
     first = next(one for one in said["a"]["methods"] if one["method"] == "fedavg")
@@ -451,6 +451,6 @@ def test_a_run_with_budgets_can_be_checked_though_no_files_are_counted_for_other
     """The table of files once ended in a trace: a hospital with a budget tells no numbers of them."""
     monkeypatch.chdir(tmp_path)
     path = write(tmp_path, budgeted(settings(), "a", 50.0))
-    assert main([path, "--check"]) == Exit.OK
+    assert main([path, "--check", "--headers"]) == Exit.OK
     said = capsys.readouterr().err
     assert "not told" in said and "Settings, files and methods are in order" in said

@@ -348,7 +348,8 @@ def test_check_looks_and_computes_nothing(tmp_path, monkeypatch, capsys):
     changed(tmp_path / "tiny.yaml")
     assert main(["tiny.yaml", "--check", "--json"]) == Exit.OK
     found = json.loads(capsys.readouterr().out)
-    assert found["sites"]["a"]["files"] > 20
+    assert found["sites"]["a"] == {"simulated": BASE["sites"]["a"]["source"]["patients"]}
+    assert not (tmp_path / "runs" / "tiny" / "sites" / "a").exists(), "a check writes no phantom's files"
     assert found["methods"]["fedavg"]["bytes"] > found["methods"]["local"]["bytes"]
     assert not list((tmp_path / "runs" / "tiny").glob("ingest/*"))
 
