@@ -14,28 +14,16 @@ from typing import Literal
 
 import numpy as np
 
-from evaluation.floors import FLOORS
 from evaluation.histograms import Floats
 from evaluation.metrics import AUC, CALIBRATION, SENSITIVITY, SPECIFICITY, Measure
 from evaluation.overlap import DICE
-from evaluation.protocols import Table
-from evaluation.rows import PRIVATE, ScoreRow, home
+from evaluation.protocols import Table, home
+from evaluation.records import Model
+from evaluation.rows import FLOORS, PRIVATE, ScoreRow
 from evaluation.wording import Words, counted, number, signed
 
 PRIMARY = (AUC.name, DICE.name)
 """By which models are compared in words: the first one that was measured."""
-
-
-@dataclass(frozen=True)
-class Model:
-    """A line of the tables at one hospital. loss: on its validation patients, of the model that is used; NaN = not
-    scored there. file: where the hospital finds it; empty = there is none.
-    """
-
-    site: str
-    method: str
-    loss: float = math.nan
-    file: str = ""
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from evaluation.histograms import Counts
 from evaluation.overlap import Overlaps
-from evaluation.protocols import Evidence, Table
-from evaluation.rows import ScoreRow, home
-
-MAJORITY = "majority guess"
-MEAN_MASK = "mean mask"
-"""Their lines in the tables; no method can be called so, because of the space."""
-FLOORS = (MAJORITY, MEAN_MASK)
+from evaluation.protocols import Evidence, Table, home
+from evaluation.rows import FLOORS, MAJORITY, MEAN_MASK, ScoreRow
 
 
 def majority(counts: Counts) -> Counts:

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.histograms import Counts, Floats, Ints, support
-from evaluation.supports import Support
+from evaluation.histograms import Counts, Floats, Ints, Support, support
 
 
 def auc(scores: Ints | Floats) -> Floats:
@@ -153,6 +152,9 @@ CALIBRATION = Measure(
 )
 SENSITIVITY = Measure("sensitivity", lambda counts: sensitivity(counts.confusion))
 SPECIFICITY = Measure("specificity", lambda counts: specificity(counts.confusion))
+MEASURES = (BALANCED_ACCURACY, AUC, ACCURACY)
+FURTHER = (SENSITIVITY, SPECIFICITY, BRIER, CALIBRATION)
+"""A second table: scores at the threshold 0.5, and scores of the probabilities themselves."""
 
 
 def _groups(counts: Counts) -> int:

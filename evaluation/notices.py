@@ -16,11 +16,10 @@ from evaluation.attacks import (
     strongest,
 )
 from evaluation.choice import between, direction, own_rows, primary
-from evaluation.floors import FLOORS
 from evaluation.harmony import Harmony
 from evaluation.metrics import AUC, SENSITIVITY, SPECIFICITY
 from evaluation.records import Missing, RunPage, SitePage
-from evaluation.rows import PRIVATE, ScoreRow
+from evaluation.rows import FLOORS, PRIVATE, ScoreRow
 from evaluation.wording import Words, counted, number
 from privacy.release.statement import Audit, Statement
 

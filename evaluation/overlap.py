@@ -16,10 +16,9 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from evaluation.histograms import LARGEST, Floats, Ints, draws
+from evaluation.histograms import LARGEST, Floats, Ints, Support, draws
 from evaluation.masks import DICE_AT, FARTHEST, HD95_AT, Values, values
 from evaluation.metrics import Measure, ratio
-from evaluation.supports import Support
 
 PACKED = ("class_patients", "images", "known", "patients", "totals")
 

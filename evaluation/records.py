@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from evaluation.attacks import InversionRow, MembershipRow
-from evaluation.choice import Model
 from evaluation.drawing import Picture
 from evaluation.harmony import Harmony
 from evaluation.leaving import Left
@@ -206,3 +206,15 @@ class SitePage:
     models: tuple[Model, ...] = ()
     optimism: Mapping[str, float] = dataclasses.field(default_factory=dict)
     spaces: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A line of the tables at one hospital. loss: on its validation patients, of the model that is used; NaN = not
+    scored there. file: where the hospital finds it; empty = there is none.
+    """
+
+    site: str
+    method: str
+    loss: float = math.nan
+    file: str = ""

@@ -15,26 +15,14 @@ from evaluation.adaptation import AdaptedLine
 from evaluation.answers import run_answers, site_answers
 from evaluation.choice import primary
 from evaluation.drawing import Picture
-from evaluation.floors import FLOORS
 from evaluation.grid import by_column, decided, weak_columns, weak_rows
-from evaluation.leaving import Left as Left
 from evaluation.leaving import of_patients, totals
+from evaluation.metrics import FURTHER
 from evaluation.notices import row_notes
 from evaluation.overlap import DICE, HD95
-from evaluation.records import Command as Command
-from evaluation.records import Knew as Knew
-from evaluation.records import MethodCost as MethodCost
-from evaluation.records import Missing as Missing
-from evaluation.records import Quarantined as Quarantined
-from evaluation.records import Reason as Reason
-from evaluation.records import RunPage as RunPage
-from evaluation.records import SiteCounts as SiteCounts
-from evaluation.records import SitePage as SitePage
-from evaluation.records import SplitCount as SplitCount
-from evaluation.records import StageState as StageState
-from evaluation.records import Withdrawn as Withdrawn
+from evaluation.records import Quarantined, Reason, RunPage, SitePage
 from evaluation.rendering import rendered
-from evaluation.rows import FURTHER, OUTSIDE, OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, ScoreRow
+from evaluation.rows import FLOORS, OUTSIDE, OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, ScoreRow
 from privacy.release.statement import Audit, Statement
 
 

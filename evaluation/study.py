@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evaluation.drawing import Picture
-from evaluation.floors import FLOORS
 from evaluation.metrics import AUC, BALANCED_ACCURACY
 from evaluation.panels import parts
+from evaluation.records import Command
 from evaluation.rendering import rendered
-from evaluation.report import Command
-from evaluation.rows import OVERALL, PRIVATE_MEAN
+from evaluation.rows import FLOORS, OVERALL, PRIVATE_MEAN
 from evaluation.study_figures import Gain, Gains, by_share, by_site
 from evaluation.study_numbers import EVERY, Cell, Key, Spread, StudyRow, cells, doubt, spread
 

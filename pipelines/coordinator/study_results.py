@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evaluation.overlap import DICE
-from evaluation.report import Command
+from evaluation.records import Command
 from evaluation.study import StudyCase, StudyPage, StudyRun, study_page
 from evaluation.study_numbers import StudyRow, summary_csv, table_csv, table_json
 from pipelines.coordinator.artifacts import PAGE as RUN_PAGE

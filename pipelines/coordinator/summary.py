@@ -11,7 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from evaluation.rows import AT_ONE, FURTHER
+from evaluation.metrics import FURTHER
+from evaluation.rows import AT_ONE
 from pipelines.coordinator.artifacts import ANSWERS, PAGE
 from pipelines.coordinator.stages.ingest import UnusableCohort
 from pipelines.coordinator.world import World

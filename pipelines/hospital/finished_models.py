@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from evaluation.choice import Model
+from evaluation.records import Model
 from federation.conversation import newest
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.opening import opened

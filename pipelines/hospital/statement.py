@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from evaluation.report import Left
+from evaluation.leaving import Left
 from federation.conversation import newest
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import REAL_SENT

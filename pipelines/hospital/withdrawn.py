@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import torch
 
-from evaluation.report import Knew
+from evaluation.records import Knew
 from federation.conversation import newest, remembered, stored_reply
 from pipelines.data.pseudonym import normalized, pseudonym
 from pipelines.hospital.hospital import SPLITS, Hospital, rows_of

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from evaluation import answers, choice, figures, notices, reliability
 from evaluation.attacks import MembershipRow, membership_verdict
-from evaluation.choice import Model
 from evaluation.grid import decided
 from evaluation.histograms import count
 from evaluation.leaving import Left, departures, of_patients
 from evaluation.metrics import AUC
-from evaluation.rows import label_measures, score_rows
+from evaluation.records import Model
+from evaluation.scoring import label_measures, score_rows
 from evaluation.wording import Words
 
 NAN = math.nan

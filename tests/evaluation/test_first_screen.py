@@ -10,15 +10,16 @@ from functools import cache
 import numpy as np
 import pytest
 
-from evaluation import report
+from evaluation import records, report
 from evaluation.attacks import MembershipRow
-from evaluation.choice import Model
 from evaluation.drawing import Picture
 from evaluation.floors import with_floor
 from evaluation.harmony import Harmony, SpaceRow
 from evaluation.histograms import count
+from evaluation.leaving import Left
 from evaluation.overlap import measures, overlaps
-from evaluation.rows import label_measures, score_rows
+from evaluation.records import Model
+from evaluation.scoring import label_measures, score_rows
 from evaluation.wording import Words
 from privacy.release.statement import Row, Run, Statement
 
@@ -125,9 +126,9 @@ def shared(private, harmony, masks, near, validated, site=None):
 
 
 def run_page(private, harmony, masks, near, validated, **more):
-    sites = tuple(report.SiteCounts(s, (report.SplitCount("validation", 7, 9, 3),), {}) for s in SITES)
-    left = tuple(report.Left(s, "train", 3, 1500, content="parameters") for s in SITES)
-    page = report.RunPage(
+    sites = tuple(records.SiteCounts(s, (records.SplitCount("validation", 7, 9, 3),), {}) for s in SITES)
+    left = tuple(Left(s, "train", 3, 1500, content="parameters") for s in SITES)
+    page = records.RunPage(
         what="w", sites=sites, gains=(), methods=(), left=left, missing=(), stages=(), settings="{}", commands=(),
         statements=tuple(statement(s, private, harmony) for s in SITES),
         **shared(private, harmony, masks, near, validated),
@@ -137,9 +138,9 @@ def run_page(private, harmony, masks, near, validated, **more):
 
 def site_page(private, harmony, masks, near, validated, **more):
     site = "south" if harmony != "target" else "north"
-    page = report.SitePage(
-        site=site, splits=(report.SplitCount("validation", 7, 9, 3),), quarantine=(), noised=private,
-        left=(report.Left(site, "train", 3, 1500, content="parameters"),), statement=statement(site, private, harmony),
+    page = records.SitePage(
+        site=site, splits=(records.SplitCount("validation", 7, 9, 3),), quarantine=(), noised=private,
+        left=(Left(site, "train", 3, 1500, content="parameters"),), statement=statement(site, private, harmony),
         **shared(False, harmony, masks, near, validated, site),
     )  # fmt: skip
     return report.site_page(replace(page, pictures=(PICTURE,), **more))
@@ -207,13 +208,13 @@ def test_what_was_rejected_lost_or_attacked_is_named_on_the_first_screen():
     attack = MembershipRow("north", "fedavg", 0.77, 0.66, 0.86, 0.97, 30, 30)
     weak = replace(attack, method="local", auc=0.55, low=0.42, high=0.68)
     blind = replace(attack, method="vafl", control_auc=0.6)
-    sites = (report.SiteCounts("north", (), {"gap": 3}), report.SiteCounts("south", (), {}))
+    sites = (records.SiteCounts("north", (), {"gap": 3}), records.SiteCounts("south", (), {}))
     said = screen(
         run_page(
             *kind,
             membership=(attack, weak, blind),
             sites=sites,
-            missing=(report.Missing("south", "train", "deadline", 2),),
+            missing=(records.Missing("south", "train", "deadline", 2),),
         )
     )
     assert "for 1 of 2 models that were attacked" in said and "right one 77 times of 100" in said

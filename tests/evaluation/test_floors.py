@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, roc_auc_score
 
-from evaluation.floors import MAJORITY, majority, with_floor
+from evaluation.floors import majority, with_floor
 from evaluation.histograms import count
 from evaluation.metrics import ACCURACY, AUC, BALANCED_ACCURACY
-from evaluation.rows import score_rows
+from evaluation.rows import MAJORITY
+from evaluation.scoring import score_rows
 
 
 def counted(labels, seed=0, classes=2, copies=5):

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from evaluation import pictures, report
-from evaluation.floors import MEAN_MASK, with_floor
+from evaluation import pictures, records, report
+from evaluation.floors import with_floor
 from evaluation.overlap import measures, overlaps
-from evaluation.rows import gain_rows, score_rows, scores_csv
+from evaluation.rows import MEAN_MASK, scores_csv
+from evaluation.scoring import gain_rows, score_rows
 from evaluation.study import StudyCase, StudyPage, StudyRun, study_page
 from evaluation.study_numbers import StudyRow, summary_csv, table_csv
 from evaluation.wording import Words
@@ -44,10 +45,10 @@ def scored():
 
 
 def page(scored, **more):
-    split = report.SplitCount("test", 7, 7, 0)
-    run = report.RunPage(
+    split = records.SplitCount("test", 7, 7, 0)
+    run = records.RunPage(
         title="Outlines", run="seg", date="22 November 2026", what="2 methods", simulation=True, reference="local",
-        sites=tuple(report.SiteCounts(site, (split,), {}) for site in SITES), scores=scored[0], gains=scored[1],
+        sites=tuple(records.SiteCounts(site, (split,), {}) for site in SITES), scores=scored[0], gains=scored[1],
         methods=(), left=(), missing=(), stages=(), settings="{}", commands=(),
         words=Words("picture", "pictures", "picture", "pictures", length="pixels"), structures=STRUCTURES,
     )  # fmt: skip
@@ -73,9 +74,9 @@ def test_the_coordinators_page_tells_dice_and_distances_with_their_floor(scored)
 
 def test_nothing_is_positive_or_negative_where_there_are_no_labels(scored):
     own = tuple(row for row in scored[0] if row.protocol == "private" and row.sites == ("a",))
-    site = report.SitePage(
+    site = records.SitePage(
         title="Outlines", site="a", run="seg", date="22 November 2026", simulation=False, reference="local",
-        splits=(report.SplitCount("test", 7, 7, 0),), scores=own, left=(), quarantine=(), structures=STRUCTURES,
+        splits=(records.SplitCount("test", 7, 7, 0),), scores=own, left=(), quarantine=(), structures=STRUCTURES,
     )  # fmt: skip
     for text in (page(scored), report.site_page(site)):
         said = words(text)

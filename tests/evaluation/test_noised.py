@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import optimize
 
-from evaluation import gains, noised, protocols, rows
 from evaluation import histograms as plain
+from evaluation import noised, protocols, rows, scoring
 from evaluation.histograms import add, count, support
 from evaluation.metrics import ACCURACY, AUC, BALANCED_ACCURACY, BRIER, CALIBRATION
 from evaluation.protocols import Limits
@@ -204,17 +204,17 @@ def test_every_protocol_measure_and_row_takes_noised_counts_and_says_so():
 
     tables = {"local": table(0.5, 2.0), "ours": table(1.5, 2.0)}
     measures = (AUC, BALANCED_ACCURACY, ACCURACY, BRIER, CALIBRATION)
-    found = rows.score_rows(tables, reference="local", measures=measures)
+    found = scoring.score_rows(tables, reference="local", measures=measures)
     assert {r.protocol for r in found} == {"private", "private mean", "overall", "public"}
     assert all(np.isfinite([r.value, r.low, r.high, r.gain]).all() for r in found)
     assert {r.noise for r in found if r.protocol == "private"} == {2.0}
     assert [r.noise for r in found if r.protocol != "private"] == pytest.approx([8**0.5] * 30)
-    gained = rows.gain_rows(tables, reference="local", measures=(AUC,))
+    gained = scoring.gain_rows(tables, reference="local", measures=(AUC,))
     assert [(r.method, r.noise) for r in gained] == [("ours", 2.0)]
     assert gained[0].mean > 0
     assert "noise" in rows.scores_csv(found).splitlines()[0].split(",")
     exact = {"a": {("a", "a"): count(*hospital(0), copies=5, seed=0)}}
-    assert {r.noise for r in rows.score_rows(exact)} == {0.0}
+    assert {r.noise for r in scoring.score_rows(exact)} == {0.0}
 
 
 def test_a_gain_of_noised_counts_knows_its_patients():
@@ -223,9 +223,9 @@ def test_a_gain_of_noised_counts_knows_its_patients():
         protocols.score(read(s, noise=2.0, seed=i), AUC, sites=("a",), limits=LOOSE)
         for i, s in enumerate((sample, sample, other))
     )
-    assert np.isfinite(gains.gain(one, two, AUC).estimate.value)
+    assert np.isfinite(protocols.gain(one, two, AUC).estimate.value)
     with pytest.raises(ValueError, match="same patients"):
-        gains.gain(one, third, AUC)
+        protocols.gain(one, third, AUC)
 
 
 def test_noised_counts_pool_with_counted_ones_of_another_hospital():

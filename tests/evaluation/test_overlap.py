@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from evaluation import protocols
-from evaluation.floors import MEAN_MASK, mean_mask, with_floor
+from evaluation.floors import mean_mask, with_floor
 from evaluation.histograms import count, draws
 from evaluation.masks import values
 from evaluation.metrics import AUC
 from evaluation.overlap import DICE, HD95, add, from_tensors, measures, overlaps, to_tensors
-from evaluation.rows import gain_rows, score_rows
+from evaluation.rows import MEAN_MASK
+from evaluation.scoring import gain_rows, score_rows
 from privacy.message import Message, from_bytes, to_bytes
 
 SIDE = 6

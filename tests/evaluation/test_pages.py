@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluation import figures, patients, report
+from evaluation import figures, patients, records, report
 from evaluation.drawing import COLOURS, DASHES
 from evaluation.histograms import count
+from evaluation.leaving import Left
 from evaluation.panels import line
-from evaluation.rows import score_rows
+from evaluation.scoring import score_rows
 from evaluation.wording import Words, moment
 
 LINES = Words("line", "lines", "line", "lines", looked_at=False)
@@ -54,44 +55,44 @@ def tables():
 
 
 def run_page(tables, **more):
-    splits = tuple(report.SplitCount(split, 10, 20, 7) for split in ("train", "validation", "test"))
-    page = report.RunPage(
+    splits = tuple(records.SplitCount(split, 10, 20, 7) for split in ("train", "validation", "test"))
+    page = records.RunPage(
         title="Heart disease",
         run="demo",
         date="2026-11-21T12:07:40+00:00",
         what="2 methods",
         simulation=True,
         reference="local",
-        sites=(report.SiteCounts("a", splits, {"missing_value": 77}), report.SiteCounts("b", splits, {})),
+        sites=(records.SiteCounts("a", splits, {"missing_value": 77}), records.SiteCounts("b", splits, {})),
         scores=score_rows(tables, reference="local"),
         gains=(),
         methods=(),
         left=(
-            report.Left("a", "train", 3, 1500, content="parameters"),
-            report.Left("b", "train", 4, 2500, "2 at δ = 1e-5", "parameters"),
-            report.Left("b", "pool", 1, 99),
+            Left("a", "train", 3, 1500, content="parameters"),
+            Left("b", "train", 4, 2500, "2 at δ = 1e-5", "parameters"),
+            Left("b", "pool", 1, 99),
         ),
         missing=(),
         stages=(),
         settings="{}",
-        commands=(report.Command("Use it", "python -m pipelines.predict MODEL FOLDER"),),
+        commands=(records.Command("Use it", "python -m pipelines.predict MODEL FOLDER"),),
     )
     return report.coordinator_page(replace(page, **more))
 
 
 def site_page(tables, **more):
     own = {method: {("a", "a"): table["a", "a"]} for method, table in tables.items()}
-    page = report.SitePage(
+    page = records.SitePage(
         title="Heart disease",
         site="a",
         run="demo",
         date="2026-11-21T12:07:40+00:00",
         simulation=True,
         reference="local",
-        splits=(report.SplitCount("train", 10, 20, 7),),
+        splits=(records.SplitCount("train", 10, 20, 7),),
         scores=score_rows(own, reference="local"),
-        left=(report.Left("a", "train", 3, 1500, content="parameters"),),
-        quarantine=tuple(report.Quarantined(f"study-{i:08d}", "missing_value", "fill it in") for i in range(77)),
+        left=(Left("a", "train", 3, 1500, content="parameters"),),
+        quarantine=tuple(records.Quarantined(f"study-{i:08d}", "missing_value", "fill it in") for i in range(77)),
     )
     return report.site_page(replace(page, **more))
 
@@ -101,9 +102,9 @@ def full(tables):
     """Both pages with everything that they can hold."""
     values = {"age": np.arange(20.0), "sex": np.arange(20) % 2.0}
     positive = np.arange(20) % 3 == 0
-    gone = report.Withdrawn(2, 1, (report.Knew("demo/fedavg-0123456789ab", "its model was trained on them"),))
+    gone = records.Withdrawn(2, 1, (records.Knew("demo/fedavg-0123456789ab", "its model was trained on them"),))
     look = figures.learning_curves({"a": {"local": figures.Curve((1, 2), (0.7, 0.6))}}, order=["local"])
-    site = report.SiteCounts("a", (report.SplitCount("test", 9, 9, 3),), {}, gone)
+    site = records.SiteCounts("a", (records.SplitCount("test", 9, 9, 3),), {}, gone)
     return (
         run_page(tables, words=LINES, pictures=(look,), sites=(site,)),
         site_page(
@@ -113,7 +114,7 @@ def full(tables):
             maps=(look, replace(look, title="more")),
             images=(patients.by_class(values, positive),),
             characteristics=patients.characteristics(values, positive),
-            commands=(report.Command("Use it", "python -m pipelines.predict MODEL FOLDER"),),
+            commands=(records.Command("Use it", "python -m pipelines.predict MODEL FOLDER"),),
         ),
     )
 
@@ -169,7 +170,7 @@ def test_a_long_quarantine_is_counted_by_reason_and_folded(tables):
 
 def site_quarantine(reasons):
     return tuple(
-        report.Quarantined(f"study-{reason[:4]}{i:04d}", reason, "do it again")
+        records.Quarantined(f"study-{reason[:4]}{i:04d}", reason, "do it again")
         for reason, times in reasons.items()
         for i in range(times)
     )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
-from evaluation import gains, protocols, rows
+from evaluation import protocols, rows, scoring
 from evaluation.histograms import count
 from evaluation.intervals import Estimate
 from evaluation.metrics import AUC, BALANCED_ACCURACY, BRIER
@@ -134,13 +134,13 @@ def test_the_mean_leaves_out_what_cannot_be_assessed_unless_nothing_can():
 
 def test_gain_over_itself_is_nothing_and_gains_are_antisymmetric():
     one, two = counted(raw(0)), counted(raw(0))
-    assert gains.gains(one, two, AUC)["a"].estimate == Estimate(0, 0, 0, 40)
+    assert protocols.gains(one, two, AUC)["a"].estimate == Estimate(0, 0, 0, 40)
     other = counted(better(raw(0)))
-    there, back = (gains.gains(x, y, AUC)["b"].estimate for x, y in ((other, one), (one, other)))
+    there, back = (protocols.gains(x, y, AUC)["b"].estimate for x, y in ((other, one), (one, other)))
     assert there.value == pytest.approx(-back.value)
     assert (there.low, there.high) == pytest.approx((-back.high, -back.low))
     assert there.value > 0
-    assert gains.gains(other, one, BRIER)["b"].estimate.value > 0
+    assert protocols.gains(other, one, BRIER)["b"].estimate.value > 0
 
 
 def better(table):
@@ -149,7 +149,7 @@ def better(table):
 
 def test_paired_copies_make_a_gain_surer_than_its_parts():
     ours, theirs = (protocols.private(counted(t, copies=300), AUC)["a"] for t in (better(raw()), raw()))
-    paired = gains.gain(ours, theirs, AUC).estimate
+    paired = protocols.gain(ours, theirs, AUC).estimate
     spread = np.std(ours.copies[1:][::-1] - theirs.copies[1:])
     assert (paired.high - paired.low) < 0.9 * 3.92 * spread
 
@@ -157,10 +157,10 @@ def test_paired_copies_make_a_gain_surer_than_its_parts():
 def test_a_gain_on_other_patients_is_refused():
     one = protocols.private(counted(raw()), AUC)["a"]
     with pytest.raises(ValueError, match="same patients"):
-        gains.gain(one, replace(one, copies=one.copies[:5]), AUC)
+        protocols.gain(one, replace(one, copies=one.copies[:5]), AUC)
     table = counted(raw(), copies=1)
     with pytest.raises(ValueError, match="same sites"):
-        gains.gains(table, {("a", "a"): table["a", "a"]}, AUC)
+        protocols.gains(table, {("a", "a"): table["a", "a"]}, AUC)
 
 
 def test_mean_individual_gain_has_the_population_deviation():
@@ -168,13 +168,13 @@ def test_mean_individual_gain_has_the_population_deviation():
     base = protocols.private(counted(raw()), AUC)["a"]
     values = {"a": 1.0, "b": -2.0, "c": 4.0}
     by_site = {s: replace(base, estimate=replace(base.estimate, value=v)) for s, v in values.items()}
-    spread = gains.mean_individual_gain(by_site)
+    spread = protocols.mean_individual_gain(by_site)
     assert (spread.mean, spread.std, spread.n, spread.improved) == (1.0, pytest.approx(math.sqrt(6)), 3, 2)
 
 
 def test_rounds_to_reach_count_from_one():
-    assert gains.rounds_to_reach([0.2, 0.8, 0.7, 0.9], 0.8) == 2
-    assert gains.rounds_to_reach([0.2], 0.8) is None
+    assert protocols.rounds_to_reach([0.2, 0.8, 0.7, 0.9], 0.8) == 2
+    assert protocols.rounds_to_reach([0.2], 0.8) is None
 
 
 def tables():
@@ -183,7 +183,7 @@ def tables():
 
 
 def test_rows_hold_every_protocol_that_a_table_allows():
-    found = rows.score_rows(tables(), reference="local", measures=[AUC])
+    found = scoring.score_rows(tables(), reference="local", measures=[AUC])
     keys = [(r.method, r.protocol, r.sites) for r in found]
     assert len(keys) == len(set(keys)) == 3 * (3 + 3)
     by_key = dict(zip(keys, found, strict=True))
@@ -194,21 +194,21 @@ def test_rows_hold_every_protocol_that_a_table_allows():
     assert [by_key[m, "overall", SITES].mixes_sites for m in ("better", "central")] == [True, False]
     assert by_key["central", "public", SITES].value == by_key["central", "overall", SITES].value
     home = {m: {k: c for k, c in t.items() if k[0] == k[1]} for m, t in tables().items() if m != "central"}
-    assert "public" not in {r.protocol for r in rows.score_rows(home)}
-    assert all(math.isnan(r.gain) for r in rows.score_rows(home))
+    assert "public" not in {r.protocol for r in scoring.score_rows(home)}
+    assert all(math.isnan(r.gain) for r in scoring.score_rows(home))
     with pytest.raises(ValueError, match="'ditto' was not scored"):
-        rows.score_rows(home, reference="ditto")
+        scoring.score_rows(home, reference="ditto")
 
 
 def test_gain_rows_agree_with_the_private_rows():
-    found = rows.score_rows(tables(), reference="local", measures=[AUC])
-    for summary in rows.gain_rows(tables(), reference="local", measures=[AUC]):
+    found = scoring.score_rows(tables(), reference="local", measures=[AUC])
+    for summary in scoring.gain_rows(tables(), reference="local", measures=[AUC]):
         each = [r.gain for r in found if r.method == summary.method and r.protocol == "private"]
         assert (summary.mean, summary.std, summary.n) == (pytest.approx(np.mean(each)), pytest.approx(np.std(each)), 3)
 
 
 def test_csv_and_json_say_the_same_and_nothing_that_is_not_a_number():
-    found = rows.score_rows({"local": {("a", "a"): small(0, 1)}})
+    found = scoring.score_rows({"local": {("a", "a"): small(0, 1)}})
     (first, *_) = csv.DictReader(io.StringIO(rows.scores_csv(found)))
     assert (first["method"], first["sites"], first["value"], first["assessable"]) == ("local", "a", "", "False")
     text = rows.to_json({"rows": found, "more": {"x": [math.inf, 1.5]}})

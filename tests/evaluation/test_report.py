@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from evaluation import figures, heat, patients, pictures, protocols, report, rows, wording
+from evaluation import figures, heat, patients, pictures, protocols, records, report, scoring, wording
 from evaluation.drawing import INK
 from evaluation.histograms import count
+from evaluation.leaving import Left
 from evaluation.metrics import AUC
 
 EVIL = '<b>St. Mary & "Co"</b>'
@@ -64,7 +65,7 @@ def table(strength, sites):
 def found():
     sites = {EVIL: 80, "small": 8}
     tables = {"local": table(1, sites), "$fed$ <avg>": table(3, sites)}
-    return tables, rows.score_rows(tables, reference="local"), rows.gain_rows(tables, reference="local")
+    return tables, scoring.score_rows(tables, reference="local"), scoring.gain_rows(tables, reference="local")
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +86,9 @@ def drawn(found):
 @pytest.fixture(scope="module")
 def pages(found, drawn):
     _, scores, gains = found
-    counts = report.SiteCounts(EVIL, (report.SplitCount("test", 40, 80, 39),), {"gap": 2})
-    left = (report.Left(EVIL, "train", 12, 1_234_567), report.Left("small", "train", 12, 999, "2.10 at δ = 1e-5"))
-    run = report.RunPage(
+    counts = records.SiteCounts(EVIL, (records.SplitCount("test", 40, 80, 39),), {"gap": 2})
+    left = (Left(EVIL, "train", 12, 1_234_567), Left("small", "train", 12, 999, "2.10 at δ = 1e-5"))
+    run = records.RunPage(
         title="A run of " + EVIL,
         run="demo",
         date="21 November 2026",
@@ -97,18 +98,18 @@ def pages(found, drawn):
         sites=(counts, replace(counts, site="small", splits=(), rejected={})),
         scores=scores,
         gains=gains,
-        methods=(report.MethodCost("local", 12345, 0, 0, 5),),
+        methods=(records.MethodCost("local", 12345, 0, 0, 5),),
         left=left,
-        missing=(report.Missing("small", "train", "deadline", 3),),
-        stages=(report.StageState("train", "run", 75.0, "method changed"),),
+        missing=(records.Missing("small", "train", "deadline", 3),),
+        stages=(records.StageState("train", "run", 75.0, "method changed"),),
         settings="name: <script>alert(1)</script>",
-        commands=(report.Command("Go on:", "python -m pipelines.run demo.yaml"),),
+        commands=(records.Command("Go on:", "python -m pipelines.run demo.yaml"),),
         pictures=drawn,
     )
     own = tuple(row for row in scores if row.protocol == "private" and row.sites == (EVIL,))
     image = np.random.default_rng(0).normal(size=(12, 20))
     sheet = pictures.contact_sheet([pictures.Tile(image, EVIL, lesion=image > 1)], title="Training")
-    site = report.SitePage(
+    site = records.SitePage(
         title="A run",
         site=EVIL,
         run="demo",
@@ -118,7 +119,7 @@ def pages(found, drawn):
         splits=counts.splits,
         scores=own,
         left=left[:1],
-        quarantine=(report.Quarantined("0031/<adc>", "gap", "Slices jump by 9 mm."),),
+        quarantine=(records.Quarantined("0031/<adc>", "gap", "Slices jump by 9 mm."),),
         images=(sheet,),
         pictures=drawn[3:],
     )

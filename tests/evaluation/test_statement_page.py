@@ -9,10 +9,11 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from evaluation import report
+from evaluation import records, report
 from evaluation.attacks import MembershipRow
 from evaluation.histograms import count
-from evaluation.rows import score_rows
+from evaluation.leaving import Left
+from evaluation.scoring import score_rows
 from privacy.dp.events import NON_PRIVATE, Declared, Gaussian, Part, PoissonSampled, SelfComposed, composed, describe
 from privacy.release import meaning
 from privacy.release.build_statement import build_statement
@@ -79,7 +80,7 @@ def shown(*args, **more):
 
 
 def run_page(**more):
-    page = report.RunPage(
+    page = records.RunPage(
         title="Hearts",
         run="demo",
         date="today",
@@ -90,7 +91,7 @@ def run_page(**more):
         scores=(),
         gains=(),
         methods=(),
-        left=(report.Left("a", "train", 3, 3000, "1.2 at δ = 1e-05"), report.Left("b", "export", 1, 5000)),
+        left=(Left("a", "train", 3, 3000, "1.2 at δ = 1e-05"), Left("b", "export", 1, 5000)),
         missing=(),
         stages=(),
         settings="{}",
@@ -100,7 +101,7 @@ def run_page(**more):
 
 
 def site_page(**more):
-    page = report.SitePage(
+    page = records.SitePage(
         title="Hearts",
         site="a",
         run="demo",
@@ -109,7 +110,7 @@ def site_page(**more):
         reference="",
         splits=(),
         scores=(),
-        left=(report.Left("a", "train", 3, 3000),),
+        left=(Left("a", "train", 3, 3000),),
         quarantine=(),
     )
     return report.site_page(replace(page, **more))
@@ -157,7 +158,7 @@ def test_totals_come_from_the_statement_and_not_from_the_list_of_requests():
 
 
 def test_who_says_nothing_of_the_cost_has_given_no_guarantee():
-    assert report.Left("a", "train", 3, 3000).epsilon == "∞: no formal guarantee"
+    assert Left("a", "train", 3, 3000).epsilon == "∞: no formal guarantee"
     for text in (run_page(), site_page()):
         assert "No statement was made. What left has no formal guarantee, unless" in Text(text).text
 

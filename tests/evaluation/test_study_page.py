@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluation.metrics import AUC, BALANCED_ACCURACY
-from evaluation.report import Command
+from evaluation.records import Command
 from evaluation.rows import OVERALL, PRIVATE, PRIVATE_MEAN
 from evaluation.study import MEAN, POOLED, StudyCase, StudyPage, StudyRun, balances, study_page
 from evaluation.study_numbers import (

@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 
-from evaluation.floors import MAJORITY
+from evaluation.rows import MAJORITY
 from harmonize.scale import Scale
 from harmonize.veto import Limits
 from pipelines.coordinator.permissions import permissions_in, refused_requests

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluation.harmony import COLUMNS, REASONS, Harmony, SpaceRow
+from evaluation.leaving import Left
+from evaluation.records import RunPage
 from evaluation.rendering import _environment
-from evaluation.report import Left, RunPage, coordinator_page
+from evaluation.report import coordinator_page
 from harmonize.veto import WORDS
 from harmonize.wgan import WganGp
 from pipelines.coordinator.report.harmonization import described, selected

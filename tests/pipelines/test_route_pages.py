@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluation.adaptation import AdaptedLine, adaptation_curves
-from evaluation.report import Beyond, RunPage, SitePage, SplitCount, best, coordinator_page, outside_page
+from evaluation.records import RunPage, SitePage, SplitCount
+from evaluation.report import Beyond, best, coordinator_page, outside_page
 from evaluation.rows import ScoreRow
 from pipelines.coordinator.report.external_sites import field
 from pipelines.coordinator.report.methods import inversion

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from evaluation.floors import MAJORITY
+from evaluation.rows import MAJORITY
 from pipelines import study
 from pipelines.coordinator.arguments import parser
 from pipelines.loader.document import ConfigError

@@ -15,8 +15,8 @@ import torch
 import yaml
 from sklearn.metrics import roc_auc_score
 
-from evaluation.floors import MAJORITY
 from evaluation.histograms import count, from_tensors
+from evaluation.rows import MAJORITY
 from federation.calibration import QUANTILE, adapted, log_odds
 from federation.randomness import derived
 from pipelines.clean import main as clean

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from evaluation.report import Knew, SiteCounts, SplitCount, Withdrawn
+from evaluation.records import Knew, SiteCounts, SplitCount, Withdrawn
 from pipelines.coordinator.artifacts import HOMES, INDEX
 from pipelines.coordinator.world import World
 from pipelines.data.images import Pictures, Slices, Volumes

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from evaluation.choice import Model, choices
+from evaluation.choice import choices
 from evaluation.drawing import Picture
 from evaluation.figures import Curve, dots, gain_bars, learning_curves, roc_curves
 from evaluation.heat import between_sites, cross_site
@@ -16,9 +16,10 @@ from evaluation.histograms import Counts, Ints
 from evaluation.metrics import AUC
 from evaluation.overlap import DICE, HD95, Overlaps
 from evaluation.panels import parts
-from evaluation.protocols import Evidence, matrix
+from evaluation.protocols import Evidence, home, matrix
+from evaluation.records import Model
 from evaluation.reliability import calibration_curves
-from evaluation.rows import ScoreRow, home
+from evaluation.rows import ScoreRow
 from evaluation.wording import Words
 from pipelines.coordinator.artifacts import CENTRAL
 

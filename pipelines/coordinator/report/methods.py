@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from evaluation.attacks import InversionRow, MembershipRow
-from evaluation.choice import Model
-from evaluation.gains import rounds_to_reach
-from evaluation.report import MethodCost
+from evaluation.protocols import rounds_to_reach
+from evaluation.records import MethodCost, Model
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.world import World
 from pipelines.hospital.attacks import from_plain

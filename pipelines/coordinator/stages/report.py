@@ -16,21 +16,13 @@ from pydantic import TypeAdapter
 from evaluation.answers import run_answers
 from evaluation.choice import optimism
 from evaluation.floors import unfloored, with_floor
+from evaluation.leaving import Left
 from evaluation.metrics import AUC
 from evaluation.overlap import DICE, measures
-from evaluation.report import (
-    Command,
-    Knew,
-    Left,
-    Missing,
-    RunPage,
-    SiteCounts,
-    SplitCount,
-    StageState,
-    Withdrawn,
-    coordinator_page,
-)
-from evaluation.rows import gain_rows, label_measures, outside_rows, score_rows, scores_csv, to_json
+from evaluation.records import Command, Knew, Missing, RunPage, SiteCounts, SplitCount, StageState, Withdrawn
+from evaluation.report import coordinator_page
+from evaluation.rows import scores_csv, to_json
+from evaluation.scoring import gain_rows, label_measures, outside_rows, score_rows
 from evaluation.wording import moment
 from pipelines.coordinator.artifacts import ANSWERS, CENTRAL, PAGE
 from pipelines.coordinator.report.asking import ask_outside, ask_sites

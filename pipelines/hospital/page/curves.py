@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.choice import Model, choices, primary
+from evaluation.choice import choices, primary
 from evaluation.drawing import Picture
 from evaluation.figures import Curve, dots, learning_curves, roc_curves
 from evaluation.floors import unfloored
@@ -16,6 +16,7 @@ from evaluation.histograms import Counts, Ints
 from evaluation.panels import parts
 from evaluation.patients import intensities
 from evaluation.protocols import Table
+from evaluation.records import Model
 from evaluation.reliability import calibration_curves
 from evaluation.rows import ScoreRow
 from evaluation.wording import Words

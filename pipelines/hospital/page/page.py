@@ -12,26 +12,18 @@ from typing import NamedTuple
 import torch
 
 from evaluation.attacks import MembershipRow
-from evaluation.choice import Model, optimism
+from evaluation.choice import optimism
 from evaluation.drawing import Picture
-from evaluation.floors import MEAN_MASK
 from evaluation.histograms import Counts
+from evaluation.leaving import Left
 from evaluation.metrics import AUC
 from evaluation.overlap import DICE, measures
 from evaluation.patients import by_class, characteristics
 from evaluation.protocols import Evidence
-from evaluation.report import (
-    Beyond,
-    Command,
-    Left,
-    Quarantined,
-    SitePage,
-    SplitCount,
-    Withdrawn,
-    outside_page,
-    site_page,
-)
-from evaluation.rows import label_measures, score_rows
+from evaluation.records import Command, Model, Quarantined, SitePage, SplitCount, Withdrawn
+from evaluation.report import Beyond, outside_page, site_page
+from evaluation.rows import MEAN_MASK
+from evaluation.scoring import label_measures, score_rows
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import Target
 from pipelines.data.stored import targets

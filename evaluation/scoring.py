@@ -1,0 +1,154 @@
+"""All scores and gains of a run as rows: every method by every protocol and measure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from evaluation.histograms import Counts
+from evaluation.metrics import BRIER, CALIBRATION, MEASURES, SENSITIVITY, SPECIFICITY, Measure
+from evaluation.protocols import (
+    STANDARD,
+    Limits,
+    Score,
+    Table,
+    gain,
+    gains,
+    home,
+    mean_individual_gain,
+    mean_score,
+    overall,
+    private,
+    public,
+)
+from evaluation.rows import OUTSIDE, OUTSIDE_MEAN, OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, GainRow, ScoreRow
+
+
+def score_rows(
+    tables: Mapping[str, Table],
+    *,
+    reference: str | None = None,
+    measures: Sequence[Measure] = MEASURES,
+    limits: Limits = STANDARD,
+) -> tuple[ScoreRow, ...]:
+    """All methods' scores by all protocols that their tables allow.
+
+    A table with one model that is no test site's own (a central baseline) is read as that model being every site's own.
+    Public testing needs every model on every site, and is left out where that was not asked for.
+
+    Args:
+        tables: method -> evidence by (model site, test site).
+        reference: the method over which gains are taken, or None.
+        measures: which metrics.
+        limits: what makes a score assessable, and the intervals' level.
+
+    Raises:
+        ValueError: the reference is no method, or was scored on other patients.
+    """
+    if reference is not None and reference not in tables:
+        raise ValueError(f"the reference method {reference!r} was not scored; there are {sorted(tables)}")
+    return tuple(
+        _row(method, protocol, measure, ours, theirs.get((protocol, ours.sites)), limits)
+        for measure in measures
+        for theirs in [_by_key(tables[reference], measure, limits) if reference is not None else {}]
+        for method, table in tables.items()
+        for protocol, ours in scores(table, measure, limits=limits)
+    )
+
+
+def label_measures(tables: Mapping[str, Table]) -> tuple[Measure, ...]:
+    """What is reported of models that give labels. Sensitivity and specificity need two classes; from noised counts,
+    whose few bins lie 1/8 apart, the Brier score and the calibration error would be wrong by more than they say.
+    """
+    counts = [found for table in tables.values() for found in table.values() if isinstance(found, Counts)]
+    two, exact = all(one.classes == 2 for one in counts), not any(one.noise for one in counts)
+    further = (SENSITIVITY, SPECIFICITY) if two else ()
+    return (*MEASURES, *further, *((BRIER, CALIBRATION) if exact else ()))
+
+
+def scores(table: Table, measure: Measure, *, limits: Limits = STANDARD) -> Iterator[tuple[str, Score]]:
+    """(protocol, score) of one method: each site's private one, their mean, overall, and public if it was asked for."""
+    models, tests, own = {m for m, _ in table}, {t for _, t in table}, home(table)
+    by_site = private(own, measure, limits=limits)
+    yield from ((PRIVATE, score) for score in by_site.values())
+    if len(by_site) > 1:
+        yield PRIVATE_MEAN, mean_score(by_site, limits=limits)
+        pooled = overall(own, measure, limits=limits)
+        yield OVERALL, replace(pooled, mixes_sites=own is table)
+    if len(tests) > 1 and len(table) == len(models) * len(tests):
+        yield PUBLIC, public(table, measure, limits=limits)
+
+
+def outside_rows(tables: Mapping[str, Table], measures: Sequence[Measure] = MEASURES) -> tuple[ScoreRow, ...]:
+    """Scores at hospitals outside the federation, one by one and their mean.
+
+    tables: line -> evidence by (site, site).
+    """
+    named = {PRIVATE: OUTSIDE, PRIVATE_MEAN: OUTSIDE_MEAN}
+    rows = score_rows(tables, measures=measures)
+    return tuple(replace(row, protocol=named[row.protocol]) for row in rows if row.protocol in named)
+
+
+def gain_rows(
+    tables: Mapping[str, Table],
+    *,
+    reference: str,
+    measures: Sequence[Measure] = MEASURES,
+    limits: Limits = STANDARD,
+) -> tuple[GainRow, ...]:
+    """Mean individual gain ± std of every other method over the reference, over the sites at which both were tested.
+
+    Raises:
+        ValueError: a method was not tested on the same patients of a site as the reference.
+    """
+    result = []
+    for measure in measures:
+        for method in [m for m in tables if m != reference]:
+            ours, theirs = _shared(home(tables[method]), home(tables[reference]))
+            spread = mean_individual_gain(gains(ours, theirs, measure, limits=limits))
+            own = (counts.noise for table in (ours, theirs) for (m, t), counts in table.items() if m == t)
+            noise = max(own, default=0.0)
+            result.append(GainRow(method, measure.name, spread.mean, spread.std, spread.n, spread.improved, noise))
+    return tuple(result)
+
+
+def _shared(left: Table, right: Table) -> tuple[Table, Table]:
+    """Both tables at the sites that both tested their own model at: one may have refused for the other's cost."""
+    sites = {test for model, test in left if model == test} & {test for model, test in right if model == test}
+    return tuple(  # type: ignore[return-value]
+        {(model, test): counts for (model, test), counts in table.items() if {model, test} <= sites}
+        for table in (left, right)
+    )
+
+
+def _by_key(table: Table, measure: Measure, limits: Limits) -> dict[tuple[str, tuple[str, ...]], Score]:
+    return {(protocol, score.sites): score for protocol, score in scores(table, measure, limits=limits)}
+
+
+def _row(method: str, protocol: str, measure: Measure, ours: Score, theirs: Score | None, limits: Limits) -> ScoreRow:
+    over = gain(ours, theirs, measure, limits=limits).estimate if theirs is not None else None
+    held, estimate = ours.support, ours.estimate
+    return ScoreRow(
+        method=method,
+        protocol=protocol,
+        sites=ours.sites,
+        measure=measure.name,
+        value=estimate.value,
+        low=estimate.low,
+        high=estimate.high,
+        copies=estimate.n,
+        ignored=estimate.ignored,
+        patients=held.patients,
+        images=held.images,
+        positives=held.positives,
+        negatives=held.negatives,
+        positive_patients=held.positive_patients,
+        assessable=ours.assessable,
+        mixes_sites=ours.mixes_sites,
+        gain=over.value if over else math.nan,
+        gain_low=over.low if over else math.nan,
+        gain_high=over.high if over else math.nan,
+        noise=held.noise,
+        defined=held.defined,
+    )
