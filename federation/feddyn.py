@@ -20,8 +20,7 @@ from typing import ClassVar, Literal
 from federation.algorithm import Memory, State
 from federation.descent import Site
 from federation.fedavg import FedAvg, Weights, counted, descend_from, merged
-from federation.fedopt import parted
-from federation.parameters import combined, difference, loaded, prefixed, read, section, trainable, zeros
+from federation.parameters import combined, difference, loaded, parted, prefixed, read, section, trainable, zeros
 from privacy.message import Call, Json, Message, Params, as_mapping
 from privacy.settings_error import refuse, unmet
 

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from federation.algorithm import Memory, State
 from federation.descent import Site
 from federation.fedavg import FedAvg, Weights, descend_from, merged, reply
-from federation.parameters import difference, loaded, prefixed, section, trainable, zeros
-from privacy.message import Call, Message, Params
+from federation.parameters import difference, loaded, parted, prefixed, section, zeros
+from privacy.message import Call, Message
 from privacy.settings_error import refuse, unmet
 
 
@@ -91,12 +91,3 @@ class FedOpt:
         if self.name == "fedyogi":
             return v - (1 - self.beta2) * square * torch.sign(v - square)
         return self.beta2 * v + (1 - self.beta2) * square
-
-
-def parted(module: nn.Module, tensors: Params) -> Params:
-    """`model/...` of a whole module with its buffers under `buffer/...`: a coordinator does not know which is which."""
-    names = trainable(module)
-    return {
-        (key if (name := key.removeprefix("model/")) in names else f"buffer/{name}"): value
-        for key, value in tensors.items()
-    }

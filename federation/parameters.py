@@ -101,3 +101,12 @@ def trainable(module: nn.Module) -> Mapping[str, nn.Parameter]:
 def count(params: Params) -> int:
     """How many numbers these are."""
     return sum(value.numel() for value in params.values())
+
+
+def parted(module: nn.Module, tensors: Params) -> Params:
+    """`model/...` of a whole module with its buffers under `buffer/...`: a coordinator does not know which is which."""
+    names = trainable(module)
+    return {
+        (key if (name := key.removeprefix("model/")) in names else f"buffer/{name}"): value
+        for key, value in tensors.items()
+    }

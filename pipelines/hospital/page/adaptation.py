@@ -18,7 +18,7 @@ from pipelines.data.cohort import Cohort
 from pipelines.data.images import Target
 from pipelines.data.stored import targets
 from pipelines.hospital.adaptation import AFTER, BEFORE, COEFFICIENTS, GLOBAL, SCORES, SHARED, SHOWN, SPREAD
-from pipelines.hospital.page.pictures import in_words, masked
+from pipelines.hospital.page.tiles import in_words, masked
 from pipelines.hospital.segmentation import kind_of, measured, ranked, read_kept
 from privacy.message import Message, as_list, number_of, numbers_of, whole_of
 

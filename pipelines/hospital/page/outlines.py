@@ -15,7 +15,8 @@ from pipelines.data.cohort import Cohort
 from pipelines.data.stored import targets
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.kept import cohort_of, scores_name
-from pipelines.hospital.page.pictures import in_words, masked, model_here
+from pipelines.hospital.page.pictures import model_here
+from pipelines.hospital.page.tiles import in_words, masked
 from pipelines.hospital.segmentation import compared, kind_of, measured, most_of, ranked, read_kept
 from pipelines.models.answers import answers
 from pipelines.runs.store import DiskFolder

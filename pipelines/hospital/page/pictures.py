@@ -6,21 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.nn import functional
 
 from evaluation.drawing import Picture
 from evaluation.pictures import Tile, contact_sheet
-from evaluation.wording import number
 from federation.models.cam import local_probabilities
 from federation.parameters import loaded
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.kept import central_name, cohort_of
 from pipelines.hospital.opening import Opening, opened, opening, own_model
-from pipelines.hospital.segmentation import kind_of
+from pipelines.hospital.page.tiles import masked
 from pipelines.runs.store import DiskFolder
 from privacy.message import Json, Params, from_bytes
 from privacy.release.gate import Refused
@@ -87,25 +84,6 @@ def _tile(
         lesion=None if lesion is None else lesion.numpy(),
         organ=None if gland is None or cam is not None else gland.numpy(),
         cam=None if cam is None else cam.numpy(),
-    )
-
-
-def masked(cohort: Cohort, row: int, given: torch.Tensor, found: torch.Tensor | None = None, text: str = "") -> Tile:
-    """An image with its given mask (*spatial), and a model's where there is one; of a volume the slice that shows most
-    of either, the given one first. text: before the patient's code.
-    """
-    image, plane, which = cohort.images[row], None, [given, *([] if found is None else [found])]
-    if image.dim() == 4:
-        areas = [(mask > 0).sum(dim=(1, 2)) for mask in which]
-        plane = next((int(area.argmax()) for area in areas if area.any()), len(given) // 2)
-        image, which = image[:, plane], [mask[plane] for mask in which]
-    colour = len(image) == 3 and kind_of(cohort) != "slices"  # slices may have their neighbours beside them
-    place = f", slice {int(cohort.position[row]) if plane is None else plane}" if kind_of(cohort) != "pictures" else ""
-    return Tile(
-        image=((image.permute(1, 2, 0) + 1) / 2).numpy() if colour else image[len(image) // 2].numpy(),
-        caption=f"{text}{cohort.patients[int(cohort.patient[row])][:8]}{place}",
-        given=which[0].numpy(),
-        found=None if found is None else which[1].numpy(),
     )
 
 
@@ -197,14 +175,3 @@ def _resolution(maps: torch.Tensor, images: torch.Tensor) -> str:
         f"A map has {high} × {wide} values for an image of {height} × {width} pixels, and is smoothed to be laid over "
         "it: it tells the region, not an outline. Bright is near 1, clear is near 0, the same in all images."
     )
-
-
-def in_words(scores: NDArray[np.float64], structures: Sequence[str], unit: str) -> str:
-    """A patient's scores (C, 2): "Dice 0.912, HD95 2.100 mm", of each structure where there are several."""
-    names = structures if len(structures) > 1 else [""]
-    parts = []
-    for c, name in enumerate(names):
-        dice, far = (float(value) for value in scores[c])
-        of = f" {name}" if name else ""
-        parts.append(f"Dice{of} {number(dice)}, HD95{of} {number(far)}{f' {unit}' if far == far else ''}")
-    return ", ".join(parts)
