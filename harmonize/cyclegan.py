@@ -46,7 +46,7 @@ PAPER: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class CycleGan:
-    """Settings.
+    """The modified CycleGAN of VAFL, trained on the hospital's own images and on the shared ones.
 
     variant: `paper` fixes what `PAPER` lists; those fields may not be set then. steps: of training. batch: images of
     either kind in a step. width, downs, blocks, norm, residual: see `generators.Transformer`. critic: width of the

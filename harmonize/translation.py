@@ -72,7 +72,7 @@ class Translator(Protocol):
 
 
 Translators: TypeAlias = CycleGan | Identity | ZScore | Percentile | Nyul | HistogramMatch
-"""The translators that a YAML can name: a new one is its file, its place here, and its line in the documents."""
+"""The translators that a YAML can name: a new one is its class, its place here, and its line in the documents."""
 AnyTranslator: TypeAlias = Annotated[Translators, Field(discriminator="name")]
 
 

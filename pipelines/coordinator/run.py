@@ -65,15 +65,16 @@ from pipelines.settings.sites import Elsewhere
 from privacy.settings_error import Problem
 
 HARMONIZING: tuple[Stage[World], ...] = (score.STAGE, synthesize.STAGE, sample.STAGE, translate.STAGE)
-STAGES: tuple[Stage[World], ...] = (
+BEFORE_REPORT: tuple[Stage[World], ...] = (
     ingest.STAGE,
     *HARMONIZING,
     train.STAGE,
     evaluate.STAGE,
     audit.STAGE,
     route.STAGE,
-    report.STAGE,
 )
+STAGES = (*BEFORE_REPORT, replace(report.STAGE, needs=tuple(stage.name for stage in BEFORE_REPORT)))
+"""All stages in their order. The report needs every other one: each has its row on the page."""
 PUBLIC = ".public"
 """Folder beside the runs, for networks that learnt from public images only: any run may use them again."""
 CODES: Mapping[type[BaseException], Exit] = {

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from privacy.message import Json
     from privacy.settings_error import Path
 
+TAGS = ("name", "kind")
+"""Fields by which YAML chooses a member of a union."""
+
 
 def keys_at(kind: Any, data: Json, path: Path) -> tuple[str, ...]:
     """Names of the fields that a group at `path` may have; empty where it is not a dataclass."""
@@ -61,15 +64,19 @@ def _inner(kind: Any, part: str | int) -> list[Any]:
 
 
 def _narrowed(kinds: list[Any], data: Json) -> list[Any]:
-    """Those whose tags (literal fields of one value) agree with the data; all of them where none does."""
+    """Those whose tags agree with the data; all of them where none does."""
     if not isinstance(data, dict):
         return kinds
-    agreeing = [kind for kind in kinds if all(data.get(key, tag) == tag for key, tag in _tags(kind))]
+    agreeing = [kind for kind in kinds if all(data.get(key, tags[0]) in tags for key, tags in _tags(kind).items())]
     return agreeing or kinds
 
 
-def _tags(kind: Any) -> list[tuple[str, Any]]:
-    return [(key, literals_of(hint)[0]) for key, hint in _hints(kind).items() if len(literals_of(hint)) == 1]
+def _tags(kind: Any) -> dict[str, tuple[Any, ...]]:
+    """The fields that tell the members of a union apart, and what each may say: literals of one value, and the `name`
+    or `kind` of a class that goes by several.
+    """
+    literals = {key: literals_of(hint) for key, hint in _hints(kind).items()}
+    return {key: values for key, values in literals.items() if len(values) == 1 or (values and key in TAGS)}
 
 
 def literals_of(hint: Any) -> tuple[Any, ...]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import math
 import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -34,6 +36,18 @@ def result(folder: Path) -> dict[str, object]:
         if r["measure"] == "AUC"
     }
     return {"sites": sites, "losses": losses, "auc": auc}
+
+
+def same(known: Any, found: Any) -> bool:
+    """Whether two results are one on different processors, which round differently; three rounds amplify that by far
+    less than this.
+    """
+    if isinstance(found, dict):
+        alike = isinstance(known, dict) and known.keys() == found.keys()
+        return alike and all(same(known[key], found[key]) for key in found)
+    if isinstance(found, list):
+        return len(known) == len(found) and all(map(same, known, found))
+    return math.isclose(known, found, rel_tol=5e-3, abs_tol=5e-3) if isinstance(found, float) else known == found
 
 
 def stages() -> dict[str, dict[str, object]]:
@@ -71,5 +85,7 @@ if __name__ == "__main__":
         os.chdir(folder)
         if main([str(HERE / "tiny" / "tiny.yaml")]):
             sys.exit("the golden run failed")
-        (HERE / "tiny" / "expected.json").write_text(json.dumps(result(Path(folder)), indent=1, sort_keys=True) + "\n")
+        expected, found = HERE / "tiny" / "expected.json", result(Path(folder))
+        if not same(json.loads(expected.read_text()), found):  # else the change would show digits of this processor
+            expected.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
     (HERE / "stages.json").write_text(json.dumps(stages(), indent=1, sort_keys=True) + "\n")

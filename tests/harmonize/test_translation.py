@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -112,3 +113,24 @@ def test_settings_are_read_strictly() -> None:
     with pytest.raises(ValidationError, match=told):
         ADAPTER.validate_python({"name": "cyclegan", "steps": 0, "ema": 1.0})
     assert ADAPTER.validate_python({"name": "cyclegan", "betas": [0.5, 0.9]}) == CycleGan(betas=(0.5, 0.9))
+
+
+@pytest.mark.parametrize("kind", get_args(Translators), ids=lambda kind: kind.__name__)
+def test_every_translator_is_strict_says_whether_it_learns_and_has_its_own_test(kind: type) -> None:
+    where = f"{kind.__name__} of {kind.__module__}"
+    assert getattr(kind, "__pydantic_config__", {}).get("extra") == "forbid", (
+        f'{where}: add __pydantic_config__: ClassVar = {{"extra": "forbid"}}, without which typos in a YAML pass'
+    )
+    assert isinstance(getattr(kind, "learns", None), bool), f"{where}: add the class variable learns, True or False"
+    tests = "".join(path.read_text() for path in (ROOT / "tests" / "harmonize").glob("*.py") if path != Path(__file__))
+    assert re.search(rf"\b{kind.__name__}\b", tests), (
+        f"{where}: nothing tests it alone: write its law in tests/harmonize"
+    )
+
+
+def test_the_page_of_stages_has_every_translator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise: python benchmarks/reference_tables.py."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import reference_tables
+
+    assert reference_tables.PAGE.read_text(encoding="utf-8") == reference_tables.page()

@@ -8,7 +8,7 @@ import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
 import pytest
 import yaml
@@ -16,7 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
+from personalize import AnyAlgorithm
 from pipelines.loader.document import MAX_DEPTH, MAX_SHOWN, ConfigError, problem_at, read_yaml, render
+from pipelines.loader.keys import keys_at
 from pipelines.loader.validation import to_plain, validate
 from privacy.settings_error import Problem, SettingsError, refuse, unmet
 
@@ -451,3 +453,13 @@ def test_plain_form_of_settings_and_back():
 def test_what_has_no_canonical_form_is_refused_with_its_place(value, error):
     with pytest.raises(error, match=r"settings\.a\[0\]"):
         to_plain({"a": [value]})
+
+
+def test_the_keys_that_are_offered_are_those_of_the_member_that_was_named():
+    """Members that go by several names once gave their keys to all the others."""
+    members = get_args(AnyAlgorithm)
+    assert len(members) > 25
+    for member in members:
+        name = get_args(get_type_hints(member)["name"])[0]
+        offered = keys_at(dict[str, AnyAlgorithm], {"one": {"name": name, "nonsense": 1}}, ("one",))
+        assert set(offered) == {one.name for one in dataclasses.fields(member)}, name

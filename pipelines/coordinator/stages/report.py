@@ -224,7 +224,7 @@ def intact(world: World, artifact: Path) -> str | None:
 STAGE = Stage(
     "report",
     VERSION,
-    ("ingest", "score", "synthesize", "sample", "translate", "train", "evaluate", "audit", "route"),
+    (),  # all that come before it: see `pipelines.coordinator.run.STAGES`
     settings,
     run,
     intact=intact,
