@@ -29,7 +29,7 @@ from scipy import optimize, stats
 from evaluation import noised
 from evaluation.histograms import NOISE_SHARE
 from evaluation.intervals import percentile_interval
-from evaluation.metrics import AUC, BALANCED_ACCURACY, auc, balanced_accuracy
+from evaluation.metrics import AUC, BALANCED_ACCURACY, auc, recalls
 
 Floats = NDArray[np.float64]
 
@@ -87,7 +87,7 @@ def draw(generator: np.random.Generator, ab: tuple[float, float], patients: int,
 def values(histogram: Floats) -> Floats:
     """AUC and balanced accuracy, (2, ...), of histograms (..., 2, bins) that need not be whole."""
     halves = histogram.reshape(*histogram.shape[:-1], 2, -1).sum(axis=-1)
-    return np.array([auc(histogram), balanced_accuracy(halves)])
+    return np.array([auc(histogram), recalls(halves).mean(axis=-1)])
 
 
 def held(copies: Floats, truth: Floats) -> Floats:

@@ -81,7 +81,7 @@ def learned(settings: AnySynthesis, own: Rows, start: Params, seed: int) -> Para
     x = deformed(own.x, COPIES, seed=seed)
     rows = Rows(x, own.y.repeat_interleave(COPIES), own.patient.repeat_interleave(COPIES))
     access: Access = open_access({"train": rows}, batch=synthesis.batch(settings), seed=seed)
-    if synthesis.private(settings):
+    if settings.private:
         protection = synthesis.protection(settings, patients=len(torch.unique(own.patient)))
         access = open_private({"train": rows}, protection)
     begins = start if isinstance(settings, WganGp) else None

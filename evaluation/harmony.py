@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from evaluation.drawing import Picture
@@ -98,8 +98,3 @@ class Harmony:
 def as_number(value: object) -> float:
     """A figure that was told; NaN where there is none, as JSON knows no NaN."""
     return float(value) if isinstance(value, int | float) else math.nan
-
-
-def vetoed(rows: Sequence[SpaceRow]) -> list[SpaceRow]:
-    """The translations that are not used."""
-    return [row for row in rows if row.vetoed]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from evaluation.wording import Words, size
+from evaluation.wording import Words
 from privacy.release.meaning import UNBOUNDED, loss
 from privacy.release.statement import Statement
 
@@ -143,8 +143,3 @@ def _guarantee(statement: Statement | None) -> tuple[str, ...]:
         part = f"What left with noise has, by itself, ε = {statement.noised:g} at δ = {statement.delta:g}."
         return (bound, part)
     return (bound,)
-
-
-def volume(left: Sequence[Left]) -> str:
-    """Messages and bytes of all hospitals."""
-    return f"{sum(entry.messages for entry in left)} messages, {size(sum(entry.bytes for entry in left))}"

@@ -46,15 +46,6 @@ def recalls(confusion: Ints | Floats) -> Floats:
     return ratio(np.diagonal(confusion, axis1=-2, axis2=-1), confusion.sum(axis=-1))
 
 
-def balanced_accuracy(confusion: Ints | Floats) -> Floats:
-    """Mean of the recalls of all classes (Brodersen et al. 2010), NaN where a class is absent.
-
-    Args:
-        confusion: (..., C, C) images by [true, predicted].
-    """
-    return np.asarray(recalls(confusion).mean(axis=-1))
-
-
 def accuracy(confusion: Ints) -> Floats:
     """Share of images that were recognised, (...,)."""
     return ratio(np.trace(confusion, axis1=-2, axis2=-1), confusion.sum(axis=(-2, -1)))

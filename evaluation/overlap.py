@@ -13,11 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from evaluation.histograms import LARGEST, Floats, Ints, Support, draws
-from evaluation.masks import DICE_AT, FARTHEST, HD95_AT, Values, values
+from evaluation.masks import DICE_AT, FARTHEST, HD95_AT, Values
 from evaluation.metrics import Measure, ratio
 
 PACKED = ("class_patients", "images", "known", "patients", "totals")
@@ -42,22 +41,6 @@ class Overlaps:
     def noise(self) -> float:
         """None is added: `histograms.Counts` may hold some."""
         return 0.0
-
-
-def overlaps(
-    truth: ArrayLike,
-    predicted: ArrayLike,
-    patients: ArrayLike,
-    *,
-    spacing_mm: Sequence[float],
-    classes: int,
-    copies: int,
-    seed: int,
-    site: str = "",
-) -> Overlaps:
-    """Sums over one site's test patients, and over its bootstrap copies. Arguments and errors: `values`, `summed`."""
-    found = values(truth, predicted, patients, spacing_mm=spacing_mm, classes=classes)
-    return summed(found, copies=copies, seed=seed, site=site)
 
 
 def summed(found: Values, *, copies: int, seed: int, site: str = "") -> Overlaps:

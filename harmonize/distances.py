@@ -53,23 +53,6 @@ def sliced_wasserstein(a: Tensor, b: Tensor, *, projections: int = 128, seed: in
     return math.fsum(wasserstein_distance(u, v) for u, v in zip(along_a, along_b, strict=True)) / projections
 
 
-def energy(a: Tensor, b: Tensor) -> float:
-    """Energy distance of features a (n, d) and b (m, d): 2 E|a - b| - E|a - a'| - E|b - b'| >= 0.
-
-    Means over all pairs, those of a row with itself among them (Szekely and Rizzo, J Stat Plan Inference 2013,
-    doi:10.1016/j.jspi.2013.03.018). Unlike `frechet` it sees more than mean and covariance.
-
-    Raises:
-        ValueError: naming everything that is wrong with the arguments.
-    """
-    _check("energy", a, b, least=1)
-    between, within_a, within_b = (
-        float(torch.cdist(u.double(), v.double(), compute_mode="donot_use_mm_for_euclid_dist").mean())
-        for u, v in ((a, b), (a, a), (b, b))
-    )
-    return max(0.0, 2 * between - within_a - within_b)
-
-
 def _check(what: str, a: Tensor, b: Tensor, *, least: int) -> None:
     wrong = [
         f"{name} has shape {tuple(x.shape)}, needed is (n, d) with n >= {least} and d >= 1"

@@ -39,11 +39,6 @@ class Real:
 AnySynthesis: TypeAlias = Annotated[WganGp | PrivateEvolution | Real, Field(discriminator="name")]
 
 
-def private(settings: AnySynthesis) -> bool:
-    """Whether these settings promise an (epsilon, delta), and so need a private door."""
-    return not isinstance(settings, Real) and settings.epsilon is not None
-
-
 def batch(settings: AnySynthesis) -> int:
     """Rows of a draw at the plain door; 1 where nothing is drawn but everything at once."""
     return settings.batch if isinstance(settings, WganGp) else 1

@@ -6,11 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
-from pipelines.data.adc import FACTORS
 from pipelines.data.sources import DicomSource, Files, NiftiSource, Unit
-
-UNITS = tuple(FACTORS)
-"""What --unit may say."""
 
 
 def source_of(

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dicomanonymizer.dicom_anonymization_databases import dicomfields_2026c as edition
 from pydicom.datadict import tag_for_keyword
 
-EDITION = "2026c"
 COLUMNS: Mapping[str, tuple[tuple[int, ...], ...]] = {
     "D": edition.D_TAGS,
     "Z": edition.Z_TAGS,

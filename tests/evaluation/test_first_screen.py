@@ -17,7 +17,8 @@ from evaluation.floors import with_floor
 from evaluation.harmony import Harmony, SpaceRow
 from evaluation.histograms import count
 from evaluation.leaving import Left
-from evaluation.overlap import measures, overlaps
+from evaluation.masks import values
+from evaluation.overlap import measures, summed
 from evaluation.records import Model
 from evaluation.scoring import label_measures, score_rows
 from evaluation.wording import Words
@@ -55,7 +56,7 @@ def outlines(miss, site):
     truth, found = np.zeros((2, 9, 12, 12), np.int64)
     truth[:, 2:10, 2:10], found[:, 2 + miss : 10, 2:10] = 1, 1
     found[:3, :6] = 0
-    return overlaps(truth, found, np.arange(9), spacing_mm=(1, 1), classes=2, copies=20, seed=0, site=site)
+    return summed(values(truth, found, np.arange(9), spacing_mm=(1, 1), classes=2), copies=20, seed=0, site=site)
 
 
 @cache

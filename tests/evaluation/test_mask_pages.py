@@ -14,7 +14,8 @@ from matplotlib.image import imread
 
 from evaluation import pictures, records, report
 from evaluation.floors import with_floor
-from evaluation.overlap import measures, overlaps
+from evaluation.masks import values
+from evaluation.overlap import measures, summed
 from evaluation.rows import MEAN_MASK, scores_csv
 from evaluation.scoring import gain_rows, score_rows
 from evaluation.study import StudyCase, StudyPage, StudyRun, study_page
@@ -30,7 +31,7 @@ def told(patients, miss, blind=0):
     truth[:, 1:10, 1:10], truth[:, 4:7, 4:7] = 1, 2
     found[:, 1 + miss : 10, 1:10], found[:, 4:7, 4:7] = 1, 2
     found[:blind] = 0
-    return overlaps(truth, found, np.arange(patients), spacing_mm=(1, 1), classes=3, copies=20, seed=0, site="s")
+    return summed(values(truth, found, np.arange(patients), spacing_mm=(1, 1), classes=3), copies=20, seed=0, site="s")
 
 
 @pytest.fixture(scope="module")

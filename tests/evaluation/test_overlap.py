@@ -16,7 +16,7 @@ from evaluation.floors import mean_mask, with_floor
 from evaluation.histograms import count, draws
 from evaluation.masks import values
 from evaluation.metrics import AUC
-from evaluation.overlap import DICE, HD95, add, from_tensors, measures, overlaps, to_tensors
+from evaluation.overlap import DICE, HD95, add, from_tensors, measures, summed, to_tensors
 from evaluation.rows import MEAN_MASK
 from evaluation.scoring import gain_rows, score_rows
 from privacy.message import Message, from_bytes, to_bytes
@@ -33,7 +33,8 @@ def samples(draw, classes=(2, 3)):
 
 def told(sample, copies=5, seed=3, site="a"):
     truth, found, patients, classes = sample
-    return overlaps(truth, found, patients, spacing_mm=(1.3, 0.7), classes=classes, copies=copies, seed=seed, site=site)
+    single = values(truth, found, patients, spacing_mm=(1.3, 0.7), classes=classes)
+    return summed(single, copies=copies, seed=seed, site=site)
 
 
 def same(a, b):
@@ -66,7 +67,7 @@ def test_a_copy_draws_the_patients_that_copies_of_counts_draw():
     who = np.arange(9)
     masks = np.zeros((9, 4, 4), np.int64)
     masks[::2, 0, 0] = 1
-    made = overlaps(masks, masks, who, spacing_mm=(1, 1), classes=2, copies=30, seed=5, site="a")
+    made = summed(values(masks, masks, who, spacing_mm=(1, 1), classes=2), copies=30, seed=5, site="a")
     label = (np.arange(9) % 2 == 0).astype(int)
     counts = count(label, np.tile([0.5, 0.5], (9, 1)), who, copies=30, seed=5, site="a")
     assert np.array_equal(made.known[:, 0, 0], counts.confusion.sum(axis=-1)[:, 1])
@@ -81,7 +82,7 @@ def test_adding_is_pooling_and_order_does_not_matter(sites, shuffle):
     assert same(pooled, add(each)) and same(add(each[:1]), each[0])
     truth, found = (np.concatenate([s[i] for s in sites]) for i in (0, 1))
     patients = np.concatenate([100 * i + s[2] for i, s in enumerate(sites)])
-    whole = overlaps(truth, found, patients, spacing_mm=(1.3, 0.7), classes=3, copies=0, seed=0)
+    whole = summed(values(truth, found, patients, spacing_mm=(1.3, 0.7), classes=3), copies=0, seed=0)
     assert np.array_equal(whole.totals[0], pooled.totals[0]) and whole.class_patients == pooled.class_patients
 
 
@@ -137,7 +138,8 @@ def discs(patients, miss, seed=0, absent=0):
     truth, found = np.zeros((2, patients, 12, 12), np.int64)
     truth[:, 2:9, 2:9], found[:, 2 + miss : 9, 2:9] = 1, 1
     truth[patients - absent :], found[patients - absent :] = 0, 0
-    return overlaps(truth, found, np.arange(patients), spacing_mm=(1, 1), classes=2, copies=20, seed=seed, site="s")
+    single = values(truth, found, np.arange(patients), spacing_mm=(1, 1), classes=2)
+    return summed(single, copies=20, seed=seed, site="s")
 
 
 def test_protocols_read_overlaps_as_they_read_counts():
@@ -174,7 +176,7 @@ def test_lower_distances_are_gains_and_pairs_share_their_patients():
 def test_a_model_that_finds_nothing_pays_in_dice_and_says_for_whom_a_distance_is_known():
     truth, found = np.ones((2, 6, 4, 4), np.int64)
     found[:2] = 0
-    made = overlaps(truth, found, np.arange(6), spacing_mm=(1, 1), classes=2, copies=0, seed=0)
+    made = summed(values(truth, found, np.arange(6), spacing_mm=(1, 1), classes=2), copies=0, seed=0)
     far = protocols.score(made, HD95, sites=("a",))
     assert DICE.of(made)[0] == pytest.approx(4 / 6) and far.estimate.value == 0
     assert far.support.defined == 4 and far.support.positive_patients == 6
@@ -184,7 +186,7 @@ def test_a_mean_over_classes_runs_over_those_that_patients_have():
     truth, found = np.zeros((2, 6, 8, 8), np.int64)
     truth[:, :4], found[:, :2] = 1, 1
     found[:, 7] = 3  # a class that nobody has: it costs nothing by itself
-    made = overlaps(truth, found, np.arange(6), spacing_mm=(1, 1), classes=4, copies=3, seed=0)
+    made = summed(values(truth, found, np.arange(6), spacing_mm=(1, 1), classes=4), copies=3, seed=0)
     of = {measure.name: measure for measure in measures(["disc", "cup", "rim"])}
     assert list(of) == ["Dice", "HD95", "Dice disc", "HD95 disc", "Dice cup", "HD95 cup", "Dice rim", "HD95 rim"]
     assert of["Dice"].of(made)[0] == of["Dice disc"].of(made)[0] == pytest.approx(2 / 3, abs=1e-6)
@@ -220,7 +222,7 @@ def test_a_known_seed_gives_back_every_patient():
     """Why the seed of the bootstrap is a hospital's secret here too."""
     rng = np.random.default_rng(0)
     truth, found = rng.integers(0, 2, (2, 10, 5, 5))
-    made = overlaps(truth, found, np.arange(10), spacing_mm=(1, 1), classes=2, copies=40, seed=7, site="n")
+    made = summed(values(truth, found, np.arange(10), spacing_mm=(1, 1), classes=2), copies=40, seed=7, site="n")
     own = values(truth, found, np.arange(10), spacing_mm=(1, 1), classes=2).scores[:, 0, 0]
     for guess, right in ((7, True), (8, False)):
         weights = np.vstack([np.ones((1, 10)), draws(np.arange(10), 40, guess, "n")])

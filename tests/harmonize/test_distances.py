@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import sqrtm
 
-from harmonize.distances import energy, frechet, sliced_wasserstein
+from harmonize.distances import frechet, sliced_wasserstein
 
 
 def _set(n, d, seed, shift=0.0, scale=1.0):
@@ -42,15 +40,6 @@ def test_frechet_of_a_shifted_set_is_the_squared_shift(n, d, seed):
     assert frechet(a, 3 * (a - a.mean(0)) + a.mean(0)) == pytest.approx(4 * float(a.var(0).sum()), rel=1e-9)
 
 
-@settings(max_examples=20)
-@given(st.integers(2, 12), st.integers(2, 12), st.integers(1, 5), seeds)
-def test_energy_equals_a_loop_over_pairs(n, m, d, seed):
-    a, b = _set(n, d, seed), _set(m, d, seed + 1, 1.0)
-    mean = lambda u, v: sum(math.dist(p, q) for p in u.tolist() for q in v.tolist()) / (len(u) * len(v))  # noqa: E731
-    assert energy(a, b) == pytest.approx(2 * mean(a, b) - mean(a, a) - mean(b, b), abs=1e-9)
-    assert energy(a, a) == pytest.approx(0, abs=1e-9)
-
-
 @settings(max_examples=15)
 @given(st.integers(1, 6), st.integers(1, 6), seeds)
 def test_sliced_wasserstein_equals_the_area_between_quantiles(n, m, seed):
@@ -63,7 +52,7 @@ def test_sliced_wasserstein_equals_the_area_between_quantiles(n, m, seed):
     assert sliced_wasserstein(a, b, projections=7, seed=seed) == pytest.approx(float(slow), abs=1e-5)
 
 
-@pytest.mark.parametrize("distance", [frechet, energy, lambda a, b: sliced_wasserstein(a, b, seed=0)])
+@pytest.mark.parametrize("distance", [frechet, lambda a, b: sliced_wasserstein(a, b, seed=0)])
 def test_distances_are_symmetric_do_not_mind_order_and_grow(distance):
     a, near, far = _set(40, 6, 0), _set(30, 6, 1, 0.3), _set(30, 6, 2, 3.0)
     assert distance(a, near) == pytest.approx(distance(near, a))
@@ -75,6 +64,6 @@ def test_what_cannot_be_compared_is_told_at_once():
     with pytest.raises(ValueError, match=r"frechet: a has shape \(1, 3\).*b is not finite"):
         frechet(torch.zeros(1, 3), torch.full((3, 3), torch.nan))
     with pytest.raises(ValueError, match="a has 3 numbers a row and b has 4"):
-        energy(torch.zeros(2, 3), torch.zeros(2, 4))
+        frechet(torch.zeros(2, 3), torch.zeros(2, 4))
     with pytest.raises(ValueError, match="projections is 0"):
         sliced_wasserstein(torch.zeros(2, 3), torch.zeros(2, 3), projections=0, seed=0)

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from harmonize import evolution, wgan
 from harmonize.evolution import PrivateEvolution
-from harmonize.synthesis import AnySynthesis, Real, batch, candidates, events, private, protection, synthesize
+from harmonize.synthesis import AnySynthesis, Real, batch, candidates, events, protection, synthesize
 from harmonize.wgan import WganGp
 from privacy.dp.access import Rows, open_access
 from privacy.dp.accounting import cost
@@ -125,4 +125,4 @@ def test_a_setting_is_told_apart_by_its_name():
         given = {"name": name, "epsilon": None} if name == "wgan_gp" else {"name": name}
         found = read.validate_python(given)
         assert type(found) is kind and found.name == name
-        assert private(found) == (name in ("dp_wgan_gp", "private_evolution"))
+        assert found.private == (name in ("dp_wgan_gp", "private_evolution"))
