@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import torch
+
 from federation.engine import Engine, InProcess
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.spaces import Cohorts
 from pipelines.coordinator.world import World
-from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file
-from pipelines.hospital.pooled import adopt
+from pipelines.data.cohort import Cohort, to_message
+from pipelines.hospital.hospital import COHORT, SPLITS, Hospital, read_cohort_file
 from pipelines.hospital.worker import worker
 from pipelines.loader.overrides import overridden
 from pipelines.loader.validation import to_plain
-from pipelines.runs.store import digest, short
+from pipelines.runs.store import DiskFolder, digest, short
 from pipelines.settings.config import Config, chosen_device
-from privacy.message import Json, Message
+from privacy.message import Json, Message, to_bytes
 from privacy.release.gate import Refused
 
 
@@ -70,3 +74,38 @@ def pooled_engine(world: World, cohorts: Cohorts) -> tuple[Engine, Cohorts]:
         asked = {site: Message({}, said[site]) for site in world.engine.sites}
         adopt(hospital, name, world.ask_all(world.run(f"pool-{name}"), "pool", asked))
     return InProcess({CENTRAL: worker(hospital)}), {CENTRAL: {"cohort": name, "sha256": name}}
+
+
+def adopt(hospital: Hospital, name: str, pooled: Mapping[str, Message]) -> None:
+    """Write the pooled training and validation images as a cohort of `hospital`. pooled: replies to `pool`, by site.
+
+    Masks, where they are what is learnt, become the cohort's label maps, whatever they were at the sites.
+    """
+    offset = 0
+    parts: dict[str, list[torch.Tensor]] = {"x": [], "y": [], "patient": [], "split": []}
+    for site in sorted(pooled):
+        tensors = pooled[site].tensors
+        last = offset
+        for split in ("train", "validation"):
+            patient = tensors[f"{split}/patient"] + offset
+            last = max(last, int(patient.max()) + 1) if len(patient) else last
+            parts["x"].append(tensors[f"{split}/x"])
+            parts["y"].append(tensors[f"{split}/y"])
+            parts["patient"].append(patient)
+            parts["split"].append(torch.full((len(patient),), SPLITS.index(split), dtype=torch.int8))
+        offset = last
+    images = torch.cat(parts["x"])
+    truth = torch.cat(parts["y"])
+    empty = torch.zeros(len(images), 0, dtype=torch.uint8)
+    cohort = Cohort(
+        images=images,
+        labels=truth if truth.dim() == 1 else (truth > 0).flatten(1).any(dim=1).long(),
+        patient=torch.cat(parts["patient"]),
+        position=torch.zeros(len(images)),
+        lesion=empty,
+        gland=empty.clone(),
+        mask=empty.clone() if truth.dim() == 1 else truth.to(torch.uint8),
+        split=torch.cat(parts["split"]),
+        patients=tuple(f"pooled-{number}" for number in range(offset)),
+    )
+    DiskFolder(hospital.cohort_folder(name)).write(COHORT, to_bytes(to_message(cohort)))

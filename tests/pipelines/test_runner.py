@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.runs.reasons import differences
+from pipelines.runs.plan import differences
 from pipelines.runs.runner import SelectionError, Stage, StageFailed, execute, explain, explained, plan
 from pipelines.runs.stopping import Stop, Stopped
 from pipelines.runs.store import HIDDEN, MANIFEST, check_artifact

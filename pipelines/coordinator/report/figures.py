@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,9 +14,11 @@ from evaluation.choice import choices
 from evaluation.drawing import Picture
 from evaluation.figures import Curve, dots, gain_bars, learning_curves, roc_curves
 from evaluation.heat import between_sites, cross_site
-from evaluation.histograms import Counts, Ints
+from evaluation.histograms import Counts, Ints, from_tensors
 from evaluation.metrics import AUC
+from evaluation.noised import from_tensors as from_noised
 from evaluation.overlap import DICE, HD95, Overlaps
+from evaluation.overlap import from_tensors as from_overlaps
 from evaluation.panels import parts
 from evaluation.protocols import Evidence, home, matrix
 from evaluation.records import Model
@@ -22,6 +26,8 @@ from evaluation.reliability import calibration_curves
 from evaluation.rows import ScoreRow
 from evaluation.wording import Words
 from pipelines.coordinator.artifacts import CENTRAL
+from pipelines.hospital.segmentation import FLOOR
+from privacy.message import Message, from_bytes
 
 WORDS = Words()
 Tables: TypeAlias = Mapping[str, Mapping[tuple[str, str], Evidence]]
@@ -107,3 +113,36 @@ def _curves(trained: Sequence[Mapping[str, Any]], methods: Sequence[str], refere
         shown = {site: {m: own[m] for m in group if m in own} for site, own in sorted(curves.items())}
         found.append(learning_curves(shown, order=methods, part=part))
     return found
+
+
+def read_tables(folder: Path, *, copies: int, seed: int) -> Tables:
+    """Evidence by method and (model site, test site), as the evaluate stage wrote it. copies, seed: of the parametric
+    bootstrap of noised counts; the others bring their own.
+    """
+    tables: dict[str, dict[tuple[str, str], Evidence]] = {}
+    for entry, reply in _replies(folder):
+        found: Evidence
+        if "noised" in reply.tensors:
+            found = from_noised(reply.tensors, reply.facts, copies=copies, seed=seed)
+        elif "totals" in reply.tensors:
+            found = from_overlaps({n: t for n, t in reply.tensors.items() if not n.startswith(FLOOR)})
+        else:
+            found = from_tensors(reply.tensors)
+        tables.setdefault(entry["label"], {})[entry["model_site"], entry["test_site"]] = found
+    return tables
+
+
+def read_floor(folder: Path) -> dict[str, Overlaps]:
+    """The mean mask's overlaps by site, where methods segment."""
+    own = {
+        entry["test_site"]: {n.removeprefix(FLOOR): t for n, t in reply.tensors.items() if n.startswith(FLOOR)}
+        for entry, reply in _replies(folder)
+        if f"{FLOOR}totals" in reply.tensors
+    }
+    return {site: from_overlaps(tensors) for site, tensors in own.items()}
+
+
+def _replies(folder: Path) -> Iterator[tuple[dict[str, str], Message]]:
+    """Of the evaluate stage, with what its index says of each."""
+    for entry in json.loads((folder / "index.json").read_text()):
+        yield entry, from_bytes((folder / entry["file"]).read_bytes())

@@ -26,9 +26,8 @@ from evaluation.scoring import gain_rows, label_measures, outside_rows, score_ro
 from evaluation.wording import moment
 from pipelines.coordinator.artifacts import ANSWERS, CENTRAL, PAGE
 from pipelines.coordinator.report.asking import ask_outside, ask_sites
-from pipelines.coordinator.report.evidence import read_floor, read_tables
 from pipelines.coordinator.report.external_sites import counts, field, read_homes
-from pipelines.coordinator.report.figures import pictures
+from pipelines.coordinator.report.figures import pictures, read_floor, read_tables
 from pipelines.coordinator.report.harmonization import harmony
 from pipelines.coordinator.report.methods import costs, inversion, membership, models, spaces, whole
 from pipelines.coordinator.world import World
