@@ -71,10 +71,17 @@ def _check_tags(frames: Sequence[Frame]) -> None:
             f"without a value: {', '.join(sorted(missing))}; nothing says where frames lie. Export it again.",
         )
     for frame in frames:
-        for key, length in LENGTHS.items():
-            numbers = [float(number) for number in np.atleast_1d(frame.values[key])]
-            if len(numbers) != length or not np.isfinite(numbers).all() or (length == 2 and min(numbers) <= 0):
-                raise Unusable("bad_tag", f"{key} is {numbers}; {length} finite numbers are needed, spacing > 0.")
+        if wrong := place_problem(frame):
+            raise Unusable("bad_tag", wrong)
+
+
+def place_problem(frame: Frame) -> str | None:
+    """What is wrong with the numbers that say where a frame lies and how large its pixels are. None: nothing."""
+    for key, length in LENGTHS.items():
+        numbers = [float(number) for number in np.atleast_1d(frame.values[key])]
+        if len(numbers) != length or not np.isfinite(numbers).all() or (length == 2 and min(numbers) <= 0):
+            return f"{key} is {numbers}; {length} finite numbers are needed, spacing > 0."
+    return None
 
 
 def _common(frames: Sequence[Frame], key: str, orientation: int) -> Floats:

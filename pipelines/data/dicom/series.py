@@ -23,6 +23,7 @@ from pydicom.uid import (
     SegmentationStorage,
 )
 
+from pipelines.data.dicom.frame_grid import LENGTHS, place_problem
 from pipelines.data.dicom.frames import SHARED
 from pipelines.data.grids.geometry import COSINE_TOLERANCE
 from pipelines.data.headers import Frame, text_of
@@ -33,7 +34,7 @@ LOSSY = frozenset({JPEGBaseline8Bit, JPEGExtended12Bit, JPEGLSNearLossless})
 EITHER = frozenset({JPEG2000, HTJ2K})  # lossy, unless the header says that nothing was lost
 
 
-PLACE = ("ImageOrientationPatient", "ImagePositionPatient", "PixelSpacing")
+PLACE = tuple(LENGTHS)
 IDENTITY = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID", "SOPClassUID")
 SHAPE = (
     "Rows",
@@ -47,7 +48,6 @@ SHAPE = (
     "BurnedInAnnotation",
     "NumberOfSlices",
 )
-LENGTHS = {"ImageOrientationPatient": 6, "ImagePositionPatient": 3, "PixelSpacing": 2}
 LARGEST = 2**28  # voxels of one study: 512 x 512 x 1024, 1 GiB as float32
 
 
@@ -98,13 +98,8 @@ def _check_tags(group: Sequence[Frame]) -> None:
     if missing:
         raise Unusable("missing_tag", f"without a value: {', '.join(sorted(missing))}. Export with complete headers.")
     for frame in group:
-        for key, length in LENGTHS.items():
-            numbers = [float(number) for number in np.atleast_1d(frame.values[key])]
-            if len(numbers) != length or not np.isfinite(numbers).all() or (length == 2 and min(numbers) <= 0):
-                raise Unusable(
-                    "bad_tag",
-                    f"{frame.path.name}: {key} is {numbers}; {length} finite numbers are needed, spacing > 0.",
-                )
+        if wrong := place_problem(frame):
+            raise Unusable("bad_tag", f"{frame.path.name}: {wrong}")
 
 
 def _check_uniform(group: Sequence[Frame]) -> None:
