@@ -30,7 +30,7 @@ class Answers:
 
 
 def run_answers(page: RunPage) -> Answers:
-    """Of a run, for the coordinator."""
+    """The answers of a run, for the coordinator."""
     chosen = _fit(choices(page.models, page.scores, page.reference, page.words), page.scores)
     validated = {site.site: s.patients for site in page.sites for s in site.splits if s.split == "validation"}
     lines = len({row.method for row in page.scores} & {model.method for model in page.models})
@@ -41,7 +41,7 @@ def run_answers(page: RunPage) -> Answers:
 
 
 def site_answers(page: SitePage) -> Answers:
-    """Of a run, for one hospital."""
+    """The answers of a run, for one hospital."""
     chosen = _fit(choices(page.models, page.scores, page.reference, page.words), page.scores)
     validated = dict.fromkeys([page.site], sum(s.patients for s in page.splits if s.split == "validation"))
     lines = len({row.method for row in page.scores} & {model.method for model in page.models})
@@ -101,5 +101,5 @@ def _sure(
 
 
 def _unit(statements: tuple[Statement, ...]) -> str:
-    told = (f"A guarantee is about one {s.unit}; compared are {s.adjacency}; δ = {s.delta:g}." for s in statements)
+    told = (f"A guarantee is about one {s.unit}; it compares {s.adjacency}; δ = {s.delta:g}." for s in statements)
     return " ".join(dict.fromkeys(told))

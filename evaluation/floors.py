@@ -1,12 +1,12 @@
-"""The floor under every table: what is scored by who knows the hospital and does not look at the patient.
+"""Baselines under every table: scores of a predictor that knows the hospital and does not look at the image.
 
-Each hospital's images all get one score, the share of positive ones in its own test set, and the class that most of
-them have. Accuracy is then that of the majority-class baseline; AUC and balanced accuracy are 0.5 at each hospital;
-and overall, where hospitals are one sample, AUC is what telling the hospitals apart is worth. It is a generous floor:
-the share is that of the test set itself, not of training.
+The majority-class baseline gives all images of a hospital one score, the share of positive images in its test set, and
+the most common class. Its AUC and balanced accuracy are 0.5 at each hospital; over the pooled sample of all hospitals
+its AUC shows what can be gained by telling the hospitals apart. It is a generous baseline: the share is that of the
+test set, not of training.
 
-Of masks the floor is the mean mask: every image gets one answer, where the structure mostly lies in the hospital's own
-training masks. The hospital makes and scores it, as it scores a model.
+The baseline of segmentation is the mean mask: every image gets the same mask, where the structure mostly lies in the
+hospital's own training masks. The hospital computes and scores it like a model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from evaluation.rows import FLOORS, MAJORITY, MEAN_MASK, ScoreRow
 def majority(counts: Counts) -> Counts:
     """The same images, all with the sample's share of each class as score and its most common class as prediction.
 
-    The bootstrap copies keep the sample's shares: what is guessed does not change with who is drawn.
+    The bootstrap copies keep the sample's shares: the prediction does not change with the drawn patients.
     """
     truth = counts.confusion.sum(axis=-1)  # (1 + B, C)
     confusion = np.zeros_like(counts.confusion)

@@ -14,8 +14,8 @@ from privacy.release.statement import Statement
 
 @dataclass(frozen=True)
 class Left:
-    """What left a hospital in answer to one request. content: what it is. epsilon: a text, since ∞ needs its words;
-    who says nothing of the cost has given no guarantee."""
+    """What left a hospital in answer to one request. content: what it is. epsilon: a text, because ∞ is explained in
+    words; without a statement there is no guarantee."""
 
     site: str
     request: str
@@ -37,7 +37,7 @@ class Total:
 
 
 def spent(statement: Statement) -> str:
-    """What a hospital's patient pays for everything, in one line."""
+    """The privacy loss of one patient of a hospital, in one line."""
     if math.isinf(statement.epsilon):
         return UNBOUNDED
     return f"{loss(statement.epsilon)} at δ = {statement.delta:g}"
@@ -69,7 +69,7 @@ class Patients(NamedTuple):
 
 
 def of_patients(left: Iterable[Left]) -> Patients:
-    """Over the life of the ledgers: the settings of this run alone would not tell of an earlier run beside it."""
+    """By the ledgers, because the settings of this run would not show what an earlier run released."""
     pooled, shared, unknown = dict[str, None](), dict[str, None](), dict[str, None]()
     for entry in left:
         if not entry.messages:
@@ -133,13 +133,13 @@ def _epsilon(statement: Statement | None, own: Sequence[Left]) -> str:
 
 
 def _guarantee(statement: Statement | None) -> tuple[str, ...]:
-    """What is promised to one patient, and for what alone."""
+    """What is guaranteed to one patient, and for which replies."""
     if statement is None:
         return ("No privacy statement was made.",)
     if not math.isinf(statement.epsilon):
         return (f"{statement.meaning.split('. ')[0].rstrip('.')}.",) if statement.epsilon == 0 else ()
-    bound = f"Nothing is proved about what all of this tells of one {statement.unit}."
+    bound = f"Nothing is proved about what all of this reveals about one {statement.unit}."
     if 0 < statement.noised < math.inf:
-        part = f"What left with noise has, by itself, ε = {statement.noised:g} at δ = {statement.delta:g}."
+        part = f"Replies with noise alone have ε = {statement.noised:g} at δ = {statement.delta:g}."
         return (bound, part)
     return (bound,)

@@ -1,10 +1,9 @@
-"""What a method is: a frozen record of hyper-parameters and eight short functions. Read this first.
+"""The interface of a federated learning method: a frozen dataclass of hyper-parameters with eight short functions.
 
-A method never sees a file, a clock or an engine, and only `complaints` is told whether training is private. Its state
-(at the coordinator) and its memory (at a site) are messages, so that a run can be stopped, resumed, replayed and
-audited without the method knowing. The name of a tensor in a message ends in the name of a parameter or buffer of the
-network; its first part says what it is, as in `model/head.weight` or `control/head.weight`; what only the site
-remembers may add to it (`optimizer/head.weight/exp_avg`).
+Read this file first. A method never sees a file, a clock or an engine, and only `complaints` knows whether training is
+private. Its state (at the coordinator) and its memory (at a site) are messages, so a run can be stopped, resumed,
+replayed and audited without code in the method. Tensors in a message are named `<role>/<parameter or buffer>`, as in
+`model/head.weight` or `control/head.weight`; in a site's memory a suffix may follow (`optimizer/head.weight/exp_avg`).
 """
 
 from __future__ import annotations
@@ -21,29 +20,27 @@ from privacy.message import Call, Message, Params
 State: TypeAlias = Message
 Memory: TypeAlias = Message
 Recipient: TypeAlias = Literal["coordinator", "sites"]
-"""Who gets what a site says by a method: the coordinator alone, or through it all other sites too."""
+"""Who receives a site's replies: only the coordinator, or also all other sites, to which the coordinator sends them."""
 
 
 class Algorithm(Protocol):
-    """Federated learning as a value. Its dataclass fields are its YAML keys."""
+    """A federated learning method. Its dataclass fields are its YAML keys."""
 
     @property
     def name(self) -> str:
-        """The word that chooses it in YAML."""
+        """The method's name in YAML."""
         ...
 
     def network(self, task: Task) -> nn.Module:
-        """The site's network, wrapped if need be; the same everywhere. Made once at the coordinator, it yields
-        `initial`.
-        """
+        """The network that a site trains, the same at all sites. The coordinator builds one to get `initial`."""
         ...
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        """Why this method makes no sense for this network, this local work or private training; empty = fine."""
+        """Why this method cannot be used with this network, this local work or private training; empty = it can."""
         ...
 
     def introduce(self, site: Site) -> Message:
-        """At a site, before round 1: what the coordinator must know first. Often empty."""
+        """At a site, before round 1: what the coordinator needs for the initial state. Often empty."""
         ...
 
     def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
@@ -51,28 +48,28 @@ class Algorithm(Protocol):
         ...
 
     def send(self, state: State, site: str, call: Call) -> Message:
-        """At the coordinator: what one site gets this round; it may differ per site."""
+        """At the coordinator: the message to one site in this round. It may differ between sites."""
         ...
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
-        """At a site: one round of local work. The reply leaves, the memory stays."""
+        """At a site: one round of local training. The reply goes to the coordinator, the memory stays at the site."""
         ...
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
-        """At the coordinator: replies of a round (sorted by site) into the next state."""
+        """At the coordinator: the next state, from the replies of a round (sorted by site)."""
         ...
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
-        """At a site: the model that it diagnoses with, after a merge; it loads into `network()`."""
+        """At a site, after a merge: the parameters of the model that it evaluates and uses; they fit `network()`."""
         ...
 
 
 def recipient_of(algorithm: Algorithm) -> Recipient:
-    """Who gets what a site says by a method, in an introduction and in training.
+    """Who receives a site's introduction and its replies in training.
 
-    `sites`: the coordinator hands one site's tensors on to others as they are, up to a factor, or in a mixture in which
-    one site may weigh most. What is merged over all sites alike is no handing on, although few sites can take it apart.
-    A method says it by an attribute `recipient`, where it may hang on settings; without one it is `coordinator`.
+    `sites`: the coordinator sends one site's tensors to other sites unchanged, scaled, or in a mixture in which one
+    site may dominate. An average over all sites does not count, although with few sites it can be taken apart.
+    A method declares this by an attribute or property `recipient`; without one it is `coordinator`.
     """
-    said: Recipient = getattr(algorithm, "recipient", "coordinator")
-    return said
+    recipient: Recipient = getattr(algorithm, "recipient", "coordinator")
+    return recipient

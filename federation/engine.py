@@ -1,7 +1,7 @@
-"""The engine: carries one question to each site and brings the answers back.
+"""The engine: sends one request to each site and returns the replies.
 
-A method, a stage or a site cannot tell which engine it is in. This one plays all sites on one machine, one after
-another.
+Methods, stages and sites do not know which engine runs them. The engine here simulates all sites in one process, one
+after another.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from privacy.message import Call, Message
 from privacy.release.gate import Refused
 
 Worker: TypeAlias = Callable[[Call, Message], Message]
-"""A site's side: answer(call, message) -> reply, or raise Refused with a code."""
+"""The function that answers at a site: worker(call, message) -> reply, or raises Refused with a code."""
 
 
 class Answers(NamedTuple):
@@ -25,7 +25,7 @@ class Answers(NamedTuple):
 
 
 class Engine(Protocol):
-    """What carries the conversation."""
+    """Sends requests to sites and collects the replies."""
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -33,14 +33,14 @@ class Engine(Protocol):
         ...
 
     def ask(self, call: Call, messages: Mapping[str, Message], *, deadline_s: float | None = None) -> Answers:
-        """Ask each named site; a site that fails, refuses or is late is missing, with a code, and never an
-        exception.
+        """Send each named site its message. A site that fails, refuses or is late is in `missing` with a code; no
+        exception is raised.
         """
         ...
 
 
 class InProcess:
-    """All sites in this process. A late reply counts as lost, although the site has committed it."""
+    """All sites in this process. A late reply counts as lost, although the site has stored it."""
 
     def __init__(self, workers: Mapping[str, Worker], *, progress: Callable[[str], None] | None = None) -> None:
         self._workers = dict(sorted(workers.items()))

@@ -22,11 +22,11 @@ Weights: TypeAlias = Literal["size", "uniform"]
 
 
 class Weighted(Protocol):
-    """A method whose settings say how the coordinator weighs the sites."""
+    """A method with a setting for how the coordinator weights the sites."""
 
     @property
     def weights(self) -> Weights:
-        """By number of training examples, or all alike."""
+        """`size`: by number of training examples; `uniform`: all sites equally."""
         ...
 
 
@@ -34,7 +34,7 @@ class Weighted(Protocol):
 class FedAvg:
     """w <- sum_k (n_k / n) w_k. weights: by number of training examples, or uniform.
 
-    Other methods use its functions as their own, as in `send = FedAvg.send`; so these ask nothing of FedAvg's settings.
+    Other methods reuse these functions, as in `send = FedAvg.send`, so the functions read no other setting of FedAvg.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -70,22 +70,22 @@ class FedAvg:
 
 
 def descend_from(site: Site, module: nn.Module, memory: Memory, *, correction: Correction | None = None) -> Descent:
-    """A round of local training on the task's loss that goes on with the optimizer state in the site's memory."""
+    """One round of local training on the task's loss, continuing with the optimizer state in the site's memory."""
     return site.descend(
         module, site.task.objective, correction=correction, optimizer=section(memory.tensors, "optimizer")
     )
 
 
 def reply(module: nn.Module, site: Site) -> Message:
-    """What leaves a site that shares its whole model: the parameters, and its weight n_k."""
+    """The reply of a site that shares its whole model: the parameters, and its weight n_k."""
     return Message(prefixed("model", read(module)), {"n": site.size()})
 
 
 def merged(replies: Mapping[str, Message], weights: Weights, part: str = "model") -> Params:
-    """The mean of one part of the replies. They are in the order of their sites, so the sum is the same every time."""
+    """The weighted mean of one part of the replies. Replies are sorted by site, so the sum is reproducible."""
     return mean([section(r.tensors, part) for r in replies.values()], [*counted(replies, weights).values()])
 
 
-def counted(said: Mapping[str, Message], weights: Weights) -> dict[str, float]:
-    """What each site counts for: its training examples, the fact `n` of what it said; uniformly 1."""
-    return {site: float(str(one.facts["n"])) if weights == "size" else 1.0 for site, one in said.items()}
+def counted(messages: Mapping[str, Message], weights: Weights) -> dict[str, float]:
+    """The weight of each site: its number of training examples (fact `n`), or 1 if weights are uniform."""
+    return {site: float(str(one.facts["n"])) if weights == "size" else 1.0 for site, one in messages.items()}

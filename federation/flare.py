@@ -1,7 +1,7 @@
 """NVIDIA FLARE carries the calls of `federation.remote` between real hospitals.
 
 FLARE's Collab API gives one remote call a hospital, over mutual TLS. What is raised in a published function goes back
-with its traceback; ours raise nothing: what crosses is `federation.wire`'s.
+with its traceback; ours raise nothing: errors cross as the codes of `federation.wire`.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ class Bureau:
 
     @_main
     def run(self) -> None:
-        """Do it."""
+        """Do the work with the hospitals of the job."""
         self._work({client.name: reach(client) for client in collab.clients})
 
 
 class Jobs:
-    """The door through which the coordinator submits jobs. kit: the startup kit of who may.
+    """Submits the coordinator's jobs to FLARE. kit: the startup kit of a user who may submit.
 
     Raises:
         ConnectionError: by every function: FLARE's server is not there, or lets nobody in who has this kit.
@@ -106,12 +106,12 @@ class Jobs:
             return str(self._session.submit_job(str(folder)))
 
     def running(self, job: str) -> bool:
-        """Whether a job is still to end."""
+        """Whether a job has not finished yet."""
         with _as_connection_error():
             return not str(self._session.get_job_status(job)).startswith("FINISHED")
 
     def signs_of_life(self) -> dict[str, str]:
-        """When each connected hospital was heard last."""
+        """When each connected hospital last sent a heartbeat."""
         with _as_connection_error():
             return {one.name: str(one.last_connect_time) for one in self._session.get_system_info().client_info}
 
@@ -128,7 +128,7 @@ class Jobs:
 
 @contextmanager
 def _as_connection_error() -> Iterator[None]:
-    """FLARE's many ways to say so, as one. It also prints, which is nobody's business."""
+    """FLARE's exceptions as ConnectionError; what FLARE prints is discarded."""
     try:
         with redirect_stdout(io.StringIO()):
             yield

@@ -1,4 +1,4 @@
-"""What FLARE's client may do at a hospital: less than FLARE lets it. The other file that imports it.
+"""Restrict what FLARE's client may do at a hospital. Beside `flare.py`, the only file that imports FLARE.
 
 As it comes, FLARE 2.9's client runs `cat`, `ls` and `grep` for whoever reaches it, other hospitals too: whether a
 command needs a right is what its sender says. It deploys code for a signer of the role `super`, whatever the site's
@@ -63,7 +63,7 @@ class OnlyOurs(AppValidator):  # type: ignore[misc]  # FLARE has no types
         return "" if ours else "this hospital takes one application, which is not this one", {}
 
 
-def stranger(message: Any, own: str) -> Any:
+def reject_foreign(message: Any, own: str) -> Any:
     """FLARE's hook for what arrives: None lets it in. own: this process's name, of the kind `hospital.job`."""
     origin = str(message.get_header(MessageHeaderKey.ORIGIN) or "")
     return None if origin.split(".")[0] in (SERVER, own.split(".")[0]) else make_reply(ReturnCode.UNAUTHENTICATED)
@@ -79,7 +79,7 @@ def narrow() -> None:
 
     def begin(self: Any, *args: Any, **more: Any) -> None:
         begun(self, *args, **more)
-        self.add_incoming_filter(channel="*", topic="*", cb=stranger, own=self.get_fqcn())
+        self.add_incoming_filter(channel="*", topic="*", cb=reject_foreign, own=self.get_fqcn())
 
     def narrowed(context: Any) -> str:
         return str(command(context)).replace(PROCESSES["job"], f"{__spec__.name} job", 1)

@@ -1,6 +1,4 @@
-"""One round of an algorithm on two invented patients of zeros: what a reply looks like, before any hospital is
-asked.
-"""
+"""A rehearsal: one round of an algorithm on two invented patients of zeros, to know the form of a reply in advance."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ def initial_parameters(algorithm: Algorithm, task: Task, *, seed: int) -> Params
 
 
 class Forms(NamedTuple):
-    """What a site says by a method, on zeros: in its introduction, and in a round."""
+    """A site's introduction and its reply in a round, on zeros."""
 
     introduction: Message
     reply: Message
@@ -46,8 +44,8 @@ def rehearse(algorithm: Algorithm, task: Task, work: Work, initial: Params) -> M
 
 def rehearse_forms(algorithm: Algorithm, task: Task, work: Work, initial: Params) -> Forms:
     """An introduction and a reply of round 1 on zeros. Raises: as `rehearse`."""
-    door = open_access(_invented(task), batch=2, seed=0, balance=False)
-    site = Site("rehearsal", task, replace(work, epochs=None, steps=1), door)
+    access = open_access(_zero_patients(task), batch=2, seed=0, balance=False)
+    site = Site("rehearsal", task, replace(work, epochs=None, steps=1), access)
     with seeded(0):
         introduction = algorithm.introduce(site)
         state = algorithm.start(initial, {site.name: introduction})
@@ -67,16 +65,17 @@ class Rehearsed(NamedTuple):
 
 
 def rehearse_events(algorithm: Algorithm, task: Task, work: Work, initial: Params, protection: Protection) -> Rehearsed:
-    """What private training would do to patients, found out without any: the door books and computes nothing.
+    """The events that private training records, found on invented patients: data access records events and computes
+    nothing.
 
     Raises:
-        privacy.dp.roof.TooLong: it would look at them beyond all reason.
+        privacy.dp.roof.TooLong: it would use patients' data far too often.
     """
     from privacy.dp.private_access import open_private  # Opacus: seconds that plain training saves
 
     def rehearsed() -> tuple[Site, Access]:
-        door = open_private(_invented(task), protection, counts=NOTHING, dry=True)
-        return Site("rehearsal", task, work, door), door
+        access = open_private(_zero_patients(task), protection, counts=NOTHING, dry=True)
+        return Site("rehearsal", task, work, access), access
 
     with seeded(0):
         site, introducing = rehearsed()
@@ -87,7 +86,7 @@ def rehearse_events(algorithm: Algorithm, task: Task, work: Work, initial: Param
         algorithm.train(site, algorithm.send(state, site.name, call), Message(), call)
         site, validating = rehearsed()
         site.measure(algorithm.network(task), task.validation, "validation")
-    return Rehearsed(*(composed(door.events) for door in (introducing, training, validating)))
+    return Rehearsed(*(composed(access.events) for access in (introducing, training, validating)))
 
 
 def rehearse_question(
@@ -100,14 +99,14 @@ def rehearse_question(
     message: Message,
     memory: Memory,
 ) -> None:
-    """Whether a private site of this name can work on a question: on invented patients, of whom nothing is computed.
+    """Check that a private site of this name can answer a call, by a dry run on invented patients.
 
     Raises:
         Whatever the algorithm raises; privacy.dp.roof.TooLong.
     """
     from privacy.dp.private_access import open_private  # Opacus: seconds that plain training saves
 
-    site = Site(name, task, work, open_private(_invented(task), protection, counts=NOTHING, dry=True))
+    site = Site(name, task, work, open_private(_zero_patients(task), protection, counts=NOTHING, dry=True))
     with seeded(0):
         participate(algorithm, site, call, message, memory, _Nowhere())
 
@@ -132,11 +131,11 @@ class _Nowhere:
 
 
 def unlike(reply: Message, form: Message, received: Message, *, first: bool = True) -> list[str]:
-    """What of a reply is not as it was rehearsed; empty if all is.
+    """Where a reply differs from the rehearsed one; empty if nowhere.
 
     Names, shapes and types of tensors and names and types of facts must be equal. A fact that is a list or a mapping
-    may differ in length where it tells of other sites: then it holds each name that was received once at most, and a
-    number for it. first: whether the first axis of a tensor must be equal too, which counts examples in some
+    may differ in length if it is about other sites: it then holds names that were received, each at most once, and a
+    number for each. first: whether the first axis of a tensor must be equal too, which counts examples in some
     introductions.
 
     Args:
@@ -177,7 +176,7 @@ def _texts(value: Json) -> Iterator[str]:
         yield from (text for inner in value for text in _texts(inner))
 
 
-def _invented(task: Task) -> dict[Split, Rows]:
+def _zero_patients(task: Task) -> dict[Split, Rows]:
     y = (torch.arange(2) % task.classes).view(2, *[1] * len(task.spatial)).repeat(1, *task.spatial)
     rows = Rows(torch.zeros(2, *task.inputs), y, torch.arange(2))
     return {"train": rows, "validation": rows}

@@ -1,4 +1,7 @@
-"""The coordinator's side: ask, check, merge, save; round after round, from wherever the last run stopped."""
+"""The coordinator's side of training: in each round, ask the sites, check and merge replies, and save the state.
+
+A run that was stopped resumes from the last saved round.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +23,18 @@ from privacy.message import Call, Json, Message, Params, as_mapping, from_bytes,
 from privacy.release.gate import BUDGET
 from privacy.settings_error import refuse, unmet
 
-STATE = "state"  # the one file that a run resumes from
-TRIES = 3  # of the introduction and the finish, which every site must answer
+STATE = "state"  # the file that a run resumes from
+TRIES = 3  # attempts at the introduction and the finish, which every site must answer
 LARGEST_COUNT = 2**31
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """How many rounds, and who takes part.
+    """How many rounds, and which sites take part.
 
-    participation: share of the sites that is asked each round. quorum: share of the asked sites that must answer well;
-    one that retires, because its patients' budget is spent, does not count, and the others go on.
-    deadline_s: a reply that takes longer is lost; None waits.
+    participation: share of the sites that is asked each round. quorum: share of the asked sites that must send a valid
+    reply; a site whose privacy budget is spent retires and does not count.
+    deadline_s: a reply that takes longer is lost; None = no limit.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -54,7 +57,7 @@ class Schedule:
 
 
 class QuorumLost(RuntimeError):
-    """Too few sites answered well. The state of the last good round is saved; the same command goes on from there."""
+    """Too few sites sent a valid reply. The last complete round is saved; the same command resumes from there."""
 
     def __init__(self, run: str, round_: int, missing: Mapping[str, str]) -> None:
         reasons = ", ".join(f"{site}: {code}" for site, code in sorted(missing.items()))
@@ -64,11 +67,12 @@ class QuorumLost(RuntimeError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run leaves at the coordinator.
+    """The coordinator's state and records of a run.
 
-    losses: site -> round -> validation loss of the model after that round. missing: (round, site, code) of lost
-    replies. received: site -> bytes of tensors and facts that it was sent in rounds and the finish. best: the round
-    with the lowest example-weighted mean loss among those that every scoring site scored, or None.
+    merged: site -> last round whose reply was merged. losses: site -> round -> validation loss of the model after that
+    round. totals: round -> example-weighted mean of the losses. missing: (round, site, code) of lost replies.
+    received: site -> bytes of tensors and facts sent to it. best: the round with the lowest total among the rounds
+    that every site with validation patients scored, or None.
     """
 
     state: State
@@ -82,7 +86,7 @@ class Outcome:
 
     @property
     def retired(self) -> frozenset[str]:
-        """Sites whose patients' budget is spent: they are not asked to train any more, and get the last model."""
+        """Sites whose privacy budget is spent: they do not train any more, and receive the last model."""
         return frozenset(site for _, site, code in self.missing if code == BUDGET)
 
 
@@ -99,15 +103,15 @@ def conduct(
     folder: Folder,
     between: Callable[[Outcome], None],
 ) -> Outcome:
-    """Train: introduce, `schedule.rounds` rounds, finish. Goes on from `folder` if it holds this run's state.
+    """Train: introduce, `schedule.rounds` rounds, finish. Resumes from `folder` if it holds this run's state.
 
     Args:
-        opening: what each site gets with the introduction (settings of this run).
+        opening: site -> message sent with the introduction (settings of this run).
         template: a reply of this algorithm, from a rehearsal; a reply with other names, shapes or types is malformed.
-        between: called after each round with the state saved; it may raise to stop the run (a safe point).
+        between: called after each round, once the state is saved; it may raise to stop the run safely.
 
     Raises:
-        QuorumLost: too few good replies; the last good round is saved.
+        QuorumLost: too few valid replies; the last complete round is saved.
     """
     outcome = restored(folder, run)
     if outcome is None:
@@ -127,8 +131,8 @@ def conduct(
 def _introduce(
     engine: Engine, algorithm: Algorithm, run: str, initial: Params, opening: Mapping[str, Message]
 ) -> Outcome:
-    """Every site must introduce itself: the methods' first state depends on all of them."""
-    replies, missing = _insistent(engine, Call(run, 0, "introduce", {}), opening, None)
+    """Ask every site for its introduction: the initial state depends on all of them."""
+    replies, missing = _ask_all(engine, Call(run, 0, "introduce", {}), opening, None)
     if missing:
         raise QuorumLost(run, 0, missing)
     introductions = {site: Message(r.tensors, as_mapping(r.facts.get("algorithm"))) for site, r in replies.items()}
@@ -143,7 +147,7 @@ def _round(
     active = tuple(site for site in engine.sites if site not in last.retired)
     if not active and not last.merged:
         raise QuorumLost(run, number, dict.fromkeys(engine.sites, BUDGET))
-    if not active:  # nobody may train any more: what is merged is the end
+    if not active:  # every site has retired: the current model is final
         return replace(last, round=schedule.rounds)
     asked = sampled(active, schedule.participation, derived(seed, "participation", number))
     call = Call(run, number, "train", last.merged)
@@ -157,7 +161,7 @@ def _round(
     if len(good) < math.ceil(schedule.quorum * len(going_on) - 1e-9):
         raise QuorumLost(run, number, lost)
     received = _more(last.received, messages)
-    if not good:  # all who were asked retired: the round is asked of others
+    if not good:  # all asked sites retired: repeat the round with others
         return replace(last, missing=last.missing + gone, received=received)
     parts = {site: Message(r.tensors, as_mapping(r.facts["algorithm"])) for site, r in good.items()}
     state = algorithm.merge(last.state, parts)
@@ -167,20 +171,20 @@ def _round(
 
 
 def _finish(engine: Engine, algorithm: Algorithm, run: str, last: Outcome) -> Outcome:
-    """Hand out the last merge. Every site must get its model; those that answered before are not made to work again."""
+    """Send the final model to every site. All must receive it; a repeated request costs a site no new work."""
     number = last.round + 1
     call = Call(run, number, "finish", last.merged)
     messages = {site: _envelope(algorithm.send(last.state, site, call), last.best) for site in engine.sites}
-    replies, missing = _insistent(engine, call, messages, Message({}, {"algorithm": {}}))
+    replies, missing = _ask_all(engine, call, messages, Message({}, {"algorithm": {}}))
     if missing:
         raise QuorumLost(run, number, missing)
     return replace(_scored(last, replies, number - 1), round=number, received=_more(last.received, messages))
 
 
-def _insistent(
+def _ask_all(
     engine: Engine, call: Call, messages: Mapping[str, Message], template: Message | None
 ) -> tuple[dict[str, Message], dict[str, str]]:
-    """Ask up to TRIES times, each time whoever has not answered well. template: None takes any reply."""
+    """Ask up to TRIES times, each time the sites without a valid reply. template: None = any reply is valid."""
     replies: dict[str, Message] = {}
     missing: dict[str, str] = {}
     for _ in range(TRIES):
@@ -198,7 +202,7 @@ def _insistent(
 
 
 def _more(received: Mapping[str, int], messages: Mapping[str, Message]) -> dict[str, int]:
-    """What sites have been sent so far, with these messages: tensors as they lie in memory, facts as JSON."""
+    """Bytes sent to each site so far, including these messages: tensors by their size in memory, facts as JSON."""
     sizes = {
         site: sum(t.numel() * t.element_size() for t in m.tensors.values()) + len(json.dumps(dict(m.facts)))
         for site, m in messages.items()
@@ -219,40 +223,40 @@ def sampled(sites: tuple[str, ...], share: float, seed: int) -> tuple[str, ...]:
 
 def verdict(reply: Message, template: Message) -> str | None:
     """The code of what is wrong with a reply, or None: `malformed` (names, shapes, types) or `non_finite`."""
-    said, rehearsed = reply.facts.get("algorithm"), as_mapping(template.facts.get("algorithm"))
+    facts, rehearsed = reply.facts.get("algorithm"), as_mapping(template.facts.get("algorithm"))
     expected = {name: (tensor.shape, tensor.dtype) for name, tensor in template.tensors.items()}
     found = {name: (tensor.shape, tensor.dtype) for name, tensor in reply.tensors.items()}
-    if expected != found or not isinstance(said, dict) or set(said) != set(rehearsed):
+    if expected != found or not isinstance(facts, dict) or set(facts) != set(rehearsed):
         return "malformed"
-    if any(type(said[name]) is not type(rehearsed[name]) for name in said):
+    if any(type(facts[name]) is not type(rehearsed[name]) for name in facts):
         return "malformed"
     if "loss" not in reply.facts:
         return "malformed"
     loss, n = reply.facts["loss"], reply.facts.get("n")
-    counts = [value for value in [*said.values(), n] if isinstance(value, int)]
+    counts = [value for value in [*facts.values(), n] if isinstance(value, int)]
     if not (type(n) is int and all(0 <= value < LARGEST_COUNT for value in counts)):
         return "malformed"
     if not (loss is None or (isinstance(loss, float) and loss >= 0)):  # NaN is not >= 0
         return "malformed"
-    numbers = [value for value in [*said.values(), loss] if isinstance(value, float)]
+    numbers = [value for value in [*facts.values(), loss] if isinstance(value, float)]
     finite = all(_sane(tensor) for tensor in reply.tensors.values()) and all(map(math.isfinite, numbers))
     return None if finite else "non_finite"
 
 
 def _sane(tensor: Tensor) -> bool:
-    """Finite, and not so large that a mean of such tensors is not."""
+    """Whether all values are finite, and small enough that the mean over sites is finite too."""
     return not tensor.is_floating_point() or bool((tensor.abs() < torch.finfo(tensor.dtype).max / 2**16).all())
 
 
 def _scored(last: Outcome, replies: Mapping[str, Message], round_: int) -> Outcome:
-    """Book the validation losses of the model after `round_`."""
+    """The outcome with the validation losses that the sites measured of the model after `round_`."""
     losses = {site: dict(series) for site, series in last.losses.items()}
     sizes = {site: n for site, r in replies.items() if isinstance(n := r.facts.get("n"), int) and n > 0}
     for site in sizes:
         losses.setdefault(site, {})[str(round_)] = replies[site].facts["loss"]
     weighted = sum(n * float(str(replies[site].facts["loss"])) for site, n in sizes.items())
     totals = {**last.totals, str(round_): weighted / sum(sizes.values())} if sizes else dict(last.totals)
-    # Rounds that other sites scored are not comparable: an easy site alone would make any round look best.
+    # Only rounds scored by the same sites are comparable: a round scored by an easy site alone would look best.
     whole = {name: loss for name, loss in totals.items() if all(name in series for series in losses.values())}
     return replace(last, losses=losses, totals=totals, best=best_round(whole))
 
@@ -273,7 +277,7 @@ def _save(folder: Folder, run: str, outcome: Outcome) -> None:
 
 
 def restored(folder: Folder, run: str) -> Outcome | None:
-    """The saved state of this run, or None where there is none (another run's state is not this run's).
+    """The saved state of this run, or None if there is none, or only another run's.
 
     Raises:
         Malformed: the file is corrupt.

@@ -32,7 +32,7 @@ from privacy.release.policy import MOST_DELTA
 from privacy.settings_error import Problem, out_of_range, refuse
 
 BOUND = 1.0
-"""What a patient's share can be at most: `Protection.loss_bound` of the door through which it is measured."""
+"""What a patient's share can be at most: `Protection.loss_bound` of the data access that measures it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,8 +165,8 @@ class Outside(nn.Module):
     1 - |P(x - m)|^2 / |x - m|^2, with P the projection on the public basis and m its mean: 0 = lies in its span, 1 =
     orthogonal to it, also 0 where x = m. It depends on no other patient's images. Forward: (b, ...) -> (b,) in [0, 1].
 
-    The basis lies in parameters that nobody trains: the private door takes no module with buffers, and none without a
-    parameter that could be trained (`privacy.dp.modules.unfit`).
+    The basis lies in parameters that nobody trains: private data access takes no module with buffers, and none without
+    a parameter that could be trained (`privacy.dp.modules.unfit`).
     """
 
     def __init__(self, public: Basis) -> None:

@@ -1,4 +1,5 @@
-"""The game of WGAN-GP: a critic that patients train through a door, and a generator that only the critic trains.
+"""The game of WGAN-GP: a critic that is trained on patients through data access, and a generator that only the critic
+trains.
 
 Gulrajani et al., Improved training of Wasserstein GANs, NeurIPS 2017, algorithm 1, with classes. What its numbers are
 and what guarantee they buy is in `harmonize/wgan.py`.
@@ -151,7 +152,7 @@ def critic_losses(inputs: Inputs, gp_weight: float) -> Losses:
 def fakes(generator: Generator, rng: torch.Generator, *, batch: int, views: int, device: torch.device) -> Tensor:
     """For each view slot a fake of either class and alpha, flat: (A, K, 2 C H W + 1), with K = views, A K >= batch.
 
-    Of either class, because which one a view needs is known behind the door only.
+    Of either class, because which one a view needs is known to data access only.
     """
     sets = -(-batch // views)
     z = torch.randn(sets * views, generator.latent, generator=rng).to(device)

@@ -2,7 +2,7 @@
 
 Each of these maps a patient's intensities by one rising curve onto the scale of the shared images, in network space.
 The curve is found from that patient's own images and from the shared ones, so nothing is learnt from other patients
-(`learns` is False) and nothing about them can show. All of them take from a patient what sets his intensities apart
+(`learns` is False) and nothing about them can show. All of them take from a patient what sets their intensities apart
 from the shared images' as a whole; where the absolute value is the diagnosis, as in an ADC map, that is a loss.
 Background (exactly -1) stays background unless `region` is all; results are clipped to [-1, 1].
 """

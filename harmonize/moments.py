@@ -3,9 +3,9 @@
 Noise comes to every number of a critic that patients train. A network of tens of thousands drowns in it with tens of
 patients; 121 numbers for 30 components do not. And since the gradient of -D(x, y) for the weights of a linear critic,
 minus the features of x, does not depend on these weights, all that training needs of patients is its mean: asked
-`looks` times through the door (clipped for each patient and noised there) and averaged. All else of equation 1 needs no
-patient: D(G(z, y), y) is that of fakes, and the penalty is put on mixtures of fakes and public images. So the game can
-go on as long as it likes. It is the mean embedding of Harder et al., Pre-trained perceptual features improve
+`looks` times through data access (which clips each patient and adds noise) and averaged. All else of equation 1 needs
+no patient: D(G(z, y), y) is that of fakes, and the penalty is put on mixtures of fakes and public images. So the game
+can go on as long as it likes. It is the mean embedding of Harder et al., Pre-trained perceptual features improve
 differentially private image generation, TMLR 2023, with WGAN-GP in the place of a distance of means.
 
 How large the noise is follows from how much the answers differ. What does not stand out of it is left as the public
@@ -60,7 +60,7 @@ def moments(public: Tensor, inputs: Inputs, components: int) -> Moments:
 
 
 def asked(access: Access, critic: Moments, looks: int, *, told: Callable[[int], None] = lambda done: None) -> Answer:
-    """Ask the door for the gradient of -D(x, y) `looks` times, each time of all patients."""
+    """Compute the gradient of -D(x, y) `looks` times through data access, each time on all patients."""
     answers = []
     for look in range(looks):
         told(look)

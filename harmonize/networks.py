@@ -106,7 +106,7 @@ class Moments(nn.Module):
     def __init__(self, inputs: Inputs, components: int) -> None:
         super().__init__()
         _checked(inputs, components)
-        size = math.prod(inputs)  # parameters that nobody trains: a buffer would be refused behind the door
+        size = math.prod(inputs)  # parameters that nobody trains: private data access refuses buffers
         self.mean = nn.Parameter(torch.zeros(size), requires_grad=False)
         self.components = nn.Parameter(torch.zeros(components, size), requires_grad=False)
         self.deviation = nn.Parameter(torch.ones(components), requires_grad=False)

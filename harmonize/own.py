@@ -41,7 +41,7 @@ def counted(images: Tensor, region: Region) -> Tensor:
 
 
 def rows_of(patient: Tensor) -> Iterator[Tensor]:
-    """For each patient, in ascending order, the indices (k,) of his rows, on the CPU."""
+    """For each patient, in ascending order, the indices (k,) of that patient's rows, on the CPU."""
     order = torch.argsort(patient.cpu(), stable=True)
     _, sizes = torch.unique_consecutive(patient.cpu()[order], return_counts=True)
     yield from torch.split(order, sizes.tolist())
@@ -55,7 +55,8 @@ def patient_means(images: Tensor, patient: Tensor) -> Tensor:
 
 
 def shifted(images: Tensor, goal: Tensor, patient: Tensor) -> Tensor:
-    """Add one number to each patient's images, so that his central mean becomes `goal` once clipped to [-1, 1].
+    """Add one number to each patient's images, so that the patient's central mean becomes `goal` once clipped to [-1,
+    1].
 
     images: (n, C, H, W). goal: (patients, C), in ascending order of patients. What clipping takes is made good by
     bisection, so the order of patients is kept; a pixel at the background's end stays there.

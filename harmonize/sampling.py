@@ -37,7 +37,7 @@ class Sampling:
     pca for surrogate. components, perplexity: of both.
 
     closeness: delta of the paper; null = 0.2, the paper's, for pca_tsne, 0.3 for pca and raw, 0.7 for pca and
-    surrogate: the more dimensions images differ in (made-up ones with noise: in all), the farther apart are
+    surrogate: the more dimensions images differ in (synthetic ones with noise: in all), the farther apart are
     neighbours, and 0.7 refuses outliers only. neighbours: null = 5, the paper's, for raw, 1 for surrogate, whose
     references need no protection and often come in families. neighbours_of: others = images of the same patient are
     no neighbours, which is stricter, since slices of one patient are alike; any = the paper's. spacing: of surrogate;

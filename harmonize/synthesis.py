@@ -40,12 +40,12 @@ AnySynthesis: TypeAlias = Annotated[WganGp | PrivateEvolution | Real, Field(disc
 
 
 def batch(settings: AnySynthesis) -> int:
-    """Rows of a draw at the plain door; 1 where nothing is drawn but everything at once."""
+    """Rows of a draw with plain data access; 1 if all rows are used at once."""
     return settings.batch if isinstance(settings, WganGp) else 1
 
 
 def protection(settings: AnySynthesis, *, patients: int, cut: str = "") -> Protection:
-    """The private door's numbers, with just the noise that the settings' (epsilon, delta) needs.
+    """The parameters of private data access, with just the noise that the settings' (epsilon, delta) needs.
 
     Args:
         patients: with training images, a number that was declared public; only variant `paper` uses it, whose noise
@@ -67,11 +67,11 @@ def protection(settings: AnySynthesis, *, patients: int, cut: str = "") -> Prote
             )
         sampling = 1.0 if settings.head else settings.sampling
         return Protection(clip=settings.clip, sampling=sampling, views=settings.views, noise=noise, cut=cut)
-    raise ValueError(f"{settings.name} without an epsilon has no private door; open the plain one")
+    raise ValueError(f"{settings.name} without an epsilon has no private data access; open plain data access")
 
 
 def events(settings: AnySynthesis, protection: Protection) -> list[Event]:
-    """What `synthesize` does to patients behind the private door: known before it is paid.
+    """What `synthesize` records with private data access, known in advance.
 
     Raises:
         ValueError: these settings have no guarantee, or votes have no noise.
@@ -92,7 +92,7 @@ def synthesize(
     seed: int,
     told: Told = silent,
 ) -> Params:
-    """Learn to imitate the training images behind a door.
+    """Learn to generate images like the training images.
 
     Args:
         inputs: (C, H, W) of the images, which are in [-1, 1].
@@ -102,7 +102,7 @@ def synthesize(
         What `candidates` takes: a generator and its critic, a population of a prior's parameters, or images.
 
     Raises:
-        ValueError: as the way in question, or real images are asked of a private door.
+        ValueError: as the chosen way, or `real` is used with private data access.
     """
     if isinstance(settings, WganGp):
         return wgan.train(settings, access, inputs, start=start, seed=seed, told=told)
@@ -110,7 +110,7 @@ def synthesize(
         return evolution.evolve(settings, access, inputs, seed=seed, told=told)
     draw = access.draw(full=True)
     if isinstance(draw, Sample):
-        raise ValueError("real images do not come through a private door; share them in simulations only")
+        raise ValueError("private data access does not return real images; share them in simulations only")
     return {"images": draw.x.detach().cpu().clone(), "labels": draw.y.cpu().clone()}
 
 

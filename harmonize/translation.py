@@ -65,7 +65,7 @@ class Translator(Protocol):
         ...
 
     def translate(self, params: Params, images: Tensor, patient: Tensor) -> Tensor:
-        """Translate (n, C, H, W) in [-1, 1]. All images of a patient must come in one call; who else comes with him
+        """Translate (n, C, H, W) in [-1, 1]. All images of a patient must come in one call; which others come with them
         makes no difference.
         """
         ...

@@ -1,4 +1,4 @@
-"""Images of one hospital's kind: WGAN-GP with a critic that patients train through the door, plain or private.
+"""Images of one hospital's kind: WGAN-GP with a critic trained through data access, plain or private.
 
 Yan et al. (VAFL), IEEE JBHI 2021, section II, equation 1; Gulrajani et al., Improved training of Wasserstein GANs,
 NeurIPS 2017. Of each view of a patient the critic's loss is
@@ -74,13 +74,14 @@ class WganGp:
 
     variant: `paper` takes its noise from equation 2, with epsilon what the paper would claim. learns: which critic;
     null is `head` for dp_wgan_gp with a prior, else (and for variant paper) `whole`. steps: of the critic.
-    critic_steps: of them for one of the generator. clip: of the private door (`Protection`); the features of the median
-    public image have norm 1. batch: rows a step at the plain door, and fakes a step. latent, width: of the networks.
+    critic_steps: of them for one of the generator. clip: of private data access (`Protection`); the features of the
+    median public image have norm 1. batch: rows a step with plain data access, and fakes a step. latent, width: of the
+    networks.
     ema: decay of the generator's running mean, which is what makes images. gp_weight: lambda.
 
-    whole: sampling and views are the private door's, lr is both players'. head: looks says how often patients are
-    asked, all of them at a time; the noise allows for it, and with noise it is 2 or more, as only answers that differ
-    tell how large that is; rate is the generator's learning rate, which falls to 0.
+    whole: sampling and views are those of private data access, lr is both players'. head: looks says how often patients
+    are asked, all of them at a time; the noise allows for it, and with noise it is 2 or more, as only answers that
+    differ tell how large that is; rate is the generator's learning rate, which falls to 0.
 
     prior: a public prior that makes the start. The generator learns which of prior_images pictures belongs to which
     theta (z is its normal quantile), for prior_steps at prior_lr at most; then the critic learns to tell both apart.
@@ -140,7 +141,7 @@ class WganGp:
 
     @property
     def private(self) -> bool:
-        """Whether patients are behind a private door."""
+        """Whether data access is private."""
         return self.name == "dp_wgan_gp"
 
     @property
@@ -193,7 +194,7 @@ def pretrained(settings: WganGp, inputs: Inputs, *, seed: int, told: Told = sile
     rules = replace(_rules(settings), steps=settings.prior_steps, lr=settings.prior_lr)
     taught(own, z, y, images, rules, seed=seed, told=lambda done, total: told(done, total, "prior"))
     rows = Rows(images, y, torch.arange(len(y)))
-    public = open_access({"train": rows}, batch=settings.batch, seed=seed)  # a door, with no patient behind it
+    public = open_access({"train": rows}, batch=settings.batch, seed=seed)  # public images only, no patient
     alone = -(-settings.prior_steps // CRITIC_SHARE)
     rules = replace(rules, steps=alone, critic_steps=alone + 1, lr=CRITIC_LR)
     played(own, public, rules, seed=seed, told=lambda done, total: told(done, total, "prior's critic"))
@@ -203,17 +204,17 @@ def pretrained(settings: WganGp, inputs: Inputs, *, seed: int, told: Told = sile
 def train(
     settings: WganGp, access: Access, inputs: Inputs, *, start: Params | None = None, seed: int, told: Told = silent
 ) -> Params:
-    """Play `steps` of the critic: a `whole` one against the door's patients, a `head` against what it asked of them.
+    """Play `steps` of the critic: a `whole` one on patients, a `head` on the answers that data access gave.
 
     Args:
-        inputs: (C, H, W) of the door's images, which are in [-1, 1].
+        inputs: (C, H, W) of the images, which are in [-1, 1].
         start: what `pretrained`, or an earlier call, returned; None: random numbers from the seed, or, as a head needs
             the public start, that.
-        seed: of the networks' start, the fakes and alpha. At a private door the result does not follow from it.
+        seed: of the networks' start, the fakes and alpha. With private data access the result does not follow from it.
 
     Returns:
         The generator's running mean under "generator/..." and the critic under "critic/...", float32, a head under
-        "moments/..." beside the critic of the start. What the door booked covers all.
+        "moments/..." beside the critic of the start. The recorded events cover all of it.
 
     Raises:
         ValueError: inputs that no network here takes, or `start` of other networks.
@@ -250,7 +251,7 @@ def sampled(settings: WganGp, inputs: Inputs, params: Params, y: Tensor, *, seed
 
 
 def events(settings: WganGp, noise: float, *, cut: str = "") -> list[Event]:
-    """What training does to patients at the private door, sizes apart: what it books."""
+    """What training records with private data access, releases of sizes apart."""
     share, times = (1.0, settings.looks) if settings.head else (settings.sampling, settings.steps)
     return [SelfComposed(Part(cut, "train", PoissonSampled(share, Gaussian(noise))), times)]
 

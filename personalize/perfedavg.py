@@ -104,7 +104,7 @@ def _full(site: Site, module: nn.Module) -> Params:
     """Gradient of the mean loss over all training examples.
 
     Raises:
-        ValueError: the door to the patients is private, for which this gradient was not planned.
+        ValueError: data access is private, for which this gradient was not planned.
     """
     draw = site.draw(full=True)
     if not isinstance(draw, Draw):

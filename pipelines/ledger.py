@@ -199,7 +199,7 @@ def _summed(lines: Sequence[_Line], at: float, console: Console | None) -> dict[
             console.print(_table(f"By {name}", name, [*sums, *([whole] if name == "run" else [])]))
         for (cut, split), cost in splits.items():
             console.print(f"patients of {split} (division {cut}): ε = {loss(cost.epsilon)}", markup=False)
-        console.print(f"where one patient takes another's place: ε = {loss(replaced)} in all", markup=False)
+        console.print(f"where neighbours differ by replacing one patient: ε = {loss(replaced)} in all", markup=False)
         console.print(f"δ = {at:g}; accountant: {whole.cost.accountant}", markup=False, soft_wrap=True)
         if unread or unpriced:
             told = f"{unread} lines hold an event" if unread else "The ledger holds an event"

@@ -1,7 +1,7 @@
-"""What can cross a wall: a message, and the name of the question that it answers.
+"""Messages between the coordinator and the sites, and the call (request of a round) that a message belongs to.
 
-A message is also the form of everything that is kept between rounds (the coordinator's state, a site's memory), because
-only what is explicit and serializable can be resumed, replayed and audited.
+Everything that is kept between rounds (the coordinator's state, a site's memory) is a message too: it is explicit and
+serializable, so a run can be resumed, replayed and audited.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from safetensors import SafetensorError
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Torch comes with `safetensors.torch`, and takes seconds: it is imported where tensors are read or written, so that who
-# needs facts alone, such as a reader of a ledger, does not wait for it.
+# `safetensors.torch` imports torch, which takes seconds. It is imported only where tensors are read or written, so that
+# code that needs facts alone, such as the ledger's reader, starts at once.
 Params: TypeAlias = "Mapping[str, Tensor]"
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -40,10 +40,10 @@ class Message:
 
 
 class Call(NamedTuple):
-    """Which question is asked. (run, round, request) is its identity: asked twice, it is answered once.
+    """One request to a site, identified by (run, round, request). A repeated call gets the stored reply.
 
-    `merged` maps each site to the last round of this run whose reply was merged (0 = none): a site whose reply was lost
-    goes back to the memory that belongs to that round.
+    `merged` maps each site to the last round of this run whose reply was merged (0 = none). A site whose reply was lost
+    goes back to its memory of that round.
     """
 
     run: str
@@ -66,7 +66,7 @@ def number_of(facts: Mapping[str, Json], name: str, default: float | None = None
     """A fact that is a number. default: where it is missing or null.
 
     Raises:
-        ValueError: it is none, or is missing without a default.
+        ValueError: the fact is not a number, or is missing without a default.
     """
     value = default if facts.get(name) is None else facts[name]
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -83,12 +83,12 @@ def whole_of(facts: Mapping[str, Json], name: str, default: int | None = None) -
 
 
 def numbers_of(facts: Mapping[str, Json], name: str) -> list[float]:
-    """A fact that is a list of numbers. Raises: ValueError: it is none."""
+    """A fact that is a list of numbers. Raises: ValueError: it is something else."""
     return [number_of({name: one}, name) for one in _list_of(facts, name)]
 
 
 def wholes_of(facts: Mapping[str, Json], name: str) -> list[int]:
-    """A fact that is a list of whole numbers. Raises: ValueError: it is none."""
+    """A fact that is a list of whole numbers. Raises: ValueError: it is something else."""
     return [whole_of({name: one}, name) for one in _list_of(facts, name)]
 
 
@@ -106,7 +106,7 @@ def _list_of(facts: Mapping[str, Json], name: str) -> list[Json]:
 
 
 class Malformed(ValueError):
-    """Bytes that are not a message of ours."""
+    """Bytes that are not a message as `to_bytes` writes it."""
 
 
 def to_bytes(message: Message) -> bytes:
@@ -121,15 +121,14 @@ def to_bytes(message: Message) -> bytes:
         from safetensors.torch import save
 
         return save(tensors, metadata={FACTS: facts})
-    # What `save` does, without its numpy views: they cost more than a round's other bookkeeping. `tensors` keeps what
-    # the pointers point at.
-    said = {
+    # As `safetensors.torch.save`, without slow numpy views. `tensors` keeps alive the memory that `specs` points at.
+    specs = {
         name: safetensors.TensorSpec(
             dtype=str(t.dtype).removeprefix("torch."), shape=list(t.shape), data_ptr=t.data_ptr(), data_len=t.nbytes
         )
         for name, t in tensors.items()
     }
-    return bytes(safetensors.serialize(said, metadata={FACTS: facts}))
+    return bytes(safetensors.serialize(specs, metadata={FACTS: facts}))
 
 
 def from_bytes(data: bytes) -> Message:
@@ -153,11 +152,11 @@ def from_bytes(data: bytes) -> Message:
 
 
 def to_file(message: Message, path: Path) -> str:
-    """Write what `to_bytes` gives, without making it in memory; returns its sha256. The file is on the disk then.
+    """Write the bytes of `to_bytes` without holding them in memory, and sync the file to disk; returns its sha256.
 
     Raises:
         ValueError: a fact is not JSON, or is not finite.
-        OSError: the disk.
+        OSError: writing failed.
     """
     from safetensors.torch import save_file
 
@@ -170,11 +169,11 @@ def to_file(message: Message, path: Path) -> str:
 
 
 def from_file(path: Path) -> Message:
-    """Read what `to_file` wrote; tensors are read from the disk when they are looked at.
+    """Read what `to_file` wrote. Tensors are memory-mapped.
 
     Raises:
         Malformed: as `from_bytes`.
-        OSError: the disk.
+        OSError: reading failed.
     """
     try:
         with safetensors.safe_open(path, framework="pt") as file:
@@ -192,7 +191,7 @@ def _refused(constant: str) -> None:
 
 
 def _finite(text: str) -> float:
-    """A number as JSON spells it. Raises: ValueError: it is too large for one, as 1e999 is."""
+    """A JSON number as a float. Raises: ValueError: it overflows to infinity, as 1e999 does."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text} is not a number that a message may carry")
@@ -200,9 +199,7 @@ def _finite(text: str) -> float:
 
 
 def sealed(*parts: bytes) -> bytes:
-    """The parts, one after the other, behind their sha256: for what is kept on a disk and must be noticed when a bit of
-    it flips.
-    """
+    """The sha256 of the parts, followed by the parts: for files in which a flipped bit must be detected."""
     whole = hashlib.sha256()
     for part in parts:
         whole.update(part)
@@ -213,7 +210,7 @@ def unsealed(data: bytes) -> bytes:
     """Undo `sealed`.
 
     Raises:
-        Malformed: the bytes are not what was sealed.
+        Malformed: the checksum does not match.
     """
     body = data[32:]
     if hashlib.sha256(body).digest() != data[:32]:

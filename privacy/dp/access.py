@@ -1,11 +1,11 @@
-"""Data access: which of them are looked at, and what is computed on them.
+"""Data access: the only way in which training code reads patients' data.
 
-Everything that learns from patients - a site's descent, a GAN's critic - asks here and gets back gradients or means, so
-that one place decides who is drawn, how much of each patient may show, and which privacy event that was. The events
-gather in `Access.events`; the gate reads them when a reply wants to leave.
+All code that learns from patients (local training, a GAN's critic) calls this interface and gets gradients or means.
+So one place decides which patients are drawn, how far each can influence the result, and which privacy event to record.
+`Access.events` collects the events; the gate reads them before a reply leaves.
 
-`PlainAccess` is plain: nothing is clipped, no noise is added, and every look at a patient is a non-private
-event. Private access is in `privacy/dp/private_access.py`. Whoever asks cannot tell which it is.
+`PlainAccess` clips nothing and adds no noise; each of its functions records a non-private event. Private access is in
+`privacy/dp/private_access.py`. Both have the same interface, so a method cannot tell them apart.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Split: TypeAlias = Literal["train", "validation", "test"]
 Augment: TypeAlias = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]
 """augment(x (b, ...), y, generator) -> views of both: masks y (b, *spatial) move with x, labels y (b,) stay."""
 Assign: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""assign(x (m, ...), y (m,)) -> (m,) int64: for which bin each row of one patient votes; outside of all, for none."""
+"""assign(x (m, ...), y (m,)) -> (m,) int64: the bin that each row of one patient votes for; out of range = no vote."""
 CHUNK = 64  # rows of a gradient in evaluation mode: larger passes fall out of a processor's cache, and fill memory
 
 
@@ -43,8 +43,8 @@ class Rows:
 
 
 class Batch(NamedTuple):
-    """What an objective sees. x: (b, ...); y: (b,), masks (b, *spatial), or None; aux: (b, ...) extra input that is no
-    patient's, or None.
+    """The input of an objective. x: (b, ...); y: (b,), masks (b, *spatial), or None; aux: (b, ...) extra input that
+    does not come from patients, or None.
     """
 
     x: Tensor
@@ -61,7 +61,7 @@ class Draw(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Patients that private data access drew; only the access that drew them knows what the number means."""
+    """A handle to patients that private data access drew; only that access can resolve the number."""
 
     number: int
 
@@ -79,7 +79,7 @@ class Gradient(NamedTuple):
 
 
 class Questions(Protocol):
-    """What a method may ask about a site's patients; it gets no more (`privacy.dp.capability`)."""
+    """What a method can compute on a site's patients; it has no other access to them (`privacy.dp.capability`)."""
 
     @property
     def device(self) -> torch.device:
@@ -107,33 +107,33 @@ class Questions(Protocol):
     ) -> Gradient:
         """Gradient of the mean loss over a draw, for every parameter of `module` that requires one.
 
-        aux: (A, K, ...), A K things that are no patient's, of which each row of a draw gets one: in turn, or under
-        differential privacy each patient K that belong together, at random. K is how many views of a patient a sample
-        has there.
+        aux: (A, K, ...), extra inputs that do not come from patients. Plain access gives each row of the draw one of
+        the A K inputs, in turn. Private access gives each patient one of the A sets at random; K is then the number of
+        views of a patient.
         """
         ...
 
     def measure(self, module: nn.Module, statistic: Objective, split: Split) -> float:
-        """Mean of a statistic over a split, in evaluation mode; NaN where there is none to tell."""
+        """Mean of a statistic over a split, in evaluation mode; NaN if the split is empty or no noise was paid for."""
         ...
 
 
 class Access(Questions, Protocol):
-    """A site's patients for the length of one request."""
+    """Access to a site's patients during one request."""
 
     @property
     def events(self) -> list[Event]:
-        """What was done to patients so far."""
+        """The privacy events so far."""
         ...
 
     def votes(self, assign: Assign, bins: int) -> Tensor:
-        """(bins,) float64: what each training patient votes for, as shares that sum to 1, added up over patients."""
+        """(bins,) float64: the sum over training patients of each patient's vote shares, which sum to 1."""
         ...
 
 
 @dataclass(frozen=True)
 class PlainAccess:
-    """`stream` yields row indices of the training split, without end."""
+    """Access without differential privacy. stream: an endless iterator of row indices (b,) of the training split."""
 
     splits: Mapping[Split, Rows]
     batch: int
@@ -179,13 +179,13 @@ class PlainAccess:
     ) -> Gradient:
         """Gradient of the mean loss over a draw, for every parameter of `module` that requires one.
 
-        A parameter that the loss does not reach gets zeros, so that every site answers with the same names. In training
-        mode the draw is one batch; in evaluation mode no row knows of the others, and many go through in chunks.
+        A parameter that the loss does not depend on gets zeros, so that every site replies with the same names. In
+        training mode the draw is one batch; in evaluation mode rows are independent and are processed in chunks.
 
-        aux: (A, K, ...) for any A and K: the rows of the draw take the A K things in turn.
+        aux: (A, K, ...) for any A and K: the rows of the draw take the A K inputs in turn.
 
         Raises:
-            ValueError: aux has fewer than two axes, or nothing in it.
+            ValueError: aux has fewer than two axes, or is empty.
         """
         if isinstance(draw, Sample):
             raise TypeError("this draw belongs to private data access; ask the access that drew it")
@@ -205,7 +205,7 @@ class PlainAccess:
         return Gradient(gradient, total)
 
     def votes(self, assign: Assign, bins: int) -> Tensor:
-        """What each training patient votes for, added up over patients: (bins,) float64. See `ballots`."""
+        """The sum of all training patients' vote shares: (bins,) float64. See `ballots`."""
         self.events.append(NON_PRIVATE)
         cast = ballots(self.splits["train"], assign, bins)
         total = cast.sum(dim=1, keepdim=True)
@@ -234,7 +234,7 @@ def open_access(
     """Open plain data access for one request. `seed` fixes which rows are drawn and how they are augmented.
 
     Raises:
-        ValueError: the batch size is not positive, or classes shall be balanced and the labels are masks.
+        ValueError: the batch size is not positive, or `balance` is given and the labels are masks.
     """
     found = [] if batch >= 1 else [f"batch must be at least 1, found {batch}"]
     if balance and splits["train"].y.dim() > 1:
@@ -251,9 +251,9 @@ def open_access(
 def ballots(rows: Rows, assign: Assign, bins: int) -> Tensor:
     """How many of each patient's rows vote for each bin: (N patients, bins) float64.
 
-    `assign` sees the rows of one patient at a time, so that nobody's vote can hang on who else is there: a product of
-    matrices rounds differently in a batch of another size, and that may turn a near tie. A vote for no bin there is
-    (-1, say) does not count: an error would tell that such a patient is there.
+    `assign` is called for one patient at a time, so that no vote depends on other patients: matrix products round
+    differently in batches of another size, which can change a near tie. A vote for a bin that does not exist (such as
+    -1) is ignored, because an error would reveal that such a patient is present.
 
     Raises:
         ValueError: bins is not positive, or `assign` gives another shape or type than (m,) int64.

@@ -1,8 +1,8 @@
-"""What a method holds of data access: the questions, and none of the patients.
+"""The part of data access that a method gets: its functions, without the patients' arrays behind them.
 
-A method gets this object and not the access itself, whose attributes lead to rows of patients and to the list of booked
-events. It keeps mistakes and careless code away from both. It is no wall against code that was written to leak: Python
-lets code in the same process look into a function's closure, and an objective must see images.
+A method gets this object and not the access itself, whose attributes lead to patients' rows and to the recorded events.
+This prevents mistakes. It does not stop code that was written to leak: Python code in the same process can inspect a
+function's closure, and an objective must see images.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from privacy.dp.access import Access, Draw, Gradient, Objective, Questions, Samp
 
 
 def questions(access: Access) -> Questions:
-    """The questions of data access, as an object whose attributes lead to no patient and to no event."""
+    """The functions of data access, as an object whose attributes lead to no patient's data and to no event."""
 
     @dataclass(frozen=True)
     class Asked:

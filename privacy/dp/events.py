@@ -1,9 +1,8 @@
-"""What was done to patients: frozen records, as the ledger writes them. What it costs is computed elsewhere, from
-these (`privacy/dp/accounting.py`).
+"""Privacy events: frozen records of the mechanisms that were applied to patients' data, as the ledger stores them.
 
-Mechanisms carry the parameters and the names that accountants use (dp-accounting's events), so that a ledger line can
-be accounted for without knowing this code. Every noise multiplier is relative to what one patient can change at most,
-in L2 for Gaussian and in L1 for Laplace noise, when that patient is added or removed.
+`privacy/dp/accounting.py` computes their cost. Mechanisms have the names and parameters of dp-accounting's events, so
+that a ledger can be accounted for without this code. Every noise multiplier is relative to the sensitivity to adding or
+removing one patient, in L2 for Gaussian and in L1 for Laplace noise.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from typing import ClassVar, Literal, TypeAlias
 from privacy.message import Json
 
 Declaration: TypeAlias = Literal["counts", "failure"]
-"""What may leave outside the guarantee, in so many words: counts of files, studies, patients and examples and what
-follows from them (who takes part); that a request failed."""
+"""Facts that may leave outside the guarantee: `counts` of files, studies, patients and examples and what follows from
+them (who takes part); `failure`, that a request failed."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +28,15 @@ class NonPrivate:
 
 @dataclass(frozen=True)
 class Nothing:
-    """Declared: no patient had any influence beyond events that stand in the ledger already (post-processing)."""
+    """No patient had any influence beyond events that are in the ledger already (post-processing)."""
 
     kind: ClassVar = "nothing"
 
 
 @dataclass(frozen=True)
 class Declared:
-    """Depends on patients, has no noise, and is outside the guarantee by the hospital's own word. It costs nothing and
-    every statement lists it."""
+    """Depends on patients, has no noise, and is outside the guarantee because the hospital declared it so. It costs
+    nothing, and every statement lists it."""
 
     what: Declaration
     kind: ClassVar = "declared"
@@ -67,7 +66,7 @@ class Laplace:
 
 @dataclass(frozen=True)
 class Pure:
-    """A mechanism of which nothing is used but that it is (epsilon, 0)-private, such as a noisy maximum."""
+    """An (epsilon, 0)-private mechanism of any form, such as a noisy maximum."""
 
     epsilon: float
     kind: ClassVar = "pure"
@@ -78,7 +77,7 @@ class Pure:
 
 @dataclass(frozen=True)
 class PoissonSampled:
-    """`event` on a sample in which every patient is with the same probability, independently of all others."""
+    """`event` on a Poisson sample: every patient is in it with the same probability, independently of all others."""
 
     probability: float
     event: Event
@@ -92,7 +91,7 @@ class PoissonSampled:
 
 @dataclass(frozen=True)
 class SelfComposed:
-    """`event`, `count` times, each time knowing what came before."""
+    """`event`, `count` times; each one may depend on the results before (adaptive composition)."""
 
     event: Event
     count: int
@@ -113,10 +112,10 @@ class Composed:
 
 @dataclass(frozen=True)
 class Part:
-    """`event` on the patients of one split only. cut: names the division of the hospital's patients.
+    """`event` on the patients of one split only. cut: name of the division of the hospital's patients into splits.
 
-    A patient is in one split of a cut, decided without looking at any other patient: of a cut's splits each patient
-    pays one (parallel composition). Events of different cuts add up.
+    A patient is in one split of a cut, decided independently of other patients, so each patient is charged for one
+    split of a cut only (parallel composition). Events of different cuts add up.
     """
 
     cut: str
@@ -144,11 +143,11 @@ NON_PRIVATE, NOTHING = NonPrivate(), Nothing()
 
 
 class UnknownEvent(ValueError):
-    """A line of a ledger that no accountant here can read: it must be counted as non-private, or refused."""
+    """An event in a ledger that this code does not know: it must be counted as non-private, or refused."""
 
 
 def composed(events: Sequence[Event]) -> Event:
-    """All events together, in the shortest form that costs the same: equal neighbours are counted, not repeated.
+    """All events as one, in the shortest form with the same cost: equal events are counted, not repeated.
 
     One non-private part makes the whole non-private; no event at all, or nothing but NOTHING, is NOTHING.
     """
@@ -163,7 +162,7 @@ def composed(events: Sequence[Event]) -> Event:
 
 
 def _flat(events: Sequence[Event], times: int) -> Iterator[tuple[Event, int]]:
-    """Every event that is no composition, with how often it stands there."""
+    """Every event that is not a composition, with its count."""
     for event in events:
         if isinstance(event, Composed):
             yield from _flat(event.events, times)
@@ -178,7 +177,7 @@ def _non_private(event: Event) -> bool:
 
 
 def leaves(event: Event) -> Iterator[Event]:
-    """The mechanisms and declarations that an event is made of, without how often and on which sample."""
+    """The mechanisms and declarations that an event consists of, without counts and samples."""
     if isinstance(event, Composed):
         for one in event.events:
             yield from leaves(one)
@@ -189,10 +188,10 @@ def leaves(event: Event) -> Iterator[Event]:
 
 
 def changed(event: Event, change: Callable[[Event], Event | None]) -> Event:
-    """The same event with what `change` gives in place of parts of it; None: the part stays, and is looked into."""
-    instead = change(event)
-    if instead is not None:
-        return instead
+    """The event with its parts replaced by what `change` returns; None: the part stays, and its own parts are tried."""
+    replacement = change(event)
+    if replacement is not None:
+        return replacement
     if isinstance(event, Composed):
         return Composed(tuple(changed(one, change) for one in event.events))
     if isinstance(event, PoissonSampled | SelfComposed | Part):
@@ -204,7 +203,7 @@ def describe(event: Event) -> Json:
     """The event as the ledger writes it.
 
     Raises:
-        UnknownEvent: it is of a kind that the ledger does not know, and would be booked wrongly.
+        UnknownEvent: it is of a kind that the ledger does not know.
     """
     if type(event) not in KINDS.values():
         raise UnknownEvent(f"the event {event!r} is of a kind that the ledger does not know")
@@ -216,7 +215,7 @@ def describe(event: Event) -> Json:
 
 
 def read(said: Json) -> Event:
-    """What `describe` wrote.
+    """The event from what `describe` wrote.
 
     Raises:
         UnknownEvent: naming what is not known: a kind, a field, or a value out of range.
@@ -244,7 +243,7 @@ def read(said: Json) -> Event:
 
 
 def known(said: Json) -> Event:
-    """As `read`; what cannot be read counts as non-private, because it happened."""
+    """As `read`; an event that cannot be read counts as non-private, because it happened."""
     try:
         return read(said)
     except UnknownEvent:

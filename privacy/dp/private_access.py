@@ -1,13 +1,13 @@
-"""Private data access: patient-level differential privacy behind the same questions as plain access.
+"""Private data access: patient-level differential privacy with the same interface as plain access.
 
-Adjacency: a patient with everything of theirs is added or removed; all others keep their split. The numbers of patients
-that divide sums are given (`sizes`): what the hospital released of them, or the true ones where it declares them
-public. A draw is a Poisson sample: every patient is in it with probability q, independently. Of a drawn patient K
-random views are looked at; their mean gradient is clipped once, and noise is added once. What is booked: for a draw
-that was used k times, k Gaussian mechanisms on one Poisson sample.
+Adjacency: one patient with all their data is added or removed; all others keep their split. Sums are divided by given
+numbers of patients (`sizes`): those that the hospital released with noise, or the true ones if it declares them public.
+A draw is a Poisson sample: every patient is in it with probability q, independently. Of each drawn patient K random
+views are used; their mean gradient is clipped once, and noise is added once to the sum. The recorded event of a draw
+that was used k times: k Gaussian mechanisms on one Poisson sample.
 
-Nothing here is repeatable: samples, views, dropout and noise come from the operating system, because even the views of
-others, drawn from a known seed, would depend on who is in the sample.
+Nothing here is reproducible: samples, views, dropout and noise come from the operating system. With a known seed, even
+the views of other patients would depend on who is in the sample.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from privacy.dp.units import Units, Views, all_views, some_views, units_of
 
 @dataclass
 class _Use:
-    """What one draw was: which rows of which patients, all of them or a sample, and how often it was used.
+    """One draw: the rows of its patients, whether it holds all patients (`full`), and how often it was used.
 
-    state: of the generator of augmentation, so that a draw used twice shows the same images without keeping them.
+    state: of the augmentation's generator, so that a second use augments the images in the same way.
     """
 
     views: Views
@@ -49,10 +49,10 @@ class _Use:
 
 @dataclass(frozen=True)
 class PrivateAccess:
-    """See `open_private`. strays: patients whose gradient was not finite, so far; it stays at the site.
+    """See `open_private`. strays: number of patients whose gradient was not finite, so far; it stays at the site.
 
-    dry: nothing is computed and nobody looked at, only events are booked, to know a cost before it is paid; `roof`
-    ends what would hardly end.
+    dry: no patient's data are used; only events are recorded, so that a cost is known in advance. `roof` limits how
+    much may be asked then.
     """
 
     splits: Mapping[Split, Rows]
@@ -71,7 +71,7 @@ class PrivateAccess:
 
     @property
     def events(self) -> list[Event]:
-        """Every use of every draw, and what was told beside."""
+        """Every use of every draw, and all other releases."""
         p = self.protection
         gaussian = Gaussian(p.noise)
         drawn = [
@@ -88,19 +88,19 @@ class PrivateAccess:
         return self.splits["train"].x.device
 
     def epoch(self) -> int:
-        """Draws until a patient was drawn once, on average: 1 / q."""
+        """Draws after which a patient was drawn once on average: 1 / q."""
         return max(1, round(1.0 / self.protection.sampling))
 
     def size(self, split: Split) -> int:
-        """Number of patients of a split, as the hospital tells it: each counts once, as in every mean here."""
+        """Number of patients of a split, as the hospital released it: means here weight patients, not rows."""
         self._count("size")
         self.booked.append(self.counts)
         return self.sizes.get(split, 0)
 
     def shares(self, classes: int) -> Tensor:
-        """How common each class is among training patients, a patient's vote shared by their rows or pixels; noised.
+        """How common each class is among training patients, with noise; a patient's vote is split over rows or pixels.
 
-        Without `counts_noise` uniform: they were not paid for.
+        Uniform without `counts_noise`, because then no privacy budget was planned for it.
         """
         self._count("share of each class")
         noise = self.protection.counts_noise
@@ -117,7 +117,7 @@ class PrivateAccess:
         return counts / counts.sum()
 
     def draw(self, *, full: bool = False) -> Sample:
-        """Sample patients, or with `full` take all of them with every row, not augmented."""
+        """Draw a Poisson sample of patients, or with `full` all patients with every row, not augmented."""
         self._count("draw")
         units, p = self.units["train"], self.protection
         who = torch.arange(0 if self.dry else len(units.sizes))
@@ -132,8 +132,8 @@ class PrivateAccess:
     ) -> Gradient:
         """(sum of clipped mean gradients of the drawn patients + noise) / (q N), by name; N as in `size`.
 
-        aux: (A, K, ...) for any A: each patient of the sample gets one of the A sets, drawn in secret and for each by
-        itself. How many patients there are is not told, and neither is the loss (NaN).
+        aux: (A, K, ...) for any A: each patient of the sample gets one of the A sets, drawn at random and independently
+        of other patients. The number of sampled patients and the loss (NaN) are not released.
 
         Raises:
             ValueError: the module cannot be trained privately (all reasons), or aux has another K.
@@ -182,14 +182,14 @@ class PrivateAccess:
         return float(noised.value)
 
     def votes(self, assign: Assign, bins: int) -> Tensor:
-        """What training patients vote for, each with 1 in all, added up and noised: (bins,) float64.
+        """The sum of training patients' vote shares, with noise: (bins,) float64. A patient's shares sum to 1.
 
-        Adding or removing a patient changes the sum by that patient's row of shares, whose L2 norm is at most its L1
-        norm, 1, however many rows, copies of images among them, stand under the patient (Lin et al., Differentially
-        private synthetic data via foundation model APIs 1, ICLR 2024, with the patient as the unit).
+        Adding or removing a patient changes the sum by that patient's shares, whose L2 norm is at most their L1 norm,
+        1, however many rows (copies of images included) the patient has (Lin et al., Differentially private synthetic
+        data via foundation model APIs 1, ICLR 2024, with the patient as the unit).
 
         Raises:
-            ValueError: votes were not paid for (`votes_noise`), or as `privacy.dp.access.ballots`.
+            ValueError: `votes_noise` is not set, or as `privacy.dp.access.ballots`.
         """
         self._count("vote")
         noise = self.protection.votes_noise
@@ -225,21 +225,21 @@ class PrivateAccess:
             yield kept
 
     def _given(self, patients: int, sets: int) -> Tensor:
-        """Which set of aux each patient of a sample gets: (patients,), drawn for each by itself.
+        """Which set of aux each patient of a sample gets: (patients,), drawn independently for each.
 
-        By place in the sample it must not be: one patient more would move those after them to other sets, and change
-        the gradients of many where only one is bounded.
+        It must not follow from the position in the sample: one more patient would shift all later ones to other sets
+        and change many gradients, where the guarantee bounds the change of one.
         """
         shape = (patients, 1)
         return choices(shape, torch.full(shape, sets), self.source)[:, 0]
 
     def _count(self, what: str, numbers: int = 0) -> None:
-        """In a rehearsal, that something was asked for. Raises: TooLong: too often."""
+        """In a dry run, count a request. Raises: TooLong: there were too many."""
         if self.dry:
             self.roof.count(what, numbers)
 
     def _check(self, module: nn.Module) -> None:
-        """Once for each module, and each time that it has no buffers."""
+        """Check the module, once; and on every call, that it has no buffers."""
         if all(known is not module for known in self.fit) and (complaints := unfit(module)):
             raise ValueError("this network cannot be trained privately: " + "; ".join(complaints))
         if any(True for _ in module.buffers()):
@@ -259,13 +259,13 @@ def open_private(
 ) -> PrivateAccess:
     """Open private data access for one request.
 
-    augment: of views, inside a patient's share. counts: the event of telling how many rows there are: `Declared` where
-    the hospital says that they are public. source: of randomness; only tests give another one. sizes: patients by
-    split as the hospital tells them; None: as many as there are. dry: book events, look at nobody, and raise
-    `privacy.dp.roof.TooLong` where a method asks beyond all reason.
+    augment: applied to each view before clipping. counts: the event of releasing the numbers of patients: `Declared` if
+    the hospital declares them public. source: of random bytes; only tests replace it. sizes: patients by split as the
+    hospital released them; None = the true numbers. dry: record events without using any patient, and raise
+    `privacy.dp.roof.TooLong` if a method asks for too much.
 
     Raises:
-        ValueError: the training split has no patients, on whom q N = 0 would divide.
+        ValueError: the training split has no patients (the divisor q N would be 0).
     """
     if len(splits["train"].y) == 0:
         raise ValueError("the training split has no rows: check the split fractions and the number of patients")
@@ -290,13 +290,13 @@ def _per_patient(module: nn.Module, statistic: Objective, rows: Rows, units: Uni
 
 
 def _chunk(size: int, least: int) -> int:
-    """How many patients of `size` numbers at a time: as was fastest (benchmarks/private_step.py), and has room."""
+    """How many patients of `size` numbers to process at a time: the fastest that fits (benchmarks/private_step.py)."""
     return max(least, min(256, 2**18 // max(1, size)))
 
 
 @contextmanager
 def _unrepeatable(source: Source) -> Iterator[None]:
-    """Dropout and whatever else asks torch for randomness gets some that nobody can repeat."""
+    """Seed torch's generators, which dropout uses, from `source`, so that nobody can reproduce them."""
     with torch.random.fork_rng():
         if torch.cuda.is_available():
             torch.cuda.manual_seed_all(int.from_bytes(source(8), "little"))

@@ -1,4 +1,4 @@
-"""How a site protects its patients: the numbers of private data access."""
+"""The parameters of private data access: clipping, sampling and noise."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from privacy.settings_error import out_of_range, refuse
 
 @dataclass(frozen=True, kw_only=True)
 class Protection:
-    """How patients are protected; noises are multiples of what one patient can change.
+    """How patients are protected; every noise is a multiple of the sensitivity (the most that one patient can change).
 
-    Everything has bounds within which nothing overflows and no digit is lost: beyond them an infinity, or a norm that
-    was rounded, could show a patient past any noise.
+    All values are bounded so that nothing overflows or loses digits: an infinity, or a rounded norm, could reveal a
+    patient despite the noise.
 
     clip: C. sampling: q. views: K. noise: of gradients. validation_noise: of `measure`. counts_noise: of `shares`.
-    votes_noise: of `votes`. None means not paid for, and so not told (NaN, uniform, an error). loss_bound: a patient's
-    statistic is clipped to [0, bound].
-    chunk: patients whose gradients lie in memory at a time; None: by the size of their images. cut: names the division
-    into splits.
+    votes_noise: of `votes`. With None the value is not released (NaN, uniform, an error). loss_bound: a patient's
+    statistic is clipped to [0, bound]. chunk: number of patients whose gradients are in memory at a time; None: chosen
+    by image size. cut: name of the division into splits.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}

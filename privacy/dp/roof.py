@@ -1,6 +1,4 @@
-"""How much a rehearsal may ask of its data access: whatever loops a method was told to make, it ends soon, so that
-little work goes unpaid.
-"""
+"""A limit on what a rehearsal may ask of data access, so that it ends soon however many steps a method is set to do."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ NUMBERS = 2**34
 
 
 class TooLong(ValueError):
-    """A request would look at patients more often, or with a larger network, than anybody would wait for."""
+    """A request would use patients' data too often, or with too large a network, to end in reasonable time."""
 
 
 @dataclass
@@ -25,10 +23,10 @@ class Roof:
     numbers: int = 0
 
     def count(self, what: str, numbers: int = 0) -> None:
-        """Count one more access. numbers: in its answer.
+        """Count one more access. numbers: how many numbers its result has.
 
         Raises:
-            TooLong: it is one too many.
+            TooLong: the limit is exceeded.
         """
         self.asked[what] += 1
         self.numbers += numbers

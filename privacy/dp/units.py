@@ -1,4 +1,4 @@
-"""Patients as the units of privacy: which rows are whose, and which of them a sample looks at."""
+"""Patients as the units of privacy: which rows belong to each patient, and which of them a sample uses."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a coordinator may say at all: the bounds of a call and of its message.
+"""The bounds that every call and message from the coordinator must meet.
 
-`check` is the first thing that a hospital does with a question, whatever engine brought it. Nothing has been done,
-written or read by then, so what it refuses cannot depend on a patient, and leaves no line in the ledger: whoever asks
-cannot make that grow by text of their own.
+`check` is the first thing that a hospital does with a request, in every engine. No patient's data have been read by
+then, so a refusal cannot depend on a patient. It leaves no line in the ledger, so that malformed requests cannot fill
+the ledger with text of the sender's choice.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ HEADER = 2**26
 """Bytes of names, shapes and facts in front of a message's tensors, on a wire."""
 SHOWN = 60
 ACTIVE = re.compile(r"[\\`*\[\]|~]|(?<!\w)_|_(?!\w)")
-"""Signs by which Markdown makes something else of a text, wherever in a line they stand."""
+"""Characters that are Markdown syntax anywhere in a line."""
 CONTROL = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Unicode's categories of characters that draw nothing: they move a terminal's cursor, break or turn lines around, or
-are no character at all."""
+"""Unicode categories of invisible characters: they control a terminal, break lines, change the direction of text, or
+are unassigned surrogates."""
 
 
 def check(call: Call, message: Message) -> None:
-    """Whether a question is within bounds.
+    """Check that a request is within bounds.
 
     Raises:
         Refused: `malformed_run`, `malformed_round`, `malformed_merged`, `unknown_request`, `malformed_message`; its
-        cause is a sentence on one line, in which nothing of the question is longer than `SHOWN` characters.
+        cause is a sentence on one line, which quotes at most `SHOWN` characters of the request.
     """
     for code, complaint in (
         ("malformed_run", _run(call.run)),
@@ -64,7 +64,7 @@ def check(call: Call, message: Message) -> None:
 
 
 def shown(value: object) -> str:
-    """A value that somebody else chose, in one short line of printable ASCII; of what is large only its type."""
+    """An untrusted value in one short line of printable ASCII; of a large value only its type."""
     if isinstance(value, str):
         cut = "" if len(value) <= SHOWN else f"... ({len(value)} characters)"
         return f"{value[:SHOWN]!a}{cut}"
@@ -79,7 +79,7 @@ def plain(text: str) -> str:
 
 
 def inert(text: str) -> str:
-    """A text that somebody else may have chosen, on one line, in which Markdown and HTML find nothing to act on."""
+    """An untrusted text on one line, with Markdown and HTML escaped."""
     words = escape(" ".join(plain(text).split()), quote=False)
     return ACTIVE.sub(r"\\\g<0>", words).replace("://", "&#58;//")
 
@@ -91,7 +91,7 @@ def _run(run: object) -> str | None:
 
 
 def _round_of(call: Call) -> str | None:
-    """Training goes in rounds from 1; everything else is asked in round 0."""
+    """Training has rounds from 1; all other requests have round 0."""
     low, high = (1, ROUNDS) if call.request in ROUNDED else (0, 0)
     if _round(call.round) and low <= call.round <= high:
         return None
@@ -112,7 +112,7 @@ def _merged(merged: object) -> str | None:
 
 
 def facts_beyond(facts: object) -> str | None:
-    """Why facts are beyond bounds, or None. Looked at one by one, and no further than to the first bound."""
+    """Why facts are out of bounds, or None. Reading stops at the first bound that is exceeded."""
     if not isinstance(facts, Mapping):
         return f"facts must be a mapping, found {shown(facts)}"
     waiting: list[tuple[object, int]] = [(facts, 1)]
@@ -148,7 +148,7 @@ def _number(value: object) -> bool:
 
 
 def tensors_beyond(tensors: object) -> str | None:
-    """Why tensors are beyond bounds, or None."""
+    """Why tensors are out of bounds, or None."""
     if not isinstance(tensors, Mapping) or len(tensors) > TENSORS:
         return f"tensors must be a mapping of at most {TENSORS}, found {shown(tensors)}"
     size = 0

@@ -1,4 +1,4 @@
-"""From a hospital's ledger to its statement: what counts, by which mechanism, and what it costs alone and together."""
+"""Build a hospital's privacy statement from its ledger: which mechanisms ran, and their ε alone and together."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ from privacy.release.statement import (
     Unprotected,
 )
 
-UNKNOWN = "none: an event in the ledger is of no kind that is known"
+UNKNOWN = "none: the ledger has an event of an unknown kind"
 CODE = "a code instead of a reply"
 
 
 @dataclass(frozen=True)
 class _Line:
-    """A line of the ledger. atoms: what a patient is charged for, each with how often it was done; none if `again`."""
+    """A line of the ledger. atoms: mechanisms that patients are charged for, with counts; none of a repeat."""
 
     said: Mapping[str, Json]
     run: str
@@ -76,13 +76,13 @@ def build_statement(
     pretraining: str = "none",
     unit: str = "patient",
 ) -> Statement:
-    """Read a hospital's ledger, and say what it comes to.
+    """The privacy statement of a hospital's ledger.
 
     Args:
         lines: of the ledger, as `ledger.lines` reads them. An event that is not known counts as non-private.
-        delta: at which every ε is taken. budget: the policy's (ε, δ).
-        details: by run. contents: what a reply to each request holds. pretraining: what models began with, and its
-            licence; "none" if with random numbers.
+        delta: at which every ε is computed. budget: the policy's (ε, δ).
+        details: by run. contents: what a reply to each request holds. pretraining: the weights that models started
+            from, and their licence; "none" = random weights.
 
     Raises:
         ValueError: a δ is not between 0 and 1, or the budget's ε is negative.
@@ -140,7 +140,7 @@ def _check(delta: float, budget: tuple[float, float] | None) -> None:
 
 
 def _lines(everything: Sequence[Mapping[str, Json]]) -> Iterator[_Line]:
-    """All that is not torn. What the ledger does not charge for was sent before."""
+    """All lines except torn ones. A line that the ledger does not charge for is a repeated reply."""
     events = {id(said): event for said, event in charged(everything)}
     for said in everything:
         if not said.get("torn"):
@@ -151,7 +151,7 @@ def _lines(everything: Sequence[Mapping[str, Json]]) -> Iterator[_Line]:
 
 
 def _atoms(event: Event, times: int = 1) -> Iterator[tuple[Event, int]]:
-    """What an event consists of: mechanisms, each on one sample, in the `Part` that they were done on."""
+    """The mechanisms of an event with their counts, each inside the `Part` (split) that it was applied to."""
     if isinstance(event, Composed):
         for one in event.events:
             yield from _atoms(one, times)
@@ -159,7 +159,7 @@ def _atoms(event: Event, times: int = 1) -> Iterator[tuple[Event, int]]:
         yield from _atoms(event.event, times * event.count) if event.count else ()
     elif isinstance(event, Part):
         for atom, count in _atoms(event.event, times):
-            inner = atom.event if isinstance(atom, Part) else atom  # of a part within a part the outer one pays
+            inner = atom.event if isinstance(atom, Part) else atom  # of nested parts the outer one is charged
             yield inner if isinstance(inner, NonPrivate | Declared) else Part(event.cut, event.split, inner), count
     elif not isinstance(event, Nothing):
         yield NON_PRIVATE if bare(event) else event, times
@@ -178,10 +178,10 @@ def _noised(tally: _Tally) -> _Tally:
 
 
 def _pricer(delta: float, *, replaced: bool = False) -> _Pricer:
-    """price(tally) -> (ε rounded up, the accountant's name). The same tally is computed once."""
+    """A cached function price(tally) -> (ε rounded up, the accountant's name)."""
     from privacy.dp import (
-        accounting,  # here, because the libraries behind them take seconds to import
-        replacing,  # here, because the libraries behind them take seconds to import
+        accounting,  # imported here because their libraries take seconds to import
+        replacing,
     )
 
     cost = replacing.replaced_cost if replaced else accounting.cost
@@ -190,7 +190,7 @@ def _pricer(delta: float, *, replaced: bool = False) -> _Pricer:
     def price(tally: _Tally) -> tuple[float, str]:
         try:
             found = cost([SelfComposed(atom, times) for atom, times in tally], delta)
-        except UnknownEvent:  # it is in the ledger, so it happened: what cannot be told is infinite
+        except UnknownEvent:  # it is in the ledger, so it happened: an unknown cost counts as infinite
             return math.inf, UNKNOWN
         return upwards(found.epsilon), found.accountant
 
@@ -215,7 +215,7 @@ def _row(request: str, atom: Event, times: int, price: _Pricer) -> Row:
 
 
 def mechanism_of(event: Event) -> tuple[str, float, float | None]:
-    """A mechanism on one sample: its words, q, and σ where it has one."""
+    """A mechanism on one sample: its description, q, and σ (None if it has none)."""
     if isinstance(event, PoissonSampled):
         mechanism, probability, noise = mechanism_of(event.event)
         return mechanism, event.probability * probability, noise
@@ -259,7 +259,7 @@ def _unprotected(lines: Sequence[_Line], contents: Mapping[str, str]) -> Iterato
 
 
 def _released(lines: Sequence[_Line], contents: Mapping[str, str]) -> Iterator[Released]:
-    """Replies without what has no guarantee, unless they hold nothing but what was declared."""
+    """Replies whose parts all have a guarantee; replies that hold only declared facts are left out."""
     bounded = [line for line in lines if not line.refused and _bounded(line)]
     for request in dict.fromkeys(line.request for line in bounded):
         own = [line for line in bounded if line.request == request]

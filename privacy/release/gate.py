@@ -1,4 +1,4 @@
-"""The gate: the one function that every reply of a site passes."""
+"""The gate: the function that every reply of a site passes before it leaves."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from privacy.release import ledger as book
 from privacy.release.policy import Policy, declarations
 
 BUDGET = "budget"
-"""The code of a hospital whose patients have been charged all that its policy allows."""
+"""The refusal code if the policy's privacy budget does not allow the reply."""
 PRIVACY = "policy_privacy"
-"""The code of a hospital that requires privacy, where something would leave without an event of finite ε."""
+"""The refusal code if the policy requires privacy and the reply has no finite ε."""
 
 
 class Refused(Exception):
-    """What crosses the wall instead of a reply: a code, because a sentence could carry patient data."""
+    """A refusal. Only its code leaves the site, because a sentence could contain patient data."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -50,21 +50,21 @@ def release(
     replay: bool,
     commit: str = "",
 ) -> None:
-    """Let a serialized reply go, or refuse it. The ledger line is on disk before this returns.
+    """Release a serialized reply, or refuse it. The ledger line is on disk before this returns.
 
-    What was spent is read and the line is written under one lock, so two runs of a hospital cannot spend the same rest
-    of its budget.
+    Reading what was spent and writing the line happen under one lock, so two runs of a hospital cannot spend the same
+    remaining budget.
 
     Args:
-        event: what was done to patients to make this reply, as `events.describe` says it. What cannot be read counts as
+        event: the privacy event of this reply, as `events.describe` writes it. An unreadable event counts as
         non-private.
-        recipient: who gets it. now: ISO time. replay: the reply was committed before, so it may have left before.
-        commit: the random name of what was committed with the reply; only what was paid under this name is paid for.
+        recipient: who gets it. now: ISO time. replay: the reply was stored before, so it may have left before.
+        commit: the random name under which the reply was stored; a reply is free if this name was charged before.
 
     Raises:
-        Refused: the policy does not allow it; the refusal stands in the ledger too.
-        Damaged: the ledger is not what was written; nothing leaves until it is restored.
-        OSError: the disk.
+        Refused: the policy does not allow it; the refusal is in the ledger too.
+        Damaged: the ledger was modified or is corrupt; nothing leaves until it is restored.
+        OSError: writing failed.
     """
     digest = hashlib.sha256(reply).hexdigest()
     with book.transaction(ledger) as page:
@@ -98,17 +98,17 @@ def _verdict(policy: Policy, call: Call, size: int, recipient: str) -> str | Non
 
 
 def paid(before: Iterable[Mapping[str, Json]]) -> frozenset[str]:
-    """Names of the commits whose reply left, and so was charged."""
+    """Names of the stored replies that left, and so were charged."""
     left = (line for line in before if line.get("refused") is None)
     return frozenset(str(line["commit"]) for line in left if line.get("commit"))
 
 
 def unaffordable(policy: Policy, before: Iterable[Mapping[str, Json]], events: Sequence[Event]) -> str | None:
-    """The code by which a hospital refuses events beside those that stand in its ledger already, or None.
+    """The code by which a hospital refuses further events beside those in its ledger, or None if it allows them.
 
-    `policy_public`: they tell something without noise that the hospital does not declare public. `budget`: a patient
-    would be charged more than the policy allows. `policy_privacy`: the policy requires privacy, and what an event did
-    to patients is bounded by no finite ε.
+    `policy_public`: they release facts without noise that the hospital does not declare public. `budget`: a patient
+    would be charged more than the policy allows. `policy_privacy`: the policy requires privacy, and an event has no
+    finite ε.
     """
     told = set().union(*(declarations(event) for event in events))
     if any(not policy.declares(what) for what in told):
@@ -126,7 +126,7 @@ def unaffordable(policy: Policy, before: Iterable[Mapping[str, Json]], events: S
 
 
 def bare(event: Event) -> bool:
-    """Whether there is no noise in it, or in one of its parts."""
+    """Whether the event, or one of its parts, has no noise."""
     return any(
         isinstance(one, NonPrivate) or (isinstance(one, Gaussian | Laplace) and one.noise_multiplier == 0)
         for one in leaves(event)
@@ -139,7 +139,7 @@ def _costs(events: Sequence[Event]) -> bool:
 
 
 def book_refusal(code: str, event: Json, *, call: Call, ledger: Path, recipient: str, now: str) -> None:
-    """Write down a code that leaves instead of a reply: whether something failed can depend on patients."""
+    """Record in the ledger a code that leaves instead of a reply: whether a request fails can depend on patients."""
     line: dict[str, Json] = {"event": event, "sha256": None, "bytes": 0, "again": False, "refused": code}
     with book.transaction(ledger) as page:
         page.append({**_of(call, recipient, now), **line})
@@ -150,7 +150,7 @@ def _of(call: Call, recipient: str, now: str) -> dict[str, Json]:
 
 
 def _left_before(before: Iterable[Mapping[str, Json]], call: Call, digest: str) -> bool:
-    """Whether these bytes left in answer to this call already: read from the ledger, which alone knows what left."""
+    """Whether these bytes left in answer to this call already, by the ledger."""
     asked = (call.run, call.round, call.request, digest, None)
     keys = ("run", "round", "request", "sha256", "refused")
     return any(tuple(line.get(key) for key in keys) == asked for line in before)

@@ -1,5 +1,6 @@
-"""A site's own policy: what it lets go, to whom, and what a patient may be charged for it, whatever the coordinator
-asks.
+"""A site's own policy: which requests it answers, to whom, and how much privacy budget they may cost a patient.
+
+The coordinator cannot override it.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ REQUESTS = (
     "holds",
 )
 UNIT = re.compile(r"(?=.{1,40}$)[A-Za-z]+( [A-Za-z]+)*")
-"""What a patient may be called."""
+"""Allowed names of the unit of privacy (as `patient`)."""
 MOST_DELTA = 1e-3
-"""The largest delta that settings may name, whoever the patients are. With probability delta nothing is promised: a
-mechanism that publishes each record with this probability is (0, delta)-private, so that delta about 1/n protects
-nobody (Dwork and Roth 2014, section 2.3). Each hospital asks for less, by how many patients it has (`largest_delta`).
+"""The largest delta that settings may have, for any number of patients. With probability delta there is no guarantee: a
+mechanism that publishes each record with this probability is (0, delta)-private, so delta near 1/n protects nobody
+(Dwork and Roth 2014, section 2.3). Each hospital requires less, by its number of patients (`largest_delta`).
 """
 FLOOR = 11
 """Training patients below which a hospital with a budget trains nothing, unless its policy says otherwise: cells of 1
 to 10 people are what official health statistics suppress (CMS cell size suppression policy; EMA policy 0070 asks for a
 risk of at most 0.09 = 1/11)."""
 RECIPIENTS = COORDINATOR, SITES, OUTSIDE = "coordinator", "sites", "outside"
-"""Who gets what a reply holds: the coordinator alone, or through it every other site as it is or in a mixture, or
-hospitals outside the federation."""
+"""Who receives what a reply holds: only the coordinator; through it also other sites, unchanged or in a mixture; or
+external sites."""
 
 
 def delta_problems(delta: float) -> list[Problem]:
@@ -56,7 +57,7 @@ def delta_problems(delta: float) -> list[Problem]:
 
 
 def largest_delta(patients: int) -> float:
-    """The largest delta at which a hospital of so many patients promises anything: 1 / (10 patients).
+    """The largest delta at which a hospital with so many patients gives a guarantee: 1 / (10 patients).
 
     Delta must be far below 1 / patients (Ponomareva et al. 2023, section 5.2, take n^-1.1 or less): here at most one
     such hospital in ten could lose a whole record to the failure that delta allows for.
@@ -66,7 +67,7 @@ def largest_delta(patients: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What all releases together may cost a patient, over the life of the hospital's ledger: (epsilon, delta)."""
+    """The (epsilon, delta) that all releases together may cost a patient, over the life of the hospital's ledger."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
@@ -81,18 +82,18 @@ class Budget:
 class Policy:
     """What a site answers.
 
-    requests: the requests that it answers at all. algorithms: methods that it trains by; null = any. recipients:
-    who may get an answer: the coordinator; and `sites`, where methods may hand what this site says on to all others,
-    not only merged with what they say (APPLE's cores); and `outside`, where its models are handed to hospitals that
-    take no part in the federation (test-time routing). pooling: whether its images may leave, for the central baseline
-    or as shared images (`synthesis: real`). max_bytes: the largest reply. budget: the most that a patient may be
-    charged; null = no limit, and no promise. require: `privacy` = nothing that patients shaped leaves without an event
-    of finite ε, with a budget or without. public: facts that the hospital declares public and therefore outside any
-    guarantee; null = counts without a promise, nothing with one: with a budget counts then leave once, with noise that
-    it pays. min_patients: the fewest training patients that a hospital with a budget trains on, by the counts that it
-    released; null = 11 (`FLOOR`), and 1 of simulated patients. max_failures: with a promise, how many failures may be
-    told before nothing is any more, until a person has looked: each can be one bit about a patient. unit: what a
-    patient is called in the hospital's statement. delta: at which it takes every ε, where there is no budget.
+    requests: the requests that it answers at all. algorithms: the methods that it trains with; null = any. recipients:
+    who may receive its replies: `coordinator`; `sites` = methods may send this site's tensors to other sites, not only
+    averaged with theirs (APPLE's cores); `outside` = its models may be given to external sites (test-time routing).
+    pooling: whether its images may leave, for the central baseline or as shared images (`synthesis: real`). max_bytes:
+    the largest reply. budget: the most that a patient may be charged; null = no limit and no guarantee. require:
+    `privacy` = nothing that depends on patients leaves without a finite ε, with a budget or without. public: facts that
+    the hospital declares public and therefore outside any guarantee; null = counts if there is no guarantee, else
+    nothing: with a budget, counts then leave once, with noise that is charged. min_patients: the fewest training
+    patients, by released counts, on which a hospital with a budget trains; null = 11 (`FLOOR`), 1 for simulated
+    patients. max_failures: with a guarantee, how many failure codes may leave before all requests are refused until a
+    person has looked, because each can reveal one bit about a patient. unit: what a patient is called in the statement.
+    delta: at which every ε is computed if there is no budget.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -144,20 +145,20 @@ class Policy:
 
     @property
     def promises(self) -> bool:
-        """Whether patients have a guarantee: a budget, or `require: privacy`."""
+        """Whether patients have a guarantee, by a budget or by `require: privacy`."""
         return self.budget is not None or self.require is not None
 
     def allows(self, request: str) -> bool:
-        """Whether the site answers this request (`pool` only by the word `pooling`)."""
+        """Whether the site answers this request (`pool` only by the setting `pooling`)."""
         return self.pooling if request == "pool" else request in self.requests
 
     def declares(self, what: Declaration) -> bool:
-        """Whether such facts may leave without noise. That something failed always may: silence would say it too."""
+        """Whether such facts may leave without noise. A failure always may: a missing reply would reveal it too."""
         if what == "failure":
             return True
         return not self.promises if self.public is None else what in self.public
 
 
 def declarations(event: Event) -> set[Declaration]:
-    """What an event tells without noise."""
+    """The facts that an event releases without noise."""
     return {one.what for one in leaves(event) if isinstance(one, Declared)}

@@ -1,7 +1,7 @@
-"""Codes that leave instead of replies: which of them patients can decide.
+"""Refusal codes, and which of them can depend on patients' data.
 
-That a request failed is an answer too. A hospital with a budget tells at most `max_failures` codes that could depend
-on a patient. A code of which this table says nothing counts as one of those.
+A failure code is information too. A hospital with a budget sends at most `max_failures` codes that could depend on a
+patient. A code that is in neither table below counts as one of those.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ UNDECIDED: Mapping[str, str] = {
     "not_a_phantom": RECIPE,
     "dependent_patients": RECIPE,
 }
-"""Codes that no patient can decide, and why not."""
+"""Codes that cannot depend on a patient, and why."""
 
 DECIDED = frozenset(
     {
@@ -89,7 +89,7 @@ DECIDED = frozenset(
         "too_many_rejected",
     }
 )
-"""Codes that a patient may decide. They count; so does every code that stands in neither table."""
+"""Codes that may depend on a patient. They count; so does every code that is in neither table."""
 
 
 def may_tell(code: Json) -> bool:
@@ -98,5 +98,5 @@ def may_tell(code: Json) -> bool:
 
 
 def told(lines: Iterable[Mapping[str, Json]]) -> int:
-    """How many codes that could depend on a patient stand in a ledger."""
+    """How many codes in a ledger could depend on a patient."""
     return sum(may_tell(line.get("refused")) for line in lines)

@@ -1,10 +1,10 @@
-"""The privacy statement: what one hospital's ledger says left, what was done to patients for it, and what that cost.
+"""The privacy statement of a hospital: what left it, by which mechanisms, and what that cost, from its ledger.
 
-It holds what NIST SP 800-226 (March 2025) and Ponomareva et al., "How to DP-fy ML" (JAIR 77, 2023) ask of a claim:
-unit, adjacency, ε and δ, mechanisms with their parameters, sampling, accountant, what was released, what is outside,
-composition, randomness, trust, audits and other data. Every ε is rounded up to three figures, what remains of a budget
-is rounded down. `privacy/release/build_statement.py` makes one from a ledger; `privacy/release/statement_markdown.py`
-and the pages of `evaluation` print these records as they are.
+It holds what NIST SP 800-226 (March 2025) and Ponomareva et al., "How to DP-fy ML" (JAIR 77, 2023) require of a claim:
+unit, adjacency, ε and δ, mechanisms with their parameters, sampling, accountant, what was released, what is outside the
+guarantee, composition, randomness, trust, audits and other data. Every ε is rounded up to three figures, a remaining
+budget is rounded down. `privacy/release/build_statement.py` builds one from a ledger;
+`privacy/release/statement_markdown.py` and the pages of `evaluation` print these records as they are.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pydantic import PlainSerializer, TypeAdapter
 from privacy.message import Json
 
 Loss: TypeAlias = Annotated[float, PlainSerializer(lambda e: "Infinity" if isinf(e) else e, when_used="json")]
-"""An ε. JSON has no number without end."""
+"""An ε, in JSON "Infinity" if it is infinite."""
 
 
 @dataclass(frozen=True)
 class Details:
-    """What events do not say of a run. clip: L2 bound of one patient's gradient (C). views: how many views of a patient
-    are averaged before it (K). batch: patients expected in a sample."""
+    """Settings of a run that events do not record. clip: L2 bound of one patient's gradient (C). views: number of views
+    of a patient that are averaged before clipping (K). batch: expected number of patients in a sample."""
 
     clip: float | None = None
     views: int | None = None
@@ -33,8 +33,8 @@ class Details:
 
 @dataclass(frozen=True)
 class Row:
-    """One mechanism, `times` times (T). probability: of a patient to be in a sample (q); 1 = always. noise: multiplier
-    of the sensitivity (σ), None where it has none. epsilon: of this row by itself, at the statement's δ."""
+    """One mechanism, applied `times` times (T). probability: of a patient to be in a sample (q); 1 = always. noise:
+    multiple of the sensitivity (σ), None if it has none. epsilon: of this row alone, at the statement's δ."""
 
     request: str
     split: str
@@ -47,7 +47,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Run:
-    """One run. epsilon: of all that left in it. noised: of its rows alone, without what has no guarantee."""
+    """One run. epsilon: of all its replies. noised: of its rows alone, without replies that have no guarantee."""
 
     run: str
     epsilon: Loss
@@ -58,7 +58,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Unprotected:
-    """What left without any guarantee. times: different replies, or codes that left instead of one."""
+    """Replies that left without any guarantee. times: number of different replies, or of codes sent instead."""
 
     request: str
     content: str
@@ -68,7 +68,7 @@ class Unprotected:
 
 @dataclass(frozen=True)
 class Declaration:
-    """What the hospital declared to be outside. what: "counts" or "failure"; text: the same in words."""
+    """Facts that the hospital declared outside the guarantee. what: "counts" or "failure"; text: the same in words."""
 
     what: str
     text: str
@@ -78,7 +78,7 @@ class Declaration:
 
 @dataclass(frozen=True)
 class Released:
-    """Replies whose influence by patients is bounded, or none. again: the same bytes sent once more."""
+    """Replies on which a patient has a bounded influence, or none. again: how often the same bytes were sent again."""
 
     request: str
     content: str
@@ -89,7 +89,7 @@ class Released:
 
 @dataclass(frozen=True)
 class SplitLoss:
-    """What a patient of one split pays for what left with noise, over the ledger's life."""
+    """The ε of a patient of one split for all replies with noise, over the ledger's life."""
 
     cut: str
     split: str
@@ -98,7 +98,7 @@ class SplitLoss:
 
 @dataclass(frozen=True)
 class Budget:
-    """The hospital's own limit for one patient over the ledger's life; spent and remaining are at the budget's δ."""
+    """The hospital's limit for one patient over the ledger's life; spent and remaining are at the budget's δ."""
 
     epsilon: float
     delta: float
@@ -108,8 +108,8 @@ class Budget:
 
 @dataclass(frozen=True)
 class Audit:
-    """What an attack on the mechanism's own code found (`privacy/attacks/audit.py`): with this confidence ε is above
-    `bound`. A bound above `claimed` refutes the claim, one below it proves nothing."""
+    """The result of an attack on the mechanism's code (`privacy/attacks/audit.py`): with this confidence ε is above
+    `bound`. A bound above `claimed` refutes the claim; one below it proves nothing."""
 
     claimed: float
     bound: float
@@ -120,13 +120,13 @@ class Audit:
 
     @property
     def refuted(self) -> bool:
-        """Whether the code gives away more than was claimed."""
+        """Whether the code reveals more than was claimed."""
         return self.bound > self.claimed
 
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A heading and what is to be said under it."""
+    """A heading and the text under it."""
 
     title: str
     text: str
@@ -136,10 +136,10 @@ class Paragraph:
 class Statement:
     """A hospital's statement over its ledger's life.
 
-    epsilon: of all that left. noised: of the noised replies alone. replaced: of these too, where neighbours differ by
-    one patient in another's place. meaning: of `epsilon`, for a person. legend: of the rows. first, last: times of the
-    ledger's ends. refused: codes that left instead of replies. torn: lines that a crash cut off; their replies never
-    left.
+    epsilon: of all replies. noised: of the replies with noise alone. replaced: the same, where neighbouring data sets
+    differ by the replacement of one patient. meaning: of `epsilon`, in words. legend: of the rows. first, last: times
+    of the first and last line of the ledger. refused: number of codes sent instead of replies. torn: number of lines
+    that a crash cut off; their replies never left. stated: facts declared outside the guarantee.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -171,13 +171,13 @@ class Statement:
 
 
 def to_json(statement: Statement) -> Json:
-    """The statement as JSON; an ε without end is the string "Infinity"."""
+    """The statement as JSON; an infinite ε is the string "Infinity"."""
     plain: Json = TypeAdapter(Statement).dump_python(statement, mode="json")
     return plain
 
 
 def from_json(said: object) -> Statement:
-    """What `to_json` wrote.
+    """The statement from what `to_json` wrote.
 
     Raises:
         pydantic.ValidationError: naming every field that is missing, unknown or of another type.

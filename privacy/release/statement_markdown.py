@@ -19,11 +19,11 @@ def _head(said: Statement) -> Iterator[str]:
     yield from (f"# Privacy statement: {inert(said.site)}", "", inert(said.meaning), "")
     yield from ("| | |", "| --- | --- |")
     yield f"| Unit | {unit} |"
-    yield f"| Neighbours | {inert(said.adjacency)} |"
-    yield f"| ε, all that left | {loss(said.epsilon)} |"
+    yield f"| Neighbouring data sets | {inert(said.adjacency)} |"
+    yield f"| ε, everything that left | {loss(said.epsilon)} |"
     if said.noised != said.epsilon:
-        yield f"| ε, what left with noise by itself | {loss(said.noised)} |"
-    yield f"| ε, what left with noise, where one {unit} takes another's place | {loss(said.replaced)} |"
+        yield f"| ε, replies with noise alone | {loss(said.noised)} |"
+    yield f"| ε, replies with noise alone, where neighbours differ by replacing one {unit} | {loss(said.replaced)} |"
     yield f"| δ | {said.delta:g} |"
     yield f"| Accountant | {inert(said.accountant)} |"
     if budget is None:
@@ -31,7 +31,7 @@ def _head(said: Statement) -> Iterator[str]:
     else:
         yield f"| Budget for each {unit} over the ledger's life | ε = {budget.epsilon:g} at δ = {budget.delta:g} |"
         yield f"| Spent, and remaining | {loss(budget.spent)}; {budget.remaining:g} |"
-    torn = f", {said.torn} of them torn by a crash (what they stood for never left)" if said.torn else ""
+    torn = f", {said.torn} of them cut off by a crash (their replies never left)" if said.torn else ""
     yield f"| Ledger | {said.lines} lines{torn}; {inert(said.first) or '–'} to {inert(said.last) or '–'} |"
     yield f"| Refused | {said.refused} times a code left instead of a reply |"
 
@@ -47,7 +47,7 @@ def _mechanisms(said: Statement) -> Iterator[str]:
             "",
             "## By split",
             "",
-            f"What a {inert(said.unit)} of each split pays for what left with noise.",
+            f"The ε that a {inert(said.unit)} of each split is charged for replies with noise.",
             "",
         )
         yield from _table(("division", "split", "ε"), [(s.cut, s.split, loss(s.epsilon)) for s in said.splits], 1)
@@ -56,7 +56,7 @@ def _mechanisms(said: Statement) -> Iterator[str]:
             "",
             "## What was released",
             "",
-            "Replies with noise, or that show nothing of patients beyond what left already.",
+            "Replies with noise, and replies that follow from what had left before.",
             "",
         )
         rows = [(r.request, r.content or "–", f"{r.times}", f"{r.again}", f"{r.bytes}") for r in said.released]
@@ -64,7 +64,7 @@ def _mechanisms(said: Statement) -> Iterator[str]:
 
 
 def _run(run: Run) -> Iterator[str]:
-    alone = "" if run.noised == run.epsilon else f"; what left with noise by itself: {loss(run.noised)}"
+    alone = "" if run.noised == run.epsilon else f"; replies with noise alone: {loss(run.noised)}"
     yield f"ε of the run: {loss(run.epsilon)}{alone}.{_details(run.details)}"
     names = ("request", "split", "mechanism", "q", "σ", "T", "ε alone")
     cells = [
@@ -91,10 +91,10 @@ def _unbounded(said: Statement) -> Iterator[str]:
         rows = [(u.request, u.content or "–", f"{u.times}", f"{u.bytes}") for u in said.unprotected]
         yield from _table(("request", "what it held", "times", "bytes"), rows, 2)
     else:
-        yield "Nothing: whatever left is counted above or declared below."
+        yield "Nothing: everything that left is listed above or declared below."
     yield from ("", "## Outside the guarantee", "")
     if said.stated:
-        yield "By the hospital's declaration, because it holds no noise and is not counted in ε:"
+        yield "Declared by the hospital: facts without noise, which ε does not cover:"
         yield from ("", *(f"* {inert(s.text)}: {s.times} × ({inert(', '.join(s.requests))})." for s in said.stated), "")
     yield from ("Always:", "", *(f"* {inert(text)}" for text in said.outside))
 
@@ -106,7 +106,7 @@ def _rest(said: Statement) -> Iterator[str]:
         "",
         "## Audit",
         "",
-        "This hospital did not audit its noise. Attacks on its models, where there were any, are on its page."
+        "This hospital did not audit its mechanisms. Attacks on its models, if any were run, are on its page."
         if said.audit is None
         else audited(said.audit),
     )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 
-from federation.flare_doors import APPLICATION, CONFIG, SERVER, SIGNATURES, OnlyOurs, stranger
+from federation.flare_doors import APPLICATION, CONFIG, SERVER, SIGNATURES, OnlyOurs, reject_foreign
 
 
 class Letter:
@@ -32,12 +32,12 @@ def test_only_the_server_and_the_hospitals_own_processes_are_heard(own, other, r
     """A name is its first part, whole: neither one that begins like it, nor one that it begins like."""
     here = f"{own}.job"
     for origin in (f"{SERVER}{rest}", f"{own.split('.')[0]}{rest}"):
-        assert stranger(Letter(origin), here) is None
+        assert reject_foreign(Letter(origin), here) is None
     ours = {SERVER, own.split(".")[0]}
     likely = (f"{other}{rest}", f"{SERVER}{other}{rest}", f"{own}{other}{rest}", f"{SERVER}2", own[:-1], "", None)
     for said in likely:
         if (said or "").split(".")[0] not in ours:
-            answer = stranger(Letter(said), here)
+            answer = reject_foreign(Letter(said), here)
             assert answer is not None and answer.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.UNAUTHENTICATED
 
 

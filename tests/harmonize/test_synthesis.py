@@ -102,9 +102,9 @@ def test_real_images_are_those_of_their_class_each_once_before_any_comes_again()
 
 
 def test_what_has_no_guarantee_has_no_private_access_and_no_price():
-    with pytest.raises(ValueError, match="open the plain one"):
+    with pytest.raises(ValueError, match="open plain data access"):
         protection(WganGp(name="wgan_gp", epsilon=None), patients=5)
-    with pytest.raises(ValueError, match="has no private door"):
+    with pytest.raises(ValueError, match="has no private data access"):
         protection(Real(), patients=5)
     with pytest.raises(ValueError, match="has no price"):
         events(Real(), Protection())

@@ -506,8 +506,8 @@ def test_the_statement_and_the_ledger_tell_epsilon_for_a_replaced_patient_too(tm
     wanted = replaced_cost(book.spent(lines), 1e-5).epsilon
     said = build_statement(lines, site="a", delta=1e-5)
     assert said.noised < wanted <= said.replaced <= 1.01 * wanted
-    assert f"where one patient takes another's place | {loss(said.replaced)} |" in markdown(said)
+    assert f"where neighbours differ by replacing one patient | {loss(said.replaced)} |" in markdown(said)
     assert ledger_command(["sum", str(site.hospital.ledger)]) == 0
-    assert f"where one patient takes another's place: ε = {loss(wanted)}" in capsys.readouterr().out
+    assert f"where neighbours differ by replacing one patient: ε = {loss(wanted)}" in capsys.readouterr().out
     assert ledger_command(["sum", str(site.hospital.ledger), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["all"]["replaced"] == wanted

@@ -222,7 +222,7 @@ def test_refusals_and_torn_lines_are_counted():
 def test_an_empty_ledger_has_cost_nothing():
     made = stated([])
     assert (made.epsilon, made.noised, made.runs, made.released, made.unprotected) == (0, 0, (), (), ())
-    assert "Nothing: whatever left" in markdown(made) and "ε = 0. Nothing that left depends" in markdown(made)
+    assert "Nothing: everything that left" in markdown(made) and "ε = 0. Nothing that left depends" in markdown(made)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_the_page_holds_what_a_claim_needs():
     for said in (
         *(
             "| Unit | patient |",
-            "one patient added or taken away",
+            "two data sets that differ in one patient",
             "| δ | 1e-05 |",
             "dp-accounting",
             "Poisson sampling",
