@@ -4,7 +4,7 @@
     consilium check prostate_adc.yaml                is   python -m pipelines.run prostate_adc.yaml --check
     consilium --print-completion bash                completion for a shell: bash, zsh or tcsh
 
-Commands are imported when they are called, and shtab when a completion is asked for.
+A command's module is imported when it is called, and shtab only to print a completion.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pipelines.loader.command_line import PACKAGE, command_parser
 
 
 class Command(NamedTuple):
-    """module: whose `main` does it and whose `parser` reads its arguments. first: arguments that it always gets."""
+    """A command. module: has `main` and `parser`. first: arguments that are always passed before the user's."""
 
     module: str
     what: str
@@ -61,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def completion(shell: str) -> str:
-    """A completion script of all commands. shell: bash, zsh or tcsh. What is no option completes names of files."""
+    """A completion script of all commands. shell: bash, zsh or tcsh. Arguments complete as file names."""
     import shtab  # only here
 
     own = {name: import_module(command.module).parser(f"{PACKAGE} {name}") for name, command in COMMANDS.items()}

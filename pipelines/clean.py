@@ -1,11 +1,11 @@
-"""python -m pipelines.clean [RUNS]: what a runs folder holds; and, by kind and age, the removal of what is not needed.
+"""python -m pipelines.clean [RUNS]: list what a runs folder holds, and remove what is not needed, by kind and age.
 
     python -m pipelines.clean                                   sizes and ages of everything below ./runs
-    python -m pipelines.clean --older-than 30d                  what would go; nothing is changed
-    python -m pipelines.clean --older-than 30d --yes            it goes
+    python -m pipelines.clean --older-than 30d                  what would be removed; nothing is changed
+    python -m pipelines.clean --older-than 30d --yes            remove it
 
-Never removed: ledgers, keys of pseudonyms, linkage files, logs, and whatever a run did not write. The same run command
-works afterwards, and makes again what is gone.
+Never removed: ledgers, keys of pseudonyms, linkage files, logs, and files that no run wrote. The same run command works
+afterwards and computes again what was removed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SECONDS = {"h": 3600, "d": 86400, "w": 7 * 86400}
 
 @dataclass(frozen=True)
 class Outcome:
-    """What happened to a run, or would. trouble: why it, or the rest of it, was left as it was."""
+    """What was removed from a run, or would be. trouble: the error that stopped the removal."""
 
     run: str
     verdicts: tuple[Verdict, ...] = ()
@@ -49,7 +49,7 @@ class Outcome:
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
-    """Look or clean, and return the exit code (see docs/reference/exit-codes.md)."""
+    """List or clean, and return the exit code (see docs/reference/exit-codes.md)."""
     line = parser(prog)
     options = line.parse_args(arguments)
     os.umask(0o077)
@@ -96,9 +96,9 @@ def kinds(text: str) -> tuple[Kind, ...]:
 
 
 def cleaned(run: Path, rule: Rule, now: float, *, really: bool) -> Outcome:
-    """Remove of one run what the rule lets go, alone in its folder; or say only what would go.
+    """Remove from one run, under its lock, what the rule selects; or only list it.
 
-    now: seconds since 1970. Never raises for one run's trouble, so that the others are still cleaned.
+    now: seconds since 1970. An error in one run is returned, not raised, so that the other runs are still cleaned.
     """
     if not really:
         return Outcome(run.name, tuple(verdicts(items_of(run), rule, now)))
@@ -120,9 +120,9 @@ def cleaned(run: Path, rule: Rule, now: float, *, really: bool) -> Outcome:
 
 
 def remove(item: Item) -> None:
-    """Remove every part of an item: renamed out of sight first, then deleted, so that no half is ever found whole.
+    """Remove every part of an item: rename it to a hidden name, then delete it, so that no partial item is read.
 
-    What a kill leaves under the hidden name is removed by the next run, and by the next cleaning.
+    If the process is killed in between, the next run or the next cleaning removes the hidden name.
 
     Raises:
         OSError: the disk.
@@ -162,7 +162,7 @@ def _problem(options: argparse.Namespace) -> str:
 
 
 def _overview(runs: Sequence[Path], console: Console, *, as_json: bool) -> None:
-    """Every run's kinds with numbers, sizes and ages. What stands in no kind is never removed."""
+    """Print every run's kinds with numbers, sizes and ages. Files of no kind are never removed."""
     now, found = time.time(), {run: items_of(run) for run in runs}
     if as_json:
         whole: list[Json] = [_run_as_json(run, items, now) for run, items in found.items()]
@@ -192,7 +192,7 @@ def _rows(items: Sequence[Item], now: float) -> list[list[str]]:
 
 
 def _rest(run: Path, items: Sequence[Item]) -> tuple[int, int]:
-    """Files and bytes that belong to no item: ledgers, keys, logs, locks, and what others put there."""
+    """Number and bytes of files that belong to no item: ledgers, keys, logs, locks, and foreign files."""
     files, size, _ = size_of(run)
     return files - sum(item.files for item in items), size - sum(item.bytes for item in items)
 
@@ -218,7 +218,7 @@ def _as_json(item: Item, now: float) -> dict[str, Json]:
 
 
 def _told(outcomes: Sequence[Outcome], console: Console, *, really: bool, as_json: bool) -> None:
-    """What went or would go, what was kept and why, and whatever went wrong."""
+    """Print what was (or would be) removed, what was kept and why, and every error."""
     now = time.time()
     every = [verdict for outcome in outcomes for verdict in outcome.verdicts]
     going = [verdict.item for verdict in every if not verdict.kept]

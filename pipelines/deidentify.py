@@ -1,10 +1,10 @@
-"""python -m pipelines.deidentify FOLDER OUT --key FILE: every DICOM image below FOLDER without what identifies.
+"""python -m pipelines.deidentify FOLDER OUT --key FILE: write de-identified copies of every DICOM image below FOLDER.
 
 Writes OUT/<pseudonym>/<study>/<series>/<number>-<8 letters>.dcm, where study and series are the new UIDs, the number is
 the instance number, and the letters follow from the new SOP instance UID. The same key gives the same files again: a
-second run writes nothing new. Files that must not leave are listed, with reasons, in a table beside the key, and what
-became of each file in another, KEY.accounted.csv. Like the key, both stay in the hospital: they name the input's files.
-What is printed names no file, no patient, no value.
+second run writes nothing new. Refused files are listed with reasons in a table beside the key; another table,
+KEY.accounted.csv, says what became of each file. Both name the input's files and, like the key, must stay in the
+hospital. The printed text names no file, no patient and no value.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ PROG = "python -m pipelines.deidentify"
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
-    """Run, and return the exit code: 0 all images are there, 2 command line, 3 some were refused, 7 disk."""
+    """Run, and return the exit code: 0 all images were written, 2 command line, 3 some were refused, 7 disk."""
     options = parser(prog).parse_args(arguments)
     announce("reading the folder")
-    from pipelines.batch.deidentification import deidentify_folder  # after --help, which answers at once
+    from pipelines.batch.deidentification import deidentify_folder  # slow to import, and not needed for --help
 
     return deidentify_folder(options)
 

@@ -1,7 +1,7 @@
-"""python -m pipelines.init FOLDER [--out my.yaml]: look at a folder of studies, write the configuration that fits it.
+"""python -m pipelines.init FOLDER [--out my.yaml]: inspect a folder of studies and write a configuration for it.
 
-No name or identifier of a patient is printed or written. What cannot be found out is not invented: a marked line stands
-in its place, and the exit code is 3.
+No name or identifier of a patient is printed or written. What cannot be determined is not guessed: a marked line takes
+its place, and the exit code is 3.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ PROG = "python -m pipelines.init"
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
-    """Look, write, and return the exit code: 0, 3 where something must be filled in, 2 for a wrong command line."""
+    """Write the configuration; return 0, 3 if something must be filled in, or 2 for a wrong command line."""
     line = parser(prog)
     options = line.parse_args(arguments)
-    os.umask(0o077)  # a configuration names folders, and may come to name patients
+    os.umask(0o077)  # a configuration names folders, and later perhaps patients
     console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 160)
     if options.out is not None and Path(options.out).exists():
         line.error(f"--out: {options.out} exists already; give another name, or remove it")
     announce(f"looking at {options.folder}")
-    from pipelines.coordinator.drafting import carried_out  # torch: seconds
+    from pipelines.coordinator.drafting import init_command  # torch: seconds
 
-    return carried_out(options, console)
+    return init_command(options, console)
 
 
 def parser(prog: str = PROG) -> argparse.ArgumentParser:

@@ -1,13 +1,13 @@
-"""python -m pipelines.predict MODEL FOLDER: a finished model on new patients, as a batch job of the night.
+"""python -m pipelines.predict MODEL FOLDER: apply a finished model to new patients, as a batch job.
 
-MODEL is a file of a site's own, runs/<name>/sites/<site>/ready/<method>.safetensors, or the routed.safetensors of an
-external site; it says how images were made when it was trained, so new ones are made alike. FOLDER holds DICOM, NIfTI
-or picture files, or is a CSV file for a model of features. Writes three tables for the hospital's own use:
-predictions.csv, a line for each study, marked where it is unlike those that the model learnt from; quarantine.csv, what
-could not be read and why, and patients of whom nothing was selected; accounted.csv, a line for each file: used,
-quarantined, not selected or not imaging. They name patients as the files do. A model that segments writes a mask of
-each study too, into the folder masks: DICOM Segmentation, NIfTI or PNG, as the study is; those of DICOM have the
-patient's name and numbers, as the images have, so all of it stays in the hospital.
+MODEL is a site's own file, runs/<name>/sites/<site>/ready/<method>.safetensors, or the routed.safetensors of an
+external site; it stores how its training images were prepared, so new images are prepared alike. FOLDER holds DICOM,
+NIfTI or picture files, or is a CSV file for a model of features. Writes three tables for the hospital's own use:
+predictions.csv, a line for each study, marked if it is unlike the training studies; quarantine.csv, what could not be
+read and why, and patients of whom nothing was selected; accounted.csv, a line for each file: used, quarantined, not
+selected or not imaging. They name patients as the files do. A segmentation model also writes a mask of each study into
+the folder masks, as DICOM Segmentation, NIfTI or PNG, like the study. DICOM masks carry the patient's name and
+identifiers, as the images do, so all output must stay in the hospital.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Predict, and return the exit code (see docs/reference/exit-codes.md): 3 if nothing could be read."""
     options = parser(prog).parse_args(arguments)
     announce(f"reading {options.model}")
-    from pipelines.batch.prediction import predict_folder  # after --help, which answers at once
+    from pipelines.batch.prediction import predict_folder  # slow to import, and not needed for --help
     from pipelines.external.adapted import read_model
 
     return predict_folder(options, read_model)

@@ -1,7 +1,7 @@
-"""python -m pipelines.site SITE.yaml: a hospital looks itself over, says what it would release, and joins.
+"""python -m pipelines.site SITE.yaml: check a hospital's setup, list what it would release, and join the federation.
 
-From then on this process is FLARE's client. It opens one connection to the coordinator and no port. It keeps no second
-loop around itself: let systemd start it again.
+After joining, this process is FLARE's client. It opens one connection to the coordinator and listens on no port. It
+does not restart itself; systemd should.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipelines.loader.command_line import announce, command_parser
 from pipelines.loader.command_of_file import meant_for
 from pipelines.loader.document import ConfigError, render
 from pipelines.loader.files import document_at
-from pipelines.runs.exits import Exit, told
+from pipelines.runs.exits import Exit, print_error
 from privacy.settings_error import Problem
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ PROG = "python -m pipelines.site"
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
-    """Look, say, and join; returns only where that cannot be, or with --check."""
+    """Check, print the result, and join. Returns only with --check, or if the site cannot join."""
     options = parser(prog).parse_args(arguments)
     os.umask(0o077)
     console = Console(stderr=True)
@@ -42,13 +42,13 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
         place, path = read_place(options.settings), Path(options.settings).resolve()
         os.chdir(path.parent)
         try:
-            from pipelines.remote.preflight import preflight  # takes seconds, and an extra that most do not need
+            from pipelines.remote.preflight import preflight  # slow to import, and needs an optional package
         except ModuleNotFoundError as error:
             text = f"{error.name} is not installed; pip install consilium[flare]"
             raise ConfigError([Problem((), text)]) from error
         findings = preflight(place)
     except ConfigError as error:
-        return told(render(error, options.settings), Exit.CONFIG, console, as_json=False)
+        return print_error(render(error, options.settings), Exit.CONFIG, console, as_json=False)
     show(place, findings, console)
     if not all(finding.good for finding in findings):
         console.print("This hospital cannot join yet: mend the lines with !.")
@@ -72,7 +72,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
 
 
 def _look_inside(place: Place, console: Console) -> None:
-    """All headers and a few studies' pixels, read as a run of slices or pictures would; of a table there is nothing."""
+    """Read all headers and a few studies' pixels as a run of slices or pictures would; tables are skipped."""
     from pipelines.data.images import Pictures, Slices
     from pipelines.data.sources import PictureSource
     from pipelines.hospital.files import files_of
@@ -91,7 +91,7 @@ def _look_inside(place: Place, console: Console) -> None:
 
 
 def show(place: Place, findings: Sequence[tuple[str, bool, str]], console: Console) -> None:
-    """What was found, and what would leave."""
+    """Print the findings, and what the site would release."""
     from pipelines.remote.preflight import promises, releases
 
     looked = Table(title=f"{place.name}: before joining", title_justify="left", show_header=False, box=None)

@@ -1,8 +1,8 @@
-"""python -m pipelines.study STUDY: one run in several cases and with several seeds, and one page on all of them.
+"""python -m pipelines.study STUDY: one run in several cases and with several seeds, and one page that compares them.
 
-STUDY is looked up as a run's configuration is. Every case and seed is a run of its own beside the study's folder, which
-other commands find as any other. What is done is kept, so that the same command goes on after a stop. A run that fails
-is told, and the others go on. Where hospitals have a `home`, every run spends of their budgets.
+STUDY is looked up like a run's configuration. Every case and seed is a run of its own beside the study's folder, and
+other commands treat it like any run. Finished runs are kept, so the same command continues after a stop. A failed run
+is reported and the others continue. Where hospitals have a `home`, every run spends from their privacy budgets.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pipelines.loader.command_line import announce, command_parser
 from pipelines.loader.command_of_file import meant_for
 from pipelines.loader.document import ConfigError, render
 from pipelines.loader.files import document
-from pipelines.runs.exits import Exit, told
+from pipelines.runs.exits import Exit, print_error
 
 PROG = "python -m pipelines.study"
 
@@ -26,16 +26,16 @@ PROG = "python -m pipelines.study"
 def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Run a study, and return the exit code: that of the first run that failed, or 0."""
     options = parser(prog).parse_args(arguments)
-    os.umask(0o077)  # everything below the runs folder is for its owner alone
+    os.umask(0o077)  # only the owner may read the runs folder
     console = Console(stderr=True)
     try:
         meant_for(document(options.study), "study", options.study)
     except ConfigError as error:
-        return told(render(error, options.study), Exit.CONFIG, console, as_json=options.json)
+        return print_error(render(error, options.study), Exit.CONFIG, console, as_json=options.json)
     announce(f"reading {options.study}")
-    from pipelines.coordinator.study import carried_out  # torch: seconds
+    from pipelines.coordinator.study import study_command  # torch: seconds
 
-    return carried_out(options, console)
+    return study_command(options, console)
 
 
 def parser(prog: str = PROG) -> argparse.ArgumentParser:

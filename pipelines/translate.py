@@ -1,10 +1,10 @@
-"""python -m pipelines.translate TRANSLATOR FOLDER --out OUT --key FILE: a hospital's studies, translated, as new files.
+"""python -m pipelines.translate TRANSLATOR FOLDER --out OUT --key FILE: write translated copies of a site's studies.
 
-TRANSLATOR is a file of a site's own, runs/<name>/sites/<site>/translators/<label>.safetensors; it says how images were
-made when it was trained. FOLDER holds DICOM or NIfTI files and is not changed. OUT gets de-identified files of the same
+TRANSLATOR is a site's own file, runs/<name>/sites/<site>/translators/<label>.safetensors; it stores how its training
+images were prepared. FOLDER holds DICOM or NIfTI files and is not changed. OUT gets de-identified files of the same
 geometry, OUT/<pseudonym>/<study>/<series>/ for DICOM, OUT/<pseudonym>/ for NIfTI. The same key gives the same names,
-and what is there already is left alone, so a run that was stopped goes on with the same command. Three tables beside
-OUT name the input's studies and stay in the hospital: OUT.translated.csv, OUT.quarantine.csv and OUT.accounted.csv, a
+and existing files are not written again, so the same command continues a run that was stopped. Three tables beside OUT
+name the input's studies and must stay in the hospital: OUT.translated.csv, OUT.quarantine.csv and OUT.accounted.csv, a
 line for each file.
 """
 
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Translate, and return the exit code (see docs/reference/exit-codes.md): 3 if nothing could be translated."""
     options = parser(prog).parse_args(arguments)
     announce(f"reading {options.translator}")
-    from pipelines.batch.translation import translate_folder  # after --help, which answers at once
+    from pipelines.batch.translation import translate_folder  # slow to import, and not needed for --help
 
     return translate_folder(options)
 

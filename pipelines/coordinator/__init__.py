@@ -1,1 +1,1 @@
-"""The coordinator: it plans a run, asks hospitals, and reports. It never touches a patient."""
+"""The coordinator: it plans a run, asks hospitals, and reports. It never reads patient data."""

@@ -1,6 +1,4 @@
-"""The command line of a run. Neither torch nor pydantic is imported here: `--help`, a wrong flag and a file that is no
-YAML are answered at once.
-"""
+"""The command line of a run. Imports neither torch nor pydantic, so `--help` and errors in flags or YAML are quick."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from pipelines.loader.set_values import with_values
 PROG = "python -m pipelines.run"
 DESCRIPTION = f"{PROG} CONFIG: everything that the configuration says, from files to the report."
 STAGE_NAMES = tuple(sorted(path.stem for path in (Path(__file__).parent / "stages").glob("[a-z]*.py")))
-"""Names of all stages, by their files: the stages themselves take seconds to import."""
+"""Names of all stages, taken from their file names, because importing the stages takes seconds."""
 
 
 def parser(prog: str = PROG) -> argparse.ArgumentParser:
@@ -49,7 +47,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
 
 
 def parse(arguments: Sequence[str] | None, prog: str = PROG) -> argparse.Namespace:
-    """The options of a run; argparse ends the process with 2 where they are wrong."""
+    """The options of a run; argparse ends the process with code 2 if they are wrong."""
     line = parser(prog)
     options = line.parse_args(arguments)
     if options.only and (options.first or options.until):
@@ -57,22 +55,22 @@ def parse(arguments: Sequence[str] | None, prog: str = PROG) -> argparse.Namespa
     return options
 
 
-def settings_said(options: argparse.Namespace) -> Document:
+def read_settings(options: argparse.Namespace) -> Document:
     """The settings file with the values of `--set` in it.
 
     Raises:
-        ConfigError: it does not exist, is no YAML, is for another command, or a `--set` cannot be read.
+        ConfigError: the file does not exist, is not YAML or is for another command, or a `--set` cannot be parsed.
     """
     return with_values(meant_for(document(options.config), "run", shlex.quote(options.config)), options.values)
 
 
 def command_of(options: argparse.Namespace) -> str:
-    """The command that goes on with this run."""
+    """The command that continues this run."""
     return f"{PROG} {shlex.join([options.config, *_values(options)])}"
 
 
 def selection(options: argparse.Namespace) -> Iterator[str]:
-    """The command line without what only says who carries questions: as FLARE's job gets it."""
+    """The command line without the options of the transport, as FLARE's job gets it."""
     yield options.config
     yield from _values(options)
     for flag, value in (("--only", options.only), ("--from", options.first), ("--until", options.until)):

@@ -1,4 +1,4 @@
-"""Names of what stages write, for the stages and pages that read it."""
+"""File names of stages' results, for the stages and pages that read them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SCORES = "scores.json"
 SYNTHESIS = "synthesis.json"
 SHARED = "shared.safetensors"
 HOMES = "outside"
-"""Folder of the stage `route` with what external sites said of their cohorts."""
+"""Folder of the stage `route` with the external sites' counts of their cohorts."""
 INDEX = "index.json"
 PAGE, ANSWERS = "report.html", "answers.json"
 

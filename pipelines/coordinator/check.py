@@ -1,6 +1,4 @@
-"""--check: settings, files and methods are looked at; of files names and sizes only; training is rehearsed on zeros,
-and what it would cost in privacy is counted.
-"""
+"""--check: check settings, file names and sizes, and methods; rehearse training on zeros, and compute its epsilon."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ WEAK = 20.0  # of all methods together
 
 
 def check(world: World, console: Console, *, as_json: bool, headers: bool = False) -> int:
-    """Survey the files of every site, of those outside too, and rehearse every method on zeros; print what was found.
+    """Survey the files of every site, external ones too, rehearse every method on zeros, and print the findings.
 
     headers: also look inside the files that are on this machine.
 
@@ -109,7 +107,7 @@ def _simulated(world: World) -> dict[str, dict[str, Json]]:
 
 
 def _counted(facts: Mapping[str, Json]) -> tuple[str, str]:
-    """Files and their megabytes; a hospital that promises privacy tells neither."""
+    """Number of files and megabytes; a hospital that promises privacy reveals neither."""
     if "simulated" in facts:
         return f"{facts['simulated']} simulated patients", "–"
     if "files" not in facts:
@@ -118,7 +116,7 @@ def _counted(facts: Mapping[str, Json]) -> tuple[str, str]:
 
 
 def _inside(world: World) -> dict[str, str]:
-    """A line of each hospital; of those on machines of their own, where to look."""
+    """One line for each hospital about its files; for a hospital on another machine, how to see it there."""
     found = {}
     for site, settings in world.config.sites.items():
         if isinstance(settings.source, Elsewhere):
@@ -133,7 +131,7 @@ def _inside(world: World) -> dict[str, str]:
 
 
 def _harmonizing(plan: Harmonize) -> str:
-    """What will be harmonized, in a sentence."""
+    """One sentence on what will be harmonized."""
     from pipelines.coordinator.report.harmonization import described
 
     by = (
@@ -168,14 +166,14 @@ def _privacy_table(costs: Mapping[str, Mapping[str, Json]]) -> Table:
 
 
 def _costs(world: World) -> dict[str, dict[str, Json]]:
-    """For each site: what each method will cost its patients, all together, and what its budget says to that."""
+    """For each site: epsilon of each method, of all together, and how much of the budget that uses."""
     from pipelines.coordinator.spending import (  # accountants: seconds
-        after,
         at_cut,
+        epsilon_after,
         harmonizing,
         planned,
-        planned_in_all,
         steps_of,
+        total_cost,
     )
     from privacy.dp.accounting import cost
     from privacy.dp.replacing import replaced_cost
@@ -200,12 +198,12 @@ def _costs(world: World) -> dict[str, dict[str, Json]]:
         if shared:
             price = cost(shared, delta)
             methods.append(_harmonizing_row(price, steps_of(shared)))
-        whole = planned_in_all(config, site)
+        whole = total_cost(config, site)
         hospital = Hospital(site, world.root / "sites" / site, settings, world.now)
         warnings: list[Json] = []
         if whole.epsilon > WEAK:
             warnings.append(f"ε = {whole.epsilon:.3g} in all hardly limits anything")
-        other = planned_in_all(config, site, replaced_cost).epsilon
+        other = total_cost(config, site, replaced_cost).epsilon
         words = (
             f"all methods together ε = {whole.epsilon:.3f} at δ = {whole.delta:g} for one patient added or taken away"
         )
@@ -224,7 +222,7 @@ def _costs(world: World) -> dict[str, dict[str, Json]]:
             )
             events = [at_cut(e, cut) for e in (*shared, *(e for plan in plans.values() for e in plan.events))]
             events += cost_of_counts(hospital)
-            spent, then = after(hospital.ledger, budget.delta, events)
+            spent, then = epsilon_after(hospital.ledger, budget.delta, events)
             enough = "within" if then <= budget.epsilon else "MORE than"
             if then > budget.epsilon:
                 warnings.append("the budget does not last for this run: the hospital will drop out of its last methods")
@@ -239,13 +237,13 @@ def _costs(world: World) -> dict[str, dict[str, Json]]:
 
 
 def _harmonizing_row(price: Cost, steps: int) -> Json:
-    """What harmonization costs, as a row beside the methods."""
+    """Noise and cost of harmonization, as a row beside the methods."""
     numbers: dict[str, Json] = {"epsilon": price.epsilon, "delta": price.delta, "accountant": price.accountant}
     return {"method": "(harmonize)", "noise": None, "sampling": None, "steps": steps, **numbers}
 
 
 def _counts(policy: Policy) -> str:
-    """Whether the numbers of patients that leave are in the epsilon of the budget."""
+    """Whether the budget's epsilon covers the numbers of patients that the hospital releases."""
     noised = policy.budget is not None and not policy.declares("counts")
     return (
         "; counts of patients leave once, with noise, and are in it"

@@ -1,4 +1,4 @@
-"""What a method's conversation begins with: what each hospital is told of it, and the pooled site of a simulation."""
+"""The start of a method's training: the settings sent to each hospital, and the pooled site of a simulation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from privacy.release.gate import Refused
 
 
 def opening(world: World, label: str, site: str, cohort: str) -> dict[str, Json]:
-    """What a site must know of a run: see `pipelines.hospital.training.opening`."""
+    """The settings of a run that a site needs: see `pipelines.hospital.opening.opening`."""
     config = world.config
     task = config.task_of(label)
     return {
@@ -40,30 +40,28 @@ def opening(world: World, label: str, site: str, cohort: str) -> dict[str, Json]
 
 
 def _protected(config: Config, label: str, site: str) -> dict[str, Json]:
-    """How this site's patients are protected; the hospital counts for itself what that costs."""
+    """The noise and clipping for this site's patients; the hospital computes their cost itself."""
     if config.privacy == "none":
         return {"privacy": None}
-    from pipelines.coordinator.spending import planned  # accountants: seconds that a run without privacy saves
+    from pipelines.coordinator.spending import planned  # slow to import; only private runs need it
 
     plan = planned(config, label, site)
     return {"privacy": to_plain(plan.protection), "evaluation_noise": plan.evaluation_noise}
 
 
 def _target(config: Config, site: str) -> dict[str, Json]:
-    """Which masks a site learns; what is pooled has but one kind. Nothing where labels are learnt."""
+    """Which masks a site learns; pooled cohorts have one kind only. Empty where labels are learnt."""
     target = config.task.target
     return {} if target is None else {"target": "masks" if site == CENTRAL else target}
 
 
 def learnt(config: Config) -> dict[str, Json]:
-    """What is learnt; nothing where it is labels, as it was before there was a choice."""
+    """The target masks; empty for labels, so that digests of older runs stay the same."""
     return {} if config.task.target is None else {"task": to_plain(config.task)}
 
 
 def pooled_engine(world: World, cohorts: Cohorts) -> tuple[Engine, Cohorts]:
-    """A site that holds everybody's images, in this process. `Config` lets nobody get here without `pooling:
-    allowed`.
-    """
+    """A site with all hospitals' images, in this process. `Config` allows it only with `pooling: allowed`."""
     held: dict[str, Json] = {site: [cohorts[site]["cohort"], cohorts[site]["sha256"]] for site in sorted(cohorts)}
     name = short(digest({**held, **learnt(world.config)}))
     hospital = Hospital(CENTRAL, world.root / "pooled", None, world.now, device=chosen_device(world.config.device))

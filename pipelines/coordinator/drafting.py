@@ -1,4 +1,4 @@
-"""Look at a folder of studies, write the configuration that fits it, and try it. See `pipelines.init`."""
+"""Inspect a folder of studies, write a configuration for it, and validate it. See `pipelines.init`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from pipelines.runs.stopping import Stop
 from pipelines.settings.load import load
 
 
-def carried_out(options: argparse.Namespace, console: Console) -> int:
-    """Do what the options of `pipelines.init` ask, and return the exit code: 0, or 3 where something is missing."""
+def init_command(options: argparse.Namespace, console: Console) -> int:
+    """Run `pipelines.init` with these options; return the exit code: 0, or 3 if something must be filled in."""
     try:
         found = look(Path(options.folder), None if options.labels is None else Path(options.labels))
     except ValueError as error:
@@ -60,16 +60,14 @@ def _utf8(text: str) -> bool:
 
 
 def run_name(found: Found, places: Sequence[str]) -> str:
-    """A name for the run, of the sites' names and of a digest of the folders that were looked at: results of different
-    folders never lie in one place.
-    """
+    """A name for the run from the sites' names and a digest of the folders, so that other folders get another."""
     text = found.sites[0].name if len(found.sites) == 1 else f"{len(found.sites)}_sites"
     whole = "\0".join(str(Path(place).resolve()) for place in places)
     return f"{text}_{hashlib.sha256(whole.encode('utf-8', 'surrogateescape')).hexdigest()[:6]}"
 
 
 def complaint(text: str) -> str:
-    """What `python -m pipelines.run --check` has against a configuration; empty where it has nothing."""
+    """The error that `python -m pipelines.run --check` would give for a configuration; empty if it is valid."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "draft.yaml"
         path.write_text(text, encoding="utf-8")
@@ -82,7 +80,7 @@ def complaint(text: str) -> str:
 
 
 def _show(found: Found, console: Console) -> None:
-    """Sites, kinds of series and doubts, on the terminal."""
+    """Print sites, kinds of series and uncertainties."""
     sites = Table("site", "patients", "studies", "images", "labels", title="Sites", title_justify="left")
     for site in found.sites:
         inside = site.source.get("label") if found.sort == "pictures" else None
@@ -99,7 +97,7 @@ def _show(found: Found, console: Console) -> None:
 
 
 def _end(found: Found, text: str, out: str | None, console: Console) -> Exit:
-    """What is left to do, in a sentence; the configuration was tried as --check tries it."""
+    """Print what is left to do, after validating the configuration as --check does."""
     where = out or "the configuration"
     if not found.complete:
         lines = [number for number, line in enumerate(text.splitlines(), 1) if FILL_IN in line]

@@ -10,7 +10,7 @@ from privacy.message import Json, as_list
 
 
 class Permissions(NamedTuple):
-    """What a hospital's policy permits. algorithms: None = all. private: nothing leaves it without a finite ε."""
+    """What a hospital's policy permits. algorithms: None = all. private: it releases nothing without a finite ε."""
 
     requests: Collection[str]
     algorithms: Collection[str] | None
@@ -18,29 +18,29 @@ class Permissions(NamedTuple):
 
 
 def permissions_in(config: Config) -> dict[str, Permissions]:
-    """Of each hospital by the run's own settings, which hold every policy in a simulation."""
+    """Each hospital's permissions, from the run's settings, which hold every policy in a simulation."""
     return {
         site: Permissions(one.policy.requests, one.policy.algorithms, one.policy.promises)
         for site, one in config.sites.items()
     }
 
 
-def permissions_told(facts: Mapping[str, Json]) -> Permissions:
-    """Of one hospital by the facts of its answer to `survey`."""
+def permissions_from(facts: Mapping[str, Json]) -> Permissions:
+    """One hospital's permissions, from the facts of its reply to `survey`."""
     known = facts.get("algorithms")
     requests = [str(one) for one in as_list(facts.get("requests"))]
     algorithms = None if known is None else [str(one) for one in as_list(known)]
     return Permissions(requests, algorithms, facts.get("private") is True)
 
 
-def refused_requests(config: Config, said: Mapping[str, Permissions], *, spare: Collection[str] = ()) -> list[str]:
-    """What this run needs and a hospital's policy refuses, a sentence each. spare: requests that it can do without."""
+def refused_requests(config: Config, by_site: Mapping[str, Permissions], *, spare: Collection[str] = ()) -> list[str]:
+    """One sentence for each need of this run that a hospital's policy refuses. spare: requests that are optional."""
     asked = ["survey", "ingest", "introduce", "train", "finish", "evaluate", "report", "holds"]
     asked += ["export"] if (config.evaluate.public and len(config.sites) > 1) or config.route is not None else []
     asked += ["audit"] if config.audit.membership or config.audit.inversion is not None else []
     asked += ["score", "synthesize", "sample", "translate"] if config.harmonize is not None else []
     found = []
-    for site, permitted in said.items():
+    for site, permitted in by_site.items():
         needed = ["survey", "ingest", "route", "holds"] if site in config.outside else asked
         if silent := [one for one in needed if one not in (*permitted.requests, *spare)]:
             found.append(f"{site}: its policy does not answer {', '.join(silent)}")

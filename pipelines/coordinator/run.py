@@ -1,6 +1,6 @@
-"""A run: its stages, the world in which they work, and the hospitals that a simulation plays.
+"""A run: its stages, their shared state (`World`), and the hospitals of a simulation.
 
-`carried_out` is what the command line of a run does, in this process or in FLARE's.
+`run_command` runs in this process, or in FLARE's job.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rich.console import Console
 
 from federation.engine import Engine, InProcess
 from federation.rounds import QuorumLost
-from pipelines.coordinator.arguments import command_of, settings_said
+from pipelines.coordinator.arguments import command_of, read_settings
 from pipelines.coordinator.check import check
 from pipelines.coordinator.stages import (
     audit,
@@ -43,7 +43,7 @@ from pipelines.hospital.worker import worker
 from pipelines.loader.document import ConfigError, Document, FilesMissing, render
 from pipelines.loader.set_values import naming_values
 from pipelines.loader.validation import validate
-from pipelines.runs.exits import Exit, exit_code, told, trace
+from pipelines.runs.exits import Exit, exit_code, print_error, trace
 from pipelines.runs.progress import Shown, shown
 from pipelines.runs.replies import on_disk
 from pipelines.runs.runner import (
@@ -76,7 +76,7 @@ BEFORE_REPORT: tuple[Stage[World], ...] = (
 STAGES = (*BEFORE_REPORT, replace(report.STAGE, needs=tuple(stage.name for stage in BEFORE_REPORT)))
 """All stages in their order. The report needs every other one: each has its row on the page."""
 PUBLIC = ".public"
-"""Folder beside the runs, for networks that learnt from public images only: any run may use them again."""
+"""Folder beside the runs, for networks trained on public images only; all runs share it."""
 CODES: Mapping[type[BaseException], Exit] = {
     UnusableCohort: Exit.DATA,
     SelectionError: Exit.CONFIG,
@@ -85,8 +85,8 @@ CODES: Mapping[type[BaseException], Exit] = {
 
 
 class Engines(NamedTuple):
-    """What carries questions to the hospitals of the federation, and to those outside it. far: where these are on
-    machines of their own, the command that began the run; empty in a simulation.
+    """The engines that send requests to the federation's hospitals and to external sites. far: the command that began
+    the run, where hospitals are on other machines; empty in a simulation.
     """
 
     inside: Engine
@@ -94,7 +94,7 @@ class Engines(NamedTuple):
     far: str = ""
 
 
-def carried_out(
+def run_command(
     options: argparse.Namespace,
     console: Console,
     *,
@@ -102,16 +102,16 @@ def carried_out(
     engines: Engines | None = None,
     stop: Stop | None = None,
 ) -> int:
-    """Do what the options of a run ask (`pipelines.coordinator.arguments`), and return the exit code.
+    """Run with these options (`pipelines.coordinator.arguments`), and return the exit code.
 
-    said: the settings file; None: it is read here. engines: to hospitals on other machines; None: all are played here.
-    stop: who may ask it to stop; None: signals.
+    said: the settings file; None: read it here. engines: to hospitals on other machines; None: simulate all here.
+    stop: stops the run; None: signals do.
     """
     root: Path | None = None
     try:
-        said = settings_said(options) if said is None else said
+        said = read_settings(options) if said is None else said
         if is_external(said.data):
-            from pipelines.external.run import run_external_site  # what writes predictions and masks: seconds
+            from pipelines.external.run import run_external_site  # slow to import
 
             settings = validate(said, ExternalSettings)
             root = Path(settings.out)
@@ -120,15 +120,13 @@ def carried_out(
         root = Path(config.runs) / config.name
         return _run(config, options, console, engines, stop)
     except (Exception, KeyboardInterrupt) as error:
-        return ended(error, said, options, console, root)
+        return report_failure(error, said, options, console, root)
 
 
-def ended(
+def report_failure(
     error: BaseException, said: Document | None, options: argparse.Namespace, console: Console, root: Path | None = None
 ) -> int:
-    """Say why a run ended, and return the exit code. root: the run's folder, where a trace is kept of what nobody
-    thought of.
-    """
+    """Print why a run failed, and return the exit code. root: the run's folder, for the trace of unexpected errors."""
     code = code_of(error)
     if isinstance(error, ConfigError):
         words = render(error if said is None else naming_values(error, options.values, said.lines), options.config)
@@ -136,11 +134,11 @@ def ended(
         words = str(error) or type(error).__name__
     if code is Exit.FAILED and root is not None:
         words = f"trace: {write_trace(root, error)}\n{words}"
-    return told(words, code, console, as_json=options.json)
+    return print_error(words, code, console, as_json=options.json)
 
 
 def code_of(error: BaseException) -> Exit:
-    """The exit code; of sites that did not answer, by the codes that they gave."""
+    """The exit code of an error; for sites that did not answer it follows from their error codes."""
     cause = error.cause if isinstance(error, StageFailed) else error
     if isinstance(cause, SitesMissing | QuorumLost):
         codes = set(cause.missing.values())
@@ -149,14 +147,14 @@ def code_of(error: BaseException) -> Exit:
 
 
 def keep_trace(config: Config, error: BaseException) -> Path:
-    """Write where the error came from to where it can be found again: into the run's folder."""
+    """Write the error's trace into the run's folder, and return the path."""
     return write_trace(Path(config.runs) / config.name, error)
 
 
 def write_trace(root: Path, error: BaseException) -> Path:
-    """The same, into any folder."""
+    """Write the error's trace to trace.txt in a folder, and return the path."""
     path = root / "trace.txt"
-    with suppress(OSError, ValueError):  # a failure of this one would hide the real one
+    with suppress(OSError, ValueError):  # an error here would hide the real one
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(trace(error))
     return path
@@ -176,7 +174,7 @@ def _run(
         if options.explain:
             print(json.dumps(explained(steps)) if options.json else explain(steps))  # noqa: T201 - the answer
             return int(Exit.OK)
-        results = computed(steps, world, console)
+        results = run_steps(steps, world, console)
     if options.json:
         print(json.dumps(as_json(results, root)))  # noqa: T201 - the machine's answer
     else:
@@ -185,7 +183,7 @@ def _run(
 
 
 def run_config(config: Config, stop: Stop, console: Console, *, command: str) -> Results:
-    """All of a run in its own folder, as the command line does it; what is there is kept. command: that goes on.
+    """Run all stages in the run's folder, keeping finished ones. command: the command that continues the run.
 
     Raises:
         LockedError, StageFailed, Stopped: see `RunLock` and `execute`.
@@ -194,22 +192,22 @@ def run_config(config: Config, stop: Stop, console: Console, *, command: str) ->
     root = Path(config.runs) / config.name
     with RunLock(root):
         world = make_world(config, root, stop, command=command)
-        return computed(plan(stages_of(config), world, root, command=command), world, console)
+        return run_steps(plan(stages_of(config), world, root, command=command), world, console)
 
 
-def computed(steps: Sequence[Step[World]], world: World, console: Console) -> Results:
-    """Do what was planned, show how far it is, and put the page where a person looks first."""
+def run_steps(steps: Sequence[Step[World]], world: World, console: Console) -> Results:
+    """Execute the planned steps with a progress bar, and copy the page to the top of the run's folder."""
     with shown(world.config.title or world.config.name, console=console) as step, refused_told(world, console):
-        told = _told_to(step, console, world)
-        results = execute(steps, world, world.root, stop=world.stop, on_step=told, command=world.command)
+        show = _stage_printer(step, console, world)
+        results = execute(steps, world, world.root, stop=world.stop, on_step=show, command=world.command)
     publish(results, world.root)
     return results
 
 
-def _told_to(step: Shown, console: Console, world: World) -> Callable[[Event], None]:
-    """A line for each stage, with its reason, and the bar; after ingest a line for each site's files."""
+def _stage_printer(step: Shown, console: Console, world: World) -> Callable[[Event], None]:
+    """A function that prints a line for each stage, moves the bar, and lists each site's files after ingest."""
 
-    def told(event: Event) -> None:
+    def show(event: Event) -> None:
         if event.kind != "begun":
             text = f"{event.step.stage.name:<9} {event.kind:<8} {event.step.reason}"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -217,11 +215,11 @@ def _told_to(step: Shown, console: Console, world: World) -> Callable[[Event], N
             tell_inside(world, console)
         step(event.index + (event.kind != "begun"), event.total, event.step.stage.name)
 
-    return told
+    return show
 
 
 def stages_of(config: Config) -> tuple[Stage[World], ...]:
-    """The stages of a run: without `harmonize:` or `route:` theirs are not there, and nothing needs them."""
+    """The stages of a run, without those of `harmonize:` or `route:` if these are not set."""
     without = {stage.name for stage in HARMONIZING} if config.harmonize is None else set()
     without |= {route.STAGE.name} if config.route is None else set()
     kept = (stage for stage in STAGES if stage.name not in without)
@@ -231,18 +229,18 @@ def stages_of(config: Config) -> tuple[Stage[World], ...]:
 def make_world(
     config: Config, root: Path, stop: Stop, *, engines: Engines | None = None, fresh: bool = False, command: str = ""
 ) -> World:
-    """What the stages work in. Without engines a simulation: every hospital in this process, with its own folder."""
+    """The stages' shared state. Without engines all hospitals are simulated here, each with its own folder."""
     if engines is None:
-        engines = simulated(config, root, stop)
+        engines = simulated_engines(config, root, stop)
     command = engines.far or command
     return World(config, engines.inside, root, stop, _now, fresh, command, engines.outside, simulation=not engines.far)
 
 
-def simulated(config: Config, root: Path, stop: Stop) -> Engines:
-    """Every hospital of the configuration in this process, each with a folder of its own.
+def simulated_engines(config: Config, root: Path, stop: Stop) -> Engines:
+    """Engines with every hospital of the configuration in this process, each with a folder of its own.
 
     Raises:
-        ConfigError: hospitals that are on machines of their own.
+        ConfigError: the settings say that some hospitals are on other machines.
     """
     if far := [name for name, site in config.sites.items() if isinstance(site.source, Elsewhere)]:
         text = f"elsewhere: {', '.join(far)} cannot be played here; say --engine flare --kit KIT, or where files are"

@@ -1,4 +1,4 @@
-"""Where each hospital's images lie in a space: its own cohort, or a translated one."""
+"""Each hospital's cohort in an image space: its own (raw) or a translated one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pipelines.settings.harmonization import RAW, default_scale
 from privacy.message import Json, as_mapping
 
 Cohorts: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""Site -> what it said when its cohort was made: `cohort`, `sha256`, counts."""
+"""Site -> its reply about the cohort: `cohort`, `sha256`, counts."""
 
 
-def asked_of(world: World) -> dict[str, Json]:
-    """What every question about harmonization says: how values become those of networks, copies, seed, privacy."""
+def common_facts(world: World) -> dict[str, Json]:
+    """Facts of every harmonization request: value scale, deformed copies, seed, privacy."""
     config = world.config
     return {
         "scale": to_plain(config.harmonized.scale or default_scale(config.images)),
@@ -33,7 +33,7 @@ def space_of(config: Config, label: str) -> str:
     return config.train.method_images.get(label, RAW)
 
 
-def homes(inputs: Mapping[str, Path], space: str) -> Cohorts:
+def cohorts_in(inputs: Mapping[str, Path], space: str) -> Cohorts:
     """Cohorts of all sites in a space, from the artifacts of `ingest` and `translate`.
 
     A hospital that vetoed its translation keeps its raw cohort in this space.
@@ -45,11 +45,11 @@ def homes(inputs: Mapping[str, Path], space: str) -> Cohorts:
     return {site: {**facts, **translated[site]} for site, facts in raw.items()}
 
 
-def homes_of(config: Config, inputs: Mapping[str, Path], label: str) -> Cohorts:
+def cohorts_for(config: Config, inputs: Mapping[str, Path], label: str) -> Cohorts:
     """Cohorts of all sites in the space of a method."""
-    return homes(inputs, space_of(config, label))
+    return cohorts_in(inputs, space_of(config, label))
 
 
 def window_of(world: World) -> Json:
-    """Sides of what a network that segments sees at once; None: whole images, and labels."""
+    """Sides of a segmentation network's input window; None: whole images, or classification."""
     return as_mapping(to_plain(world.config.evaluate)).get("window")

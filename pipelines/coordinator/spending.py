@@ -1,8 +1,8 @@
-"""What a private run will cost a patient, and how much noise that takes: known before anything runs.
+"""The epsilon of a private run and the noise it needs, computed before anything runs.
 
-One round of each method is rehearsed without patients to learn its events. A patient is in one split only: in training,
-in validation (which pays for the choice of a round) or in the test (which pays for the evaluation): each of the three
-may cost the whole epsilon.
+One round of each method is rehearsed without patients to learn its privacy events. A patient is in one split only:
+training, validation (which pays for the choice of a round) or test (which pays for the evaluation). So each of the
+three may cost the whole epsilon.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from privacy.dp.protection import Protection
 from privacy.release import ledger as book
 
 COUNTS_SHARE = 0.05
-"""Share of the squared mu of training that label counts get, where a method asks for them."""
+"""Label counts' share of the squared mu of training, where a method asks for them."""
 TRAINING, VALIDATION, COUNTS = Gaussian(2.0), Gaussian(3.0), Gaussian(5.0)
-"""Marks in the rehearsed events, where the noise that is then chosen takes their place."""
+"""Placeholders in the rehearsed events, replaced by mechanisms with the chosen noise."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """How one method protects one site's patients, and what it costs them.
 
-    evaluation_noise: of histograms of test scores. events: of all of it. cost: of a patient of the dearest split.
+    evaluation_noise: of histograms of test scores. events: all privacy events. cost: of a patient in the split that
+    pays most.
     """
 
     protection: Protection
@@ -59,15 +60,15 @@ def planned(config: Config, label: str, site: str) -> Plan:
 
 
 class Releases(NamedTuple):
-    """How often something leaves: rounds of training, histograms of test scores; whether rounds are validated."""
+    """Numbers of releases: training rounds and histograms of test scores; and whether rounds are validated."""
 
     rounds: int
     evaluations: int
     validated: bool
 
 
-def planned_in_all(config: Config, site: str, price: Callable[[Sequence[Event], float], Cost] = cost) -> Cost:
-    """What all methods of a run, and harmonization, together cost a patient of a site, by `cost` or `replaced_cost`."""
+def total_cost(config: Config, site: str, price: Callable[[Sequence[Event], float], Cost] = cost) -> Cost:
+    """Cost of all methods and harmonization together for a patient of a site. price: `cost` or `replaced_cost`."""
     privacy = config.privacy
     if not isinstance(privacy, PatientLevel):
         raise ValueError("privacy: none has no plan")
@@ -76,15 +77,14 @@ def planned_in_all(config: Config, site: str, price: Callable[[Sequence[Event], 
 
 
 def harmonizing(config: Config, site: str) -> tuple[Event, ...]:
-    """What harmonization does with noise to a site's training patients, at most: it may become the target.
+    """Events of harmonization's noised releases on a site's training patients, as if the site became the target.
 
-    What it does without noise is no part of this, and neither is the paper's own noise, which hangs on how many
-    patients there are.
+    Steps without noise are not included, nor is the paper's own noise, which depends on the number of patients.
     """
     plan = config.harmonize
     if plan is None:
         return ()
-    from harmonize import synthesis  # networks: seconds that other runs save
+    from harmonize import synthesis  # slow to import
     from harmonize.complexity import noise_of
 
     events: list[Event] = []
@@ -96,14 +96,14 @@ def harmonizing(config: Config, site: str) -> tuple[Event, ...]:
     return tuple(events)
 
 
-def after(ledger: Path, delta: float, events: Sequence[Event]) -> tuple[float, float]:
-    """Epsilon that a ledger has charged a patient so far, and with these events beside."""
+def epsilon_after(ledger: Path, delta: float, events: Sequence[Event]) -> tuple[float, float]:
+    """Epsilon that a ledger has charged a patient so far, and with these events added."""
     before = book.spent(book.lines(ledger))
     return cost(before, delta).epsilon, cost([*before, *events], delta).epsilon
 
 
 def steps_of(events: Sequence[Event], times: int = 1) -> int:
-    """How many noised gradients these events hold."""
+    """Number of noised gradients in these events."""
     found = 0
     for event in events:
         if isinstance(event, Composed):
@@ -133,7 +133,7 @@ def _planned(algorithm: AnyAlgorithm, task: Task, work: Work, privacy: PatientLe
             "without differential privacy"
         )
 
-    # A method may ask for label counts once, or every round: together they get their share.
+    # A method may ask for label counts once, or every round: all of them together get `COUNTS_SHARE`.
     asked = max(1, sum(times(event, COUNTS) for event in learning))
 
     def priced(noise: float, mu: float) -> list[Event]:
@@ -156,20 +156,20 @@ def _planned(algorithm: AnyAlgorithm, task: Task, work: Work, privacy: PatientLe
 
 
 def _enough(share: float, mu: float) -> float:
-    """The noise of one of several Gaussian mechanisms, whose squared mu is this share of the whole's.
+    """The noise multiplier of one of several Gaussian mechanisms that gets this share of the total squared mu.
 
-    A little more than exactly enough, because the accountant that adds them up rounds against us.
+    Slightly more than exactly enough, because the accountant rounds its sum up.
     """
     return 1.002 / (mu * math.sqrt(share))
 
 
 def at_cut(event: Event, cut: str) -> Event:
-    """The same event on the patients of this division."""
+    """The same event on the patients of this division into splits."""
     return changed(event, lambda one: replace(one, cut=cut) if isinstance(one, Part) else None)
 
 
 def times(event: Event, mark: Event) -> int:
-    """How often a marked mechanism is used in an event."""
+    """How often a placeholder is used in an event."""
     if event == mark:
         return 1
     if isinstance(event, Composed):
@@ -180,5 +180,5 @@ def times(event: Event, mark: Event) -> int:
 
 
 def renoised(event: Event, noises: Mapping[Event, Event]) -> Event:
-    """The same event with other mechanisms in place of marked ones."""
+    """The same event with mechanisms in place of placeholders."""
     return changed(event, noises.get)

@@ -1,4 +1,4 @@
-"""A study: one run in several cases and with several seeds, and one page on all of them. See `pipelines.study`."""
+"""A study: one run in several cases and with several seeds, and a page that compares them. See `pipelines.study`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pipelines.coordinator.study_results import PAGE, TABLE, Outcome, page_of, w
 from pipelines.coordinator.study_settings import Planned, Study, load
 from pipelines.coordinator.summary import publish
 from pipelines.loader.document import ConfigError, render
-from pipelines.runs.exits import Exit, told
+from pipelines.runs.exits import Exit, print_error
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Results, SelectionError, StageFailed, plan
 from pipelines.runs.stopping import LockedError, RunLock, Stop, Stopped, safe_stop
@@ -31,15 +31,13 @@ from privacy.message import Json
 REPORT = "report"
 
 
-def carried_out(options: argparse.Namespace, console: Console) -> int:
-    """Do what the options of a study ask (`pipelines.study`), and return the exit code: that of the first run that
-    failed, or 0.
-    """
+def study_command(options: argparse.Namespace, console: Console) -> int:
+    """Run a study with these options; return the exit code: that of the first run that failed, or 0."""
     try:
         return _study(options, console)
     except (Exception, KeyboardInterrupt) as error:
         said = render(error, options.study) if isinstance(error, ConfigError) else str(error) or type(error).__name__
-        return told(said, code_of(error), console, as_json=options.json)
+        return print_error(said, code_of(error), console, as_json=options.json)
 
 
 def _study(options: argparse.Namespace, console: Console) -> int:
@@ -67,7 +65,7 @@ def _study(options: argparse.Namespace, console: Console) -> int:
 
 
 def _chosen(study: Study, planned: Sequence[Planned], only: Sequence[str] | None) -> list[Planned]:
-    """The runs of the cases that were asked for; all without a word.
+    """The runs of the selected cases; all if none is selected.
 
     Raises:
         SelectionError: with every case that does not exist.
@@ -78,7 +76,7 @@ def _chosen(study: Study, planned: Sequence[Planned], only: Sequence[str] | None
 
 
 def _check(chosen: Sequence[Planned], console: Console, *, as_json: bool) -> int:
-    """Look at each case's files and methods, with its first seed; the code of the first that is not in order."""
+    """Check each case's files and methods, with its first seed; return the first exit code that is not 0."""
     codes: dict[str, Exit] = {}
     firsts = {one.case: one for one in reversed(chosen)}
     with safe_stop() as stop:
@@ -100,14 +98,14 @@ def _check(chosen: Sequence[Planned], console: Console, *, as_json: bool) -> int
 
 
 def keep_settings(planned: Sequence[Planned], root: Path) -> None:
-    """Write the settings of every run, so that each can be run, explained and made again by `pipelines.run`."""
+    """Write the settings of every run, so that `pipelines.run` can run, explain and repeat each."""
     for one in planned:
         text = json.dumps(one.data, indent=1, ensure_ascii=False)  # as YAML: text in quotes stays text
         DiskFolder(root).write(f"{one.case}_s{one.seed}.yaml", f"{text}\n".encode())
 
 
 def found(one: Planned) -> Outcome:
-    """What is there of a run. Its page is put back in its place, where a person looks for it."""
+    """The state of a run, after copying its page to the top of its folder."""
     if not (one.root / REPORT).is_dir():
         return Outcome("not run")
     try:
@@ -126,7 +124,7 @@ def found(one: Planned) -> Outcome:
 def _run_all(
     study: Study, todo: Sequence[Planned], outcomes: dict[str, Outcome], root: Path, stop: Stop, console: Console
 ) -> tuple[list[str], dict[str, Exit], Stopped | None]:
-    """Run what is to be done, and note what came of it: names of runs that went well, codes of others, a stop."""
+    """Execute the runs; return the names of those that succeeded, the exit codes of others, and a stop if there was."""
     ran: list[str] = []
     codes: dict[str, Exit] = {}
     with shown(study.name, console=console) as step:
@@ -142,8 +140,8 @@ def _run_all(
             except Exception as error:
                 codes[name] = code_of(error)
                 outcomes[name] = Outcome(_failed(error, codes[name]))
-                told = f"{name} failed, the others go on (trace: {keep_trace(one.config, error)})\n{error}"
-                console.print(told, markup=False, highlight=False, soft_wrap=True)
+                text = f"{name} failed, the others go on (trace: {keep_trace(one.config, error)})\n{error}"
+                console.print(text, markup=False, highlight=False, soft_wrap=True)
         step(len(todo), len(todo), "")
     return ran, codes, None
 
@@ -155,7 +153,7 @@ def _failed(error: Exception, code: Exit) -> str:
 
 
 def _alone(one: Planned, root: Path) -> str:
-    """The command that goes on with one run, without the others."""
+    """The command that continues one run alone."""
     return f"python -m pipelines.run {shlex.quote(str(root / f'{one.case}_s{one.seed}.yaml'))}"
 
 
@@ -175,7 +173,7 @@ def _answer(page: StudyPage, root: Path, code: Exit, ran: Sequence[str], kept: S
 
 
 def _show(page: StudyPage, root: Path, console: Console) -> None:
-    """Overall scores, a line a method and a column a case, and where to look next."""
+    """Print overall scores, a row per method and a column per case, and the paths of the pages."""
     held = cells(page.rows)
     for measure in page.measures:
         for column, what in ((POOLED, "overall"), (ALL, "mean over every hospital")):

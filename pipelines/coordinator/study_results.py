@@ -1,4 +1,4 @@
-"""What came of a study's runs: their own scores.json as one table, and the page made from it."""
+"""Results of a study's runs: their scores.json files as one table, and the page made from it."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from privacy.message import Json
 PAGE, TABLE, TABLE_JSON, SUMMARY = "study.html", "table.csv", "table.json", "summary.csv"
 NUMBERS = ("value", "low", "high", "gain", "gain_low", "gain_high")
 OWN = ("source", "labels", "gland", "exclude", "test", "home")
-"""Settings of a site that may name its files and its patients."""
+"""A site's settings that may name files or patients."""
 OPEN = ("kind", "scanner", "format")
 COPIED = ("method", "measure", "protocol", "assessable", "patients", "positive_patients")
 
 
 class Outcome(NamedTuple):
-    """What is there of a run. report: the artifact of its report, None where it is not done."""
+    """The state of a run. report: the artifact of its report stage; None if it is not finished."""
 
     state: str
     report: Path | None = None
 
 
 def rows_of(one: Planned, report: Path) -> Iterator[StudyRow]:
-    """The scores of a run, as its report stage wrote them."""
+    """The scores of a run, from its report stage."""
     for row in json.loads((report / "scores.json").read_text()):
         told: dict[str, Any] = {name: row[name] for name in COPIED}
         told |= {name: math.nan if row[name] is None else float(row[name]) for name in NUMBERS}
@@ -50,7 +50,7 @@ def page_of(
     command: str,
     now: str,
 ) -> StudyPage:
-    """The page of what is there. outcomes: by the run's name. root: the study's folder. settings: its YAML, plain."""
+    """The study's page so far. outcomes: by the run's name. root: the study's folder. settings: its YAML as JSON."""
     rows: list[StudyRow] = []
     for one in planned:
         report = outcomes[one.config.name].report
@@ -72,15 +72,13 @@ def page_of(
 
 
 def _shown(wanted: Sequence[str], rows: Sequence[StudyRow]) -> tuple[str, ...]:
-    """The measures of the page: of those that are wanted what the runs have; where they have none, as the first ones
-    are those of labels and the runs learn masks, all that there are.
-    """
+    """The measures of the page: the wanted ones that the runs have; if they have none of these, all they have."""
     there = tuple(dict.fromkeys(row.measure for row in rows))
     return tuple(name for name in wanted if name in there) or there or tuple(wanted)
 
 
 def write(page: StudyPage, root: Path) -> None:
-    """The page and the table, in the study's folder."""
+    """Write the page and the table into the study's folder."""
     folder = DiskFolder(root)
     folder.write(PAGE, study_page(page).encode())
     folder.write(TABLE, table_csv(page.rows).encode())
@@ -138,7 +136,7 @@ def _commands(study: Study, planned: Sequence[Planned], root: Path, command: str
 
 
 def _nameless(settings: Json) -> Json:
-    """A study's settings without what is each hospital's own: no file, no named patient."""
+    """A study's settings without file names and named patients."""
     if not isinstance(settings, dict):
         return settings
     sites = settings.get("sites")
@@ -147,7 +145,7 @@ def _nameless(settings: Json) -> Json:
 
 
 def _told_of(site: Json) -> Json:
-    """What a study changes at a site; text of its files and the names in lists are not shown."""
+    """A study's changes of a site, without file names and names of patients."""
     if not isinstance(site, dict):
         return site
     return {name: _numbers(value) if name in OWN else value for name, value in site.items()}

@@ -1,7 +1,7 @@
-"""What a study's YAML says: one base run, what is changed in it case by case, and with which seeds.
+"""Settings of a study: one base run, the changes of each case, and the seeds.
 
-Changes are merged: a group goes into a group, key by key; everything else, a list and `null` among it, replaces what
-was there. Every case and seed becomes the settings of a whole run, checked like any other before anything runs.
+Groups are merged key by key; everything else, also a list or `null`, replaces the base's value. Every case and seed
+becomes the settings of a whole run, checked like any other before anything runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from privacy.message import Json
 from privacy.settings_error import Problem, refuse, unmet
 
 OTHERS = 1000
-"""A study's seed, times this, is added to the seeds of phantom hospitals whose patients are drawn anew."""
+"""With `resample_patients`, a study's seed times this is added to the seeds of phantom hospitals."""
 NOT_HERE: Mapping[str, str] = {
     "name": "a study names its runs itself; remove it",
     "seed": "seeds are listed in seeds; remove it",
@@ -31,8 +31,8 @@ NOT_HERE: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One setting of a study. what: in words. set: changes of the base, after those of all cases. seeds, methods: those
-    of this case, where they are not the study's.
+    """One case of a study. what: a description. set: changes of the base, after those of all cases. seeds, methods: of
+    this case; None: the study's.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -55,10 +55,10 @@ class Study:
     """A base run and its cases.
 
     base: a run's YAML, looked up as `pipelines.run` does. set: changes of every run. methods: which of the base's
-    methods are trained, with the image spaces that only they need; null = all. seeds: the `seed` of the runs, which
-    sets the first models, who is in which split, and the order of the images. resample_patients: whether phantom
-    hospitals also have other patients with every seed; what real hospitals hold never changes. measures: those of the
-    page, the first one first; the tables have all. what: a paragraph.
+    methods are trained, with the image spaces that only they need; null = all. seeds: the runs' `seed`, which sets the
+    initial models, the splits, and the order of the images. resample_patients: draw other patients for phantom
+    hospitals with every seed; real hospitals' patients never change. measures: those on the page, in this order; the
+    tables have all. what: a paragraph.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -91,7 +91,7 @@ class Study:
 
 
 class Planned(NamedTuple):
-    """One run of a study. data: its settings as they would stand in a YAML."""
+    """One run of a study. data: its settings, as in a YAML file."""
 
     case: str
     seed: int
@@ -115,15 +115,15 @@ def _named_here(changes: Mapping[str, Any]) -> list[Problem]:
 
 
 def merged(base: Json, changes: Json) -> Json:
-    """The base with the changes in it: groups key by key, everything else replaced. Neither argument is altered."""
+    """The base with the changes: groups merged key by key, everything else replaced. Neither argument is modified."""
     if not (isinstance(base, dict) and isinstance(changes, dict)):
         return changes
     return {**base, **{key: merged(base[key], new) if key in base else new for key, new in changes.items()}}
 
 
 def only_methods(data: Mapping[str, Json], kept: Sequence[str]) -> dict[str, Json]:
-    """Settings of a run with these of its methods alone: what is said of the others goes, in `train`, at sites and in
-    `evaluate.variants`, and so do image spaces in which only the others learn. A space of no method stays.
+    """Settings of a run with only these methods: removes the others in `train`, at sites and in `evaluate.variants`,
+    and image spaces that only they use. A space that no method uses stays.
     """
     chosen = dict(data)
     train = _group(chosen.get("train"))
@@ -191,7 +191,7 @@ def load(name: str) -> tuple[Study, tuple[Planned, ...], Document]:
 
 
 def _unknown(study: Study, case: str, base: Json, said: Document) -> list[Problem]:
-    """Methods that are to be kept, and that nobody defines."""
+    """A problem where a study keeps methods that its base does not define."""
     own = study.cases[case]
     kept, path = (study.methods, ("methods",)) if own.methods is None else (own.methods, ("cases", case, "methods"))
     whole = _group(merged(merged(base, dict(study.set)), dict(own.set)))
@@ -202,7 +202,7 @@ def _unknown(study: Study, case: str, base: Json, said: Document) -> list[Proble
 
 
 def _lines(data: Json, said: Document, case: str) -> dict[tuple[str | int, ...], int]:
-    """For every path of a run's settings its line in the study; 0 for what the base or this program says."""
+    """Line in the study's file of every path of a run's settings; 0 for values from the base or set here."""
     return {
         path: said.lines.get(("cases", case, "set", *path), said.lines.get(("set", *path), 0)) for path in _paths(data)
     }
@@ -216,7 +216,7 @@ def _paths(data: Json, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str |
 
 
 def _of_case(problem: Problem, case: str, base: str) -> Problem:
-    """A problem of a run as one of the study: what stands in the base has no line there."""
+    """A run's problem as one of the study; settings of the base have no line in the study."""
     text = _sentence(problem)
     return Problem(("cases", case), text if problem.line else f"{text} (see {base})", problem.line or None)
 
@@ -226,7 +226,7 @@ def _sentence(problem: Problem) -> str:
 
 
 def _resampled(site: Json, seed: int) -> Json:
-    """A site; a phantom's patients are those of another seed."""
+    """A site's settings, with another seed of patients for a phantom."""
     source = _group(_group(site).get("source"))
     own = source.get("seed", 0)
     if source.get("kind") != "phantom" or not isinstance(own, int):

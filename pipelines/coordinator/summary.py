@@ -1,4 +1,4 @@
-"""The end of a run on the terminal: a table that lines up, and where to look next."""
+"""The summary printed at the end of a run: tables of scores, and the paths of the pages."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ FILES = ("files", "used_files", "quarantined_files", "unselected_files", "ignore
 WEAK = "* not assessable: under 20 positive or negative examples, under 5 positive patients, or too much noise for them"
 
 ON_THE_PAGE = {measure.name for measure in FURTHER}
-"""Measures whose tables the page has, and the terminal not."""
+"""Measures with tables on the page only, not on the terminal."""
 
 
 def results_table(results: Results, root: Path, console: Console) -> None:
-    """Scores of every method at its own sites, and the paths of the pages. Before the report stage: what is there."""
+    """Print each method's scores at its own sites, and the paths of the pages; before the report stage, artifacts."""
     folder = results.artifacts.get("report")
     if folder is None:
         console.print(f"done: {', '.join(results.artifacts)}; artifacts in {root}", highlight=False, soft_wrap=True)
@@ -55,7 +55,7 @@ def results_table(results: Results, root: Path, console: Console) -> None:
 
 
 def _answers(said: Mapping[str, Any]) -> Iterator[str]:
-    """The three answers of the page's first screen, short."""
+    """The three answers at the top of the page, shortened."""
     yield "which model:"
     for one in said["use"]:
         against = one["said"][1] if len(one["said"]) > 1 else ""
@@ -72,7 +72,7 @@ def _answers(said: Mapping[str, Any]) -> Iterator[str]:
 
 
 def publish(results: Results, root: Path) -> None:
-    """Put the page of this run where a person looks first: an earlier one may lie there, of other settings."""
+    """Copy this run's page to the top of its folder, over an earlier run's page."""
     folder = results.artifacts.get("report")
     if folder is not None:
         for name in (PAGE, "statement.md", "statement.json"):
@@ -80,7 +80,7 @@ def publish(results: Results, root: Path) -> None:
 
 
 def inside_lines(world: World) -> Iterator[str]:
-    """What each site found in its files, as it wrote it down for itself: in a simulation its folder is here."""
+    """One line per site on its files: in a simulation the site's own summary, otherwise where to find it."""
     for site in (*world.engine.sites, *world.outside.sites):
         path = world.root / "sites" / site / INSIDE
         if not world.simulation:
@@ -90,14 +90,14 @@ def inside_lines(world: World) -> Iterator[str]:
 
 
 def tell_inside(world: World, console: Console) -> None:
-    """Print these lines."""
+    """Print a line per site on its files."""
     for text in inside_lines(world):
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def refused_told(world: World, console: Console) -> Iterator[None]:
-    """Print them too where a hospital's files could not be used: then they say why."""
+    """Print these lines also if ingest fails because of a hospital's files: they help to find the reason."""
     try:
         yield
     except StageFailed as error:
@@ -107,7 +107,7 @@ def refused_told(world: World, console: Console) -> Iterator[None]:
 
 
 def _files(folder: Path | None) -> dict[str, Json]:
-    """How many files of each site were used, quarantined, not selected and no images."""
+    """How many files of each site were used, quarantined, not selected, or no images."""
     if folder is None or not (folder / "sites.json").exists():
         return {}
     found = json.loads((folder / "sites.json").read_text())
@@ -115,7 +115,7 @@ def _files(folder: Path | None) -> dict[str, Json]:
 
 
 def as_json(results: Results, root: Path) -> Mapping[str, Json]:
-    """The same for a machine."""
+    """The results of a run as one JSON object."""
     folder = results.artifacts.get("report")
     return {
         "exit": 0,
@@ -130,7 +130,7 @@ def as_json(results: Results, root: Path) -> Mapping[str, Json]:
 
 
 def _table(rows: list[dict[str, Any]], measure: str) -> Table:
-    """A line a method, a column a site; the interval behind the value, the gain over the reference below."""
+    """A row per method and a column per site: value with its interval."""
     chosen = [row for row in rows if row["measure"] == measure]
     columns = list(dict.fromkeys(_column(row) for row in chosen))
     table = Table("method", title=f"{measure} (95 % interval over patients)", title_justify="left")

@@ -1,6 +1,4 @@
-"""What every stage works in: the settings, the engine, and where things lie. Stages ask sites; they never touch
-patients.
-"""
+"""The state that all stages share: settings, engines, folders. Stages send requests and never read patient data."""
 
 from __future__ import annotations
 
@@ -15,11 +13,11 @@ from pipelines.settings.config import Config
 from privacy.message import Call, Json, Message
 
 DATA_CODES = frozenset({"no_folder", "no_files", "no_labels", "no_gland", "bad_source"})
-"""Codes by which a site says that its files, not its machine, are the trouble."""
+"""Refusal codes that concern a site's files, not its machine."""
 
 
 class SitesMissing(RuntimeError):
-    """A stage that needs every site did not get every answer."""
+    """Some sites did not answer a request that every site must answer."""
 
     def __init__(self, request: str, missing: Mapping[str, str], *, where: str) -> None:
         reasons = ", ".join(f"{site}: {code}" for site, code in sorted(missing.items()))
@@ -29,9 +27,8 @@ class SitesMissing(RuntimeError):
 
 @dataclass(frozen=True)
 class World:
-    """root: the run's folder at the coordinator. fresh: finished conversations are begun anew. command: how the
-    run was called. outside: carries questions to hospitals outside the federation. simulation: one machine plays all
-    hospitals."""
+    """root: the run's folder at the coordinator. fresh: start finished conversations again. command: the run's command
+    line. outside: the engine for external sites. simulation: all hospitals run on this machine."""
 
     config: Config
     engine: Engine
@@ -44,7 +41,7 @@ class World:
     simulation: bool = True
 
     def beyond(self) -> World:
-        """The same world, in which sites are the hospitals outside the federation."""
+        """The same world with the external sites in place of the federation's."""
         return replace(self, engine=self.outside)
 
     def run(self, name: str) -> str:
@@ -52,31 +49,31 @@ class World:
         return f"{self.config.name}/{name}"
 
     def ask_all(self, run: str, request: str, messages: Mapping[str, Message]) -> Mapping[str, Message]:
-        """Ask once, and need every answer.
+        """Send each site one request, and require every reply.
 
         Raises:
             SitesMissing: with the code of each site that did not answer.
         """
         self.stop.check()
         answers = self.engine.ask(Call(run, 0, request, {}), messages)
-        self.stop.check()  # a site that was stopped in its work has no answer
+        self.stop.check()  # a site that was stopped at work has not replied
         if answers.missing:
             raise SitesMissing(request, answers.missing, where=self.logs(*answers.missing))
         return answers.replies
 
     def logs(self, *sites: str) -> str:
-        """Where hospitals wrote down what happened."""
+        """Paths of the hospitals' logs, for error messages."""
         if not self.simulation:
             return "log.txt in its folder, at the hospital"
         return ", ".join(str(self.root / "sites" / site / "log.txt") for site in sorted(sites))
 
     def ask_one(self, run: str, request: str, site: str, facts: Mapping[str, Json]) -> Message:
-        """Ask one site, and need its answer. Raises: SitesMissing."""
+        """Send one site a request, and require its reply. Raises: SitesMissing."""
         return self.ask_all(run, request, {site: Message({}, facts)})[site]
 
     def conversation(self, base: str, site: str) -> str:
-        """The name under which work that must not be done twice is asked of one site: the last that it holds intact, or
-        a new one where there is none, or where `fresh` asks for it.
+        """The run name for work that one site must not do twice: the last one that the site holds intact; a new one if
+        there is none, or with `fresh`.
         """
         good = ""
         for attempt in count():
@@ -88,5 +85,5 @@ class World:
         raise RuntimeError("unreachable")
 
     def everyone(self, facts: Mapping[str, Json]) -> dict[str, Message]:
-        """The same facts for every site."""
+        """A message with these facts for every site."""
         return {site: Message({}, facts) for site in self.engine.sites}

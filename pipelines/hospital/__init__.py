@@ -1,1 +1,1 @@
-"""One hospital: what it answers, from its own disk, under its own policy. `worker.py` takes every request."""
+"""One hospital: it answers requests from its own disk, under its own policy. Every request enters by `worker.py`."""

@@ -1,4 +1,4 @@
-"""What came of adaptation at an external site: `route` keeps it at that site, for its own page."""
+"""Results of adaptation at an external site: `route` stores them there, for the site's own page."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from federation.task import Task
 from personalize.adaptation import Adapted
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.segmentation import compared, most_of, own_sums, ranked, read_kept
+from pipelines.hospital.segmentation import compared, most_of, own_sums, ranked, read_patient_scores
 from pipelines.models.answers import answers
 from pipelines.runs.store import DiskFolder
 from privacy.dp.access import Rows
 from privacy.message import Json, Message, as_list, as_mapping, from_bytes
 
 EVERYBODY = ("all patients",)
-"""The one split of a hospital outside: nobody trains there."""
+"""The only split of an external site, where nothing is trained."""
 GLOBAL, SHARED = "*", "(shared)"
-"""The federation's one model, as an expert and in words; no site can have either name."""
+"""The federation's shared model among the experts, as key and in words; no site can have either name."""
 COEFFICIENTS, SPREAD = "mixed/mean", "mixed/deviation"
 SHOWN, BEFORE, AFTER, SCORES = "shown/rows", "shown/before", "shown/after", "shown/scores"
 Tables: TypeAlias = dict[str, dict[tuple[str, str], Evidence]]
 
 
 def file_of(run: str) -> str:
-    """The file, in a hospital's `scores`, of what a conversation with `route` came to."""
+    """The file in a hospital's `scores` with the result of a conversation with `route`."""
     return f"{run.rpartition('/')[2]}.safetensors"
 
 
 def mixed(coefficients: Tensor) -> dict[str, Tensor]:
-    """What stays of the coefficients (n, L, K + 1) of images: mean and standard deviation over them."""
+    """Mean and standard deviation over images of their coefficients (n, L, K + 1)."""
     return {COEFFICIENTS: coefficients.mean(dim=0).cpu(), SPREAD: coefficients.std(dim=0, correction=0).cpu()}
 
 
 def account(facts: Mapping[str, Json], adapted: Adapted | None, layers: Sequence[str]) -> dict[str, Json]:
-    """How an adaptation went, in facts. layers: of the coefficients, if models were mixed."""
+    """Facts on an adaptation. layers: names of the mixed layers, if models were mixed."""
     shared = facts.get("shared")
     said: dict[str, Json] = {
         "line": facts["line"],
@@ -85,7 +85,7 @@ def outlined(
 
 
 def read_lines(hospital: Hospital, facts: Mapping[str, Json]) -> dict[str, Message]:
-    """What is kept of each line that the coordinator names: `lines`, each with `label` and `run`."""
+    """The stored result of each of the facts' `lines`, each with `label` and `run`."""
     folder = DiskFolder(hospital.root / "scores")
     named = [as_mapping(one) for one in as_list(facts.get("lines", []))]
     kept = {str(one["label"]): file_of(str(one["run"])) for one in named}
@@ -99,8 +99,8 @@ def evidence(hospital: Hospital, lines: Mapping[str, Message], copies: int) -> T
 
 
 def evidence_of(hospital: Hospital, kept: Mapping[str, Tensor], copies: int) -> Evidence:
-    """Of single patients' scores that stayed here, with the hospital's own bootstrap copies."""
-    if (values := read_kept(kept)) is not None:
+    """Evidence from the stored scores of single patients, with the hospital's own bootstrap copies."""
+    if (values := read_patient_scores(kept)) is not None:
         return own_sums(hospital, values, copies)
     y, p, patient = (kept[name].numpy() for name in ("y", "probabilities", "patient"))
     return count(y, p, patient, copies=copies, seed=hospital.bootstrap_seed(), site=hospital.name)

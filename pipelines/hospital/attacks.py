@@ -1,6 +1,4 @@
-"""Attacks on the hospital's own models, by the hospital itself: can it be told who was in training, and what they look
-like?
-"""
+"""A hospital's attacks on its own models: membership inference, and reconstruction of training images."""
 
 from __future__ import annotations
 
@@ -32,10 +30,10 @@ FOUND: TypeAdapter[Membership] = TypeAdapter(Membership)
 def attack_models(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
     """Attack this hospital's model of a checkpoint: membership inference, and inversion of gradients and features.
 
-    Facts: `train_run`, `checkpoint`, `best`, `cohort`; `membership`, whether to tell who was in training (where nothing
-    is said: yes); `inversion`, None or how (`pipelines.hospital.inversion`). What is found is computed from training
-    patients without noise: it leaves only where the model itself has no guarantee either, and stays on the hospital's
-    own page otherwise. What is drawn never leaves.
+    Facts: `train_run`, `checkpoint`, `best`, `cohort`; `membership`, whether to infer membership (default: yes);
+    `inversion`, None or the settings (`pipelines.hospital.inversion`). The results are computed from training patients
+    without noise. So they leave only if the model has no guarantee either, and otherwise stay on the hospital's own
+    page. Reconstructed images never leave.
 
     Raises:
         Refused: `malformed_inversion`.
@@ -55,7 +53,7 @@ def attack_models(hospital: Hospital, call: Call, message: Message, memory: Mess
 
 
 def _members(hospital: Hospital, task: Task, module: nn.Module, facts: Mapping[str, Json]) -> Json:
-    """Training against test patients, by their losses; written down at home."""
+    """Membership inference by the losses of training and test patients; the result is also stored here."""
     rows = rows_of(cohort_of(hospital, str(facts["cohort"])), hospital.device)
     members, others = rows["train"], rows["test"]
     found = model_membership(
@@ -73,7 +71,7 @@ def _members(hospital: Hospital, task: Task, module: nn.Module, facts: Mapping[s
 
 
 def found_at_home(hospital: Hospital, facts: Mapping[str, Json]) -> Membership | None:
-    """What an attack on a model found, for the hospital's own page; None where there was none."""
+    """The stored result of a membership attack, for the hospital's own page; None if there was none."""
     folder, name = _folder(hospital), _name(facts)
     if not folder.has(name):
         return None
@@ -81,7 +79,7 @@ def found_at_home(hospital: Hospital, facts: Mapping[str, Json]) -> Membership |
 
 
 def from_plain(said: Mapping[str, Json]) -> Membership:
-    """What was written: not a number is null in JSON."""
+    """The result from its JSON, where NaN is null."""
     numbers = {name: math.nan if value is None and name != "reason" else value for name, value in said.items()}
     return FOUND.validate_python(numbers)
 

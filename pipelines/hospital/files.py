@@ -1,4 +1,4 @@
-"""A hospital's files: where they lie, and whether they changed (`survey`). A phantom's are written first."""
+"""A hospital's files: where they are, and whether they changed (`survey`). A phantom's files are written first."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from privacy.message import Call, Json, Message, as_mapping
 from privacy.release.gate import Refused
 
 ELSEWHERE = ("policy", "home", "methods", "work", "readers", "veto")
-"""Settings of a hospital on which its cohort does not depend; other answers ask for them themselves."""
+"""Settings of a hospital that do not change its cohort."""
 
 
 class Files(NamedTuple):
-    """Where a hospital's images, labels and gland masks lie."""
+    """Settings of a hospital's images, labels and gland masks."""
 
     source: Source
     labels: MaskLabels | TableLabels | None
@@ -34,7 +34,7 @@ class Files(NamedTuple):
 
 
 def survey_files(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """How many files there are, and a digest of their names, sizes and times and of the settings that concern them."""
+    """Number of files, and a keyed digest of their names, sizes, times and settings."""
     settings = settings_of(hospital)
     files = files_of(hospital)
     _look(files)
@@ -42,7 +42,7 @@ def survey_files(hospital: Hospital, call: Call, message: Message, memory: Messa
     if not found["files"]:
         raise Refused("no_files")
     own = {"files": found["digest"], "settings": of_cohort(settings)}
-    # Keyed, because file names could be guessed from a plain digest.
+    # Keyed, because a plain digest would allow to test guesses of file names.
     keyed = hmac.new(hospital.key(), digest(own).encode(), "sha256").hexdigest()
     policy = settings.policy
     facts: dict[str, Json] = {
@@ -56,15 +56,15 @@ def survey_files(hospital: Hospital, call: Call, message: Message, memory: Messa
 
 
 def of_cohort(settings: SiteSettings) -> dict[str, Json]:
-    """The settings on which a hospital's cohort depends; what is null or empty is left out, so that a setting that is
-    new here does not make every cohort another one.
+    """The settings on which a hospital's cohort depends, without null or empty ones, so that a new optional setting
+    does not invalidate existing cohorts.
     """
     whole = as_mapping(_filled(to_plain(settings)))
     return {key: value for key, value in whole.items() if key not in ELSEWHERE}
 
 
 def _filled(value: Json) -> Json:
-    """Without members of groups that are null or empty, at any depth."""
+    """The value without null or empty members, at any depth."""
     if not isinstance(value, dict):
         return value
     inner = {key: _filled(each) for key, each in value.items()}
@@ -72,7 +72,7 @@ def _filled(value: Json) -> Json:
 
 
 def files_of(hospital: Hospital) -> Files:
-    """The hospital's files. A phantom's are written first, once."""
+    """The hospital's files; a phantom's are written first, once."""
     settings = settings_of(hospital)
     if isinstance(settings.source, Elsewhere):
         raise Refused("no_files")
@@ -109,7 +109,7 @@ def _phantom(hospital: Hospital, source: PhantomSource) -> Path:
 
 
 def _look(files: Files) -> None:
-    """What can be seen without opening a file. Raises: Refused: `no_folder`, `no_labels`, `no_gland`."""
+    """Check that folders and tables exist. Raises: Refused: `no_folder`, `no_labels`, `no_gland`."""
     for one in needed(*files):
         if not one.there:
             raise Refused(one.code) from FileNotFoundError(str(one.problem))

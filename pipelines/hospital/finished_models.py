@@ -16,7 +16,7 @@ from privacy.release.gate import Refused
 
 
 def usable(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[Model, ...]:
-    """Of each method and variant that a request to `report` names. A variant was not scored on validation patients."""
+    """The models that a `report` request names. Variants have no validation loss."""
     methods, variants = (_each(facts, name) for name in ("methods", "variants"))
     return (
         *(Model(hospital.name, str(one["label"]), _loss(hospital, one), _file(hospital, one)) for one in methods),
@@ -25,13 +25,13 @@ def usable(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[Model, ...]:
 
 
 def noised(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> bool:
-    """Whether scores leave this hospital through noise, by what it was told when a method began."""
+    """Whether this hospital's scores leave with noise, by the settings that it got when a method began."""
     for one in methods:
         try:
             if opened(hospital, str(one["train_run"])).protection is not None:
                 return True
         except (Refused, Malformed):
-            continue  # the central baseline is trained elsewhere
+            continue  # the central baseline is trained at the pooled site
     return False
 
 
@@ -40,7 +40,7 @@ def _each(facts: Mapping[str, Json], name: str) -> list[Mapping[str, Json]]:
 
 
 def _loss(hospital: Hospital, method: Mapping[str, Json]) -> float:
-    """Of the model that a checkpoint names; NaN where it was not scored on validation patients."""
+    """Validation loss of a checkpoint's model; NaN if it was not scored on validation patients."""
     finite = losses_of(newest(hospital.conversation(str(method["train_run"]))).facts)
     if not finite:
         return math.nan
@@ -51,13 +51,13 @@ def _loss(hospital: Hospital, method: Mapping[str, Json]) -> float:
 
 
 def _file(hospital: Hospital, method: Mapping[str, Json]) -> str:
-    """Where the model of this run lies; empty where there is none, or that of another run."""
+    """Path of this run's model file; empty if there is none, or one of another run."""
     label = str(method["label"])
     path = hospital.root / READY / f"{label}.safetensors"
-    if not named(label) or not path.is_file():  # a label comes from outside, and a file's name is made of it
+    if not named(label) or not path.is_file():  # labels come from the coordinator and become file names
         return ""
     try:
         found = from_bytes(unsealed(path.read_bytes())).facts
     except (Malformed, ValueError, OSError):
-        return ""  # damaged, and so no model to recommend
+        return ""  # damaged, so it cannot be recommended
     return str(path) if found.get("run") == method["train_run"] else ""

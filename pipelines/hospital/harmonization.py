@@ -1,4 +1,4 @@
-"""What harmonization at a hospital has in common: its images as networks take them, and access to them."""
+"""Shared steps of harmonization at a hospital: images scaled for networks, and private or plain access to them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def number(facts: Mapping[str, Json], name: str, low: int, high: int) -> int:
 
 
 def cohort_in(hospital: Hospital, facts: Mapping[str, Json]) -> Cohort:
-    """The cohort that is meant. Raises: Refused: it is none of images."""
+    """The requested cohort. Raises: Refused: it holds no 2D images."""
     cohort = read_cohort_file(hospital.cohort_folder(str(facts["cohort"])) / COHORT)
     if cohort.images.dim() != 4:
         raise Refused("not_images") from ValueError("harmonization is for slices and pictures")
@@ -51,9 +51,9 @@ def cohort_in(hospital: Hospital, facts: Mapping[str, Json]) -> Cohort:
 
 
 def training_rows(cohort: Cohort, facts: Mapping[str, Json]) -> Rows:
-    """Training images in [-1, 1], each with its non-rigidly deformed copies, all of them their patient's.
+    """Training images in [-1, 1], each with its non-rigidly deformed copies, which belong to the same patient.
 
-    A copy follows from its image alone, so the patient stays the unit of privacy.
+    A copy depends on its image alone, so the patient stays the unit of privacy.
     """
     scale, copies = parsed(SCALE, facts["scale"]), number(facts, "copies", 1, 64)
     chosen = (cohort.split == SPLITS.index("train")).nonzero()[:, 0]
@@ -71,11 +71,11 @@ def split_rows(cohort: Cohort, scale: Scale, split: Split) -> Rows:
 def access_to(
     hospital: Hospital, cohort: Cohort, rows: Rows, protection: Protection | None, *, batch: int, seed: int
 ) -> Access:
-    """Access to these rows: private under a protection, else plain."""
+    """Access to these rows: private with a protection, otherwise plain."""
     rows = Rows(rows.x.to(hospital.device), rows.y.to(hospital.device), rows.patient.to(hospital.device))
     if protection is None:
         return open_access({"train": rows}, batch=batch, seed=seed)
-    from privacy.dp.private_access import open_private  # Opacus: seconds that plain work saves
+    from privacy.dp.private_access import open_private  # slow to import
 
     told = need_counts(hospital)
     sizes = None if told is None else told.sizes()
@@ -83,7 +83,7 @@ def access_to(
 
 
 def affordable(hospital: Hospital, events: Sequence[Event]) -> None:
-    """Whether the hospital's policy lets these events happen: asked before the work.
+    """Check before the work that the hospital's policy allows these privacy events.
 
     Raises:
         Refused: the code of the gate.
@@ -94,7 +94,7 @@ def affordable(hospital: Hospital, events: Sequence[Event]) -> None:
 
 
 def telling(hospital: Hospital, step: Shown) -> Told:
-    """Progress of long work, which also stops where a stop was asked for."""
+    """A progress callback for long work, which also stops the work on request."""
 
     def told(done: int, total: int, what: str) -> None:
         hospital.pause()

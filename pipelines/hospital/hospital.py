@@ -1,8 +1,8 @@
-"""A hospital's name, settings and folder, and where things lie in it.
+"""A hospital's name, settings and folder, and the layout of that folder.
 
-Below its folder: `cohorts/` (its de-identified images), `conversations/` (committed answers and memories, by run),
+In its folder: `cohorts/` (its de-identified images), `conversations/` (committed replies and memories, by run),
 `models/` (models of single rounds, by run), `scores/` (its patients' scores), `fitting/` and `translators/`
-(translators in training, and finished ones), `qualities/` and `maps/` (what its page says of harmonization),
+(translators in training, and finished ones), `qualities/` and `maps/` (its page's figures on harmonization),
 `ledger.jsonl`, `log.txt`, `pseudonym.key` and `report.html`. The coordinator reads none of it.
 """
 
@@ -37,11 +37,11 @@ COHORT, KEY = "cohort.safetensors", "pseudonym.key"
 
 
 def nothing() -> None:
-    """Nobody asked to stop."""
+    """The default `pause`: no stop was requested."""
 
 
 class Done(NamedTuple):
-    """What a handler made: the reply, its privacy event (as JSON), and the memory to commit with it."""
+    """A handler's result: the reply, its privacy event (as JSON), and the memory to commit with it."""
 
     reply: Message
     event: Json
@@ -51,9 +51,8 @@ class Done(NamedTuple):
 @dataclass(frozen=True)
 class Hospital:
     """settings: None for the pooled site of a simulation, which has no files of its own. now: ISO time for the
-    ledger. device: where it computes, as torch names it. pause: called now and then in long work; raises `Stopped`
-    where a person asked the run to stop. public: a folder for what was made without any patient. simulation: one
-    machine plays all hospitals.
+    ledger. device: torch device. pause: called regularly in long work; raises `Stopped` if a person stopped the run.
+    public: a folder for files made without patient data. simulation: one machine simulates all hospitals.
     """
 
     name: str
@@ -68,17 +67,17 @@ class Hospital:
 
     @property
     def policy(self) -> Policy:
-        """What it lets go; `pooled` for the pooled site of a simulation."""
+        """Its release policy; `pooled` for the pooled site of a simulation."""
         return self.pooled if self.settings is None else self.settings.policy
 
     @property
     def ledger(self) -> Path:
-        """What left this hospital."""
+        """Path of the ledger of everything that left this hospital."""
         return self.vault / "ledger.jsonl"
 
     @property
     def vault(self) -> Path:
-        """Where its ledger and the key of its pseudonyms lie: its own folder, for all runs, where it has one."""
+        """The folder of its ledger and pseudonym key: its `home` for all runs, if it has one."""
         home = None if self.settings is None else self.settings.home
         return self.root if home is None else Path(home)
 
@@ -92,7 +91,7 @@ class Hospital:
         return NON_PRIVATE if self.policy.budget is None else NOTHING
 
     def conversation(self, run: str) -> DiskFolder:
-        """Committed answers of a run. Raises: Refused: the run's name is not one that may become a path."""
+        """Committed replies of a run. Raises: Refused: the run's name cannot be a path."""
         return DiskFolder(self.root.joinpath("conversations", *_parts(run)))
 
     def models(self, run: str) -> DiskFolder:
@@ -100,34 +99,34 @@ class Hospital:
         return DiskFolder(self.root.joinpath("models", *_parts(run)))
 
     def cohort_folder(self, name: str) -> Path:
-        """Where a cohort lies. Raises: Refused: its name is not one of ours."""
+        """The folder of a cohort. Raises: Refused: not a valid cohort name."""
         if not named(name):
             raise Refused("malformed_cohort")
         return self.root / "cohorts" / name
 
     def scratch(self) -> Path:
-        """Where examples wait while a cohort is made."""
+        """The folder for examples while a cohort is made."""
         folder = self.root / "cohorts"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def key(self) -> bytes:
-        """The secret of this hospital's pseudonyms, made on first use; with it they can be linked to patients.
+        """The secret key of this hospital's pseudonyms, made on first use; it links pseudonyms to patients.
 
-        Phantoms are nobody: their key follows from the hospital's name, so that a simulation repeats on any machine.
+        A phantom's key is derived from the hospital's name, so that a simulation repeats on any machine.
         """
         if self.settings is not None and isinstance(self.settings.source, PhantomSource):
             return hashlib.sha256(f"phantom {self.name}".encode()).digest()
         folder = DiskFolder(self.vault)
         if not folder.has(KEY):
             if any(self.root.glob("cohorts/*/*")) or (self.root / "linkage.json").exists():
-                # A new key would give every known patient a new name.
+                # A new key would give every known patient a new pseudonym.
                 raise Refused("lost_key") from FileNotFoundError(f"{self.vault / KEY}: restore it from its backup")
             self.vault.mkdir(parents=True, exist_ok=True)
             folder.write(KEY, secrets.token_bytes(32))
             (self.vault / KEY).chmod(0o600)
         key = folder.read(KEY)
-        if len(key) != 32 or len(set(key)) < 16:  # random bytes repeat less
+        if len(key) != 32 or len(set(key)) < 16:  # random bytes repeat less often
             raise Refused("damaged_key")
         if (self.vault / KEY).stat().st_mode & 0o077:
             raise Refused("open_key") from PermissionError(f"{self.vault / KEY}: others may read it; chmod 600, or 400")
@@ -136,7 +135,7 @@ class Hospital:
     def bootstrap_seed(self) -> int:
         """The seed of patient bootstraps: the same for every model, so that models are compared on the same draws.
 
-        A secret of the hospital: whoever knew it could solve the copies for each patient's scores.
+        It is secret: with it each patient's scores could be computed from the copies.
         """
         return int.from_bytes(hashlib.sha256(b"bootstrap" + self.key()).digest()[:7], "big")
 
@@ -159,7 +158,7 @@ def read_cohort_file(path: Path) -> Cohort:
 
 
 def write_cohort_file(folder: Path, cohort: Cohort, key: bytes) -> str:
-    """Put a cohort into its folder below `folder`, named by its keyed digest (see `keyed`), which is returned."""
+    """Write a cohort into a subfolder named by its keyed digest (see `keyed`); return the digest."""
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{HIDDEN}{secrets.token_hex(8)}"
     try:
@@ -173,15 +172,15 @@ def write_cohort_file(folder: Path, cohort: Cohort, key: bytes) -> str:
 
 
 def keyed(key: bytes, sha: str) -> str:
-    """What leaves of a digest of patients' data: its HMAC-SHA256 (RFC 2104), 64 hexadecimal digits.
+    """HMAC-SHA256 (RFC 2104) of a digest of patients' data, 64 hexadecimal digits; only this form leaves.
 
-    Whoever can guess the data can make the plain digest and check the guess; without the hospital's key, not this one.
+    A guess of the data could be tested against the plain digest, but not against this one without the hospital's key.
     """
     return hmac.new(key, f"digest {sha}".encode(), hashlib.sha256).hexdigest()
 
 
 def rows_of(cohort: Cohort, device: str = "cpu", target: Target | None = None) -> dict[Split, Rows]:
-    """The cohort's images by split, on a device, with their labels, or the masks that are the target."""
+    """The cohort's images by split, on a device, with labels, or with the target's masks."""
     return {split: _rows(cohort, cohort.split == number, device, target) for number, split in enumerate(SPLITS)}
 
 

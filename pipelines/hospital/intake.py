@@ -1,4 +1,4 @@
-"""Files of patients become a cohort at the hospital: `moments`, `ingest`, `holds`."""
+"""Patients' files become a cohort at the hospital: the requests `moments`, `ingest` and `holds`."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     """Read, check, de-identify and split; facts `images`, `split`, `seed` say how, `target` which masks are needed;
     tensors, how features are scaled.
 
-    The fact `independent` (False if it is not there): whether each patient's split follows from himself alone.
+    The fact `independent` (default: False): whether each patient's split depends on that patient alone.
 
     Returns:
         Counts by split and by reason of rejection; the name of the cohort and its digest, `sha256`, both keyed; and
-        `cut`, a keyed name of the division. With a budget the counts are those that were released once (see
-        `pipelines.hospital.released_counts`), and nothing else is counted. The studies that were rejected, with the
-        reason of each, are written to `rejected.json` beside it and stay here; so do `counts.json`, the counts as they
-        are, `partition.json`, which patients of a source that is dealt out this hospital has, and `accounted.csv` in
-        the hospital's own folder, what became of each file.
+        `cut`, a keyed name of the division into splits. With a budget the counts are those released once (see
+        `pipelines.hospital.released_counts`), and nothing else is counted. Files that stay here, beside the cohort:
+        `rejected.json`, each rejected study with its reason; `counts.json`, the exact counts; `partition.json`, which
+        patients of a partitioned source this hospital has; and in the hospital's folder `accounted.csv`, what became
+        of each file.
 
     Raises:
         Refused: `bad_source`; with a budget `another_cohort`, `too_many_rejected`, or as `recount`.
@@ -67,12 +67,12 @@ def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     folder.write(COUNTS, json.dumps(facts, indent=1).encode())
     if read.partition is not None:
         folder.write(PARTITION, json.dumps(read.partition, indent=1).encode())
-    studies = whole_of(facts, "source_studies", whole_of(facts, "studies"))  # whose rejections are told
+    studies = whole_of(facts, "source_studies", whole_of(facts, "studies"))  # of which rejections are counted
     share = len(read.rejected) / max(1, len(read.rejected) + studies)
     too_many = share > settings.max_rejected
     named: dict[str, Json] = {"cohort": short(code), "sha256": code, "cut": cohort.recipe["cut"]}
     if hospital.policy.promises:
-        if too_many:  # refused, because a fact would say it as often as it is asked for
+        if too_many:  # refuse: a fact would reveal it again with every request
             raise Refused("too_many_rejected") from ValueError(f"why, study by study: {folder.root / REJECTED}")
         told, event = recount(hospital, call, cohort, dict(message.facts))
         return Done(Message({}, {**named, **told.facts(), "min_patients": floor_of(hospital)}), describe(event))
@@ -85,7 +85,7 @@ def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) ->
 
 
 def _misspelt(facts: Mapping[str, Json]) -> str:
-    """A warning where names of patients in the hospital's settings are nobody's; empty where all are somebody's."""
+    """A warning if names of patients in the hospital's settings match no patient; otherwise empty."""
     found = {"test": facts["unmatched_tests"], "exclude": facts["unmatched_exclusions"]}
     return "".join(
         f" ! {number} of the names in {key} match no patient: check the spelling (the identifier as in the files, or "
@@ -96,7 +96,7 @@ def _misspelt(facts: Mapping[str, Json]) -> str:
 
 
 def pooled_moments(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """Number, sums and sums of squares of this hospital's training features, for normalization by all sites' together.
+    """Number, sums and sums of squares of this hospital's training features, for normalization over all sites.
 
     Facts as for `ingest`. Returns: tensors `count`, `total`, `squares`.
     """
@@ -106,7 +106,7 @@ def pooled_moments(hospital: Hospital, call: Call, message: Message, memory: Mes
 
 
 def _read(hospital: Hospital, message: Message) -> Reading:
-    """The cohort as the coordinator asked for it. Raises: Refused: `bad_source`."""
+    """Read the cohort as requested. Raises: Refused: `bad_source`."""
     settings, files, sums = settings_of(hospital), files_of(hospital), message.tensors
     shares = TypeAdapter(Split).validate_json(json.dumps(message.facts["split"]), strict=True)
     independent = TypeAdapter(bool).validate_python(message.facts.get("independent", False), strict=True)
@@ -130,24 +130,24 @@ def _read(hospital: Hospital, message: Message) -> Reading:
             target=TARGET.validate_python(message.facts.get("target")),
             classes=tuple(str(name) for name in as_list(message.facts.get("classes", []))),
         )
-    except ValueError as error:  # a study's trouble is quarantined; this is the source as a whole
+    except ValueError as error:  # of the whole source; errors of single studies are quarantined
         raise Refused("bad_source") from error
 
 
 def holds(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """Whether this hospital still has what an artifact of the coordinator speaks of: a cohort, models of runs.
+    """Whether this hospital still has what an artifact of the coordinator names: a cohort, models of runs.
 
     Facts: `cohort` with `sha256`, as `ingest` gave them; `runs`, each with its globally best round (or None) if it is
-    finished, else "begun"; `page` with the sha256 of the report page. Returns: facts `complaint` (a sentence of fixed
-    words, or None) and `known` (which of the runs this hospital has taken part in).
+    finished, else "begun"; `page` with the sha256 of the report page. Returns: facts `complaint` (a fixed sentence, or
+    None) and `known` (the runs in which this hospital has taken part).
     """
     known: list[Json] = [run for run in _runs(message.facts) if _trained(hospital, run)]
-    # Of patients it tells only whether what was named by the hospital itself, with its key, is still the same.
+    # About patients this reveals only whether keyed digests that the hospital sent before are unchanged.
     return Done(Message({}, {"complaint": _complaint(hospital, message.facts), "known": known}), describe(NOTHING))
 
 
 def forget_damaged(hospital: Hospital, call: Call) -> None:
-    """Drop a committed answer that is corrupt, or whose cohort is gone or corrupt, so that it is made again."""
+    """Delete a committed reply that is corrupt, or whose cohort is missing or corrupt, so that it is made again."""
     folder = hospital.conversation(call.run)
     name = f"{call.request}-{call.round}"
     if not folder.has(name):
@@ -162,7 +162,7 @@ def forget_damaged(hospital: Hospital, call: Call) -> None:
 
 
 def _stale(hospital: Hospital, facts: Mapping[str, Json]) -> bool:
-    """Whether an answer tells other counts than those that this hospital repeats."""
+    """Whether a reply has other counts than the released ones."""
     told = released_counts(hospital)
     return told is not None and "splits" in facts and facts["splits"] != told.facts()["splits"]
 
@@ -195,7 +195,7 @@ def _cohort_complaint(hospital: Hospital, cohort: str, facts: Mapping[str, Json]
 
 
 def _run_complaint(hospital: Hospital, run: str, state: Json) -> str | None:
-    """What is wrong with what this hospital remembers of a run, and, if it is finished, with its models."""
+    """What is wrong with this hospital's memory of a run and, if it is finished, with its models."""
     folder, models = hospital.conversation(run), hospital.models(run)
     try:
         remembered(folder, 0)
@@ -220,7 +220,7 @@ def _runs(facts: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _trained(hospital: Hospital, run: str) -> bool:
-    """Whether this hospital has answered more of a run than its introduction."""
+    """Whether this hospital has answered requests of a run after its introduction."""
     return any(not name.startswith("introduce") for name in hospital.conversation(run).names())
 
 
@@ -230,6 +230,6 @@ def _keyed_digest(hospital: Hospital, path: Path) -> str | None:
 
 
 def rejected_studies(hospital: Hospital, cohort: str) -> list[Quarantine]:
-    """The hospital's quarantine, for its own page."""
+    """The cohort's quarantined studies, for the hospital's own page."""
     data = json.loads((hospital.cohort_folder(cohort) / REJECTED).read_text())
     return [Quarantine(**study) for study in data]

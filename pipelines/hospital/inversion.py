@@ -1,7 +1,7 @@
-"""The hospital draws its own patients from what a round would show of them: gradients and features, inverted.
+"""Inversion attacks by the hospital itself: reconstruct its training images from gradients and features.
 
-Done with a model of its own and a few of its own training images. What is drawn, and how like the patients it is, stays
-on its own page, as scores of single patients do; means leave only where the model has no guarantee either.
+Uses a model of the hospital and a few of its training images. The reconstructions and their similarity to the images
+stay on its own page, like all scores of single patients; means leave only if the model has no guarantee either.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from privacy.release.gate import Refused
 
 SETTINGS: TypeAdapter[Inversion] = TypeAdapter(Inversion)
 MOST = 2**32
-"""Numbers that one attack on one model looks at in all: steps x images x numbers in an image."""
-ENOUGH = 10**6  # numbers tell what is black and what is white
-WHITE = 0.995  # of the pixels are darker than what is shown as white
+"""Most work of one attack on one model: steps x images x numbers in an image."""
+ENOUGH = 10**6  # numbers are enough to estimate black and white
+WHITE = 0.995  # quantile of the pixels that is shown as white
 NO_IMAGES = "its examples are lines of a table: there is no image to draw"
 MEAN, PLAIN, PROTECTED, FEATURES = "mean image", "gradient", "gradient, clipped and noised", "features"
 ATTACKS = (MEAN, PLAIN, PROTECTED, FEATURES)
@@ -60,22 +60,22 @@ SAID = (
 
 
 class Drawn(NamedTuple):
-    """What was drawn of some images, each (n, C, *spatial), and how like them it is: by attack, n figures."""
+    """Reconstructions of some images, each (n, C, *spatial), and n similarities to them, by attack."""
 
     pictures: Mapping[str, Tensor]
     alike: Mapping[str, Sequence[Likeness]]
 
 
 def invert(hospital: Hospital, start: Opening, module: nn.Module, facts: Mapping[str, Json]) -> dict[str, Json]:
-    """Attack a model of this hospital's own on its own training images, and write down at home what was drawn.
+    """Attack a model of this hospital on its training images, and store the reconstructions here.
 
     Facts: `inversion`, the fields of `privacy.attacks.inversion.Inversion`; `cohort`; and what names the model.
 
-    Returns: `images`, `steps`, and by attack the means of `psnr` (dB) and `ssim` and how many images were drawn
-    `better` than by the mean image; or the `reason` why nothing could be drawn.
+    Returns: `images`, `steps`, and by attack the means of `psnr` (dB) and `ssim` and how many reconstructions are
+    `better` than the mean image; or the `reason` why nothing could be reconstructed.
 
     Raises:
-        Refused: `malformed_inversion`: unknown fields, or more than a hospital does for anybody who asks.
+        Refused: `malformed_inversion`: unknown fields, or more work than a hospital allows.
     """
     cohort = cohort_of(hospital, str(facts["cohort"]))
     rows = rows_of(cohort, hospital.device, start.target)["train"]
@@ -110,7 +110,7 @@ def inversion_sheets(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) 
 
 
 def chosen(rows: Rows, images: int) -> list[int]:
-    """The middle image of each of the first patients: (at most `images`,) places in `rows`."""
+    """Indices in `rows` of the middle image of each of the first patients; at most `images`."""
     places = ((rows.patient == patient).nonzero()[:, 0] for patient in torch.unique(rows.patient)[:images])
     return [int(own[len(own) // 2]) for own in places]
 
@@ -156,7 +156,7 @@ def _attacks(
 
     made: dict[str, Tensor] = {}
     for name, protection in ways.items():
-        # This noise protects nobody, since nothing of it leaves; from a secret of the hospital it repeats.
+        # This noise protects nobody, since the result stays here; a secret seed makes it repeatable.
         noise = random.Random(derived(hospital.bootstrap_seed(), "inversion", place)).randbytes  # noqa: S311
         gradient = shown_gradient(module, task.objective, x, y, protection, source=noise)
         made[name] = invert_gradient(module, task.objective, gradient, shape, y, settings, fresh(), pixels=pixels)
@@ -172,14 +172,14 @@ def _attacks(
 
 
 def _pixels(x: Tensor) -> Pixels:
-    """Bounds and mean of a hospital's images, without the few brightest pixels: a far bound leads astray."""
+    """Bounds and mean of a hospital's images, without the few brightest pixels, which would set the bound too high."""
     some = x.flatten()[:: max(1, x.numel() // ENOUGH)].cpu().numpy()
     low, high = np.quantile(some.astype(np.float64), [1 - WHITE, WHITE])
     return Pixels(float(low), float(high), float(some.mean()))
 
 
 def _mean_of_others(rows: Rows, place: int) -> Tensor:
-    """The mean training image of all patients but this one; zeros where there is nobody else."""
+    """The mean training image of all other patients; zeros if there is no other."""
     others = rows.patient != rows.patient[place]
     return rows.x[others].mean(dim=0) if bool(others.any()) else torch.zeros_like(rows.x[place])
 
@@ -197,7 +197,7 @@ def _json(figure: float) -> float | None:
 def _sheet(label: str, kept: Message, cohort: Cohort) -> Picture:
     found, figures = as_mapping(kept.facts["attacks"]), as_mapping(kept.facts["figures"])
     attacks = [name for name in ATTACKS if name in found]
-    colour = kind_of(cohort) != "slices"  # slices may have their neighbours beside them
+    colour = kind_of(cohort) != "slices"  # channels of slices may be neighbouring slices
     tiles = []
     for row, patient in enumerate(as_list(kept.facts["patients"])):
         tiles.append(Tile(_plane(kept.tensors["image"][row], colour), str(patient)[:8]))
@@ -220,12 +220,12 @@ def _of_mean(name: str, found: Mapping[str, Json]) -> str:
 
 
 def figure(value: Json) -> float:
-    """A figure of an attack, which is null in the facts where there is none; then NaN."""
+    """A figure of an attack; null in the facts becomes NaN."""
     return number_of({"figure": value}, "figure", math.nan)
 
 
 def _told(psnr: Json, ssim: Json) -> str:
-    """ "PSNR 12.3 dB, SSIM 0.456"; an en dash where there is no value."""
+    """ "PSNR 12.3 dB, SSIM 0.456"; an en dash for a missing value."""
     decibel = "–" if psnr is None else f"{figure(psnr):.1f}"
     return f"PSNR {decibel} dB, SSIM {number(figure(ssim))}"
 

@@ -1,4 +1,4 @@
-"""What a hospital keeps on its disk of its patients and of runs: names of files, and how cohorts are read."""
+"""Names of a hospital's files on patients and runs, and how cohorts are read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REAL_SENT = "their images were sent, as what others' images shall look like"
 
 
 QUALITIES = "qualities"
-"""Folder with what each translation did, for the hospital's own page."""
+"""Folder with each translation's quality figures, for the hospital's own page."""
 
 
 MAP = "map.safetensors"
@@ -34,7 +34,7 @@ REJECTED, SPLIT, PARTITION, COUNTS = "rejected.json", "split.json", "partition.j
 
 
 def digest_of(path: Path) -> str | None:
-    """Sha256 of a file, which must not leave without the hospital's key (`keyed`); None where there is none."""
+    """Sha256 of a file; None if there is no file. It may leave only keyed (`keyed`)."""
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
 
 
@@ -44,7 +44,7 @@ def cohort_of(hospital: Hospital, cohort: str) -> Cohort:
 
 
 def split_of(cohort: Cohort) -> dict[str, list[str]]:
-    """Pseudonyms by split, as written down beside the cohort."""
+    """Pseudonyms by split."""
     found: dict[str, list[str]] = {}
     for number, split in enumerate(SPLITS):
         patients = torch.unique(cohort.patient[cohort.split == number]).tolist()
@@ -58,7 +58,7 @@ def central_name(facts: Mapping[str, Json]) -> str:
 
 
 def scores_name(facts: Mapping[str, Json]) -> str:
-    """The file of a model's scores at home: of a run, a checkpoint, the globally best round, and a calibration."""
+    """The file of a model's scores at its own hospital, by run, checkpoint, globally best round and calibration."""
     said = facts.get("calibration")
     how = f".{said.get('calibration')}-{said.get('quantile')}" if isinstance(said, dict) else ""
     if isinstance(said, dict) and said.get("tuning") is not None:
@@ -67,11 +67,11 @@ def scores_name(facts: Mapping[str, Json]) -> str:
 
 
 def cut_of(cohort: Cohort) -> str:
-    """The name of a division into splits in which each patient's place follows from nobody else.
+    """The name of a division into splits in which no patient's split depends on other patients.
 
     Raises:
-        Refused: `dependent_patients`: the split, or the scale of the features, looked at all patients, so that no
-        clipping bounds what one of them changes.
+        Refused: `dependent_patients`: the split, or the scale of the features, depends on all patients, so that
+        clipping does not bound one patient's influence.
     """
     images = cohort.recipe.get("images")
     normalized = images.get("normalize") if isinstance(images, dict) else None

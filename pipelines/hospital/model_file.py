@@ -1,4 +1,4 @@
-"""A hospital writes the files of its own finished models."""
+"""Write the files of a hospital's finished models."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from privacy.message import (
 
 
 def _needs_gland(cohort: Cohort) -> bool:
-    """Whether a new study's gland mask says how it is cut."""
+    """Whether studies are cropped about a gland mask."""
     images = as_mapping(cohort.recipe.get("images"))
     return images.get("centre", "gland") == "gland" or images.get("slices") == "gland"
 
@@ -39,11 +39,11 @@ def make_ready(
     """Write `ready/<label>.safetensors`, and beside it statistics of the training patients
     (`pipelines.models.likeness`).
 
-    served: what was scored, so that the file predicts as the evaluation did.
+    served: the network that was scored, so that the file predicts as the evaluation did.
     """
     translator, tensors = _translator(hospital, start.cohort, cohort)
     if translator is None and "space" in cohort.recipe:
-        return  # a simulation's space, into which no new study can be brought
+        return  # a space of simulations, into which no new study can be translated
     files = files_of(hospital)
     facts: dict[str, Json] = {
         "format": FORMAT,
@@ -67,7 +67,7 @@ def make_ready(
     whole = Message({**params, **tensors, **fitted}, facts)
     data = sealed(to_bytes(whole))
     folder = DiskFolder(hospital.root / READY)
-    folder.remove(f"{label}{ENDING}")  # of another model
+    folder.remove(f"{label}{ENDING}")  # left by another model
     folder.write(f"{label}.safetensors", data)
     likeness = likeness_of(served.module, cohort, window_in(origin), hospital.device)
     if likeness is not None:
@@ -75,7 +75,7 @@ def make_ready(
 
 
 def _names(start: Opening, cohort: Cohort) -> tuple[str, ...]:
-    """What classes 1, 2, ... of a segmentation are called; nothing in classification."""
+    """Names of classes 1, 2, ... of a segmentation; empty in classification."""
     if start.task.kind == "classification":
         return ()
     if start.target in ("gland", "lesion"):
@@ -86,7 +86,7 @@ def _names(start: Opening, cohort: Cohort) -> tuple[str, ...]:
 
 
 def _translator(hospital: Hospital, name: str, cohort: Cohort) -> tuple[Json, Params]:
-    """What brings a new image into the space of this cohort: settings with their scale, and numbers by name."""
+    """The translator into this cohort's space: its settings with their scale, and its tensors by name."""
     if "space" not in cohort.recipe or cohort.recipe.get("translator") is None:
         return None, {}
     made = read_translator(hospital.cohort_folder(name) / f"{BESIDE}.safetensors")

@@ -1,4 +1,4 @@
-"""What a run is, as the coordinator introduced it to a hospital, and which of its models the hospital holds."""
+"""A run's settings as the coordinator sent them to a hospital, and the run's models that the hospital holds."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ TARGET: TypeAdapter[Target | None] = TypeAdapter(Target | None)
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:
-    """What a run is, as the coordinator said it in the introduction, with this hospital's own overrides applied.
+    """A run's settings from the introduction, with this hospital's overrides applied.
 
     target: the masks that are learnt; None = labels. protection: None without differential privacy. evaluation_noise:
-    of test histograms, in patients. recipient: who gets what is said in an introduction and in training; `sites` if the
-    method as the coordinator runs it, or as this hospital does, hands it on.
+    of test histograms, in patients. recipient: who gets the replies of introduction and training; `sites` if the
+    method, in the coordinator's or this hospital's form, forwards them.
     """
 
     algorithm: AnyAlgorithm
@@ -53,7 +53,7 @@ class Opening:
 
 
 def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
-    """Read the settings of a run, as strictly as YAML.
+    """Parse a run's settings, as strictly as YAML.
 
     Args:
         said: `label`, `algorithm`, `model`, `inputs`, `classes`, `work`, `seed`, `cohort`, all plain JSON; in
@@ -86,7 +86,7 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
             raise ValueError("; ".join(found))
     except (KeyError, TypeError, ValueError) as error:
         raise Refused("malformed_opening") from error
-    if hospital.policy.promises:  # what does not fit would fail at patients, and count as if they had decided it
+    if hospital.policy.promises:  # an error while reading patients would count as if it depended on them
         there = cohort_of(hospital, cohort)
         if tuple(there.images.shape[1:]) != inputs or target not in (None, there.recipe.get("target")):
             raise Refused("malformed_opening") from ValueError("the cohort was read with other inputs or masks")

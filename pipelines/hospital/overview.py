@@ -1,7 +1,7 @@
-"""A look inside a hospital's files, in one line: what is there, what was chosen, in which unit and why.
+"""A summary of a hospital's files in one line: what is there, what was selected, in which unit and why.
 
-Descriptions and percentiles come from headers and pixels. So the line is for the person at the hospital: it is written
-into the hospital's own folder, and no reply holds it.
+It holds descriptions and percentiles from headers and pixels. So it is for the hospital's staff only: it is written
+into the hospital's own folder, and no reply contains it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pipelines.hospital.hospital import Hospital
 from pipelines.runs.store import DiskFolder
 
 INSIDE = "inside.txt"
-SAMPLE = 3  # studies whose pixels a look at headers reads
-NUMBERS = ": values at"  # from here on an evidence tells each study's own percentiles
-NAMED = 4  # kinds of series, or of evidence, that are told
+SAMPLE = 3  # studies whose pixels are read, besides all headers
+NUMBERS = ": values at"  # what follows in an evidence are percentiles of a single study
+NAMED = 4  # most kinds of series, or of evidence, that are named
 Told = tuple[str, tuple[float, float, float] | None]
 
 
@@ -38,7 +38,7 @@ def described(
     unit: str,
     of: str = "files",
 ) -> str:
-    """One line of a hospital. counts: what there is, as in {"patients": 3}. told: of the studies that were read."""
+    """The summary line. counts: as in {"patients": 3}. told: evidence and percentiles of the studies that were read."""
     series = {(one.study, known_words(one.series)) for one in accounts if one.what == "used" and one.series}
     values = [found for _, found in told if found is not None]
     parts = [", ".join(f"{number:,} {name}" for name, number in counts.items())]
@@ -57,7 +57,7 @@ def described(
 
 
 def looked_into(files: Files, images: AnyImages, readers: int) -> str:
-    """The line of a look before any computing: all headers, and the pixels of a few studies.
+    """The summary line before any run: from all headers, and the pixels of a few studies.
 
     Raises:
         ValueError: settings are wrong, or nothing fits.
@@ -83,12 +83,12 @@ def looked_into(files: Files, images: AnyImages, readers: int) -> str:
 
 
 def remember_inside(hospital: Hospital, line: str) -> None:
-    """Write the line into the hospital's own folder."""
+    """Write the summary line into the hospital's own folder."""
     DiskFolder(hospital.root).write(INSIDE, f"{line}\n".encode())
 
 
 def _listed(what: str, counts: Counter[str], most: int | None = NAMED) -> str:
-    """most: how many are named; None = all."""
+    """The commonest names with their counts. most: how many are named; None = all."""
     if not counts:
         return ""
     shown = ", ".join(f"{name} ({number})" for name, number in counts.most_common(most))

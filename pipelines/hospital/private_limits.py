@@ -1,4 +1,4 @@
-"""Checks before a hospital that promises privacy answers: nobody learns of its patients without its budget paying."""
+"""Checks before a hospital that promises privacy answers, so that nothing leaves that its budget has not paid."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from privacy.release.gate import Refused, paid
 from privacy.release.refusals import told
 
 COPIES = 2000
-"""The most bootstrap copies that a hospital makes of its patients, whoever asks."""
+"""The most bootstrap copies that a hospital makes of its patients for one request."""
 
 
 def check_may_answer(hospital: Hospital) -> None:
     """Check that the hospital may answer at all.
 
     Raises:
-        Refused: `lost_ledger`: there was work, but the ledger of what it cost is missing; restore it from its backup.
-        `too_many_failures`: so many failures were reported that they could tell of a patient; a person must look at
+        Refused: `lost_ledger`: there was work, but the ledger with its costs is missing; restore it from its backup.
+        `too_many_failures`: so many failures were reported that they could reveal a patient; a person must look at
         them, and raise `max_failures`.
     """
     policy = hospital.policy
@@ -34,7 +34,7 @@ def check_may_answer(hospital: Hospital) -> None:
 
 
 def copies_of(facts: Mapping[str, Json]) -> int:
-    """How many bootstrap copies are asked for. Raises: Refused: `malformed_copies`: more than any report needs."""
+    """The requested number of bootstrap copies. Raises: Refused: `malformed_copies`: more than any report needs."""
     said = str(facts.get("copies"))
     if not said.isdigit() or int(said) > COPIES:
         raise Refused("malformed_copies") from ValueError(f"copies must be in [0, {COPIES}], found {said}")
@@ -42,7 +42,7 @@ def copies_of(facts: Mapping[str, Json]) -> int:
 
 
 def check_paid(hospital: Hospital, memory: Message) -> None:
-    """Check that the ledger has the line of the reply that left this memory: the reply may have been refused or lost.
+    """Check that the ledger has a line for the reply whose memory this is; that reply may have been refused or lost.
 
     Raises:
         Refused: `unpaid_memory`.

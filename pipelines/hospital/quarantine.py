@@ -1,8 +1,8 @@
-"""What was not used, told twice: as codes that may stand on a page, and as the hospital's own key to them.
+"""Studies that were not used: codes that may be shown on a page, and the hospital's private table of their meaning.
 
-A study is named by its path, and paths and headers hold names of patients. So artifacts and pages name a study by a
-keyed code and its trouble by fixed words; `linkage.json`, beside the pseudonyms' key and as secret as that, says
-which path and which patient a code stands for, and tells the trouble in full.
+Paths and headers contain names of patients. So artifacts and pages name a study by a keyed code and its problem by
+fixed words. `linkage.json`, beside the pseudonyms' key and as secret, holds the path, the patient and the full problem
+of each code.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ MEANING: Mapping[str, str] = {
 
 
 class Quarantine(NamedTuple):
-    """One study that was not used. study: its code. meaning: what is wrong and what to do, in fixed words."""
+    """A study that was not used. study: its code. meaning: what is wrong and what to do, in fixed words."""
 
     study: str
     reason: str
@@ -96,18 +96,18 @@ class Quarantine(NamedTuple):
 
 
 def quarantined(hospital: Hospital, rejected: Sequence[Rejected]) -> list[Quarantine]:
-    """The studies by their codes."""
+    """The rejected studies, named by their codes."""
     key = hospital.key()
     return [Quarantine(study_code(key, one.study), one.reason, MEANING.get(one.reason, "")) for one in rejected]
 
 
 def study_code(key: bytes, study: str) -> str:
-    """A stable name for a study that only the hospital's key can tie to it."""
+    """A stable code for a study, which can be linked to it only with the hospital's key."""
     return f"study-{pseudonym(key, f'study {study}')[:8]}"
 
 
 def remember(hospital: Hospital, rejected: Sequence[Rejected], patients: Mapping[str, str]) -> None:
-    """Write the linkage. patients: pseudonym -> identifier. What earlier runs wrote is kept."""
+    """Add to linkage.json; entries of earlier runs stay. patients: pseudonym -> identifier."""
     folder = DiskFolder(hospital.root)
     known = linkage(hospital)
     key = hospital.key()
@@ -123,12 +123,12 @@ def remember(hospital: Hospital, rejected: Sequence[Rejected], patients: Mapping
 
 
 def write_accounts(hospital: Hospital, accounts: Sequence[Account]) -> None:
-    """Write what became of each file, beside the linkage and as secret as that; that of an earlier reading goes."""
+    """Write what became of each file, beside linkage.json and as secret; replaces that of an earlier reading."""
     DiskFolder(hospital.root).write(ACCOUNTS, accounts_csv(accounts))
 
 
 def linkage(hospital: Hospital) -> dict[str, dict[str, object]]:
-    """What is known: `patients` and `studies`; empty if there is no file, or a damaged one (it is written anew)."""
+    """The contents of linkage.json, `patients` and `studies`; empty if it is missing or damaged."""
     folder = DiskFolder(hospital.root)
     try:
         found = json.loads(folder.read(LINKAGE)) if folder.has(LINKAGE) else {}

@@ -1,7 +1,7 @@
-"""Trying a method on invented patients: before its work, and to check its replies.
+"""Rehearsal: run a method on synthetic patients before its work, and to check its replies.
 
-A reply of training must have the names, shapes and types of the rehearsed one. With a budget, a request is tried on
-invented patients first: if it cannot work on any patients, it fails before a failure could tell of a real one.
+A reply of training must have the names, shapes and types of the rehearsed one. With a budget, a request is rehearsed
+first: a request that fails for any patients then fails before a failure could reveal something about real ones.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FINISHED = Message({}, {"algorithm": {}})
 
 @lru_cache(maxsize=64)
 def events(algorithm: AnyAlgorithm, task: Task, work: Work, protection: Protection) -> Rehearsed:
-    """The privacy events that private training would book.
+    """The privacy events of private training.
 
     Raises:
         Refused: `malformed_opening`: it would take too long, fails on zeros and so would fail on any patients, or the
@@ -66,7 +66,7 @@ def check_trainable(
     message: Message,
     memory: Message,
 ) -> None:
-    """Check that a private site can work on a request; no patient is looked at.
+    """Check that a private site can work on a request, without reading patients.
 
     Raises:
         Refused: `malformed_opening`: it would take too long; `malformed_message`: the method cannot work on what came.
@@ -83,7 +83,7 @@ def check_trainable(
 def check_reply(
     algorithm: AnyAlgorithm, task: Task, work: Work, call: Call, message: Message, reply: Message, *, private: bool
 ) -> None:
-    """Check that a reply has the form of the method's replies on invented patients.
+    """Check that a reply has the form of the rehearsed reply.
 
     Raises:
         Refused: `unexpected_reply`; its cause names every tensor and fact that differs.

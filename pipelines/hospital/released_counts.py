@@ -1,13 +1,13 @@
-"""The counts of patients that a hospital with a budget releases: once, and the same ever after.
+"""The counts of patients that a hospital with a budget releases: counted once, then always the same numbers.
 
-Counts of two cohorts that differ in one patient tell that patient's split and label: after a withdrawal, or under
-another list of test patients. So a hospital with a budget counts once, writes the numbers down in `asked.json` beside
-its ledger, and repeats the same numbers, whoever has come or gone since. Whatever the coordinator gets that depends
+Counts of two cohorts that differ in one patient, for example after a withdrawal or with another list of test patients,
+reveal that patient's split and label. So a hospital with a budget counts once, stores the numbers in `asked.json`
+beside its ledger, and repeats them even if patients change. Everything the coordinator gets that depends
 on a number of patients (weights, divisors of noised sums, test patients of a histogram) is made from these numbers.
 
-What is counted is a histogram of patients, to which each adds 1 in one of 9 cells: split x (examples of class 0 only,
-of class 1 only, of both). Where the policy declares counts public they are exact; otherwise each cell gets Gaussian
-noise, which is booked and paid from the budget.
+The counts are a histogram of patients, to which each adds 1 in one of 9 cells: split x (examples of class 0 only, of
+class 1 only, of both). They are exact if the policy declares counts public; otherwise each cell gets Gaussian noise,
+which the budget pays for.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from privacy.release.policy import FLOOR, Budget, largest_delta
 
 ASKED = "asked.json"
 SHARE = 0.05
-"""Of the budget's squared mu: what the noised counts may take of it."""
+"""The noised counts' largest share of the budget's squared mu."""
 LEAST_NOISE = 1.0
-"""Standard deviation of the noise in patients, at least, however much a budget could pay for."""
+"""Lowest standard deviation of the noise, in patients, however large the budget."""
 KINDS = 3
 
 
@@ -46,7 +46,7 @@ class Counted:
     """The released counts of a hospital's patients.
 
     cells: by split, patients with examples of class 0 only, of class 1 only, and of both. noise: standard deviation in
-    each cell, before rounding; 0 = exact. since: lines that the ledger had. run, round: in which they were counted.
+    each cell, before rounding; 0 = exact. since: number of ledger lines before. run, round: when they were counted.
     """
 
     cells: Mapping[str, tuple[int, int, int]]
@@ -75,7 +75,7 @@ class Counted:
         return zero + both, one + both
 
     def facts(self) -> dict[str, Json]:
-        """As `ingest` tells them. Examples are not counted: a patient stands for one of each class that they have."""
+        """As facts of `ingest`. Examples are not counted: a patient counts as one example of each class they have."""
         parts: dict[str, dict[str, int]] = {}
         for split in SPLITS:
             pair = self.of_classes(split)
@@ -89,7 +89,7 @@ COUNTED: TypeAdapter[Counted] = TypeAdapter(Counted)
 
 
 def check_same_cohort(hospital: Hospital, asked: Json) -> None:
-    """Check that patients are read and divided as they were when they were counted.
+    """Check that patients are read and split by the same settings as when they were counted.
 
     Raises:
         Refused: `another_cohort`: a person must consent, by removing `asked.json` beside the ledger.
@@ -99,17 +99,17 @@ def check_same_cohort(hospital: Hospital, asked: Json) -> None:
 
 
 def released_counts(hospital: Hospital) -> Counted | None:
-    """The counts that this hospital released; None where it promises nothing, or released none yet."""
+    """The counts that this hospital released; None if it promises no privacy, or released none yet."""
     said = _read(hospital).get("counted") if hospital.policy.promises else None
     return None if said is None else COUNTED.validate_python(said)
 
 
 def recount(hospital: Hospital, call: Call, cohort: Cohort, asked: Json) -> tuple[Counted, Event]:
-    """The counts of this hospital's patients, and the event of releasing them; counted now, if they never were.
+    """The counts of this hospital's patients, and the event of releasing them; counted now if they never were.
 
     Raises:
-        Refused: `dependent_patients`: the split of one patient depends on others, so that one patient could move others
-        from cell to cell; `too_few_patients`, where counts are declared public; or the code of the gate.
+        Refused: `dependent_patients`: the split of one patient depends on others, so that one patient could move
+        others between cells; `too_few_patients`, where counts are declared public; or the code of the gate.
     """
     known = released_counts(hospital)
     if known is None:
@@ -122,10 +122,10 @@ def recount(hospital: Hospital, call: Call, cohort: Cohort, asked: Json) -> tupl
 
 
 def need_counts(hospital: Hospital, delta: float | None = None) -> Counted | None:
-    """The released counts, if they are enough to learn from; None where the hospital promises nothing.
+    """The released counts, if they are enough to train on; None if the hospital promises no privacy.
 
-    They left before, so that this check tells nothing new. delta: of a synthesis or a score, beside
-    the budget's.
+    The check uses released counts only, so it reveals nothing new. delta: of a synthesis or a score, besides the
+    budget's.
 
     Raises:
         Refused: `no_counts`: none were released yet; `too_few_patients`: fewer than the policy's `min_patients` are for
@@ -148,7 +148,7 @@ def need_counts(hospital: Hospital, delta: float | None = None) -> Counted | Non
 
 
 def floor_of(hospital: Hospital) -> int:
-    """The fewest training patients that this hospital trains on, under a budget."""
+    """The lowest number of training patients with which this hospital trains under a budget."""
     said = hospital.policy.min_patients
     simulated = hospital.settings is not None and isinstance(hospital.settings.source, PhantomSource)
     return said if said is not None else 1 if simulated else FLOOR
@@ -156,14 +156,14 @@ def floor_of(hospital: Hospital) -> int:
 
 @lru_cache(maxsize=64)
 def noise_of(budget: Budget) -> float:
-    """Standard deviation of the noise of counts, in patients: what `SHARE` of a budget pays for."""
-    from privacy.dp.accounting import mu_of  # seconds that a hospital without a budget saves
+    """Standard deviation of the counts' noise, in patients, for `SHARE` of a budget."""
+    from privacy.dp.accounting import mu_of  # slow to import
 
     return max(LEAST_NOISE, 1 / (mu_of(budget.epsilon, budget.delta) * math.sqrt(SHARE)))
 
 
 def cost_of_counts(hospital: Hospital) -> Sequence[Event]:
-    """The events of counting that the budget has still to pay."""
+    """The events of counting that the budget has not paid yet."""
     policy = hospital.policy
     if policy.budget is None or policy.declares("counts") or released_counts(hospital) is not None:
         return ()
@@ -197,7 +197,7 @@ def _count(hospital: Hospital, call: Call, cohort: Cohort) -> Counted:
 
 
 def _cells(cohort: Cohort) -> torch.Tensor:
-    """(N, 9): of each patient a 1 in their cell."""
+    """(N, 9): for each patient a 1 in their cell."""
     votes = torch.zeros(len(cohort.patients), len(SPLITS) * KINDS, dtype=torch.float64)
     for number in range(len(votes)):
         own = cohort.patient == number
@@ -209,7 +209,7 @@ def _cells(cohort: Cohort) -> torch.Tensor:
 
 
 def _event(hospital: Hospital, known: Counted) -> Event:
-    """`NOTHING` where the ledger has the line of the reply that released them: the same numbers again cost nothing."""
+    """The event of releasing them; `NOTHING` if the ledger shows that they left before, since repeating is free."""
     if known.noise == 0:
         return Declared("counts")
     lines = list(book.lines(hospital.ledger))[known.since :] if hospital.ledger.exists() else []

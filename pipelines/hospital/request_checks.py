@@ -1,8 +1,8 @@
-"""The facts that each request must have, checked before its handler looks at a patient.
+"""The facts that each request must have, checked before its handler reads a patient.
 
-If a handler failed half way because a fact is missing, nobody could tell whether a patient's data caused the failure
-code. So all that can be checked without patients is checked here, in one place. Settings that only their own reader
-knows are passed on unchecked, and refused by that reader.
+If a handler failed later because of a missing fact, the failure could not be told from one that a patient's data
+caused. So everything that can be checked without patients is checked here. Settings that only their own parser knows
+pass unchecked, and that parser refuses them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Settings: TypeAlias = dict[str, Any]
 
 
 class Nothing(TypedDict):
-    """A request that needs no facts, or whose facts its own reader checks before any patient is looked at."""
+    """A request without facts, or one whose handler checks the facts before it reads any patient."""
 
 
 class Reading(TypedDict):
@@ -72,7 +72,7 @@ class Export(TypedDict):
 
 
 class Scoring(Model):
-    """A model that is scored at home, or a visiting one with its opening."""
+    """A model to score: the site's own, or another site's with its opening."""
 
     label: Named
     cohort: Line
@@ -145,7 +145,7 @@ class Routing(TypedDict):
 
 
 class Held(TypedDict):
-    """What a hospital is asked whether it still has."""
+    """What the hospital should still have."""
 
     cohort: NotRequired[Line]
     sha256: NotRequired[Line]
@@ -179,7 +179,7 @@ class Outside(TypedDict):
 
 
 class Page(TypedDict):
-    """What a hospital's page is of."""
+    """Contents of a hospital's page."""
 
     title: Line
     cohort: Line
@@ -197,7 +197,7 @@ class Page(TypedDict):
 
 
 class OutsidePage(Page):
-    """What the page of a hospital outside the federation is of."""
+    """Contents of an external site's page."""
 
     lines: list[Outside]
     names: list[Line]
@@ -223,10 +223,10 @@ QUESTIONS: Mapping[str, TypeAdapter[Any]] = {
     "route": TypeAdapter(Routing),
     "report": TypeAdapter(Page),
 }
-"""Request -> what its facts must be. What is not named here may stand beside it."""
+"""Request -> types of its facts. Other facts are allowed."""
 OUTSIDE: TypeAdapter[Any] = TypeAdapter(OutsidePage)
 TAKE_TENSORS = frozenset({"ingest", "train", "finish", "evaluate", "translate", "route"})
-"""Requests whose question may hold tensors."""
+"""Requests that may carry tensors."""
 MOMENTS = frozenset({"count", "total", "squares"})
 
 

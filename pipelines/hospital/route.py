@@ -1,9 +1,9 @@
-"""At a hospital outside the federation: the sites' models become its own, by its unlabelled images, and are scored.
+"""At an external site: adapt the sites' models to its unlabelled images, and score the result.
 
-The network sees all of the hospital's images and none of its masks or labels. Those serve the scores: of all its
-patients, on the images that the network was adapted to, as IOP-FL does. They may have made the images, though: pictures
-with `fit: around` are cut about their true masks, and studies that show nothing of the target are not used. What
-adaptation came to stays here.
+The network sees all of the hospital's images but none of its masks or labels, which serve only to score all patients,
+on the images that the network was adapted to, as in IOP-FL. Masks may still shape the images: pictures with
+`fit: around` are cropped about their true masks, and studies without the target are not used. The adapted model stays
+here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pipelines.hospital.adaptation import account, file_of, mixed, outlined
 from pipelines.hospital.hospital import COHORT, SPLITS, Done, Hospital, all_rows, read_cohort_file
 from pipelines.hospital.opening import Opening, opening
 from pipelines.hospital.private_limits import copies_of
-from pipelines.hospital.segmentation import compared, kept, told
+from pipelines.hospital.segmentation import compared, patient_scores, reply_tensors
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.models.answers import answers
 from pipelines.runs.store import DiskFolder
@@ -49,11 +49,11 @@ from privacy.release.gate import Refused, unaffordable
 HOW: TypeAdapter[How] = TypeAdapter(How)
 EXPERTS = 1000
 INSIDE = "introduce-0"
-"""A committed answer of who takes part in a federation."""
+"""A committed reply that shows that the hospital takes part in the federation."""
 
 
 def route(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """Come to a model and score it on all patients.
+    """Make a model for this site and score it on all patients.
 
     The message's tensors: `<expert>/<parameter>`, the models. Facts: `experts`, their names in order, the shared one
     last where it is among them; `shared`, `personal`: the openings of the methods that they are of; `how`, the
@@ -100,7 +100,7 @@ def _willing(hospital: Hospital) -> None:
 
 
 def _said(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[How, int, int]:
-    """The way, the number of bootstrap copies, and the seed of this line here. Raises: Refused: `malformed_route`."""
+    """The way, the number of bootstrap copies, and the seed of this line. Raises: Refused: `malformed_route`."""
     try:
         if missing := [key for key in ("cohort", "experts") if key not in facts]:
             raise ValueError(f"nothing is said of {', '.join(missing)}")
@@ -111,7 +111,7 @@ def _said(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[How, int, int]
 
 
 def _experts(hospital: Hospital, message: Message) -> tuple[Opening, dict[str, nn.Module]]:
-    """The models in order, each in the network of its method, and how the first was opened."""
+    """The opening of the first model, and all models in order, each in the network of its method."""
     found: dict[str, nn.Module] = {}
     starts = [
         opening(hospital, {**as_mapping(message.facts[part]), "cohort": message.facts["cohort"]})
@@ -132,12 +132,12 @@ def _experts(hospital: Hospital, message: Message) -> tuple[Opening, dict[str, n
 
 
 Made = nn.Module | Tensor | Sequence[nn.Module]
-"""One network; or what was predicted, (n, classes, *spatial); or networks whose scores are averaged."""
+"""One network; or predictions (n, classes, *spatial); or networks whose scores are averaged."""
 
 
 class Came(NamedTuple):
-    """What a way made of the models. adapted: how, where anything was. layers, mixed: names of the layers of a network
-    that models were mixed into, and their coefficients, as `pipelines.hospital.adaptation` keeps them.
+    """The result of a way. adapted: details of the adaptation, if there was one. layers, mixed: names of mixed layers,
+    and their coefficients, as `pipelines.hospital.adaptation` stores them.
     """
 
     made: Made
@@ -147,7 +147,7 @@ class Came(NamedTuple):
 
 
 def _came(how: How, experts: Mapping[str, nn.Module], x: Tensor, task: Task, seed: int) -> Came:
-    """What a way makes of the models and of all images. Raises: ValueError: they do not go together."""
+    """Apply a way to the models and all images. Raises: ValueError: models and way do not fit together."""
     models = list(experts.values())
     if how.name == "average":
         return Came(models)
@@ -179,13 +179,13 @@ def _scored(
     copies: int,
     before: nn.Module | None,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """What leaves, and what stays: of single patients. before: the model that was adapted, for pictures of masks."""
+    """Released scores, and scores of single patients, which stay. before: the model before adaptation, for pictures."""
     if task.kind == "segmentation":
         drawn = _answers(task, made, rows.x)
         found = [compared(cohort, rows, masks, task.classes) for masks in drawn]
         mean = found[0] if len(found) == 1 else averaged(found)
         seen = outlined(cohort, rows, drawn[0], mean, before, task) if len(drawn) == 1 else {}
-        return told(hospital, mean, None, copies), {**kept(mean, None), **seen}
+        return reply_tensors(hospital, mean, None, copies), {**patient_scores(mean, None), **seen}
     if not isinstance(made, nn.Module | Tensor):
         raise Refused("malformed_route") from ValueError("an average of scores is for masks; say ensemble")
     p = (task.probabilities(made, rows.x) if isinstance(made, nn.Module) else made).cpu()
@@ -203,7 +203,7 @@ def _answers(task: Task, made: Made, x: Tensor) -> list[Tensor]:
 
 
 def averaged(found: Sequence[Values]) -> Values:
-    """Each patient's scores, the mean over models for which they have a value."""
+    """Each patient's scores, averaged over the models for which they have a value."""
     scores = np.stack([one.scores for one in found])
     known = np.isfinite(scores).sum(axis=0)
     mean = np.where(known > 0, np.nansum(scores, axis=0) / np.maximum(known, 1), np.nan)

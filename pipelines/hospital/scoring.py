@@ -1,4 +1,4 @@
-"""A model scored on the hospital's test patients: counts leave, scores of single patients stay."""
+"""Score a model on the hospital's test patients: counts leave, scores of single patients stay."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pipelines.hospital.model_file import make_ready
 from pipelines.hospital.opening import Opening, opened, opening, own_model
 from pipelines.hospital.private_limits import copies_of
 from pipelines.hospital.released_counts import need_counts
-from pipelines.hospital.segmentation import compared, floor_of, kept, told
+from pipelines.hospital.segmentation import compared, floor_of, patient_scores, reply_tensors
 from pipelines.hospital.training import data_access, shaped
 from pipelines.loader.names import named
 from pipelines.models.answers import answers
@@ -85,14 +85,14 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
         origin: dict[str, Json] = {"run": str(facts["train_run"]), "checkpoint": facts["checkpoint"]}
         origin |= {"round": round_, "window": facts.get("window"), "calibration": facts.get("calibration")}
         make_ready(hospital, str(facts["label" if variant is None else "variant"]), start, served, cohort, origin)
-    elif facts.get("central") is True and variant is None:  # its maps stand on the hospital's page beside the others
+    elif facts.get("central") is True and variant is None:  # shown on the hospital's page beside its own models
         visiting = Message(params, {"opening": {**as_mapping(said), "cohort": facts["cohort"]}})
         DiskFolder(hospital.root / "scores").write(central_name(facts), to_bytes(visiting))
     return Done(Message(tensors, {"round": round_, **facts_out}), describe(event))
 
 
 def _loaded(start: Opening, params: Params, *, promises: bool) -> nn.Module:
-    """A model in the network of its opening. promises: by a budget, under which a code must not hang on patients.
+    """A model in the network of its opening. promises: with a budget, whose refusal codes must not depend on patients.
 
     Raises:
         Refused: `malformed_model`: it is that of another network, or one that images of this size cannot pass.
@@ -109,7 +109,7 @@ def _loaded(start: Opening, params: Params, *, promises: bool) -> nn.Module:
 Told: TypeAlias = tuple[Mapping[str, Tensor], dict[str, Json], Event]
 """Tensors, facts and the event of a reply."""
 Home: TypeAlias = Mapping[str, Tensor]
-"""The hospital's own copy of single patients' scores, for its page."""
+"""The hospital's copy of single patients' scores, for its page."""
 
 
 def _labels(
@@ -120,9 +120,9 @@ def _labels(
     splits: Mapping[Split, Rows],
     facts: Mapping[str, Json],
 ) -> tuple[Told, Home]:
-    """What leaves of a model that gives labels, and what stays."""
+    """Released scores of a classifier, and those that stay."""
     rows, probabilities = splits["test"], served.probabilities(start.task, splits["test"].x).cpu()
-    # A network that gives no number decides nothing; failing here instead would tell one bit about a patient.
+    # NaN counts as no decision; failing here instead would reveal one bit about a patient.
     probabilities = probabilities.nan_to_num(nan=1.0 / start.task.classes)
     tested = Rows(probabilities, rows.y.cpu(), rows.patient.cpu())
     reply = (
@@ -142,13 +142,13 @@ def _masks(
     facts: Mapping[str, Json],
     window: tuple[int, ...] | None,
 ) -> tuple[Told, Home]:
-    """What leaves of a model that segments, and what stays. Raises: Refused: see `evaluate`."""
+    """Released scores of a segmentation model, and those that stay. Raises: Refused: see `evaluate`."""
     if start.protection is not None:
         raise Refused("unprotected_scores") from ValueError("sums of overlaps have no noise, and the run promises it")
     classes, test = start.task.classes, splits["test"]
     found = compared(cohort, test, answers(start.task, served.module, test.x, window=window), classes)
     low = floor_of(cohort, splits, classes) if facts.get("floor") is True else None
-    return (told(hospital, found, low, copies_of(facts)), {}, NON_PRIVATE), kept(found, low)
+    return (reply_tensors(hospital, found, low, copies_of(facts)), {}, NON_PRIVATE), patient_scores(found, low)
 
 
 def _window(facts: Mapping[str, Json], start: Opening) -> tuple[int, ...] | None:
@@ -165,7 +165,7 @@ def _window(facts: Mapping[str, Json], start: Opening) -> tuple[int, ...] | None
 
 
 def _variant(facts: Mapping[str, Json], start: Opening, module: nn.Module) -> Variant | None:
-    """How the model shall be calibrated. Raises: Refused: `malformed_calibration`."""
+    """The requested calibration. Raises: Refused: `malformed_calibration`."""
     said = facts.get("calibration")
     if said is None:
         return None
@@ -187,7 +187,7 @@ def _variant(facts: Mapping[str, Json], start: Opening, module: nn.Module) -> Va
 def _served(
     hospital: Hospital, start: Opening, cohort: Cohort, module: nn.Module, train: Rows, variant: Variant | None
 ) -> Calibrated:
-    """What predicts here: the model as it is, trained on at home, or calibrated."""
+    """The network that is scored: the model as it is, fine-tuned here, or calibrated."""
     if variant is None or variant.calibration is None:
         return Calibrated(module)
     if variant.calibration == "fine_tuned":
@@ -196,7 +196,7 @@ def _served(
 
 
 def _tuned(hospital: Hospital, start: Opening, cohort: Cohort, module: nn.Module, tuning: Tuning) -> nn.Module:
-    """The model, trained on here; the same model and cohort always give the same."""
+    """The model, fine-tuned here; the same model and cohort always give the same result."""
     seed = derived(start.seed, hospital.name, "fine_tuned")
     site = Site(hospital.name, start.task, start.work, data_access(hospital, cohort, start, derived(seed, "draws")))
     with seeded(seed):
@@ -204,7 +204,7 @@ def _tuned(hospital: Hospital, start: Opening, cohort: Cohort, module: nn.Module
 
 
 def _counted(hospital: Hospital, tested: Rows, copies: int) -> Told:
-    """Histograms and confusion counts with their bootstrap copies: no bound on what a patient adds."""
+    """Histograms and confusion counts with bootstrap copies; one patient's contribution is not bounded."""
     counts = count(
         tested.y.numpy(),
         tested.x.numpy(),
@@ -217,8 +217,8 @@ def _counted(hospital: Hospital, tested: Rows, copies: int) -> Told:
 
 
 def _noised(hospital: Hospital, tested: Rows, noise: float, cut: str) -> Told:
-    """One histogram, to which each patient adds 1 in all, with noise; how many there are is declared public, or with a
-    budget what was released once.
+    """One noised histogram, to which each patient adds 1 in total. The number of patients is declared public, or, with
+    a budget, the released one.
     """
     cells = torch.from_numpy(votes(tested.y.numpy(), tested.x.numpy(), tested.patient.numpy()))
     histogram = vote_histogram(cells, noise_multiplier=noise)

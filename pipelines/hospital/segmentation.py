@@ -1,4 +1,4 @@
-"""How a model's masks of the hospital's test patients compare with the given ones: sums leave, single patients stay."""
+"""Compare a model's masks of test patients with the true ones: sums leave, scores of single patients stay."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ SLICES = 3  # of a patient who has several images
 
 
 FLOOR = "floor/"
-"""Before the names of the mean mask's numbers, in a reply and in a hospital's own copy."""
+"""Prefix of the mean mask's tensors, in a reply and in the hospital's copy."""
 KEPT = ("patients", "scores", "present", "images")
 
 
 def compared(cohort: Cohort, truth: Rows, found: Tensor, classes: int) -> Values:
-    """Of each test patient. truth: the test rows. found: (n, *spatial)."""
+    """Scores of each test patient. truth: the test rows. found: (n, *spatial)."""
     own, spacing = truth.patient.cpu().numpy(), spacing_of(cohort)
     return values(truth.y.cpu().numpy(), found.numpy(), own, spacing_mm=spacing, classes=classes)
 
 
 def floor_of(cohort: Cohort, splits: Mapping[Split, Rows], classes: int) -> Values:
-    """Of the mean mask of the training patients, given as answer to every test image."""
+    """Scores of a baseline: the mean mask of the training patients, predicted for every test image."""
     test = splits["test"]
     one = torch.from_numpy(mean_mask(splits["train"].y.cpu().numpy(), classes))
     return compared(cohort, test, one.expand(test.y.shape), classes)
@@ -45,15 +45,15 @@ def own_sums(hospital: Hospital, found: Values, copies: int) -> Overlaps:
     return summed(found, copies=copies, seed=hospital.bootstrap_seed(), site=hospital.name)
 
 
-def told(hospital: Hospital, found: Values, floor: Values | None, copies: int) -> dict[str, Tensor]:
+def reply_tensors(hospital: Hospital, found: Values, floor: Values | None, copies: int) -> dict[str, Tensor]:
     """The tensors of a reply."""
     own = to_tensors(own_sums(hospital, found, copies))
     low = {} if floor is None else to_tensors(own_sums(hospital, floor, copies))
     return {**own, **{f"{FLOOR}{name}": tensor for name, tensor in low.items()}}
 
 
-def kept(found: Values, floor: Values | None) -> dict[str, Tensor]:
-    """Single patients' scores as they stay at the hospital."""
+def patient_scores(found: Values, floor: Values | None) -> dict[str, Tensor]:
+    """Tensors of single patients' scores, which stay at the hospital."""
     parts = {"": found} | ({} if floor is None else {FLOOR: floor})
     tensors: dict[str, Tensor] = {}
     for prefix, own in parts.items():
@@ -63,8 +63,8 @@ def kept(found: Values, floor: Values | None) -> dict[str, Tensor]:
     return tensors
 
 
-def read_kept(tensors: Mapping[str, Tensor], prefix: str = "") -> Values | None:
-    """What `kept` wrote; None where there is none of it."""
+def read_patient_scores(tensors: Mapping[str, Tensor], prefix: str = "") -> Values | None:
+    """Read what `patient_scores` wrote; None if there is nothing."""
     if f"{prefix}scores" not in tensors:
         return None
     patients, scores, present, images = (tensors[f"{prefix}{name}"].numpy() for name in KEPT)
@@ -72,7 +72,7 @@ def read_kept(tensors: Mapping[str, Tensor], prefix: str = "") -> Values | None:
 
 
 def spacing_of(cohort: Cohort) -> tuple[float, ...]:
-    """Distance between neighbouring pixels along the axes of an image: mm, or 1 where no size is known (pictures)."""
+    """Pixel spacing along the axes of an image: mm, or 1 if unknown (pictures)."""
     images = cohort.recipe.get("images")
     said: Mapping[str, Json] = images if isinstance(images, dict) else {}
     plane = number_of(said, "spacing_mm", 1.0)
@@ -81,13 +81,13 @@ def spacing_of(cohort: Cohort) -> tuple[float, ...]:
 
 
 def kind_of(cohort: Cohort) -> str:
-    """Of what kind its examples are; empty where nobody said."""
+    """The kind of a cohort's examples; empty if unknown."""
     images = cohort.recipe.get("images")
     return str(images.get("kind", "")) if isinstance(images, dict) else ""
 
 
 def measured(kind: str) -> Words:
-    """What examples of a kind are called, and in what distances are told."""
+    """The name of examples of a kind, and the unit of distances."""
     return replace(WORDS.get(kind, Words()), length="pixels" if kind == "pictures" else "mm")
 
 
@@ -110,7 +110,7 @@ def ranked(found: Values) -> list[tuple[str, int]]:
 
 
 def most_of(given: Tensor, own: Sequence[Tensor]) -> list[Tensor]:
-    """Of each patient's rows (own) equally many, at most `SLICES`: those with most of the given mask, in order."""
+    """The rows with most of the true mask: equally many of each patient (own: their rows), at most `SLICES`."""
     count, chosen = min([SLICES, *map(len, own)]), []
     for rows in own:
         area = (given[rows] > 0).flatten(1).sum(dim=1)

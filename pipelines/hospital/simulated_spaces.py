@@ -1,4 +1,4 @@
-"""Spaces that only phantoms have: their patients on the target's scanner, and what their scanner exported."""
+"""Image spaces that only phantoms have: their patients on the target's scanner, and their scanner's raw export."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ def phantom_of(hospital: Hospital) -> PhantomSource:
 def rendered_again(hospital: Hospital, cohort: Cohort, scanner: str) -> Tensor:
     """The cohort's images as another scanner would have given them: (n, C, H, W), row by row the same slices.
 
-    The same patients are written and read as the hospital's own were. A slice that the other scanner's study lacks
-    stays as it is.
+    The same patients are written and read again. A slice that the other scanner's study lacks stays as it is.
 
     Raises:
         Refused: `not_a_phantom`.

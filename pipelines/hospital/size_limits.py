@@ -1,4 +1,4 @@
-"""Limits on the numbers in a run's settings: no hospital builds larger networks or counts further, whoever asks."""
+"""Upper limits on sizes and counts in a run's settings, which every hospital enforces."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from federation.task import Task
 from personalize import AnyAlgorithm
 
 PARAMETERS = 2**28
-"""Of a network with all that a method puts beside it, and numbers in one example: 1 GiB of each."""
+"""Most parameters of a method's networks, and most numbers in one example: 1 GiB each."""
 LAYERS = 1000
 """The longest list in the settings of a network."""
 REPEATS = 10**6
-"""The largest whole number in the settings of a method, and of steps or epochs: none of them needs one like it."""
+"""The largest whole number in the settings of a method, and of steps or epochs; far more than any needs."""
 
 
 def size_problems(algorithm: AnyAlgorithm, task: Task, work: Work) -> list[str]:
-    """What exceeds the limits, a sentence each; nothing is built or trained to find out.
+    """A sentence for each limit that is exceeded; nothing is built or trained.
 
     Several numbers within their limits may still multiply to very long work: in private training the rehearsal limits
     it (`privacy.dp.roof`); in plain training a person may stop a round.
@@ -42,7 +42,7 @@ def size_problems(algorithm: AnyAlgorithm, task: Task, work: Work) -> list[str]:
 
 @lru_cache(maxsize=64)
 def size_of(algorithm: AnyAlgorithm, task: Task) -> int:
-    """Parameters and buffers of a method's network, counted without giving them any memory.
+    """Number of parameters and buffers of a method's network, counted without allocating them.
 
     Raises:
         RuntimeError, OverflowError: no such network can be built.

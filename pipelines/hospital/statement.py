@@ -1,4 +1,4 @@
-"""What the hospital's ledger comes to: its privacy statement, and what each request cost."""
+"""The privacy statement of a hospital from its ledger, and the cost of each request."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from privacy.release.statement import Details, Statement
 
 Lines = Sequence[Mapping[str, Json]]
 AS_THEY_ARE = "training images of patients as they are, with their labels (synthesis real), for every hospital"
-"""The coordinator's page says so above its numbers too, where it finds the words `as they are` in a reply."""
+"""The coordinator's page looks for the words `as they are`, and says so above its numbers."""
 OUTSIDE = (
     "synthetic images, outside any guarantee: their synthesis had no noise, or they were selected by looking at "
     "patients' images (the rule raw), which is an extra defence and no guarantee"
 )
 TO = " to outside"
-"""After the name of a request whose answer hospitals outside the federation got."""
+"""Suffix of a request whose reply went to external sites."""
 TO_OUTSIDE = "its model, handed to hospitals outside the federation"
 FORGOTTEN = (
     "images, outside any guarantee: synthetic ones, or those of patients as they are; which cannot be told any more, "
@@ -47,9 +47,9 @@ def delta_of(hospital: Hospital) -> float:
 
 
 def own_statement(hospital: Hospital, lines: Lines) -> Statement:
-    """The statement over the life of the hospital's ledger, in its own words: nothing in it is a coordinator's.
+    """The statement over the life of the hospital's ledger; nothing in it comes from a coordinator.
 
-    Audits of the mechanism are made elsewhere, and stand on the page of who made them.
+    Audits of the mechanism are on the coordinator's page.
     """
     budget, unit = hospital.policy.budget, hospital.policy.unit
     settings = hospital.settings
@@ -69,8 +69,8 @@ def own_statement(hospital: Hospital, lines: Lines) -> Statement:
 
 
 def contents(hospital: Hospital, lines: Lines) -> Mapping[str, str]:
-    """What replies hold, and whether others than the coordinator get it. Of shared images also whether they are
-    patients' own and what no guarantee covers. With the names of the runs where these differ.
+    """What replies contain, and whether others than the coordinator get them; for shared images, whether they are
+    patients' own and what no guarantee covers. Runs are named where they differ.
     """
     sent = [line for line in lines if line.get("request") == "sample" and not line.get("refused")]
     remembered, runs = _remembered(hospital, sent), dict[str, list[str]]()
@@ -84,7 +84,7 @@ def contents(hospital: Hospital, lines: Lines) -> Mapping[str, str]:
 
 
 def _handed(request: str, lines: Lines) -> str:
-    """What replies to a request of training hold, and which of them the coordinator hands on."""
+    """What replies to a training request contain, and which of them the coordinator forwards."""
     left = [line for line in lines if line.get("request") == request and not line.get("refused")]
     runs = dict.fromkeys(str(line.get("run")) for line in left if line.get("recipient") == SITES)
     if not runs:
@@ -95,14 +95,14 @@ def _handed(request: str, lines: Lines) -> str:
 
 
 def _exported(lines: Lines) -> str:
-    """What replies to `export` hold, by who gets them."""
+    """What replies to `export` contain, by recipient."""
     sent = [line for line in lines if line.get("request") == "export" and not line.get("refused")]
     told = {TO_OUTSIDE if line.get("recipient") == BEYOND else CONTENTS["export"]: None for line in sent}
     return "; ".join(told) or CONTENTS["export"]
 
 
 def _shared(line: Mapping[str, Json], remembered: Mapping[str, Json]) -> str:
-    """What a reply with shared images held."""
+    """What a reply with shared images contained."""
     if known(line["event"]) != NON_PRIVATE:
         return CONTENTS["sample"]
     how = as_mapping(remembered.get("how")).get("train")
@@ -110,7 +110,7 @@ def _shared(line: Mapping[str, Json], remembered: Mapping[str, Json]) -> str:
 
 
 def _remembered(hospital: Hospital, lines: Lines) -> Mapping[str, Mapping[str, Json]]:
-    """What the hospital remembers of the runs of these lines, each read once; nothing of what is gone or damaged."""
+    """The hospital's memories of these lines' runs, each read once, without missing or damaged ones."""
     found: dict[str, Mapping[str, Json]] = {}
     for run in dict.fromkeys(str(line.get("run")) for line in lines):
         try:
@@ -121,7 +121,7 @@ def _remembered(hospital: Hospital, lines: Lines) -> Mapping[str, Mapping[str, J
 
 
 def _pretraining(learnt: Mapping[str, Json]) -> str:
-    """What the networks of a synthesis learnt from before they met patients."""
+    """The data on which a synthesis was pretrained."""
     prior = as_mapping(learnt.get("synthesis")).get("prior")
     if not prior:
         return ""
@@ -141,8 +141,8 @@ def _details(hospital: Hospital, run: str, learnt: Mapping[str, Json]) -> Detail
 
 
 def left(hospital: Hospital, lines: Lines, *, delta: float) -> list[Left]:
-    """The ledger, summed by request in the order in which requests first came, with what each cost. What went to
-    hospitals outside the federation has an entry of its own.
+    """The ledger, summed by request in order of first use, with costs. Replies to external sites have an entry of their
+    own.
     """
     about, charged = dict(contents(hospital, lines)), dict[str, list[Event]]()
     about |= {"export": CONTENTS["export"], f"export{TO}": TO_OUTSIDE}
@@ -158,7 +158,7 @@ def left(hospital: Hospital, lines: Lines, *, delta: float) -> list[Left]:
 
 
 def _named(line: Mapping[str, Json]) -> str:
-    """The request, and whether its answer went to hospitals outside the federation."""
+    """The request's name, marked if the reply went to external sites."""
     return f"{line['request']}{TO if line.get('recipient') == BEYOND else ''}"
 
 

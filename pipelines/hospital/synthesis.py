@@ -1,5 +1,5 @@
-"""A hospital's images imitated: `score`, `synthesize`, `sample`. Only synthetic images leave, or the
-training images themselves where a simulation asks for them (synthesis real) and the policy lets images be pooled.
+"""Synthesis of a hospital's images: `score`, `synthesize`, `sample`. Only synthetic images leave; the training images
+themselves only in a simulation with synthesis `real`, if the policy allows pooling.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ SENT = "synthetic images made from theirs were sent"
 
 
 def score(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """How hard this hospital's images are to imitate: one number, and its deviation over seeds.
+    """The complexity of this hospital's images: how hard they are to synthesize, and its deviation over seeds.
 
     Facts: `score` (settings), `images` (how many are compared, alike at all sites), `prior`, `cohort`, `scale`,
     `copies`, `seed`.
@@ -104,9 +104,9 @@ def score(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
 
 
 def synthesize(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """Learn to imitate this hospital's training images. What was learnt is remembered here; nothing of it leaves.
+    """Train a synthesis of this hospital's training images. Its networks stay here.
 
-    Facts: `synthesis` (settings), `cohort`, `scale`, `copies`, `seed`. The cost is booked now, whatever is
+    Facts: `synthesis` (settings), `cohort`, `scale`, `copies`, `seed`. The privacy cost is charged now, whatever is
     shared later.
     """
     facts = message.facts
@@ -118,7 +118,7 @@ def synthesize(hospital: Hospital, call: Call, message: Message, memory: Message
     seed = derived(number(facts, "seed", 0, 2**62), hospital.name, "synthesize")
     protection = None
     if settings.private:
-        affordable(hospital, [hospital.counts])  # of patients, on which the paper's noise hangs
+        affordable(hospital, [hospital.counts])  # the paper's noise depends on the number of patients
         known = need_counts(hospital, getattr(settings, "delta", None))
         patients = len(torch.unique(cohort.patient[cohort.split == SPLITS.index("train")]))
         patients = patients if known is None else known.patients("train")
@@ -141,8 +141,8 @@ def synthesize(hospital: Hospital, call: Call, message: Message, memory: Message
 
 
 def sample(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """Synthetic images that the rule lets go, for every hospital; of a synthesis `real` the training images themselves,
-    which no rule looks at.
+    """Synthetic images that the sampling rule accepts, for every hospital; with synthesis `real` the training images
+    themselves, unselected.
 
     Facts: `synthesis_run`, `sampling` (settings), `shared` (how many of each class), `cohort`, `scale`, `seed`.
 
@@ -160,7 +160,7 @@ def sample(hospital: Hospital, call: Call, message: Message, memory: Message) ->
         raise Refused("not_synthesized")
     check_paid(hospital, learnt)
     made_by = parsed(SYNTHESIS, learnt.facts["synthesis"])
-    if made_by.name == "real" and not hospital.policy.pooling:  # it may have been allowed when they were put aside
+    if made_by.name == "real" and not hospital.policy.pooling:  # the policy may have changed since the synthesis
         raise Refused("policy_pooling")
     cohort = cohort_in(hospital, facts)
     inputs = inputs_of(cohort)
@@ -180,7 +180,7 @@ def sample(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     with shown(hospital.name) as step:
         if settings.name == "raw":
             reference, labels, patient = rows.x, rows.y, rows.patient
-        else:  # another draw of the same generator: nothing of patients beyond what made it
+        else:  # another draw of the same generator reveals nothing further about patients
             labels, patient = torch.arange(2).repeat_interleave(2 * count), None
             reference = draw(labels, -1)
         try:
@@ -208,7 +208,7 @@ def inputs_of(cohort: Cohort) -> Inputs:
 
 
 def _real(settings: Real, inputs: Inputs, params: Params, count: int, seed: int) -> Done:
-    """The target's own training images, as many of each class as there are, at most: for simulations."""
+    """At most `count` of the target's own training images per class, for simulations."""
     held = [min(count, int((params["labels"] == label).sum())) for label in (0, 1)]
     y = torch.arange(2).repeat_interleave(torch.tensor(held))
     images = synthesis.candidates(settings, inputs, params, y, seed=seed)
@@ -223,7 +223,7 @@ def _public_basis(facts: Mapping[str, Json], inputs: Inputs, components: int) ->
 
 
 def _public_start(hospital: Hospital, settings: AnySynthesis, inputs: Inputs, seed: int, told: Told) -> Params | None:
-    """Networks that learnt from public images alone: made once for all runs beside which they lie."""
+    """Networks pretrained on public images only; made once and shared by all runs of the folder."""
     if not isinstance(settings, WganGp) or settings.prior is None:
         return None
     about = {
@@ -244,13 +244,13 @@ def _public_start(hospital: Hospital, settings: AnySynthesis, inputs: Inputs, se
 
 
 def _code() -> str:
-    """A digest of the room that makes the public start: other code, another start."""
+    """A digest of the pretraining code, so that other code makes another start."""
     files = sorted(Path(wgan.__file__).parent.glob("*.py"))
     return digest({path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files})
 
 
 def _map(hospital: Hospital, real: Tensor, made: Tensor, settings: Score, seed: int) -> None:
-    """Write both kinds of images as points, for the hospital's own page (the paper's figure 7, row 2)."""
+    """Write a 2D map of real and synthetic images for the hospital's own page (the paper's figure 7, row 2)."""
     number = min(len(real), len(made), 500)
     both = torch.cat([real[:number], made[:number]])
     points = tsne(project(basis(both, settings.components), both), perplexity=settings.perplexity, seed=seed % 2**31)

@@ -26,11 +26,11 @@ from privacy.release.gate import PRIVACY, Refused, bare, unaffordable
 from privacy.release.policy import COORDINATOR, OUTSIDE, SITES
 
 RECIPIENT = "recipient"
-"""The fact of a memory that says who gets the reply that was committed with it."""
+"""The fact of a memory with the recipient of the reply committed with it."""
 
 
 def introduce(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """Accept a run: remember its settings, say what the method must know first."""
+    """Accept a run: store its settings, and reply with what the method needs before round 1."""
     said = message.facts
     start = affordable(hospital, opening(hospital, said), call)
     site, events = _site(hospital, start, call)
@@ -42,25 +42,25 @@ def introduce(hospital: Hospital, call: Call, message: Message, memory: Message)
 
 
 def train(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """One round of local work."""
+    """Train one round."""
     start = affordable(hospital, opened(hospital, call.run), call)
     site, events = _site(hospital, start, call)
     reply, kept = _participated(hospital, start, site, call, message, memory)
-    # Nobody but the coordinator gets the last validation loss.
+    # Only the coordinator gets the last validation loss.
     recipient = COORDINATOR if call.request == "finish" else start.recipient
     kept = Message(kept.tensors, {**kept.facts, RECIPIENT: recipient})
-    # A reply is made from this request's patients and from memory that patients shaped in earlier rounds: privately,
-    # if the run is private, and then those rounds stand in the ledger already.
+    # A reply depends on this request's patients and on memory from earlier rounds; in a private run the ledger already
+    # charges for those rounds.
     return Done(reply, describe(composed([*events(), shaped(start)])), kept)
 
 
 finish = train
-"""The same handler: the request's name decides what the participant does."""
+"""The same handler as `train`: the participant acts by the request's name."""
 
 
 def export(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """Hand out this hospital's model of a checkpoint: facts `train_run`, `checkpoint`, `best`; `recipient` is `outside`
-    where it shall go to hospitals outside the federation.
+    """Release this hospital's model of a checkpoint: facts `train_run`, `checkpoint`, `best`; `recipient` is `outside`
+    for external sites.
 
     Raises:
         Refused: `no_model`; `policy_recipient`: this hospital's models do not go there.
@@ -77,7 +77,7 @@ def export(hospital: Hospital, call: Call, message: Message, memory: Message) ->
 
 
 def pool(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """Hand out training and validation images: for the central baseline of a simulation, where the policy says so."""
+    """Release training and validation images for the central baseline of a simulation, if the policy allows it."""
     target = TARGET.validate_python(message.facts.get("target"))
     rows = rows_of(read_cohort_file(hospital.cohort_folder(str(message.facts["cohort"])) / COHORT), target=target)
     tensors = {
@@ -89,21 +89,21 @@ def pool(hospital: Hospital, call: Call, message: Message, memory: Message) -> D
 
 
 def tidy(hospital: Hospital, call: Call, message: Message, memories: Sequence[Message]) -> None:
-    """After the release: drop models that no checkpoint can ask for. memories: see `prune`."""
+    """After the release, delete models that no checkpoint can need. memories: see `prune`."""
     best = message.facts.get("best")
     best = best if isinstance(best, int) else None
     prune(hospital.models(call.run), memories, best=best, newest=call.round - 1)
 
 
 def affordable(hospital: Hospital, start: Opening, call: Call) -> Opening:
-    """The opening, if the hospital's policy allows what this request would do; looked at before it is done.
+    """Check before the work that the hospital's policy allows a request; return its opening.
 
-    Everybody finishes: where the last validation is too dear, it is left out. A private round is rehearsed without a
-    budget too, for only that tells whether it ends.
+    A site can always finish: if the budget cannot pay the last validation, it is left out. A private round is rehearsed
+    even without a budget, to see that it ends.
 
     Raises:
-        Refused: `policy_recipient`: it would go to sites too; `malformed_opening`: it would hardly end; or with the
-        code of `need_counts` or of `privacy.release.gate.unaffordable`.
+        Refused: `policy_recipient`: the reply would go to sites too; `malformed_opening`: the work would take too
+        long; or with the code of `need_counts` or of `privacy.release.gate.unaffordable`.
     """
     if call.request != "finish" and start.recipient == SITES and SITES not in hospital.policy.recipients:
         raise Refused("policy_recipient") from ValueError(
@@ -122,7 +122,7 @@ def affordable(hospital: Hospital, start: Opening, call: Call) -> Opening:
     if not promises:
         return start
     need_counts(hospital)
-    events = [hospital.counts, *events]  # how many patients there are divides every sum
+    events = [hospital.counts, *events]  # every sum is divided by the number of patients
     code = unaffordable(hospital.policy, book.lines(hospital.ledger), events)
     if code is None:
         return start
@@ -145,7 +145,7 @@ def _participated(
 
 
 def shaped(start: Opening) -> Event:
-    """What a run's models owe to patients beside what stands in the ledger already."""
+    """The event of releasing a run's models, besides those already in the ledger."""
     return NON_PRIVATE if start.protection is None else NOTHING
 
 
@@ -154,7 +154,7 @@ def data_access(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -
     rows, augment = rows_of(cohort, hospital.device, start.target), AUGMENTATIONS[start.work.augment]
     if start.protection is None:
         return open_access(rows, batch=start.work.batch, seed=seed, balance=start.work.balance, augment=augment)
-    from privacy.dp.private_access import open_private  # Opacus: seconds that plain training saves
+    from privacy.dp.private_access import open_private  # slow to import
 
     protection = replace(start.protection, cut=cut_of(cohort))
     told = need_counts(hospital)
@@ -163,7 +163,7 @@ def data_access(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -
 
 
 def _site(hospital: Hospital, start: Opening, call: Call) -> tuple[Site, Callable[[], list[Event]]]:
-    """What the method gets; and, which it does not get, what was done to patients so far."""
+    """The method's view of the site; and a function with the privacy events so far, which the method does not see."""
     seed = derived(start.seed, hospital.name, call.round, call.request, "draws")
     access = data_access(hospital, cohort_of(hospital, start.cohort), start, seed)
     return Site(hospital.name, start.task, start.work, questions(access)), lambda: access.events

@@ -1,5 +1,5 @@
-"""A hospital's images brought into a space: `translate`. The images stay; what leaves is the new cohort's name, and
-whether the hospital uses it.
+"""Translate a hospital's images into a space: `translate`. The images stay; only the new cohort's name, its quality and
+whether the hospital uses it leave.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ LIMITS: TypeAdapter[Limits] = TypeAdapter(Limits)
 FITTED = "its translator was fitted on them"
 JUDGED = "its figures count them"
 LEAST_SHARED, MOST_SHARED = 4, 20_000
-SEED = 0  # of random directions and folds in judging: the same for all spaces, so that their figures compare
-ENOUGH = 60  # validation images; with fewer, a translation is judged on training patients too
+SEED = 0  # of random directions and folds in quality control: the same for all spaces, so that figures compare
+ENOUGH = 60  # validation images; with fewer, quality control uses training patients too
 
 
 class Asked(NamedTuple):
-    """What a coordinator asked for, read as strictly as YAML. question: a digest of it, with the shared images."""
+    """A request's settings, parsed as strictly as YAML. question: a digest of them, with the shared images."""
 
     translator: AnySpace
     limits: Limits
@@ -65,8 +65,8 @@ class Asked(NamedTuple):
 
 
 class Brought(NamedTuple):
-    """images: of the whole cohort, in its unit. cycled: in [-1, 1], there and back, where there is a way back. params:
-    the translator's numbers."""
+    """images: of the whole cohort, translated, in its unit. cycled: in [-1, 1], translated there and back, if possible.
+    params: the translator's tensors."""
 
     images: Tensor
     cycled: Tensor | None = None
@@ -74,7 +74,7 @@ class Brought(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A translated cohort. reasons: of the veto. judged: whether anybody looked; under a budget nobody does."""
+    """A translated cohort. reasons: of the veto. judged: whether its quality was measured; not under a budget."""
 
     cohort: str
     reasons: tuple[str, ...]
@@ -83,7 +83,7 @@ class Made(NamedTuple):
 
 
 def translate(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """Fit a translator on this hospital's training patients, judge it, and write the cohort in the new space.
+    """Fit a translator on this hospital's training patients, measure its quality, and write the translated cohort.
 
     Facts: `cohort`, `space` (its label), `translator` and `veto` (settings), `scale`, `seed`, `is_target`, `scanner`
     (the target's, of phantoms), `private`. Tensors: `images`, the shared ones in [-1, 1], and their `labels`.
@@ -91,7 +91,7 @@ def translate(hospital: Hospital, call: Call, message: Message, memory: Message)
     Returns:
         `cohort` and `sha256` of the cohort to be used in this space, `vetoed` (why the translation is not used; then
         it is the raw cohort) and `quality`. Under differential privacy a translator that learns from several patients
-        is refused, and nothing is judged: a veto is an answer about all patients.
+        is refused, and quality is not measured, because a veto depends on all patients.
     """
     facts = message.facts
     cohort = cohort_in(hospital, facts)
@@ -99,7 +99,7 @@ def translate(hospital: Hospital, call: Call, message: Message, memory: Message)
     quiet = asked.private or hospital.policy.promises
     if asked.translator.learns and quiet:
         raise Refused("unprotected_translation")
-    if asked.is_target and asked.translator.learns:  # its images are what the others' shall look like
+    if asked.is_target and asked.translator.learns:  # the others' images are translated to look like its own
         return _answer(hospital, str(facts["cohort"]), (), None, quiet)._replace(memory=_shaped(facts))
     with shown(asked.space) as step:
         told = telling(hospital, step)
@@ -119,15 +119,15 @@ def translate(hospital: Hospital, call: Call, message: Message, memory: Message)
 
 
 def _shaped(facts: Mapping[str, Json], *, fitted: tuple[Split, ...] = (), judges: tuple[Split, ...] = ()) -> Message:
-    """Whose images shaped this translation: to be remembered, for patients who withdraw."""
+    """The splits that this translation used, stored for patients who withdraw later."""
     words = {split: [FITTED] * (split in fitted) + [JUDGED] * (split in judges) for split in SPLITS}
     told = {split: "; ".join(parts) for split, parts in words.items() if parts}
     return Message({}, looked_at(str(facts["cohort"]), told))
 
 
 def against(translator: AnySpace, quality: Quality, limits: Limits) -> tuple[str, ...]:
-    """Why a translation is not used. One that came no nearer to the shared images does no harm, and a normalization
-    must be that of all hospitals to be one: for those it is no reason.
+    """Reasons for a veto. Coming no nearer to the shared images does no harm, and a normalization must be the same at
+    all hospitals, so these are no reasons.
     """
     found = vetoes(quality, limits)
     return found if translator.learns else tuple(reason for reason in found if reason not in HARMLESS)
@@ -145,7 +145,7 @@ def _answer(hospital: Hospital, cohort: str, reasons: tuple[str, ...], quality: 
 
 
 def _asked(hospital: Hospital, message: Message, inputs: Inputs) -> Asked:
-    """What is asked, before a patient is looked at. inputs: of the cohort's examples: how images are read, no secret.
+    """Parse the request before a patient is read. inputs: shape of the cohort's examples, which is not secret.
 
     Raises:
         Refused: `malformed_settings`, `malformed_shared`.
@@ -170,7 +170,7 @@ def _asked(hospital: Hospital, message: Message, inputs: Inputs) -> Asked:
 
 
 def _check_shared(shared: Params, inputs: Inputs) -> None:
-    """Whether these are shared images: an error further on could hang on patients. Raises: Refused."""
+    """Check the shared images first, since a later error could depend on patients. Raises: Refused."""
     images, labels = shared.get("images"), shared.get("labels")
     good = (
         images is not None
@@ -205,13 +205,13 @@ def _brought(hospital: Hospital, call: Call, shared: Params, asked: Asked, cohor
 
 
 def judging(cohort: Cohort) -> tuple[Split, ...]:
-    """The splits on which a translation is judged: that on which it was not fitted; where it is small, train too."""
+    """The splits of quality control: validation, on which it was not fitted; if that is small, train too."""
     few = int((cohort.split == SPLITS.index("validation")).sum()) < ENOUGH
     return ("train", "validation") if few else ("validation",)
 
 
 def judged(cohort: Cohort, brought: Brought, shared: Params, scale: Scale, seed: int) -> Quality:
-    """What the translation did to the patients that `judging` names."""
+    """The quality of a translation on the splits of `judging`."""
     judges = torch.tensor([SPLITS.index(split) for split in judging(cohort)])
     rows = torch.isin(cohort.split.long(), judges).nonzero()[:, 0]
     return measured(
@@ -228,29 +228,29 @@ def judged(cohort: Cohort, brought: Brought, shared: Params, scale: Scale, seed:
 
 
 def _written(hospital: Hospital, cohort: Cohort, brought: Brought, asked: Asked) -> str:
-    """Write the cohort in the new space beside the raw one; its name.
+    """Write the translated cohort beside the raw one; return its name.
 
-    A translation that learnt from several patients ties each of them to all others, which `independent` then denies.
+    A translator fitted on several patients makes their images depend on each other, so `independent` becomes False.
     """
     recipe: dict[str, Json] = {
         **cohort.recipe,
         "independent": cohort.recipe.get("independent") is True and not asked.translator.learns,
         "space": asked.space,
         "translator": None if brought.params is None else to_plain(asked.translator),
-        # Cohorts of two questions never have one name, which would tell that their images are equal.
+        # Cohorts of two requests never share a name, which would reveal that their images are equal.
         "question": asked.question,
     }
     made = replace(cohort, images=brought.images.to(torch.float32).contiguous(), recipe=recipe)
     name = short(write_cohort_file(hospital.root / "cohorts", made, hospital.key()))
     folder = DiskFolder(hospital.cohort_folder(name))
-    folder.write(REJECTED, b"[]")  # they stand beside the raw cohort
+    folder.write(REJECTED, b"[]")  # rejections are listed beside the raw cohort
     folder.write(SPLIT, json.dumps(split_of(cohort), indent=1).encode())
     return name
 
 
 def _usable(hospital: Hospital, cohort: Cohort, params: Params, asked: Asked, made: Made) -> None:
-    """Write the translator, without its way back: beside its cohort for models that learn from that, and under the name
-    of the space for `pipelines.translate`. Both stay here.
+    """Write the forward translator beside its cohort, for models trained on that, and under the name of the space, for
+    `pipelines.translate`. Both stay here.
     """
     if isinstance(asked.translator, Oracle | Exported) or hospital.settings is None:
         return
@@ -275,7 +275,7 @@ def _usable(hospital: Hospital, cohort: Cohort, params: Params, asked: Asked, ma
 def _remember(
     hospital: Hospital, asked: Asked, raw: str, name: str, quality: Quality | None, reasons: tuple[str, ...]
 ) -> None:
-    """What the translation did, in figures and words, for the hospital's own page."""
+    """Store figures and a note on the translation, for the hospital's own page."""
     said = {
         "space": asked.space,
         "raw": raw,
@@ -289,7 +289,7 @@ def _remember(
 
 
 def finite(numbers: Mapping[str, object]) -> dict[str, Json]:
-    """The same with None for what is not a number: JSON has no such thing."""
+    """The numbers with None in place of NaN and infinity, which JSON lacks."""
     return {
         name: value if not isinstance(value, float) or math.isfinite(value) else None
         for name, value in numbers.items()

@@ -1,4 +1,4 @@
-"""Patients who must not be used any more, and the earlier runs that they had a part in: a model does not forget."""
+"""Withdrawn patients, and the earlier runs that used them: a model does not forget."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ PARTS: Mapping[str, str] = {
 UNKNOWN = "cannot be told: its list of patients is gone or damaged"
 POOLED = "their images were sent, for a central model"
 LOOKED = ("score-0", "synthesize-0", "sample-0", "translate-0", "route-0")
-"""Answers whose memory says of which cohort they came, and how: see `looked_at`."""
+"""Requests whose memory names the cohort that they used, and how: see `looked_at`."""
 Shaped: TypeAlias = tuple[str, str, Mapping[str, str]]
-"""A conversation, the cohort that shaped it, and what each split of it did."""
+"""A conversation, the cohort that it used, and how it used each split."""
 
 
 def excluded(hospital: Hospital) -> frozenset[str]:
@@ -38,12 +38,12 @@ def excluded(hospital: Hospital) -> frozenset[str]:
 
 
 def looked_at(cohort: str, how: Mapping[Split, str]) -> dict[str, Json]:
-    """What an answer remembers of whose images shaped it, for `knew`. how: of each split that did, in what way."""
+    """The facts that a reply's memory stores for `knew`: the cohort, and how each split was used."""
     return {"looked_at": cohort, "how": {str(split): words for split, words in how.items()}}
 
 
 def knew(hospital: Hospital) -> tuple[Knew, ...]:
-    """Runs in this hospital's folder whose cohort holds an excluded patient; and those of which that cannot be told."""
+    """Runs in this hospital's folder that used an excluded patient, or perhaps did."""
     out = excluded(hospital)
     if not out:
         return ()
@@ -57,12 +57,12 @@ def knew(hospital: Hospital) -> tuple[Knew, ...]:
 
 
 def known_outside(found: tuple[Knew, ...]) -> list[str]:
-    """Of `knew`, what leaves the hospital: the names of the runs of which it is certain."""
+    """The names of the runs that certainly did, which may leave the hospital."""
     return [one.run for one in found if one.how != UNKNOWN]
 
 
 def _splits(hospital: Hospital, cohort: str, out: frozenset[str]) -> tuple[Split, ...] | None:
-    """The splits of a cohort that hold one of these patients; None where that cannot be told."""
+    """The splits of a cohort that hold one of these patients; None if unknown."""
     try:
         split: Mapping[str, list[str]] = json.loads((hospital.cohort_folder(cohort) / SPLIT).read_text())
         return tuple(name for name in SPLITS if out & set(split[name]))
@@ -76,13 +76,13 @@ def _opened(hospital: Hospital) -> Iterator[Shaped]:
         try:
             said = remembered(hospital.conversation(name), 0).facts.get("opening")
         except (Malformed, Refused, OSError):
-            continue  # `holds` tells of damage
+            continue  # `holds` reports damage
         if isinstance(said, dict):
             yield name, str(said.get("cohort")), PARTS
 
 
 def _looked(hospital: Hospital) -> Iterator[Shaped]:
-    """Every conversation that scored, imitated or translated images."""
+    """Every conversation that scored, synthesized or translated images."""
     for name in _conversations(hospital):
         folder = hospital.conversation(name)
         if not any(folder.has(answer) for answer in LOOKED):
@@ -97,7 +97,7 @@ def _looked(hospital: Hospital) -> Iterator[Shaped]:
 
 
 def _pooled(hospital: Hospital, cohorts: list[str]) -> Iterator[Knew]:
-    """Conversations in which the training images of one of these cohorts were handed out."""
+    """Conversations in which the training images of one of these cohorts were released."""
     known = []
     for cohort in cohorts:
         try:

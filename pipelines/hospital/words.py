@@ -1,4 +1,4 @@
-"""What a hospital's page calls its examples, and what a reply to each request holds, for its ledger's reader."""
+"""Words of a hospital's page: names of examples, and the contents of the reply to each request."""
 
 from __future__ import annotations
 

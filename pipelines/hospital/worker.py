@@ -1,7 +1,7 @@
-"""The way into a hospital: one call in, one message out, or a code.
+"""The entry to a hospital: one request in; one reply, or an error code, out.
 
-Every answer goes the same way: do the work once and commit it, write the ledger line, let it go. Any failure
-becomes a code on the other side of the wall, and a traceback in the hospital's own log.
+Every request takes the same steps: do the work once and commit it, write the ledger line, send the reply. The
+coordinator sees a failure as a code only; the traceback goes into the hospital's own log.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Handler: TypeAlias = Callable[[Hospital, Call, Message, Message], Done]
 """handler(hospital, call, message, memory) -> Done"""
 
 FRESH: Mapping[str, Handler] = {"survey": files.survey_files, "holds": admit.holds, "report": page.report}
-"""Questions about the disk as it is now: answered anew each time."""
+"""Requests about the current state of the disk: answered anew each time."""
 
 ONCE: Mapping[str, Handler] = {
     "moments": admit.pooled_moments,
@@ -56,12 +56,12 @@ ONCE: Mapping[str, Handler] = {
     "audit": attack.attack_models,
     "route": route.route,
 }
-"""Work: done once per (run, round, request), committed before anything leaves."""
+"""Work that is done once per (run, round, request), and committed before anything leaves."""
 
 LONGEST = 1000
-"""Characters of a reason in the log."""
+"""Most characters of a reason in the log."""
 REPEATABLE = ("moments", "ingest", "sample", "translate", "export", "pool", "evaluate", "audit", "route")
-"""Work that trains nothing: a committed answer that is damaged may be made again, and comes out the same."""
+"""Work without training: a damaged committed reply may be computed again, with the same result."""
 
 
 def worker(hospital: Hospital) -> Worker:
@@ -72,7 +72,7 @@ def worker(hospital: Hospital) -> Worker:
         _heard(hospital, call, message)
         place: Place = {"call": call, "ledger": hospital.ledger, "recipient": COORDINATOR, "now": hospital.now()}
         done = Work(b"", describe(NOTHING))
-        if policy.allows(call.request):  # what the policy forbids is not even worked on; the gate refuses it
+        if policy.allows(call.request):  # no work on what the policy forbids; the gate refuses it below
             done = _tried(hospital, call, message, place)
         try:
             place["recipient"] = done.recipient
@@ -80,13 +80,13 @@ def worker(hospital: Hospital) -> Worker:
         except Refused as refused:
             _log(hospital, f"{call.run} round {call.round} {call.request}: refused with code {refused.code}")
             raise
-        except OSError as error:  # what cannot be written down does not leave
+        except OSError as error:  # a reply without its ledger line must not leave
             raise Refused("disk") from error
         except Damaged as error:
             with suppress(OSError):
                 _log(hospital, f"{call.run} round {call.round} {call.request}: {error}")
             raise Refused("damaged_ledger") from error
-        with suppress(Exception):  # what left has left: a model too many on the disk is no reason to say otherwise
+        with suppress(Exception):  # the reply has left; files that cannot be deleted do not change that
             if call.request in ("train", "finish") and not done.replay:
                 learn.tidy(hospital, call, message, done.memories)
         return from_bytes(done.reply)
@@ -95,7 +95,7 @@ def worker(hospital: Hospital) -> Worker:
 
 
 def _heard(hospital: Hospital, call: Call, message: Message) -> None:
-    """Check a request before anything is done: what is refused here leaves no line in the ledger.
+    """Check a request before any work; a refusal here adds no line to the ledger.
 
     Raises:
         Refused: see `privacy.release.bounds.check` and `check_question`.
@@ -111,8 +111,8 @@ def _heard(hospital: Hospital, call: Call, message: Message) -> None:
 
 
 class Work(NamedTuple):
-    """The serialized reply, its event, whether it was committed before, the random name of that commit, and who gets
-    it. memories: what was committed with it, and what the work began with; their facts only.
+    """The serialized reply, its privacy event, whether it was committed before, that commit's random name, and the
+    recipient. memories: facts of the memory committed with it, and of the memory before the work.
     """
 
     reply: bytes
@@ -133,29 +133,29 @@ class Place(TypedDict):
 
 
 def _tried(hospital: Hospital, call: Call, message: Message, place: Place) -> Work:
-    """Do the work; an error leaves as a code, with its line in the ledger and its details in the log.
+    """Do the work; turn an error into a code, with a line in the ledger and details in the log.
 
     Raises:
-        Refused: with the code. Whether a request fails can depend on patients: the ledger says that it was told.
+        Refused: with the code. Whether a request fails can depend on patients, so the ledger records the failure.
     """
     try:
         check_may_answer(hospital)
         return _work(hospital, call, message)
-    except Stopped as stopped:  # by a person, not by a patient: nothing is told
+    except Stopped as stopped:  # stopped by a person, so it reveals nothing about patients
         raise Refused("stopped") from stopped
     except Exception as error:
         code = error.code if isinstance(error, Refused) else "disk" if isinstance(error, OSError) else "failed"
-        if code == "lost_ledger":  # a line would begin a new one
+        if code == "lost_ledger":  # writing a line would start a new ledger
             raise Refused(code) from error
         told = f"refused with code {code}: {cause(error)}" if isinstance(error, Refused) else trace(error)
-        with suppress(OSError, Damaged):  # the code must still leave, and the coordinator must still stop
+        with suppress(OSError, Damaged):  # the code must still reach the coordinator
             _log(hospital, f"{call.run} round {call.round} {call.request}: {told}")
             book_refusal(code, describe(Declared("failure")), **place)
         raise Refused(code) from error
 
 
 def _work(hospital: Hospital, call: Call, message: Message) -> Work:
-    """Do it, or find it done."""
+    """Do the work, or read its committed reply."""
     if call.request in FRESH:
         done = FRESH[call.request](hospital, call, message, Message())
         return Work(to_bytes(done.reply), done.event)
@@ -179,7 +179,7 @@ def _work(hospital: Hospital, call: Call, message: Message) -> Work:
 
 
 def cause(error: BaseException) -> str:
-    """The reason, on one line of bounded length: it may quote the request."""
+    """The error's cause on one line of limited length, because it may quote the request."""
     return plain(str(error.__cause__ or ""))[:LONGEST]
 
 

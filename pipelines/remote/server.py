@@ -36,7 +36,7 @@ def bureau(order: str) -> Bureau:
 def carry_out(path: Path, reached: Mapping[str, Reach]) -> None:
     """Run what was ordered, and write down how it ended. No exception: FLARE would only say that there was one."""
     from pipelines.coordinator.arguments import parse
-    from pipelines.coordinator.run import Engines, carried_out  # seconds that FLARE's start need not wait for
+    from pipelines.coordinator.run import Engines, run_command  # seconds that FLARE's start need not wait for
 
     order, place = read_order(path), path.parent
     os.chdir(order.folder)
@@ -49,7 +49,7 @@ def carry_out(path: Path, reached: Mapping[str, Reach]) -> None:
         console, said = Console(file=told, width=WIDTH), io.StringIO()
         with redirect_stdout(said):
             engines = Engines(inside, outside, order.command)
-            code = carried_out(parse(order.arguments), console, engines=engines, stop=stop)
+            code = run_command(parse(order.arguments), console, engines=engines, stop=stop)
     (place / DONE).write_text(json.dumps({"exit": code, "said": said.getvalue()}))
 
 

@@ -56,7 +56,7 @@ def exit_code(error: BaseException, *, also: Mapping[type[BaseException], Exit] 
     return next((code for kind, code in known.items() if isinstance(error, kind)), Exit.FAILED)
 
 
-def told(words: str, code: Exit, console: Console, *, as_json: bool) -> int:
+def print_error(words: str, code: Exit, console: Console, *, as_json: bool) -> int:
     """Say why a command ends, to a person, and with --json to a machine as well; returns the code."""
     console.print(words, markup=False, highlight=False, soft_wrap=True)
     if as_json:

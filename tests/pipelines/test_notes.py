@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from federation.conversation import newest, once
-from pipelines.coordinator.report.methods import lowest_loss, reached
+from pipelines.coordinator.report.methods import first_round_at, lowest_loss
 from pipelines.coordinator.stages.train import matrices
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.page.notes import WARNINGS, by_site, noted, series, spoken
@@ -124,11 +124,11 @@ def test_rounds_to_reach_by_hand():
     reference = {"totals": {"1": 0.7, "2": 0.5, "3": 0.6}, "rounds": 3}
     assert lowest_loss(reference) == 0.5
     assert lowest_loss({"totals": {}}) is None
-    assert reached({"totals": {"1": 0.9, "2": 0.51, "3": 0.5}, "rounds": 3}, 0.5) == 3
-    assert reached({"totals": {"1": 0.4, "2": 0.3}, "rounds": 2}, 0.5) == 1
-    assert reached({"totals": {"1": 0.9, "2": 0.51}, "rounds": 2}, 0.5) is None
-    assert reached({"totals": {"3": 0.2}, "rounds": 3}, 0.5) == 3, "a round that nobody scored is no round of 0"
-    assert reached(reference, 0.5) == 2
+    assert first_round_at({"totals": {"1": 0.9, "2": 0.51, "3": 0.5}, "rounds": 3}, 0.5) == 3
+    assert first_round_at({"totals": {"1": 0.4, "2": 0.3}, "rounds": 2}, 0.5) == 1
+    assert first_round_at({"totals": {"1": 0.9, "2": 0.51}, "rounds": 2}, 0.5) is None
+    assert first_round_at({"totals": {"3": 0.2}, "rounds": 3}, 0.5) == 3, "a round that nobody scored is no round of 0"
+    assert first_round_at(reference, 0.5) == 2
 
 
 def test_a_matrix_is_told_only_where_it_is_finite_and_has_a_row_for_every_site():

@@ -20,7 +20,7 @@ import yaml
 from pipelines.coordinator.conversations import opening
 from pipelines.coordinator.permissions import permissions_in, refused_requests
 from pipelines.coordinator.run import make_world
-from pipelines.coordinator.spending import planned, planned_in_all
+from pipelines.coordinator.spending import planned, total_cost
 from pipelines.coordinator.stages.audit import tried
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import worker
@@ -78,7 +78,7 @@ def test_every_method_runs_private_with_only_privacy_changed_and_pays_what_was_p
     for site in ("a", "b"):
         events = book.spent(book.lines(run / "sites" / site / "ledger.jsonl"))
         assert NON_PRIVATE not in events
-        spent, plan = cost(events, 1e-5), planned_in_all(made, site)
+        spent, plan = cost(events, 1e-5), total_cost(made, site)
         assert 0 < spent.epsilon <= plan.epsilon * 1.001
         splits = {split for _, split in by_split(events, 1e-5)}
         assert splits == {"train", "validation", "test"}
@@ -145,7 +145,7 @@ def test_check_says_noise_steps_and_cost_before_anything_runs(tmp_path, monkeypa
     plan = planned(config(), "fedavg", "a")
     first = next(one for one in said["a"]["methods"] if one["method"] == "fedavg")
     assert (first["noise"], first["epsilon"], first["steps"]) == (plan.protection.noise, plan.cost.epsilon, 4)
-    assert said["a"]["epsilon"] == pytest.approx(planned_in_all(config(), "a").epsilon)
+    assert said["a"]["epsilon"] == pytest.approx(total_cost(config(), "a").epsilon)
     assert said["a"]["epsilon"] < said["a"]["replaced"] < 3 * said["a"]["epsilon"]
     assert said["a"]["spent"] == 0 and said["a"]["after"] > 0.5 and "MORE than" in said["a"]["words"]
     lines = list(book.lines(tmp_path / "runs/tiny/sites/a/ledger.jsonl"))

@@ -21,7 +21,7 @@ from certificates import Authority
 from far_federation import PLAIN_RUN
 from federation.flare_doors import OnlyOurs
 from pipelines.coordinator.arguments import parse
-from pipelines.coordinator.run import carried_out, simulated
+from pipelines.coordinator.run import run_command, simulated_engines
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import validate
 from pipelines.remote import preflight as looking
@@ -444,10 +444,10 @@ def test_what_a_far_hospital_will_not_answer_is_told_before_anything_is_learnt(
     silent = [request for request in Policy().requests if request not in ("export", "audit")]
     sites["a"]["policy"] = {"requests": silent}
     at_home = validate(read_yaml(yaml.safe_dump(run), environment={}), Config)
-    engines = simulated(at_home, tmp_path / "homes", Stop())._replace(far="python -m pipelines.run far.yaml")
+    engines = simulated_engines(at_home, tmp_path / "homes", Stop())._replace(far="python -m pipelines.run far.yaml")
     shown = io.StringIO()
     console = Console(file=shown, width=300)
-    assert carried_out(parse(["far.yaml"]), console, engines=engines) == Exit.CONFIG
+    assert run_command(parse(["far.yaml"]), console, engines=engines) == Exit.CONFIG
     assert "a: its policy does not answer export" in shown.getvalue() and "b: its" not in shown.getvalue()
     lines = list(book.lines(tmp_path / "homes" / "sites" / "a" / "ledger.jsonl"))
     assert {line["request"] for line in lines} == {"survey"}

@@ -11,7 +11,7 @@ import yaml
 
 from federation.models.mlp import Mlp
 from federation.task import Task
-from pipelines.coordinator.permissions import Permissions, permissions_told, refused_requests
+from pipelines.coordinator.permissions import Permissions, permissions_from, refused_requests
 from pipelines.data.images import Slices
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import worker
@@ -171,8 +171,8 @@ def test_check_and_the_survey_say_it_before_anything_is_learnt(site):
         load(settings())
     plain = copy.deepcopy(BASE)
     config = load(plain)
-    said = permissions_told(site.ask("survey", "r/survey", facts={}).facts)
-    assert said.private and not permissions_told({"requests": ["survey"]}).private
+    said = permissions_from(site.ask("survey", "r/survey", facts={}).facts)
+    assert said.private and not permissions_from({"requests": ["survey"]}).private
     (found,) = [text for text in refused_requests(config, {"a": said}) if "require" in text]
     assert "require: privacy" in found and "privacy: {epsilon: ...}" in found
     assert refused_requests(config, {"a": Permissions(said.requests, None)}) == []

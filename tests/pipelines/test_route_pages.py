@@ -23,7 +23,7 @@ from evaluation.rows import ScoreRow
 from pipelines.coordinator.report.external_sites import field
 from pipelines.coordinator.report.methods import inversion
 from pipelines.hospital.adaptation import AFTER, BEFORE, COEFFICIENTS, SCORES, SHOWN, SPREAD, mixed
-from pipelines.hospital.segmentation import most_of, ranked, read_kept
+from pipelines.hospital.segmentation import most_of, ranked, read_patient_scores
 from pipelines.hospital.words import CONTENTS
 from pipelines.loader.document import read_yaml
 from pipelines.loader.validation import validate
@@ -160,8 +160,8 @@ def test_coefficients_are_averaged_over_images(n, layers, experts, seed):
 
 def test_pictures_show_the_shared_model_before_and_routing_after(done):
     """The line of the shared model scored the same masks by itself."""
-    routing, shared = kept(done)["routing"].tensors, read_kept(kept(done)["shared"].tensors)
-    scored = read_kept(routing)
+    routing, shared = kept(done)["routing"].tensors, read_patient_scores(kept(done)["shared"].tensors)
+    scored = read_patient_scores(routing)
     chosen = [int(scored.patients[place]) for _, place in ranked(scored)]
     assert len(chosen) == 3 and len(routing[SHOWN]) == len(routing[BEFORE]) == len(routing[AFTER]) == 9
     places = [shared.patients.tolist().index(patient) for patient in chosen]

@@ -17,7 +17,7 @@ from evaluation.masks import Values
 from evaluation.overlap import from_tensors
 from federation.models.unet import UNet
 from federation.task import Output, Task
-from pipelines.hospital.segmentation import FLOOR, kept, measured, ranked, read_kept
+from pipelines.hospital.segmentation import FLOOR, measured, patient_scores, ranked, read_patient_scores
 from pipelines.models.answers import answers
 from pipelines.run import main
 from pipelines.runs.exits import Exit
@@ -70,13 +70,13 @@ def test_best_median_and_worst_are_ranked_by_dice_and_nobody_twice():
 
 def test_what_is_kept_is_read_again():
     own, low = found([0.5, np.nan]), found([0.25, 0.5])
-    tensors = kept(own, low)
+    tensors = patient_scores(own, low)
     for prefix, given in (("", own), (FLOOR, low)):
-        again = read_kept(tensors, prefix)
+        again = read_patient_scores(tensors, prefix)
         assert again is not None and again.images == given.images
         assert np.array_equal(again.scores, given.scores, equal_nan=True)
         assert np.array_equal(again.present, given.present)
-    assert read_kept(kept(own, None), FLOOR) is None
+    assert read_patient_scores(patient_scores(own, None), FLOOR) is None
 
 
 def test_pictures_have_no_millimetres():
@@ -126,7 +126,7 @@ def test_sums_leave_and_single_patients_stay(run):
         told = from_tensors({n: t for n, t in tensors.items() if not n.startswith(FLOOR)})
         assert told.totals.shape == (6, 1, 2) and set(tensors) >= {"totals", "known"} and "scores" not in tensors
     (home,) = run.glob("sites/a/scores/local*.safetensors")
-    own = read_kept(from_bytes(home.read_bytes()).tensors)
+    own = read_patient_scores(from_bytes(home.read_bytes()).tensors)
     assert np.allclose(np.nansum(own.scores, axis=0), replies["local", "a", "a"]["totals"][0])
 
 

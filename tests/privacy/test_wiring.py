@@ -25,7 +25,7 @@ from federation.rehearsal import initial_parameters, rehearse_events
 from federation.rounds import QuorumLost, Schedule
 from pipelines.coordinator import check
 from pipelines.coordinator.run import make_world
-from pipelines.coordinator.spending import after, at_cut, planned, planned_in_all, renoised, steps_of
+from pipelines.coordinator.spending import at_cut, epsilon_after, planned, renoised, steps_of, total_cost
 from pipelines.coordinator.stages.audit import SAMPLING, STEPS, _attacked, _entry, tried
 from pipelines.data.cohort import Cohort
 from pipelines.data.sources import TableSource
@@ -33,6 +33,7 @@ from pipelines.hospital import attacks as attack
 from pipelines.hospital import scoring as score
 from pipelines.hospital import training as learn
 from pipelines.hospital.hospital import Hospital, write_cohort_file
+from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.released_counts import recount
 from pipelines.hospital.statement import left, own_statement
 from pipelines.hospital.worker import worker
@@ -608,7 +609,7 @@ def test_a_plain_run_does_not_finish_under_a_budget_that_came_later(tmp_path):
     assert own.settings is not None
     strict = replace(own, settings=replace(own.settings, policy=Policy(budget=Budget(epsilon=9.0), public=PUBLIC)))
     assert finished(strict, 2)[0] == "no_counts"
-    recount(strict, Call("r/first", 0, "ingest", {}), learn._cohort(strict, cohort), {})
+    recount(strict, Call("r/first", 0, "ingest", {}), cohort_of(strict, cohort), {})
     answer, line = finished(strict, 2)
     assert answer == BUDGET and "withheld" not in line
 
@@ -633,10 +634,10 @@ def test_what_a_method_says_at_first_is_non_private_unless_data_access_booked_it
 def test_data_access_of_a_run_is_private_counts_as_the_hospital_declares_and_augments_as_asked(tmp_path):
     own, cohort = hospital(tmp_path)
     start = learn.opening(own, said(cohort, work={**to_plain(WORK), "augment": "flip"}))
-    access = learn.data_access(own, learn._cohort(own, cohort), start, 0)
+    access = learn.data_access(own, cohort_of(own, cohort), start, 0)
     assert (access.counts, access.protection.cut, access.augment is not None) == (COUNTS, "real", True)
     silent, cohort = hospital(tmp_path / "b", Policy(public=()))
-    assert learn.data_access(silent, learn._cohort(silent, cohort), start, 0).counts == NON_PRIVATE
+    assert learn.data_access(silent, cohort_of(silent, cohort), start, 0).counts == NON_PRIVATE
 
 
 def test_images_that_are_pooled_are_non_private(tmp_path):
@@ -653,7 +654,7 @@ def test_a_private_score_is_a_noised_histogram_of_test_patients_at_the_noise_of_
     assert composed([read(line["event"])]) == composed([COUNTS, Part("real", "test", Gaussian(7.0))])
     assert set(reply.tensors) == {"noised"} and reply.facts["noise"] == 7.0 and reply.facts["patients"] == 8
     test = torch.arange(24) % 3 == 2
-    whose = learn._cohort(own, cohort)
+    whose = cohort_of(own, cohort)
     labels = whose.labels[test[whose.patient]]
     owners = whose.patient[test[whose.patient]]
     assert reply.facts["class_patients"] == [len(owners[labels == one].unique()) for one in (0, 1)]
@@ -863,7 +864,7 @@ def test_a_sites_own_work_is_planned_for_and_all_methods_add_up():
     a, b = (planned(checked(made), "one", site) for site in ("a", "b"))
     assert (steps_of(a.events), steps_of(b.events)) == (18, 6) and a.protection.noise > b.protection.noise
     plans = [planned(config(), label, "b") for label in ("one", "two")]
-    both = planned_in_all(config(), "b")
+    both = total_cost(config(), "b")
     assert both == cost([event for plan in plans for event in plan.events], 1e-6)
     assert both.epsilon > 1.2 * plans[0].cost.epsilon
 
@@ -895,7 +896,7 @@ def test_events_keep_their_form_when_cut_or_noise_is_put_in():
 def test_after_is_the_ledger_and_these_events_together(tmp_path):
     ledger, one = tmp_path / "ledger.jsonl", Part("c", "train", Gaussian(2.0))
     let(tmp_path, one)
-    now, then = after(ledger, 1e-7, [Part("c", "test", Gaussian(0.5)), one])
+    now, then = epsilon_after(ledger, 1e-7, [Part("c", "test", Gaussian(0.5)), one])
     assert now == cost([one], 1e-7).epsilon
     assert then == cost([one, one, Part("c", "test", Gaussian(0.5))], 1e-7).epsilon
 

@@ -1,1 +1,1 @@
-"""What the coordinator's page shows, from messages only."""
+"""The contents of the coordinator's page, from sites' replies only."""

@@ -1,4 +1,4 @@
-"""What the report asks of hospitals: their own pages, and what each one says of itself."""
+"""The report's requests to hospitals: each writes its own page and returns its facts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from pipelines.coordinator.artifacts import SCORES
 from pipelines.coordinator.report.external_sites import questions
-from pipelines.coordinator.spaces import homes, homes_of, window_of
+from pipelines.coordinator.spaces import cohorts_for, cohorts_in, window_of
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.runs.store import digest, short
@@ -20,9 +20,9 @@ from privacy.message import Json, Message, as_mapping
 def ask_sites(
     world: World, inputs: Mapping[str, Path], trained: list[Any], version: int
 ) -> dict[str, Mapping[str, Json]]:
-    """Every hospital's own page; what each one says of itself, by site."""
+    """Have every hospital write its own page; return its facts by site."""
     config = world.config
-    cohorts, spaces = homes(inputs, RAW), {r["label"]: homes_of(config, inputs, r["label"]) for r in trained}
+    cohorts, spaces = cohorts_in(inputs, RAW), {r["label"]: cohorts_for(config, inputs, r["label"]) for r in trained}
 
     def methods(site: str) -> list[Json]:
         return [
@@ -67,7 +67,7 @@ def ask_sites(
 
 
 def ask_outside(world: World, inputs: Mapping[str, Path], version: int) -> dict[str, Mapping[str, Json]]:
-    """The same of hospitals outside the federation, of their own lines."""
+    """The same for external sites, with the routing lines of each."""
     if "route" not in inputs:
         return {}
     own = {site: {**_common(world), **asked} for site, asked in questions(world, inputs["route"]).items()}
@@ -78,7 +78,7 @@ def ask_outside(world: World, inputs: Mapping[str, Path], version: int) -> dict[
 
 
 def _common(world: World) -> dict[str, Json]:
-    """What every hospital's page needs to know."""
+    """Facts that every hospital's page needs."""
     config = world.config
     return {
         "title": " ".join((config.title or config.name).split()),
@@ -88,7 +88,7 @@ def _common(world: World) -> dict[str, Json]:
 
 
 def _learnt(world: World) -> dict[str, Json]:
-    """Which masks the methods outline; nothing where they give labels."""
+    """Which structures the methods segment; empty in classification."""
     task = world.config.task
     if task.target is None:
         return {}
@@ -100,5 +100,5 @@ def _of_ingest(said: Mapping[str, Any]) -> dict[str, Json]:
 
 
 def _target(inputs: Mapping[str, Path]) -> Json:
-    """The hospital whose images are imitated; None where nothing is harmonized."""
+    """The target of harmonization; None if nothing is harmonized."""
     return json.loads((inputs["score"] / SCORES).read_text())["target"] if "score" in inputs else None

@@ -1,4 +1,4 @@
-"""What the report asks hospitals outside the federation, and what the coordinator's page says of them."""
+"""The report's requests to external sites, and their part of the coordinator's page."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from privacy.message import Json, as_list
 
 
 def read_homes(route: Path) -> dict[str, Mapping[str, Any]]:
-    """What the outside hospitals said of their cohorts, in the artifact of the stage `route`."""
+    """The external sites' counts of their cohorts, in the artifact of the stage `route`."""
     homes: dict[str, Mapping[str, Any]] = json.loads((route / HOMES / "sites.json").read_text())
     return homes
 
 
 def questions(world: World, route: Path) -> dict[str, dict[str, Json]]:
-    """What each outside hospital's page needs beside what all pages do: `lines` with the runs in which it was routed.
+    """Further facts for each external site's page: `lines` with the runs in which it was routed.
 
-    The reference, over which gains are taken, is the first line whose model is as it was trained.
+    The reference of gains is the first line whose model was not adapted.
     """
     index = json.loads((route / INDEX).read_text())
     config, plan = world.config, world.config.route
@@ -47,7 +47,7 @@ def questions(world: World, route: Path) -> dict[str, dict[str, Json]]:
 
 
 def field(config: Config) -> str:
-    """The setting by which outside hospitals' masks say where their images are cut; empty where they say nothing."""
+    """The setting by which external sites' masks place the crop of their images; empty if masks do not."""
     images = config.images
     if isinstance(images, Pictures):
         return "images.fit: around" if images.fit == "around" else ""
@@ -55,14 +55,14 @@ def field(config: Config) -> str:
         return ""
     own = [config.sites[name] for name in config.outside]
     if not any(site.gland is not None or isinstance(site.source, PhantomSource) for site in own):
-        return ""  # about the middle of the image, where nobody drew a gland
+        return ""  # cropped about the middle of the image
     told = ["images.centre: gland"] if images.centre == "gland" else []
     told += ["images.slices: gland"] if isinstance(images, Slices) and images.slices == "gland" else []
     return ", ".join(told)
 
 
 def counts(homes: Mapping[str, Mapping[str, Any]], said: Mapping[str, Mapping[str, Json]]) -> Iterator[SiteCounts]:
-    """The outside hospitals in numbers, each in one split: all their patients are scored."""
+    """Counts of the external sites, each in one split: all their patients are scored."""
     for site, facts in sorted(homes.items()):
         parts = [facts["splits"][split] for split in SPLITS]
         names = ("patients", "images", "positives")

@@ -1,4 +1,4 @@
-"""The figures of the coordinator's page, from scores and from what the methods' conversations left behind."""
+"""The figures of the coordinator's page, from scores and training results."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def pictures(
     usable: Sequence[Model] = (),
     words: Words = WORDS,
 ) -> list[Picture]:
-    """Scores and gains of every line of the tables; of methods, and not of their variants, curves and heat maps. Where
-    methods outline there is no ROC curve.
+    """Scores and gains of every line of the tables; curves and heat maps of methods, not of their variants.
+    Segmentation has no ROC curves.
     """
     methods = [str(result["label"]) for result in trained if result["label"] in tables]
     masks = any(isinstance(found, Overlaps) for table in tables.values() for found in table.values())
@@ -86,8 +86,8 @@ def calibrations(
     order: Sequence[str],
     words: Words,
 ) -> list[Picture]:
-    """How calibrated the model is that each hospital should use, and the reference. Nothing of noised counts, whose
-    bins are too few, and of more than two classes.
+    """Calibration of each hospital's recommended model and of the reference. Left out for noised counts, which have too
+    few bins, and for more than two classes.
     """
     shown: dict[str, dict[str, Ints]] = {}
     for one in choices(models, rows, reference, words):

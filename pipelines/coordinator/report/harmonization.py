@@ -1,4 +1,4 @@
-"""What the coordinator's page says of harmonization: from what sites answered, and from synthetic images."""
+"""Harmonization on the coordinator's page, from sites' replies and synthetic images."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from pipelines.settings.harmonization import Harmonize
 from privacy.message import from_bytes
 
 TILES = 8
-"""Shown of each class."""
+"""Images shown per class."""
 
 
 def harmony(world: World, inputs: Mapping[str, Path]) -> Harmony | None:
-    """What was harmonized and how; None where nothing was."""
+    """What was harmonized and how; None if nothing was."""
     plan = world.config.harmonize
     if plan is None:
         return None
@@ -50,13 +50,13 @@ def harmony(world: World, inputs: Mapping[str, Path]) -> Harmony | None:
 
 
 def _declared(artifact: Path, site: str) -> int:
-    """A hospital's training patients, as it declared them."""
+    """The declared number of a hospital's training patients."""
     return int(json.loads((artifact / "sites.json").read_text())[site]["splits"]["train"]["patients"])
 
 
 def described(synthesis: AnySynthesis, *, patients: int | None = None) -> str:
-    """How images were synthesized, with what it promises. patients: of the target's training, where they are known:
-    what the paper's noise truly buys depends on their number.
+    """How images were synthesized, and with which guarantee. patients: number of the target's training patients, if
+    known; the true epsilon of the paper's noise depends on it.
     """
     if synthesis.name == "real":
         return "none: the target's own training images, as they are, in a simulation"
@@ -70,7 +70,7 @@ def described(synthesis: AnySynthesis, *, patients: int | None = None) -> str:
 
 
 def _truly(settings: AnySynthesis, patients: int) -> str:
-    """What the noise of variant `paper` buys a patient, whatever is claimed for it."""
+    """The true epsilon of variant `paper`'s noise, whatever is claimed for it."""
     if not isinstance(settings, WganGp):
         return ""
     found = bought(settings, protection(settings, patients=patients).noise)
@@ -78,7 +78,7 @@ def _truly(settings: AnySynthesis, patients: int) -> str:
 
 
 def selected(rule: str, told: Mapping[str, Any]) -> str:
-    """How the shared images were chosen. rule: empty where none was asked, because they are the target's own."""
+    """How the shared images were chosen. rule: empty where the target's own images are shared."""
     if not rule:
         return f"{told['images']} of its training images, drawn at random"
     refused = ", ".join(f"{told[name]} {why}" for name, why in _WHY.items() if told.get(name))
@@ -94,7 +94,7 @@ _WHY = {
 
 
 def space_row(site: str, space: str, translator: str, said: Mapping[str, Any], is_target: bool) -> SpaceRow:
-    """A line of the table of spaces."""
+    """A row of the table of spaces."""
     quality = {name: as_number(said["quality"].get(name)) for name in COLUMNS}
     note = ""
     if not said["quality"]:
@@ -103,9 +103,9 @@ def space_row(site: str, space: str, translator: str, said: Mapping[str, Any], i
 
 
 def _shared(artifact: Path, plan: Harmonize) -> list[Picture]:
-    """Some of the shared images: nobody's, unless they are the target's own."""
+    """Some of the shared images, if they are synthetic."""
     if plan.synthesis.name == "real":
-        return []  # this page is made from messages; patients' pictures belong on the hospital's own
+        return []  # patients' images belong on the hospital's own page only
     tensors = from_bytes((artifact / SHARED).read_bytes()).tensors
     tiles = []
     for label, name in ((1, "positive"), (0, "negative")):

@@ -1,4 +1,4 @@
-"""What the coordinator's page says of each method: its cost, the models that hospitals can use, attacks on them."""
+"""Methods on the coordinator's page: costs, the models that hospitals can use, and attacks on them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ DRAWN = "tried; figures and pictures are kept on the hospital's own page, report
 
 
 def costs(trained: list[Any], said: Mapping[str, Mapping[str, Json]], reference: str | None) -> Iterator[MethodCost]:
-    """What each method cost, by the sites' ledgers. One site's bytes are the largest."""
+    """Cost of each method, by the sites' ledgers; bytes are those of the site that sent most."""
     lowest = next((lowest_loss(result) for result in trained if result["label"] == reference), None)
     for result in trained:
-        sent = [whole(as_mapping(facts["sent"]).get(result["train_run"], 0)) for facts in said.values()]
-        received = 0 if result["name"] == CENTRAL else result["received"]  # nothing is sent to sites for it
+        sent = [whole_number(as_mapping(facts["sent"]).get(result["train_run"], 0)) for facts in said.values()]
+        received = 0 if result["name"] == CENTRAL else result["received"]  # the central baseline sends sites nothing
         yield MethodCost(
             result["label"],
             result["parameters"],
@@ -33,30 +33,30 @@ def costs(trained: list[Any], said: Mapping[str, Mapping[str, Json]], reference:
             received,
             result["rounds"],
             total=sum(sent) + received * len(sent),
-            reached=None if lowest is None else reached(result, lowest),
+            reached=None if lowest is None else first_round_at(result, lowest),
         )
 
 
 def lowest_loss(result: Mapping[str, Any]) -> float | None:
-    """The lowest validation loss over all sites of any round; None without one."""
+    """The lowest validation loss over all sites of any round; None if there is none."""
     return min((float(loss) for loss in result["totals"].values() if math.isfinite(loss)), default=None)
 
 
-def reached(result: Mapping[str, Any], lowest: float) -> int | None:
+def first_round_at(result: Mapping[str, Any], lowest: float) -> int | None:
     """The first round of a method whose aggregated validation loss is at most `lowest`."""
     losses = [result["totals"].get(str(number), math.inf) for number in range(1, result["rounds"] + 1)]
     return rounds_to_reach([-loss for loss in losses], -lowest)
 
 
-def whole(value: Json) -> int:
-    """What should be a whole number; 0 where it is none."""
+def whole_number(value: Json) -> int:
+    """The value if it is a whole number, else 0."""
     return value if isinstance(value, int) else 0
 
 
 def models(
     world: World, trained: Sequence[Mapping[str, Any]], said: Mapping[str, Mapping[str, Json]]
 ) -> tuple[Model, ...]:
-    """Of every hospital every method and variant. said: what each hospital answered to `report`."""
+    """Every method and variant of every hospital. said: each hospital's reply to `report`."""
     found = []
     for site in sorted(said):
         ready = set(map(str, as_list(said[site].get("ready", []))))
@@ -69,7 +69,7 @@ def models(
 
 
 def loss_at(result: Mapping[str, Any], site: str, checkpoint: str) -> float:
-    """The validation loss at a hospital of the model that it uses; NaN where it told none."""
+    """The validation loss at a hospital of the model that it uses; NaN if it released none."""
     series = {int(number): float(v) for number, v in result["losses"].get(site, {}).items() if v is not None}
     finite = {number: loss for number, loss in series.items() if math.isfinite(loss)}
     if not finite:
@@ -81,13 +81,13 @@ def loss_at(result: Mapping[str, Any], site: str, checkpoint: str) -> float:
 
 
 def spaces(world: World, trained: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The space of images in which a method, and so each of its variants, learns."""
+    """The image space in which each method, and so each of its variants, trains."""
     found = {str(result["label"]): str(result["space"]) for result in trained}
     return found | {label: found[one.of] for label, one in world.config.evaluate.variants.items()}
 
 
 def membership(said: Mapping[str, Any]) -> MembershipRow:
-    """An attack that a hospital told of, or that it made and kept to itself."""
+    """The result of a membership attack, or a note that the hospital kept it on its own page."""
     if said["found"] is None:
         nan, note = float("nan"), f"not made: {said['refused']}" if said.get("refused") else KEPT
         return MembershipRow(said["site"], said["method"], nan, nan, nan, nan, 0, 0, note)
@@ -97,7 +97,7 @@ def membership(said: Mapping[str, Any]) -> MembershipRow:
 
 
 def inversion(said: Mapping[str, Any]) -> Iterator[InversionRow]:
-    """A row for each way to draw single training images, beside the floor: their mean image."""
+    """A row per inversion attack, beside the mean image as its baseline."""
     site, method, found, nan = said["site"], said["method"], said["found"], math.nan
     if found is None or "attacks" not in found:
         note = f"not made: {said['refused']}" if said.get("refused") else DRAWN if found is None else found["reason"]

@@ -1,1 +1,1 @@
-"""The stages of a run, one file each: ask sites, write artifacts. No science here."""
+"""The stages of a run, one file each: they send requests to sites and write artifacts, and compute no science."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.coordinator.artifacts import CENTRAL
-from pipelines.coordinator.spaces import homes_of
+from pipelines.coordinator.spaces import cohorts_for
 from pipelines.coordinator.world import SitesMissing, World
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
@@ -24,19 +24,19 @@ from privacy.message import Call, Json, Message, as_mapping
 
 VERSION = 2
 CLAIM, STEPS, SAMPLING = 1.0, 50, 0.1
-"""Private data access is tried at epsilon 1, because no number of canaries that runs in seconds refutes much more, and
-with a sampling at which forgetting it would cost most: at 1/3 and 200 steps a missing sampling was not always found."""
+"""Private data access is audited at epsilon 1, because the canaries of a few seconds cannot refute much more, and at a
+low sampling rate, where missing sampling shows most: at 1/3 and 200 steps the audit did not always find it."""
 
 
 def settings(world: World) -> Json:
-    """What the result depends on beside training."""
+    """Settings besides training's that change the result."""
     config = world.config
     checkpoint = config.evaluate.checkpoint
     return {"audit": to_plain(config.audit), "privacy": to_plain(config.privacy), "checkpoint": checkpoint}
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
-    """Try the run's protection on canaries; ask every hospital to attack its own models; write what was found."""
+    """Audit the run's protection with canaries, have every hospital attack its own models, and write the results."""
     trained = [json.loads((inputs["train"] / f"{label}.json").read_text()) for label in world.config.train.methods]
     asked, found = world.config.audit, list[dict[str, Json]]()
     with shown("audit") as step:
@@ -45,7 +45,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         for position, result in enumerate(trained):
             step(1 + position, 1 + len(trained), result["label"])
             if (asked.membership or asked.inversion) and result["name"] != CENTRAL:
-                found += _attacked(world, result, homes_of(world.config, inputs, result["label"]))
+                found += _attacked(world, result, cohorts_for(world.config, inputs, result["label"]))
     members = [_entry(one, "found") for one in found] if asked.membership else []
     drawn = [_entry(one, "inversion") for one in found] if asked.inversion else []
     audits = {"mechanism": mechanism, "membership": members, "inversion": drawn}
@@ -54,11 +54,11 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
 
 
 def tried(privacy: object, canaries: int, source: Source = os.urandom) -> dict[str, Json] | None:
-    """An audit of private data access with a run's clipping and views, at a claim that canaries can refute."""
+    """An audit of private data access with a run's clipping and views, at an epsilon that canaries can refute."""
     if not isinstance(privacy, PatientLevel) or not canaries:
         return None
     from privacy.attacks.audit import audit_gradients, through_private_access
-    from privacy.dp.accounting import calibrated  # accountants and Opacus: seconds that a run without privacy saves
+    from privacy.dp.accounting import calibrated  # slow to import
     from privacy.dp.events import Gaussian, PoissonSampled, SelfComposed
 
     delta = privacy.delta
@@ -87,13 +87,13 @@ def _attacked(world: World, result: Mapping[str, Any], cohorts: Mapping[str, Any
         reply, code = answers.replies.get(site, Message()), answers.missing.get(site)
         if code is not None and not code.startswith("policy_"):
             raise SitesMissing("audit", answers.missing, where=world.logs(site))
-        note = {"method": str(result["label"]), "refused": code}  # a hospital need not take part in this
+        note = {"method": str(result["label"]), "refused": code}  # attacks are voluntary
         found.append({"site": site, **note, "said": dict(reply.facts)})
     return found
 
 
 def _entry(one: Mapping[str, Json], attack: str) -> dict[str, Json]:
-    """What is written down of an attack; `found` is null where it stays at the hospital."""
+    """The record of an attack; `found` is null where the result stays at the hospital."""
     return {**{name: one[name] for name in ("site", "method", "refused")}, "found": as_mapping(one["said"]).get(attack)}
 
 

@@ -1,4 +1,4 @@
-"""Every method's models on every site's test patients, from counts that the sites release."""
+"""Evaluate every method's models on every site's test patients, from counts that the sites release."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from federation.participant import Checkpoint
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.conversations import opening, pooled_engine
-from pipelines.coordinator.spaces import Cohorts, homes_of, window_of
+from pipelines.coordinator.spaces import Cohorts, cohorts_for, window_of
 from pipelines.coordinator.world import SitesMissing, World
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
@@ -24,11 +24,11 @@ from privacy.release.gate import BUDGET
 
 VERSION = 7
 Line: TypeAlias = tuple[str, Variant | None]
-"""A label in the tables of results, and how the method's models are calibrated for it; None: as they are."""
+"""A label in the tables of results, and how its models are calibrated; None: not calibrated."""
 
 
 def settings(world: World) -> Json:
-    """What the result depends on beside training."""
+    """Settings besides training's that change the result."""
     return {"evaluate": to_plain(world.config.evaluate)}
 
 
@@ -42,8 +42,8 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     with shown("evaluate") as step:
         for method in world.config.train.methods:
             trained = json.loads((inputs["train"] / f"{method}.json").read_text())
-            homes = homes_of(world.config, inputs, method)
-            models = cache(partial(_models, world, trained, homes))  # handed out once for all lines with a checkpoint
+            homes = cohorts_for(world.config, inputs, method)
+            models = cache(partial(_models, world, trained, homes))  # exported once per checkpoint
             for line in _lines(world, method):
                 step(done, len(order), line[0])
                 done += 1
@@ -64,7 +64,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
 
 
 def _floor_of(world: World) -> str | None:
-    """The method with whose models the mean mask is scored at home, once; None where methods give labels."""
+    """The method whose evaluation also scores the mean mask at each site; None in classification."""
     methods = world.config.train.methods
     if world.config.task.target is None:
         return None
@@ -80,7 +80,7 @@ def _lines(world: World, method: str) -> list[Line]:
 Models: TypeAlias = Callable[[Checkpoint], Mapping[str, Params]]
 """A method's models of a checkpoint, by site."""
 Scored: TypeAlias = tuple[str, str, Message | None]
-"""Model site, test site, counts; None where the test patients' budget does not allow them."""
+"""Model site, test site, counts; None where the budget of the test patients is spent."""
 
 
 def _scored(
@@ -91,8 +91,8 @@ def _scored(
     models: Models,
     floor: bool,
 ) -> Iterator[Scored]:
-    """Every site's own model at home, and everywhere for the public protocol. A calibration is the test site's own; a
-    model that was tuned at a site stays there. floor: whether the mean mask is scored beside the models at home.
+    """Scores of every site's model on its own test patients and, in the public protocol, at every site. Calibration
+    uses the test site's patients; a model tuned at a site is scored only there. floor: also score the mean mask.
     """
     held = _checkpoint(world, line)
     if trained["name"] == CENTRAL:
@@ -110,14 +110,14 @@ def _scored(
         for test_site in own:
             if test_site == model_site:
                 continue
-            if same[test_site] == same[model_site]:  # one global model: its score at home is the score
+            if same[test_site] == same[model_site]:  # one global model, already scored at this site
                 yield model_site, test_site, own[test_site]
             else:
                 yield model_site, test_site, _ask(world, trained, homes, line, (model_site, test_site), params)
 
 
 def _checkpoint(world: World, line: Line) -> Checkpoint:
-    """Which model of a site a line scores."""
+    """Which checkpoint a line scores."""
     _, variant = line
     return (variant and variant.checkpoint) or world.config.evaluate.checkpoint
 
@@ -136,8 +136,8 @@ def _ask(
     params: Params,
     floor: bool = False,
 ) -> Message | None:
-    """Ask the second site of a pair to score its own model (no params), or these, which are the first's. None: its
-    patients' budget is spent.
+    """Request the second site of a pair to score its own model (no params) or the first site's (params). None: the
+    budget of its patients is spent.
     """
     (model_site, test_site), (label, variant) = pair, line
     cohort = str(homes[test_site]["cohort"])
@@ -165,7 +165,7 @@ def _ask(
 
 
 def _models(world: World, trained: Mapping[str, Any], homes: Cohorts, checkpoint: Checkpoint) -> Mapping[str, Params]:
-    """A method's models by site, handed out so that other sites can be asked to score them."""
+    """A method's models by site, exported so that other sites can score them."""
     facts = _chosen(trained, checkpoint)
     if trained["name"] == CENTRAL:
         return {CENTRAL: _central(world, facts, homes)}
@@ -173,7 +173,7 @@ def _models(world: World, trained: Mapping[str, Any], homes: Cohorts, checkpoint
 
 
 def _export(world: World, facts: Mapping[str, Json], site: str) -> Params:
-    """A site's model, so that other sites can be asked to score it: a release, for the public protocol only."""
+    """A site's exported model, which other sites score: a release, for the public protocol only."""
     run = world.run(f"export-{short(digest({**facts, 'site': site, 'version': VERSION}))}")
     return world.ask_one(run, "export", site, facts).tensors
 
@@ -182,7 +182,7 @@ def _central(world: World, facts: Mapping[str, Json], homes: Cohorts) -> Params:
     engine, _ = pooled_engine(world, homes)
     call = Call(world.run(f"export-{short(digest({**facts, 'site': CENTRAL, 'version': VERSION}))}"), 0, "export", {})
     answers = engine.ask(call, {CENTRAL: Message({}, facts)})
-    if answers.missing:  # its models were removed, perhaps; train --fresh makes them again
+    if answers.missing:  # perhaps its models were removed; train --fresh makes them again
         raise SitesMissing("export", answers.missing, where=str(world.root / "pooled" / "log.txt"))
     return answers.replies[CENTRAL].tensors
 

@@ -1,4 +1,4 @@
-"""Files become cohorts, each at its own hospital; counts come back."""
+"""Each hospital turns its files into a cohort and returns counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipelines.coordinator.permissions import permissions_told, refused_requests
+from pipelines.coordinator.permissions import permissions_from, refused_requests
 from pipelines.coordinator.world import World
 from pipelines.data.images import Features
 from pipelines.loader.document import ConfigError
@@ -30,11 +30,11 @@ MOMENTS = ("count", "total", "squares")
 
 
 class UnusableCohort(RuntimeError):
-    """A site rejected more studies than its `max_rejected` allows, or has nobody to train on or to test on."""
+    """A site rejected more studies than its `max_rejected` allows, or has no training or no test patients."""
 
 
 def settings(world: World) -> Json:
-    """What the result depends on beside the hospitals' files and settings, which `outside` covers."""
+    """Settings that change the result, besides the hospitals' files and settings, which `outside` covers."""
     config = world.config
     return {
         "images": _said(config.images),
@@ -46,7 +46,7 @@ def settings(world: World) -> Json:
 
 
 def _masks(config: Config) -> dict[str, Json]:
-    """Which masks are needed; nothing where labels are learnt."""
+    """Which masks are needed; empty in classification."""
     task = config.task
     if task.target is None:
         return {}
@@ -54,16 +54,16 @@ def _masks(config: Config) -> dict[str, Json]:
 
 
 def _said(settings: object) -> Json:
-    """Settings without those that are null: one that is new does not make what was asked before another question."""
+    """Settings without nulls, so that a new optional setting does not change the digest of older runs."""
     plain = to_plain(settings)
     return {key: value for key, value in plain.items() if value is not None} if isinstance(plain, dict) else plain
 
 
 def outside(world: World) -> Mapping[str, str]:
-    """Each site's digest of its files and of its settings for them, without reading a pixel."""
+    """Each site's digest of its file names, sizes, times and settings; no pixel is read."""
     replies = world.ask_all(world.run("survey"), "survey", world.everyone({}))
     if not world.simulation:  # fails early if a hospital's policy refuses a needed request
-        said = {site: permissions_told(reply.facts) for site, reply in replies.items()}
+        said = {site: permissions_from(reply.facts) for site, reply in replies.items()}
         if told := refused_requests(world.config, said, spare=("audit",)):
             ways = "ask the hospital, or leave out what needs it (evaluate.public: export)"
             raise ConfigError([Problem(("sites",), f"{text}; {ways}") for text in told])
@@ -71,7 +71,7 @@ def outside(world: World) -> Mapping[str, str]:
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
-    """Ask every site to ingest; write what they answer (counts by split and by reason of rejection)."""
+    """Request `ingest` from every site; write the replies (counts by split and by reason of rejection)."""
     asked = settings(world)
     name = world.run(f"ingest-{short(digest({'asked': asked, 'outside': dict(outside(world)), 'version': VERSION}))}")
     facts = asked if isinstance(asked, dict) else {}
@@ -94,7 +94,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
 def _scale(
     world: World, name: str, facts: Mapping[str, Json], told: Callable[[str, int], None]
 ) -> Mapping[str, Tensor]:
-    """Where features are normalized by all sites' training patients: their moments, summed. Otherwise nothing."""
+    """The summed moments of all sites' training features, if features are normalized by them; otherwise empty."""
     images = world.config.images
     if not (isinstance(images, Features) and images.normalize == "pooled"):
         return {}
@@ -127,7 +127,7 @@ def _unusable(world: World, site: str, facts: Mapping[str, Any]) -> list[str]:
 
 
 def _too_few(world: World, site: str, facts: Mapping[str, Any]) -> list[str]:
-    """What a hospital with a budget will refuse, by the counts that it released; it refuses by itself too."""
+    """What a hospital with a budget will refuse because of its released counts, found before it is asked."""
     found, patients = [], {split: facts["splits"][split]["patients"] for split in ("train", "test")}
     if patients["train"] < max(1, facts["min_patients"]):
         found.append(
@@ -140,7 +140,7 @@ def _too_few(world: World, site: str, facts: Mapping[str, Any]) -> list[str]:
 
 
 def _loose(config: Config, site: str, facts: Mapping[str, Any]) -> list[str]:
-    """Every delta that is too large for so many patients, as a hospital with a budget would refuse it."""
+    """A problem for every delta that is too large for the number of patients: a hospital with a budget refuses it."""
     deltas = {"privacy.delta": config.privacy.delta} if isinstance(config.privacy, PatientLevel) else {}
     if config.harmonize is not None:
         score, synthesis = config.harmonize.score, config.harmonize.synthesis
@@ -156,7 +156,7 @@ def _loose(config: Config, site: str, facts: Mapping[str, Any]) -> list[str]:
 
 
 def intact(world: World, artifact: Path) -> str | None:
-    """Whether every site still holds its cohort, unchanged."""
+    """A complaint unless every site still holds its cohort unchanged."""
     found = json.loads((artifact / "sites.json").read_text())
     for site, facts in found.items():
         reply = world.ask_one(world.run("holds"), "holds", site, {"cohort": facts["cohort"], "sha256": facts["sha256"]})

@@ -1,4 +1,4 @@
-"""The coordinator's page, from messages only; every site writes its own page, which stays there."""
+"""The coordinator's page, made from sites' replies only; every site writes its own page, which stays there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pipelines.coordinator.report.asking import ask_outside, ask_sites
 from pipelines.coordinator.report.external_sites import counts, field, read_homes
 from pipelines.coordinator.report.figures import pictures, read_floor, read_tables
 from pipelines.coordinator.report.harmonization import harmony
-from pipelines.coordinator.report.methods import costs, inversion, membership, models, spaces, whole
+from pipelines.coordinator.report.methods import costs, inversion, membership, models, spaces, whole_number
 from pipelines.coordinator.world import World
 from pipelines.hospital.hospital import SPLITS
 from pipelines.hospital.segmentation import measured
@@ -46,12 +46,12 @@ VERSION = 12
 
 
 def settings(world: World) -> Json:
-    """What the page depends on beside what it reports."""
+    """Settings that change the page, besides the results."""
     return {"title": world.config.title, "reference": world.config.evaluate.reference, "name": world.config.name}
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
-    """Compute every score, ask every site for its page and for what left it, write the coordinator's page."""
+    """Compute every score, have every site write its page and list its releases, and write the coordinator's page."""
     config = world.config
     cohorts = json.loads((inputs["ingest"] / "sites.json").read_text())
     trained = [json.loads((inputs["train"] / f"{label}.json").read_text()) for label in config.train.methods]
@@ -112,7 +112,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
 
 
 def _write_statements(everybody: Mapping[str, Mapping[str, Json]], statements: Sequence[Statement], out: Path) -> None:
-    """The privacy statements, for a machine and for a person, and the heads of the ledgers."""
+    """Write the privacy statements as JSON and as text, and the heads of the ledgers."""
     by_site = {site: facts["statement"] for site, facts in everybody.items()}
     (out / "statement.json").write_text(json.dumps(by_site, indent=1))
     (out / "statement.md").write_text("\n".join(map(markdown, statements)))
@@ -121,7 +121,7 @@ def _write_statements(everybody: Mapping[str, Mapping[str, Json]], statements: S
 
 
 def without_patients(settings: Json) -> Json:
-    """Settings without what is each site's own: of files only their kind, of named patients only their number."""
+    """Settings without private parts: of files only the kind, of named patients only the number."""
     if not isinstance(settings, dict):
         return settings
     return {**settings, "sites": {site: _nameless(own) for site, own in as_mapping(settings.get("sites")).items()}}
@@ -156,13 +156,13 @@ def _promise(privacy: AnyPrivacy) -> str:
 def _counts(site: str, facts: Mapping[str, Any], said: Mapping[str, Json]) -> SiteCounts:
     splits = tuple(SplitCount(split, **facts["splits"][split]) for split in SPLITS)
     knew = tuple(Knew(str(run)) for run in as_list(said.get("knew")))
-    # A hospital with a budget tells neither: both change with a single patient.
+    # A hospital with a budget reveals neither, because both change with a single patient.
     withdrawn = Withdrawn(facts.get("excluded", 0), facts.get("unmatched_exclusions", 0), knew)
     return SiteCounts(site, splits, dict(facts.get("rejected_by_reason", {})), withdrawn, released(facts))
 
 
 def released(facts: Mapping[str, Any]) -> str:
-    """How a hospital with a budget counted its patients; empty where it has none."""
+    """How a hospital with a budget counted its patients; empty without a budget."""
     said = as_mapping(facts.get("released", {}))
     if not said:
         return ""
@@ -175,7 +175,9 @@ def _left(site: str, entry: Json) -> Left:
     facts = as_mapping(entry)
     request = str(facts["request"])
     content, epsilon = str(facts["content"]), str(facts["epsilon"])
-    return Left(site, request, whole(facts["messages"]), whole(facts["bytes"]), epsilon=epsilon, content=content)
+    return Left(
+        site, request, whole_number(facts["messages"]), whole_number(facts["bytes"]), epsilon=epsilon, content=content
+    )
 
 
 def _missing(trained: list[Any], refused: list[Any]) -> list[Missing]:
@@ -193,7 +195,7 @@ def _state(name: str, folder: Path) -> StageState:
 
 
 def _itself(world: World, out: Path) -> StageState:
-    """The stage that writes the page cannot tell how long it will have taken."""
+    """The state of this stage, which cannot know its own duration yet."""
     return StageState("report", moment(world.now()), math.nan, f"{out.parent.name}: this page")
 
 
@@ -211,7 +213,7 @@ def _commands(world: World) -> tuple[Command, ...]:
 
 
 def intact(world: World, artifact: Path) -> str | None:
-    """Whether every site's own page is the one of this report: settings may have gone and come back."""
+    """A complaint unless every site's own page is the one of this report; another run may have replaced it."""
     for site, page in json.loads((artifact / "sites.json").read_text()).items():
         there = world.beyond() if site in world.outside.sites else world
         reply = there.ask_one(world.run("holds"), "holds", site, {"page": page})

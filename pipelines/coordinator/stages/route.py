@@ -1,6 +1,6 @@
-"""Hospitals outside the federation come to a model at test time: see `pipelines.hospital.route`.
+"""Test-time routing: external sites get a model without training. See `pipelines.hospital.route`.
 
-What was handed out for them is also written as a file of models, for hospitals that are not in these settings: see
+The models exported for them are also written to a file, for external sites that are not in these settings: see
 `pipelines.external.offer`.
 """
 
@@ -30,7 +30,7 @@ VERSION = 4
 
 
 def settings(world: World) -> Json:
-    """What the result depends on beside training."""
+    """Settings besides training's that change the result."""
     config = world.config
     return {
         "route": to_plain(config.route),
@@ -42,12 +42,12 @@ def settings(world: World) -> Json:
 
 
 def files(world: World) -> Mapping[str, str]:
-    """Digests of the outside hospitals' files."""
+    """Digests of the external sites' files."""
     return ingest.outside(world.beyond())
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
-    """Ask every hospital outside to ingest, hand it the models, and collect scores; write them with an index."""
+    """Have every external site ingest, send it the models, and write the scores with an index."""
     plan = world.config.route
     if plan is None or not world.config.outside:
         raise ValueError("route: missing, or nobody is outside; say who and how")
@@ -72,7 +72,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
 
 
 def _dealt_alike(world: World, ingested: Path, homes: Mapping[str, Any]) -> None:
-    """Parts of one source may lie on both sides: nobody may have trained inside who is scored outside."""
+    """Check that parts of one source on both sides were divided alike, so that no training patient is scored."""
     inside = json.loads((ingested / "sites.json").read_text())
     dealing = {site: facts.get("dealing") for site, facts in (*inside.items(), *homes.items())}
     if problems := told_apart(world.config.sites, dealing):
@@ -80,7 +80,7 @@ def _dealt_alike(world: World, ingested: Path, homes: Mapping[str, Any]) -> None
 
 
 def _one_model(models: Mapping[str, Params], label: str) -> Params:
-    """What every site has of a method with one model for all. Raises: ValueError: sites have different models."""
+    """The one model that all sites share. Raises: ValueError: the sites have different models."""
     if len({hashlib.sha256(to_bytes(Message(params))).hexdigest() for params in models.values()}) > 1:
         raise ValueError(
             f"route: {label} stands for one model of all hospitals, and theirs differ; name a method with one model, "
@@ -90,7 +90,7 @@ def _one_model(models: Mapping[str, Params], label: str) -> Params:
 
 
 def _handed_out(world: World, trained: Mapping[str, Any]) -> dict[str, Params]:
-    """A method's models by site: a release to hospitals outside."""
+    """A method's models by site: a release to external sites."""
     facts: dict[str, Json] = {
         "label": trained["label"],
         "train_run": trained["train_run"],
@@ -113,7 +113,7 @@ def _routed(
     models: Mapping[str, Mapping[str, Params]],
     homes: Mapping[str, Any],
 ) -> Iterator[tuple[str, str, Message]]:
-    """Each outside hospital, the conversation with it, and its scores by one line."""
+    """Each external site, the conversation with it, and its scores by one line."""
     needed, experts = plan.methods(line), dict[str, Params]()
     if PERSONAL in needed:
         experts |= models[needed[PERSONAL]]
@@ -137,7 +137,7 @@ def _routed(
 
 
 def intact(world: World, artifact: Path) -> str | None:
-    """Whether the outside hospitals still hold their cohorts."""
+    """A complaint unless the external sites still hold their cohorts."""
     return ingest.intact(world.beyond(), artifact / HOMES)
 
 

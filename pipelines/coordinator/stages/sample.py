@@ -1,4 +1,4 @@
-"""The target hospital lets those of its synthetic images go that its rule allows (VAFL, algorithm 1)."""
+"""The target hospital releases the synthetic images that the sampling rule accepts (VAFL, algorithm 1)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipelines.coordinator.artifacts import SHARED, SYNTHESIS
-from pipelines.coordinator.spaces import asked_of, homes
+from pipelines.coordinator.spaces import cohorts_in, common_facts
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
@@ -20,21 +20,21 @@ VERSION = 1
 
 
 def settings(world: World) -> Json:
-    """What the selection depends on."""
+    """Settings that change the selection."""
     plan = world.config.harmonized
-    return {"sampling": to_plain(plan.sampling), "shared": plan.shared, **asked_of(world)}
+    return {"sampling": to_plain(plan.sampling), "shared": plan.shared, **common_facts(world)}
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
-    """Ask the target for its shared images: tensors `images` (n, C, H, W) in [-1, 1] and `labels`."""
+    """Request the shared images from the target: tensors `images` (n, C, H, W) in [-1, 1] and `labels`."""
     made = json.loads((inputs["synthesize"] / SYNTHESIS).read_text())
     target, plan = str(made["target"]), world.config.harmonized
     facts: dict[str, Json] = {
         "synthesis_run": made["run"],
         "sampling": to_plain(plan.sampling),
         "shared": plan.shared,
-        "cohort": str(homes(inputs, RAW)[target]["cohort"]),
-        **asked_of(world),
+        "cohort": str(cohorts_in(inputs, RAW)[target]["cohort"]),
+        **common_facts(world),
     }
     with shown("sample") as step:
         step(0, 1, target)

@@ -1,4 +1,4 @@
-"""How hard each hospital's images are to imitate, and whose space becomes everybody's (VAFL, section II.A)."""
+"""Score the complexity of each hospital's images, and choose the target of harmonization (VAFL, section II.A)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harmonize.complexity import Score, chosen, deviation_of, most, replaces
 from pipelines.coordinator.artifacts import SCORES
-from pipelines.coordinator.spaces import asked_of, homes
+from pipelines.coordinator.spaces import cohorts_in, common_facts
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
@@ -22,15 +22,15 @@ VERSION = 1
 
 
 def settings(world: World) -> Json:
-    """What the choice depends on."""
+    """Settings that change the choice."""
     plan = world.config.harmonized
-    return {"score": to_plain(plan.score), "prior": plan.public_prior(world.config.images), **asked_of(world)}
+    return {"score": to_plain(plan.score), "prior": plan.public_prior(world.config.images), **common_facts(world)}
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
-    """Ask every site for one number, or none where the YAML names the target; the lowest is the target."""
+    """Request one number from every site and take the lowest as target; request none if the YAML names the target."""
     config, plan = world.config, world.config.harmonized
-    cohorts, score = homes(inputs, RAW), plan.score
+    cohorts, score = cohorts_in(inputs, RAW), plan.score
     scores: dict[str, dict[str, Json]] = {}
     smallest = min(int(facts["splits"]["train"]["images"]) for facts in cohorts.values())
     with shown("score") as step:
@@ -41,7 +41,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
                 "images": min(smallest, score.images or smallest),
                 "cohort": str(cohorts[site]["cohort"]),
                 "prior": plan.public_prior(config.images),
-                **asked_of(world),
+                **common_facts(world),
             }
             name = world.conversation(f"score-{short(digest({**facts, 'version': VERSION}))}", site)
             scores[site] = dict(world.ask_all(name, "score", {site: Message({}, facts)})[site].facts)
@@ -53,7 +53,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
 
 
 def _lowest(score: Score, scores: Mapping[str, Mapping[str, Json]], declared: Mapping[str, int]) -> str:
-    """The site with the lowest score; `current` stays the target unless another's is notably lower."""
+    """The site with the lowest score; `score.current` stays the target unless another is lower by the margin."""
     numbers = {site: number_of(said, "score") for site, said in scores.items()}
     if score.current is None:
         return chosen(numbers)

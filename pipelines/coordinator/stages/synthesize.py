@@ -1,4 +1,4 @@
-"""The target hospital learns to imitate its images (VAFL, section II.B). Nothing leaves it yet."""
+"""The target hospital trains a synthesis of its images (VAFL, section II.B). It releases nothing yet."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipelines.coordinator.artifacts import SYNTHESIS, target_of
-from pipelines.coordinator.spaces import asked_of, homes
+from pipelines.coordinator.spaces import cohorts_in, common_facts
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
@@ -20,17 +20,17 @@ VERSION = 1
 
 
 def settings(world: World) -> Json:
-    """What the imitation depends on."""
-    return {"synthesis": to_plain(world.config.harmonized.synthesis), **asked_of(world)}
+    """Settings that change the synthesis."""
+    return {"synthesis": to_plain(world.config.harmonized.synthesis), **common_facts(world)}
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
-    """Ask the target to learn."""
+    """Request the target to train."""
     target = target_of(inputs["score"])
     facts: dict[str, Json] = {
         "synthesis": to_plain(world.config.harmonized.synthesis),
-        "cohort": str(homes(inputs, RAW)[target]["cohort"]),
-        **asked_of(world),
+        "cohort": str(cohorts_in(inputs, RAW)[target]["cohort"]),
+        **common_facts(world),
     }
     with shown("synthesize") as step:
         step(0, 1, target)

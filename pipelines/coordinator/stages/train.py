@@ -1,4 +1,4 @@
-"""Train every method of the YAML, each as a conversation of its own, so that adding one trains only that one."""
+"""Train every method of the YAML, each in its own conversation, so that adding a method trains only that one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from federation.rehearsal import initial_parameters, rehearse
 from federation.rounds import Outcome, conduct, restored
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.conversations import learnt, opening, pooled_engine
-from pipelines.coordinator.spaces import Cohorts, homes_of, space_of
+from pipelines.coordinator.spaces import Cohorts, cohorts_for, space_of
 from pipelines.coordinator.world import World
 from pipelines.loader.overrides import overridden
 from pipelines.loader.validation import to_plain
@@ -23,12 +23,12 @@ from pipelines.runs.store import DiskFolder, digest, short
 from privacy.message import Call, Json, Malformed, Message, as_list
 
 VERSION = 7
-LEARNING = 4  # raise it, and VERSION, where a conversation would come out differently: it is then held anew
+LEARNING = 4  # raise it, and VERSION, when a change alters what is trained: every method is then trained again
 BEGUN = "begun"
 
 
 def settings(world: World) -> Json:
-    """What the result depends on: everything about learning, and each site's own part of it."""
+    """Settings that change the result: everything about training, and each site's own part of it."""
     config = world.config
     sites: dict[str, Json] = {
         name: {"methods": to_plain(dict(site.methods)), "work": to_plain(dict(site.work))}
@@ -46,7 +46,7 @@ def settings(world: World) -> Json:
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
-    """Train all methods; one JSON file a method."""
+    """Train all methods; write one JSON file per method."""
     labels, rounds = list(world.config.train.methods), world.config.train.schedule.rounds
     with shown("train") as step:
         for position, label in enumerate(labels):
@@ -54,13 +54,13 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
             def told(done: int, label: str = label, before: int = position * rounds) -> None:
                 step(before + done, len(labels) * rounds, f"{label}, round {done} of {rounds}")
 
-            result = train_one(world, label, homes_of(world.config, inputs, label), told)
+            result = train_one(world, label, cohorts_for(world.config, inputs, label), told)
             (out / f"{label}.json").write_text(json.dumps(result, indent=1))
     return {"methods": list(labels)}
 
 
 def train_one(world: World, label: str, cohorts: Cohorts, told: Callable[[int], None]) -> dict[str, Json]:
-    """Train one method, from wherever an earlier run of the same settings stopped."""
+    """Train one method, continuing where an earlier run of the same settings stopped."""
     config, algorithm = world.config, world.config.train.methods[label]
     engine, homes = world.engine, cohorts
     if algorithm.name == CENTRAL:
@@ -68,7 +68,7 @@ def train_one(world: World, label: str, cohorts: Cohorts, told: Callable[[int], 
     work = overridden(config.train.work, config.train.method_work.get(label, {}))
     name = _conversation(world, engine, f"{label}-{short(digest(_identity(world, label, homes)))}")
     folder = _folder(world, name)
-    folder.write(BEGUN, b"")  # from here on the conversation is known to be this coordinator's
+    folder.write(BEGUN, b"")  # marks the conversation as this coordinator's
     task = config.task_of(label)
     initial = initial_parameters(algorithm, task, seed=config.seed)
 
@@ -105,9 +105,7 @@ def train_one(world: World, label: str, cohorts: Cohorts, told: Callable[[int], 
 
 
 def matrices(state: Message) -> dict[str, Json]:
-    """What a method's state holds between sites: name -> `sites` and `values`, (K, K). One that is not finite is not
-    there.
-    """
+    """Matrices between sites in a method's state: name -> `sites` and `values`, (K, K); only finite ones."""
     sites = as_list(state.facts.get("sites", []))
     found: dict[str, Json] = {}
     for name, value in section(state.tensors, "between").items():
@@ -117,11 +115,10 @@ def matrices(state: Message) -> dict[str, Json]:
 
 
 def _conversation(world: World, engine: Engine, base: str) -> str:
-    """The name of the conversation to go on with, or of a new one.
+    """The name of the conversation to continue, or of a new one.
 
-    A new one is begun when `--fresh` asks for it, when the coordinator's state is corrupt, when a site lost its models
-    of a finished one, and when sites know a conversation that the coordinator has forgotten: a round is never asked
-    twice.
+    A new one is begun with `--fresh`, if the coordinator's state is corrupt, if a site lost its models of a finished
+    one, and if sites know a conversation that the coordinator has lost: no round is ever requested twice.
     """
     for attempt in count_up():
         name = world.run(f"{base}-{attempt}" if attempt else base)
@@ -139,7 +136,7 @@ def _conversation(world: World, engine: Engine, base: str) -> str:
 
 
 def _state(folder: DiskFolder, name: str, world: World) -> Json:
-    """What sites are told of a conversation, to check what they hold of it: "begun", or its best round if finished."""
+    """The state sent to sites so that they check their files of a conversation: "begun", or the best round if done."""
     try:
         outcome = restored(folder, name)
     except Malformed:
@@ -148,7 +145,7 @@ def _state(folder: DiskFolder, name: str, world: World) -> Json:
 
 
 def _usable(folder: DiskFolder, name: str, replies: Mapping[str, Message]) -> bool:
-    """Whether the coordinator's state is there or was never needed, and no site has lost what it must remember."""
+    """Whether a conversation can continue: the coordinator's state and every site's memory are intact."""
     try:
         outcome = restored(folder, name)
     except Malformed:
@@ -167,7 +164,7 @@ def _everyone(engine: Engine, facts: Mapping[str, Json]) -> dict[str, Message]:
 
 
 def _identity(world: World, label: str, homes: Cohorts) -> Json:
-    """Everything that this method's result depends on: the same digest means the same conversation."""
+    """Everything that this method's result depends on; an equal digest means the same conversation."""
     config = world.config
     sites = [site for site in homes if site != CENTRAL]
     return {
@@ -186,7 +183,7 @@ def _identity(world: World, label: str, homes: Cohorts) -> Json:
 
 
 def intact(world: World, artifact: Path) -> str | None:
-    """Whether every site still holds the models that this artifact speaks of."""
+    """A complaint unless every site still holds the models that this artifact names."""
     results = [json.loads(path.read_text()) for path in sorted(artifact.glob("*.json")) if path.name != "manifest.json"]
     runs: dict[str, Json] = {r["train_run"]: r["best"] for r in results if r["name"] != CENTRAL}
     replies = world.ask_all(world.run("holds"), "holds", world.everyone({"runs": runs}))

@@ -1,4 +1,4 @@
-"""Every hospital's images go into the spaces of the YAML, each at its own hospital; names of cohorts come back."""
+"""Every hospital translates its images into the spaces of the YAML and returns the names of the new cohorts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from pipelines.coordinator.artifacts import SHARED, target_of
-from pipelines.coordinator.spaces import asked_of, homes
+from pipelines.coordinator.spaces import cohorts_in, common_facts
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
@@ -23,16 +23,16 @@ VERSION = 1
 
 
 def settings(world: World) -> Json:
-    """What the result depends on beside the shared images."""
+    """Settings besides the shared images that change the result."""
     plan = world.config.harmonized
     spaces: dict[str, Json] = {label: to_plain(translator) for label, translator in plan.translate.items()}
     own: dict[str, Json] = {name: to_plain(site.veto) for name, site in world.config.sites.items()}
-    return {"translate": spaces, "veto": to_plain(plan.veto), "own": own, **asked_of(world)}
+    return {"translate": spaces, "veto": to_plain(plan.veto), "own": own, **common_facts(world)}
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
-    """Ask every site to translate into every space; one JSON file a space."""
-    cohorts, target = homes(inputs, RAW), target_of(inputs["score"])
+    """Request every site to translate into every space; write one JSON file per space."""
+    cohorts, target = cohorts_in(inputs, RAW), target_of(inputs["score"])
     shared = from_bytes((inputs["sample"] / SHARED).read_bytes()).tensors
     spaces = world.config.harmonized.translate
     vetoed: dict[str, Json] = {}
@@ -49,7 +49,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
 
 
 def question(world: World, space: str, translator: AnySpace, site: str, target: str) -> dict[str, Json]:
-    """What a site is asked for one space."""
+    """The facts of the request to a site for one space."""
     source = world.config.sites[target].source
     return {
         "space": space,
@@ -57,14 +57,14 @@ def question(world: World, space: str, translator: AnySpace, site: str, target: 
         "veto": to_plain(world.config.sites[site].veto or world.config.harmonized.veto),
         "is_target": site == target,
         "scanner": getattr(source, "scanner", None),
-        **asked_of(world),
+        **common_facts(world),
     }
 
 
 def _translated(
     world: World, asked: Mapping[str, Json], site: str, cohort: str, shared: Mapping[str, Tensor]
 ) -> dict[str, Json]:
-    """A site's answer: its cohort in this space, and why it vetoed it."""
+    """A site's reply: its cohort in this space, and its reasons for a veto."""
     facts: dict[str, Json] = {**asked, "cohort": cohort}
     message = Message(shared, facts)
     asked_for = hashlib.sha256(to_bytes(message)).hexdigest()
@@ -73,7 +73,7 @@ def _translated(
 
 
 def intact(world: World, artifact: Path) -> str | None:
-    """Whether every site still holds its translated cohorts."""
+    """A complaint unless every site still holds its translated cohorts."""
     for space in world.config.harmonized.translate:
         for site, said in json.loads((artifact / f"{space}.json").read_text()).items():
             reply = world.ask_one(

@@ -1,4 +1,4 @@
-"""What came of adaptation at an external site, for its own page: how each line went, and masks before and after."""
+"""Adaptation on an external site's own page: the course of each line, and masks before and after."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipelines.data.images import Target
 from pipelines.data.stored import targets
 from pipelines.hospital.adaptation import AFTER, BEFORE, COEFFICIENTS, GLOBAL, SCORES, SHARED, SHOWN, SPREAD
 from pipelines.hospital.page.tiles import in_words, masked
-from pipelines.hospital.segmentation import kind_of, measured, ranked, read_kept
+from pipelines.hospital.segmentation import kind_of, measured, ranked, read_patient_scores
 from privacy.message import Message, as_list, number_of, numbers_of, whole_of
 
 AFTER_ALL = "This is the state after the last step; each image was predicted by an earlier one."
@@ -58,7 +58,7 @@ def adapted_sheets(
         return
     given = targets(cohort, target)
     for label, kept in lines.items():
-        scored = read_kept(kept.tensors)
+        scored = read_patient_scores(kept.tensors)
         if scored is None or SHOWN not in kept.tensors:
             continue
         tiles, wide = _tiles(cohort, given, kept, scored, structures), 2 if BEFORE in kept.tensors else 1

@@ -27,7 +27,7 @@ from privacy.message import Json, as_list, as_mapping, losses_of
 
 
 class Found(NamedTuple):
-    """What was scored here: evidence by method, the rows made of it, and the models that the hospital could use."""
+    """Scores at this hospital: evidence by method, table rows, and the models that it could use."""
 
     tables: Mapping[str, Table]
     rows: tuple[ScoreRow, ...]
@@ -37,7 +37,7 @@ class Found(NamedTuple):
 def drawn(
     hospital: Hospital, cohort: Cohort, splits: Sequence[str], found: Found, facts: Mapping[str, Json], words: Words
 ) -> tuple[Picture, ...]:
-    """All of them. splits: names of the cohort's splits. facts: of `report`."""
+    """All curves. splits: names of the cohort's splits. facts: of `report`."""
     measure, site = primary(found.rows), hospital.name
     rows = unfloored(found.rows)
     return (
@@ -50,7 +50,7 @@ def drawn(
 
 
 def _calibrations(site: str, found: Found, facts: Mapping[str, Json], words: Words) -> list[Picture]:
-    """Of the model that this hospital should use, and of the reference."""
+    """Calibration of this hospital's recommended model and of the reference."""
     reference, order = str(facts["reference"] or ""), _order(facts)
     shown: dict[str, Ints] = {}
     for one in choices(found.models, found.rows, reference, words):
@@ -76,13 +76,13 @@ def _rocs(site: str, tables: Mapping[str, Table], facts: Mapping[str, Json]) -> 
 
 
 def _order(facts: Mapping[str, Json]) -> list[str]:
-    """All methods of the run, so that each looks here as on the coordinator's page; and lines of a hospital outside."""
+    """All methods of the run, so that their colours match the coordinator's page; and an external site's lines."""
     lines = (as_mapping(line) for line in as_list(facts.get("lines", [])))
     return [str(one["label"]) for one in (*methods_of(facts), *lines)]
 
 
 def _curves(hospital: Hospital, facts: Mapping[str, Json]) -> list[Picture]:
-    """Validation losses here, by round, from what this hospital remembers."""
+    """This hospital's validation losses by round, from its memory."""
     curves: dict[str, Curve] = {}
     for method in methods_of(facts):
         finite = losses_of(newest(hospital.conversation(str(method["train_run"]))).facts)

@@ -1,4 +1,4 @@
-"""What a hospital's own page says of harmonization: translations of its patients' images, and what they did."""
+"""Harmonization on a hospital's own page: translations of its patients' images, and their quality."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from privacy.message import Json, as_list, as_mapping, from_bytes
 from privacy.release.gate import Refused
 
 PAIRS = 6
-"""Patients of whom each space shows an image before and after: half of them with positive ones, where there are."""
+"""Patients with an image before and after in each space; half of them positive, if there are enough."""
 
 
 def own_harmony(hospital: Hospital, cohort: Cohort, raw: str, facts: Mapping[str, Json]) -> Harmony | None:

@@ -1,4 +1,4 @@
-"""What methods noted at this hospital while they learnt: pictures and warnings for its own page, which stays here."""
+"""Notes that methods made at this hospital in training, as pictures and warnings for its own page."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WARNINGS = {
         "where it is or moves it up its loss, and that core is what the other hospitals get."
     ),
 }
-"""Notes that are 1 where a person should know of it; they are told and not drawn."""
+"""Notes that are 1 if a person should know; they become warnings, not pictures."""
 
 
 class Noted(NamedTuple):
@@ -53,7 +53,7 @@ class Noted(NamedTuple):
 
 
 def noted(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> Noted:
-    """All that the methods of a run noted here. methods: each with `label` and `train_run`."""
+    """All notes of a run's methods at this hospital. methods: each with `label` and `train_run`."""
     curves: dict[tuple[str, str], Curve] = {}
     maps: list[Picture] = []
     warnings: list[str] = []
@@ -71,7 +71,7 @@ def noted(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> Noted:
 
 
 def series(hospital: Hospital, run: str) -> dict[str, dict[int, float]]:
-    """Note -> round -> value, of what a method noted in a run; rounds in order, and only finite numbers."""
+    """A method's notes: note -> round -> value; rounds in order, finite numbers only."""
     notes = as_mapping(newest(hospital.conversation(run)).facts.get(NOTES))
     found: dict[str, dict[int, float]] = {}
     for round_ in sorted(notes, key=int):
@@ -82,7 +82,7 @@ def series(hospital: Hospital, run: str) -> dict[str, dict[int, float]]:
 
 
 def by_site(found: Mapping[str, Series]) -> dict[str, tuple[list[str], list[int], Floats]]:
-    """What was noted of every site, as `p/SITE`: name -> sites, rounds and values (sites, rounds), NaN where none."""
+    """Notes about each site, as `p/SITE`: name -> sites, rounds and values (sites, rounds), NaN if missing."""
     groups: dict[str, dict[str, Series]] = {}
     for name, values in found.items():
         group, slash, site = name.partition("/")

@@ -1,4 +1,4 @@
-"""What a segmenting model drew at a hospital, for its own page: the best, the median and the worst test patient."""
+"""A segmentation model's masks on a hospital's own page: the best, the median and the worst test patient."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.kept import cohort_of, scores_name
 from pipelines.hospital.page.pictures import model_here
 from pipelines.hospital.page.tiles import in_words, masked
-from pipelines.hospital.segmentation import compared, kind_of, measured, most_of, ranked, read_kept
+from pipelines.hospital.segmentation import compared, kind_of, measured, most_of, ranked, read_patient_scores
 from pipelines.models.answers import answers
 from pipelines.runs.store import DiskFolder
 from privacy.dp.access import Rows
@@ -28,7 +28,7 @@ from privacy.release.gate import Refused
 def outline_sheets(
     hospital: Hospital, methods: Sequence[Mapping[str, Json]], structures: Sequence[str], window: Json
 ) -> list[Picture]:
-    """A sheet per method that has a model here. window: as the fact of `evaluate`."""
+    """A contact sheet per method that has a model here. window: as the fact of `evaluate`."""
     sheets = []
     for method in methods:
         try:
@@ -63,9 +63,9 @@ def _sheet(hospital: Hospital, method: Mapping[str, Json], structures: Sequence[
 
 
 def kept_values(hospital: Hospital, method: Mapping[str, Json], prefix: str = "") -> Values | None:
-    """Single patients' scores of a method's model of this hospital's own; prefix: `FLOOR` = of the mean mask."""
+    """Single patients' scores of this hospital's own model; prefix: `FLOOR` = of the mean mask."""
     folder, name = DiskFolder(hospital.root / "scores"), scores_name(method)
-    return read_kept(from_bytes(folder.read(name)).tensors, prefix) if folder.has(name) else None
+    return read_patient_scores(from_bytes(folder.read(name)).tensors, prefix) if folder.has(name) else None
 
 
 def _tiles(
@@ -76,7 +76,7 @@ def _tiles(
     scored: Values,
     structures: Sequence[str],
 ) -> list[Tile]:
-    """As many images of each of the patients, in their order; a patient's first one says the scores."""
+    """Equally many images of each patient, in order; the first one's caption gives the scores."""
     unit, chosen = measured(kind_of(cohort)).length, ranked(scored)
     own = [test[cohort.patient[test] == int(scored.patients[place])] for _, place in chosen]
     tiles = []

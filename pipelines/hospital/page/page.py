@@ -1,4 +1,4 @@
-"""The hospital's own page: pictures of its patients, its quarantine, its scores, what left it. It stays there."""
+"""The hospital's own page: pictures of its patients, its quarantine, its scores, its releases. It stays there."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from pipelines.hospital.page.outlines import outline_sheets
 from pipelines.hospital.page.pictures import image_sheets, map_sheets
 from pipelines.hospital.page.table import features_of
 from pipelines.hospital.released_counts import ASKED, released_counts
-from pipelines.hospital.segmentation import FLOOR, kind_of, measured, own_sums, read_kept
+from pipelines.hospital.segmentation import FLOOR, kind_of, measured, own_sums, read_patient_scores
 from pipelines.hospital.statement import delta_of, left, own_statement
 from pipelines.hospital.withdrawn import knew, known_outside
 from pipelines.runs.store import DiskFolder
@@ -287,5 +287,5 @@ def _own_tables(
             continue  # the central baseline: no model of this hospital's own
         kept = from_bytes(folder.read(name)).tensors
         tables[str(method["label"])] = {own: evidence_of(hospital, kept, copies)}
-        low = low or read_kept(kept, FLOOR)
+        low = low or read_patient_scores(kept, FLOOR)
     return {**tables, MEAN_MASK: {own: own_sums(hospital, low, copies)}} if low is not None else tables
