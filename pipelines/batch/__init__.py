@@ -1,1 +1,1 @@
-"""Commands that work through a hospital's folder: predict, translate and deidentify, by one loop."""
+"""Commands that process a hospital's folder: predict, translate and deidentify share one loop."""

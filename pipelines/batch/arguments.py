@@ -1,4 +1,4 @@
-"""Arguments that several commands take. Nothing heavy is imported here: `--help` answers at once."""
+"""Command-line arguments that several commands share. Imports nothing slow, so that `--help` is quick."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ UNITS = ("1e-6 mm2/s", "1e-5 mm2/s", "1e-3 mm2/s", "mm2/s")
 
 
 def add_study_arguments(parser: argparse.ArgumentParser) -> None:
-    """How studies are found and read, and how the result is printed."""
+    """Arguments on how studies are found and read, and how results are printed."""
     parser.add_argument("--kind", choices=["dicom", "nifti"], help="what FOLDER holds, if not what it was trained on")
     parser.add_argument("--select", metavar="KEYWORD=TEXT", action="append", default=[], help="DICOM files to use")
     parser.add_argument("--unit", choices=UNITS, help="unit of ADC maps whose files do not say that they are ADC")

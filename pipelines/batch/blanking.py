@@ -1,4 +1,4 @@
-"""From blanked images that wait for a person to a contact sheet, and from its digest to their confirmation."""
+"""Contact sheets of blanked images that a person must confirm, and the confirmation by a sheet's digest."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ VIEWS = 3  # of an image with several frames
 
 
 class Sheet(NamedTuple):
-    """path: of the page. digest: of the images on it; empty if none can be confirmed. images, later: how many wait, on
-    it and for the next. unknown: layouts without rectangles. draft: a file of layouts was made.
+    """path: of the page. digest: of the images on it; empty if none can be confirmed. images, later: number of images
+    on it, and left for the next sheet. unknown: layouts without rectangles. draft: a file of layouts was made.
     """
 
     path: Path
@@ -44,12 +44,12 @@ class Sheet(NamedTuple):
 
 
 def sheet_file(key: Path) -> Path:
-    """Where the contact sheet lies: beside the key."""
+    """Path of the contact sheet, beside the key."""
     return key.with_name(f"{key.name}.sheet.html")
 
 
 class Review(NamedTuple):
-    """What both need: the input's folder, the command line, the hospital's secret, and what is confirmed by now."""
+    """The input's folder, the options, the hospital's secret key, and the profile with the confirmations so far."""
 
     root: Path
     options: argparse.Namespace
@@ -58,7 +58,7 @@ class Review(NamedTuple):
 
 
 def confirm_sheet(paths: Sequence[Path], review: Review) -> str:
-    """Write down what a person confirmed; return what is wrong with the digest, "" = nothing.
+    """Record that a person confirmed the sheet with the digest in the options; return an error text, "" = none.
 
     Raises:
         ValueError, OSError: the record of what was confirmed.
@@ -77,7 +77,7 @@ def confirm_sheet(paths: Sequence[Path], review: Review) -> str:
 
 
 def make_sheet(waiting: Sequence[Path], unknown: Sequence[Path], review: Review) -> Sheet | None:
-    """The page of what waits, and a draft of the file of layouts if there is none; None if nothing waits.
+    """Write the contact sheet, and a draft of the file of layouts if there is none; None if no image waits.
 
     waiting: files that were refused as `unconfirmed`; unknown: as `burned_in`.
 
@@ -102,7 +102,7 @@ def make_sheet(waiting: Sequence[Path], unknown: Sequence[Path], review: Review)
 
 
 def next_steps(sheet: Sheet, options: argparse.Namespace) -> list[str]:
-    """What to do next, line by line."""
+    """Lines that say what to do next."""
     lines = [f"Contact sheet: {sheet.path} (it shows patients' names and stays in the hospital)"]
     if sheet.draft:
         lines.append(f"{options.blank} did not exist and was made: fill in where text stands, and run the same again.")
@@ -117,7 +117,7 @@ def next_steps(sheet: Sheet, options: argparse.Namespace) -> list[str]:
 
 
 def command(options: argparse.Namespace, digest: str) -> str:
-    """The command that confirms a sheet, to be copied as it is."""
+    """The command that confirms a sheet, ready to be copied."""
     words = ["python", "-m", "pipelines.deidentify", options.folder, options.out, "--key", options.key]
     words += ["--quarantine", options.quarantine] if options.quarantine else []
     words += ["--blank", options.blank]
@@ -126,10 +126,10 @@ def command(options: argparse.Namespace, digest: str) -> str:
 
 
 def read_original(path: Path) -> Dataset | Item:
-    """The dataset; or why the file is left out, if it is no DICOM and does not call itself so.
+    """Read the dataset; or say why the file is left out, if it is not DICOM and has no DICOM name.
 
     Raises:
-        NotDeidentifiable: it cannot be read, or calls itself DICOM and is none.
+        NotDeidentifiable: it cannot be read, or it has a DICOM name but is not DICOM.
     """
     try:
         with quiet():
@@ -141,7 +141,7 @@ def read_original(path: Path) -> Dataset | Item:
             told = "The file has a DICOM name and no DICOM in it. Copy it again."
             raise NotDeidentifiable("unparsable", told) from None
         return left_out(path.name, path, "dicom")
-    except Unusable as error:  # it changed while it was read
+    except Unusable as error:  # the file changed while it was read
         raise NotDeidentifiable(error.reason, error.detail.replace(path.name, "The file")) from None
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
@@ -153,7 +153,7 @@ def read_original(path: Path) -> Dataset | Item:
 
 
 def _unknown(paths: Sequence[Path], root: Path) -> list[Unknown]:
-    """The first image of each layout that can be shown."""
+    """The first displayable image of each layout."""
     found: dict[object, Unknown] = {}
     for path in paths:
         image = _opened(path)
@@ -164,7 +164,7 @@ def _unknown(paths: Sequence[Path], root: Path) -> list[Unknown]:
 
 
 def _chosen(waiting: Sequence[Path], review: Review) -> Iterator[tuple[Path, Dataset, Blanked]]:
-    """As many of the images as a sheet can hold, at least one, in their order."""
+    """As many of the images as a sheet can hold, at least one, in order."""
     left = LARGEST
     for path in waiting:
         found = _blanked(path, review)
@@ -177,7 +177,7 @@ def _chosen(waiting: Sequence[Path], review: Review) -> Iterator[tuple[Path, Dat
 
 
 def _blanked(path: Path, review: Review) -> tuple[Dataset, Blanked] | None:
-    """An image before and after; None if it cannot be read any more, which the next call tells."""
+    """An image before and after; None if it cannot be read any more, which the next call reports."""
     image = _opened(path)
     if image is None:
         return None
@@ -190,7 +190,7 @@ def _blanked(path: Path, review: Review) -> tuple[Dataset, Blanked] | None:
 
 
 def _waits(path: Path, review: Review) -> bool:
-    """Whether a file is refused for nothing but that nobody confirmed it."""
+    """Whether a file is refused only because nobody confirmed it."""
     image = _opened(path)
     if image is None:
         return False

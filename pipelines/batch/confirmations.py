@@ -1,8 +1,7 @@
-"""What a person confirmed of blanked images: KEY.confirmed.csv, a line for each image, beside the key.
+"""Blanked images that a person confirmed: KEY.confirmed.csv, a line for each image, beside the key.
 
-An image is known by a digest of its pixels before and after, its rectangles and its UID, under the hospital's key
-(`privacy.deidentify.burned.Blanked`). Another rectangle, or other pixels, make another digest, which nobody has
-confirmed.
+An image is identified by a keyed digest of its pixels before and after, its rectangles and its UID
+(`privacy.deidentify.burned.Blanked`). A changed rectangle or pixel gives another digest, which is not confirmed.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def confirmed_file(key: Path) -> Path:
-    """Where it stands which images were confirmed under a key."""
+    """Path of the table of images confirmed under a key."""
     return key.with_name(f"{key.name}.confirmed.csv")
 
 
 def sheet_digest(key: bytes, images: Sequence[str]) -> str:
-    """16 hexadecimal digits for a sheet: of the digests of all images on it."""
+    """A sheet's digest, 16 hexadecimal digits, from the digests of all images on it."""
     return keyed_digest(key, "contact sheet", "\n".join(sorted(images)))[:16]
 
 
@@ -47,7 +46,7 @@ def was_confirmed(key: Path, sheet: str) -> bool:
 
 
 def confirm(key: Path, sheet: str, images: Sequence[str]) -> None:
-    """Write down that a person confirmed the images of a sheet.
+    """Record that a person confirmed the images of a sheet.
 
     Raises:
         ValueError, OSError: as `confirmed_images`; or the disk.

@@ -1,8 +1,7 @@
-"""Blanked images before and after, on one page for a person to look at. It shows patients' names: it stays where it is.
+"""A page of blanked images before and after, for a person to check. It may show patients' names, so it stays here.
 
-Of several frames the first, and the brightest and darkest value that each pixel has in any frame, so that text of one
-frame is seen. "Stretched" is the result with its grey values spread by rank: text that is hardly brighter than what is
-around it stands out.
+Of several frames it shows the first, and each pixel's brightest and darkest value over all frames, so that text in any
+frame is visible. "Stretched" is the result with grey values spread by rank, so that text of low contrast is visible.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from privacy.deidentify.burned import Blanked, decoded, shown_as
 from privacy.deidentify.layouts import Rectangle
 
 Pixels = NDArray[np.generic]
-LARGEST = 100_000_000  # pixels of all images on a sheet, so that a browser can open it; the others wait for the next
+LARGEST = 100_000_000  # pixels on a sheet, so that a browser can open it; further images come on the next
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Unknown:
-    """A layout of which nobody said where text stands. entry: what the file of rectangles needs."""
+    """A layout without rectangles. entry: its draft entry in the file of layouts."""
 
     name: str
     layout: str

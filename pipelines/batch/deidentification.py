@@ -1,4 +1,4 @@
-"""De-identification of a folder: each of its files is written without what identifies, or refused with a reason."""
+"""De-identification of a folder: each file is written without identifying data, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from privacy.deidentify.layouts import Layout
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a file. kind: `written`, `there` (the same bytes were there), `other` (no DICOM), or a reason.
-    item: of `other`, why it is left out.
+    """What became of a file. kind: `written`, `there` (already written), `other` (not DICOM), or a reason. item: of
+    `other`, why it is left out.
     """
 
     path: Path
@@ -52,7 +52,7 @@ def deidentify_folder(options: argparse.Namespace) -> int:
             raise OSError(f"the key cannot be read or made ({error.strerror or type(error).__name__})") from error
         try:
             return _deidentified(options, key, layouts, console)
-        except OSError as error:  # of all that it says, a name may identify
+        except OSError as error:  # the file name in its message may identify a patient
             why = error.strerror or type(error).__name__
             raise OSError(f"cannot go on ({why}); the same command goes on from here") from error
 
@@ -60,7 +60,7 @@ def deidentify_folder(options: argparse.Namespace) -> int:
 
 
 def deidentify_file(path: Path, out: Path, key: bytes, profile: Profile) -> Outcome:
-    """De-identify one file and write it, if nothing of its identity is left.
+    """De-identify one file and write it, if no identifying data is left.
 
     Raises:
         OSError: the result cannot be written.
@@ -78,7 +78,7 @@ def deidentify_file(path: Path, out: Path, key: bytes, profile: Profile) -> Outc
 
 
 def _write(path: Path, data: bytes) -> tuple[str, str]:
-    """Write the file, never over another one; kind and detail of the outcome."""
+    """Write the file, never over another one; return kind and detail of the outcome."""
     if not path.exists():
         write_whole(path, data, flush=False)
         return "written", ""

@@ -1,4 +1,4 @@
-"""The hospital's secret, from which pseudonyms and UIDs follow, and how its owner wants files to be de-identified."""
+"""The hospital's secret key, from which pseudonyms and UIDs are derived, and the profile of de-identification."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from privacy.deidentify.dicom_image import Profile
 from privacy.deidentify.layouts import Layout
 
 KEY_BYTES = 32
-KEY_VALUES = 16  # different bytes; 32 drawn by chance have fewer once in 10**16 times
+KEY_VALUES = 16  # different bytes; 32 random bytes have fewer once in 10**16 times
 
 
 def read_key(path: Path, console: Console) -> bytes:
-    """The secret in a file; if there is no file, a new secret, readable for its owner alone.
+    """Read the secret key; if there is no file, make a new one that only its owner can read.
 
     Raises:
-        ValueError: it is not 32 bytes of chance, or others may read it.
+        ValueError: it is not 32 random bytes, or others may read it.
         OSError: it cannot be read or made.
     """
     try:
@@ -43,7 +43,7 @@ def read_key(path: Path, console: Console) -> bytes:
             stream.write(key)
             stream.flush()
             os.fsync(stream.fileno())
-    except OSError:  # a full disk: half a key would be taken for a wrong one next time
+    except OSError:  # disk full: a partial key would be refused as a wrong one next time
         path.unlink(missing_ok=True)
         raise
     say(
@@ -55,7 +55,7 @@ def read_key(path: Path, console: Console) -> bytes:
 
 
 def profile_of(options: argparse.Namespace, layouts: tuple[Layout, ...]) -> Profile:
-    """How files are de-identified: as the command line says, and with the images that a person confirmed by now.
+    """The profile of de-identification from the options and from the images confirmed so far.
 
     Raises:
         ValueError, OSError: the record of what was confirmed.

@@ -1,4 +1,4 @@
-"""The file of `--blank`: where text stands in the images of each layout. A draft is made where there is none."""
+"""The file of `--blank`: where text is in the images of each layout. If there is none, a draft is made."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ layouts:
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutsFile:
-    """What the file says."""
+    """The file's contents."""
 
     __pydantic_config__: ClassVar = FORBID
 
     layouts: tuple[Layout, ...]
 
     def __post_init__(self) -> None:
-        """Look for layouts that stand there twice."""
+        """Refuse duplicate layouts."""
         refuse(layout_problems(self.layouts, "layouts"))
 
 
@@ -64,7 +64,7 @@ def read_layouts(name: str) -> tuple[Layout, ...]:
 
 
 def write_draft(path: Path, entries: Sequence[str]) -> None:
-    """Write a file of layouts; its owner alone can read it.
+    """Write a file of layouts that only its owner can read.
 
     Raises:
         OSError: the disk, or the file is there.
@@ -74,7 +74,7 @@ def write_draft(path: Path, entries: Sequence[str]) -> None:
 
 
 def entry(image: Dataset) -> str:
-    """An image's layout as the file has it, without rectangles."""
+    """The file's entry for an image's layout, without rectangles."""
     maker, model = (json.dumps(str(image.get(key) or "")) for key in ("Manufacturer", "ManufacturerModelName"))
     return (
         f"  - manufacturer: {maker}\n    model: {model}\n    rows: {int(image.Rows)}\n"

@@ -1,8 +1,8 @@
-"""The loop of every command that works through a hospital's folder.
+"""The loop of every command that processes a hospital's folder.
 
-A command first looks at its options and finds what waits in the folder; all that is wrong is told before any work. Then
-it takes one study (or file) after another, each of which is done or refused with a reason. At the end it writes its
-tables, says what came of the folder in words or as JSON, and returns an exit code.
+A command first checks its options and lists the studies of the folder; it reports all errors before any work. Then it
+processes one study (or file) after another; each is done or refused with a reason. At the end it writes its tables,
+prints a summary as text or JSON, and returns an exit code.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ D = TypeVar("D")
 
 @dataclass(frozen=True)
 class Results(Generic[D]):
-    """What came of the folder so far."""
+    """Results of the folder so far."""
 
     done: list[D]
     refused: list[Rejected]
 
     @property
     def code(self) -> Exit:
-        """DATA if something waited and none of it could be used."""
+        """DATA if there were studies and none could be used."""
         return Exit.OK if self.done or not self.refused else Exit.DATA
 
 
 def run_command(work: Callable[[Console], int]) -> int:
-    """Do the work of a command, and return the exit code (docs/reference/exit-codes.md); files are its owner's alone.
+    """Run a command; return the exit code (docs/reference/exit-codes.md). Only the owner can read new files.
 
-    A `ValueError` says what is wrong with the command line; other errors that have a code of their own are told in a
+    A `ValueError` is an error in the command line. Other errors with an exit code are printed in a line, and all others
     line. Of an unforeseen error the place in the code is told, and not its words, which may quote a patient.
     """
     os.umask(0o077)
@@ -69,12 +69,12 @@ def collect(
     *,
     check: Callable[[], None] | None = None,
 ) -> None:
-    """Take results one after another and show how far the work is.
+    """Collect results with a progress bar.
 
-    total: how many there are. into: where they go. check: called after each of them; may raise `Stopped`.
+    total: number of results. into: collects them. check: called after each; may raise `Stopped`.
 
     Raises:
-        RuntimeError: the work on a study failed for a reason of its own, which is not the command line's.
+        RuntimeError: the work on a study failed; the command line is not the cause.
     """
     with shown(title, console=console) as step:
         step(0, total)
@@ -101,7 +101,7 @@ def finish(
     accounts: Sequence[Account],
     of: str = "files",
 ) -> int:
-    """Say what came of the folder, and return the exit code. of: what the accounts are of."""
+    """Print the summary, and return the exit code. of: what the accounts count."""
     if as_json:
         print(json.dumps({**facts, **as_facts(accounts), "exit": int(code)}))  # noqa: T201 - the machine's answer
     else:
@@ -110,14 +110,14 @@ def finish(
 
 
 def say(console: Console, text: str) -> None:
-    """Print a text as it is, without markup or line breaks of its own."""
+    """Print a text as it is, without markup or wrapping."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def problems_of_places(folder: str, out: str, name: str, inside: Mapping[str, str | None]) -> list[str]:
-    """What is wrong with the places that a command line names.
+    """Problems of the paths in a command line.
 
-    name: of the argument that says where to write. inside: argument -> file that must stay in the hospital.
+    name: of the output argument. inside: argument -> file that must stay in the hospital.
     """
     source, target = Path(folder).resolve(), Path(out).resolve()
     wrong = []

@@ -1,8 +1,7 @@
-"""A segmenting model's masks of new studies, each as a file of the kind that the study is: DICOM, NIfTI or a picture.
+"""Write a segmentation model's masks of new studies, each in the study's format: DICOM, NIfTI or picture.
 
-Masks lie in the folder `masks`. A NIfTI file and a picture give theirs their name; that of a DICOM series is named by
-the series' UID. What they say of patients: see `pipelines.data.writing.dicom_segmentation`; NIfTI and PNG say nothing
-beside their names.
+Masks go into the folder `masks`, named like the NIfTI file or picture, or by the UID of the DICOM series. For patient
+data in DICOM masks see `pipelines.data.writing.dicom_segmentation`; NIfTI and PNG masks have none beside their names.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ CUBIC_MM = 1000  # in a millilitre
 
 @dataclass(frozen=True)
 class MaskWriter:
-    """How masks of a folder's studies are written.
+    """Settings for writing masks of a folder's studies.
 
-    images, names: what the network sees, and what its classes 1, 2, ... are called. out: the folder of results. folder:
-    of the studies. candidates: by study; none for pictures. gland: the masks about which studies are cut. visits:
-    sessions of each patient.
+    images, names: settings of the examples, and names of classes 1, 2, ... out: the folder of results. folder: of the
+    studies. candidates: by study; none for pictures. gland: the masks about which studies are cropped. visits: number
+    of sessions of each patient.
     """
 
     images: Slices | Volumes | Pictures
@@ -74,8 +73,7 @@ def open_mask_writer(
     source: DicomSource | NiftiSource | PictureSource,
     gland: str | None,
 ) -> MaskWriter:
-    """Find the studies that will be segmented, reading headers only. gland: folder of the masks about which they are
-    cut.
+    """Find the studies to segment, reading headers only. gland: folder of the masks about which they are cropped.
 
     Raises:
         ValueError: a folder is missing, or nothing fits.

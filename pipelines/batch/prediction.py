@@ -1,4 +1,4 @@
-"""A model on studies that nobody has labelled: scores or masks in tables, what is refused, and why.
+"""Apply a model to unlabelled studies: tables of scores or masks, and of what is refused and why.
 
 The command `python -m pipelines.predict` and the work of an external site (`pipelines.external.run`) share it.
 """
@@ -41,7 +41,7 @@ THRESHOLD = 0.5
 
 
 class Predictor(NamedTuple):
-    """What a prediction needs beside the study. masks: of a model that segments."""
+    """Everything besides the study that a prediction needs. masks: of a segmentation model."""
 
     ready: Ready
     threshold: float
@@ -50,8 +50,8 @@ class Predictor(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """A row of the table, and whether the study is positive: its score is high enough, or its mask shows something.
-    unlike: whether it is unlike the training patients; None where that cannot be told.
+    """A row of the table, and whether the study is positive: its score reaches the threshold, or its mask is not empty.
+    unlike: whether it is unlike the training patients; None if unknown.
     """
 
     row: tuple[object, ...]
@@ -100,7 +100,7 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 def _check_fit(ready: Ready, options: argparse.Namespace) -> None:
-    """What makes no sense for this model."""
+    """Check the options against the model."""
     problems = []
     volumes = not isinstance(ready.images, Pictures | Features)
     if volumes and ready.gland and not options.gland and not options.no_gland:
@@ -131,7 +131,7 @@ def _source(ready: Ready, options: argparse.Namespace) -> Files:
 
 
 def open_unlabelled(images: AnyImages, source: Files, gland: str | None) -> Intake:
-    """Studies that wait, whose labels nobody knows. gland: a folder of masks about which they are cut, or None.
+    """Open a folder of unlabelled studies. gland: a folder of masks about which they are cropped, or None.
 
     Raises:
         ValueError: nothing fits, or a folder is missing.
@@ -146,7 +146,7 @@ def open_unlabelled(images: AnyImages, source: Files, gland: str | None) -> Inta
 
 
 def open_predictor(ready: Ready, threshold: float, out: Path, source: Files, gland: str | None) -> Predictor:
-    """What predictions need; of a model that segments also where the studies are.
+    """A predictor; for a segmentation model it also finds the studies.
 
     Raises:
         ValueError: the folder and the model do not go together, or nothing fits.
@@ -174,7 +174,7 @@ def _predictions(predictor: Predictor, opened: Intake, readers: int) -> Iterator
 def prediction_of(
     predictor: Predictor, study: ReadStudy, probabilities: Tensor, verdict: Verdict | None = None
 ) -> Prediction:
-    """A study's score is that of its highest example; or its mask, written, and the size of each class.
+    """The highest score of a study's examples; or, after writing its mask, the size of each class.
 
     probabilities: (n, classes, *spatial) of its examples. verdict: whether it is unlike the training patients.
 
@@ -201,15 +201,15 @@ def prediction_of(
 def write_predictions(
     out: Path, columns: Sequence[str], results: Results[Prediction], accounts: Sequence[Account]
 ) -> None:
-    """Write predictions.csv, quarantine.csv and accounted.csv; masks that only an earlier predictions.csv here names
-    go. Patients of whom nothing was selected are in the quarantine, too.
+    """Write predictions.csv, quarantine.csv and accounted.csv; remove masks that only an earlier predictions.csv names.
+    The quarantine also lists patients of whom nothing was selected.
 
     Raises:
         OSError: the disk.
     """
     rows = [one.row for one in results.done]
     forget_masks(out, set(_masks_named(out)) - {str(row[-1]) for row in rows})
-    # What was left out first: predictions without it would look complete.
+    # Write the quarantine first: predictions without it would look complete.
     left_out = refusals(results.refused, accounts)
     write_whole(out / "quarantine.csv", table_bytes(("study", "reason", "detail"), left_out))
     write_whole(out / "accounted.csv", accounts_csv(accounts))
@@ -217,14 +217,14 @@ def write_predictions(
 
 
 def _masks_named(out: Path) -> list[str]:
-    """Masks in the table that lies there, if one does."""
+    """Masks named in an existing table of predictions."""
     with suppress(OSError, csv.Error, UnicodeError):
         return [row["mask"] for row in read_table(out / "predictions.csv") if row.get("mask")]
     return []
 
 
 def columns_of(kind: Kind, images: AnyImages, names: Sequence[str]) -> tuple[str, ...]:
-    """Of predictions.csv. names: of the classes that are segmented."""
+    """Columns of predictions.csv. names: of the segmented classes."""
     if kind == "classification":
         return SCORED
     unit = "share" if isinstance(images, Pictures) else "ml"
@@ -232,13 +232,13 @@ def columns_of(kind: Kind, images: AnyImages, names: Sequence[str]) -> tuple[str
 
 
 def facts_of(results: Results[Prediction], out: str) -> dict[str, Json]:
-    """What came out, for machines."""
+    """The results as JSON facts."""
     positive = sum(one.positive for one in results.done)
     return {"studies": len(results.done), "positive": positive, "quarantined": len(results.refused), "out": out}
 
 
 def summary_of(kind: Kind, threshold: float, results: Results[Prediction], out: str) -> str:
-    """What came out, in words, and where it lies."""
+    """The results in words, and their paths."""
     masks = kind == "segmentation"
     positive = sum(one.positive for one in results.done)
     found = "with something inside" if masks else f"at or above {threshold:g}"

@@ -1,8 +1,8 @@
-"""Tables of what became of a folder: each is written whole or not at all, and stays in the hospital.
+"""Tables of a folder's results: each is written whole or not at all, and stays in the hospital.
 
-The table of what was refused grows over all calls: no call loses a row of an earlier one. A row is the same if input,
-reason and detail are; then only the time of the last call that refused it changes. What was refused in the last call
-has that call's time in `last`; what was mended since has an older one.
+The table of refused inputs grows over all calls: no call loses a row of an earlier one. Rows with the same input,
+reason and detail are one row, whose `last` is the time of the last call that refused it. Inputs that were corrected
+since have an older time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pipelines.data.study import Rejected
 
 LONGEST = 60  # characters of a name in the name of its unfinished file, which must not grow too long
 Refusal: TypeAlias = tuple[str, str, str]
-"""What was refused, the reason's one word, and what to do."""
+"""The refused input, the reason's code, and what to do."""
 
 
 def write_whole(path: Path, data: bytes, *, flush: bool = True) -> None:
@@ -60,12 +60,12 @@ def table_bytes(header: Sequence[str], rows: Sequence[Sequence[object]]) -> byte
 
 
 def refusals(refused: Sequence[Rejected], accounts: Sequence[Account]) -> list[Refusal]:
-    """Rows of the quarantine: what was refused, and patients of whom nothing was selected."""
+    """Rows of the quarantine: refused inputs, and patients of whom nothing was selected."""
     return [(one.study, one.reason, one.detail) for one in (*refused, *unserved(accounts))]
 
 
 def keep_refusals(path: Path, named: str, refused: Sequence[Refusal]) -> None:
-    """Add refusals to the table. named: the first column, such as `file`. A file that is no such table is put aside.
+    """Add refusals to the table. named: the first column, such as `file`. Another kind of file there is renamed.
 
     Raises:
         OSError: the disk.
@@ -81,7 +81,7 @@ def keep_refusals(path: Path, named: str, refused: Sequence[Refusal]) -> None:
 
 
 def _read(path: Path, header: Sequence[str]) -> list[dict[str, str]]:
-    """The rows of an earlier table, also of one without times; of another file none, and it gets another name."""
+    """The rows of an earlier table, also of one without times; any other file is renamed and gives no rows."""
     try:
         text = path.read_bytes().decode("utf-8", "surrogateescape")
     except FileNotFoundError:

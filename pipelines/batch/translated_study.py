@@ -1,7 +1,7 @@
-"""One study is read, translated and written.
+"""Read, translate and write one study.
 
-A study is written into something hidden beside its place and renamed when it is whole: whoever finds it under its name
-finds all of it, and a second run leaves it alone.
+A study is written under a hidden name and renamed when it is complete, so that no partial study is ever read, and a
+second run skips it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from pipelines.data.writing.nifti_image import nifti_bytes, nifti_place
 from pipelines.models.translator_file import TranslatorFile
 from pipelines.runs.store import HIDDEN
 
-RANKED = 100_000  # voxels of which the order is compared
+RANKED = 100_000  # most voxels in a rank correlation
 NOTHING = float("nan")
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """One study that is not translated yet. place: where it will lie below OUT, a folder (DICOM) or a file (NIfTI)."""
+    """A study to translate. place: its path below OUT, a folder (DICOM) or a file (NIfTI)."""
 
     candidate: Candidate
     place: str
@@ -48,8 +48,8 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Job:
-    """What translating a study needs beside the study. visits: sessions of each patient. maker: None = NIfTI files keep
-    their names.
+    """Everything besides the study that a translation needs. visits: number of sessions of each patient. maker: None =
+    NIfTI files keep their names.
     """
 
     source: DicomSource | NiftiSource
@@ -61,27 +61,27 @@ class Job:
 
     @property
     def adc(self) -> bool:
-        """Whether the translator learnt from ADC."""
+        """Whether the translator was trained on ADC."""
         return isinstance(self.file.images, Slices) and self.file.images.values == "adc"
 
     @property
     def dicom_maker(self) -> Maker:
-        """Who makes DICOM files. Raises: ValueError: there is no key."""
+        """The maker of DICOM files. Raises: ValueError: there is no key."""
         if self.maker is None:
             raise ValueError("DICOM files are de-identified, which needs a key; give --key FILE")
         return self.maker
 
     def place(self, candidate: Candidate) -> str:
-        """Where a study will lie below OUT."""
+        """A study's path below OUT."""
         if isinstance(self.source, DicomSource):
             return series_place(candidate, self.dicom_maker)
         return nifti_place(candidate, None if self.maker is None else self.maker.key, self.file.digest)
 
 
 class Done(NamedTuple):
-    """A study that is there. The rest, NaN for one that was there before: mean and largest change of the foreground's
-    values, in the unit of the translator's images; share that was cut at the scale's range; rank correlation of the
-    foreground's values before and after, and of the gland's (NaN without a mask).
+    """A finished study. there: it existed before; the figures are then NaN. mean, largest: change of the foreground's
+    values, in the unit of the translator's images. limited: share that was clipped to the scale's range. order: rank
+    correlation of the foreground's values before and after. gland_order: of the gland's (NaN without a mask).
     """
 
     waiting: Waiting
@@ -94,7 +94,7 @@ class Done(NamedTuple):
 
 
 def translate(waiting: Waiting, job: Job) -> Done | Rejected:
-    """Read, translate and write one study. Whatever is wrong with its bytes ends as a rejection.
+    """Read, translate and write one study. Errors in its data give a rejection.
 
     Raises:
         OSError: the result cannot be written.
@@ -116,7 +116,7 @@ def translate(waiting: Waiting, job: Job) -> Done | Rejected:
 
 
 def _read(candidate: Candidate, job: Job) -> tuple[Study, Array, np.float32]:
-    """The study; its values in the unit of the translator's images; and what one of the file's units is in that."""
+    """The study; its values in the unit of the translator's images; and the size of the file's unit in that unit."""
     with readable(candidate.study):
         study = candidate.load()
     own = np.asarray(study.image.values, np.float32)
@@ -131,7 +131,7 @@ def _read(candidate: Candidate, job: Job) -> tuple[Study, Array, np.float32]:
 
 
 def _gland(candidate: Candidate, job: Job) -> Volume | None:
-    """The patient's mask. One that is missing or damaged is a reason where the translation needs it, and else none."""
+    """The patient's gland mask. A missing or damaged one rejects the study only if the translation needs it."""
     if job.gland is None:
         return None
     try:
@@ -165,7 +165,7 @@ def _measured(
 
 
 def _order(before: Array, after: Array) -> float:
-    """Spearman's rank correlation; NaN where all values are equal, or there are fewer than three."""
+    """Spearman's rank correlation; NaN if all values are equal, or there are fewer than three."""
     every = max(1, before.size // RANKED)
     one, other = before[::every], after[::every]
     if one.size < 3 or np.ptp(one) == 0 or np.ptp(other) == 0:
@@ -188,7 +188,7 @@ def _write(candidate: Candidate, study: Study, change: Array, job: Job, place: P
 
 
 def _made(candidate: Candidate, study: Study, change: Array, job: Job, part: Path) -> None:
-    """The new files, from the old ones, which are read once more."""
+    """Write the new files from the old ones, which are read once more."""
     if isinstance(job.source, DicomSource):
         part.mkdir()
         for name, data in series_files(candidate, study, change, job.dicom_maker):
@@ -199,7 +199,7 @@ def _made(candidate: Candidate, study: Study, change: Array, job: Job, part: Pat
 
 
 def _flush(part: Path) -> None:
-    """Onto the disk, before the name says that it is whole."""
+    """Flush to disk before the rename."""
     for path in sorted(part.iterdir()) if part.is_dir() else [part]:
         with path.open("rb") as file:
             os.fsync(file.fileno())

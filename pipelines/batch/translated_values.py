@@ -3,15 +3,15 @@
 The translator's network sees axial slices of one spacing and size. A native slice is brought onto that spacing over its
 whole field of view, as training images were (`geometry.resample`), and the network looks at it through windows of the
 training size, half of which overlap, weighted by a Gaussian (Isensee et al., nnU-Net, Nature Methods 2021; MONAI). Then
-T(x) - x goes back by linear interpolation and is added to the native values. Detail finer than the network's pixels
-stays as it was acquired, and geometry is the file's own.
+T(x) - x is interpolated linearly back to the native grid and added to the native values. So detail finer than the
+network's pixels stays as acquired, and the file's geometry is unchanged.
 
-A translator of intensities alone is a curve of one patient. Its numbers (mean, percentiles, histogram) belong to the
-slices as they were cut in training, so the curve is read there, and then followed by every native pixel.
+A translator of intensities alone is a curve per patient. Its numbers (mean, percentiles, histogram) come from slices
+cropped as in training, and the resulting curve is applied to every native pixel.
 
-Values end in the range of the translator's scale. A value that lay outside it stays as it is: the network saw only the
-end of the range in its place, so it has nothing to say of it, and no value inside overtakes it. Noise makes some ADC
-negative, and they stay so. Background, where the file says 0, stays 0.
+Results are clipped to the range of the translator's scale. Values outside that range stay unchanged, because the
+network saw only the end of the range in their place; no value inside passes them. ADC that noise made negative stays
+negative. Background, where the file says 0, stays 0.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from pipelines.data.study import Affine, Array, Volume
 from pipelines.models.translator_file import TranslatorFile
 
 OVERLAP = 0.5
-WINDOWS = 16  # that go through the network together
-RIM = 2  # pixels by which the change is continued outwards: the last native pixels lie up to one beyond its grid
+WINDOWS = 16  # in one batch
+RIM = 2  # pixels by which the change is extrapolated: the outermost native pixels lie up to one beyond its grid
 Change = Callable[[Tensor], Tensor]
 
 
 class Seen(NamedTuple):
-    """A study's slices as they were cut in training. x: (K, 1, s, s) in network space; position: (K,) slice index."""
+    """A study's slices, cropped as in training. x: (K, 1, s, s) in network space; position: (K,) slice index."""
 
     x: Tensor
     position: NDArray[np.float32]
@@ -49,7 +49,7 @@ class Seen(NamedTuple):
 
 class Applied(NamedTuple):
     """change (I, J, K) float32, in the unit of the translator's images, on the native grid. limited: share of the
-    foreground whose change was cut at the scale's range.
+    foreground whose change was clipped to the scale's range.
     """
 
     change: Array
@@ -57,7 +57,7 @@ class Applied(NamedTuple):
 
 
 def applied(image: Volume, background: NDArray[np.bool_], file: TranslatorFile, gland: Volume | None) -> Applied:
-    """What a translator changes in a study.
+    """The change that a translator makes to a study.
 
     image: native values (I, J, K) in the unit of the translator's images. background: (I, J, K), what must stay.
     gland: mask on any grid, about which training images were cut; None = about the image's centre.
@@ -88,7 +88,7 @@ def _limited(image: Volume, background: NDArray[np.bool_], change: Array, file: 
 
 
 def looks_at_study(file: TranslatorFile) -> bool:
-    """Whether a slice's translation depends on the study's other slices, cut as in training."""
+    """Whether a slice's translation depends on the study's other slices."""
     return not isinstance(file.settings, CycleGan) or file.settings.meant().keep_mean != "none"
 
 
@@ -114,8 +114,8 @@ def _through_windows(image: Volume, file: TranslatorFile, images: Slices, seen: 
 def changing(file: TranslatorFile, seen: Seen) -> Change:
     """T(x) - x of windows (n, 1, s, s) in network space.
 
-    seen: the study's slices as they were cut in training, from which the shift of `keep_mean` is taken once, so that
-    all windows are shifted alike.
+    seen: the study's slices, cropped as in training; the shift of `keep_mean` is computed from them once, so that all
+    windows are shifted alike.
     """
     settings = file.settings
     bare, by = settings, 0.0
@@ -131,21 +131,21 @@ def changing(file: TranslatorFile, seen: Seen) -> Change:
 
 
 def _shift(file: TranslatorFile, bare: AnyTranslator, x: Tensor) -> float:
-    """The one number by which `keep_mean` moves a study's slices, read off where nothing was clipped."""
+    """The shift of `keep_mean` for a study's slices, from pixels that were not clipped."""
     alone, moved = bare.translate(file.params, x, _one(x)), file.settings.translate(file.params, x, _one(x))
     free = (alone > BACKGROUND) & (moved > -1.0) & (moved < 1.0)
     return float((moved - alone)[free].median()) if bool(free.any()) else 0.0
 
 
 def _one(x: Tensor) -> Tensor:
-    """All of one patient."""
+    """Patient indices of zero: all examples are of one patient."""
     return torch.zeros(len(x), dtype=torch.int64)
 
 
 def windowed(x: Tensor, change: Change, size: int, *, background: float) -> Tensor:
-    """The change (K, 1, H, W) of slices of any height and width, put together from windows of `size` x `size`.
+    """The change (K, 1, H, W) of slices of any height and width, assembled from windows of `size` x `size`.
 
-    background: what stands outside the image, as in training.
+    background: the value outside the image, as in training.
     """
     from monai.inferers import sliding_window_inference  # slow to import
 

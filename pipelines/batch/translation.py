@@ -1,4 +1,4 @@
-"""Translation of a folder: each study is written as new files, or refused with a reason."""
+"""Translate a folder: each study is written as new files, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HEADER = ("study", "place", "slices", *MEASURES)
 
 
 class Opened(NamedTuple):
-    """The folder. items: each of its files. unselected: series that were not asked for."""
+    """The opened folder. items: each of its files. unselected: series that the selection leaves out."""
 
     waiting: tuple[Waiting, ...]
     rejected: tuple[Rejected, ...]
@@ -64,7 +64,7 @@ def translate_folder(options: argparse.Namespace) -> int:
 def _open(
     file: TranslatorFile, source: DicomSource | NiftiSource, maker: Maker | None, options: argparse.Namespace
 ) -> Opened:
-    """Find the studies, as the translator's training images were found, reading headers only.
+    """Find the studies in the same way as the translator's training images, reading headers only.
 
     Raises:
         ValueError: a folder is missing, or nothing fits; all problems at once.
@@ -83,7 +83,7 @@ def _open(
 
 
 def _checked(options: argparse.Namespace) -> tuple[TranslatorFile, DicomSource | NiftiSource]:
-    """The translator, and how to find the studies.
+    """The translator, and the source settings of the studies.
 
     Raises:
         ValueError: with all that is wrong.
@@ -126,7 +126,7 @@ def _source(file: TranslatorFile, options: argparse.Namespace) -> DicomSource | 
 
 
 def _misfits(file: TranslatorFile, options: argparse.Namespace) -> list[str]:
-    """What speaks against this translator."""
+    """Problems of using this translator with these options."""
     wrong = []
     if file.vetoed and not options.even_if_vetoed:
         wrong.append(
@@ -182,7 +182,7 @@ def _translated(opened: Opened, options: argparse.Namespace, console: Console, s
 
 
 def _accounts(opened: Opened, results: Results[Done]) -> tuple[Account, ...]:
-    """What became of each file; where the run was stopped, some studies had no turn."""
+    """What became of each file; after a stop, some studies were not processed."""
     turned = {one.waiting.candidate.study for one in results.done} | {one.study for one in results.refused}
     studies = (one.candidate.study for one in opened.waiting)
     stopped = {one: ("stopped", "The run was stopped before its turn.") for one in studies if one not in turned}
@@ -190,7 +190,7 @@ def _accounts(opened: Opened, results: Results[Done]) -> tuple[Account, ...]:
 
 
 def _write_tables(out: Path, results: Results[Done], accounts: Sequence[Account]) -> None:
-    """Write the three tables. What earlier runs measured of studies that are still there is kept."""
+    """Write the three tables; figures of earlier runs on studies that still exist are kept."""
     table = _table(out, "translated")
     rows: dict[str, tuple[object, ...]] = {}
     if table.is_file():
@@ -201,7 +201,7 @@ def _write_tables(out: Path, results: Results[Done], accounts: Sequence[Account]
         cells = ("" if math.isnan(number) else f"{number:.6g}" for number in numbers)
         if not (one.there and place in rows):
             rows[place] = (one.waiting.candidate.study, place, one.waiting.slices, *cells)
-    # What was left out first: a folder of translations without it would look complete.
+    # Write the quarantine first: a folder of translations without it would look complete.
     keep_refusals(_table(out, "quarantine"), "study", refusals(results.refused, accounts))
     write_whole(_table(out, "accounted"), accounts_csv(accounts))
     write_whole(table, table_bytes(HEADER, list(rows.values())))

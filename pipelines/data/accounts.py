@@ -70,7 +70,7 @@ def without_use(accounts: Sequence[Account]) -> list[str]:
 
 
 def unserved(accounts: Sequence[Account]) -> list[Rejected]:
-    """An entry for the quarantine for each patient of whom nothing was selected: else nobody would miss him."""
+    """A quarantine entry for each patient of whom nothing was selected, so that a missing patient is noticed."""
     silent = set(without_use(accounts)) - {one.patient for one in accounts if one.what == "quarantined"}
     silent -= {one.patient for one in accounts if one.reason in ("excluded", "elsewhere")}
     told = []

@@ -1,7 +1,7 @@
-"""Files of one hospital's patients become a cohort: de-identified, checked, labelled and split slices.
+"""Make a cohort from one hospital's files: de-identified, checked, labelled and split examples.
 
-Nothing in a cohort names a patient: pseudonyms are keyed, and of the headers only counts of scanner models remain.
-Rejections quote file names and headers, so they stay at the site; their counts by reason may leave it.
+A cohort names no patient: pseudonyms are keyed, and of the headers only counts of scanner models remain. Rejections
+quote file names and headers, so they stay at the site; only their counts by reason may leave.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from privacy.message import Json
 
 
 class Reading(NamedTuple):
-    """What `read_cohort` found. names: pseudonym -> identifier of each patient; it never leaves the hospital.
-    partition: how the source was dealt out, by pseudonym (`partition.written`); None where it was not. accounts: what
-    became of each file; it names patients, and never leaves the hospital either. told: evidence and percentiles of each
-    study that is used, as of `Study`; they stay, too.
+    """The result of `read_cohort`. names: pseudonym -> identifier of each patient; it never leaves the hospital.
+    partition: of a partitioned source, by pseudonym (`partition.written`); else None. accounts: what became of each
+    file; it names patients and never leaves the hospital either. told: evidence and percentiles of each used study, as
+    in `Study`; they stay, too.
     """
 
     cohort: Cohort
@@ -94,9 +94,9 @@ def read_cohort(
     opened = open_source(source, labels, images, gland, target, classes)
     names = {found.patient: pseudonym(key, found.patient) for found in opened.waiting if found.patient}
     out = _named_by(exclude, called := _called(opened.waiting, key))
-    # With the names as given: which of them are here must not change how the others are divided.
+    # With the names as given, so that missing names do not change the division of the others.
     held = {*map(normalized, test), *_named_by(test, called)}
-    # In the order in which they are kept, which does not depend on that of the files.
+    # In the stored order, which does not depend on that of the files.
     ordered = sorted(opened.waiting, key=lambda found: (names.get(found.patient, ""), natural(found.study)))
     waiting = [found for found in ordered if found.patient not in out]
     taken, refused, parts = take(waiting, _shape(images), readers, scratch, masks=bool(opened.classes))
@@ -130,7 +130,7 @@ def _named(taken: Sequence[Taken], names: Mapping[str, str]) -> dict[str, str]:
 def _apart(
     ordered: Sequence[WaitingStudy], out: frozenset[str], here: Mapping[str, str] | None
 ) -> dict[str, tuple[str, str]]:
-    """Studies that the settings leave out, with the reason: of excluded patients, or dealt out to another site."""
+    """Studies that the settings leave out, with the reason: excluded patients, or another site's part."""
     excluded, elsewhere = "The settings exclude this patient.", "It was dealt out to another site."
     told = {one.study: ("excluded", excluded) for one in ordered if one.patient in out}
     if here is not None:
@@ -140,7 +140,7 @@ def _apart(
 
 
 def _shape(images: AnyImages) -> tuple[int, ...]:
-    """Of an example before any projection."""
+    """Shape of an example before any projection."""
     return images.columns if isinstance(images, Features) else images.inputs
 
 
@@ -162,13 +162,13 @@ def _found(
 
 
 def _labels(taken: Sequence[Taken]) -> dict[str, int]:
-    """Patient -> 1 where any of his examples is positive."""
+    """Patient -> 1 if any of the patient's examples is positive."""
     positives_last = sorted(taken, key=lambda study: any(study.labels))
     return {study.patient: int(any(study.labels)) for study in positives_last}
 
 
 def _of_source(part: Part | None, done: Divided, studies: int, independent: bool) -> dict[str, Json]:
-    """Counts of a source that is dealt out; its code looks at all patients, so a private run has none."""
+    """Counts of a partitioned source; `dealing` depends on all patients, so a private run has none."""
     if part is None:
         return {}
     return {"source_studies": studies} | ({} if independent else {"dealing": dealing_code(part, done)})
@@ -177,8 +177,8 @@ def _of_source(part: Part | None, done: Divided, studies: int, independent: bool
 def _called(waiting: Sequence[WaitingStudy], key: bytes) -> dict[str, set[str]]:
     """Each patient's identifier and pseudonym, and of NIfTI files also the files' names and the pseudonyms of those.
 
-    A list of patients who withdrew may name one as the whole file name, which was his identifier before BIDS names
-    were understood; he must stay out.
+    A list of withdrawn patients may still use the whole file name, which was the identifier before BIDS names were
+    understood; such patients must stay out.
     """
     called: dict[str, set[str]] = {}
     for found in waiting:
@@ -212,7 +212,7 @@ def _scaled(cohort: Cohort, images: AnyImages, scale: Moments | None) -> Cohort:
     if images.components is None or (images.normalize == "pooled" and known is None):
         return cohort  # the latter is asked for moments alone
     axes = fitted_axes(cohort.images[cohort.split == SPLITS.index("train")], images.components)
-    # The axes look at all training patients, so that each example hangs on all of them.
+    # The axes are fitted to all training patients, so each example depends on all of them.
     recipe: dict[str, Json] = {**cohort.recipe, "axes": axes_to_json(axes), "independent": False}
     return replace(cohort, images=projected(cohort.images, axes), recipe=recipe)
 

@@ -1,7 +1,7 @@
-"""What is known about a patient: lesion and gland masks in files, or a table of labels.
+"""A patient's labels: lesion and gland masks in files, or a table of labels.
 
-Settings are checked and small files (name mappings, tables) are read once, by `open_masks` and `open_table`; what is
-missing or contradictory for one patient later rejects that study only.
+`open_masks` and `open_table` check the settings and read small files (name mappings, tables) once; what is missing or
+contradictory for one patient later rejects only that study.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Table:
 def open_masks(settings: MaskLabels | GlandMask, where: str) -> Masks:
     """Check a folder of masks and read its mapping of names.
 
-    where: how messages call the settings, as in "labels". What is wrong with one patient's name rejects him later.
+    where: how messages call the settings, as in "labels". An error in one patient's name rejects that patient later.
 
     Raises:
         ValueError: the folder is missing, or the mapping cannot be read or fits nobody; all problems at once.

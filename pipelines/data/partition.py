@@ -1,7 +1,7 @@
-"""One source dealt out over several made-up hospitals, by patient: for simulations, and only for these.
+"""Partition one source over several simulated hospitals, by patient; for simulations only.
 
-Each of these hospitals reads the whole source and keeps its part. Who goes where follows from the settings, the labels
-and the patients' identifiers, and from no hospital's key, so that all of them deal alike and no patient is dealt twice.
+Each of these hospitals reads the whole source and keeps its part. The partition depends on the settings, the labels and
+the patients' identifiers, and on no hospital's key, so that all hospitals compute the same one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LABELS = (0, 1)
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One hospital's part of its source, which is dealt out over `of` hospitals by patient. In simulations only.
+    """One hospital's part of a source that is partitioned over `of` hospitals by patient. In simulations only.
 
     kind: `even` = at random, whatever the labels, all parts of one size (CusFL IV.D, VAFL III.H). `dirichlet` = the
     shares of each class are drawn from a Dirichlet distribution with `alpha` (PGFed's experiments; small = uneven).
@@ -72,8 +72,8 @@ class Part:
 
 
 class Divided(NamedTuple):
-    """splits: patient -> split, of the patients whom this hospital has. places: patient -> number of the part to which
-    he was dealt, of all patients of the source that were; empty without a part.
+    """splits: patient -> split, of this hospital's patients. places: patient -> number of their part, of all the
+    source's partitioned patients; empty without a part.
     """
 
     splits: dict[str, str]
@@ -91,7 +91,7 @@ def divided(
     key: bytes = b"",
     fold: Fold | None = None,
 ) -> Divided:
-    """Deal a source's patients out, keep one part of them, and split it; arguments as in `split_patients`.
+    """Partition a source's patients, keep one part, and split it; arguments as in `split_patients`.
 
     Raises:
         ValueError: the part has no number, or some part gets fewer patients than `part.least`.
@@ -104,12 +104,12 @@ def divided(
     if part.number is None:
         raise ValueError("part.number: missing; say which part this hospital has")
     held: dict[str, str] = {}
-    if part.tests == "source":  # without the key, which is another at each hospital
+    if part.tests == "source":  # without the key, which differs between hospitals
         whole = split_patients(labels, fractions=fractions, seed=seed, test=test, independent=independent, fold=fold)
         held = {patient: split for patient, split in whole.items() if split == "test"}
         test, fold, fractions = (), None, without_test(fractions)
     elif test:
-        fractions = without_test(fractions)  # a part with none of them has no test, rather than another one
+        fractions = without_test(fractions)  # a part without test patients draws no others
     free = {patient: label for patient, label in labels.items() if patient not in held}
     places = partition(free, part, independent=independent)
     own = {patient: label for patient, label in free.items() if places[patient] == part.number}
@@ -120,12 +120,12 @@ def divided(
 def partition(
     labels: Mapping[str, int], part: Part, *, kinds: Sequence[int] = LABELS, independent: bool = False
 ) -> dict[str, int]:
-    """Deal patients out: patient -> number of his part, 1 to `part.of`, sorted by patient.
+    """Partition patients: patient -> number of their part, 1 to `part.of`, sorted by patient.
 
     labels: patient -> class, one of `kinds`. Within a class patients are ordered by a hash of seed and identifier, and
-    counts are the shares rounded by the largest remainder. independent: a patient's part follows from the settings, his
-    own label and his own identifier, as differential privacy by patient needs it (see `split_patients`); sizes are then
-    the shares only on average, and `part.least` is not looked at.
+    counts are the shares rounded by the largest remainder. independent: a patient's part depends on the settings and on
+    that patient's label and identifier only, as patient-level differential privacy requires (see `split_patients`);
+    sizes then match the shares on average only, and `part.least` is ignored.
 
     Raises:
         ValueError: a label is none of `kinds`, or no dealing gives each part `part.least` patients.
@@ -152,10 +152,10 @@ def partition(
 
 
 def _shares(part: Part, kinds: Sequence[int], attempt: int) -> dict[int, list[float]]:
-    """Class -> the share of it that each part gets; it follows from the settings alone."""
+    """Class -> the share of it that each part gets; depends on the settings alone."""
     if part.kind == "even":
         return {kind: [1 / part.of] * part.of for kind in kinds}
-    # A generator for each class, so that no class moves another.
+    # A generator for each class, so that classes do not affect each other.
     chances = {kind: np.random.default_rng([part.seed, attempt, kind]) for kind in kinds}
     if part.kind == "dirichlet":
         return {kind: chance.dirichlet([part.alpha or 0.0] * part.of).tolist() for kind, chance in chances.items()}
@@ -185,7 +185,7 @@ def _few_classes(
 
 
 def _groups(labels: Mapping[str, int], part: Part, kinds: Sequence[int]) -> dict[int, list[str]]:
-    """Patients of each class in the order of their hashes; `even` takes all for one class."""
+    """Patients of each class in the order of their hashes; `even` treats all as one class."""
     ordered = sorted(labels, key=lambda name: (_rank(part, name), name))
     if part.kind == "even":
         return {kinds[0]: ordered}
@@ -197,12 +197,12 @@ def _numbers(counts: Sequence[int]) -> list[int]:
 
 
 def _rank(part: Part, patient: str) -> bytes:
-    """Another hash than that of the split, which would otherwise follow the part."""
+    """The patient's hash; it differs from that of the split, so that split and part are independent."""
     return rank(part.seed, f"part\0{patient}")
 
 
 def written(part: Part, done: Divided, labels: Mapping[str, int], names: Mapping[str, str]) -> dict[str, Json]:
-    """What is written down of a partition, at the hospital. names: patient -> pseudonym.
+    """The record of a partition, which stays at the hospital. names: patient -> pseudonym.
 
     Returns:
         `part`, the settings; `patients`, the pseudonyms of those who were dealt to this hospital; `shared_test`, of
@@ -222,9 +222,9 @@ def written(part: Part, done: Divided, labels: Mapping[str, int], names: Mapping
 
 
 def dealing_code(part: Part, done: Divided) -> str:
-    """A name for how a whole source was dealt out, 12 hexadecimal digits: equal at hospitals whose parts are disjoint.
+    """A digest of a whole source's partition, 12 hexadecimal digits: equal at hospitals whose parts are disjoint.
 
-    It hangs on every patient of the source, so it is nothing that a hospital with real patients may tell.
+    It depends on every patient of the source, so a hospital with real patients must not release it.
     """
     alike = {**asdict(part), "number": None}
     shared = sorted(patient for patient in done.splits if patient not in done.places)

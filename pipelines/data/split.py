@@ -1,6 +1,6 @@
 """Which patient belongs to training, validation and test: by patient, the same wherever it is computed.
 
-Either stratified, so that small splits come out even, or each patient for himself, as differential privacy needs it.
+Either stratified, so that small splits are balanced, or each patient independently, as differential privacy requires.
 """
 
 from __future__ import annotations

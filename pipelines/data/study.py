@@ -70,7 +70,7 @@ class Unusable(ValueError):
 class Item:
     """A file below the folder, or a line of a table, before its study is read.
 
-    state: `part` of the studies that are named; else why it is of none, with a reason. patient: as the file names him,
+    state: `part` of the studies that are named; else why it is of none, with a reason. patient: as in the file,
     "" where it does not, or where nobody looked. series: its description.
     """
 

@@ -1,1 +1,1 @@
-"""External sites: hospitals outside the federation, which get exported models and adapt them to their own images."""
+"""External sites: hospitals outside the federation that get exported models and adapt them to their own images."""

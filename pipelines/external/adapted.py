@@ -1,8 +1,8 @@
-"""One model from exported ones: adapted to an external site's own images, and read again later from a file.
+"""Adapt exported models to an external site's images, write the result to a file, and read it.
 
-The adapted model lies in `routed.safetensors` beside the results: the exported models, the adapted state, and how
-images are made. `pipelines.predict` takes it as it takes a model of a site, so that later images need no adaptation. It
-follows from the site's patients, so it stays there.
+`routed.safetensors`, beside the results, holds the exported models, the adapted state, and the settings of images.
+`pipelines.predict` uses it like a site's model, so that later images need no adaptation. It depends on the site's
+patients, so it stays there.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from pipelines.settings.route import NEEDS, PERSONAL, SHARED
 from privacy.message import Malformed, Message, Params, as_mapping, sealed, to_bytes
 
 STATE = ":state"
-"""Before the names of an adapted state's tensors; no site is called so."""
+"""Prefix of an adapted state's tensors; no site has this name."""
 LARGEST_KEPT = 2**30  # bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptedDescription:
-    """The facts of `routed.safetensors`. label: what masks say made them. models: of the file that the experts came in.
-    source: how images were found here, without places. gland: whether they were cut about gland masks.
+    """The facts of `routed.safetensors`. label: the algorithm name in masks. models: description of the exported
+    models. source: how images were found here, without paths. gland: whether they were cropped about gland masks.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -82,7 +82,8 @@ def networks(models: Models, how: How, device: str = "cpu") -> list[nn.Module]:
 def adapt(
     experts: Sequence[nn.Module], x: Tensor, how: How, *, kind: Kind, seed: int
 ) -> tuple[nn.Module, Adapted | None]:
-    """One network for images x (n, *inputs), on their device; and the course of the adaptation, if there was one.
+    """One network adapted to images x (n, *inputs), on their device; and the course of the adaptation, if there was
+    one.
 
     Raises:
         ValueError: the models cannot be adapted in this way.
@@ -109,7 +110,7 @@ def _unadapted(experts: Sequence[nn.Module], how: How) -> nn.Module:
 def shares_of_experts(
     module: nn.Module, x: Tensor, experts: Sequence[str], *, batch: int
 ) -> dict[str, dict[str, float]]:
-    """Of a routed network: layer -> expert -> its mean coefficient over images x. Nothing for any other network."""
+    """Of a routed network: layer -> expert -> its mean coefficient over images x. Empty for any other network."""
     if not isinstance(module, Routed):
         return {}
     whole = torch.cat([coefficients(module, part) for part in torch.split(x, batch)]).mean(dim=0)
@@ -117,7 +118,7 @@ def shares_of_experts(
 
 
 def describe_adapted(models: Models, label: str, how: How, source: Files, *, gland: bool) -> AdaptedDescription:
-    """The facts of an adapted model; of the experts only those that `how` uses stay in it."""
+    """The facts of an adapted model, with only the experts that `how` uses."""
     described = models.described
     needed = NEEDS[how.name]
     used = replace(
@@ -131,7 +132,7 @@ def describe_adapted(models: Models, label: str, how: How, source: Files, *, gla
 
 
 def adapted_bytes(kept: AdaptedDescription, experts: Mapping[str, Params], state: Params) -> bytes:
-    """The file of an adapted model. experts: those of the file that they came in."""
+    """The bytes of an adapted model's file. experts: those of the exported file."""
     tensors = dict(prefixed(STATE, state))
     for name in kept.models.experts:
         tensors |= prefixed(name, experts[name])
@@ -139,7 +140,7 @@ def adapted_bytes(kept: AdaptedDescription, experts: Mapping[str, Params], state
 
 
 def ready_of(kept: AdaptedDescription, module: nn.Module, digest: str) -> Ready:
-    """The adapted network as `pipelines.predict` takes a model."""
+    """The adapted network as a model for `pipelines.predict`."""
     described = kept.models
     part = described.part_of(described.experts[-1])
     names = described.names[1:] if described.kind == "segmentation" else ()
@@ -159,7 +160,7 @@ def ready_of(kept: AdaptedDescription, module: nn.Module, digest: str) -> Ready:
 
 
 def read_adapted(path: Path) -> Ready:
-    """Open such a file.
+    """Read an adapted model.
 
     Raises:
         ValueError: it is none, is damaged or malformed, is too large, or of another version.
@@ -181,7 +182,7 @@ def read_adapted(path: Path) -> Ready:
 
 
 def read_model(path: Path) -> Ready:
-    """Open a model that can be used: of a site of a run, or adapted at an external site.
+    """Read a model: of a site of a run, or adapted at an external site.
 
     Raises:
         ValueError, OSError: as `read_ready` and `read_adapted`.

@@ -1,10 +1,9 @@
-"""Models that leave the federation: one sealed file with all that an external site needs in order to use them.
+"""The file of exported models: one sealed file with everything that an external site needs to use them.
 
-The stage `route` writes it, of nothing but models that sites handed out to recipients `outside`;
-`pipelines.external.run` reads it. It describes networks, names of classes and how images were made; it names the sites
-whose models it holds, and no file, folder, patient, count or scale of theirs. Nothing in such a file is executed:
-tensors are compared with the network that the facts describe before one is built, and facts are read as strictly as
-YAML.
+The stage `route` writes it, only from models that sites released to recipients `outside`; `pipelines.external.run`
+reads it. It describes networks, names of classes and the settings of images, and names the sites of its models, but
+contains no file name, folder, patient, count or scale of theirs. Nothing in the file is executed: tensors are compared
+with the network that the facts describe before one is built, and facts are parsed as strictly as YAML.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ from privacy.settings_error import Problem, refuse
 
 T = TypeVar("T")
 ADAPTED = "adapted"
-"""The fact `what` of a model that was adapted (`pipelines.external.adapted`)."""
+"""The fact `what` of an adapted model (`pipelines.external.adapted`)."""
 GLOBAL = "*"
-"""The expert that is the federation's one model; the others have the names of their sites."""
+"""The expert that is the federation's shared model; the others have the names of their sites."""
 LARGEST = 2**33  # bytes of a file that is opened
 LONGEST_TEXT = 200  # characters of a title
 SEAL = 32  # bytes before the safetensors
@@ -49,7 +48,7 @@ SHOWN = 3  # names of tensors in a message
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What the network of some experts is built from."""
+    """Settings from which the network of some experts is built."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -59,9 +58,9 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelsDescription:
-    """The facts of a file. run, title: of the federation's run. kind, names: what is learnt, and what its classes are
-    called, class 0 first. images: how examples were made. gland: whether with gland masks. experts: in order, the
-    shared one last. personal, shared: of what networks they are; null = none of them is here.
+    """The facts of a file. run, title: of the federation's run. kind, names: the kind of task and its classes, class 0
+    first. images: settings of examples. gland: whether with gland masks. experts: in order, the shared one last.
+    personal, shared: their networks; null = the file has none of them.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -99,20 +98,20 @@ class ModelsDescription:
         refuse(problems + image_problems(self.images))
 
     def part_of(self, expert: str) -> Part:
-        """What the expert's network is built from."""
+        """Settings of the expert's network."""
         part = self.shared if expert == GLOBAL else self.personal
         if part is None:
             raise KeyError(expert)
         return part
 
     def task(self, part: Part) -> Task:
-        """What a part learnt. Raises: ValueError: its network is for the other kind of task."""
+        """The task of a part. Raises: ValueError: its network is for the other kind of task."""
         return Task(part.model, self.inputs, len(self.names), self.kind)
 
 
 @dataclass(frozen=True)
 class Models:
-    """A file that can be used. experts: parameters by name, in order. digest: of the file, 16 hexadecimal digits."""
+    """A valid file. experts: parameters by name, in order. digest: of the file, 16 hexadecimal digits."""
 
     described: ModelsDescription
     experts: Mapping[str, Params]
@@ -140,13 +139,13 @@ def image_problems(images: AnyImages) -> list[Problem]:
 
 
 def models_bytes(described: ModelsDescription, experts: Mapping[str, Params]) -> bytes:
-    """The file. experts: parameters by name, as `described.experts` names them."""
+    """The bytes of the file. experts: parameters by name, as `described.experts` names them."""
     tensors = {name: value for expert in described.experts for name, value in prefixed(expert, experts[expert]).items()}
     return sealed(to_bytes(Message(tensors, as_mapping(to_plain(described)))))
 
 
 def read_models(path: Path) -> Models:
-    """Open such a file; nothing in it is trusted.
+    """Read a file of models, without trusting its contents.
 
     Raises:
         ValueError: it is none, is damaged or malformed, is too large, or of another version.
@@ -178,12 +177,12 @@ def read_sealed(path: Path) -> tuple[Message, str]:
 
 
 def parse_facts(facts: Mapping[str, Json], kind: type[T]) -> T:
-    """Facts as settings: nothing missing, nothing more. Raises: ConfigError: with every problem."""
+    """Parse facts into settings; no key may be missing or unknown. Raises: ConfigError: with every problem."""
     return validate(Document(dict(facts), {}), kind)
 
 
 def what_is(path: Path) -> str:
-    """The fact `what` of a sealed file, without reading its tensors; empty where it says none or is no such file."""
+    """The fact `what` of a sealed file, without reading its tensors; empty if it has none or is no such file."""
     try:
         with path.open("rb") as file:
             file.seek(SEAL)
@@ -196,10 +195,10 @@ def what_is(path: Path) -> str:
 
 
 def checked_experts(described: ModelsDescription, tensors: Params) -> dict[str, Params]:
-    """Each expert's parameters, which have the names, shapes and types of its network, and are finite.
+    """Each expert's parameters, checked to have the names, shapes and types of its network and to be finite.
 
     Raises:
-        ValueError: they do not, or the network is beyond bounds; all experts are named at once.
+        ValueError: they have not, or the network exceeds the size limits; all experts are named at once.
     """
     wanted: dict[str, dict[str, tuple[torch.Size, torch.dtype]]] = {}
     for which, part in ((PERSONAL, described.personal), (SHARED, described.shared)):
@@ -219,7 +218,7 @@ def checked_experts(described: ModelsDescription, tensors: Params) -> dict[str, 
 
 
 def _shapes(described: ModelsDescription, part: Part, which: str) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """What the part's network has, found without giving it any memory."""
+    """Shapes and types of the part's network, found without allocating it."""
     try:
         task = described.task(part)
         if problems := size_problems(part.algorithm, task, Work()):

@@ -1,5 +1,5 @@
-"""What a run offers to external sites: a file of models for each pair of methods that a line of `route` uses, made of
-the models that its sites handed out.
+"""Files of models for external sites: one for each pair of methods that a line of `route` uses, made from the models
+that sites released.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from privacy.message import Json, Params
 from privacy.settings_error import Problem
 
 EXPORTED = ("routing", "ensemble", "tent")
-"""Values of `how` for which an external site needs nothing but the file."""
+"""Values of `how` for which an external site needs only the file."""
 DEFAULT = "models.safetensors"
 
 
 class Offer(NamedTuple):
-    """A file of models. methods: part -> label of the method whose models it holds."""
+    """A file of models. methods: part -> label of the method whose models it contains."""
 
     name: str
     methods: Mapping[str, str]
 
 
 def write_offers(config: Config, plan: Route, handed: Mapping[str, Mapping[str, Params]], out: Path) -> dict[str, Json]:
-    """Write the files of a run into a folder. handed: method -> site -> its model, as sites handed them out.
+    """Write the files of a run into a folder. handed: method -> site -> its released model.
 
     Returns:
-        Name of each file -> why it is not there, if no external site could use it; empty = it is.
+        Name of each file -> why it was not written, because no external site could use it; empty = it was written.
     """
     missing: dict[str, Json] = {}
     for offer in offers(plan):
@@ -76,7 +76,7 @@ def problems(config: Config, offer: Offer) -> list[Problem]:
 
 
 def offer_bytes(config: Config, offer: Offer, handed: Mapping[str, Mapping[str, Params]]) -> bytes:
-    """The file. handed: method -> site -> its model, as sites handed them out to recipients `outside`."""
+    """The bytes of the file. handed: method -> site -> its model, released to recipients `outside`."""
     personal, shared = offer.methods.get(PERSONAL), offer.methods.get(SHARED)
     experts = dict(handed[personal]) if personal else {}
     if shared:  # one model for all: any site's
@@ -103,7 +103,7 @@ def _part(config: Config, label: str | None) -> Part | None:
 
 
 def _centred(config: Config) -> bool:
-    """Whether a gland mask said how a study was cut, at any site inside."""
+    """Whether any site of the federation crops studies about a gland mask."""
     images = config.images
     if not isinstance(images, Slices | Volumes):
         return False

@@ -1,4 +1,4 @@
-"""Whether the settings of an external site, the models and its folder go together, before any image is read."""
+"""Check an external site's settings, models and folder against each other, before any image is read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from privacy.settings_error import Problem
 
 
 class Job(NamedTuple):
-    """The settings, the models, and the studies that wait. document: from which the settings were read."""
+    """The settings, the models, and the studies to read. document: of the settings."""
 
     settings: ExternalSettings
     document: Document
@@ -35,7 +35,7 @@ class Job(NamedTuple):
 
 
 def open_job(settings: ExternalSettings, document: Document) -> Job:
-    """Open models and folder; of images, headers are read.
+    """Open models and folder; only headers of images are read.
 
     Raises:
         ConfigError: all that does not go together.
@@ -67,7 +67,7 @@ def open_job(settings: ExternalSettings, document: Document) -> Job:
 
 
 def _problems(settings: ExternalSettings, models: Models) -> list[Problem]:
-    """Which settings do not go with the models, and why."""
+    """Problems of settings that do not fit the models."""
     described, images = models.described, models.described.images
     there = {PERSONAL: described.personal, SHARED: described.shared}
     problems = [*source_problems(settings.source, images), *missing_models(settings.how, there)]
@@ -87,14 +87,14 @@ def _problems(settings: ExternalSettings, models: Models) -> list[Problem]:
 
 
 def _waiting(settings: ExternalSettings, models: Models, source: Files) -> Intake:
-    """The studies that wait, in the order in which models are adapted to them. Raises: ValueError: nothing fits."""
+    """The studies to read, in the order in which models are adapted to them. Raises: ValueError: nothing fits."""
     found = open_unlabelled(models.described.images, source, settings.gland)
     ordered = sorted(found.waiting, key=lambda one: (one.patient, natural(one.study)))
     return replace(found, waiting=tuple(ordered))
 
 
 def print_check(job: Job, console: Console, *, as_json: bool) -> int:
-    """--check: print what the models are and how many studies wait, without reading a pixel; returns the exit code."""
+    """--check: describe the models and count the studies, without reading pixels; returns the exit code."""
     described, waiting = job.models.described, len(job.opened.waiting)
     code = Exit.OK if waiting else Exit.DATA
     facts: dict[str, Json] = {

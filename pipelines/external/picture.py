@@ -1,4 +1,4 @@
-"""How an adaptation went, drawn: the loss and the predicted classes of every state, and which of them serves."""
+"""A plot of an adaptation: loss and predicted classes at every epoch, and which epoch is used."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""An external site gets a model: exported models of a federation are adapted to its own unlabelled images.
+"""The run of an external site: adapt exported models of a federation to its own unlabelled images.
 
 `python -m pipelines.run ROUTE.yaml`, whose key `models` names the file that a run's stage `route` wrote. Images are
-read as `pipelines.predict` reads them, the models become one network for them, and what it finds is written as
-`predict` writes it: predictions.csv, quarantine.csv, accounted.csv and masks. Beside these lie adaptation.json and
-adaptation.png, how it went, and routed.safetensors, with which `predict` serves later patients. All of it stays in the
+read as by `pipelines.predict`, the models are adapted into one network, and its predictions are written as `predict`
+does: predictions.csv, quarantine.csv, accounted.csv and masks. Further files are adaptation.json and adaptation.png,
+the course of the adaptation, and routed.safetensors, the model for `predict` on later patients. All of it stays in the
 hospital.
 """
 
@@ -66,8 +66,8 @@ ACCOUNT, CURVE, ROUTED = "adaptation.json", "adaptation.png", "routed.safetensor
 
 
 class Served(NamedTuple):
-    """The network that predicts here. account: how it was made. probabilities: (n, classes, *spatial), if adapting
-    already made predictions of all images.
+    """The network that predicts here. account: how it was made. probabilities: (n, classes, *spatial), if the
+    adaptation has already predicted all images.
     """
 
     ready: Ready
@@ -78,7 +78,7 @@ class Served(NamedTuple):
 def run_external_site(
     settings: ExternalSettings, document: Document, options: argparse.Namespace, console: Console
 ) -> int:
-    """Do what the document's settings say, or with --check only look; returns the exit code.
+    """Run with the document's settings, or only check them with --check; returns the exit code.
 
     Raises:
         ConfigError: everything that is wrong with settings, models and folder.
@@ -178,7 +178,7 @@ def _course_of(adapted: Adapted | None) -> dict[str, Json]:
 
 
 def _write(out: Path, account: dict[str, Json], adapted: Adapted | None, names: tuple[str, ...], data: bytes) -> None:
-    """Write the account, the curve and the model before any mask, because adapting took the longest. Files of an
+    """Write the account, the curve and the model before any mask, because adaptation took the longest. Files of an
     earlier run that this one does not make are removed.
     """
     folder = DiskFolder(out)
@@ -195,7 +195,7 @@ def _write(out: Path, account: dict[str, Json], adapted: Adapted | None, names: 
 def _predictions(
     predictor: Predictor, studies: Sequence[ReadStudy], made: Tensor | None, device: str
 ) -> Iterator[Prediction | Rejected]:
-    """One for each study, whose mask is written. made: (n, classes, *spatial) of all studies, if they are known."""
+    """A prediction for each study, with its mask written. made: (n, classes, *spatial) of all studies, if known."""
     task, module, begin = predictor.ready.task, predictor.ready.module, 0
     for study in studies:
         end = begin + len(study.examples.images)

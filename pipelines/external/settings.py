@@ -130,7 +130,7 @@ def place_of(source: DicomSource | NiftiSource | PictureFolder | UnlabelledTable
 
 
 def files_of(source: DicomSource | NiftiSource | PictureFolder | UnlabelledTable) -> Files:
-    """The same source as a site in a federation would have it; labels and tables are never print_check at."""
+    """The same source as a site in a federation would have it; labels and tables are never read."""
     if isinstance(source, PictureFolder):
         return PictureSource(folder=source.folder, table=".")
     if isinstance(source, UnlabelledTable):

@@ -137,7 +137,7 @@ class Translation(TypedDict):
 
 
 class Routing(TypedDict):
-    """Models that come to a hospital outside."""
+    """Models that come to an external site."""
 
     cohort: NotRequired[Line]
     experts: NotRequired[list[Line]]

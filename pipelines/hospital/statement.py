@@ -33,7 +33,7 @@ OUTSIDE = (
 )
 TO = " to outside"
 """Suffix of a request whose reply went to external sites."""
-TO_OUTSIDE = "its model, handed to hospitals outside the federation"
+TO_OUTSIDE = "its model, handed to external sites"
 FORGOTTEN = (
     "images, outside any guarantee: synthetic ones, or those of patients as they are; which cannot be told any more, "
     "because what this hospital remembered of them is gone"

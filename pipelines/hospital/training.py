@@ -68,7 +68,7 @@ def export(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     recipient = OUTSIDE if message.facts.get("recipient") == OUTSIDE else COORDINATOR
     if recipient not in hospital.policy.recipients:
         raise Refused("policy_recipient") from ValueError(
-            "this hospital's models shall go to hospitals outside the federation, and its policy does not let them: "
+            "this hospital's models shall go to external sites, and its policy does not allow that: "
             f"say recipients: [coordinator, {OUTSIDE}] in the policy"
         )
     _, params = own_model(hospital, message.facts)

@@ -26,7 +26,7 @@ CONTENTS: Mapping[str, str] = {
     "train": "parameters of the method, validation loss, number of examples",
     "finish": "the last round's validation loss",
     "export": "its model, to be tested at other hospitals",
-    "route": "scores on its patients, as a hospital outside the federation",
+    "route": "scores on its patients, as an external site",
     "evaluate": "scores on test patients: a noised histogram; or exact ones, or sums of overlaps, and bootstrap copies",
     "audit": "how well an attack tells training patients from others, or draws their images, if nothing is guaranteed",
     "pool": "training and validation examples with their labels, for the central baseline",

@@ -25,7 +25,7 @@ SORTS = (
     Sort("the settings of a study", ("base", "cases"), "study"),
     Sort("a hospital's own settings", ("kit", "site"), "site"),
     Sort("the settings of a run", ("sites", "train"), "run"),
-    Sort("the settings of a hospital outside the federation", ("models",), "run"),
+    Sort("the settings of an external site", ("models",), "run"),
 )
 
 

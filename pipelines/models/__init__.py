@@ -1,1 +1,1 @@
-"""Files of trained models and translators: what they hold, how they are read, and how they answer."""
+"""Files of trained models and translators: contents, reading, and prediction."""

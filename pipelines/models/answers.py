@@ -1,4 +1,4 @@
-"""What a network answers: classes and probabilities, whole or in windows, chunk by chunk."""
+"""A network's predictions: classes and probabilities, of whole images or windows, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from privacy.dp.chunks import at_once
 
 
 def answers(task: Task, module: nn.Module, x: Tensor, *, window: Sequence[int] | None = None) -> Tensor:
-    """The class of each pixel, (n, *spatial) int64 on the CPU: the most probable one, 0 where there is no number.
+    """The most probable class of each pixel, (n, *spatial) int64 on the CPU; 0 where the network gives NaN.
 
     Args:
         task: what was learnt.
         module: the trained network, on the device of the images.
         x: (n, C, *spatial).
-        window: sides of what the network sees at once, where that is less than an image: half-overlapping pieces,
-            weighted by a Gaussian about their middle. None: whole images.
+        window: sides of half-overlapping windows, weighted by a Gaussian about their middle. None: whole images.
 
     Raises:
         ValueError: the window has another number of sides.
@@ -32,7 +31,7 @@ def answers(task: Task, module: nn.Module, x: Tensor, *, window: Sequence[int] |
 
 
 def probable(task: Task, module: nn.Module, x: Tensor, window: Sequence[int] | None) -> Tensor:
-    """Probabilities (n, classes, *spatial) of images x, by whole images or in windows, as `answers` has them."""
+    """Probabilities (n, classes, *spatial) of images x, whole or in windows, as in `answers`."""
     from monai.inferers.utils import sliding_window_inference  # slow to import
 
     if window is None:

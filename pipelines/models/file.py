@@ -1,4 +1,4 @@
-"""A model that a hospital can use: one file, which also says how a study becomes what the network sees.
+"""The file of a hospital's finished model, with the settings that turn a study into the network's input.
 
 `pipelines.hospital.model_file` writes it beside the scores when a hospital's own model is evaluated, and it stays
 there; `pipelines.predict` reads it.
@@ -45,7 +45,7 @@ READY = "ready"
 FORMAT = 1
 KIND: TypeAdapter[Kind] = TypeAdapter(Kind)
 PREFIX = "translator:"
-"""Before the names of a translator's numbers, in a file that holds a classifier too."""
+"""Prefix of a translator's tensors, in a file that also holds a classifier."""
 CENTRING = "calibration:centring"
 """The tensor (2,) float64 of a calibrated classifier: offset and spread of its logits."""
 
@@ -56,12 +56,12 @@ MODEL: TypeAdapter[AnyModel] = TypeAdapter(AnyModel)
 
 @dataclass(frozen=True)
 class Ready:
-    """A usable model. source: how the training images were found, its folder left out. facts: where it comes from.
-    scale, axes: by which features are normalized, and onto which they are projected.
-    translate: brings one study's examples (n, C, H, W) into the space in which the model learnt. names: of classes 1,
-    2, ... of a segmentation; empty in classification. digest: of the file, 16 letters. window: sides of what the
-    network sees at once, if not a whole image, as it was scored. centring: how logits are shifted and scaled, if they
-    are. likeness: by which a study that is unlike the training patients is known, or in words why there is nothing.
+    """A finished model. source: how the training images were found, without the folder. facts: its origin. scale, axes:
+    normalization of features, and their principal axes. translate: brings one study's examples (n, C, H, W) into the
+    space in which the model was trained. names: of classes 1, 2, ... of a segmentation; empty in classification.
+    digest: of the file, 16 letters. window: sides of the input window with which it was scored; None = whole images.
+    centring: shift and scale of logits, if any. likeness: statistics by which a study unlike the training patients is
+    detected, or in words why there are none.
     """
 
     module: nn.Module
@@ -80,7 +80,7 @@ class Ready:
     likeness: Likeness | str = "this kind of file has no statistics of training patients"
 
     def seen(self, x: Tensor) -> Tensor:
-        """What the network sees of a study's examples x (n, *inputs)."""
+        """The network's input from a study's examples x (n, *inputs)."""
         if self.scale is not None:
             x = normalized_by(x, self.scale)
         if self.axes is not None:
@@ -88,28 +88,28 @@ class Ready:
         return self.translate(x)
 
     def probabilities(self, x: Tensor) -> Tensor:
-        """Probabilities (n, classes, *spatial) of examples as the network sees them, in the way it was scored."""
+        """Probabilities (n, classes, *spatial) of network inputs x, computed as in the evaluation."""
         if self.window is not None:
             return probable(self.task, self.module, x, self.window)
         return Calibrated(self.module, self.centring).probabilities(self.task, x)
 
     def verdict(self, x: Tensor) -> Verdict | None:
-        """Whether a study's examples x, as the network sees them, are unlike; None where that cannot be told."""
+        """Whether a study's network inputs x are unlike the training patients'; None if unknown."""
         return None if isinstance(self.likeness, str) else self.likeness.verdict(self.module, x, self.window)
 
 
 def digest_of(data: bytes) -> str:
-    """The digest by which a file of a model is known: 16 letters of its SHA-256."""
+    """The digest that identifies a model's file: 16 letters of its SHA-256."""
     return hashlib.sha256(data).hexdigest()[:16]
 
 
 def window_in(facts: Mapping[str, Json]) -> tuple[int, ...] | None:
-    """Sides of what the network sees at once; None = whole images."""
+    """Sides of the network's input window; None = whole images."""
     return None if facts.get("window") is None else tuple(wholes_of(facts, "window"))
 
 
 def read_ready(path: Path) -> Ready:
-    """Read such a file.
+    """Read a finished model.
 
     Raises:
         ValueError: it is not one, is damaged, or was written by a later version.
@@ -161,7 +161,7 @@ def _read_centring(found: Tensor | None) -> Centring | None:
 
 
 def _read_names(facts: Mapping[str, Json], task: Task) -> tuple[str, ...]:
-    """One name for each class but the background, in segmentation. Files of before there was any say none."""
+    """One name for each class but the background, in segmentation; older classification files have no such fact."""
     names = tuple(str(name) for name in as_list(facts.get("names", [])))
     needed = task.classes - 1 if task.kind == "segmentation" else 0
     if len(names) != needed or not all(map(named, names)):
@@ -170,10 +170,10 @@ def _read_names(facts: Mapping[str, Json], task: Task) -> tuple[str, ...]:
 
 
 def translation(message: Message) -> Callable[[Tensor], Tensor]:
-    """What brings one study's examples, in the cohort's unit, into the model's space.
+    """A function that brings one study's examples, in the cohort's unit, into the model's space.
 
     Raises:
-        ValueError: the settings in the file are none.
+        ValueError: the settings in the file are invalid.
     """
     said = message.facts.get("translated")
     if not isinstance(said, dict):

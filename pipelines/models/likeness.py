@@ -1,9 +1,9 @@
-"""What a hospital keeps of the patients that a model learnt from, to tell a study that is unlike them.
+"""Statistics of a model's training patients, to detect studies that are unlike them.
 
-Two descriptions of each training study, of its images as the network sees them and of the network's own features, go
-into a mean and a covariance each (`evaluation.unlike`). They lie in a file of their own beside the model,
-`ready/<label>.statistics.safetensors`: taken from training patients without noise, they stay when the model is handed
-on. No message holds them.
+Two descriptions of each training study, its network inputs and the network's own features, are summarized by a mean and
+a covariance each (`evaluation.unlike`). They are in a file of their own beside the model,
+`ready/<label>.statistics.safetensors`: computed from training patients without noise, they must not be passed on with
+the model. No message contains them.
 """
 
 from __future__ import annotations
@@ -40,15 +40,14 @@ from privacy.message import (
 ENDING = ".statistics.safetensors"
 FORMAT = 1
 ALARM = 0.01
-"""Of the training hospital's own new studies, so many are called unlike: half by their images, half by features."""
-MOST_STUDIES = 512  # of a reference; a covariance of so many is known well enough
+"""Share of the training hospital's own new studies that are called unlike: half by inputs, half by features."""
+MOST_STUDIES = 512  # of a reference; enough to estimate a covariance
 TENSORS = ("mean", "scale", "precision")
 
 
 class Verdict(NamedTuple):
-    """unlike: whether the study is unlike those that the model learnt from. distance: as a multiple of the limit, above
-    which it is; by images or by features, whichever is greater. p_value: how often a study of the training hospital
-    would lie so far.
+    """unlike: whether the study is unlike the training studies. distance: as a multiple of the limit, by inputs or by
+    features, whichever is greater. p_value: how often a study of the training hospital is as far away.
     """
 
     unlike: bool
@@ -88,7 +87,7 @@ def descriptions(module: nn.Module, x: Tensor, window: Sequence[int] | None) -> 
 
 
 def _pooled(output: object) -> Tensor:
-    """What the last layer sees (n, d); of features with places, mean and standard deviation over these."""
+    """The last layer's input (n, d); of spatial features, mean and standard deviation over positions."""
     if not isinstance(output, Output):
         raise TypeError(f"a network returns Output, found {type(output).__name__}")
     if output.features.dim() == 2:
@@ -111,9 +110,9 @@ def _pieces(x: Tensor, window: Sequence[int] | None) -> Iterator[Tensor]:
 def likeness_of(
     module: nn.Module, cohort: Cohort, window: Sequence[int] | None, device: str = "cpu"
 ) -> Likeness | None:
-    """Of a hospital's training patients; None where they are too few. window: of what the network sees at once.
+    """The statistics of a hospital's training patients; None if they are too few. window: of the network's input.
 
-    cohort: as the network sees it. Of many studies, 512 are taken, evenly spread over the patients.
+    cohort: of network inputs. Of more studies, 512 are taken, evenly spread over the patients.
     """
     rows = (cohort.split == SPLITS.index("train")).nonzero()[:, 0]
     study = studies_of(cohort.patient[rows], cohort.position[rows])
@@ -132,7 +131,7 @@ def likeness_of(
 
 
 def studies_of(patient: Tensor, position: Tensor) -> NDArray[np.int64]:
-    """The number (n,) of the study of each example: positions grow within a study and begin again with the next."""
+    """The number (n,) of the study of each example; positions increase within a study and restart with the next."""
     own, place = patient.cpu().numpy(), position.cpu().numpy()
     begins = np.ones(len(own), bool)
     begins[1:] = (own[1:] != own[:-1]) | (place[1:] <= place[:-1])

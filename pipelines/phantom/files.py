@@ -27,7 +27,7 @@ STORED_MAX = 4095  # 12 bits
 
 
 class Rendered(NamedTuple):
-    """One patient as one scanner sees him: ADC in 1e-6 mm²/s, and masks (CS lesion, gland) on the same grid."""
+    """One patient as one scanner images them: ADC in 1e-6 mm²/s, and masks (CS lesion, gland) on the same grid."""
 
     image: Volume
     lesion: Volume

@@ -65,7 +65,7 @@ def releases(policy: Policy) -> Iterator[tuple[str, str]]:
 def promises(policy: Policy) -> list[str]:
     """The rest of the policy, in sentences."""
     budget = policy.budget
-    whom = {"coordinator": "the coordinator", "sites": "every hospital", "outside": "hospitals outside the federation"}
+    whom = {"coordinator": "the coordinator", "sites": "every hospital", "outside": "external sites"}
     return [
         f"answers go to: {', '.join(whom[one] for one in policy.recipients)}",
         f"methods: {'any' if policy.algorithms is None else ', '.join(policy.algorithms)}",

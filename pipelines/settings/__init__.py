@@ -1,1 +1,1 @@
-"""What a YAML file may say: a frozen dataclass for each part, and checks of what must agree between parts."""
+"""The settings of a YAML file: a frozen dataclass for each part, and checks between parts."""

@@ -37,14 +37,13 @@ CHECKS: tuple[Callable[[RunSettings], Iterable[Problem]], ...] = (
     privacy.problems,
     harmonization.problems,
 )
-"""What must agree between the parts of a run's settings, by subject."""
+"""Checks between the parts of a run's settings, by subject."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A whole run. device: where sites compute; auto = a GPU where there is one. `pooling: allowed` lets the simulation
-    pool images for the central baseline, and only that. outside: sites that take no part in the federation; `route`
-    says how they come to a model.
+    """A whole run. device: where sites compute; auto = a GPU if there is one. `pooling: allowed` lets the simulation
+    pool images, only for the central baseline. outside: external sites; `route` says how they get a model.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -79,24 +78,24 @@ class Config:
 
     @property
     def harmonized(self) -> Harmonize:
-        """How images are harmonized. Raises: ValueError: they are not."""
+        """The settings of harmonization. Raises: ValueError: there are none."""
         if self.harmonize is None:
             raise ValueError("harmonize: missing; say how, as in configs/prostate_adc.yaml")
         return self.harmonize
 
     @property
     def independent(self) -> bool:
-        """Whether anything here promises privacy, so that nobody's split may follow from other patients."""
+        """Whether anything here promises privacy, so that no patient's split may depend on other patients."""
         synthetic = self.harmonize is not None and self.harmonize.synthesis.private
         return self.privacy != "none" or synthetic
 
     def task_of(self, label: str) -> Task:
-        """What all sites learn by one method."""
+        """The task of all sites for one method."""
         model, classes = self.train.method_model.get(label, self.model), len(self.task.names)
         return Task(model, self.images.inputs, classes, self.task.kind)
 
     def method(self, label: str, site: str) -> AnyAlgorithm:
-        """A method as one site runs it."""
+        """A method with one site's overrides."""
         return overridden(self.train.methods[label], self.sites[site].methods.get(label, {}))
 
     def work(self, label: str, site: str) -> Work:
@@ -105,5 +104,5 @@ class Config:
 
 
 def chosen_device(device: Literal["cpu", "cuda", "auto"]) -> str:
-    """The device that the setting means on this machine."""
+    """The torch device of the setting on this machine."""
     return "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"

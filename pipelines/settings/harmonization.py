@@ -1,7 +1,7 @@
-"""What a YAML says of harmonization: how a target hospital is chosen, what it shares, and into which spaces images go.
+"""Settings of harmonization: how the target hospital is chosen, what it shares, and the image spaces.
 
-An image space is a name for images of all hospitals that went through one kind of translation; methods say by
-`train.method_images` in which space they learn, and without a word they learn from images as they were read (`raw`).
+An image space names the images of all hospitals after one kind of translation. `train.method_images` chooses the space
+in which a method trains; the default is the images as they were read (`raw`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RAW = "raw"
 
 @dataclass(frozen=True, kw_only=True)
 class Oracle:
-    """The same simulated patients, imaged by the target's scanner: what a perfect translation would give."""
+    """The same simulated patients, imaged by the target's scanner: the perfect translation."""
 
     __pydantic_config__: ClassVar = FORBID
 
@@ -38,7 +38,7 @@ class Oracle:
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What a phantom's scanner exports before anybody undoes its window and tone curve: grey values, not ADC."""
+    """The raw export of a phantom's scanner, with window and tone curve: grey values, not ADC."""
 
     __pydantic_config__: ClassVar = FORBID
 
@@ -78,14 +78,14 @@ class Harmonize:
         refuse(problems)
 
     def public_prior(self, images: object) -> str:
-        """Whose images, synthetic and of no patient, are the yardstick: those of the synthesis, or by kind."""
+        """The prior of public images for the score: that of the synthesis, or the default of the kind of images."""
         named = getattr(self.synthesis, "prior", None)
         return str(named or ("skin_lesion" if getattr(images, "kind", "") == "pictures" else "prostate_adc"))
 
 
 def default_scale(images: object) -> Scale:
-    """The values that become -1 and 1, where the YAML does not say: ADC from 0 to 3.5e-3 mm²/s; pictures as they are;
-    four standard deviations where a study was standardized.
+    """The default values that become -1 and 1: ADC from 0 to 3.5e-3 mm²/s; pictures as they are; four standard
+    deviations of standardized studies.
     """
     if getattr(images, "kind", "") == "pictures":
         return Scale(low=-1.0, high=1.0)

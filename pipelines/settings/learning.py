@@ -1,4 +1,4 @@
-"""The part of a run's settings that is about learning: splits, methods, evaluation, audits."""
+"""Settings of splits, methods, evaluation and audits."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from privacy.settings_error import Problem, out_of_range, problems_of, refuse, u
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
 UNSAID = math.nan
-"""A share that nobody said, by identity: it follows from the others."""
+"""Marks a missing share, compared by identity; it follows from the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
     """Shares of each site's patients. test: 0 where every site names its own `test` patients.
 
-    folds: cross-validation instead: patients are dealt out to so many folds, of which number `fold`, 0 = first, is the
-    test; `test` is then 1 / folds and `train` what remains beside `validation`, and neither need be said.
+    folds: cross-validation: patients are divided into so many folds, of which number `fold`, 0 = first, is the test;
+    `test` is then 1 / folds and `train` the rest beside `validation`, and both may be left out.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -75,15 +75,15 @@ class Split:
 
     @property
     def place(self) -> Fold | None:
-        """The fold that is the test, or None where shares are drawn."""
+        """The fold that is the test; None without cross-validation."""
         return None if self.folds is None or self.fold is None else Fold(self.fold, self.folds)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """methods: label -> method. work: the local work of all; method_work: label -> fields that differ for one
-    method. method_model: label -> the network of one method, where it is not the run's `model`. method_images: label ->
-    the space of `harmonize.translate` in which one method learns, where images are not used as they were read.
+    method. method_model: label -> a method's network, if not the run's `model`. method_images: label -> the space of
+    `harmonize.translate` in which a method trains, if not on images as they were read.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -116,8 +116,8 @@ class Training:
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """checkpoint: which model of a site is scored. copies: of the bootstrap. reference: of the gains: a method, a
-    variant, or null. variants: label -> a method scored once more, calibrated by each hospital. window: where masks are
-    learnt, the sides of what a network sees at once, less than an image; null = whole images.
+    variant, or null. variants: label -> a method scored once more, calibrated by each hospital. window: in
+    segmentation, the sides of the network's input window, smaller than an image; null = whole images.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -135,9 +135,10 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Audits:
-    """membership: whether hospitals attack their own models, to tell who was in training. canaries: synthetic patients
-    on whom the protection of a private run is tried; 0 = not, 1000 find a noise that is four times too small.
-    inversion: how hospitals try to draw training images from gradients and features of their own models; null = not."""
+    """membership: whether hospitals try membership inference on their own models. canaries: synthetic patients that
+    test the protection of a private run; 0 = none; 1000 detect noise that is four times too small. inversion: how
+    hospitals try to reconstruct training images from gradients and features of their own models; null = not.
+    """
 
     __pydantic_config__: ClassVar = FORBID
 

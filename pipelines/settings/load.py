@@ -1,4 +1,4 @@
-"""From the name of a settings file to the settings of a run; each hospital's own policy outranks that of the YAML."""
+"""Load a run's settings from a file; each hospital's own policy.yaml overrides the policy in the YAML."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from privacy.release.policy import Policy
 from privacy.settings_error import Problem, SettingsError
 
 POLICY = "policy.yaml"
-"""A hospital's own policy, in its `home` folder: it outranks whatever the configuration says."""
+"""A hospital's own policy, in its `home` folder; it overrides that of the configuration."""
 
 
 def load(name: str) -> Config:
     """Read and check a configuration.
 
     Raises:
-        ConfigError: everything that is wrong with it, or that it does not exist.
+        ConfigError: everything that is wrong with it, or it does not exist.
     """
     return configured(document(name), files=False)
 
 
 def configured(said: Document, *, files: bool = True) -> Config:
-    """Check a configuration, and put the hospitals' own policies into it. files: whether their files must be there.
+    """Check a configuration, and insert the hospitals' own policies. files: whether their files must exist.
 
     Raises:
         ConfigError: all that is wrong; `FilesMissing` where only files are missing.
@@ -38,13 +38,13 @@ def configured(said: Document, *, files: bool = True) -> Config:
 
 
 def missing(data: Json) -> list[Problem]:
-    """Folders and files of the hospitals that are not on this machine."""
+    """A problem for each folder and file of the hospitals that does not exist on this machine."""
     sites = as_mapping(as_mapping(data).get("sites"))
     return [each.within("sites", name) for name, site in sites.items() for each in missing_files(site)]
 
 
 def with_own_policies(config: Config) -> Config:
-    """The configuration with each hospital's own `policy.yaml` in place of what the YAML says of its policy.
+    """The configuration with each hospital's own `policy.yaml` in place of its policy in the YAML.
 
     Raises:
         ConfigError: everything that is wrong with such a file, or with the run under such policies.
@@ -75,8 +75,8 @@ def with_own_policies(config: Config) -> Config:
 
 
 def played(config: Config) -> dict[str, SiteSettings]:
-    """Settings of the sites that this machine plays: what the run calls a patient is their own word too, unless a site
-    has a folder of its own, or another word.
+    """Settings of the sites that this machine simulates. They take the run's name for the unit of privacy, unless a
+    site has a `home` or its own name for it.
     """
     return {name: _spoken(config, site) for name, site in config.sites.items()}
 

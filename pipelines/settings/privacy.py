@@ -1,4 +1,4 @@
-"""What a YAML says of privacy: `none`, typed out, or how every patient is protected."""
+"""Settings of privacy: `none`, which must be written out, or patient-level differential privacy."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from privacy.settings_error import Problem, problems_of, refuse, unmet
 
 @dataclass(frozen=True, kw_only=True)
 class PatientLevel:
-    """Patient-level differential privacy: what one method may tell about one patient.
+    """Patient-level differential privacy: how much one method may reveal about one patient.
 
-    epsilon, delta: of one method's training, choice of round and evaluation together, for each patient; the noise
-    follows from them. Several methods add up, and the report says to what. noise: instead of epsilon, the multiplier of
-    the noise of gradients; epsilon then follows. clip: C, the norm of a patient's gradient. sampling: q, the
-    probability with which a patient is in a step; an epoch is 1 / q steps, and `work.batch` is not used. views: K,
-    images of a patient in a step. loss_bound: a patient's validation loss counts up to this. chunk: patients in memory
-    at a time. unit: what `patient` stands for in these data, as the statement calls it.
+    epsilon, delta: of one method's training, choice of round and evaluation together, for each patient; they determine
+    the noise. The report states the sum over methods. noise: instead of epsilon, the noise multiplier of gradients,
+    which determines epsilon. clip: C, the clipping norm of a patient's gradient. sampling: q, the probability with
+    which a patient is in a step; an epoch is 1 / q steps, and `work.batch` is not used. views: K, images of a patient
+    in a step. loss_bound: clipping bound of a patient's validation loss. chunk: patients in memory at a time. unit:
+    what `patient` stands for in these data, for the statement.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -52,7 +52,7 @@ class PatientLevel:
         refuse(problems)
 
     def protection(self, noise: float) -> Protection:
-        """These numbers as private data access takes them, with a noise; their bounds stand there."""
+        """These numbers with a noise multiplier, as private data access takes them (and checks their bounds)."""
         return Protection(
             clip=self.clip,
             sampling=self.sampling,

@@ -1,4 +1,4 @@
-"""How hospitals outside the federation come to a model: from what sites trained, and their own unlabelled images."""
+"""How external sites get a model: from the sites' trained models and their own unlabelled images."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHARED, PERSONAL = "shared", "personal"
 
 @dataclass(frozen=True, kw_only=True)
 class AsTrained:
-    """The federation's one model, as it is."""
+    """The federation's shared model, not adapted."""
 
     __pydantic_config__: ClassVar = FORBID
 
@@ -29,7 +29,7 @@ class AsTrained:
 
 @dataclass(frozen=True, kw_only=True)
 class Average:
-    """The mean of the scores that the sites' models reach, each by itself (IOP-FL, table II)."""
+    """The mean of the scores of the sites' single models (IOP-FL, table II)."""
 
     __pydantic_config__: ClassVar = FORBID
 
@@ -54,12 +54,12 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "ttt": (SHARED,),
     "routing": (PERSONAL, SHARED),
 }
-"""Whose models a way asks for: of the method with one model for all, or of that with one a site."""
+"""Which models a way needs: of the method with one shared model, or of the method with one model per site."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A line of the table. how: the way. shared, personal: labels of methods, where not those of `route`.
+    """A line of the table. how: the way. shared, personal: labels of methods; null = those of `route`.
 
     ttt needs as `shared` a method fedavg_turns, whose network has a head for turns.
     """

@@ -1,4 +1,4 @@
-"""What checks read of a run's settings: `Config` is one, and no check needs to know that class."""
+"""A protocol of a run's settings for the checks, so that they need not import `Config`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pipelines.settings.task import AnyTask
 
 
 class RunSettings(Protocol):
-    """The settings of a run, by their keys in YAML, and what follows from them for one method or one site."""
+    """The settings of a run, by their keys in YAML, and values derived for one method or one site."""
 
     @property
     def name(self) -> str: ...
@@ -65,7 +65,7 @@ class RunSettings(Protocol):
 
 
 def works(run: RunSettings) -> Iterator[tuple[str, str, Work]]:
-    """Method, site and the method's local work there, where that work can be made; `checks.sites` tells where not."""
+    """Method, site and the method's local work there, if it is valid; `checks.sites` reports where it is not."""
     for label in run.train.methods:
         for site in run.sites:
             try:
@@ -76,7 +76,7 @@ def works(run: RunSettings) -> Iterator[tuple[str, str, Work]]:
 
 @lru_cache(maxsize=64)
 def network(algorithm: AnyAlgorithm, task: Task) -> nn.Module:
-    """A network to be looked at, made once for all checks; the stream of random numbers stays where it is.
+    """A network for the checks, made once; the global random state is not changed.
 
     Raises:
         RuntimeError, ValueError, MemoryError: it cannot be built.

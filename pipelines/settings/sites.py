@@ -1,4 +1,4 @@
-"""What a hospital sets for itself: its files, its policy, its patients who are out, its own part of the methods."""
+"""Settings of one hospital: its files, its policy, its excluded patients, its overrides of methods."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FORBID: dict[str, Any] = {"extra": "forbid"}
 
 @dataclass(frozen=True, kw_only=True)
 class Elsewhere:
-    """The hospital is on a machine of its own, and what it has stands in its own site.yaml (--engine flare)."""
+    """The hospital is on another machine, and its own site.yaml describes its files (--engine flare)."""
 
     __pydantic_config__: ClassVar = FORBID
 
@@ -47,17 +47,15 @@ AnyLabels: TypeAlias = Annotated[MaskLabels | TableLabels, Field(discriminator="
 
 @dataclass(frozen=True, kw_only=True)
 class SiteSettings:
-    """One hospital: its files, its policy, and what it sets for itself.
+    """One hospital: its files, its policy, and its overrides.
 
-    home: the hospital's own folder, outside of runs: its ledger, which every run goes on with, and its
-    `policy.yaml`, which outranks `policy` here; null = the run's folder. labels, gland: of volumes; a phantom
-    writes its own, and tables hold theirs. methods: label of a method -> fields that this site overrides for its
-    own part. work: fields of the local work that it overrides. veto: its own limits of a translation, which outrank the
-    run's. max_rejected: share of studies that may be unusable.
-    exclude, test: patients, by identifier or pseudonym, who must not be used (withdrawn consent, for instance), and
-    who alone are this site's test split. readers: studies read at a time, 0 = one for each processor, at most 8.
-    part: in simulations, which part of its source this site has; the others have other sites. Without a number the site
-    stands for all parts.
+    home: the hospital's own folder, outside of runs: its ledger, which all runs extend, and its `policy.yaml`, which
+    overrides `policy` here; null = the run's folder. labels, gland: of volumes; a phantom writes its own, and tables
+    contain theirs. methods: label of a method -> fields that this site overrides. work: fields of the local work that
+    it overrides. veto: its own limits of a translation, which override the run's. max_rejected: share of studies that
+    may be unusable. exclude: patients, by identifier or pseudonym, who must not be used (for instance after withdrawn
+    consent). test: patients who alone are this site's test split. readers: studies read at a time, 0 = one for each
+    processor, at most 8. part: in simulations, this site's part of its source; without a number, all parts.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -101,9 +99,9 @@ class SiteSettings:
 
 
 def missing_files(data: Json) -> list[Problem]:
-    """Folders and files that a hospital's settings name and that are not there.
+    """A problem for each folder and file in a hospital's settings that does not exist.
 
-    data: the settings as they are written. Of what is wrong in itself nothing is told here.
+    data: the settings as parsed YAML. Invalid settings are skipped; validation reports them.
     """
     parts = {key: _part(adapter, data, key) for key, adapter in FILES.items()}
     if parts["source"] is None or isinstance(parts["source"], Elsewhere | PhantomSource):

@@ -1,4 +1,4 @@
-"""What a run's networks learn: a label of each example, or a class of each of its pixels."""
+"""The task of a run's networks: a label of each example, or a class of each of its pixels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Classification:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the labels 0 and 1 are called."""
+        """Names of the labels 0 and 1."""
         return ("negative", "positive")
 
 
@@ -60,7 +60,7 @@ class Segmentation:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the classes are called, the background first."""
+        """Names of the classes, the background first."""
         return ("background", *(self.classes or (self.target,)))
 
 

@@ -1,4 +1,4 @@
-"""What a YAML says of variants: a trained method scored once more, fitted to each hospital on its own images."""
+"""Settings of variants: a trained method scored once more, fitted to each hospital on its own images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from privacy.settings_error import Problem, refuse
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A line of its own in every table. Nothing is asked of other hospitals for it.
+    """A line of its own in every table, computed at each hospital by itself.
 
     of: the label of the method whose models are scored. calibration: `centred` (logits shifted and scaled by the
     hospital's own unlabelled training images), `adabn` (batch-norm statistics of those images), both, or `fine_tuned`

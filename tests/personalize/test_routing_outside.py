@@ -1,4 +1,4 @@
-"""Routing at a hospital outside: the loss falls, and a network that says one thing everywhere never wins."""
+"""Routing at an external site: the loss falls, and a network that says one thing everywhere never wins."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def test_the_pages_say_who_was_outside_and_how_it_went(done):
             {"model": {"name": "unet", "width": 4, "levels": 4, "norm": "batch"}},
             "blocks.3.convs.conv_0.adn.N: one image has no variance of its own here",
         ),
-        ({"evaluate": {"checkpoint": "latest", "window": [8, 8]}}, "evaluate.window: hospitals outside look at whole"),
+        ({"evaluate": {"checkpoint": "latest", "window": [8, 8]}}, "evaluate.window: external sites use whole"),
     ],
 )
 def test_what_cannot_be_done_is_told_with_the_settings(tmp_path, capsys, change, said):

@@ -1,4 +1,4 @@
-"""What pages say of hospitals outside the federation: their own one, which stays there, and the coordinator's."""
+"""External sites on pages: on their own page, which stays there, and on the coordinator's."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_what_left_has_a_row_of_every_release_of_every_hospital(done):
     assert {(one["site"], one["request"]): (one["messages"], one["bytes"]) for one in facts["left"]} == wanted
     assert ("west", "route") in wanted and ("north", "export to outside") in wanted
     rows = {row[0]: row for row in cells(section(page, "left"))}
-    assert rows["export to outside"][1] == "its model, handed to hospitals outside the federation"
+    assert rows["export to outside"][1] == "its model, handed to external sites"
     assert rows["route"][1] == CONTENTS["route"] and rows["route"][4].endswith("3 messages")
     assert rows["route"][2] == rows["route"][3] == "–" and "export" not in rows
     assert [row[0] for row in cells(section(page, "out"))] == ["north", "south", "west outside"]

@@ -64,7 +64,7 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
 
     Facts: `title`, `cohort`, `reference`, `copies`, `excluded`, `unmatched_exclusions`, and `methods`,
     each with `label`, `train_run`, `checkpoint` and `best`. Where the methods outline: `structures`, their names;
-    `target`, which masks they are; `window`, as in `evaluate`. Of a hospital outside the federation: `lines`, each with
+    `target`, which masks they are; `window`, as in `evaluate`. Of an external site: `lines`, each with
     `label` and `run`; `names` of the classes; and `field`, as in `RunPage`. Returns also the names of earlier runs that
     patients had a part in who are excluded now.
     """
@@ -162,7 +162,7 @@ def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json], run: str) -
 
 
 def _beyond(page: SitePage, here: Here, facts: Mapping[str, Json]) -> str:
-    """The page of a hospital outside the federation."""
+    """The page of an external site."""
     target, structures = learnt_of(facts)
     went = adapted_lines(here.lines, here.cohort, target, [str(name) for name in as_list(facts["names"])])
     outlines = tuple(adapted_sheets(here.lines, here.cohort, target, structures))

@@ -1,1 +1,1 @@
-"""What in the settings does not go together, by subject: each check returns all problems that it finds."""
+"""Checks between settings, by subject; each returns all problems that it finds."""

@@ -1,4 +1,4 @@
-"""What in the settings of harmonization cannot be done, or would break a promise of privacy."""
+"""Checks of harmonization: what cannot work, or would break a privacy promise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALLEST, LARGEST, STEP = 32, 256, 8
 
 
 def problems(run: RunSettings) -> Iterator[Problem]:
-    """Everything that is wrong with `harmonize` and with `train.method_images`."""
+    """All problems of `harmonize` and `train.method_images`."""
     plan = run.harmonize
     known = [RAW, *(plan.translate if plan else ())]
     for label, space in run.train.method_images.items():
@@ -32,7 +32,7 @@ def problems(run: RunSettings) -> Iterator[Problem]:
 
 
 def _image_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
-    """Images and names that do not suit."""
+    """Unsuitable images and names."""
     kind, inputs = run.images.kind, run.images.inputs
     suitable = kind in ("slices", "pictures")
     if not suitable:
@@ -57,7 +57,7 @@ def _image_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
 
 
 def _site_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
-    """Targets that are no hospital, and what only phantoms can do."""
+    """Targets that are no site, and spaces that only phantoms can make."""
     for field, name in (("target", plan.score.target), ("current", plan.score.current)):
         if name is not None and name not in run.sites:
             yield Problem(("score", field), f"{name!r} is no site; sites are {', '.join(run.sites)}")
@@ -69,7 +69,7 @@ def _site_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
 
 
 def _promise_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
-    """What leaves without noise although noise was asked for, or although nobody allowed it."""
+    """Releases without noise although privacy is required, or without permission."""
     if plan.synthesis.name == "real":
         closed = [name for name, site in run.sites.items() if not site.policy.pooling]
         if run.pooling == "refused" or closed:

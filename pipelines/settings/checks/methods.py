@@ -1,4 +1,4 @@
-"""What keeps methods from being trained: their networks, a site's own form of them, and what policies forbid."""
+"""Checks of methods: their networks, sites' overrides, and sites' policies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from privacy.settings_error import Problem
 
 
 def problems(run: RunSettings) -> list[Problem]:
-    """All that methods, sites and policies say against each other."""
+    """All conflicts between methods, sites and policies."""
     found = [*_pooling_problems(run), *_network_problems(run), *_recipient_problems(run)]
     for label, method in run.train.methods.items():
         if method.name == "fedfomo" and run.split.validation == 0:
@@ -66,11 +66,11 @@ def _network_problems(run: RunSettings) -> Iterator[Problem]:
 
 
 def _form_problems(run: RunSettings, label: str, site: str, task: Task) -> list[Problem]:
-    """What a method says against a site's own form of it, and why the coordinator could not read its replies."""
+    """Problems of a site's form of a method, also where the coordinator could not read its replies."""
     try:
         common, own, work = run.train.methods[label], run.method(label, site), run.work(label, site)
     except ValueError:
-        return []  # `checks.sites` tells it
+        return []  # `checks.sites` reports it
     where = ("train", "methods", label) if own == common else ("sites", site, "methods", label)
     if own.name != common.name:
         text = f"{own.name}, but all sites run one method, {common.name} here; remove it"
@@ -92,7 +92,7 @@ def _same_replies(one: AnyAlgorithm, other: AnyAlgorithm, task: Task, work: Work
 
 
 def _recipient_problems(run: RunSettings) -> Iterator[Problem]:
-    """Methods that hand what one site says on to all others, where a site's policy does not let them."""
+    """Methods that forward one site's replies to all others, where a site's policy does not allow it."""
     for name, site in run.sites.items():
         if name in run.outside or SITES in site.policy.recipients:
             continue
@@ -100,7 +100,7 @@ def _recipient_problems(run: RunSettings) -> Iterator[Problem]:
             try:
                 own = run.method(label, name)
             except ValueError:
-                continue  # `checks.sites` tells it
+                continue  # `checks.sites` reports it
             if SITES in (recipient_of(method), recipient_of(own)):
                 yield Problem(
                     ("sites", name, "policy", "recipients"),

@@ -1,4 +1,4 @@
-"""Hospitals that are parts of one source: what of them cannot be dealt out, or would give two of them one patient."""
+"""Checks of sites that are parts of one source, so that no patient is at two sites."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pipelines.settings.sites import Elsewhere, SiteSettings
 from privacy.settings_error import Problem, SettingsError
 
 ALIKE = ("kind", "of", "seed", "alpha", "classes", "least", "tests")
-"""What the parts of one source must say alike, or a patient could be dealt twice."""
+"""Settings that must be equal for all parts of one source, or a patient could be in two parts."""
 DEALT = ("labels", "gland", "exclude", "test")
-"""Settings of a site by which its source is dealt out, too."""
+"""Further settings of a site that affect how its source is partitioned."""
 
 
 def expanded(sites: Mapping[str, SiteSettings]) -> dict[str, SiteSettings]:
-    """Every site whose part has no number as all of its parts: <name>-1 to <name>-<of>.
+    """The sites, with each site whose part has no number replaced by all its parts: <name>-1 to <name>-<of>.
 
     Raises:
         SettingsError: a part would have the name of another site.
@@ -55,7 +55,7 @@ def families(sites: Mapping[str, SiteSettings]) -> list[tuple[str, ...]]:
 
 
 def problems(run: RunSettings) -> Iterator[Problem]:
-    """Two sites that may have one patient, in training here and in the test there; and parts that make no sense."""
+    """Pairs of sites that may share a patient, and invalid parts."""
     for (other, first), (name, second) in combinations(run.sites.items(), 2):
         if first.source == second.source:
             yield from _one_source(other, first, name, second)
@@ -107,7 +107,7 @@ def _overlap(first: SiteSettings, second: SiteSettings) -> bool:
 
 
 def _within(one: str, other: str) -> bool:
-    """Whether two folders are one, or one lies in the other."""
+    """Whether two folders are the same, or one contains the other."""
     first, second = Path(one).resolve(), Path(other).resolve()
     return first.is_relative_to(second) or second.is_relative_to(first)
 
@@ -129,10 +129,9 @@ def _part_problems(run: RunSettings) -> Iterator[Problem]:
 
 
 def told_apart(sites: Mapping[str, SiteSettings], dealing: Mapping[str, object]) -> list[str]:
-    """Parts of one source whose hospitals did not deal it out alike, so that a patient may be dealt twice.
+    """A sentence for each source that its hospitals partitioned differently, so that a patient may be in two parts.
 
-    dealing: site -> how its hospital says that the source was dealt out; None where it does not say. Sites that were
-    not asked are not there.
+    dealing: site -> the hospital's digest of the partition; None if it gave none. Other sites are missing.
     """
     return [
         f"{', '.join(names)}: parts of one source, which did not look alike to all of them, so that a patient may have "

@@ -1,4 +1,4 @@
-"""What no epsilon would cover in a private run, and policies that promise what the run does not keep."""
+"""Checks of privacy: what no epsilon covers, and policies whose promise the run would break."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from privacy.settings_error import Problem
 
 
 def problems(run: RunSettings) -> list[Problem]:
-    """Settings by which patients would influence each other or a release past clipping and noise."""
+    """Settings by which a patient would affect other patients or a release without clipping and noise."""
     if run.privacy == "none":
         return [_broken_promise(name, site.policy) for name, site in run.sites.items() if site.policy.promises]
     return list(dict.fromkeys([*_feature_problems(run), *_method_problems(run), *_site_problems(run)]))
 
 
 def _broken_promise(site: str, policy: Policy) -> Problem:
-    """A policy that promises privacy, in a run that has none."""
+    """The problem of a policy that promises privacy in a run without it."""
     key, text = "require", "this hospital lets nothing leave without a finite epsilon"
     if policy.budget is not None:
         key, text = "budget", f"this hospital allows epsilon {policy.budget.epsilon}"
@@ -36,7 +36,7 @@ def _feature_problems(run: RunSettings) -> Iterator[Problem]:
 
 
 def _method_problems(run: RunSettings) -> Iterator[Problem]:
-    from privacy.dp.modules import unfit  # Opacus: seconds that other runs save
+    from privacy.dp.modules import unfit  # slow to import
 
     for label, method in run.train.methods.items():
         where = ("train", "methods", label)

@@ -1,4 +1,4 @@
-"""What keeps hospitals outside from getting a model, found before anything is trained."""
+"""Checks of `outside` and `route`, before anything is trained: whether external sites can get a model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from privacy.settings_error import Problem, problems_of
 
 
 def problems(run: RunSettings) -> Iterator[Problem]:
-    """What is wrong with `outside` and `route`."""
+    """All problems of `outside` and `route`."""
     for name in run.outside:
         if name not in run.sites:
             yield Problem(("outside",), f"{name!r} is no site; sites are {', '.join(run.sites)}")
@@ -33,12 +33,12 @@ def problems(run: RunSettings) -> Iterator[Problem]:
 
 def _route_problems(run: RunSettings, route: Route) -> Iterator[Problem]:
     if not run.outside:
-        text = "missing; route is for hospitals outside the federation, name at least one site"
+        text = "missing; route is for external sites, name at least one site"
         yield Problem(("outside",), text)
     if run.evaluate.checkpoint == "local":
         yield Problem(("route",), "models of each site's own best round are no common one; say checkpoint: global")
     if run.evaluate.window is not None:
-        text = "hospitals outside look at whole images; say null, or remove route"
+        text = "external sites use whole images; say null, or remove route"
         yield Problem(("evaluate", "window"), text)
     if run.privacy != "none":
         yield Problem(("route",), "its scores are not released with noise yet; say privacy: none, or remove it")
@@ -49,7 +49,7 @@ def _route_problems(run: RunSettings, route: Route) -> Iterator[Problem]:
         if name not in run.outside and OUTSIDE not in site.policy.recipients:
             yield Problem(
                 ("sites", name, "policy", "recipients"),
-                "route hands this site's models to hospitals outside the federation, and its policy does not let it; "
+                "route hands this site's models to external sites, and its policy does not allow that; "
                 f"say recipients: [coordinator, {OUTSIDE}], or remove route",
             )
 
@@ -66,7 +66,7 @@ def _line_problems(run: RunSettings, route: Route, line: Line) -> list[Problem]:
         elif method.name == "central":
             text = f"{label} is the pooled baseline of a simulation, which no hospital can be given"
         elif run.train.method_images.get(label, RAW) != RAW:
-            text = f"{label} learns from translated images, which a hospital outside does not have"
+            text = f"{label} learns from translated images, which an external site does not have"
         elif (line.how.name == "ttt") != (method.name == "fedavg_turns"):
             text = f"{label} is {method.name}; ttt goes with fedavg_turns, and nothing else does"
         elif part == SHARED and not for_all(method):
@@ -77,14 +77,14 @@ def _line_problems(run: RunSettings, route: Route, line: Line) -> list[Problem]:
 
 
 def for_all(method: AnyAlgorithm) -> bool:
-    """Whether a method has one model for all hospitals: it lies in federation/, or trains for ttt."""
+    """Whether a method has one model for all hospitals: it is in federation/, or trains for ttt."""
     return method.name == "fedavg_turns" or (
         method.name not in ("local", "central") and type(method).__module__.startswith("federation.")
     )
 
 
 def _rehearsal_problems(run: RunSettings, route: Route, line: Line) -> list[Problem]:
-    """Whether the networks of a line go with its way, seen on two images of zeros before anything is trained."""
+    """Whether the networks of a line work with its way, tried on two images of zeros."""
     parts, how = route.methods(line), line.how
     try:
         experts = [run.train.methods[label].network(run.task_of(label)) for label in parts.values()]

@@ -1,4 +1,4 @@
-"""What in the settings of a run as a whole does not go together."""
+"""Checks of a run as a whole."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from privacy.settings_error import Problem, out_of_range
 
 
 def problems(run: RunSettings) -> list[Problem]:
-    """Name, machine, and what is chosen among models."""
+    """Problems of the name, the device, the reference and the checkpoint."""
     found = name_problems(run.name) + out_of_range(run, threads=(1, 256))
     if run.device == "cuda" and not torch.cuda.is_available():
         found.append(Problem(("device",), "cuda, and torch finds no GPU here; say auto or cpu"))

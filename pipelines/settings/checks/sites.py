@@ -1,4 +1,4 @@
-"""What in the settings of single sites is wrong by itself, or does not go with the run."""
+"""Checks of single sites, and of sites against the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from privacy.settings_error import Problem, problems_of
 
 
 def problems(run: RunSettings) -> Iterator[Problem]:
-    """Names, test patients, files that cannot give such examples, and what sites override."""
+    """Problems of names, test patients, files that do not fit the kind of examples, and overrides."""
     if not run.sites:
         yield Problem(("sites",), "empty; name at least one hospital")
     for name, site in run.sites.items():
@@ -36,7 +36,7 @@ def problems(run: RunSettings) -> Iterator[Problem]:
 
 
 def _work_problems(run: RunSettings, site: str) -> Iterator[Problem]:
-    """What is wrong with a site's own local work; once, with the methods in whose work alone it is wrong."""
+    """Problems of a site's own local work, each once; with methods named if only their work is wrong."""
     told: dict[Problem, list[str]] = {}
     for label in run.train.methods:
         try:

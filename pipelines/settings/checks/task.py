@@ -1,4 +1,4 @@
-"""What in the settings does not go with what is to be learnt."""
+"""Checks of settings against the task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from privacy.settings_error import Problem
 
 
 def problems(run: RunSettings) -> list[Problem]:
-    """Sites without what is to be learnt, and settings that make no sense of it."""
+    """Sites without the task's masks, and settings that do not fit the task."""
     found = [each.within("sites", name) for name, site in run.sites.items() for each in _target_problems(run, site)]
     if run.task.kind == "segmentation":
         found += [*_window_problems(run), *_image_problems(run), *_segmentation_problems(run)]
@@ -24,7 +24,7 @@ def problems(run: RunSettings) -> list[Problem]:
 
 
 def _target_problems(run: RunSettings, site: SiteSettings) -> list[Problem]:
-    """Why a site cannot give what is to be learnt."""
+    """Why a site cannot provide the task's target."""
     task, source = run.task, site.source
     if task.target is None and isinstance(source, DicomSource | NiftiSource) and site.labels is None:
         return [Problem(("labels",), LABELS_MISSING)]
@@ -54,7 +54,7 @@ def _segmentation_problems(run: RunSettings) -> Iterator[Problem]:
 
 
 def _window_problems(run: RunSettings) -> Iterator[Problem]:
-    """A window that is no part of an image, or that a network cannot take."""
+    """A window that does not fit into an image, or that a network cannot take."""
     where, window, sides = ("evaluate", "window"), run.evaluate.window, run.images.inputs[1:]
     if window is None:
         return
@@ -70,7 +70,7 @@ def _window_problems(run: RunSettings) -> Iterator[Problem]:
 
 
 def _image_problems(run: RunSettings) -> Iterator[Problem]:
-    """Images that are cut about the mask that is to be found, so that where it lies says what it is."""
+    """Images that are cropped about the mask to be found, so that the crop would reveal its position."""
     images = run.images
     if run.task.target == "gland" and isinstance(images, Slices | Volumes) and images.centre == "gland":
         text = "images would be cut about the gland, which is what is to be found; say centre: image"

@@ -1,4 +1,4 @@
-"""Why variants of methods make no sense in a run."""
+"""Checks of variants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from privacy.settings_error import Problem
 
 
 def problems(run: RunSettings) -> Iterator[Problem]:
-    """Variants of no method, of networks that cannot be fitted so, and in private runs."""
+    """Variants of unknown methods, of networks that cannot be calibrated so, and in private runs."""
     for label, variant in run.evaluate.variants.items():
         yield from (problem.within("evaluate", "variants", label) for problem in _variant_problems(run, label, variant))
     if run.evaluate.variants and run.privacy != "none":
@@ -45,7 +45,7 @@ def _variant_problems(run: RunSettings, label: str, variant: Variant) -> Iterato
 
 
 def _network(run: RunSettings, label: str) -> nn.Module | None:
-    """The network of a method; None where it cannot be built, which `checks.methods` tells."""
+    """The network of a method; None if it cannot be built, which `checks.methods` reports."""
     try:
         return network(run.train.methods[label], run.task_of(label))
     except (RuntimeError, ValueError, MemoryError):
