@@ -159,22 +159,22 @@ def test_the_pages_say_who_was_outside_and_how_it_went(done):
         ({"evaluate": {"checkpoint": "local"}}, "route: models of each site's own best round are no common one"),
         ({"outside": ["east"]}, "outside: 'east' is no site"),
         ({"outside": ["north", "south", "west"]}, "outside: names every site"),
-        ({"route": {"shared": "fedavg", "personal": "nobody"}}, "route.lines.routing: personal: 'nobody' is no method"),
+        ({"route": {"shared": "fedavg", "personal": "nobody"}}, "route.lines.routing.personal: 'nobody' is no method"),
         (
             {"route": {"shared": "fedavg", "personal": "iopfl", "lines": {"ttt": {"how": {"name": "ttt"}}}}},
-            "route.lines.ttt: shared: fedavg is fedavg; ttt goes with fedavg_turns",
+            "route.lines.ttt.shared: fedavg is fedavg; ttt goes with fedavg_turns",
         ),
         (
             {"task": {"kind": "classification"}, "model": {"name": "cnn", "widths": [8, 8]}},
-            "route.lines.average: how: average is of the scores of masks; say ensemble",
+            "route.lines.average.how: average is of the scores of masks; say ensemble",
         ),
         (
             {"route": {"shared": "iopfl", "personal": "iopfl"}},
-            "route.lines.routing: shared: iopfl is iopfl, with a model for each hospital; say one like fedavg",
+            "route.lines.routing.shared: iopfl is iopfl, with a model for each hospital; say one like fedavg",
         ),
         (
             {"route": {"shared": "turns", "personal": "iopfl", "lines": {"x": {"how": {"name": "routing"}}}}},
-            "route.lines.x: shared: turns is fedavg_turns; ttt goes with fedavg_turns, and nothing else does",
+            "route.lines.x.shared: turns is fedavg_turns; ttt goes with fedavg_turns, and nothing else does",
         ),
         (
             {"model": {"name": "unet", "width": 4, "levels": 4, "norm": "batch"}},
