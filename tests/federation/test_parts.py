@@ -92,7 +92,7 @@ def test_flip_mirrors_or_keeps_and_affine_keeps_most_of_the_mass_in_place():
         (Work, {"lr": 0.0, "batch": 0}, "lr must be > 0, found 0.0; batch must be >= 1, found 0"),
         (Work, {"epochs": 1, "steps": 5}, "either epochs or steps"),
         (Work, {"epochs": None}, "either epochs or steps"),
-        (Work, {"momentum": 0.9}, "momentum belongs to sgd"),
+        (Work, {"momentum": 0.9}, "momentum: belongs to sgd"),
         (Schedule, {"rounds": 0, "participation": 0.0}, "rounds must be >= 1, found 0; participation"),
         (Schedule, {"rounds": 1, "deadline_s": -1.0}, "deadline_s"),
     ],

@@ -330,7 +330,7 @@ def test_the_papers_variant_fixes_what_the_paper_says() -> None:
     assert (s.batch, s.lr_t, s.lr_d, s.cycle, s.identity, s.classification) == (24, 1e-4, 1e-4, 10.0, 5.0, 1.0)
     assert (s.decay, s.pool, s.noise, s.keep_mean, s.steps, s.width) == (False, 0, 0.0, "none", 9, 4)
     assert s.meant() == s and PAPER.keys() <= vars(s).keys()
-    with pytest.raises(ValueError, match="variant paper fixes batch, lr_t: remove them"):
+    with pytest.raises(ValueError, match="variant: paper fixes batch, lr_t: remove them"):
         CycleGan(variant="paper", lr_t=1.0, batch=3)
 
 
