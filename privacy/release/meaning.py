@@ -61,8 +61,8 @@ COMPOSITION = (
 )
 SCRATCH = "Random numbers: no model was pretrained, and no other data were used."
 ADJACENCY = (
-    "two data sets that differ in one {unit}, who is in one of them and not in the other, with all studies, slices and "
-    "augmented copies of that {unit}"
+    "two data sets that differ in one {unit}, who is in one of them and not in the other (add-or-remove), with all "
+    "studies, slices and augmented copies of that {unit}"
 )
 
 LEGEND = (

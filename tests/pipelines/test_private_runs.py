@@ -95,7 +95,7 @@ def test_the_statement_says_what_the_ledger_sums_up_to(run):
         own = (run / "sites" / site / "statement.md").read_text()
         assert f"# Privacy statement: {site}" in own and f"# Privacy statement: {site}" in text
         for word in (
-            "added or taken away",
+            "add-or-remove",
             "Poisson",
             "dp-accounting",
             "simulated patient",

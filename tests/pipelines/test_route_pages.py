@@ -342,7 +342,7 @@ def test_a_measure_that_is_better_where_it_is_lower_chooses_no_best():
 def test_inversion_stands_on_the_coordinators_page_with_the_mean_image_beside_it(done):
     (path,) = done.glob("audit/*/audits.json")
     attacks = [one for one in json.loads(path.read_text())["inversion"] if one["found"]]
-    section_ = section((done / "report.html").read_text(), "privacy").partition("attacks that draw")[2]
+    section_ = section((done / "report.html").read_text(), "privacy").partition("attacks that reconstruct")[2]
     table = {tuple(one[:3]): one[3:] for one in cells(section_)}
     assert len(table) == 2 * 2 * 2  # methods, hospitals, gradient and features
     for one in attacks:

@@ -89,7 +89,11 @@ def complaints(made: dict) -> list[str]:
         ("v", {"of": "fedavg", "calibration": "centred", "quantile": 1.5}, "variants.v.quantile: must be in [0, 1]"),
         ("v", {"of": "fedavg", "calibration": "centred", "quantile": "median"}, "a number or 'prevalence', found"),
         ("v", {"of": "fedavg", "calibration": "adabn", "quantile": 0.5}, "quantile: must be null for adabn"),
-        ("v", {"of": "fedavg", "calibration": "fine_tuned"}, "tuning belongs to fine_tuned, as in tuning: {epochs: 5}"),
+        (
+            "v",
+            {"of": "fedavg", "calibration": "fine_tuned"},
+            "tuning: belongs to fine_tuned, as in tuning: {epochs: 5}",
+        ),
         ("v", {"of": "fedavg", "calibration": "adabn", "tuning": {"epochs": 1}}, "found one with adabn"),
         ("v", {"of": "fedavg", "calibration": "fine_tuned", "tuning": {}}, "give either epochs or steps, found None"),
         (
