@@ -14,7 +14,7 @@ from pipelines.batch.blanking import Review, confirm_sheet, make_sheet, next_ste
 from pipelines.batch.confirmations import confirmed_images
 from pipelines.batch.key import profile_of, read_key
 from pipelines.batch.layouts_file import read_layouts
-from pipelines.batch.loop import Results, collect, problems_of_places, run_command, say
+from pipelines.batch.loop import Results, collect, problems_of_places, run_batch, say
 from pipelines.batch.tables import keep_refusals, write_whole
 from pipelines.data.accounts import Account, accounted, accounts_csv, describe_sums
 from pipelines.data.folder import below, walked
@@ -56,7 +56,7 @@ def deidentify_folder(options: argparse.Namespace) -> int:
             why = error.strerror or type(error).__name__
             raise OSError(f"cannot go on ({why}); the same command goes on from here") from error
 
-    return run_command(work)
+    return run_batch(work)
 
 
 def deidentify_file(path: Path, out: Path, key: bytes, profile: Profile) -> Outcome:

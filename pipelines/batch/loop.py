@@ -39,7 +39,7 @@ class Results(Generic[D]):
         return Exit.OK if self.done or not self.refused else Exit.DATA
 
 
-def run_command(work: Callable[[Console], int]) -> int:
+def run_batch(work: Callable[[Console], int]) -> int:
     """Run a command; return the exit code (docs/reference/exit-codes.md). Only the owner can read new files.
 
     A `ValueError` is an error in the command line. Other errors with an exit code are printed in a line, and all others

@@ -19,7 +19,7 @@ from rich.console import Console
 from torch import Tensor
 
 from federation.task import Kind
-from pipelines.batch.loop import NOTICE, Results, collect, finish, run_command
+from pipelines.batch.loop import NOTICE, Results, collect, finish, run_batch
 from pipelines.batch.masks import MaskWriter, forget_masks, lies_in, mask_maker, open_mask_writer, write_mask
 from pipelines.batch.tables import read_table, refusals, table_bytes, write_whole
 from pipelines.data.accounts import Account, accounted, accounts_csv
@@ -87,7 +87,7 @@ def predict_folder(options: argparse.Namespace, read_model: Callable[[Path], Rea
             console, results.code, as_json=options.json, facts=facts, words=words, accounts=accounts, of=opened.of
         )
 
-    return run_command(work)
+    return run_batch(work)
 
 
 def _check_options(options: argparse.Namespace) -> None:

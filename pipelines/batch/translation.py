@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 
 from pipelines.batch.key import profile_of, read_key
-from pipelines.batch.loop import NOTICE, Results, collect, finish, problems_of_places, run_command
+from pipelines.batch.loop import NOTICE, Results, collect, finish, problems_of_places, run_batch
 from pipelines.batch.tables import keep_refusals, read_table, refusals, table_bytes, write_whole
 from pipelines.batch.translated_study import Done, Job, Waiting, translate
 from pipelines.batch.translated_values import looks_at_study
@@ -58,7 +58,7 @@ def translate_folder(options: argparse.Namespace) -> int:
             opened = _open(file, source, _maker(file, source, options, console), options)
             return _translated(opened, options, console, stop)
 
-    return run_command(work)
+    return run_batch(work)
 
 
 def _open(

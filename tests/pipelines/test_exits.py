@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.batch.loop import Results, collect, run_command
+from pipelines.batch.loop import Results, collect, run_batch
 from pipelines.loader.document import ConfigError
 from pipelines.runs.exits import Exit, exit_code
 from pipelines.runs.runner import SelectionError, StageFailed
@@ -62,7 +62,7 @@ def test_an_unforeseen_error_of_a_batch_job_has_a_code_and_a_place_and_quotes_no
     def work(console):
         raise RuntimeError(NAME)
 
-    assert run_command(work) == Exit.FAILED
+    assert run_batch(work) == Exit.FAILED
     printed = capsys.readouterr()
     assert "test_exits.py" in printed.err
     assert "RuntimeError" in printed.err
@@ -74,5 +74,5 @@ def test_a_wrong_value_in_the_middle_of_the_work_is_no_mistake_of_the_command_li
         raise ValueError(NAME)
         yield
 
-    assert run_command(lambda console: collect("predict", results(), 1, Results([], []), console) or 0) == Exit.FAILED
+    assert run_batch(lambda console: collect("predict", results(), 1, Results([], []), console) or 0) == Exit.FAILED
     assert "Miller" not in capsys.readouterr().err
