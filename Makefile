@@ -6,6 +6,8 @@ CONFIG ?= prostate_adc.yaml
 BIN := .venv/bin
 # Tests of one file stay together, so that what they share is made once; who is done first takes from the other.
 PARALLEL := -n 2 --dist worksteal --durations=20
+# Empty: bytecode is kept, so that a test that starts Python anew does not compile the project anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: install run test test-all check docs clean
 
