@@ -1,1 +1,1 @@
-"""Files of one hospital become a cohort, and results become files again: readers, geometry, labels, splits."""
+"""Read one hospital's files into a cohort, and write results to files: readers, geometry, labels, splits."""

@@ -1,7 +1,7 @@
 """Every file of a hospital's folder is accounted for: used, quarantined, not selected, or no image.
 
-An index says of each file of which studies it is a part, or why of none. What became of the studies then says what
-became of the files, so the four sums are the whole. Of a table the lines are counted in place of files.
+The index names the studies that each file belongs to, or the reason why it belongs to none. The outcome of the studies
+gives the outcome of the files, so the four counts add up to all files. For a table, lines are counted instead of files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNSERVED = "nothing_selected"
 
 
 class Account(NamedTuple):
-    """What became of a file. study: the study that decided it; reason, detail: of all but used ones."""
+    """The outcome of a file. study: the study that decided it; reason, detail: empty for used files."""
 
     file: str
     what: Class
@@ -35,9 +35,9 @@ class Account(NamedTuple):
 def accounted(
     items: Iterable[Item], refused: Iterable[Rejected], apart: Mapping[str, tuple[str, str]] | None = None
 ) -> tuple[Account, ...]:
-    """What became of each file: used where one of its studies was, or else quarantined where one of them was refused.
+    """The outcome of each file: used if one of its studies was used, else quarantined if one of them was refused.
 
-    apart: study -> reason and sentence, of studies that are in order and were left out by the settings.
+    apart: study -> reason and sentence, for valid studies that the settings leave out.
     """
     troubles, left = {one.study: one for one in refused}, apart or {}
     return tuple(_account(item, troubles, left) for item in items)
@@ -58,19 +58,19 @@ def _account(item: Item, troubles: Mapping[str, Rejected], apart: Mapping[str, t
 
 
 def sums(accounts: Sequence[Account]) -> dict[Class, int]:
-    """How many files are of each class; together they are all of them."""
+    """The number of files in each class; the counts add up to all files."""
     counts = Counter(account.what for account in accounts)
     return {what: counts[what] for what in CLASSES}
 
 
 def without_use(accounts: Sequence[Account]) -> list[str]:
-    """Patients of whom no file was used."""
+    """Patients none of whose files was used."""
     used = {account.patient for account in accounts if account.what == "used"}
     return sorted({account.patient for account in accounts if account.patient} - used)
 
 
 def unserved(accounts: Sequence[Account]) -> list[Rejected]:
-    """A quarantine entry for each patient of whom nothing was selected, so that a missing patient is noticed."""
+    """A quarantine entry for each patient with no selected file, so that a missing patient is noticed."""
     silent = set(without_use(accounts)) - {one.patient for one in accounts if one.what == "quarantined"}
     silent -= {one.patient for one in accounts if one.reason in ("excluded", "elsewhere")}
     told = []
@@ -89,7 +89,7 @@ def unserved(accounts: Sequence[Account]) -> list[Rejected]:
 
 
 def as_facts(accounts: Sequence[Account]) -> dict[str, Json]:
-    """The sums as facts of a reply, or as part of an answer for machines: `files` is the sum of the four after it."""
+    """The counts as facts of a reply or part of a JSON output: `files` is the sum of the next four."""
     found = sums(accounts)
     return {
         "files": len(accounts),
@@ -102,7 +102,7 @@ def as_facts(accounts: Sequence[Account]) -> dict[str, Json]:
 
 
 def describe_sums(accounts: Sequence[Account], of: str = "files") -> str:
-    """The sums in a line, and a second line where patients have nothing that was used."""
+    """The counts in one line, and a second line if no file of some patients was used."""
     found, missing = sums(accounts), len(without_use(accounts))
     told = (
         f"{len(accounts)} {of}: {found['used']} used, {found['quarantined']} quarantined, {found['not_selected']} not "
@@ -112,7 +112,7 @@ def describe_sums(accounts: Sequence[Account], of: str = "files") -> str:
 
 
 def accounts_csv(accounts: Sequence[Account]) -> bytes:
-    """A table with a line for each file: what is not used comes first. It names patients and stays in the hospital."""
+    """A table with a line for each file, unused files first. It names patients and stays in the hospital."""
     ordered = sorted(accounts, key=lambda one: (one.what == "used", one.what, one))
     names = ("class", "file", *Account._fields[2:])
     return csv_text(names, [(one.what, one.file, *one[2:]) for one in ordered]).encode("utf-8", "surrogateescape")

@@ -1,7 +1,7 @@
-"""Apparent diffusion coefficients in one unit, 1e-6 mm²/s, whatever the export said; or the study is refused.
+"""Convert apparent diffusion coefficients to 1e-6 mm²/s, whatever the unit of the export, or refuse the study.
 
-Vendors export ADC as integers in 1e-6 mm²/s, as rescaled values in 1e-3 mm²/s, or without saying. That an image is an
-ADC map at all is asked first, in `quantity`: values alone cannot tell. Units in headers are
+Vendors export ADC as integers in 1e-6 mm²/s, as rescaled values in 1e-3 mm²/s, or without a unit. `quantity` checks
+first that an image is an ADC map at all, which values alone cannot show. Units in headers are
 UCUM codes (DICOM PS3.16 CID 7273 names um2/s) or free text such as "1e-3 mm2/s".
 """
 
@@ -19,15 +19,15 @@ Percentiles: TypeAlias = tuple[float, float, float]
 
 FACTORS: Mapping[str, float] = {"1e-6 mm2/s": 1.0, "1e-5 mm2/s": 10.0, "1e-3 mm2/s": 1e3, "mm2/s": 1e6}
 INFERRED = ("1e-6 mm2/s", "1e-3 mm2/s", "mm2/s")
-"""Units in which ADC is exported without a word: Siemens and GE; Philips; FSL, MRtrix and DIPY."""
+"""Units in which ADC is exported without a stated unit: Siemens and GE; Philips; FSL, MRtrix and DIPY."""
 AT = (1, 50, 99)  # per cent
 BOUNDS = ((-1000.0, 2000.0), (200.0, 3300.0), (900.0, 6000.0))
-"""Between what the 1st, 50th and 99th percentile of the values that are not 0 can lie, 1e-6 mm²/s.
+"""Allowed ranges of the 1st, 50th and 99th percentile of the nonzero values, 1e-6 mm²/s.
 
-Free water at 37 °C has 3000 to 3200, and no tissue more; noise and the choice of b-values add to that, and noise makes
-some values negative. Measured figures are in docs/reference/formats.md.
+Free water at 37 °C has 3000 to 3200, and no tissue has more; noise and the choice of b-values widen this range, and
+noise makes some values negative. Measured figures are in docs/reference/formats.md.
 """
-# What headers say when they do not say a unit; 261665006 is SNOMED's "unknown".
+# Header texts that state no unit; 261665006 is SNOMED's "unknown".
 UNSAID = frozenset({"", "1", "us", "no units", "unspecified", "261665006", "unknown"})
 AREA = {"nm": 1e-6, "um": 1.0, "µm": 1.0, "μm": 1.0, "mm": 1e6, "cm": 1e8, "m": 1e12}  # -> 1e-6 mm²
 TIME = {"s": 1.0, "ms": 1e-3}  # -> s
@@ -38,7 +38,7 @@ PATTERN = re.compile(
 
 
 def factor(text: str) -> float | None:
-    """What turns a value in the unit named somewhere in `text` into 1e-6 mm²/s; None if `text` names no diffusivity.
+    """The factor from the unit named somewhere in `text` to 1e-6 mm²/s; None if `text` names no unit of diffusivity.
 
     Understands UCUM ("um2/s", "10*-3.mm2/s") and common prose ("ADC 1e-3 mm2/s", "x10^-6 mm²/s", "mm2.s-1").
     """
@@ -50,8 +50,8 @@ def factor(text: str) -> float | None:
 
 
 class Converted(NamedTuple):
-    """values: float32, 1e-6 mm²/s. scale: what the file's values were multiplied by. percentiles: the 1st, 50th and
-    99th of what is not 0, 1e-6 mm²/s. said: how the unit is known.
+    """values: float32, 1e-6 mm²/s. scale: the factor applied to the file's values. percentiles: the 1st, 50th and
+    99th of the nonzero values, 1e-6 mm²/s. said: how the unit is known.
     """
 
     values: Array
@@ -64,13 +64,13 @@ def to_adc(values: Array, *, declared: str | None, header_unit: str | None) -> C
     """Bring ADC values into 1e-6 mm²/s.
 
     values: any shape, after the file's own rescale, of an image that is known to be an ADC map. declared: a `Unit` from
-    the settings; None or "auto" = none. header_unit: what the file says, None = nothing. Without either, the unit is
-    the one among `INFERRED` in which the values' percentiles are those of tissue (`BOUNDS`).
+    the settings; None or "auto" = none. header_unit: the unit in the file, None = none. Without either, the unit is
+    the one in `INFERRED` that brings the percentiles into the range of tissue (`BOUNDS`).
 
     Raises:
         ValueError: `declared` is not a `Unit`.
         Unusable: `not_finite`, `no_signal`, `unit_unknown`, `unit_contradiction` (settings and header differ) or
-            `unit_implausible` (in the stated unit the percentiles are not those of tissue).
+            `unit_implausible` (in the stated unit the percentiles are outside the range of tissue).
     """
     if declared not in (None, "auto", *FACTORS):
         raise ValueError(f"unit must be one of auto, {', '.join(FACTORS)}, found {declared!r}")
@@ -84,16 +84,17 @@ def to_adc(values: Array, *, declared: str | None, header_unit: str | None) -> C
         if not _plausible(found, scale):
             raise Unusable(
                 "unit_implausible",
-                f"with the {said}, 1, 50 and 99 % of the values that are not 0 lie below {_told(found, scale)} x 1e-6 "
-                f"mm2/s; tissue has {_allowed()}. Check `unit`, and that this is an ADC map.",
+                f"with the {said}, 1, 50 and 99 % of the values that are not 0 lie below "
+                f"{_percentiles_text(found, scale)} x 1e-6 mm2/s; tissue has {_allowed()}. Check `unit`, and that this "
+                "is an ADC map.",
             )
     low, middle, high = (scale * value for value in found)
-    said += f": values at 1, 50, 99 % are {_told(found, scale)} x 1e-6 mm2/s"
+    said += f": values at 1, 50, 99 % are {_percentiles_text(found, scale)} x 1e-6 mm2/s"
     return Converted((values * np.float32(scale)).astype(np.float32, copy=False), scale, (low, middle, high), said)
 
 
 def percentiles(values: Array) -> Percentiles:
-    """The 1st, 50th and 99th percentile of the values that are not 0. Raises: Unusable: `not_finite`, `no_signal`."""
+    """The 1st, 50th and 99th percentile of the nonzero values. Raises: Unusable: `not_finite`, `no_signal`."""
     bad = int(np.size(values) - np.count_nonzero(np.isfinite(values)))
     if bad:
         raise Unusable("not_finite", f"{bad} values are NaN or infinite; none may be. Set them to 0 in the export.")
@@ -108,7 +109,7 @@ def _plausible(found: Percentiles, scale: float) -> bool:
     return all(low <= scale * value <= high for value, (low, high) in zip(found, BOUNDS, strict=True))
 
 
-def _told(found: Percentiles, scale: float) -> str:
+def _percentiles_text(found: Percentiles, scale: float) -> str:
     return ", ".join(f"{scale * value:.4g}" for value in found)
 
 
@@ -137,11 +138,11 @@ def _stated(declared: str | None, header_unit: str | None) -> float | None:
 
 def _inferred(found: Percentiles) -> tuple[float, str]:
     fitting = [unit for unit in INFERRED if _plausible(found, FACTORS[unit])]
-    if len(fitting) != 1:  # 0: with bounds less than a thousandfold apart there are never two
+    if len(fitting) != 1:  # never more than one, because the bounds are less than a factor of 1000 apart
         raise Unusable(
             "unit_unknown",
-            f"the file names no unit, and 1, 50 and 99 % of its values that are not 0 lie below {_told(found, 1)}, "
-            f"which is no tissue ({_allowed()} x 1e-6 mm2/s) in any of the units {', '.join(INFERRED)}. Say the unit "
-            "with `unit`, if this is an ADC map.",
+            "the file names no unit, and 1, 50 and 99 % of its values that are not 0 lie below "
+            f"{_percentiles_text(found, 1)}, which is no tissue ({_allowed()} x 1e-6 mm2/s) in any of the units "
+            f"{', '.join(INFERRED)}. Set the unit with `unit`, if this is an ADC map.",
         )
     return FACTORS[fitting[0]], f"unit inferred, {fitting[0]}"

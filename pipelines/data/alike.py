@@ -1,4 +1,4 @@
-"""How a folder of new studies is found: as the training images were, but for what the command line says."""
+"""Source settings for a folder of new studies: those of the training images, changed by the command line's options."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from pipelines.data.sources import DicomSource, Files, NiftiSource, Unit
 def source_of(
     known: Files, folder: str, *, kind: str | None, select: Sequence[str], unit: str | None, learnt: str
 ) -> DicomSource | NiftiSource:
-    """How to find a folder's studies.
+    """The source settings for a folder of new studies.
 
-    known: how the training images were found. kind, select, unit: as the command line says, KEYWORD=TEXT each of
-    `select`. learnt: what learnt from the training images, as in "model".
+    known: the source of the training images. kind, select, unit: options of the command line; each of `select` is
+    KEYWORD=TEXT. learnt: the name of what was trained on these images, for messages, as in "model".
 
-    A unit in the training settings was said of the files that those settings chose. It holds for new ones as long as
-    nothing else is chosen; with another kind or selection the new files must say for themselves what they are, or
-    `unit` must.
+    A unit in the training settings describes the files that those settings selected. It applies to new files only with
+    the same kind and selection; with others, the headers of the new files or `unit` must give the unit.
 
     Raises:
-        ValueError: what is said does not suffice, or does not fit.
+        ValueError: the options are incomplete or contradict each other.
     """
     wrong = [text for text in select if "=" not in text]
     if wrong:

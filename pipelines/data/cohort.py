@@ -37,9 +37,9 @@ from privacy.message import Json
 
 class Reading(NamedTuple):
     """The result of `read_cohort`. names: pseudonym -> identifier of each patient; it never leaves the hospital.
-    partition: of a partitioned source, by pseudonym (`partition.written`); else None. accounts: what became of each
+    partition: of a partitioned source, by pseudonym (`partition.written`); else None. accounts: the outcome of each
     file; it names patients and never leaves the hospital either. told: evidence and percentiles of each used study, as
-    in `Study`; they stay, too.
+    in `Study`; they stay in the hospital, too.
     """
 
     cohort: Cohort
@@ -73,16 +73,16 @@ def read_cohort(
 ) -> Reading:
     """Read, check, prepare, label, de-identify and split all studies of a hospital.
 
-    fractions, seed, independent, fold, part: see `divided`; it follows the identifiers in the files.
+    fractions, seed, independent, fold, part: see `divided`, which uses the identifiers in the files.
     key: of the pseudonyms. exclude: identifiers or pseudonyms of patients that must not be used, for instance after
-    withdrawal. test: those who alone are the test split. readers: studies read at a time; it does not change the
-    result. scale: moments of all sites' training patients, by which features are normalized; without it they stay raw.
-    scratch: a folder on whose disk examples are put down, in files without a name; the cohort's images lie there.
-    target: masks that are learnt, which every study must have. classes: of pictures' label maps, 1 = the first; () =
-    all that the source names, in its order.
+    withdrawal. test: the patients of the test split, which then has no others. readers: studies read at a time; it does
+    not change the result. scale: moments of all sites' training patients, for normalizing features; without it they
+    stay raw. scratch: a folder whose disk holds the cohort's images, in unnamed temporary files. target: the masks to
+    learn, which every study must have. classes: of pictures' label maps, 1 = the first; () = all classes of the
+    source, in its order.
 
     Returns:
-        The cohort; the studies that were not used, with reasons; names; and counts: what became of the files (see
+        The cohort; the studies that were not used, with reasons; names; and counts: the outcome of the files (see
         `as_facts`), `unselected_series`, `studies`, `patients`, `images`, `positives`, `splits` (each with `patients`,
         `images`, `positives`), `rejected_by_reason`, `excluded` studies, `unmatched_exclusions`, `unmatched_tests`, and
         `scanners` by vendor and field strength. With a part (rejections are then the whole source's) also
@@ -94,9 +94,9 @@ def read_cohort(
     opened = open_source(source, labels, images, gland, target, classes)
     names = {found.patient: pseudonym(key, found.patient) for found in opened.waiting if found.patient}
     out = _named_by(exclude, called := _called(opened.waiting, key))
-    # With the names as given, so that missing names do not change the division of the others.
+    # Includes names that match no patient here: a missing name must not change the split of the others.
     held = {*map(normalized, test), *_named_by(test, called)}
-    # In the stored order, which does not depend on that of the files.
+    # The order in which examples are stored, independent of the order of the files.
     ordered = sorted(opened.waiting, key=lambda found: (names.get(found.patient, ""), natural(found.study)))
     waiting = [found for found in ordered if found.patient not in out]
     taken, refused, parts = take(waiting, _shape(images), readers, scratch, masks=bool(opened.classes))
@@ -130,7 +130,7 @@ def _named(taken: Sequence[Taken], names: Mapping[str, str]) -> dict[str, str]:
 def _apart(
     ordered: Sequence[WaitingStudy], out: frozenset[str], here: Mapping[str, str] | None
 ) -> dict[str, tuple[str, str]]:
-    """Studies that the settings leave out, with the reason: excluded patients, or another site's part."""
+    """Studies that the settings leave out, with the reason: an excluded patient, or another site's part."""
     excluded, elsewhere = "The settings exclude this patient.", "It was dealt out to another site."
     told = {one.study: ("excluded", excluded) for one in ordered if one.patient in out}
     if here is not None:
@@ -175,10 +175,10 @@ def _of_source(part: Part | None, done: Divided, studies: int, independent: bool
 
 
 def _called(waiting: Sequence[WaitingStudy], key: bytes) -> dict[str, set[str]]:
-    """Each patient's identifier and pseudonym, and of NIfTI files also the files' names and the pseudonyms of those.
+    """Each patient's identifier and pseudonym; for NIfTI files also the file names and their pseudonyms.
 
     A list of withdrawn patients may still use the whole file name, which was the identifier before BIDS names were
-    understood; such patients must stay out.
+    supported; such patients must stay excluded.
     """
     called: dict[str, set[str]] = {}
     for found in waiting:
@@ -190,7 +190,7 @@ def _called(waiting: Sequence[WaitingStudy], key: bytes) -> dict[str, set[str]]:
 
 
 def _named_by(wanted: tuple[str, ...], called: Mapping[str, set[str]]) -> frozenset[str]:
-    """Identifiers of the patients that are named by any of what they are called."""
+    """Identifiers of the patients of whom `wanted` has any name."""
     asked = {normalized(name) for name in wanted}
     return frozenset(patient for patient, names in called.items() if names & asked)
 
@@ -210,7 +210,7 @@ def _scaled(cohort: Cohort, images: AnyImages, scale: Moments | None) -> Cohort:
         scaled = normalized_by(cohort.images, known)
         cohort = replace(cohort, images=scaled, recipe={**cohort.recipe, "scale": to_json(known)})
     if images.components is None or (images.normalize == "pooled" and known is None):
-        return cohort  # the latter is asked for moments alone
+        return cohort  # pooled without moments: this pass only computes them
     axes = fitted_axes(cohort.images[cohort.split == SPLITS.index("train")], images.components)
     # The axes are fitted to all training patients, so each example depends on all of them.
     recipe: dict[str, Json] = {**cohort.recipe, "axes": axes_to_json(axes), "independent": False}

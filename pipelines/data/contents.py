@@ -1,4 +1,4 @@
-"""What a file holds, by its first bytes: a file that a source does not read is named, and not left out silently."""
+"""Detect a file's format from its first bytes, so that files that a source does not read are reported, not ignored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pydicom.valuerep import VR
 from pipelines.data.study import Item
 
 Kind: TypeAlias = Literal["dicom", "nifti", "picture", "packed_dicom", "packed", "empty", "other"]
-HEAD = 544  # bytes: the longest header of NIfTI and a bit
+HEAD = 544  # bytes: slightly more than the longest NIfTI header
 MARK_AT, MARK = 128, b"DICM"
 NIFTI = {348: (344, (b"n+1", b"ni1")), 540: (4, (b"n+2", b"ni2"))}
 PICTURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"II*\0", b"MM\0*", b"BM")
@@ -31,9 +31,9 @@ UNPACK = "Unpack it, if it holds images."
 
 
 def starts_dataset(head: bytes) -> bool:
-    """Whether bytes look like a DICOM dataset without the 128 bytes and the mark DICM before it.
+    """Whether bytes look like a DICOM dataset without preamble and the prefix DICM.
 
-    It then begins with an element of group 0002 or 0008: with a known value representation, or with a short length.
+    Such a dataset begins with an element of group 0002 or 0008 that has a known value representation or a short length.
     """
     if len(head) < 8:
         return False
@@ -46,17 +46,17 @@ def starts_dataset(head: bytes) -> bool:
 
 
 def is_dicom(head: bytes) -> bool:
-    """Whether these are the first bytes of a DICOM file, with the mark or without."""
+    """Whether these are the first bytes of a DICOM file, with or without the prefix DICM."""
     return head[MARK_AT : MARK_AT + 4] == MARK or starts_dataset(head)
 
 
 def read_dataset(path: Path, **how: object) -> FileDataset:
-    """As `pydicom.dcmread`; reads also a dataset without preamble, mark and meta information, as some archives write.
+    """As `pydicom.dcmread`; also reads a dataset without preamble, prefix and meta information, as some archives write.
 
-    A transfer syntax that is not said is the one by which the elements could be read; pixels are then uncompressed.
+    A missing transfer syntax is set to the uncompressed one with which the elements were parsed.
 
     Raises:
-        InvalidDicomError: it is no DICOM file.
+        InvalidDicomError: it is not a DICOM file.
         Exception: whatever the parser raises for damaged files.
     """
     with path.open("rb") as file:
@@ -75,7 +75,7 @@ def read_dataset(path: Path, **how: object) -> FileDataset:
 
 
 def kind_of(path: Path) -> Kind:
-    """What a file holds; `other` also where it cannot be read. packed_dicom: a DICOM file in gzip."""
+    """The kind of a file; `other` also if it cannot be read. packed_dicom: a DICOM file in gzip."""
     try:
         with path.open("rb") as file:
             head = file.read(HEAD)
@@ -96,7 +96,7 @@ def kind_of(path: Path) -> Kind:
 
 
 def left_out(name: str, path: Path, reads: Literal["dicom", "nifti", "picture"]) -> Item:
-    """A file that a source of DICOM, NIfTI or pictures does not read: why, and what to do."""
+    """The item of a file that a source of DICOM, NIfTI or pictures does not read: the reason, and what to do."""
     kind = kind_of(path)
     if kind == "empty":
         return Item(name, "not_imaging", reason="empty", detail="It has no bytes. Copy it again, or remove it.")

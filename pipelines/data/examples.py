@@ -1,4 +1,4 @@
-"""What an example is, and which sources can give it: the one place that knows every kind."""
+"""Open a hospital's source for the kind of examples: the one module that imports every reader."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def open_source(
     target: Target | None = None,
     classes: tuple[str, ...] = (),
 ) -> Intake:
-    """Everything that waits in a hospital's files. labels: None = nothing is known of studies; every label is then 0.
+    """The studies in a hospital's files, not read yet. labels: None = there are none; every label is then 0.
     target, classes: see `read_cohort`.
 
     Raises:

@@ -1,8 +1,7 @@
-"""A hospital's folder: which files lie in it, and whether one changed while it was read.
+"""List the files of a hospital's folder, and detect files that change while they are read.
 
-Inboxes of a PACS change all the time. So each file gets a stamp before its header is read, and the stamp is looked at
-again when its pixels were read: what has gone, has grown or was replaced in between is not used, with a reason of its
-own.
+Inboxes of a PACS change all the time. So each file gets a stamp before its header is read, which is compared after its
+pixels were read: a file that was removed, changed or replaced in between is rejected with its own reason.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ WAIT = "Let the transfer end, then run again"
 
 
 class Stamp(NamedTuple):
-    """What changes when a file does: its size in bytes, the time of its last change in ns, and its inode."""
+    """A file's size in bytes, the time of its last change in ns, and its inode, to detect changes."""
 
     size: int
     changed: int
@@ -30,8 +29,8 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True)
 class Walk:
-    """files: regular files, sorted by name. left: what is no such file, or lies elsewhere. rejected: folders that may
-    not be read, or went away.
+    """files: regular files, sorted by name. left: other entries, and links to files elsewhere. rejected: folders that
+    cannot be read or have vanished.
     """
 
     files: tuple[Path, ...]
@@ -42,14 +41,14 @@ class Walk:
 def walk(folder: Path) -> list[Path]:
     """All regular files below `folder`, sorted by name, each once; a link is followed only to a file inside it.
 
-    Hidden files and folders (names that begin with a dot) are not data: they are version control's and file managers'.
+    Hidden files and folders (names that begin with a dot) are skipped: version control and file managers make them.
     """
     return list(walked(folder).files)
 
 
 def walked(folder: Path) -> Walk:
-    """As `walk`, and what lies there beside: an item for each hidden file, for each hidden folder as a whole, for each
-    link that is not followed and for each pipe, socket or device.
+    """As `walk`, with the other entries: an item for each hidden file, for each hidden folder as a whole, for each link
+    that is not followed and for each pipe, socket or device.
     """
     root = folder.resolve()
     found: dict[Path, Path] = {}
@@ -72,15 +71,15 @@ def walked(folder: Path) -> Walk:
 
 
 def below(root: Path, path: Path) -> str:
-    """A file's name below the folder, with `/` between its parts."""
+    """A file's path relative to the folder, with `/` between its parts."""
     return path.relative_to(root).as_posix()
 
 
 def stamped(path: Path) -> Stamp:
-    """The file as it is now.
+    """The file's stamp now.
 
     Raises:
-        Unusable: `vanished` (it is gone, or no regular file any more), or `no_permission`.
+        Unusable: `vanished` (it is gone, or no longer a regular file), or `no_permission`.
     """
     try:
         found = path.stat()
@@ -92,7 +91,7 @@ def stamped(path: Path) -> Stamp:
 
 
 def check_unchanged(stamps: Mapping[Path, Stamp]) -> None:
-    """Refuse files that are no longer what they were.
+    """Refuse files that have changed since they were stamped.
 
     Raises:
         Unusable: `vanished`, `no_permission` or `still_written`.
@@ -107,7 +106,7 @@ def check_unchanged(stamps: Mapping[Path, Stamp]) -> None:
 
 
 def steady(stamps: Mapping[Path, Stamp], read: Callable[[], T]) -> T:
-    """What `read` gives, if the files were the same before and after it; that they changed goes before any other error.
+    """The result of `read`, if the files did not change meanwhile; a change takes precedence over any other error.
 
     Raises:
         Unusable: as `check_unchanged`.
@@ -121,7 +120,7 @@ def steady(stamps: Mapping[Path, Stamp], read: Callable[[], T]) -> T:
 
 
 def failed(name: str, error: OSError) -> Unusable:
-    """Why the system does not give a file: `vanished`, `no_permission` or `unreadable`."""
+    """The reason for a failed system call on a file: `vanished`, `no_permission` or `unreadable`."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return Unusable("vanished", f"{name} was there and is gone. {WAIT}.")
     if isinstance(error, PermissionError):
@@ -141,7 +140,7 @@ def _folder_left(root: Path, path: Path) -> list[Item]:
 
 
 def _left(root: Path, path: Path, real: Path) -> Item | None:
-    """Why a name in a folder is none of its files; None where it is."""
+    """The reason why an entry of a folder is not used; None if it is a regular file inside the folder."""
     name = below(root, path)
     if path.name.startswith("."):
         return Item(name, "not_imaging", reason="hidden", detail="A hidden file. Rename it if it holds an image.")

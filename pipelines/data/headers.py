@@ -1,4 +1,4 @@
-"""What an index keeps of the headers of DICOM files: images without their pixels, and images in their places."""
+"""The parts of DICOM headers that an index keeps: frames without their pixels, and stacks of sorted frames."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pipelines.data.study import Affine
 class Frame:
     """One image, without its pixels: a classic file, or one frame of an enhanced one.
 
-    index, frames: the frame's place in the file, and how many it has. values: keyword -> value, for the keywords that
-    are present and not empty. b_value: s/mm², None = not said or not asked for. slices: how many slice positions the
-    vendor says there are.
+    index, frames: the frame's number in the file, and the file's number of frames. values: keyword -> value, for the
+    keywords that are present and not empty. b_value: s/mm², None = missing or not asked for. slices: the number of
+    slice positions according to the vendor's header.
     """
 
     path: Path
@@ -31,7 +31,7 @@ class Frame:
 
 
 def text_of(value: object) -> str:
-    """A header value as text; several values are joined by a backslash, as in the file."""
+    """A header value as text; multiple values are joined by a backslash, as in the file."""
     return "\\".join(map(str, value)) if isinstance(value, MultiValue) else str(value or "")
 
 

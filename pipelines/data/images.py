@@ -19,12 +19,12 @@ Target: TypeAlias = Literal["gland", "lesion", "masks"]
 class Slices:
     """Axial slices of volumes, each an example (context, size, size).
 
-    values: ADC in 1e-3 mm²/s (a study in no known unit is refused), or standardized per study where the unit means
-    nothing. spacing_mm: edge of the square pixels. size: pixels along each side; a slice is cut or filled with 0 about
-    the `centre`: of the gland's mask where one is given, or of the image, as it must be where the gland is what is to
-    be found. slices: all, or those that show the gland. context: 1 = the slice alone; 3 = the slice between its lower
-    and its upper neighbour, as channels, each as far away as the study was acquired; a slice at an end stands in for
-    the neighbour that it lacks. Labels and masks are those of the slice itself.
+    values: ADC in 1e-3 mm²/s (a study without a known unit is refused), or standardized per study, for images whose
+    unit has no meaning. spacing_mm: edge of the square pixels. size: pixels along each side; a slice is cropped or
+    zero-padded about the `centre`: that of the gland's mask if there is one, or of the image, which is required if the
+    gland is the target. slices: all, or those that show the gland. context: 1 = the slice alone; 3 = the slice between
+    its lower and upper neighbour, as channels, at the acquired spacing; the first and last slice replace their missing
+    neighbour. Labels and masks are those of the slice itself.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -50,7 +50,7 @@ class Slices:
 class Volumes:
     """Whole volumes, each an example (1, depth, size, size), centred as slices are.
 
-    spacing_mm, size: in the plane, as in `Slices`. depth_mm, depth: between slices, and how many.
+    spacing_mm, size: in the plane, as in `Slices`. depth_mm: distance between slices. depth: their number.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -74,20 +74,18 @@ class Volumes:
 
 @dataclass(frozen=True, kw_only=True)
 class Pictures:
-    """What a network sees of a picture: (channels, size, size), from -1 (black) to 1.
+    """A picture as network input: (channels, size, size), from -1 (black) to 1.
 
-    channels: 3 = red, green, blue; 1 = grey. fit: `squash` both sides; `crop` the middle square first; or cut a square
-    `around` what the picture's mask shows: about the middle of the foreground's bounding box, its side `margin` times
-    the box's longer side, and black where it goes beyond the picture. jitter: by up to this share of itself each square
-    is larger or smaller, and by up to this share of the box off its middle, as its name says; it then stays inside the
-    picture.
+    channels: 3 = red, green, blue; 1 = grey. fit: `squash` resizes both sides; `crop` takes the middle square first;
+    `around` takes a square about the middle of the mask's bounding box, of `margin` times the box's longer side, black
+    outside the picture. jitter: each square is enlarged or reduced by up to this share of its side and shifted by up to
+    this share of the box, both derived from the picture's name; it then stays inside the picture.
 
-    `around` brings hospitals of different fields of view (a whole fundus, a crop about the disc) to one. It takes the
-    true mask of every picture to choose what the network sees, test pictures included, as published protocols do: it
-    stands in for a detector that never errs. Scores are those of segmenting a structure that was found already, and a
-    new picture without a mask cannot be cut so. Without jitter a structure that is always round lies where it always
-    lies, as large as it always is: on optic discs the mean of the training masks, given as answer to every picture, has
-    a Dice score of 0.97.
+    `around` gives hospitals with different fields of view (a whole fundus, a crop about the disc) the same one. It uses
+    the true mask of every picture to choose the crop, test pictures included, as published protocols do: it replaces a
+    perfect detector. Scores are those of segmenting a structure whose place is known, and a new picture without a mask
+    cannot be cropped this way. Without jitter a round structure always has the same position and size: on optic discs
+    the mean of the training masks, taken as the prediction for every picture, has a Dice score of 0.97.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -119,15 +117,15 @@ class Pictures:
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """What a network sees of a line: (numbers, then one column for each value of a category but its first).
+    """A line of a table as network input: the numbers, then one column for each value but the first of each category.
 
-    numbers: columns. categories: column -> all values that it may have; the first is the reference, coded by zeros.
-    normalize: subtract the mean and divide by the standard deviation of training patients of each site (`site`) or of
-    all sites (`pooled`); or cut the numbers to `ranges` and bring these onto [0, 1] (`declared`); or leave the numbers
-    (`none`). A column that is constant there is only centred. ranges: of `declared`, number -> lowest and highest
-    value, from public knowledge and never from the data; values beyond them become the nearer end. components: how many
-    principal components of its own training patients each site takes in place of the columns, after `normalize`; the
-    sites' features then mean different things (FENDA-FL 5.3); null = the columns themselves.
+    numbers: columns. categories: column -> all its possible values; the first is the reference, coded by zeros.
+    normalize: subtract the mean and divide by the standard deviation of the training patients of each site (`site`) or
+    of all sites (`pooled`); or clip the numbers to `ranges` and scale these to [0, 1] (`declared`); or keep the numbers
+    (`none`). A constant column is only centred. ranges: for `declared`, number -> lowest and highest value, from public
+    knowledge and never from the data; values outside are clipped. components: the number of principal components of its
+    own training patients that each site uses instead of the columns, after `normalize`; features then differ in meaning
+    between sites (FENDA-FL 5.3); null = the columns themselves.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -177,7 +175,7 @@ class Features:
 
     @property
     def columns(self) -> tuple[int, ...]:
-        """Shape of one line, coded."""
+        """Shape of one encoded line."""
         return (len(self.numbers) + sum(len(values) - 1 for values in self.categories.values()),)
 
     @property

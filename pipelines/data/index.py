@@ -1,7 +1,7 @@
-"""What lies in a folder before any pixel is read: candidates for studies, and what was already found unusable.
+"""The index of a folder, made before any pixel is read: candidates for studies, and files that are already rejected.
 
-Every reader has two steps. Its index reads headers only and knows each study's geometry; then each candidate is
-loaded by itself, once, so that a large cohort is never in memory as a whole and studies can be loaded in parallel.
+Every reader has two steps. Its index reads headers only and computes each study's geometry; then each candidate is
+loaded separately, once, so that a large cohort is never in memory as a whole and studies can be loaded in parallel.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from privacy.deidentify.quiet import quiet
 
 @dataclass(frozen=True)
 class Candidate:
-    """A study whose headers are in order. `load` reads its values and raises `Unusable` when they are not.
+    """A study with valid headers. `load` reads its values and raises `Unusable` if they are not valid.
 
-    session: what tells two visits of one patient apart (StudyInstanceUID in DICOM). affine, shape: its grid, RAS mm.
-    stack: its images in their places, where it is of DICOM files. files: those it is made of, as they were when their
-    headers were read; `load` refuses them once they have changed.
+    session: an identifier of the patient's visit (StudyInstanceUID in DICOM). affine, shape: its grid, RAS mm.
+    stack: its sorted frames, if it consists of DICOM files. files: its files, with their stamps from when the headers
+    were read; `load` refuses files that have changed since.
     """
 
     patient: str
@@ -39,7 +39,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Index:
-    """items: what lies below the folder, each file once. unselected: series not asked for."""
+    """items: everything below the folder, each file once. unselected: the number of series that were not selected."""
 
     candidates: tuple[Candidate, ...]
     rejected: tuple[Rejected, ...]
@@ -48,7 +48,7 @@ class Index:
 
 
 def folder_problems(name: str, folder: str) -> list[str]:
-    """What is wrong with a folder of the settings: nothing, or one sentence."""
+    """The problem with a folder of the settings: one sentence, or none."""
     if Path(folder).is_dir():
         return []
     found = "is a file" if Path(folder).exists() else "does not exist"
@@ -56,7 +56,7 @@ def folder_problems(name: str, folder: str) -> list[str]:
 
 
 def without_ambiguous(candidates: Sequence[Candidate]) -> tuple[tuple[Candidate, ...], list[Rejected]]:
-    """Set aside candidates of one patient and session that lie on one grid: nothing says which of them is meant."""
+    """Reject candidates with the same patient, session and grid: nothing says which of them is meant."""
     groups: dict[tuple[str, str], list[Candidate]] = {}
     for candidate in candidates:
         groups.setdefault((candidate.patient, candidate.session), []).append(candidate)
@@ -79,7 +79,7 @@ def without_ambiguous(candidates: Sequence[Candidate]) -> tuple[tuple[Candidate,
 
 
 def load(candidate: Candidate) -> Study | Rejected:
-    """Read a candidate's values. Whatever is wrong with its bytes ends as a rejection, never as an exception."""
+    """Read a candidate's values. Any error in its bytes becomes a rejection, never an exception."""
     try:
         with readable(candidate.study):
             return candidate.load()
@@ -96,10 +96,10 @@ def load_all(index: Index) -> tuple[list[Study], list[Rejected]]:
 
 @contextmanager
 def readable(what: str) -> Iterator[None]:
-    """While a file is parsed: any error inside becomes `Unusable` (`unreadable`; or `vanished` or `no_permission`,
-    where the system does not give the file), and warnings stay unprinted.
+    """Turn any error while a file is parsed into `Unusable` (`unreadable`; or `vanished` or `no_permission`, if the
+    system cannot open the file), and suppress warnings.
 
-    Parsers of damaged files fail in every way there is, and their warnings may quote a patient's header.
+    On damaged files parsers raise exceptions of many types, and their warnings may quote a patient's header.
     """
     try:
         with quiet():
@@ -107,7 +107,7 @@ def readable(what: str) -> Iterator[None]:
     except Unusable:
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.errno is not None:  # of the system, and not of a decoder
+        if isinstance(error, OSError) and error.errno is not None:  # from the system, not from a decoder
             raise failed(what, error) from error
         raise Unusable(
             "unreadable", f"{what} cannot be read ({type(error).__name__}: {error}). Copy or export it again."

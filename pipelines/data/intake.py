@@ -1,7 +1,7 @@
 """A hospital's intake: the studies that wait to be read, and each of them once it is read, or rejected with its reason.
 
-Every kind of source - volumes, pictures, tables - opens into the same list of studies that wait. Reading one looks at
-no other, so studies are read in parallel, and only prepared examples stay in memory.
+Every kind of source - volumes, pictures, tables - opens into the same list of waiting studies. Studies are read
+independently, so they are read in parallel, and only prepared examples stay in memory.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pipelines.data.study import Array, Item, Rejected, Unusable
 
 T = TypeVar("T")
 W = TypeVar("W")
-AHEAD = 2  # studies that are read, per reader, before the first of them is taken
+AHEAD = 2  # studies per reader that are read in advance
 
 
 @dataclass(frozen=True)
 class Examples:
-    """What a network sees of one study.
+    """One study as network inputs, with masks.
 
-    images: (K, *inputs) float32. lesion, gland: (K, *spatial) uint8, 0 or 1, or (K, 0) where such masks make no sense.
+    images: (K, *inputs) float32. lesion, gland: (K, *spatial) uint8, 0 or 1, or (K, 0) where such masks do not apply.
     position: (K,) float32, slice index from inferior to superior; 0 for a whole volume, a picture or a line of a table.
     mask: (K, *spatial) uint8, label maps of pictures, 0 = background; (K, 0) where there are none.
     """
@@ -41,7 +41,7 @@ class Examples:
     mask: NDArray[np.uint8] = field(default_factory=lambda: no_masks(0))
 
     def __post_init__(self) -> None:
-        if self.mask.shape[1:] == (0,):  # no map of nobody is none of each
+        if self.mask.shape[1:] == (0,):  # without label maps there still is one (empty) row per example
             object.__setattr__(self, "mask", no_masks(len(self.images)))
 
 
@@ -71,9 +71,9 @@ class WaitingStudy:
 
 @dataclass(frozen=True)
 class Intake:
-    """A hospital's files, whose settings are in order. items: each of its files, or each line of a table. unselected:
-    series, or lines of a table, that the settings did not ask for. unit: of the examples' values. classes: what the
-    values of label maps stand for, 1 = the first; empty where there are no such maps. of: what the items are.
+    """A hospital's files, with valid settings. items: each of its files, or each line of a table. unselected: number
+    of series, or lines of a table, that the settings did not select. unit: of the examples' values. classes: names of
+    the values of label maps, 1 = the first; empty if there are no such maps. of: the kind of the items.
     """
 
     waiting: tuple[WaitingStudy, ...]
@@ -86,17 +86,17 @@ class Intake:
 
 
 def read_studies(waiting: Sequence[WaitingStudy], *, readers: int) -> Iterator[ReadStudy | Rejected]:
-    """Read what waits, in its order; readers: as of `in_order`."""
+    """Read the waiting studies, in their order; readers: as in `in_order`."""
     return in_order(waiting, read_study, readers=readers)
 
 
 def in_order(
     items: Sequence[W], do: Callable[[W], T], *, readers: int, stopped: Callable[[], bool] = lambda: False
 ) -> Iterator[T]:
-    """What `do` makes of each item, in their order.
+    """The result of `do` for each item, in their order.
 
-    readers: how many items at a time, and a few ahead; 0 = one a processor, at most 8. stopped: whether nothing new
-    should begin; what was begun is still handed on.
+    readers: the number of parallel threads, which read a few items ahead; 0 = one per processor, at most 8. stopped:
+    whether to start no further items; results of started items are still yielded.
     """
     readers = readers or min(8, os.cpu_count() or 1)
     if readers <= 1:
@@ -105,7 +105,7 @@ def in_order(
                 return
             yield do(one)
         return
-    # Filters of warnings belong to the process: set once here, or readers would restore each other's.
+    # Warning filters belong to the process: set them once here, or threads would restore each other's.
     with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(readers) as pool:
         ahead: deque[Future[T]] = deque()
 
@@ -127,7 +127,7 @@ def in_order(
 
 
 def read_study(waiting: WaitingStudy) -> ReadStudy | Rejected:
-    """Read one study. Whatever is wrong with its bytes ends as a rejection, never as an exception."""
+    """Read one study. Any error in its bytes becomes a rejection, never an exception."""
     try:
         with readable(waiting.study):
             return waiting.read()
@@ -136,12 +136,12 @@ def read_study(waiting: WaitingStudy) -> ReadStudy | Rejected:
 
 
 def no_masks(count: int) -> NDArray[np.uint8]:
-    """The masks of examples that have none (count, 0)."""
+    """Empty masks (count, 0), for examples without masks."""
     return np.zeros((count, 0), np.uint8)
 
 
 def tried(problems: list[str], do: Callable[[], T]) -> T | None:
-    """The result, or None and one problem more: settings' errors are told all at once."""
+    """The result, or None with its error added to `problems`, so that all errors in settings are reported at once."""
     try:
         return do()
     except ValueError as error:

@@ -1,7 +1,7 @@
 """A patient's labels: lesion and gland masks in files, or a table of labels.
 
-`open_masks` and `open_table` check the settings and read small files (name mappings, tables) once; what is missing or
-contradictory for one patient later rejects only that study.
+`open_masks` and `open_table` check the settings and read small files (name mappings, tables) once; missing or
+contradictory labels of one patient later reject only that study.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WHOLE = {"0.0": "0", "1.0": "1"}  # as spreadsheets write whole numbers
 class Masks:
     """A checked folder of masks.
 
-    names: identifier in the images -> names in the masks' files, of which there must be one; None = the same.
+    names: identifier in the images -> names in the masks' files, exactly one of which is allowed; None = the same.
     unreadable: numbers of the mapping's lines, or pairs, that cannot be read. segment: see `MaskLabels`.
     """
 
@@ -59,10 +59,10 @@ class Table:
 def open_masks(settings: MaskLabels | GlandMask, where: str) -> Masks:
     """Check a folder of masks and read its mapping of names.
 
-    where: how messages call the settings, as in "labels". An error in one patient's name rejects that patient later.
+    where: the settings' name in messages, as in "labels". An error in one patient's name rejects that patient later.
 
     Raises:
-        ValueError: the folder is missing, or the mapping cannot be read or fits nobody; all problems at once.
+        ValueError: the folder is missing, or the mapping cannot be read or fits no patient; all problems at once.
     """
     problems, names = folder_problems(f"{where}.folder", settings.folder), None
     broken: tuple[int, ...] = ()
@@ -79,12 +79,12 @@ def open_masks(settings: MaskLabels | GlandMask, where: str) -> Masks:
 def find_mask(masks: Masks, patient: str, *, missing: str, session: str = "", visits: int = 1) -> Path:
     """The file of a patient's mask.
 
-    missing: the reason's code when there is none. session: of the study, for a pattern with {session}. visits: how many
-    sessions the patient has.
+    missing: the reason code if there is no mask. session: of the study, for a pattern with {session}. visits: the
+    number of the patient's sessions.
 
     Raises:
-        Unusable: `missing`, `ambiguous_name` when several names fit the patient, or `ambiguous_mask` when one mask
-            would stand for several visits.
+        Unusable: `missing`, `ambiguous_name` if several names fit the patient, or `ambiguous_mask` if one mask
+            would be used for several visits.
     """
     if visits > 1 and SESSION not in masks.pattern:
         raise Unusable(
@@ -94,7 +94,7 @@ def find_mask(masks: Masks, patient: str, *, missing: str, session: str = "", vi
         )
     name = patient if masks.names is None else _mapped(masks.names, patient, missing, masks.unreadable)
     file = masks.pattern.replace(PATIENT, name).replace(SESSION, session)
-    for form in ("NFC", "NFD"):  # how a file system spells an umlaut is its own affair
+    for form in ("NFC", "NFD"):  # file systems differ in how they encode an umlaut
         path = (masks.folder / unicodedata.normalize(form, file)).resolve()
         if path.is_relative_to(masks.folder) and path.is_file():
             return path
@@ -102,7 +102,7 @@ def find_mask(masks: Masks, patient: str, *, missing: str, session: str = "", vi
 
 
 def open_table(settings: TableLabels) -> Table:
-    """Read a table of labels. Lines that cannot be read label nobody, since it is not known whose they are.
+    """Read a table of labels. Unreadable lines are skipped, since their patient is unknown.
 
     Raises:
         ValueError: the file cannot be read, or lacks a column.
@@ -134,12 +134,14 @@ def table_labels(table: Table, patient: str, study: str, slices: Sequence[int], 
 
     Raises:
         Unusable: `no_label`, `bad_label` (not 0 or 1, or contradictory), or `ambiguous_label` (labels per slice,
-            several studies, and no column that says which).
+            several studies, and no study column).
     """
     rows = [row for row in table.rows.get(patient, ()) if row.study is None or row.study in _names_of(study)]
     if not rows:
         what = "study" if table.by_study else "patient"
-        raise Unusable("no_label", f"the table has no line for this {what}. Add it.{_told(table.unreadable)}")
+        raise Unusable(
+            "no_label", f"the table has no line for this {what}. Add it.{_unreadable_note(table.unreadable)}"
+        )
     if not table.by_slice:
         return [_label(rows, "the table")] * len(slices)
     if not alone and not table.by_study:
@@ -156,7 +158,7 @@ def _unreadable(lines: Sequence[Line]) -> tuple[int, ...]:
     return tuple(number for number, line in enumerate(lines, start=1) if isinstance(line, Unusable))
 
 
-def _told(unreadable: Sequence[int]) -> str:
+def _unreadable_note(unreadable: Sequence[int]) -> str:
     if not unreadable:
         return ""
     which = ", ".join(map(str, unreadable[:8]))
@@ -173,7 +175,7 @@ def _read_names(path: Path) -> tuple[dict[str, frozenset[str]], tuple[int, ...]]
 
 
 def _distinct(pairs: Sequence[object]) -> tuple[dict[str, frozenset[str]], tuple[int, ...]]:
-    """Whoever has a pair that is not two names has an entry without it, so that no dated key stands in for it.
+    """A patient with a pair that is not two names gets an entry without it, so that no dated key replaces it.
 
     Raises:
         ValueError: there are pairs, and no patient has one name.
@@ -203,12 +205,13 @@ def _mapped(names: Mapping[str, frozenset[str]], patient: str, missing: str, unr
     if len(found) > 1:
         raise Unusable("ambiguous_name", f"{len(found)} names fit this patient: {', '.join(found[:4])}. Leave one.")
     if not found:
-        raise Unusable(missing, f"the mapping of names does not have this patient. Add it.{_told(unreadable)}")
+        note = _unreadable_note(unreadable)
+        raise Unusable(missing, f"the mapping of names does not have this patient. Add it.{note}")
     return found[0]
 
 
 def _names_of(study: str) -> set[str]:
-    """By what a table may call a study: its whole name, a leading part of it, or any single part."""
+    """The names by which a table may refer to a study: its whole path, a leading part of it, or any single part."""
     parts = study.split("/")
     leading = {"/".join(parts[: count + 1]) for count in range(len(parts))}
     return leading | set(parts) | {parts[-1].removesuffix(".gz").removesuffix(".nii")}

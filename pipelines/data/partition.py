@@ -29,15 +29,15 @@ LABELS = (0, 1)
 class Part:
     """One hospital's part of a source that is partitioned over `of` hospitals by patient. In simulations only.
 
-    kind: `even` = at random, whatever the labels, all parts of one size (CusFL IV.D, VAFL III.H). `dirichlet` = the
+    kind: `even` = at random, independent of the labels, equal sizes (CusFL IV.D, VAFL III.H). `dirichlet` = the
     shares of each class are drawn from a Dirichlet distribution with `alpha` (PGFed's experiments; small = uneven).
     `practical` = of each class one hospital has 80 %, one 10 %, and the others have equal parts of the last 10 %
     (FedSLD and APPLE with 12 hospitals: ten times 1 %). `pathological` = each hospital has `classes` of the classes, in
-    random shares (FedSLD and APPLE; theirs could draw a class twice). number: which part this is, 1 = first; null = the
-    site stands for all of them, <name>-1, <name>-2 and so on. seed: of the dealing; it does not follow the run's, so
-    that runs with other seeds have the same hospitals. least: patients that each part must get; uneven shares are drawn
-    again until it holds. tests: `own` = the whole source is dealt out and each part is then split (VAFL); `source` =
-    the source is split first, its test patients are those of every part, and only the others are dealt out (CusFL).
+    random shares (FedSLD and APPLE; theirs could draw a class twice). number: of this part, 1 = first; null = the
+    site represents all parts, <name>-1, <name>-2 and so on. seed: of the partition, not the run's, so that runs with
+    other seeds have the same hospitals. least: the smallest allowed number of patients per part; uneven shares are
+    redrawn until it holds. tests: `own` = the whole source is partitioned and each part is then split (VAFL); `source`
+    = the source is split first, every part gets its test patients, and only the others are partitioned (CusFL).
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -72,8 +72,8 @@ class Part:
 
 
 class Divided(NamedTuple):
-    """splits: patient -> split, of this hospital's patients. places: patient -> number of their part, of all the
-    source's partitioned patients; empty without a part.
+    """splits: patient -> split, of this hospital's patients. places: patient -> number of their part, for all
+    partitioned patients of the source; empty without a part.
     """
 
     splits: dict[str, str]
@@ -94,7 +94,7 @@ def divided(
     """Partition a source's patients, keep one part, and split it; arguments as in `split_patients`.
 
     Raises:
-        ValueError: the part has no number, or some part gets fewer patients than `part.least`.
+        ValueError: the part has no number, or a part gets fewer patients than `part.least`.
     """
     if part is None:
         whole = split_patients(
@@ -123,12 +123,12 @@ def partition(
     """Partition patients: patient -> number of their part, 1 to `part.of`, sorted by patient.
 
     labels: patient -> class, one of `kinds`. Within a class patients are ordered by a hash of seed and identifier, and
-    counts are the shares rounded by the largest remainder. independent: a patient's part depends on the settings and on
-    that patient's label and identifier only, as patient-level differential privacy requires (see `split_patients`);
+    counts are the shares rounded by the largest remainder. independent: a patient's part depends only on the settings
+    and that patient's label and identifier, as patient-level differential privacy requires (see `split_patients`);
     sizes then match the shares on average only, and `part.least` is ignored.
 
     Raises:
-        ValueError: a label is none of `kinds`, or no dealing gives each part `part.least` patients.
+        ValueError: a label is not in `kinds`, or no partition gives each part `part.least` patients.
     """
     if strange := sorted(set(labels.values()) - set(kinds)):
         raise ValueError(f"labels must be among {list(kinds)}, found {strange[:5]}")
@@ -152,7 +152,7 @@ def partition(
 
 
 def _shares(part: Part, kinds: Sequence[int], attempt: int) -> dict[int, list[float]]:
-    """Class -> the share of it that each part gets; depends on the settings alone."""
+    """Class -> each part's share of it; depends on the settings only."""
     if part.kind == "even":
         return {kind: [1 / part.of] * part.of for kind in kinds}
     # A generator for each class, so that classes do not affect each other.
@@ -168,8 +168,8 @@ def _shares(part: Part, kinds: Sequence[int], attempt: int) -> dict[int, list[fl
 def _few_classes(
     part: Part, kinds: Sequence[int], attempt: int, chances: Mapping[int, np.random.Generator]
 ) -> dict[int, list[float]]:
-    """Each part gets `classes` different classes in turn, from random orders of classes and of parts, and of each class
-    a share in proportion to a uniform number.
+    """Each part in turn gets `classes` different classes, in random orders of classes and parts, with a share of each
+    class proportional to a uniform random number.
     """
     common = np.random.default_rng([part.seed, attempt])
     order, first = common.permutation(list(kinds)).tolist(), common.permutation(part.of)
@@ -205,8 +205,8 @@ def written(part: Part, done: Divided, labels: Mapping[str, int], names: Mapping
     """The record of a partition, which stays at the hospital. names: patient -> pseudonym.
 
     Returns:
-        `part`, the settings; `patients`, the pseudonyms of those who were dealt to this hospital; `shared_test`, of
-        those who are in the test of every part; and `sizes`, of each part the patients of each class.
+        `part`, the settings; `patients`, the pseudonyms of this hospital's patients; `shared_test`, of the test
+        patients that all parts share; and `sizes`, the number of patients of each class in each part.
     """
     sizes = [
         [sum(labels[p] == kind for p, place in done.places.items() if place == number) for kind in LABELS]

@@ -1,6 +1,6 @@
-"""One study becomes slices, or a volume, that can be compared among hospitals: same axes, same spacing, same size.
+"""Prepare a study as slices, or a volume, comparable among hospitals: with the same axes, spacing and size.
 
-No files here.
+This module reads no files.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pipelines.data.images import Slices, Volumes
 from pipelines.data.intake import Examples
 from pipelines.data.study import Unusable, Volume
 
-LEAST_LESION = 0.5  # of its voxels must be seen
-THICKEST_PIXEL = 1.5  # of the distance between slices: beyond it, the stack was not acquired in axial slices
+LEAST_LESION = 0.5  # share of a lesion's voxels that must lie inside the prepared grid
+THICKEST_PIXEL = 1.5  # times the slice distance: with larger pixels the stack was not acquired in axial slices
 
 
 def prepare_slices(image: Volume, *, lesion: Volume | None, gland: Volume | None, images: Slices) -> Examples:
-    """Bring a study's slices, and masks that lie on any grid, onto square pixels.
+    """Resample a study's slices, and masks on any grid, to square pixels.
 
-    Only in-plane positions are interpolated (linear; masks nearest): slices stay as acquired. They come inferior to
+    Interpolation is in-plane only (linear; masks nearest): slices stay as acquired. They are ordered from inferior to
     superior; rows run anterior to posterior, columns right to left.
 
     Raises:
@@ -43,7 +43,7 @@ def prepare_slices(image: Volume, *, lesion: Volume | None, gland: Volume | None
 
 
 def prepare_volume(image: Volume, *, lesion: Volume | None, gland: Volume | None, images: Volumes) -> Examples:
-    """Bring a study, and masks that lie on any grid, onto one grid of `depth` slices about the middle of the gland.
+    """Resample a study, and masks on any grid, to one grid of `depth` slices about the middle of the gland.
 
     Axes and errors as in `prepare_slices`.
     """
@@ -56,9 +56,9 @@ def prepare_volume(image: Volume, *, lesion: Volume | None, gland: Volume | None
 
 
 def prepared_grid(source: Grid, images: Slices | Volumes, gland: Volume | None) -> Grid:
-    """On which grid `prepare_slices` (all slices) or `prepare_volume` brings a study.
+    """The grid to which `prepare_slices` (all slices) or `prepare_volume` resamples a study.
 
-    source: of the study. gland: the mask about which examples are cut, if they are; None = the image's centre.
+    source: the study's grid. gland: the mask at the crop's centre; None = the image's centre.
     """
     stack = reading_order(Volume(np.broadcast_to(np.uint8(0), source.shape), source.affine))
     return _cut(stack, _middle(stack, None, gland, images.centre), images)
@@ -87,7 +87,7 @@ def _axial(image: Volume) -> Volume:
 
 
 def _middle(stack: Volume, lesion: Volume | None, gland: Volume | None, about: Literal["gland", "image"]) -> Floats:
-    """About which voxel index (3,) examples are cut; masks must lie inside the image."""
+    """The voxel index (3,) of the crop's centre; masks must lie inside the image."""
     if gland is not None and not _inside(gland).any():
         raise Unusable("no_gland", "the gland mask is empty. Draw it, or remove the mask's settings.")
     middle: Floats = (np.asarray(stack.values.shape) - 1) / 2
@@ -116,7 +116,7 @@ def _centre(mask: Volume, image: Volume, name: str) -> Floats:
 
 
 def _look_for_lesion(lesion: Volume | None, grid: Grid) -> None:
-    """Refuse a study whose lesion is cut off: what the network sees would contradict its label, whatever that is."""
+    """Refuse a study whose lesion is cropped away: its label would not match the cropped image."""
     if lesion is None or not _inside(lesion).any():
         return
     index = np.linalg.inv(grid.affine) @ lesion.affine

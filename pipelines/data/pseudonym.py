@@ -1,7 +1,7 @@
-"""What of a patient's and a study's identity may leave the hospital: a keyed pseudonym, and a few headers.
+"""The identity of a patient and study that may leave the hospital: a keyed pseudonym, and a few headers.
 
 Pseudonyms are HMAC-SHA256 (RFC 2104): without the key nobody can test whether a known identifier is in a cohort, which
-a plain hash would allow. Headers pass by an allow-list; whatever is not on it is not read into a study's facts.
+a plain hash would allow. Only headers on an allow-list are read into a study's facts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VENDORS = (
 
 
 def allowed_facts(headers: Mapping[str, object]) -> dict[str, str | float]:
-    """Those DICOM headers (keyword -> value) that may be kept; nothing in them tells a patient, a time or a place."""
+    """The DICOM headers (keyword -> value) that may be kept; none of them identifies a patient, a time or a place."""
     facts: dict[str, str | float] = {}
     for keyword in TEXT_HEADERS:
         text = " ".join(str(headers.get(keyword) or "").split())[:LONGEST_TEXT]
@@ -39,10 +39,10 @@ def allowed_facts(headers: Mapping[str, object]) -> dict[str, str | float]:
 
 
 def scanner(facts: Mapping[str, str | float]) -> str:
-    """Vendor and field strength, "Siemens 3 T": what may be counted and told of a scanner.
+    """Vendor and field strength, "Siemens 3 T": the description of a scanner that may be counted and shown.
 
-    Vendors come from a list and all else is a number: a header field is free text, and a name that someone typed into
-    it must not leave the hospital by way of a scanner's model.
+    The vendor comes from a list and the rest is a number: a header field is free text, and a name that someone typed
+    into it must not leave the hospital as a scanner's model.
     """
     words = f" {facts.get('Manufacturer', '')} ".lower().replace(",", " ").replace(".", " ").replace("_", " ")
     vendor = next((vendor for vendor in VENDORS if f" {vendor.lower()} " in words), "unknown")

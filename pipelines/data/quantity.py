@@ -1,8 +1,8 @@
-"""Is an image an ADC map? Told by what its header says, or its name, or a person; never by its values alone.
+"""Decide whether an image is an ADC map, from its header, its name or the settings; never from its values alone.
 
-A T2-weighted image has values like ADC in some unit, so values can only contradict. Of what a header says, the first
-statement below that speaks decides: codes and ImageType are written by the machine that made the pixels, a description
-is free text, and a ProtocolName names the acquisition, which an ADC map shares with the images it was computed from.
+A T2-weighted image has values like ADC in some unit, so values can only rule ADC out. The checks of a header run in
+order of reliability, and the first with a result decides: codes and ImageType are written by the machine that made the
+pixels, a description is free text, and a ProtocolName names the acquisition, which an ADC map shares with its sources.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ HEADERS = (
     *("DerivationCodeSequence", "QuantityDefinitionSequence", "RealWorldValueMappingSequence"),
     "MeasurementUnitsCodeSequence",
 )
-"""DICOM keywords that may say what the values are."""
+"""DICOM keywords that may describe the values."""
 
 ADC_CODES = frozenset({"113041", "113289", "113290"})  # DCM: ADC, Diffusion Coefficient, Mono-exponential ADC
-OTHER_CODES = frozenset(  # DCM, of CID 7180, 7263, 7270 to 7272: what diffusion images may be instead
+OTHER_CODES = frozenset(  # DCM, of CID 7180, 7263, 7270 to 7272: other kinds of diffusion images
     {"113043", "113044", "113045", "110808", "110809", "113201", "113203", "113204", "113209"}
     | {"113291", "113292", "113293", "113294", "113298", *(str(code) for code in range(110810, 110816))}
 )
 ADC_TYPES = frozenset({"ADC", "ADC_UNSPECIFIED"})
 OTHER_MAPS = frozenset({"EADC", "EXP", "FA", "RA", "TENSOR", "TENSOR_B0", "CALC_BVALUE", "TRACE", "TRACEW"})
 DIFFUSION = frozenset({"DIFFUSION", "DIFFUSION_ANISO", "DIFFUSION_ATTNTD", "DIFFUSION_ISO"})
-SIGNALS = frozenset(  # said after the description: a reformatted ADC map keeps the M of any magnitude image
+SIGNALS = frozenset(  # checked after the description: a reformatted ADC map keeps the M of any magnitude image
     {"M", "M_SE", "M_FFE", "M_IR", "MAGNITUDE", "P", "PHASE", "PHASE MAP", "R", "REAL", "I", "IMAGINARY", "MOSAIC"}
     | {"T1", "T2", "T2_STAR", "PROTON_DENSITY", "STIR", "T1_MAP", "T2_MAP", "PERFUSION", "LOCALIZER", "WATER", "FAT"}
 )
@@ -52,11 +52,11 @@ SIGNAL_WORDS = re.compile(
 CONTRASTS = re.compile(
     r"(?<![a-z0-9])(?:t1w?|t2w?|t2starw?|pdw|flair|stir|swi|dce|sbref|localizer|localiser|scout)(?![a-z0-9])"
 )
-"""Of these, what no ADC map is called; beside the word ADC they leave open which it is, as in t2_registered_to_adc."""
+"""Those that never describe an ADC map; together with the word ADC they are ambiguous, as in t2_registered_to_adc."""
 
 
 class Verdict(NamedTuple):
-    """adc: True = an ADC map, False = something else, None = nothing says. said: who says so, for a person to read."""
+    """adc: True = an ADC map, False = something else, None = unknown. said: the evidence, for a person to read."""
 
     adc: bool | None
     said: str
@@ -66,18 +66,18 @@ SILENT = Verdict(None, "")
 
 
 def of_headers(values: Mapping[str, object]) -> Verdict:
-    """What a header says. values: DICOM keyword -> value, as of `Frame` or of a sidecar that names them alike."""
+    """The verdict of a header. values: DICOM keyword -> value, from a `Frame` or a sidecar with the same keywords."""
     spoken = [voice(values) for voice in (_modality, _coded, _typed, _measured, _described, _signal)]
     clear = (found for found in spoken if found.adc is not None)
     return next(clear, next((found for found in spoken if found.said), SILENT))
 
 
 def of_text(text: str, source: str) -> Verdict:
-    """What free text says: a description, or a name. Words must stand alone: ADC is not in CADCAM. source: its name."""
+    """The verdict of free text: a description, or a name. Only whole words count (not in CADCAM). source: its name."""
     low = text.lower()
     other, adc = SAYS_OTHER.search(low), SAYS_ADC.search(low)
     if adc and not other:
-        # The words alone: whoever typed a description may have typed a name into it.
+        # Quote only the matched words: a description may also contain a patient's name.
         word = text[slice(*adc.span())].strip(" _-")
         contrast = named_contrast(low)
         both = f"{source} says both {word} and {contrast}"
@@ -87,13 +87,13 @@ def of_text(text: str, source: str) -> Verdict:
 
 
 def named_contrast(text: str) -> str:
-    """The first word of another contrast, which no ADC map has in its name; "" where there is none."""
+    """The first word for another contrast, which no ADC map has in its name; "" if there is none."""
     found = CONTRASTS.search(text.lower().replace("_", " "))
     return found[0] if found else ""
 
 
 def of_series(verdicts: Sequence[Verdict]) -> Verdict:
-    """Of all images of a series: an ADC map if all of them are."""
+    """The verdict of a series: an ADC map if all its images are."""
     others = [verdict for verdict in verdicts if not verdict.adc]
     if not others or len(others) == len(verdicts):
         return next((verdict for verdict in others if verdict.adc is False), verdicts[0])
@@ -102,10 +102,10 @@ def of_series(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def check_adc(found: Verdict, *, declared: bool, seen: str) -> None:
-    """Refuse what is not known to be an ADC map.
+    """Refuse an image that is not known to be an ADC map.
 
-    declared: a person said the unit in the settings, and thereby that these are ADC maps; that fills a silence, and
-    does not overrule what the image says of itself. seen: what there is to read in the header, for the sentence.
+    declared: the settings give a unit, and thereby state that these are ADC maps; that replaces missing evidence, but
+    does not overrule the image's own header. seen: the header's texts, for the message.
 
     Raises:
         Unusable: `not_adc`.
@@ -125,7 +125,7 @@ def check_adc(found: Verdict, *, declared: bool, seen: str) -> None:
 
 
 def shown(values: Mapping[str, object]) -> str:
-    """What a header has of the texts in which a kind of image could be said."""
+    """The header texts that could describe the kind of image."""
     keywords = ("ImageType", "SeriesDescription", "ProtocolName")
     return "; ".join(f"{key} {text_of(values.get(key))[:80] or 'missing'!r}" for key in keywords)
 
@@ -175,7 +175,7 @@ def _typed(values: Mapping[str, object]) -> Verdict:
 
 
 def _measured(values: Mapping[str, object]) -> Verdict:
-    """A unit of a diffusivity. Descriptions are not asked: GE writes mm2/s there of values in 1e-6 mm²/s."""
+    """A unit of diffusivity. Descriptions are ignored: GE writes mm2/s there for values in 1e-6 mm²/s."""
     tables = _items(values.get("ModalityLUTSequence"))
     texts = [
         ("RescaleType", text_of(values.get("RescaleType"))),
@@ -191,7 +191,7 @@ def _measured(values: Mapping[str, object]) -> Verdict:
 
 
 def _described(values: Mapping[str, object]) -> Verdict:
-    """Descriptions. One of an ORIGINAL image names the acquisition that a map was later computed from, `DWI_ADC`."""
+    """Descriptions. For an ORIGINAL image it names the acquisition from which a map is later computed, `DWI_ADC`."""
     source = "SeriesDescription" if text_of(values.get("SeriesDescription")).strip() else "ProtocolName"
     text = text_of(values.get(source))
     found = of_text(text, source)

@@ -1,4 +1,4 @@
-"""What a source must have for the examples that are asked for: files, labels, masks."""
+"""The files, labels and masks that a source must have for the requested examples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEEDS = {"slices": VOLUMETRIC, "volumes": VOLUMETRIC, "pictures": "picture", "fe
 
 
 def kind_problems(source_kind: str, images: AnyImages) -> list[Problem]:
-    """Why a kind of source cannot give such examples."""
+    """Problems with a kind of source that cannot give such examples."""
     needs = NEEDS[images.kind]
     if source_kind in needs.replace(",", " ").split():
         return []
@@ -25,7 +25,7 @@ def kind_problems(source_kind: str, images: AnyImages) -> list[Problem]:
 def mask_problems(
     source: Files, labels: Labels | None, images: AnyImages, gland: GlandMask | None, target: Target | None
 ) -> list[Problem]:
-    """Why a source does not give the masks that are to be learnt, or about which pictures are to be cut."""
+    """Problems with a source without the masks that are the target, or about which pictures are cropped."""
     masks = isinstance(source, PictureSource) and source.masks is not None
     problems = []
     if target == "masks" and not masks:
@@ -42,8 +42,8 @@ def mask_problems(
 
 
 class Needed(NamedTuple):
-    """A folder or a file that a hospital's settings name. where: they name it. code: the hospital's answer when it is
-    not there.
+    """A folder or a file that a hospital's settings name. where: the key in the settings. code: the hospital's answer
+    if it is missing.
     """
 
     where: tuple[str, ...]
@@ -53,12 +53,12 @@ class Needed(NamedTuple):
 
     @property
     def there(self) -> bool:
-        """Whether it is there, and is what it must be."""
+        """Whether it exists and has the right type."""
         return Path(self.path).is_dir() if self.folder else Path(self.path).is_file()
 
     @property
     def problem(self) -> Problem:
-        """What is wrong with it; only where it is not `there`."""
+        """Its problem; only if it is not `there`."""
         what = "folder" if self.folder else "file"
         found = f"is no {what}" if Path(self.path).exists() else "does not exist"
         return Problem(self.where, f"{self.path!r} {found}; give a {what} that is there")

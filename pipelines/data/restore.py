@@ -1,8 +1,8 @@
-"""What a network says of a prepared study, back on the study's own grid.
+"""Resample a network's output for a prepared study to the study's own grid.
 
-Probabilities go back by linear interpolation and the most probable class is taken there. Labels would go back as the
-squares of the network's pixels, 1.5 mm on an image of 0.5 mm, and where classes meet the nearest pixel's would win
-whatever its neighbours say; between linear probabilities the border runs where they are equal.
+Probabilities are interpolated linearly and the most probable class is taken on the study's grid. Nearest-neighbour
+labels would show the network's square pixels, 1.5 mm on an image of 0.5 mm, and at the border between classes the
+nearest pixel would win whatever its neighbours are; with linear probabilities the border lies where they are equal.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pipelines.data.study import Array, Volume
 def to_source_grid(
     probabilities: Array, position: NDArray[np.float32], source: Grid, images: Slices | Volumes, gland: Volume | None
 ) -> Volume:
-    """A label map on the source's grid. What the network did not see is background.
+    """A label map on the source's grid. Voxels outside the network's input are background.
 
     probabilities: (n, C, size, size) of slices, or (1, C, depth, size, size) of a volume; class 0 is the background.
     position: (n,) index of each slice, from inferior to superior, as in `Examples`. source: the study's own grid.
     images, gland: how the study was prepared.
 
     Returns:
-        (I, J, K) uint8, the most probable class of each voxel, the lowest where several are.
+        (I, J, K) uint8, the most probable class of each voxel, the lowest of ties.
 
     Raises:
-        ValueError: shapes that do not belong together.
+        ValueError: the shapes do not match.
     """
     grid = prepared_grid(source, images, gland)
     planes = _stacked(probabilities, position, grid.shape)
@@ -47,7 +47,7 @@ def to_source_grid(
 
 
 def _stacked(probabilities: Array, position: NDArray[np.float32], shape: tuple[int, int, int]) -> Array:
-    """Probabilities by class on the prepared grid, (C, columns, rows, slices); 0 for slices that are not there."""
+    """Probabilities by class on the prepared grid, (C, columns, rows, slices); 0 for missing slices."""
     columns, rows, slices = shape
     if probabilities.ndim == 5:
         if probabilities.shape[0] != 1 or probabilities.shape[2:] != (slices, rows, columns):

@@ -27,14 +27,14 @@ class DicomSource:
     """A folder of DICOM files, in any arrangement.
 
     select: DICOM keyword -> text that the header's value must contain, in upper or lower case, for an image to be used;
-    a number must be equal. {"ImageType": "ADC"} picks the ADC maps. unit: of the values after rescaling; auto = what
-    the header says, or else the one plausible unit. `select` narrows a choice, and is no evidence that an image is an
-    ADC map: its header must say so, or a person by naming the unit.
+    a number must be equal. {"ImageType": "ADC"} selects the ADC maps. unit: of the values after rescaling; auto = the
+    header's unit, or else the one plausible unit. `select` only narrows the choice and does not prove that an image is
+    an ADC map: the header must state that, or the settings by giving the unit.
 
-    derive: none takes values as they are; adc takes diffusion-weighted images of two or more b-values, and fits ADC.
-    lossy: whether images that were compressed with loss are used. It moves values by an amount that no header tells,
-    so they are refused unless a hospital has nothing else. blank: where text is burned in, for each layout of images
-    (manufacturer, model, rows, columns); blanked before anything else, in the images of that layout and in no others.
+    derive: none uses values as they are; adc fits ADC to diffusion-weighted images with two or more b-values.
+    lossy: whether to use images with lossy compression. It changes values by an amount that no header states, so they
+    are refused unless a hospital has no others. blank: regions with burned-in text, for each layout of images
+    (manufacturer, model, rows, columns); blanked before anything else, only in images of that layout.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -100,11 +100,11 @@ class NiftiSource:
 class PictureMasks:
     """One label map a picture, of the picture's size.
 
-    pattern: file name below `folder`, with {image}, what names the picture (the table's column; without a table its
-    path below the source's folder), or {stem}, the same without .jpg, .png and so on. values: class -> pixel values
-    that stand for it: {disc: [1], cup: [2]}, {disc: [255]}, or {disc: [1, 2]} where a cup is a part of the disc. All
-    other values must stand under `background`, which is [0] if it is not given. Of a palette the index counts, of a
-    mask of one bit 0 and 1.
+    pattern: file name below `folder`, with {image}, the picture's name (the table's column; without a table its
+    path below the source's folder), or {stem}, the same without .jpg, .png and so on. values: class -> its pixel
+    values: {disc: [1], cup: [2]}, {disc: [255]}, or {disc: [1, 2]} if the cup is a part of the disc. All other
+    values must be listed under `background`, by default [0]. Values of a palette image are its indices, of a
+    1-bit mask 0 and 1.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -189,8 +189,8 @@ class TableSource:
 
     columns: names of the columns, where the file has no header line. separator: null = the one of the header line, or a
     comma where there is none. patient: the column that names the patient; null = each line is a patient, called by its
-    number (1 = first). A line that is removed then renames those after it, so a patient who goes is excluded by his
-    number, which stays his; differential privacy speaks of that, too: of two tables that differ in whether a line is
+    number (1 = first). Removing a line would renumber those after it, so a withdrawn patient is excluded by number
+    and the line stays; differential privacy is defined accordingly, for two tables that differ in whether a line is
     excluded. label: the column of the label; it is positive above `positive_above`. missing: texts that stand for a
     missing value; a line that misses a feature is not used. where: column -> values; only lines with one of them are
     used.
@@ -220,11 +220,11 @@ class MaskLabels:
     pattern: file name below `folder`, with {patient}, and {session} where a patient has several visits: the
     StudyInstanceUID, or of NIfTI files the ses-02 of a BIDS name. names: a JSON object, or a CSV file with a header
     line, that maps the patient's identifier in the images to what stands for {patient}; a key may also be the
-    identifier, an underscore and a date or visit. Where identifiers themselves have underscores, give each patient a
-    key of his own, or `P1_2` is taken for a visit of `P1`.
+    identifier, an underscore and a date or visit. If identifiers themselves have underscores, give each patient a
+    separate key, or `P1_2` is taken for a visit of `P1`.
     segment: of files that are DICOM Segmentations, the segment's label, or the name of its concept; null = all.
-    minimum_pixels: how many mask pixels make a slice positive, counted on the prepared slices, so that it is the same
-    area at every hospital.
+    minimum_pixels: the number of mask pixels that make a slice positive, counted on the prepared slices, so that the
+    area is the same at every hospital.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}

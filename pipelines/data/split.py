@@ -1,6 +1,6 @@
-"""Which patient belongs to training, validation and test: by patient, the same wherever it is computed.
+"""Split patients into training, validation and test, with the same result wherever it is computed.
 
-Either stratified, so that small splits are balanced, or each patient independently, as differential privacy requires.
+Splits are either stratified, to balance small ones, or independent for each patient, as differential privacy requires.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from privacy.message import Json
 
 SPLITS = ("train", "validation", "test")
-RANKS = 2**256  # as many as `rank` can give
+RANKS = 2**256  # number of possible values of `rank`
 
 
 class Fold(NamedTuple):
@@ -41,23 +41,23 @@ def split_patients(
     """Assign each patient to a split so that each split has its share of the patients, and of each class.
 
     labels: patient -> class (1 = any positive slice). fractions: shares of "train", "validation" and "test", which sum
-    to 1, train > 0. Patients are ordered by a hash of seed and identifier, never by the order in which they come, so a
-    new patient moves few others. test: patients who are the test split, and nobody else is, even if none of them is
-    here; the others are divided by the shares of training and validation.
+    to 1, train > 0. Patients are ordered by a hash of seed and identifier, never by input order, so a new patient moves
+    few others. test: the patients of the test split, which then has no others, even if none of them is in `labels`; the
+    others are divided by the shares of training and validation.
 
     Sizes are the shares rounded by the largest remainder; counts within a class are rounded up or down towards these
-    sizes where that is possible, a tiny class first. How it degrades: training always gets a patient; of two patients
-    (shares 0.5, 0.15, 0.35) one is for training and one for test, so each split then lacks a class, and what needs
-    both classes, such as an AUC, is undefined there.
+    sizes where that is possible, a tiny class first. With few patients: training always gets one; of two patients
+    (shares 0.5, 0.15, 0.35) one is for training and one for test, so each split then lacks a class, and measures that
+    need both classes, such as AUC, are undefined there.
 
-    independent: each patient's split follows from the seed, the shares, `test` and his own identifier, and from nobody
-    else. Differential privacy by patient needs this: it clips what one patient adds to a gradient, and a stratified
-    split lets him move others into training or out of it, which no clipping bounds. What it costs: sizes are the shares
-    only on average (a share s of n patients has the standard deviation sqrt(n s (1 - s))), and a split can lack a
-    class, or be empty, training too.
-    key: the hospital's; with it nobody outside can tell where a known patient comes, or choose a split around one.
+    independent: each patient's split depends only on the seed, the shares, `test` and the patient's own identifier.
+    Patient-level differential privacy needs this: it clips one patient's contribution to a gradient, but in a
+    stratified split one patient can move others into or out of training, which no clipping bounds. The cost: sizes are
+    the shares only on average (a share s of n patients has the standard deviation sqrt(n s (1 - s))), and any split,
+    training included, can lack a class or be empty.
+    key: the hospital's; without it nobody can compute a known patient's split, or choose a split around a patient.
     fold: the patients of this fold are the test split (`fold_numbers`), and the others are divided by the shares of
-    training and validation. With `independent` a patient's fold follows from himself, as his split does.
+    training and validation. With `independent` a patient's fold, too, depends on that patient only.
 
     Returns:
         patient -> split, sorted by patient.
@@ -73,7 +73,7 @@ def split_patients(
         test, fractions = [p for p, number in numbers.items() if number == fold.number], without_test(fractions)
     if independent:
         return {patient: _by_itself(patient, fractions, seed, test, key) for patient in sorted(labels)}
-    if test:  # even if none of them is here: a name that was mistyped must not make another test in silence
+    if test:  # even if none of them is in `labels`: a mistyped name must not silently lead to another test split
         held = set(labels) & set(test)
         free = {patient: label for patient, label in labels.items() if patient not in held}
         rest = split_patients(free, fractions=without_test(fractions), seed=seed)
@@ -92,10 +92,10 @@ def split_patients(
 def fold_numbers(
     labels: Mapping[str, int], *, folds: int, seed: int, independent: bool = False, key: bytes = b""
 ) -> dict[str, int]:
-    """Patient -> fold, 0 to folds - 1, sorted by patient: disjoint, and all patients are in one.
+    """Patient -> fold, 0 to folds - 1, sorted by patient: each patient is in exactly one.
 
-    Patients are dealt out like cards, class by class, so that sizes of folds differ by one patient at most, and so does
-    each class within them. independent, key: as in `split_patients`; folds are then even only on average.
+    Patients are assigned in turn, class by class, so that the sizes of folds, in total and per class, differ by one
+    patient at most. independent, key: as in `split_patients`; folds are then even only on average.
 
     Raises:
         ValueError: there are fewer than two folds.
@@ -111,7 +111,7 @@ def fold_numbers(
 
 
 def without_test(fractions: Mapping[str, float]) -> dict[str, float]:
-    """The shares of training and validation among patients who are not in the test."""
+    """The shares of training and validation among patients outside the test split."""
     share = fractions["train"] / (fractions["train"] + fractions["validation"])
     return {"train": share, "validation": 1 - share, "test": 0.0}
 
@@ -126,11 +126,11 @@ def division_code(
     fold: Fold | None = None,
     part: Json = None,
 ) -> str:
-    """A name for a way of dividing patients, 12 hexadecimal digits: equal where all of these arguments are equal.
+    """A digest of the way patients are divided, 12 hexadecimal digits: equal if all of these arguments are equal.
 
-    With `independent`, divisions of one code put a patient into the same split whoever else is there; without it only
-    if everybody else is the same too. fold, part: of the test, and of a source dealt out over several hospitals, where
-    there are such. key: the hospital's, because whoever could make the code could test a guess at who is in `test`
+    With `independent`, divisions with the same code put a patient into the same split whatever the other patients are;
+    without it only if all other patients are the same, too. fold, part: the test fold, and the part of a partitioned
+    source, if any. key: the hospital's, because anyone able to compute the code could test a guess at who is in `test`
     (HMAC-SHA256, RFC 2104).
     """
     said: dict[str, Json] = {
@@ -146,7 +146,7 @@ def division_code(
 
 
 def _by_itself(patient: str, fractions: Mapping[str, float], seed: int, test: Collection[str], key: bytes) -> str:
-    """A patient's split where his hash, as a fraction in [0, 1), falls among the shares laid end to end."""
+    """A patient's split: the cumulative share that contains the patient's hash as a fraction in [0, 1)."""
     if patient in test:
         return "test"
     open_to = [name for name in SPLITS if fractions[name] > 0 and not (test and name == "test")]
@@ -155,12 +155,12 @@ def _by_itself(patient: str, fractions: Mapping[str, float], seed: int, test: Co
 
 
 def fallen(ranked: bytes, edges: Sequence[Fraction]) -> int:
-    """The share into which a rank, as a fraction of the last edge, falls. Exact: a float could round up to 1."""
+    """The share that contains a rank, as a fraction of the last edge. Exact: a float could round up to 1."""
     return bisect_right(edges, Fraction(int.from_bytes(ranked), RANKS) * edges[-1])
 
 
 def _by_class(labels: Mapping[str, int], ranked: Callable[[str], bytes]) -> list[list[str]]:
-    """Patients of each class in the order of their ranks, the rarest class first."""
+    """Patients of each class, sorted by rank; the rarest class comes first."""
     groups: dict[int, list[str]] = {}
     for patient in sorted(labels, key=lambda name: (ranked(name), name)):
         groups.setdefault(labels[patient], []).append(patient)
@@ -178,7 +178,7 @@ def _check(fractions: Mapping[str, float]) -> None:
 
 
 def rank(seed: int, patient: str, key: bytes = b"") -> bytes:
-    """A hash of seed and identifier; keyed, nobody outside can tell or choose who comes where."""
+    """A hash of seed and identifier; with a key, nobody outside can compute a patient's split or influence it."""
     text = f"{seed}\x00{patient}".encode("utf-8", "surrogateescape")
     return hmac.new(key, text, hashlib.sha256).digest() if key else hashlib.sha256(text).digest()
 

@@ -1,4 +1,4 @@
-"""What is kept of one hospital's patients, and the message in which it lies on the hospital's disk."""
+"""The cohort of one hospital, and the message in which it is stored on the hospital's disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipelines.data.split import SPLITS
 from privacy.message import Json, Message
 
 SINCE = ("mask",)
-"""Tensors that cohorts of an earlier version do not have."""
+"""Tensors missing in cohorts of earlier versions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,14 +23,14 @@ class Cohort:
 
     images: (n, *inputs) float32: slices (1 or 3, H, W), volumes (1, D, H, W), pictures (C, H, W), features (F,).
     labels: (n,) int64, 0 or 1. patient: (n,) int64, index into `patients`. position: (n,) float32, slice index in its
-    study, 0 = most inferior. lesion, gland: (n, *spatial) uint8, 0 where unknown, or (n, 0) where such masks make no
-    sense. mask: (n, *spatial) uint8, label maps of pictures, 0 = background, 1 = the first class; or (n, 0) where there
+    study, 0 = most inferior. lesion, gland: (n, *spatial) uint8, 0 where unknown, or (n, 0) where such masks do not
+    apply. mask: (n, *spatial) uint8, label maps of pictures, 0 = background, 1 = the first class; or (n, 0) where there
     are none. split: (n,) int8, 0 = train, 1 = validation, 2 = test. patients: pseudonyms, sorted. unit: of the images'
     values.
-    recipe: `images`, the settings by which examples were made; `scale`, the moments that normalized features; `axes`,
-    onto which they were projected, where they were; `target`, the masks without which no study was used, and
-    `classes`, what the values of `mask` are called; and how patients were divided: `independent`, and the `cut`, a
-    keyed name of the division (see `split.division_code`).
+    recipe: `images`, the settings of the examples; `scale`, the moments for normalizing features; `axes`, onto which
+    they were projected, if any; `target`, the masks that every study must have; `classes`, the names of the values of
+    `mask`; and how patients were divided: `independent`, and `cut`, a keyed digest of the division (see
+    `split.division_code`).
     """
 
     images: Tensor
@@ -46,18 +46,18 @@ class Cohort:
     mask: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.uint8))
 
     def __post_init__(self) -> None:
-        if self.mask.dim() == 2 and self.mask.shape[1] == 0:  # masks of nobody have as many rows as there are examples
+        if self.mask.dim() == 2 and self.mask.shape[1] == 0:  # empty masks still have one row per example
             object.__setattr__(self, "mask", torch.zeros(len(self.labels), 0, dtype=torch.uint8))
 
 
 def to_message(cohort: Cohort) -> Message:
-    """A cohort in the form in which it is stored at the site."""
+    """A cohort as the message that is stored at the site."""
     facts: dict[str, Json] = {"patients": list(cohort.patients), "unit": cohort.unit, "recipe": dict(cohort.recipe)}
     return Message({name: getattr(cohort, name) for name in _tensor_names()}, facts)
 
 
 def from_message(message: Message) -> Cohort:
-    """The cohort that `to_message` gave. One that was written before there were label maps has none.
+    """The cohort of a message from `to_message`. Cohorts from before label maps were supported have none.
 
     Raises:
         ValueError: a part is missing, or has the wrong type or shape, or a patient is in two splits; all at once.
@@ -119,19 +119,19 @@ def _content_problems(cohort: Cohort) -> list[str]:
 
 
 class NoMasks(ValueError):
-    """A cohort does not have the masks that are to be learnt, or not of each patient."""
+    """The target's masks are missing in a cohort, or for some of its patients."""
 
 
 def targets(cohort: Cohort, target: Target) -> Tensor:
     """The class of each pixel or voxel, (n, *spatial) int64, 0 = background.
 
-    `gland` and `lesion` are 0 or 1, `masks` are the classes of the cohort's label maps. In a cohort 0 also stands where
-    nobody drew anything, which must not be learnt as background. Every patient has a gland, so one without any was not
-    drawn; a patient may have no lesion, so a cohort without any must have been read with the target `lesion`, which
-    admits only studies that have a mask, be it empty.
+    `gland` and `lesion` are 0 or 1, `masks` are the classes of the cohort's label maps. In a cohort 0 also stands for
+    a missing annotation, which must not be learnt as background. Every patient has a gland, so an empty gland mask was
+    not drawn; a patient may have no lesion, so a cohort without lesions must have been read with the target `lesion`,
+    which accepts only studies with a mask, which may be empty.
 
     Raises:
-        NoMasks: the cohort has no such masks, or a patient has no gland.
+        NoMasks: the cohort has no such masks, or a patient has no gland mask.
     """
     found = cohort.mask if target == "masks" else cohort.gland if target == "gland" else cohort.lesion
     if found.shape[1:] != cohort.images.shape[2:] or found.dim() < 3:
@@ -155,5 +155,5 @@ def targets(cohort: Cohort, target: Target) -> Tensor:
 
 
 def _without(cohort: Cohort, drawn: Tensor) -> int:
-    """How many patients have examples, and in none of them a mask."""
+    """The number of patients with examples none of which has a mask."""
     return len(torch.unique(cohort.patient)) - len(torch.unique(cohort.patient[drawn]))

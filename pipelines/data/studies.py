@@ -1,4 +1,4 @@
-"""DICOM and NIfTI studies: brought into one unit, onto one grid, and labelled."""
+"""Read DICOM and NIfTI studies: convert their unit, resample them to one grid, and label them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ MM2_PER_S_1E_3 = np.float32(1e-3)  # from 1e-6 mm²/s into 1e-3 mm²/s, in which
 UNITS = {"adc": "1e-3 mm²/s", "standardized": "standard deviations"}
 
 
-class Desk(NamedTuple):
-    """What admitting a study needs beside the study. visits, sessions: how many studies, and different sessions, a
-    patient has.
+class ReadingContext(NamedTuple):
+    """The settings and tables for reading a study. visits, sessions: each patient's number of studies, and of different
+    sessions.
     """
 
     source: Source
@@ -53,7 +53,7 @@ def open_studies(
     gland: GlandMask | None,
     target: Target | None = None,
 ) -> Intake:
-    """Index the images and read tables and name mappings. labels: None = nothing is known; every label is then 0.
+    """Index the images and read tables and name mappings. labels: None = there are none; every label is then 0.
     target: masks that every study must have.
 
     Raises:
@@ -69,13 +69,15 @@ def open_studies(
         raise ValueError("; ".join(problems))
     visits = Counter(found.patient for found in index.candidates)
     sessions = Counter(patient for patient, _ in {(found.patient, found.session) for found in index.candidates})
-    desk = Desk(source, labels, images, known, glands, visits, sessions, target)
-    waiting = tuple(WaitingStudy(one.patient, one.study, partial(_admit, one, desk)) for one in index.candidates)
+    context = ReadingContext(source, labels, images, known, glands, visits, sessions, target)
+    waiting = tuple(
+        WaitingStudy(one.patient, one.study, partial(_read_study, one, context)) for one in index.candidates
+    )
     return Intake(waiting, index.rejected, index.items, index.unselected, UNITS[images.values])
 
 
 def index_volumes(source: Source, *, adc: bool) -> Index:
-    """What lies in the folder. adc: whether values are to be ADC, so that other images are rejected as `not_adc`.
+    """The index of the source's folder. adc: whether values must be ADC; other images are then rejected as `not_adc`.
 
     Raises:
         ValueError: settings are wrong.
@@ -87,33 +89,33 @@ def _known(labels: Labels) -> Masks | Table:
     return open_masks(labels, "labels") if isinstance(labels, MaskLabels) else open_table(labels)
 
 
-def _admit(candidate: Candidate, desk: Desk) -> ReadStudy:
+def _read_study(candidate: Candidate, context: ReadingContext) -> ReadStudy:
     study = candidate.load()
-    if desk.images.values == "adc":
-        study, _ = as_adc(study, desk.source)
+    if context.images.values == "adc":
+        study, _ = as_adc(study, context.source)
         values = np.asarray(study.image.values, np.float32) * MM2_PER_S_1E_3
     else:
         values = standardized(np.asarray(study.image.values, np.float32))
     image = Volume(values, study.image.affine)
-    lesion = _mask(desk.known, candidate, "no_label", desk) if isinstance(desk.known, Masks) else None
-    gland = None if desk.gland is None else _mask(desk.gland, candidate, "no_gland", desk)
-    if isinstance(desk.images, Slices):
-        examples = prepare_slices(image, lesion=lesion, gland=gland, images=desk.images)
-        labels = _slice_labels(study, examples, desk)
+    lesion = _mask(context.known, candidate, "no_label", context) if isinstance(context.known, Masks) else None
+    gland = None if context.gland is None else _mask(context.gland, candidate, "no_gland", context)
+    if isinstance(context.images, Slices):
+        examples = prepare_slices(image, lesion=lesion, gland=gland, images=context.images)
+        labels = _slice_labels(study, examples, context)
     else:
-        examples = prepare_volume(image, lesion=lesion, gland=gland, images=desk.images)
-        labels = [_volume_label(study, examples, image.values.shape[2], desk)]
-    if desk.target == "gland" and not examples.gland.any():
+        examples = prepare_volume(image, lesion=lesion, gland=gland, images=context.images)
+        labels = [_volume_label(study, examples, image.values.shape[2], context)]
+    if context.target == "gland" and not examples.gland.any():
         raise Unusable("no_gland", "no example shows the gland, which is to be learnt. Draw it on the image.")
     told = (study.evidence, study.percentiles)
     return ReadStudy(study.patient, study.study, examples, labels, scanner(study.facts), *told)
 
 
 def as_adc(study: Study, source: Source) -> tuple[Study, float]:
-    """A study of an index that asked for ADC: its values in 1e-6 mm²/s, and how kind and unit are known.
+    """A study of an index with `adc`: its values in 1e-6 mm²/s, with the evidence for kind and unit.
 
     Returns:
-        The study; and what its file's values were multiplied by.
+        The study; and the factor applied to its file's values.
 
     Raises:
         Unusable: as `to_adc`.
@@ -126,9 +128,9 @@ def as_adc(study: Study, source: Source) -> tuple[Study, float]:
 
 
 def standardized(values: Array) -> Array:
-    """Values of a study whose unit means nothing (T2, for instance): 0 mean and unit variance over what is not 0.
+    """Values of a study whose unit has no meaning (T2, for instance): 0 mean and unit variance over nonzero values.
 
-    What is 0 stays 0: it is background, or lies outside the field of view.
+    Zeros stay 0: they are background, or outside the field of view.
 
     Raises:
         Unusable: `not_finite` or `no_signal`.
@@ -142,32 +144,32 @@ def standardized(values: Array) -> Array:
     return np.where(inside, (values - values[inside].mean()) / spread, 0).astype(np.float32)
 
 
-def _slice_labels(study: Study, examples: Examples, desk: Desk) -> list[int]:
-    if desk.labels is None:
+def _slice_labels(study: Study, examples: Examples, context: ReadingContext) -> list[int]:
+    if context.labels is None:
         return [0] * len(examples.position)
-    if isinstance(desk.labels, MaskLabels):
+    if isinstance(context.labels, MaskLabels):
         pixels = examples.lesion.sum(axis=(1, 2), dtype=np.int64)
-        return [int(count >= desk.labels.minimum_pixels) for count in pixels]
-    return _from_table(study, [int(position) for position in examples.position], desk)
+        return [int(count >= context.labels.minimum_pixels) for count in pixels]
+    return _from_table(study, [int(position) for position in examples.position], context)
 
 
-def _volume_label(study: Study, examples: Examples, slices: int, desk: Desk) -> int:
+def _volume_label(study: Study, examples: Examples, slices: int, context: ReadingContext) -> int:
     """A volume is positive if its lesion has enough voxels, or if any of its slices is positive."""
-    if desk.labels is None:
+    if context.labels is None:
         return 0
-    if isinstance(desk.labels, MaskLabels):
-        return int(examples.lesion.sum(dtype=np.int64) >= desk.labels.minimum_pixels)
-    return max(_from_table(study, range(slices), desk))
+    if isinstance(context.labels, MaskLabels):
+        return int(examples.lesion.sum(dtype=np.int64) >= context.labels.minimum_pixels)
+    return max(_from_table(study, range(slices), context))
 
 
-def _from_table(study: Study, slices: Sequence[int], desk: Desk) -> list[int]:
-    if not isinstance(desk.known, Table):
-        raise TypeError(f"a table of labels is needed, found {type(desk.known).__name__}")
-    return table_labels(desk.known, study.patient, study.study, slices, alone=desk.visits[study.patient] == 1)
+def _from_table(study: Study, slices: Sequence[int], context: ReadingContext) -> list[int]:
+    if not isinstance(context.known, Table):
+        raise TypeError(f"a table of labels is needed, found {type(context.known).__name__}")
+    return table_labels(context.known, study.patient, study.study, slices, alone=context.visits[study.patient] == 1)
 
 
-def _mask(masks: Masks, study: Candidate, missing: str, desk: Desk) -> Volume:
-    visits = desk.sessions[study.patient]
+def _mask(masks: Masks, study: Candidate, missing: str, context: ReadingContext) -> Volume:
+    visits = context.sessions[study.patient]
     path = find_mask(masks, study.patient, missing=missing, session=study.session, visits=visits)
     try:
         return read_mask(path, masks.segment)
@@ -176,9 +178,9 @@ def _mask(masks: Masks, study: Candidate, missing: str, desk: Desk) -> Volume:
 
 
 def read_mask(path: Path, segment: str | None = None) -> Volume:
-    """Read one mask: a DICOM Segmentation, or else a NIfTI file; inside is wherever it is above 0.
+    """Read one mask: a DICOM Segmentation, or else a NIfTI file; values above 0 are inside.
 
-    segment: of a DICOM Segmentation, which of its segments; None = all of them, which then must not overlap.
+    segment: the segment of a DICOM Segmentation to read; None = all of them, which then must not overlap.
 
     Raises:
         Unusable: as `read_seg` and `read_volume`.

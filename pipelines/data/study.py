@@ -1,4 +1,4 @@
-"""What a reader returns: a study with its geometry, or why a file or a study cannot be used."""
+"""The results of a reader: a study with its geometry, or the reason why a file or a study cannot be used."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Volume:
 
 @dataclass(frozen=True)
 class Study:
-    """One readable image of one patient. `patient` is the identifier in the files: it stays inside ingest,
-    unwritten.
+    """One readable image of one patient. `patient` is the identifier in the files: it stays inside ingest and is
+    never written.
 
-    evidence: how it is known what the values are and in which unit, a short sentence for the hospital's own eyes; ""
-    where nobody asked. percentiles: of ADC, the 1st, 50th and 99th of the values that are not 0, 1e-6 mm²/s; None of
+    evidence: how the kind of values and their unit are known, a short sentence that only the hospital sees; "" if
+    this was not checked. percentiles: of ADC, the 1st, 50th and 99th of the nonzero values, 1e-6 mm²/s; None for
     other images.
     """
 
     patient: str
-    study: str  # where it lies below the source folder; site-only
+    study: str  # its path below the source folder; site-only
     image: Volume
-    unit: str | None  # what the file says its values are; None = it does not say
+    unit: str | None  # of the values, according to the file; None = not stated
     facts: Mapping[str, str | float] = field(default_factory=dict)  # from the header allow-list
     evidence: str = ""
     percentiles: tuple[float, float, float] | None = None
@@ -54,9 +54,9 @@ class Rejected:
 
 
 class Unusable(ValueError):
-    """One study's data are not fit for use; never a reason to end a run.
+    """One study's data cannot be used; this never ends a run.
 
-    reason: a short code, counted and sent as a number. detail: a sentence with what was found, what is allowed and
+    reason: a short code, of which only the count is sent. detail: a sentence with what was found, what is allowed and
     what to do; it may quote a header, so it stays at the site.
     """
 
@@ -70,8 +70,8 @@ class Unusable(ValueError):
 class Item:
     """A file below the folder, or a line of a table, before its study is read.
 
-    state: `part` of the studies that are named; else why it is of none, with a reason. patient: as in the file,
-    "" where it does not, or where nobody looked. series: its description.
+    state: `part` of the named studies, or the class of a file that belongs to none, with a reason. patient: as in the
+    file, "" if missing or not read. series: its description.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Has anything changed in a hospital's folders? Told from names, sizes and times, without opening an image."""
+"""Detect changes in a hospital's folders from names, sizes and times, without opening an image."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from privacy.message import Json
 
 
 def survey(source: Files, labels: Labels | None, gland: GlandMask | None = None) -> dict[str, Json]:
-    """Count the files that a cohort is made of, and digest what would change if one of them did.
+    """Count a cohort's input files, and compute a digest that changes if one of them does.
 
     Returns:
         `files`, `bytes`, and `digest`: SHA-256 over each file's role, path below its folder, size and modification time
@@ -26,7 +26,7 @@ def survey(source: Files, labels: Labels | None, gland: GlandMask | None = None)
     for role, name, path in _inputs(source, labels, gland):
         try:
             found = path.stat()
-        except OSError:  # gone since the folder was listed; when it is read, it is not there
+        except OSError:  # removed since the folder was listed
             continue
         digest.update(f"{role}\0{name}\0{found.st_size}\0{found.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
         files, size = files + 1, size + found.st_size
@@ -59,7 +59,7 @@ def _folder(role: str, folder: str) -> Iterator[tuple[str, str, Path]]:
 
 def _pictures(source: PictureSource) -> Iterator[tuple[str, str, Path]]:
     """The pictures that the table names, and their masks; the folder may hold those of other hospitals."""
-    with suppress(OSError, ValueError, csv.Error):  # a bad table is told when it is opened
+    with suppress(OSError, ValueError, csv.Error):  # a bad table is reported when it is opened
         for name in picture_names(source):
             path = Path(source.folder, source.pattern.replace("{image}", name))
             if path.is_file():

@@ -1,4 +1,4 @@
-"""Studies are read: labels and positions stay in memory, examples and masks go to the disk."""
+"""Read studies: labels and positions stay in memory, examples and masks are written to disk."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from pipelines.data.study import Rejected
 
 @dataclass(frozen=True)
 class Taken:
-    """What is remembered of a study that was read: all but its images. told: its evidence and its percentiles, as of
-    `Study`.
-    """
+    """A study that was read, without its images. told: its evidence and its percentiles, as in `Study`."""
 
     patient: str
     labels: Sequence[int]
@@ -33,7 +31,7 @@ class Taken:
 def take(
     waiting: Sequence[WaitingStudy], inputs: tuple[int, ...], readers: int, scratch: Path | None, *, masks: bool = False
 ) -> tuple[list[Taken], list[Rejected], dict[str, Tensor]]:
-    """Read what waits; examples and masks go to the disk. masks: whether there are label maps."""
+    """Read the waiting studies; examples and masks are written to disk. masks: whether there are label maps."""
     taken: list[Taken] = []
     rejected: list[Rejected] = []
     kinds = {
@@ -58,7 +56,7 @@ def take(
 def kept(
     taken: Sequence[Taken], parts: Mapping[str, Tensor], patients: Collection[str]
 ) -> tuple[list[Taken], dict[str, Tensor]]:
-    """What was taken of these patients alone, in the same order; their rows are copied into memory."""
+    """The studies and rows of these patients only, in the same order; the rows are copied into memory."""
     mine = [study.patient in patients for study in taken]
     lengths = torch.tensor([len(study.labels) for study in taken], dtype=torch.int64)
     rows = torch.repeat_interleave(torch.tensor(mine, dtype=torch.bool), lengths)
@@ -66,15 +64,15 @@ def kept(
 
 
 def natural(study: str) -> tuple[object, ...]:
-    """Line 10 comes after line 9."""
+    """A sort key by which line 10 comes after line 9."""
     return tuple((part.isdigit(), int(part) if part.isdigit() else part) for part in re.split(r"(\d+)", study))
 
 
 class Spool:
-    """Rows of one shape and type, appended to a nameless file. Foreign state: the file."""
+    """Rows of one shape and type, appended to an unnamed temporary file. Foreign state: the file."""
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, folder: Path | None) -> None:
-        """shape: of a row, as long as none has come. folder: on whose disk the file lies; None = the system's own."""
+        """shape: of a row, until the first is appended. folder: where the file is made; None = the system's default."""
         self._shape, self._dtype, self._rows = shape, np.dtype(dtype), 0
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - open as long as its rows are in use
 
@@ -82,8 +80,8 @@ class Spool:
         """Add (n, *shape).
 
         Raises:
-            ValueError: another shape than that of the rows before.
-            OSError: the disk.
+            ValueError: the shape differs from that of earlier rows.
+            OSError: the file cannot be written.
         """
         if self._rows and rows.shape[1:] != self._shape:
             raise ValueError(f"rows of shape {rows.shape[1:]} after rows of shape {self._shape}; one shape is needed")
@@ -91,7 +89,7 @@ class Spool:
         self._file.write(np.ascontiguousarray(rows, self._dtype).data)
 
     def tensor(self) -> Tensor:
-        """All rows (n, *shape), read from the file when they are looked at; it lives as long as they do."""
+        """All rows (n, *shape), read from the file on access; the file lives as long as they do."""
         shape = (self._rows, *self._shape)
         if 0 in shape:
             return torch.from_numpy(np.zeros(shape, self._dtype))

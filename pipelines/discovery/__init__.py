@@ -1,1 +1,1 @@
-"""What lies in a folder of studies, and the settings that fit it. Nothing here may tell a patient's name."""
+"""Detect the contents of a folder of studies, and draft settings for it. No output may contain a patient's name."""

@@ -1,4 +1,4 @@
-"""A configuration with comments, from what was found. Where something is missing, a marked line stands in its place."""
+"""Write a configuration with comments from the detected data. Missing settings are marked lines to be filled in."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jinja2 import Environment
 from pipelines.discovery.found import Found, Group, Site
 from pipelines.loader.names import FILL_IN
 
-FEW = 12  # patients of the smallest site: with fewer, none can be spared for validation
+FEW = 12  # patients of the smallest site: with fewer, there is no validation split
 TEMPLATE = """\
 # Written by python -m pipelines.init from what lies in {{ folder | scalar }}. Read it once; every line may be changed.
 #   python -m pipelines.run {{ file }} --check      looks at settings, files and methods, and computes nothing
@@ -70,7 +70,7 @@ evaluate:
 
 
 def drafted(found: Found, *, folder: str, file: str, name: str) -> str:
-    """The YAML text. file: how the commands in its comments call it. name: of the run."""
+    """The YAML text. file: its name in the commands of its comments. name: of the run."""
     environment = Environment(trim_blocks=True, lstrip_blocks=True, autoescape=False, keep_trailing_newline=True)  # noqa: S701 - YAML, no page
     environment.filters |= {"flow": flow, "scalar": scalar}
     smallest = min((site.patients for site in found.sites), default=0)
@@ -96,7 +96,7 @@ def drafted(found: Found, *, folder: str, file: str, name: str) -> str:
 
 
 def images_of(found: Found) -> Group:
-    """How examples are made of what was found."""
+    """The settings of examples for the detected images."""
     if found.sort == "pictures":
         return {"kind": "pictures", "size": 64}
     slices = "gland" if found.sites and all(site.gland for site in found.sites) else "all"
@@ -104,7 +104,7 @@ def images_of(found: Found) -> Group:
 
 
 def counts(site: Site) -> str:
-    """How much there is of a site, in a comment."""
+    """The counts of a site, for a comment."""
     scanners = ", ".join(f"{name} ({count:,})" for name, count in sorted(site.scanners.items()) if name)
     told = f"{site.patients:,} patients, {site.studies:,} studies, {site.images:,} images"
     return f"{told}; {scanners}" if scanners else told
@@ -116,7 +116,7 @@ def flow(group: Mapping[str, object]) -> str:
 
 
 def scalar(text: str) -> str:
-    """A text as YAML holds it: bare where it is a plain word, or else in quotes."""
+    """A text as a YAML scalar: unquoted if it is a plain word, else in quotes."""
     plain = text.isascii() and text.replace("_", "").isalpha() and text.lower() not in _NOT_TEXT
     return text if plain else json.dumps(text, ensure_ascii=False)
 

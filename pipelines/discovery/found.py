@@ -1,4 +1,4 @@
-"""What was found in a folder, in a form that a configuration is written from. All text in it may be shown."""
+"""The detected contents of a folder, from which a configuration is written. All text in it may be shown."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Group: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Site:
-    """One hospital. labels, others: what is taken, and what could be taken instead. missing: what must be filled in,
-    as sentences; then no settings can be honest.
+    """One hospital. labels: the chosen labels. others: alternatives. missing: settings that the user must fill in,
+    as sentences, because they cannot be derived from the files.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Found:
-    """sort: of the images; None where there are none. rows: kinds of series, for the table on the terminal."""
+    """sort: of the images; None if there are none. rows: kinds of series, for the table on the terminal."""
 
     sort: Sort | None
     sites: tuple[Site, ...] = ()
@@ -42,5 +42,5 @@ class Found:
 
     @property
     def complete(self) -> bool:
-        """Whether settings can be written as they stand."""
+        """Whether the settings need no additions by the user."""
         return self.sort is not None and not any(site.missing for site in self.sites)

@@ -1,4 +1,4 @@
-"""Images below a folder, from their headers: DICOM series, NIfTI files, pictures. No pixel of DICOM is read."""
+"""Find the images below a folder by their headers: DICOM series and NIfTI files. No pixel of DICOM is read."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Nifti:
-    """One NIfTI file. word: the last word of its name, where files of one folder share such words (`adc`). ending: of
-    its name, with that word. bids: whether its name says its patient by the rules of BIDS.
+    """One NIfTI file. word: the last word of its name, if files of one folder share such words (`adc`). ending: of
+    its name, with that word. bids: whether its name contains the patient as BIDS defines it.
     """
 
     path: Path
@@ -77,7 +77,7 @@ class Nifti:
 
 
 def dicom_series(paths: Iterable[Path]) -> tuple[list[Series], int]:
-    """Series by identity and kind of image; and the number of files that should be DICOM and cannot be read."""
+    """Series by identity and kind of image; and the number of unreadable files with a DICOM file name."""
     frames: dict[tuple[str, str, bool], list[Frame]] = defaultdict(list)
     unreadable = 0
     for path in paths:
@@ -96,7 +96,7 @@ def dicom_series(paths: Iterable[Path]) -> tuple[list[Series], int]:
 
 
 def nifti_files(paths: Iterable[Path]) -> tuple[list[Nifti], int]:
-    """NIfTI files with what they seem to be; and the number of those that cannot be read."""
+    """NIfTI files with their probable kind; and the number of unreadable ones."""
     folders: dict[Path, list[Path]] = defaultdict(list)
     for path in paths:
         if path.name.lower().endswith(ENDINGS):
@@ -156,7 +156,7 @@ def _numbers(value: Any) -> list[float]:
 
 
 def _by_word(files: Sequence[Path]) -> dict[str, list[Path]]:
-    """Files by the last word of their names, where several share it, `P1_adc`, `P2_adc`, or BIDS says what it is."""
+    """Files by the last word of their names, if several share it, `P1_adc`, `P2_adc`, or it is the suffix of BIDS."""
     matches = {path: LAST_WORD.match(stem(path.name)) for path in files}
     counts = Counter(match[3] for match in matches.values() if match)
     groups: dict[str, list[Path]] = defaultdict(list)
@@ -167,7 +167,7 @@ def _by_word(files: Sequence[Path]) -> dict[str, list[Path]]:
 
 
 def _what(folder: Path, word: str, group: Sequence[Path]) -> tuple[What, int]:
-    """What a group of files is, by the values of its first readable one; and how many have no readable header."""
+    """The kind of a group of files, by the values of its first readable one; and the number of unreadable headers."""
     broken, looked, adc = 0, None, False
     for path in group:
         try:

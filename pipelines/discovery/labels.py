@@ -1,4 +1,4 @@
-"""Where labels may lie: a table with a patient's column and a column of 0 and 1, or a folder of masks."""
+"""Find possible labels: a table with a patient column and a column of 0 and 1, or a folder of masks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipelines.data.tables.csv_file import read_csv
 from pipelines.discovery.images import Nifti
 from pipelines.discovery.safe import words
 
-ENOUGH = 0.5  # of a site's patients must have a label, or it is no label
+ENOUGH = 0.5  # share of a site's patients that labels must cover
 SLICE = ("slice", "slice_index", "slice_number", "position")
 LABEL = ("label", "cancer", "cspca", "cs", "clinsig", "target", "malignant", "positive", "lesion", "class", "outcome")
 GLAND = frozenset({"gland", "glands", "prostate", "prostata", "organ", "wg", "whole", "gl", "pz", "tz", "zones"})
@@ -24,7 +24,7 @@ LESION = frozenset({"lesion", "lesions", "tumour", "tumor", "cancer", "label", "
 
 @dataclass(frozen=True)
 class TableFound:
-    """A table of labels. labels: columns of 0 and 1, likely ones first. covered: patients that it has."""
+    """A table of labels. labels: columns of 0 and 1, likely ones first. covered: the number of its patients."""
 
     file: Path
     patient: str
@@ -34,13 +34,13 @@ class TableFound:
 
     @property
     def certain(self) -> bool:
-        """Whether there is no doubt which column is the label."""
+        """Whether it is clear which column is the label."""
         return len(self.labels) == 1 or (self.labels[0].lower() in LABEL and self.labels[1].lower() not in LABEL)
 
 
 @dataclass(frozen=True)
 class MasksFound:
-    """A folder of masks whose names are the patients'. pattern: as `MaskLabels` wants it. names: a mapping of names."""
+    """A folder of masks that are named by patient. pattern: as in `MaskLabels`. names: a mapping of names."""
 
     folder: Path
     pattern: str
@@ -51,13 +51,13 @@ class MasksFound:
 
 
 def tables(paths: Iterable[Path], patients: Collection[str]) -> list[TableFound]:
-    """Tables that have enough of these patients, best first."""
+    """Tables that cover enough of these patients, best first."""
     found = [table for path in paths if path.suffix.lower() in (".csv", ".tsv") and (table := _table(path, patients))]
     return sorted(found, key=lambda table: (-table.covered, not table.certain, table.slice is None, str(table.file)))
 
 
 def masks(files: Iterable[Nifti], paths: Iterable[Path], patients: Collection[str]) -> list[MasksFound]:
-    """Folders of masks that have enough of these patients, best first. paths: where mappings of names may lie."""
+    """Folders of masks that cover enough of these patients, best first. paths: files that may map names."""
     groups: dict[tuple[Path, str], list[Nifti]] = defaultdict(list)
     for file in files:
         if file.what == "mask":

@@ -1,4 +1,4 @@
-"""Look at a folder of studies: what lies there, of which hospitals, with which labels. Writes nothing."""
+"""Detect the images, hospitals and labels in a folder of studies. Writes nothing."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pipelines.discovery.volumes import dicom, volumes
 
 
 def look(folder: Path, labels: Path | None = None) -> Found:
-    """What lies in a folder. labels: a further folder in which labels and masks may lie.
+    """The detected contents of a folder. labels: another folder that may contain labels and masks.
 
     Raises:
-        ValueError: one of them is no folder, or may not be read; a sentence without anybody's name.
+        ValueError: one of them is not a folder or cannot be read; the message contains no person's name.
     """
     problems = [problem for place in (folder, labels) if place is not None and (problem := folder_problem(place))]
     if problems:
@@ -47,7 +47,7 @@ def look(folder: Path, labels: Path | None = None) -> Found:
 
 
 def _others(files: Sequence[Path], nifti: Sequence[Path]) -> list[str]:
-    """Images of other kinds than that of the draft. nifti: images that no draft of DICOM reads."""
+    """Sentences on images of other kinds than that of the draft. nifti: images that a draft for DICOM does not read."""
     counts = {"pictures": sum(path.name.lower().endswith(PICTURES) for path in files), "NIfTI images": len(nifti)}
     kinds = {"pictures": "picture", "NIfTI images": "nifti"}
     return [
@@ -58,7 +58,7 @@ def _others(files: Sequence[Path], nifti: Sequence[Path]) -> list[str]:
 
 
 def folder_problem(folder: Path) -> str:
-    """Why a folder cannot be looked at; empty where it can."""
+    """The reason why a folder cannot be read; empty if it can."""
     if not folder.is_dir():
         found = "is a file" if folder.exists() else "does not exist"
         return f"{folder} {found}; give the folder that holds the images"
@@ -68,7 +68,7 @@ def folder_problem(folder: Path) -> str:
 
 
 def below(folder: Path) -> list[Path]:
-    """All regular files below a folder, under the name by which the folder was given."""
+    """All regular files below a folder, with paths that begin with the folder as given."""
     root = folder.resolve()
     return [folder / path.relative_to(root) for path in walk(folder)]
 

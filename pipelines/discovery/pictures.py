@@ -1,4 +1,4 @@
-"""A folder of pictures and the table that describes them become sites."""
+"""Detect sites in a folder of pictures and the table that describes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_SITES = 50
 
 
 def pictures(root: Path, files: Sequence[Path]) -> Found | None:
-    """Sites of a folder of pictures; None where no table names most of its own lines' pictures."""
+    """Sites of a folder of pictures; None if in no table most lines name an existing picture."""
     there = {path.relative_to(root).as_posix() for path in files if path.name.lower().endswith(PICTURES)}
     for path in files:
         if path.suffix.lower() in (".csv", ".tsv"):
@@ -34,7 +34,7 @@ def pictures(root: Path, files: Sequence[Path]) -> Found | None:
 
 
 def _image_column(header: Sequence[str], lines: Sequence[Mapping[str, str]], there: set[str]) -> tuple[str, str] | None:
-    """The column with pictures' files, and the pattern that makes a file's name of its values."""
+    """The column with the pictures' names, and the pattern that turns its values into file names."""
     endings = ["", *sorted({Path(name).suffix for name in there})]
     for column in header:
         for ending in endings:

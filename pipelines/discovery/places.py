@@ -1,4 +1,4 @@
-"""Which folders are hospitals: those just below, if they hold several patients and bear no patient's name."""
+"""Detect which folders are hospitals: direct subfolders with several patients and without a patient's name."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from pipelines.discovery.safe import WORDS, Secrets, words
 from pipelines.loader.names import RESERVED
 
-SHARED = 0.5  # of the patients in several folders: then folders are kinds of images, and not hospitals
+SHARED = 0.5  # share of patients in several folders above which folders are kinds of images, not hospitals
 HOSPITAL = "hospital"
 
 
 @dataclass(frozen=True)
 class Image:
-    """Where an image lies, and whose it is."""
+    """An image's path and patient."""
 
     path: Path
     patient: str
@@ -26,8 +26,8 @@ class Image:
 
 @dataclass(frozen=True)
 class Place:
-    """One hospital. home: everything of it lies below. folder: all its images lie below, and little else. doubt: why it
-    is not called as its folder is; empty where it is.
+    """One hospital. home: the folder of all its files. folder: the deepest folder with all its images. doubt: why its
+    name differs from its folder's; empty if it does not.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Place:
 
 
 def places(root: Path, images: Sequence[Image], secrets: Secrets) -> list[Place]:
-    """The hospitals below a folder: one for each folder just below it, or one in all."""
+    """The hospitals below a folder: one for each direct subfolder, or a single one."""
     base = descended(root, images, secrets)
     tops = _tops(base, images)
     if not _hospitals(tops, secrets):
@@ -50,7 +50,7 @@ def places(root: Path, images: Sequence[Image], secrets: Secrets) -> list[Place]
 
 
 def descended(folder: Path, images: Sequence[Image], secrets: Secrets) -> Path:
-    """The deepest folder below which all images lie; never a patient's own folder."""
+    """The deepest folder that contains all images; never a patient's own folder."""
     while len({image.patient for image in images}) > 1:
         tops = _tops(folder, images)
         if len(tops) != 1 or "" in tops or secrets.tells(next(iter(tops))):
@@ -63,7 +63,7 @@ def site_names(texts: Sequence[str], secrets: Secrets) -> list[tuple[str, str]]:
     """Names for sites (a-z, 0-9, _ and -, each name once), one for each folder or value of a table's column.
 
     Returns:
-        For each text the name; and, where it is not the text itself, a sentence that says why, without anybody's name.
+        For each text the name; and, if it is not the text itself, a sentence that says why, without a person's name.
     """
     found: list[tuple[str, str]] = []
     for text in texts:
@@ -78,7 +78,7 @@ def site_names(texts: Sequence[str], secrets: Secrets) -> list[tuple[str, str]]:
 
 
 def _site_name(text: str, secrets: Secrets) -> tuple[str, str]:
-    """A name, which another site may have too; and why it is not the text."""
+    """A name, not yet unique among sites; and why it differs from the text."""
     if secrets.tells(text):
         return HOSPITAL, "it is, or holds, a patient's name or identifier"
     plain = re.sub(r"[^a-z0-9-]+", "_", text.lower()).strip("_-")[:40]
@@ -88,7 +88,7 @@ def _site_name(text: str, secrets: Secrets) -> tuple[str, str]:
 
 
 def _tops(base: Path, images: Sequence[Image]) -> dict[str, list[Image]]:
-    """Images by the folder just below `base`; the empty name: directly in it."""
+    """Images by direct subfolder of `base`; the empty name stands for `base` itself."""
     tops: dict[str, list[Image]] = defaultdict(list)
     for image in images:
         parts = image.path.relative_to(base).parts

@@ -1,7 +1,7 @@
-"""What of a header or a file's name may be shown: words of the field, and nothing that could be a patient's.
+"""Filter the texts of headers and file names that may be shown: known radiology words, nothing that may name a patient.
 
-Descriptions are free text, in which scanner operators do write names. So of a description only known words are shown,
-and of every other text nothing that also stands in a patient's name or identifier.
+Descriptions are free text, in which scanner operators do write names. So only known words of a description are shown,
+and no other text that shares a word with a patient's name or identifier.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def words(text: str) -> list[str]:
 
 
 def known_words(text: str) -> str:
-    """A description without everything that is no word of the field: `ep2d diff tra …`."""
+    """A description with only the known words: `ep2d diff tra …`."""
     shown = [word if word in WORDS or NUMBERS.fullmatch(word) else HIDDEN for word in words(text)]
     return " ".join(
         word for place, word in enumerate(shown) if word != HIDDEN or place == 0 or shown[place - 1] != word
@@ -46,21 +46,21 @@ class Secrets:
     words: frozenset[str]
 
     def tells(self, text: str) -> bool:
-        """Whether a text has a word, or the letters, of a patient's name or identifier."""
+        """Whether a text contains a word, or the letters, of a patient's name or identifier."""
         low = text.lower()
         if any(word in self.words for word in (*words(text), low)):
             return True
         return any(len(word) > SHORTEST and word in low for word in self.words)
 
     def shown(self, text: str) -> str:
-        """The text, or a mark in its place."""
+        """The text, or a mark if it names a patient."""
         return HIDDEN if self.tells(text) else text
 
 
 def secrets_of(identifiers: Iterable[str], names: Iterable[str] = ()) -> Secrets:
-    """Of patients' identifiers and names. Words of the field are no secrets, nor is what identifiers have in common.
+    """The secrets of identifiers and names. Known words are no secrets, nor are words that identifiers share.
 
-    Something in common is a word of nine in ten identifiers, and of two at least, as the study in `STUDY-0001`.
+    A shared word is in nine of ten identifiers, and in at least two, such as STUDY in `STUDY-0001`.
     """
     known = [text.lower().strip() for text in sorted(set(identifiers))]
     counts = Counter(word for text in known for word in set(words(text)))

@@ -1,4 +1,4 @@
-"""A folder of DICOM series or NIfTI files becomes sites, with the images to take and the labels that fit them."""
+"""Detect sites in a folder of DICOM series or NIfTI files, with the images to use and matching labels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_LABELS = "no labels were found for these patients: neither a table of 0 and 1
 def dicom(
     root: Path, series: Sequence[Series], files: Sequence[Path], nifti: Sequence[Nifti], secrets: Secrets
 ) -> Found:
-    """Sites of a folder of DICOM. files: everything in which labels may lie."""
+    """Sites of a folder of DICOM. files: all files that may contain labels."""
     images = [Image(path, each.patient) for each in series for path in each.paths]
     found = places(root, images, secrets)
     sites, doubts = [], _dicom_doubts(series)
@@ -80,7 +80,7 @@ def volumes(root: Path, nifti: Sequence[Nifti], files: Sequence[Path], secrets: 
 
 
 def _chosen_series(series: Sequence[Series], folder: str) -> tuple[list[Series], Group, list[str]]:
-    """ADC maps, or diffusion-weighted images of several b-values; and how a configuration says so."""
+    """ADC maps, or diffusion-weighted images of several b-values; their source settings; and missing settings."""
     source: dict[str, object] = {"kind": "dicom", "folder": folder}
     for what in ("adc", "dwi"):
         chosen = [each for each in series if each.what == what]
@@ -95,7 +95,7 @@ def _chosen_series(series: Sequence[Series], folder: str) -> tuple[list[Series],
 
 
 def _selecting(chosen: Sequence[Series], others: Sequence[Series]) -> dict[str, str] | None:
-    """Header texts that all chosen series have and no other has; None where there are none."""
+    """A header text that all chosen series contain and no other does; None if there is none."""
     kinds = [set(each.image_type.upper().split("\\")) & TYPES for each in chosen]
     said = [set(words(each.description)) & WORDS for each in chosen]
     types = sorted(set.intersection(*kinds), key=lambda text: (text != "ADC", -len(text), text))
@@ -111,7 +111,7 @@ def _selecting(chosen: Sequence[Series], others: Sequence[Series]) -> dict[str, 
 
 
 def _chosen_files(images: Sequence[Nifti], folder: Path, secrets: Secrets) -> tuple[list[Nifti], Group, list[str]]:
-    """The one group of files, or the one that is called ADC; and how a configuration says so."""
+    """The only group of files, or the only one of ADC maps; its source settings; and missing settings."""
     groups: dict[tuple[Path, str, bool], list[Nifti]] = defaultdict(list)
     for each in images:
         groups[folder if each.bids else each.path.parent, each.word, each.path.name.lower().endswith(".gz")].append(
@@ -139,7 +139,7 @@ def _labels(
     nifti: Sequence[Nifti],
     secrets: Secrets,
 ) -> tuple[Group | None, Group | None, tuple[Group, ...], list[str]]:
-    """Labels and gland masks for a site, other labels that would do, and what is missing."""
+    """Labels and gland masks for a site, alternative labels, and missing settings."""
     elsewhere = [each.home for each in found if each is not place and each.home != place.home]
     mine = [path for path in files if not any(path.is_relative_to(home) for home in elsewhere)]
     own = [each for each in nifti if not any(each.path.is_relative_to(home) for home in elsewhere)]
@@ -153,7 +153,7 @@ def _labels(
         group |= {"label": table.labels[0]} | ({"slice": table.slice} if table.slice else {})
         if table.certain:
             sure.append(group)
-    # A folder of masks that does not say of what comes last: it may as well show the gland.
+    # A folder of masks without a stated structure comes last: it may show the gland.
     sure += [_mask_group(lesions[0], "mask")] if len(lesions) == 1 and not lesions[0].lesion else []
     gland = _mask_group(glands[0], None) if glands else None
     told = [group for group in sure if any(secrets.tells(str(value)) for value in _own(group, place))]
@@ -169,7 +169,7 @@ def _labels(
 
 
 def _own(group: Group, place: Place) -> Iterable[object]:
-    """What a group says beyond the folder that the user named."""
+    """The values of a group of settings, without the folder that the user gave."""
     for key, value in group.items():
         path = Path(str(value))
         inside = key in ("folder", "file", "names") and path.is_relative_to(place.home)
@@ -184,7 +184,7 @@ def _mask_group(found: MasksFound, kind: str | None) -> Group:
 
 
 def _rows(series: Sequence[Series]) -> tuple[tuple[str, ...], ...]:
-    """Kinds of series: description, modality, what it seems to be, b-values, series, images."""
+    """Kinds of series: description, modality, probable kind, b-values, series, images."""
     groups: dict[tuple[str, ...], list[Series]] = defaultdict(list)
     for each in series:
         b_values = " ".join(f"{b:g}" for b in sorted(each.b_values)[:8])

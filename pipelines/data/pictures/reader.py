@@ -89,7 +89,8 @@ def open_pictures(
         raise ValueError("; ".join(problems))
     shared = Counter(map_name(maps.pattern, one.name) for one in listed.entries) if maps else Counter[str]()
     waiting = tuple(
-        WaitingStudy(one.patient, one.study, partial(_admit, one, root, images, maps, shared)) for one in listed.entries
+        WaitingStudy(one.patient, one.study, partial(_read_picture_study, one, root, images, maps, shared))
+        for one in listed.entries
     )
     seen = maps.classes if maps else ()
     return Intake(waiting, tuple(listed.rejected), listed.items, listed.unselected, UNIT, seen)
@@ -108,7 +109,10 @@ def loose_pictures(folder: str, images: Pictures) -> Intake:
         raise ValueError("; ".join(problems))
     root = Path(folder).resolve()
     listed = _of_folder(root, None)
-    waiting = [WaitingStudy(one.patient, one.study, partial(_admit, one, root, images, None)) for one in listed.entries]
+    waiting = [
+        WaitingStudy(one.patient, one.study, partial(_read_picture_study, one, root, images, None))
+        for one in listed.entries
+    ]
     return Intake(tuple(waiting), tuple(listed.rejected), listed.items, 0, UNIT)
 
 
@@ -193,7 +197,7 @@ def _checked(source: PictureSource, line: Mapping[str, str], named: Mapping[str,
     return patient, int(label) if label else None
 
 
-def _admit(
+def _read_picture_study(
     one: Entry, root: Path, images: Pictures, maps: Maps | None, shared: Mapping[str, int] | None = None
 ) -> ReadStudy:
     path = one.path

@@ -57,7 +57,7 @@ def open_lines(source: TableSource, images: Features, *, labelled: bool = True) 
         raise ValueError(f"source.file: no column {', '.join(missing)}; see the names in its first line")
     waiting = [
         WaitingStudy(
-            _patient(source, number, line), f"line {number}", partial(_admit, number, line, source, images, wanted)
+            _patient(source, number, line), f"line {number}", partial(_read_line, number, line, source, images, wanted)
         )
         for number, line in lines
     ]
@@ -72,7 +72,7 @@ def _patient(source: TableSource, number: int, line: Mapping[str, str]) -> str:
     return str(number) if source.patient is None else normalized(line[source.patient])
 
 
-def _admit(
+def _read_line(
     number: int, line: Mapping[str, str], source: TableSource, images: Features, wanted: tuple[str, ...]
 ) -> ReadStudy:
     patient = _patient(source, number, line)

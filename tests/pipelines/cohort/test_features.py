@@ -19,7 +19,7 @@ from pipelines.data.images import IMAGES, Features
 from pipelines.data.sources import TableSource
 from pipelines.data.tables.features import (
     Moments,
-    _admit,
+    _read_line,
     as_in_the_table,
     from_json,
     moments,
@@ -158,9 +158,9 @@ def test_declared_scaling_is_numpys_interpolation_and_has_an_inverse(values, low
     """`numpy.interp` cuts at the ends too."""
     high = low + width
     images = Features(numbers=("v",), normalize="declared", ranges={"v": (low, high)})
-    desk = TableSource(file="", label="y")
+    source = TableSource(file="", label="y")
     lines = [{"v": repr(value), "y": "0"} for value in values]
-    rows = [_admit(1, line, desk, images, ("v", "y")).examples.images for line in lines]
+    rows = [_read_line(1, line, source, images, ("v", "y")).examples.images for line in lines]
     found = np.concatenate(rows)[:, 0]
     assert np.allclose(found, np.interp(values, [low, high], [0, 1]), atol=1e-6)
     back = as_in_the_table(torch.from_numpy(found)[:, None], images, None)[:, 0].numpy()
