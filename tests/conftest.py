@@ -6,12 +6,15 @@ run (`derandomize`). `pytest --thorough`, which is `make test-all`, tries them a
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
+from filelock import FileLock
 from hypothesis import settings
 
 torch.set_num_threads(1)
@@ -60,6 +63,32 @@ def data() -> Path:
 def thorough(request: pytest.FixtureRequest) -> bool:
     """Whether everything is tried, not a part of it."""
     return bool(request.config.getoption("--thorough"))
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Mapping[str, object] | str], Path]:
+    """Gives the folder in which `pipelines.run` finished these settings: tiny.yaml, and its run below runs/.
+
+    A run is made once, whatever tests and workers of pytest-xdist need it. Nobody may change it, but in a copy.
+    """
+    from pipelines.run import main
+
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+    def finished(settings: Mapping[str, object] | str) -> Path:
+        text = settings if isinstance(settings, str) else yaml.safe_dump(dict(settings), sort_keys=False)
+        folder = shared / f"run-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        with FileLock(f"{folder}.lock"), pytest.MonkeyPatch.context() as patch:
+            if not folder.with_suffix(".done").exists():
+                folder.mkdir(exist_ok=True)
+                patch.chdir(folder)
+                (folder / "tiny.yaml").write_text(text)
+                assert main(["tiny.yaml"]) == 0
+                folder.with_suffix(".done").touch()
+        return folder
+
+    return finished
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from pipelines.loader.files import CONFIGS
 from pipelines.remote.site_config import read_place
 from pipelines.run import main
 from pipelines.runs.exits import Exit
+from pipelines.runs.stopping import Stop
 from pipelines.settings.load import load
 from pipelines_settings import BASE, RUNS
 from privacy.message import from_bytes
@@ -47,22 +48,34 @@ def state(root: Path) -> dict[str, bytes]:
     return found
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
+@pytest.fixture
+def run(finished_run) -> Path:
     """One finished run, not to be changed."""
-    folder = tmp_path_factory.mktemp("run")
-    os.chdir(folder)
-    assert main([str(changed(folder / "tiny.yaml"))]) == Exit.OK
-    return folder / "runs" / "tiny"
+    return finished_run(BASE) / "runs" / "tiny"
 
 
 @pytest.fixture
 def copy(run, tmp_path, monkeypatch) -> Path:
     """A copy of the finished run, with its YAML, to change."""
-    shutil.copytree(run.parent, tmp_path / "runs")
-    changed(tmp_path / "tiny.yaml")
+    shutil.copytree(run.parents[1], tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path / "runs" / "tiny"
+
+
+METHODS = {**BASE["train"]["methods"], "prox": {"name": "fedprox", "mu": 0.1}, "pooled": {"name": "central"}}
+
+
+@pytest.fixture(scope="module")
+def more(finished_run, tmp_path_factory) -> Path:
+    """A copy of it that then ran with two methods more, more copies and another title. Not to be changed."""
+    folder = tmp_path_factory.mktemp("more")
+    shutil.copytree(finished_run(BASE), folder, dirs_exist_ok=True)
+    train = {**BASE["train"], "methods": METHODS}
+    changed(folder / "tiny.yaml", title="another title", evaluate={**BASE["evaluate"], "copies": 30}, train=train)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["tiny.yaml"]) == Exit.OK
+    return folder / "runs" / "tiny"
 
 
 def explained(capsys, config: Path | str = "tiny.yaml") -> dict[str, tuple[str, str]]:
@@ -160,38 +173,58 @@ def test_a_changed_setting_repeats_what_depends_on_it_and_only_that(copy, capsys
     assert found["ingest"][0] == "run" and "a" in found["ingest"][1]
 
 
-def test_another_method_trains_that_one_and_keeps_the_others(copy):
-    before = state(copy)
-    methods = {**BASE["train"]["methods"], "prox": {"name": "fedprox", "mu": 0.1}, "pooled": {"name": "central"}}
-    changed(Path("tiny.yaml"), train={**BASE["train"], "methods": methods})
-    assert main(["tiny.yaml"]) == Exit.OK
-    after = state(copy)
-    assert before.items() <= after.items()
-    lines = list(book.lines(copy / "sites" / "a" / "ledger.jsonl"))
+def test_another_method_trains_that_one_and_keeps_the_others(run, more):
+    assert state(run).items() <= state(more).items()
+    lines = list(book.lines(more / "sites" / "a" / "ledger.jsonl"))
     assert len([line for line in lines if line["request"] == "train"]) == 3 * 4  # local, fedavg, fedper, prox
     assert len([line for line in lines if line["request"] == "pool"]) == 1
-    (scores,) = [p for p in copy.glob("report/*/scores.json") if "pooled" in p.read_text()]
-    assert {row["method"] for row in json.loads(scores.read_text())} == {*methods, MAJORITY}
+    (scores,) = [p for p in more.glob("report/*/scores.json") if "pooled" in p.read_text()]
+    assert {row["method"] for row in json.loads(scores.read_text())} == {*METHODS, MAJORITY}
 
 
-@pytest.mark.parametrize(
-    ("pattern", "stage", "reason"),
-    [
-        ("train/*/fedavg.json", "train", "corrupt: fedavg.json"),
-        ("evaluate/*/index.json", "evaluate", "corrupt: index.json"),
-        ("sites/a/cohorts/*/cohort.safetensors", "ingest", "a: the cohort is corrupt"),
-        ("sites/b/models/tiny/fedavg-*/*", "train", "b: a model"),
-        ("sites/b/conversations/tiny/fedavg-*/finish-4", "train", "b: a model or a memory"),
-        ("sites/a/cohorts/*/rejected.json", "ingest", "a: rejected.json"),
-        ("sites/a/report.html", "report", "a: its own page"),
-    ],
+def halved(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+
+DAMAGES = (
+    ("train/*/fedavg.json", halved, "train", "corrupt: fedavg.json"),
+    ("evaluate/*/index.json", halved, "evaluate", "corrupt: index.json"),
+    ("sites/a/cohorts/*/cohort.safetensors", halved, "ingest", "a: the cohort is corrupt"),
+    ("sites/b/models/tiny/fedavg-*/*", halved, "train", "b: a model"),
+    ("sites/b/conversations/tiny/fedavg-*/finish-4", halved, "train", "b: a model or a memory"),
+    ("sites/a/cohorts/*/rejected.json", halved, "ingest", "a: rejected.json"),
+    ("sites/a/report.html", halved, "report", "a: its own page"),
+    ("sites/a/models/tiny/fedper-*/*", Path.unlink, "train", "a: models of tiny/fedper"),
 )
-def test_corrupt_files_are_named_and_made_again(copy, capsys, pattern, stage, reason):
+"""What is damaged, how, which stage must see it, and its words."""
+
+
+@pytest.mark.parametrize(("pattern", "damage", "stage", "reason"), DAMAGES)
+def test_damaged_files_are_named(copy, capsys, pattern, damage, stage, reason):
     for path in copy.glob(pattern):
-        data = path.read_bytes()
-        path.write_bytes(data[: len(data) // 2])
+        damage(path)
     found = explained(capsys)
     assert found[stage][0] == "run" and reason in found[stage][1]
+
+
+def test_damaged_files_are_made_again_never_replaced_in_silence(copy, capsys):
+    """All at once; one by one is slow."""
+    for pattern, damage, *_ in DAMAGES:
+        for path in copy.glob(pattern):
+            damage(path)
+    made_again(capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("pattern", "damage", "stage", "reason"), DAMAGES)
+def test_a_damaged_file_is_made_again(copy, capsys, pattern, damage, stage, reason):
+    for path in copy.glob(pattern):
+        damage(path)
+    made_again(capsys)
+
+
+def made_again(capsys) -> None:
     assert main(["tiny.yaml"]) == Exit.OK
     assert {state for state, _ in explained(capsys).values()} == {"keep"}
 
@@ -299,43 +332,33 @@ def test_a_site_with_nobody_to_test_on_is_told_before_training(tmp_path, monkeyp
     assert "b: no patient in the test split, of 1 in all" in capsys.readouterr().err
 
 
-def test_settings_that_go_and_come_back_find_their_own_pages(copy, capsys):
-    pages = {path: path.read_bytes() for path in (copy / "report.html", copy / "sites/a/report.html")}
-    changed(Path("tiny.yaml"), title="another title", evaluate={"copies": 20, "checkpoint": "latest"})
-    assert main(["tiny.yaml"]) == Exit.OK
-    assert all(path.read_bytes() != data for path, data in pages.items())
+def test_settings_that_go_and_come_back_find_their_own_pages(run, more, tmp_path, monkeypatch):
+    places = ("report.html", "sites/a/report.html")
+    assert all((more / place).read_bytes() != (run / place).read_bytes() for place in places)
+    assert "another title" in (more / "report.html").read_text()
+    shutil.copytree(more.parents[1], tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
     changed(Path("tiny.yaml"))
     assert main(["tiny.yaml"]) == Exit.OK
-    assert "another title" not in (copy / "report.html").read_text()
-    assert "another title" not in (copy / "sites/a/report.html").read_text()
+    for place in places:
+        assert "another title" not in (tmp_path / "runs/tiny" / place).read_text()
 
 
-def test_what_left_is_what_the_ledger_says_also_when_more_left_later(copy):
-    changed(Path("tiny.yaml"), evaluate={"copies": 30})
-    assert main(["tiny.yaml"]) == Exit.OK
-    newest = max(copy.glob("report/*/report.json"), key=lambda p: p.stat().st_mtime_ns)
+def test_what_left_is_what_the_ledger_says_also_when_more_left_later(more):
+    newest = max(more.glob("report/*/report.json"), key=lambda p: p.stat().st_mtime_ns)
     left = {(e["site"], e["request"]): e["bytes"] for e in json.loads(newest.read_text())["left"]}
     for site in "ab":
-        lines = list(book.lines(copy / "sites" / site / "ledger.jsonl"))
+        lines = list(book.lines(more / "sites" / site / "ledger.jsonl"))
         for request in ("train", "evaluate", "export", "ingest"):
             assert left[site, request] == sum(line["bytes"] for line in lines if line["request"] == request)
-
-
-def test_a_missing_model_is_noticed_and_trained_again_never_replaced_in_silence(copy, capsys):
-    for path in copy.glob("sites/a/models/tiny/fedper-*/*"):
-        path.unlink()
-    found = explained(capsys)
-    assert found["train"][0] == "run"
-    assert "a: models of tiny/fedper" in found["train"][1]
-    assert main(["tiny.yaml"]) == Exit.OK
-    assert {state for state, _ in explained(capsys).values()} == {"keep"}
 
 
 def test_fresh_is_always_a_way_out(copy, capsys):
     for path in [*copy.glob("federation/*/state"), *copy.glob("sites/*/phantom/*/images"), *copy.glob("pooled/*")]:
         path.unlink() if path.is_file() else shutil.rmtree(path)
-    assert main(["tiny.yaml", "--fresh"]) == Exit.OK
-    assert {state for state, _ in explained(capsys).values()} == {"keep"}
+    assert main(["tiny.yaml", "--fresh", "--until", "evaluate"]) == Exit.OK
+    found = explained(capsys)
+    assert {found[stage][0] for stage in ("ingest", "train", "evaluate")} == {"keep"}
 
 
 def test_every_command_that_a_failure_prints_is_one_that_can_be_typed():
@@ -374,12 +397,16 @@ def test_every_shipped_configuration_is_in_order(path, monkeypatch):
     private = config.privacy != "none"
     assert private == path.stem.endswith("_private")
     for label, method in config.train.methods.items():
+        network = method.network(config.task_of(label))
         for site in config.sites:
-            assert method.complaints(method.network(config.task_of(label)), config.work(label, site), private) == []
+            assert method.complaints(network, config.work(label, site), private) == []
 
 
 def test_configurations_are_found_at_all():
     assert len(list(CONFIGS.rglob("*.yaml"))) == len(list(CONFIGS.glob("*.yaml"))) >= 2
+
+
+TRAINED = ("--until", "train")
 
 
 def child(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
@@ -395,7 +422,7 @@ def child(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
 
 def progress(folder: Path) -> list[tuple[str, int]]:
     """What training has committed so far; it changes as soon as a new process trains."""
-    files = (folder / "runs").glob("tiny/sites/*/conversations/**/train-*")
+    files = (folder / "runs").glob("tiny/sites/*/conversations/*/*/train-*")
     return sorted((str(p), p.stat().st_mtime_ns) for p in files)
 
 
@@ -404,10 +431,10 @@ def killed_often(folder: Path, *, times: int, seed: int) -> None:
     chance, killed = random.Random(seed), 0
     for _ in range(times):
         before = progress(folder)
-        process = child(folder)
+        process = child(folder, *TRAINED)
         deadline = time.monotonic() + 60
         while process.poll() is None and progress(folder) == before and time.monotonic() < deadline:
-            time.sleep(0.01)
+            time.sleep(0.02)
         time.sleep(chance.uniform(0, 0.6))
         if process.poll() is not None:
             break  # it was done before the blow fell
@@ -415,7 +442,7 @@ def killed_often(folder: Path, *, times: int, seed: int) -> None:
         process.wait()
         killed += 1
     assert killed
-    assert main(["tiny.yaml"]) == Exit.OK
+    assert main(["tiny.yaml", *TRAINED]) == Exit.OK
 
 
 def test_kill_9_in_training_and_a_second_run_is_the_uninterrupted_one(run, tmp_path, monkeypatch):
@@ -434,7 +461,29 @@ def test_kill_9_many_times(run, tmp_path, monkeypatch, seed):
     assert state(tmp_path / "runs" / "tiny") == state(run)
 
 
-def test_ctrl_c_stops_at_a_safe_point_and_the_last_line_goes_on(run, tmp_path, monkeypatch):
+def test_ctrl_c_stops_at_a_safe_point_and_the_last_line_goes_on(run, tmp_path, monkeypatch, capfd):
+    """Ctrl-C in this process, pressed where a method has its first state; a process of its own is slow."""
+    changed(tmp_path / "tiny.yaml")
+    monkeypatch.chdir(tmp_path)
+    pressed = []
+
+    def check(stop: Stop) -> None:
+        if not pressed and list(tmp_path.glob("runs/tiny/federation/*/state")):
+            pressed.append(signal.raise_signal(signal.SIGINT))
+        whole(stop)
+
+    whole = Stop.check
+    with monkeypatch.context() as patch:
+        patch.setattr(Stop, "check", check)
+        assert main(["tiny.yaml"]) == Exit.STOPPED
+    last = capfd.readouterr().err.strip().splitlines()[-1]
+    assert last == "python -m pipelines.run tiny.yaml --from train"
+    assert main([*last.split()[3:], *TRAINED]) == Exit.OK
+    assert state(tmp_path / "runs" / "tiny") == state(run)
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_a_process_at_a_safe_point(run, tmp_path, monkeypatch):
     changed(tmp_path / "tiny.yaml")
     monkeypatch.chdir(tmp_path)
     process = child(tmp_path)
@@ -444,5 +493,5 @@ def test_ctrl_c_stops_at_a_safe_point_and_the_last_line_goes_on(run, tmp_path, m
     _, error = process.communicate(timeout=120)
     assert process.returncode == Exit.STOPPED
     assert error.decode().strip().splitlines()[-1] == "python -m pipelines.run tiny.yaml --from train"
-    assert main(["tiny.yaml", "--from", "train"]) == Exit.OK
+    assert main(["tiny.yaml", "--from", "train", *TRAINED]) == Exit.OK
     assert state(tmp_path / "runs" / "tiny") == state(run)
