@@ -16,9 +16,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+LEVEL = 3  # of compression; from here on a photograph grows smaller by some percent and takes several times as long
 INK = "#010203"  # a colour nobody would choose: it marks what takes the page's colour
 
 # After Paul Tol's "vibrant" scheme (Technical note SRON/EPS/TN/09-002), told apart with any colour vision. Its orange
@@ -90,8 +95,8 @@ def svg(size: tuple[float, float], alt: str, draw: Callable[[Figure], None]) -> 
     return _inline(buffer.getvalue(), size, alt)
 
 
-def png(size: tuple[float, float], dpi: int, draw: Callable[[Figure], None]) -> str:
-    """Let `draw` fill a figure of (width, height) inches; return it as the data URI of a PNG."""
+def png(size: tuple[float, float], dpi: int, draw: Callable[[Figure], None]) -> bytes:
+    """Let `draw` fill a figure of (width, height) inches; return it as a PNG."""
     import matplotlib  # slow to import
     from matplotlib.figure import Figure  # slow to import
 
@@ -100,6 +105,14 @@ def png(size: tuple[float, float], dpi: int, draw: Callable[[Figure], None]) -> 
         draw(figure)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def png_uri(pixels: NDArray[np.uint8]) -> str:
+    """The data URI of a PNG. pixels: (H, W), or (H, W, 3), which are stored as (H, W) where nothing has a colour."""
+    grey = pixels.ndim == 3 and bool((pixels == pixels[..., :1]).all())
+    buffer = io.BytesIO()
+    Image.fromarray(pixels[..., 0] if grey else pixels).save(buffer, "PNG", compress_level=LEVEL)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 

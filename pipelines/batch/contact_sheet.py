@@ -6,18 +6,16 @@ frame is visible. "Stretched" is the result with grey values spread by rank, so 
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 from pydicom.dataset import Dataset
 from pydicom.pixels import apply_color_lut
 
+from evaluation.drawing import png_uri
 from evaluation.rendering import rendered
 from pipelines.batch.layouts_file import entry
 from pipelines.batch.tables import write_whole
@@ -75,7 +73,7 @@ def unknown_layout(name: str, image: Dataset) -> Unknown:
         NotDeidentifiable: `undecodable`.
     """
     (picture,) = _grey_or_colour(image, shown_as(image), [decoded(image)[0]])
-    return Unknown(name, layout_in_words(image), int(image.Rows), int(image.Columns), _uri(picture), entry(image))
+    return Unknown(name, layout_in_words(image), int(image.Rows), int(image.Columns), png_uri(picture), entry(image))
 
 
 def write_sheet(
@@ -110,7 +108,7 @@ def _views(image: Dataset, blanked: Blanked) -> Iterable[View]:
         }
     for title, pair in pairs.items():
         before, after = _grey_or_colour(image, blanked.photometric, pair)
-        yield View(title, _uri(before), _uri(after), _uri(_stretched(after)))
+        yield View(title, png_uri(before), png_uri(after), png_uri(_stretched(after)))
 
 
 def _grey_or_colour(image: Dataset, photometric: str, planes: Sequence[Pixels]) -> list[NDArray[np.uint8]]:
@@ -134,9 +132,3 @@ def _stretched(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
     ranks = np.cumsum(count) - count
     steps = ranks * 255 / (ranks[-1] or 1) if len(values) > 1 else np.zeros(1)
     return np.asarray(steps[place].reshape(grey.shape), np.uint8)
-
-
-def _uri(picture: NDArray[np.uint8]) -> str:
-    buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, "PNG")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -41,4 +40,4 @@ def loss_curve(adapted: Adapted, names: Sequence[str]) -> bytes:
             axes.grid(axis="y")
         legend(figure, looks)
 
-    return base64.b64decode(png(SIZE, DPI, draw).partition(",")[2])
+    return png(SIZE, DPI, draw)

@@ -20,7 +20,8 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from evaluation.drawing import Picture
-from evaluation.pictures import Tile, contact_sheet
+from evaluation.pictures import contact_sheet
+from evaluation.tiles import Tile
 from evaluation.wording import number
 from federation.randomness import derived
 from pipelines.data.cohort import Cohort

@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from evaluation.pictures import Tile
+from evaluation.tiles import Tile
 from pipelines.coordinator.stages.report import without_patients
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import Features

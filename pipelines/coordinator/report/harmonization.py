@@ -9,7 +9,8 @@ from typing import Any
 
 from evaluation.drawing import Picture
 from evaluation.harmony import COLUMNS, Harmony, ScoreLine, SpaceRow, as_number
-from evaluation.pictures import Tile, contact_sheet
+from evaluation.pictures import contact_sheet
+from evaluation.tiles import Tile
 from harmonize.synthesis import AnySynthesis, protection
 from harmonize.wgan import WganGp, bought
 from pipelines.coordinator.artifacts import SCORES, SHARED

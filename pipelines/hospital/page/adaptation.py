@@ -13,7 +13,8 @@ from evaluation.adaptation import AdaptedLine, adaptation_curves
 from evaluation.drawing import Picture
 from evaluation.heat import mixture
 from evaluation.masks import Values
-from evaluation.pictures import Tile, contact_sheet
+from evaluation.pictures import contact_sheet
+from evaluation.tiles import Tile
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import Target
 from pipelines.data.stored import targets

@@ -11,7 +11,8 @@ import torch
 from evaluation.drawing import Picture
 from evaluation.harmony import COLUMNS, REASONS, Harmony, SpaceRow, as_number
 from evaluation.maps import point_map
-from evaluation.pictures import Tile, contact_sheet
+from evaluation.pictures import contact_sheet
+from evaluation.tiles import Tile
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import MAP, QUALITIES, cohort_of

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from evaluation.drawing import Picture
 from evaluation.masks import Values
-from evaluation.pictures import Tile, contact_sheet
+from evaluation.pictures import contact_sheet
+from evaluation.tiles import Tile
 from federation.parameters import loaded
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import targets

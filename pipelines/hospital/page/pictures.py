@@ -10,7 +10,8 @@ import torch
 from torch.nn import functional
 
 from evaluation.drawing import Picture
-from evaluation.pictures import Tile, contact_sheet
+from evaluation.pictures import contact_sheet
+from evaluation.tiles import Tile
 from federation.models.cam import local_probabilities
 from federation.parameters import loaded
 from pipelines.data.cohort import Cohort

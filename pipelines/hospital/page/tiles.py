@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from evaluation.pictures import Tile
+from evaluation.tiles import Tile
 from evaluation.wording import number
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.segmentation import kind_of
