@@ -1,7 +1,7 @@
 """NVIDIA FLARE carries the calls of `federation.remote` between real hospitals.
 
-FLARE's Collab API gives one remote call a hospital, over mutual TLS. What is raised in a published function goes back
-with its traceback; ours raise nothing: errors cross as the codes of `federation.wire`.
+FLARE's Collab API offers one remote call per hospital, over mutual TLS. An exception in a published function is sent
+back with its traceback; ours raise nothing: errors are sent as codes of `federation.wire`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from federation.remote import Pending, Reach, Stopped, Unreachable
 COORDINATOR = "server"
 """The coordinator's name in FLARE. Hospitals of one job can call each other; they get no answer here."""
 
-_UNHEARD = logging.NullHandler()
-"""Of the operator's process, where nobody set logging up: that a server is gone is ours to say, and once."""
+_SILENT = logging.NullHandler()
+"""Silences FLARE's log in the operator's process: we report a lost server ourselves, once."""
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -39,15 +39,15 @@ def _main(function: F) -> F:
     return cast(F, collab.main(function))
 
 
-class Ward:
-    """What a hospital's FLARE process publishes."""
+class ClientApp:
+    """The functions that a hospital's FLARE process publishes."""
 
     def __init__(self, worker: Worker, caller: Callable[[], str] = lambda: collab.caller) -> None:
         self._pending, self._caller = Pending(worker), caller
 
     @_published
     def answer(self, key: str, question: bytes, wait_s: float) -> bytes:
-        """See `Pending.answer`; who is not the coordinator gets a code."""
+        """See `Pending.answer`; callers other than the coordinator get an error code."""
         if self._caller() != COORDINATOR:
             return wire.coded("not_the_coordinator")
         return self._pending.answer(key, question, wait_s)
@@ -56,8 +56,8 @@ class Ward:
 class Proxy(Protocol):
     """A hospital as FLARE shows it to the coordinator."""
 
-    def __call__(self, *, timeout: float) -> Ward:
-        """The same, with a limit of silence in s for calls. A transfer that goes on is a sign of life."""
+    def __call__(self, *, timeout: float) -> ClientApp:
+        """The same, with a limit in s on a call's silence. An ongoing transfer does not count as silence."""
         ...
 
 
@@ -75,8 +75,8 @@ def reach(proxy: Proxy) -> Reach:
     return call
 
 
-class Bureau:
-    """What the coordinator's FLARE process runs, once: the work, with the hospitals that are in the job."""
+class ServerApp:
+    """The function that the coordinator's FLARE process runs, once: the work, with the hospitals of the job."""
 
     def __init__(self, work: Callable[[Mapping[str, Reach]], None]) -> None:
         self._work = work
@@ -95,7 +95,7 @@ class Jobs:
     """
 
     def __init__(self, kit: Path, *, patience_s: float = 10.0) -> None:
-        logging.getLogger("nvflare").addHandler(_UNHEARD)
+        logging.getLogger("nvflare").addHandler(_SILENT)
         said = json.loads((kit / "startup" / "fed_admin.json").read_text())["admin"]
         with _as_connection_error():
             self._session = new_secure_session(said["username"], str(kit), timeout=patience_s)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from nvflare.collab import CollabCallError
 
 from federation.engine import Worker
-from federation.flare import COORDINATOR, Ward, reach
+from federation.flare import COORDINATOR, ClientApp, reach
 from federation.remote import Remote
 
 
@@ -16,7 +16,7 @@ from federation.remote import Remote
 class Near:
     """A hospital's side of FLARE without FLARE: every call arrives, after `lost` that did not."""
 
-    ward: Ward
+    client: ClientApp
     lost: int = 0
     timeouts: list[float] = field(default_factory=list)
 
@@ -28,10 +28,10 @@ class Near:
         if self.lost > 0:
             self.lost -= 1
             raise CollabCallError("near", "answer", TimeoutError("nothing came"))
-        return self.ward.answer(key, question, wait_s)
+        return self.client.answer(key, question, wait_s)
 
 
 def flare(workers: Mapping[str, Worker], **settings: float) -> Remote:
     """The engine over FLARE, with every hospital in this process."""
-    wards = {site: reach(Near(Ward(worker, lambda: COORDINATOR))) for site, worker in workers.items()}
-    return Remote(wards, tuple(wards), **settings)  # type: ignore[arg-type]
+    clients = {site: reach(Near(ClientApp(worker, lambda: COORDINATOR))) for site, worker in workers.items()}
+    return Remote(clients, tuple(clients), **settings)  # type: ignore[arg-type]

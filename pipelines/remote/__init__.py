@@ -1,1 +1,1 @@
-"""Hospitals that are not on this machine: both sides of a run over NVIDIA FLARE."""
+"""Both sides of a run with remote hospitals over NVIDIA FLARE."""

@@ -1,7 +1,7 @@
-"""What FLARE starts in a hospital: its worker, with the hospital's own settings and nobody else's.
+"""The app that FLARE starts in a hospital: its worker, with settings from the hospital only.
 
-FLARE builds it by its path from a job that the coordinator wrote. The job can say that path and nothing more: the
-settings come from the file that the hospital's own start put into the environment.
+FLARE imports it by the path in a job that the coordinator wrote. The job contains only that path: the settings come
+from the file that the hospital's own start command put into the environment.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from federation.engine import Worker
-from federation.flare import Ward
+from federation.flare import ClientApp
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import worker
 from pipelines.remote.site_config import Place, read_place
@@ -29,36 +29,36 @@ from privacy.release.gate import Refused
 SETTINGS = "CONSILIUM_SITE"
 """Environment variable: path of site.yaml."""
 PATIENCE_S = 120.0
-"""How long to wait for the process of an earlier job to leave the hospital's folder."""
+"""How long to wait for the process of an earlier job to release the hospital's folder."""
 
 
-def ward() -> Ward:
-    """The hospital's side. Never an exception, which would end the job for all hospitals and cross with its words."""
+def client_app() -> ClientApp:
+    """The hospital's app. Never raises: an exception would end the job for all hospitals and send its message."""
     os.umask(0o077)
     try:
         path = Path(os.environ[SETTINGS])
         place = read_place(str(path))
         os.chdir(path.parent)
-        return Ward(opened(place))
+        return ClientApp(lazy_worker(place))
     except Exception as error:
         sys.stderr.write(f"the hospital cannot take part: {trace(error)}\n")
-        return Ward(unavailable)
+        return ClientApp(unavailable)
 
 
 def unavailable(call: Call, message: Message) -> Message:
-    """A hospital that could not begin. Raises: Refused."""
+    """The worker of a hospital that could not start. Raises: Refused."""
     raise Refused("unavailable")
 
 
-def opened(place: Place) -> Worker:
-    """The worker, which takes its folder with the first question and keeps it for as long as it lives."""
+def lazy_worker(place: Place) -> Worker:
+    """A worker that locks its folder at the first question and keeps the lock until the process ends."""
     own: list[Worker] = []
 
     def answer(call: Call, message: Message) -> Message:
         if not own:
             try:
-                alone(Path(place.root))
-            except LockedError as error:  # the process of an earlier job is still at work
+                lock_folder(Path(place.root))
+            except LockedError as error:  # the process of an earlier job still runs
                 raise Refused("busy") from error
             clean(Path(place.root))
             own.append(worker(hospital_of(place)))
@@ -68,7 +68,7 @@ def opened(place: Place) -> Worker:
 
 
 def hospital_of(place: Place) -> Hospital:
-    """The hospital, in its own folder."""
+    """The hospital of a site file, in its own folder."""
     if place.threads:
         torch.set_num_threads(place.threads)
     root = Path(place.root)
@@ -76,8 +76,8 @@ def hospital_of(place: Place) -> Hospital:
     return Hospital(place.name, root, place.site, _now, device=device, public=public, simulation=False)
 
 
-def alone(root: Path, patience_s: float = PATIENCE_S) -> RunLock:
-    """Be the only one in the folder. Raises: LockedError: somebody else is, and stays."""
+def lock_folder(root: Path, patience_s: float = PATIENCE_S) -> RunLock:
+    """Lock the folder, waiting for an earlier process. Raises: LockedError: it is still locked after `patience_s`."""
     until = time.monotonic() + patience_s
     while True:
         lock = RunLock(root)

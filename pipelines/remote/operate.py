@@ -1,8 +1,8 @@
-"""--engine flare: hand the run to FLARE, show how far it is, and go on where hospitals or the server come back.
+"""--engine flare: submit the run to FLARE, show its progress, and resume it when hospitals or the server come back.
 
-A run is a job of FLARE's, and goes on from its folder like any other. A hospital whose FLARE process begins anew gets
-no place in a job that runs: as soon as it is there again, the job stops at its next safe point and a new one goes on.
-The server may end and begin anew as well; then a new job goes on too.
+A run is a FLARE job, and resumes from its folder like any other run. A hospital whose FLARE process restarts cannot
+rejoin a running job: as soon as it is connected again, the job stops at its next safe point and a new one resumes the
+run. The same happens after a restart of the server.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from federation.flare import Jobs
 from pipelines.coordinator.arguments import PROG, selection
 from pipelines.loader.document import DATA_ROOT, ConfigError, Document, problem_at
 from pipelines.loader.validation import validate
-from pipelines.remote.order import ALIVE, DONE, GONE, STOP, TOLD, Order, write_order
+from pipelines.remote.order import ALIVE, DONE, GONE, MESSAGES, STOP, Order, write_order
 from pipelines.remote.startup_kit import write_job
 from pipelines.runs.exits import Exit
 from pipelines.runs.stopping import RunLock, Stop, Stopped, safe_stop
@@ -36,15 +36,15 @@ from privacy.settings_error import Problem
 FOLDER = "remote"
 LOOK_S, ALIVE_S, BEGIN_S = 2.0, 40.0, 120.0
 ATTEMPTS = 20
-"""Jobs without one that got further, before it is given up."""
+"""Successive jobs without progress after which the run fails."""
 
 
 @dataclass
-class Desk:
-    """What the operator holds: the run, the door to FLARE, and how much of its story was shown.
+class Operation:
+    """The state of this command: the run, the connection to FLARE, and the number of characters already shown.
 
-    heard: a hospital's last sign of life as FLARE dates it, and when that reached us. lost: when we learnt that a
-    hospital was gone.
+    last_seen: hospital -> FLARE's time of its last heartbeat, and our time when that value changed. lost: hospital ->
+    our time when it was reported lost.
     """
 
     config: Config
@@ -55,22 +55,22 @@ class Desk:
     patience_s: float
     jobs: Jobs | None = None
     shown: int = 0
-    heard: dict[str, tuple[str, float]] = field(default_factory=dict)
+    last_seen: dict[str, tuple[str, float]] = field(default_factory=dict)
     lost: dict[str, float] = field(default_factory=dict)
 
 
 def operate(said: Document, options: argparse.Namespace, console: Console) -> int:
-    """Carry a run out at hospitals that are far away; returns its exit code.
+    """Execute a run with remote hospitals; returns its exit code.
 
     Raises:
-        ConfigError: everything that is wrong with settings and kit.
-        Stopped: somebody asked; the same command goes on.
+        ConfigError: all problems with settings and kit.
+        Stopped: on request; the same command resumes the run.
     """
     config = validate(said, Config)
-    if problems := unfit(config, options):
+    if problems := flare_problems(config, options):
         raise ConfigError([problem_at(said, problem) for problem in problems])
     base = Path(config.runs).resolve() / config.name / FOLDER
-    place = base / secrets.token_hex(4)  # of this command: what an earlier one's job still writes lies elsewhere
+    place = base / secrets.token_hex(4)  # a new folder: the job of an earlier command may still write to its own
     order = Order(
         tuple(selection(options)),
         os.getcwd(),
@@ -82,16 +82,16 @@ def operate(said: Document, options: argparse.Namespace, console: Console) -> in
     )
     with RunLock(base), safe_stop() as stop:
         place.mkdir()
-        desk = Desk(config, Path(options.kit), place, console, stop, 60 * options.patience)
+        operation = Operation(config, Path(options.kit), place, console, stop, 60 * options.patience)
         try:
-            return _carried(desk, order)
+            return _run_jobs(operation, order)
         finally:
-            if desk.jobs is not None:
-                desk.jobs.close()
+            if operation.jobs is not None:
+                operation.jobs.close()
 
 
-def unfit(config: Config, options: argparse.Namespace) -> list[Problem]:
-    """What cannot be done with hospitals that are far away."""
+def flare_problems(config: Config, options: argparse.Namespace) -> list[Problem]:
+    """Problems with settings and options that do not work with remote hospitals."""
     problems = [
         Problem(
             ("train", "methods", label),
@@ -101,10 +101,10 @@ def unfit(config: Config, options: argparse.Namespace) -> list[Problem]:
         if method.name == "central"
     ]
     if config.pooling == "allowed" and not problems:
-        problems.append(Problem(("pooling",), "images stay where they are with --engine flare; say refused"))
+        problems.append(Problem(("pooling",), "images stay at the hospitals with --engine flare; set refused"))
     for flag, there in (("--check", options.check), ("--explain", options.explain)):
         if there:
-            text = f"{flag}: looks at this machine alone; run it without --engine flare"
+            text = f"{flag}: checks this machine only; run it without --engine flare"
             problems.append(Problem((), text))
     if not options.patience > 0 or not options.silence > 0:
         problems.append(
@@ -112,67 +112,68 @@ def unfit(config: Config, options: argparse.Namespace) -> list[Problem]:
         )
     kit = Path(options.kit or "")
     if options.kit is None or not (kit / "startup" / "fed_admin.json").is_file():
-        text = f"--kit: {options.kit or 'missing'}; name the folder of the kit of who submits runs, with startup/ in it"
+        found = options.kit or "missing"
+        text = f"--kit: {found}; give the folder of the kit of the user who submits runs, with startup/ in it"
         problems.append(Problem((), text))
     return problems
 
 
-def _carried(desk: Desk, order: Order) -> int:
-    """Job after job, until one says how the run ended."""
+def _run_jobs(operation: Operation, order: Order) -> int:
+    """Run jobs, one after another, until one reports how the run ended."""
     attempts, reached = 0, 0.0
-    for other in sorted(one for one in desk.place.parent.iterdir() if one.is_dir() and one != desk.place):
-        _let_end(desk, other)
+    for other in sorted(one for one in operation.place.parent.iterdir() if one.is_dir() and one != operation.place):
+        _wait_for_earlier_job(operation, other)
         shutil.rmtree(other, ignore_errors=True)
     while True:
-        _wait_for_hospitals(desk, (*order.inside, *order.outside))
-        path = desk.place / "order.json"
+        _wait_for_hospitals(operation, (*order.inside, *order.outside))
+        path = operation.place / "order.json"
         write_order(path, order)
-        desk.shown = 0
-        job = _submitted(desk, path, order)
-        _followed(desk, job)
-        done = _read(desk.place / DONE)
-        if isinstance(done, dict) and not _to_be_gone_on(desk, int(done["exit"])):
+        operation.shown = 0
+        job = _submit(operation, path, order)
+        _follow(operation, job)
+        done = _read(operation.place / DONE)
+        if isinstance(done, dict) and not _is_resumable(operation, int(done["exit"])):
             print(done["said"], end="")  # noqa: T201 - the answer
             return int(done["exit"])
-        if desk.stop.requested:
+        if operation.stop.requested:
             raise Stopped("asked for", order.command)
-        before, reached = reached, _reached(desk)
+        before, reached = reached, _last_saved(operation)
         attempts = 0 if reached > before else attempts + 1
         if attempts >= ATTEMPTS:
-            _say(desk, f"given up after {attempts} jobs; what happened stands in {desk.place}")
+            _print(operation, f"given up after {attempts} jobs without progress; their output is in {operation.place}")
             return int(Exit.FAILED)
-        _say(desk, "a new job goes on from what is saved")
+        _print(operation, "a new job resumes the run from its saved state")
 
 
-def _reached(desk: Desk) -> float:
-    """When the run last saved anything of its own."""
-    root = desk.place.parents[1]
+def _last_saved(operation: Operation) -> float:
+    """The time when the run last saved a state or an artifact."""
+    root = operation.place.parents[1]
     saved = (*root.glob("federation/**/state"), *root.glob("*/*/manifest.json"))
     return max((path.stat().st_mtime for path in saved), default=0.0)
 
 
-def _let_end(desk: Desk, place: Path) -> None:
-    """A job that an earlier command handed in stops at its next safe point. Raises: Stopped."""
+def _wait_for_earlier_job(operation: Operation, place: Path) -> None:
+    """Wait until the job of an earlier command stops at its next safe point. Raises: Stopped."""
     told = False
-    while _lives(place, 0.0) and not (place / DONE).exists():
+    while _job_is_alive(place, 0.0) and not (place / DONE).exists():
         if not told:
-            _say(desk, "a job of an earlier command is at work: it stops at its next safe point")
+            _print(operation, "a job of an earlier command is running: it stops at its next safe point")
             (place / STOP).write_text("another command took over")
             told = True
-        desk.stop.check()
+        operation.stop.check()
         time.sleep(LOOK_S)
 
 
-def _lives(place: Path, since: float) -> bool:
-    """Whether the job gave a sign of life a moment ago, or time to give one is not over."""
+def _job_is_alive(place: Path, since: float) -> bool:
+    """Whether the job touched its file `alive` recently, or has only just begun (`since`)."""
     with suppress(OSError):
         since = (place / ALIVE).stat().st_mtime
     return time.time() - since < ALIVE_S
 
 
-def _to_be_gone_on(desk: Desk, code: int) -> bool:
-    """Whether the run ended only because hospitals were lost, or made room for one that is back."""
-    return code in (Exit.STOPPED, Exit.LOCKED) or (code == Exit.SITE and bool(_read(desk.place / GONE)))
+def _is_resumable(operation: Operation, code: int) -> bool:
+    """Whether the run ended only because hospitals were lost, or to let one rejoin."""
+    return code in (Exit.STOPPED, Exit.LOCKED) or (code == Exit.SITE and bool(_read(operation.place / GONE)))
 
 
 def _command(options: argparse.Namespace) -> str:
@@ -181,104 +182,105 @@ def _command(options: argparse.Namespace) -> str:
     return f"{PROG} {shlex.join(whole)}"
 
 
-def _wait_for_hospitals(desk: Desk, sites: tuple[str, ...]) -> None:
-    """Until all are there. Raises: Stopped."""
-    until, told = time.monotonic() + desk.patience_s, ""
+def _wait_for_hospitals(operation: Operation, sites: tuple[str, ...]) -> None:
+    """Wait until all hospitals are connected. Raises: Stopped."""
+    until, told = time.monotonic() + operation.patience_s, ""
     while True:
-        alive = _alive(desk)
+        alive = _connected_hospitals(operation)
         missing = [site for site in sites if site not in alive]
         if not missing:
-            desk.lost = {}
+            operation.lost = {}
             return
-        text = f"waiting for {', '.join(missing)}" if desk.jobs is not None else "waiting for FLARE's server"
+        text = f"waiting for {', '.join(missing)}" if operation.jobs is not None else "waiting for FLARE's server"
         if text != told:
-            _say(desk, text)
+            _print(operation, text)
             told = text
         if time.monotonic() > until:
-            raise Stopped(f"nobody there after {desk.patience_s / 60:.0f} min: {text}")
-        desk.stop.check()
+            raise Stopped(f"no connection after {operation.patience_s / 60:.0f} min: {text}")
+        operation.stop.check()
         time.sleep(LOOK_S)
 
 
-def _alive(desk: Desk) -> set[str]:
-    """Hospitals that FLARE heard a moment ago, and since they were lost if they were."""
+def _connected_hospitals(operation: Operation) -> set[str]:
+    """Hospitals with a recent heartbeat, and since their loss if they were lost."""
     now = time.monotonic()
-    with _talking(desk):
-        for site, when in _door(desk).signs_of_life().items():
-            if desk.heard.get(site, ("", now))[0] != when:
-                desk.heard[site] = (when, now)
-    return {site for site, (_, at) in desk.heard.items() if now - at < ALIVE_S and at > desk.lost.get(site, 0.0)}
+    with _ignoring_lost_connection(operation):
+        for site, when in _connection(operation).signs_of_life().items():
+            if operation.last_seen.get(site, ("", now))[0] != when:
+                operation.last_seen[site] = (when, now)
+    lost, seen = operation.lost, operation.last_seen
+    return {site for site, (_, at) in seen.items() if now - at < ALIVE_S and at > lost.get(site, 0.0)}
 
 
-def _submitted(desk: Desk, path: Path, order: Order) -> str:
+def _submit(operation: Operation, path: Path, order: Order) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        write_job(Path(folder), desk.config.name, path, (*order.inside, *order.outside))
+        write_job(Path(folder), operation.config.name, path, (*order.inside, *order.outside))
         while True:
-            with _talking(desk):
-                job = _door(desk).submit(Path(folder))
-                _say(desk, f"job {job} of {', '.join((*order.inside, *order.outside))}")
+            with _ignoring_lost_connection(operation):
+                job = _connection(operation).submit(Path(folder))
+                _print(operation, f"job {job} of {', '.join((*order.inside, *order.outside))}")
                 return job
-            desk.stop.check()
+            operation.stop.check()
             time.sleep(LOOK_S)
 
 
-def _followed(desk: Desk, job: str) -> None:
-    """Show what the job tells until it ends; make it stop where somebody asks, or a lost hospital is back."""
+def _follow(operation: Operation, job: str) -> None:
+    """Show the job's messages until it ends; stop it on request, or if a lost hospital is back."""
     over, begun = 0, time.time() + BEGIN_S
     while True:
         time.sleep(LOOK_S)
-        _tell(desk)
-        lost = _read(desk.place / GONE)
+        _show_messages(operation)
+        lost = _read(operation.place / GONE)
         for site in lost if isinstance(lost, list) else ():
-            desk.lost.setdefault(str(site), time.monotonic())
-        if (desk.place / DONE).exists():
+            operation.lost.setdefault(str(site), time.monotonic())
+        if (operation.place / DONE).exists():
             return
-        asked = desk.stop.requested
-        back = _alive(desk) & set(desk.lost)
-        if (asked or back) and not (desk.place / STOP).exists():
-            why = "the operator asked" if asked else f"{', '.join(sorted(back))} is back"
-            _say(desk, f"{why}: the job stops at its next safe point")
-            (desk.place / STOP).write_text(why)
+        asked = operation.stop.requested
+        back = _connected_hospitals(operation) & set(operation.lost)
+        if (asked or back) and not (operation.place / STOP).exists():
+            why = "on the operator's request" if asked else f"{', '.join(sorted(back))} is back"
+            _print(operation, f"{why}: the job stops at its next safe point")
+            (operation.place / STOP).write_text(why)
         ended = False
-        with _talking(desk):
-            ended = not _door(desk).running(job)
+        with _ignoring_lost_connection(operation):
+            ended = not _connection(operation).running(job)
         over = over + 1 if ended else 0
-        dead = not _lives(desk.place, begun)  # FLARE says of a job that died with its server that it runs
+        dead = not _job_is_alive(operation.place, begun)  # FLARE lists a job that died with its server as running
         if over > 2 or dead:
-            _tell(desk)
-            _say(desk, "the job gives no sign of life" if dead else "FLARE says that the job is over")
-            with _talking(desk):
-                _door(desk).abort(job)
+            _show_messages(operation)
+            _print(operation, "the job gives no sign of life" if dead else "FLARE says that the job is over")
+            with _ignoring_lost_connection(operation):
+                _connection(operation).abort(job)
             return
 
 
-def _door(desk: Desk) -> Jobs:
-    if desk.jobs is None:
-        desk.jobs = Jobs(desk.kit)
-    return desk.jobs
+def _connection(operation: Operation) -> Jobs:
+    if operation.jobs is None:
+        operation.jobs = Jobs(operation.kit)
+    return operation.jobs
 
 
 @contextmanager
-def _talking(desk: Desk) -> Iterator[None]:
-    """A server that is not there is no error: it may come back."""
+def _ignoring_lost_connection(operation: Operation) -> Iterator[None]:
+    """Ignore a lost connection to the server: it may come back."""
     try:
         yield
     except ConnectionError:
-        if desk.jobs is not None:
-            desk.jobs.close()
-        desk.jobs = None
+        if operation.jobs is not None:
+            operation.jobs.close()
+        operation.jobs = None
 
 
-def _tell(desk: Desk) -> None:
-    """Show what the job wrote since we looked last."""
+def _show_messages(operation: Operation) -> None:
+    """Show the job's new messages."""
     with suppress(OSError):
-        text = (desk.place / TOLD).read_text(encoding="utf-8")
-        desk.console.print(text[desk.shown :], markup=False, highlight=False, soft_wrap=True, end="")
-        desk.shown = len(text)
+        text = (operation.place / MESSAGES).read_text(encoding="utf-8")
+        operation.console.print(text[operation.shown :], markup=False, highlight=False, soft_wrap=True, end="")
+        operation.shown = len(text)
 
 
-def _say(desk: Desk, text: str) -> None:
-    desk.console.print(text, markup=False, highlight=False, soft_wrap=True)
+def _print(operation: Operation, text: str) -> None:
+    operation.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _read(path: Path) -> object:

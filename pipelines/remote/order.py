@@ -1,4 +1,4 @@
-"""An order: what the coordinator process that FLARE starts shall run, written by the operator."""
+"""An order: the run that the operator requests from the coordinator process that FLARE starts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-TOLD, ALIVE, GONE, DONE, STOP = "told.txt", "alive", "gone.json", "done.json", "stop"
+MESSAGES, ALIVE, GONE, DONE, STOP = "told.txt", "alive", "gone.json", "done.json", "stop"
 
 
 class Order(NamedTuple):
-    """arguments: of `pipelines.run`. folder: where it was called. environment: variables that its YAML may name.
-    inside, outside: hospitals of the federation, and outside it. silence_s: see `Remote`. command: to be typed again.
+    """arguments: of `pipelines.run`. folder: its working directory. environment: variables that its YAML may use.
+    inside, outside: hospitals of the federation, and external sites. silence_s: see `Remote`. command: to resume it.
     """
 
     arguments: tuple[str, ...]
@@ -25,8 +25,8 @@ class Order(NamedTuple):
 
 
 def write_order(path: Path, order: Order) -> None:
-    """Write an order; what became of an earlier one goes."""
-    for name in (TOLD, ALIVE, GONE, DONE, STOP):
+    """Write an order, and remove the results of an earlier one."""
+    for name in (MESSAGES, ALIVE, GONE, DONE, STOP):
         (path.parent / name).unlink(missing_ok=True)
     path.write_text(json.dumps(order._asdict(), indent=1))
 

@@ -1,4 +1,4 @@
-"""Before a hospital joins: its kit, its data, its machine and its policy, each with what was found."""
+"""Checks before a hospital joins: its kit, data, machine and policy, each with a finding."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pipelines.hospital.files import files_of, survey_files
 from pipelines.hospital.words import CONTENTS
 from pipelines.remote.client import hospital_of
 from pipelines.remote.site_config import Place
-from pipelines.remote.startup_kit import address_in, strangers, strict
+from pipelines.remote.startup_kit import address_in, foreign_entries, strict
 from privacy.message import Call, Message, number_of
 from privacy.release import ledger as book
 from privacy.release.chain import Damaged
@@ -34,7 +34,7 @@ CONNECT_S = 10.0
 
 
 class Finding(NamedTuple):
-    """what was looked at, whether the hospital can join with it, and what was found, with what to do."""
+    """what was checked, whether the hospital can join with it, and what was found, with a remedy."""
 
     what: str
     good: bool
@@ -42,7 +42,7 @@ class Finding(NamedTuple):
 
 
 def preflight(place: Place) -> list[Finding]:
-    """Look at everything; nothing is sent but a connection that is opened and closed again."""
+    """Run all checks; they open and close one connection, and send nothing else."""
     return [
         *_certificates(place),
         _coordinator(place),
@@ -56,14 +56,14 @@ def preflight(place: Place) -> list[Finding]:
 
 
 def releases(policy: Policy) -> Iterator[tuple[str, str]]:
-    """What this hospital answers under its policy: request, and what an answer holds; or that it does not."""
+    """Each request with the content of its answer under this policy, or `not answered`."""
     for request in REQUESTS:
         answered = policy.allows(request)
         yield request, CONTENTS.get(request, request) if answered else "not answered"
 
 
 def promises(policy: Policy) -> list[str]:
-    """The rest of the policy, in sentences."""
+    """The other rules of the policy, in sentences."""
     budget = policy.budget
     whom = {"coordinator": "the coordinator", "sites": "every hospital", "outside": "external sites"}
     return [
@@ -107,7 +107,7 @@ def _certificates(place: Place) -> Iterator[Finding]:
 
 
 def _coordinator(place: Place) -> Finding:
-    """Open a connection as FLARE will: with our certificate, and nobody else's root."""
+    """Open a connection as FLARE will: with the kit's certificate, trusting the kit's root only."""
     try:
         startup = Path(place.kit) / "startup"
         host, port = address_in(Path(place.kit))
@@ -119,7 +119,7 @@ def _coordinator(place: Place) -> Finding:
             context.wrap_socket(raw, server_hostname=host) as secured,
         ):
             secured.settimeout(2.0)
-            with suppress(TimeoutError):  # a server that refuses our certificate says so only now
+            with suppress(TimeoutError):  # a server that refuses our certificate closes the connection only now
                 secured.recv(1)
             return Finding("coordinator", True, f"{host}:{port} answers, {secured.version()}, mutual certificates")
     except (OSError, ValueError, KeyError) as error:
@@ -129,7 +129,7 @@ def _coordinator(place: Place) -> Finding:
 
 def _rules(place: Place) -> Finding:
     try:
-        odd = strangers(Path(place.kit))
+        odd = foreign_entries(Path(place.kit))
     except ValueError as error:
         return Finding("kit", False, str(error))
     if odd:
@@ -140,7 +140,7 @@ def _rules(place: Place) -> Finding:
 
 
 def _policy(place: Place) -> Iterator[Finding]:
-    """Whether a run's first question, the survey, would be answered: the look-over itself passes no gate."""
+    """Whether the policy answers a run's first question, the survey: these checks themselves pass no policy."""
     hospital = hospital_of(place)
     if not hospital.policy.allows("survey"):
         what = "policy.requests lacks it"
@@ -153,7 +153,7 @@ def _data(place: Place) -> Finding:
         done = survey_files(hospital, Call("preflight/survey", 0, "survey", {}), Message(), Message())
     except (Refused, OSError, ValueError) as error:
         return Finding("data", False, f"{error}{f': {error.__cause__}' if error.__cause__ else ''}")
-    said = done.reply.facts if "files" in done.reply.facts else survey(*files_of(hospital))  # a budget tells neither
+    said = done.reply.facts if "files" in done.reply.facts else survey(*files_of(hospital))  # with a budget: neither
     return Finding("data", True, f"{said['files']:,} files, {number_of(said, 'bytes') / 1e6:,.1f} MB")
 
 
@@ -180,7 +180,7 @@ def _device(place: Place) -> Finding:
 
 
 def _clock(place: Place) -> Iterator[Finding]:
-    """A ledger's times must not go back."""
+    """Findings on ledger and clock: the clock must not be before the ledger's last line."""
     ledger = hospital_of(place).ledger
     try:
         if ledger.exists() and (broken := book.verify(ledger)):

@@ -1,7 +1,7 @@
-"""python -m pipelines.remote.serve KIT: the coordinator's FLARE server. A hospital's client starts here too.
+"""python -m pipelines.remote.serve KIT: the coordinator's FLARE server. A hospital's client is started here, too.
 
-FLARE's own `start.sh` keeps a loop that starts its process again. Here the process takes our place instead, so that
-systemd sees it, and one loop is enough.
+FLARE's own `start.sh` restarts its process in a loop. Here FLARE's process replaces ours instead, so that systemd sees
+it and does all restarts.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from pipelines.remote.site_config import Place
 from pipelines.remote.startup_kit import forget_jobs, make_strict, role_of
 from pipelines.runs.exits import Exit
 
-NARROWED = ("federation.flare_doors", "client")
+NARROWED = ("federation.flare_hooks", "client")
 SERVER = ("nvflare.private.fed.app.server.server_train",)
 
 
 def become_client(place: Place, settings: Path) -> NoReturn:
-    """Be FLARE's client of this hospital, with a strict kit and these settings."""
+    """Replace this process by the hospital's FLARE client, with a strict kit and these settings."""
     os.environ[SETTINGS] = str(settings.resolve())
     forget_jobs(Path(place.kit))
     _become(Path(place.kit), NARROWED, "fed_client.json", "client.crt", f"uid={place.name}")
 
 
 def become_server(kit: Path) -> NoReturn:
-    """Be FLARE's server, with a strict kit."""
+    """Replace this process by FLARE's server, with a strict kit."""
     _become(kit, SERVER, "fed_server.json", "server.crt")
 
 
@@ -49,7 +49,7 @@ def _become(kit: Path, module: Sequence[str], config: str, certificate: str, *mo
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Start the server; returns only where that cannot be."""
+    """Start the server; returns only if that fails."""
     line = argparse.ArgumentParser(prog="python -m pipelines.remote.serve", description=__doc__.splitlines()[0])
     line.add_argument("kit", help="folder of the server's startup kit")
     kit = Path(line.parse_args(arguments).kit)

@@ -1,9 +1,9 @@
-"""What FLARE starts at the coordinator: the same run as in one process, with hospitals that are far away.
+"""The app that FLARE starts at the coordinator: the same run as in one process, with remote hospitals.
 
-An order is a JSON file in the run's folder, written by `pipelines.remote.operate`: the command line, where and with
-which environment it was called, and who takes part. What becomes of it is written beside it: `told.txt`, what a person
-would have seen on the way; `alive`, touched every other second; `gone.json`, hospitals that were lost; `done.json`, the
-exit code and the standard output.
+An order is a JSON file in the run's folder, written by `pipelines.remote.operate`: the command line, its working
+directory and environment, and the hospitals that take part. The results are written beside it: `told.txt`, the
+messages for the operator; `alive`, touched every other second; `gone.json`, lost hospitals; `done.json`, the exit code
+and the standard output.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from pathlib import Path
 
 from rich.console import Console
 
-from federation.flare import Bureau
+from federation.flare import ServerApp
 from federation.remote import Reach, Remote
-from pipelines.remote.order import ALIVE, DONE, GONE, STOP, TOLD, read_order
+from pipelines.remote.order import ALIVE, DONE, GONE, MESSAGES, STOP, read_order
 from pipelines.runs.stopping import Stop
 
 LOOK_S = 2.0
 WIDTH = 160
 
 
-def bureau(order: str) -> Bureau:
-    """The coordinator's side. order: path of an order."""
-    return Bureau(partial(carry_out, Path(order)))
+def server_app(order: str) -> ServerApp:
+    """The coordinator's app. order: path of an order."""
+    return ServerApp(partial(execute_order, Path(order)))
 
 
-def carry_out(path: Path, reached: Mapping[str, Reach]) -> None:
-    """Run what was ordered, and write down how it ended. No exception: FLARE would only say that there was one."""
+def execute_order(path: Path, reached: Mapping[str, Reach]) -> None:
+    """Run an order, and write its exit code. Raises nothing: FLARE would only report that there was an exception."""
     from pipelines.coordinator.arguments import parse
-    from pipelines.coordinator.run import Engines, run_command  # seconds that FLARE's start need not wait for
+    from pipelines.coordinator.run import Engines, run_command  # slow imports, which FLARE's start need not wait for
 
     order, place = read_order(path), path.parent
     os.chdir(order.folder)
@@ -45,7 +45,7 @@ def carry_out(path: Path, reached: Mapping[str, Reach]) -> None:
     inside, outside = (
         Remote(reached, sites, silence_s=order.silence_s, on_gone=lost) for sites in (order.inside, order.outside)
     )
-    with (place / TOLD).open("a", encoding="utf-8", buffering=1) as told, watched(place) as stop:
+    with (place / MESSAGES).open("a", encoding="utf-8", buffering=1) as told, watched(place) as stop:
         console, said = Console(file=told, width=WIDTH), io.StringIO()
         with redirect_stdout(said):
             engines = Engines(inside, outside, order.command)
@@ -54,8 +54,8 @@ def carry_out(path: Path, reached: Mapping[str, Reach]) -> None:
 
 
 def losses(place: Path) -> Callable[[str], None]:
-    """Writes down who is gone. Several hospitals may be lost at one moment, and the operator reads at any: the list is
-    there whole or as it was before.
+    """A callback that records lost hospitals. It may be called by several threads while the operator reads the list, so
+    the list is replaced atomically.
     """
     gone: set[str] = set()
     lock = threading.Lock()
@@ -72,7 +72,7 @@ def losses(place: Path) -> Callable[[str], None]:
 
 @contextmanager
 def watched(place: Path) -> Iterator[Stop]:
-    """A stop that is requested as soon as its file is there; while it is watched for, the sign of life is renewed."""
+    """A stop that is requested as soon as the stop file exists; while this runs, the file `alive` is touched."""
     stop, over = Stop(), threading.Event()
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""What a hospital says of itself where it takes part from its own machine: site.yaml. The coordinator never sees it."""
+"""site.yaml: the settings of a hospital that takes part from its own machine. The coordinator never sees them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ FORBID: dict[str, Any] = {"extra": "forbid"}
 @dataclass(frozen=True, kw_only=True)
 class Place:
     """name: of the hospital, as in its kit and in the run's `sites`. kit: the folder that was provisioned for it. root:
-    its own folder: cohorts, models, its ledger and its page; nobody else's. site: its files, its policy and what it
-    sets for itself, with the keys of a run's `sites`. threads: 0 = as torch chooses. Paths begin at this file's folder.
+    its own folder, for cohorts, models, its ledger and its page, which nobody else uses. site: its files, its policy
+    and its own settings, with the keys of a run's `sites`. threads: 0 = as torch chooses. Paths are relative to the
+    folder of this file.
     """
 
     __pydantic_config__: ClassVar = FORBID

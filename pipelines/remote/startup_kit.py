@@ -1,7 +1,7 @@
-"""FLARE's startup kits, made strict: nothing runs at a hospital but what is installed there, and no log leaves it.
+"""Make FLARE's startup kits strict: a hospital runs only code that is installed there, and no log leaves it.
 
 A kit as provisioned lets the job's author bring code, lets a coordinator stream a hospital's logs, and keeps jobs in
-/tmp. What we write lies in the kit's `local/`, which FLARE reads before its own defaults and never signs or sends.
+/tmp. Our files lie in the kit's `local/`, which FLARE reads before its own defaults and never signs or sends.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from federation.flare_doors import APPLICATION, EXECUTOR, WARD
+from federation.flare_hooks import APPLICATION, CLIENT_APP, EXECUTOR
 
 Role = Literal["hospital", "coordinator"]
-BUREAU = "pipelines.remote.server.bureau"
+SERVER_APP = "pipelines.remote.server.server_app"
 CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
 APP = "nvflare.app_common"
 HOSPITAL: Mapping[str, Any] = {
     "format_version": 2,
     "class_list_enforcement_mode": "enforce",
-    "class_allow_list": [EXECUTOR, WARD],
-    "app_validator": {"path": "federation.flare_doors.OnlyOurs", "args": {}},
+    "class_allow_list": [EXECUTOR, CLIENT_APP],
+    "app_validator": {"path": "federation.flare_hooks.OnlyOurs", "args": {}},
     "allow_log_streaming": False,
     "client": {"retry_timeout": 30, "compression": "Gzip"},
     "components": [
@@ -44,7 +44,7 @@ HOSPITAL: Mapping[str, Any] = {
         },
     ],
 }
-"""All of a hospital's `resources.json`: nothing in it comes from who provisioned the kit."""
+"""A hospital's whole `resources.json`: nothing in it comes from the person who provisioned the kit."""
 NO_RIGHTS: Mapping[str, Any] = {
     "format_version": "1.0",
     "permissions": {
@@ -61,7 +61,7 @@ LOG: Mapping[str, Any] = {
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain", "stream": "ext://sys.stdout"}},
     "loggers": {"root": {"level": "INFO", "handlers": ["console"]}},
 }
-"""To the journal, and into no file."""
+"""Log to standard output (the journal), and to no file."""
 _SCRIPTS = ("start.sh", "sub_start.sh", "stop_fl.sh")
 STARTUP = frozenset(("fed_client.json", "client.crt", "client.key", "rootCA.pem", "signature.json", *_SCRIPTS))
 LOCAL = frozenset(
@@ -73,14 +73,14 @@ KEYS: Mapping[str, frozenset[str]] = {
     "client": frozenset(("ssl_private_key", "ssl_cert", "ssl_root_cert", "fqsn", "is_leaf", "connection_security")),
 }
 KEPT = ("resource_manager", "resource_consumer", "process_launcher", "job_scheduler", "job_manager", "job_store")
-"""Of the server's own parts; those that receive logs are not among them."""
+"""The server's components that stay; those that receive logs are removed."""
 NOT_HERE = ("byoc", "shell_commands", "clone_job", "server-predeployed-flwr")
 HEARTBEAT_S = 30
 JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def role_of(kit: Path) -> Role:
-    """Whose kit it is. Raises: ValueError: no kit of a hospital or a coordinator's server."""
+    """The owner of a kit. Raises: ValueError: it is neither a hospital's nor a coordinator's server's."""
     if (kit / "startup" / "fed_client.json").is_file():
         return "hospital"
     if (kit / "startup" / "fed_server.json").is_file():
@@ -89,7 +89,7 @@ def role_of(kit: Path) -> Role:
 
 
 def address_in(kit: Path) -> tuple[str, int]:
-    """Where the coordinator is, by a hospital's kit. Raises: ValueError: the kit says no address; OSError."""
+    """The coordinator's host and port in a hospital's kit. Raises: ValueError: the kit has no address; OSError."""
     said = json.loads((kit / "startup" / "fed_client.json").read_text())
     try:
         host, _, port = str(said["servers"][0]["service"]["target"]).rpartition(":")
@@ -98,8 +98,8 @@ def address_in(kit: Path) -> tuple[str, int]:
         raise ValueError(f"startup/fed_client.json says no address of a server ({type(error).__name__})") from error
 
 
-def strangers(kit: Path) -> list[str]:
-    """What lies in a hospital's kit and does not belong there: files, and keys of `fed_client.json`."""
+def foreign_entries(kit: Path) -> list[str]:
+    """Entries that do not belong in a hospital's kit: files, and keys of `fed_client.json`."""
     found = [
         f"{folder}/{path.name}"
         for folder, known in (("startup", STARTUP), ("local", LOCAL))
@@ -119,9 +119,9 @@ def strangers(kit: Path) -> list[str]:
 
 
 def strict(kit: Path) -> bool:
-    """Whether `make_strict` was here, nobody after it, and nothing lies there that does not belong."""
+    """Whether the kit is as `make_strict` left it, without foreign entries."""
     try:
-        return not (role_of(kit) == "hospital" and strangers(kit)) and all(
+        return not (role_of(kit) == "hospital" and foreign_entries(kit)) and all(
             json.loads(path.read_text()) == made for path, made in _made(kit)
         )
     except (OSError, ValueError):
@@ -129,13 +129,13 @@ def strict(kit: Path) -> bool:
 
 
 def make_strict(kit: Path) -> None:
-    """Write `local/`'s files of rules; what a person wrote there is replaced.
+    """Write the strict settings in `local/`, replacing the files that are there.
 
     Raises:
         ValueError: a hospital's kit holds files or settings that no kit needs.
-        OSError: the disk.
+        OSError: a file cannot be written.
     """
-    if role_of(kit) == "hospital" and (found := strangers(kit)):
+    if role_of(kit) == "hospital" and (found := foreign_entries(kit)):
         raise ValueError(f"kit: {kit} holds what no kit needs: {', '.join(found)}; ask why, and remove it")
     for path, made in _made(kit):
         path.write_text(json.dumps(made, indent=1))
@@ -143,7 +143,7 @@ def make_strict(kit: Path) -> None:
 
 
 def forget_jobs(kit: Path) -> None:
-    """Remove what earlier jobs left in a hospital's kit: FLARE keeps a folder for each, for ever."""
+    """Remove the folders of earlier jobs from a hospital's kit: FLARE never does."""
     for path in kit.iterdir():
         if JOB.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -160,12 +160,12 @@ def _made(kit: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def _resources(kit: Path) -> dict[str, Any]:
-    """The server's: the coordinator's own kit, on his own machine."""
+    """The server's `resources.json`: in the coordinator's own kit, on the coordinator's machine."""
     said = _read(kit / "local" / "resources.json.default")
-    said |= {"class_list_enforcement_mode": "enforce", "class_allow_list": [CONTROLLER, BUREAU]}
+    said |= {"class_list_enforcement_mode": "enforce", "class_allow_list": [CONTROLLER, SERVER_APP]}
     said["components"] = [one for one in said["components"] if one["id"] in KEPT]
     said["servers"] = [{**one, "heart_beat_timeout": HEARTBEAT_S} for one in said["servers"]]
-    text = json.dumps(said).replace("/tmp/nvflare/", f"{kit.resolve() / 'kept'}/")  # noqa: S108 - what it must not be
+    text = json.dumps(said).replace("/tmp/nvflare/", f"{kit.resolve() / 'kept'}/")  # noqa: S108 - the path to replace
     whole: dict[str, Any] = json.loads(text)
     return whole
 
@@ -187,20 +187,20 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def write_job(folder: Path, name: str, order: Path, sites: tuple[str, ...]) -> None:
-    """A job that says which of our two functions to start, and where the coordinator's order lies. No code is in it."""
+    """Write a job: the paths of our two apps, and that of the coordinator's order. It contains no code."""
     parts: dict[str, Mapping[str, Any]] = {
         "meta.json": {
             "name": name,
             "resource_spec": {},
             "min_clients": 1,
-            "deploy_map": {"bureau": ["server"], "ward": list(sites)},
+            "deploy_map": {"server_app": ["server"], "client_app": list(sites)},
         },
-        "bureau/config/config_fed_server.json": {
+        "server_app/config/config_fed_server.json": {
             "format_version": 2,
-            "workflows": [{"id": "controller", "path": CONTROLLER, "args": {"server_obj_id": "bureau"}}],
-            "components": [{"id": "bureau", "path": BUREAU, "args": {"order": str(order)}}],
+            "workflows": [{"id": "controller", "path": CONTROLLER, "args": {"server_obj_id": "server_app"}}],
+            "components": [{"id": "server_app", "path": SERVER_APP, "args": {"order": str(order)}}],
         },
-        "ward/config/config_fed_client.json": APPLICATION,
+        "client_app/config/config_fed_client.json": APPLICATION,
     }
     for place, made in parts.items():
         path = folder / place

@@ -1,7 +1,7 @@
 """Numbered exit codes. `docs/reference/exit-codes.md` says what to do about each.
 
-A run that was asked to stop, by Ctrl-C or SIGTERM, ends with 8 and not with 130 or 143: a scheduler can tell from it
-that all work is saved and that the same command goes on. 130 is kept for the second Ctrl-C, which saves nothing.
+A run that is stopped by Ctrl-C or SIGTERM exits with 8, not with 130 or 143, to show a scheduler that all work is saved
+and that the same command resumes it. 130 is reserved for the second Ctrl-C, which saves nothing.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 
 
 class Exit(enum.IntEnum):
-    """What the process returns to the shell."""
+    """The exit codes of the process."""
 
-    OK = 0  # everything asked for is there
+    OK = 0  # the command did everything
     CONFIG = 2  # the settings or the command line are wrong; argparse uses the same number
     DATA = 3  # the data cannot be used: files missing, too many studies rejected
     SITE = 4  # a site refused or failed, or fewer sites answered than the quorum
-    FAILED = 5  # a stage failed for another reason: a bug, or something nobody thought of
-    LOCKED = 6  # another run works in the same folder
+    FAILED = 5  # a stage failed for another reason: a bug, or an unexpected error
+    LOCKED = 6  # another run uses the same folder
     DISK = 7  # the disk is full, or an artifact cannot be read or written
     STOPPED = 8  # stopped on request at a safe point; nothing is lost
     INTERRUPTED = 130  # ended by a second Ctrl-C; work since the last safe point is lost
 
 
 def exit_code(error: BaseException, *, also: Mapping[type[BaseException], Exit] | None = None) -> Exit:
-    """The code of an exception; a failed stage has that of its cause.
+    """The exit code of an exception; for a failed stage that of its cause.
 
-    also: exceptions of other rooms and their codes; the first that fits wins, before those known here.
+    also: exceptions of other packages and their codes; the first match wins, before those defined here.
     """
-    # Here, because pydantic comes with them: a command's help knows the codes and not the exceptions.
+    # Imported here because they import pydantic, which a command's help does not need.
     from pipelines.loader.document import ConfigError
     from pipelines.runs.runner import SelectionError, StageFailed
     from pipelines.runs.stopping import LockedError, Stopped
@@ -57,15 +57,15 @@ def exit_code(error: BaseException, *, also: Mapping[type[BaseException], Exit] 
 
 
 def print_error(words: str, code: Exit, console: Console, *, as_json: bool) -> int:
-    """Say why a command ends, to a person, and with --json to a machine as well; returns the code."""
+    """Print why a command ends, with --json also as JSON; returns the code."""
     console.print(words, markup=False, highlight=False, soft_wrap=True)
     if as_json:
-        print(json.dumps({"exit": int(code), "error": words}))  # noqa: T201 - the machine's answer
+        print(json.dumps({"exit": int(code), "error": words}))  # noqa: T201 - the JSON output
     return int(code)
 
 
 def trace(error: BaseException) -> str:
-    """Where an error came from, without its words, which may quote a patient: files, lines and types only."""
+    """An error's traceback without messages, which may quote a patient: files, lines and types only."""
     links: list[BaseException] = []
     link: BaseException | None = error
     while link is not None and link not in links:

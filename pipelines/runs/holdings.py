@@ -1,7 +1,7 @@
-"""What a runs folder holds, item by item: found by the places where a run writes, and by nothing else.
+"""List the removable items of a runs folder, found only by the places where a run writes.
 
-A file that stands in no such place is not an item, whatever it is called. So a ledger, the key of the pseudonyms, a
-linkage file and a log can be neither counted as waste nor removed. Symbolic links are never followed and never items.
+A file in any other place is not an item, whatever its name. So a ledger, the key of the pseudonyms, a linkage file and
+a log can be neither counted as removable nor removed. Symbolic links are never followed and never items.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ TRANSLATORS, QUALITIES, MAPS = "translators", "qualities", "maps"
 
 
 class Places(NamedTuple):
-    """Where items of a kind lie below a run's folder, in the order in which their parts may be removed.
+    """The places of a kind of items below a run's folder, in the order in which their parts may be removed.
 
-    patterns: one that ends in / is of folders, {site} is any hospital or the pooled site. shared: what all sites hold
-    under one name is one item. named: how many parts of a path are an item's name.
+    patterns: one that ends in / matches folders, {site} is any hospital or the pooled site. shared: parts with one name
+    at all sites are one item. named: the number of path parts in an item's name.
     """
 
     patterns: tuple[str, ...]
@@ -50,8 +50,8 @@ class Places(NamedTuple):
 
 PLACES: Mapping[Kind, Places] = {
     "artifacts": Places(("*/" + "[0-9a-f]" * 12 + "/",)),
-    # Half of a conversation cannot be continued. The coordinator's part goes first: without it a conversation that
-    # sites still know is begun anew under another name.
+    # Half of a conversation cannot be continued. The coordinator's part is removed first: without it, a conversation
+    # that sites still know is restarted under another name.
     "conversations": Places(("federation/*/", "{site}/conversations/*/*/"), shared=True),
     "models": Places(("{site}/models/*/*/",), shared=True),
     "cohorts": Places(("{site}/cohorts/*/",)),
@@ -73,11 +73,11 @@ PLACES: Mapping[Kind, Places] = {
 
 @dataclass(frozen=True)
 class Item:
-    """Something that is removed whole or not at all.
+    """Files and folders that are removed together or not at all.
 
-    where: the stage of an artifact, the site of a cohort, scores, a translation, a phantom or a page; empty for what
-    several sites share. parts: folders and files, in the order in which they may be removed. newest: when a file of it
-    last changed, in seconds since 1970.
+    where: the stage of an artifact, the site of a cohort, scores, a translation, a phantom or a page; empty for items
+    that several sites share. parts: folders and files, in the order in which they may be removed. newest: time of the
+    last change of one of its files, in seconds since 1970.
     """
 
     run: str
@@ -91,12 +91,12 @@ class Item:
 
     @property
     def label(self) -> str:
-        """How people are told of it."""
+        """Its name in messages."""
         return "/".join(part for part in (self.where, self.name) if part)
 
 
 def runs_below(folder: Path) -> list[Path]:
-    """Folders of runs: real folders, with a run's name, in which a run has held its lock and has begun to work."""
+    """Folders of runs: real folders with a valid run name, a lock file and some output."""
     return [
         path
         for path in folders_in(folder)
@@ -123,12 +123,12 @@ def size_of(path: Path) -> tuple[int, int, float]:
 
 
 def folders_in(path: Path) -> list[Path]:
-    """Real folders in a folder, sorted, without hidden ones; none where there is no such folder."""
+    """Real folders in a folder, sorted, without hidden ones; none if the folder does not exist."""
     return [each for each in entries(path) if is_folder(each) and not each.name.startswith(".")]
 
 
 def entries(path: Path) -> list[Path]:
-    """What lies in a real folder, sorted; nothing where it is none."""
+    """The entries of a real folder, sorted; none if it is not one."""
     if not is_folder(path):
         return []
     try:
@@ -138,12 +138,12 @@ def entries(path: Path) -> list[Path]:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether it is a folder, and no link to one."""
+    """Whether it is a folder, not a link to one."""
     return path.is_dir() and not path.is_symlink()
 
 
 def is_file(path: Path) -> bool:
-    """Whether it is a regular file, and no link to one."""
+    """Whether it is a regular file, not a link to one."""
     return path.is_file() and not path.is_symlink()
 
 
@@ -162,14 +162,14 @@ def _items(run: Path, kind: Kind, places: Places) -> Iterator[Item]:
             where = "" if places.shared or not above else above[above[0] == "sites"]
             found.setdefault((where, name), []).append(path)
     for (where, name), parts in sorted(found.items()):
-        if kind == "phantoms":  # the note of what was written goes first: without it a phantom is written again
+        if kind == "phantoms":  # the record is removed first: without it a phantom is written again
             parts = [*filter(is_file, [parts[0].with_name(f"{name}.txt")]), *parts]
         yield _item(run, kind, where, name, parts)
 
 
 def _real(run: Path, pattern: str) -> Callable[[Path], bool]:
-    """Whether a path is a folder or file as the pattern says, is not hidden, and no link leads to it; of an artifact
-    also whether its manifest is there.
+    """Whether a path is a folder or file as the pattern requires, not hidden and not below a link; for an artifact
+    also whether its manifest exists.
     """
 
     def real(path: Path) -> bool:
@@ -184,7 +184,7 @@ def _real(run: Path, pattern: str) -> Callable[[Path], bool]:
 
 
 def _leftovers(run: Path) -> Iterator[Item]:
-    """What killed processes, and killed cleanings, left under a hidden name."""
+    """Hidden files and folders that killed processes, or a killed clean command, left behind."""
     for parent, folders, files in os.walk(run, followlinks=False):
         hidden = [name for name in (*folders, *files) if name.startswith(HIDDEN)]
         folders[:] = sorted(set(folders) - set(hidden))

@@ -1,9 +1,9 @@
-"""Stages in their order: what must run and why, known before anything runs.
+"""Plan the stages of a run: decide which must run and why, before any of them runs.
 
-The digest of a stage is that of (name, version, settings, digests of what it needs, digests of outside inputs). It
-names the folder of the artifact, so a changed setting leads to another folder, and going back finds the old one.
-Privacy noise and another machine can make the same digest come out differently: a manifest therefore also records the
-content of what it was made from, and a stage whose input was made again with another content runs again.
+A stage's digest is computed from (name, version, settings, digests of its inputs, digests of outside inputs). It
+names the folder of the artifact, so a changed setting leads to another folder, and changing it back finds the old one.
+Privacy noise or another machine can give different results under the same digest: a manifest therefore also records
+the content of its inputs, and a stage whose input was made again with another content runs again.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ def nothing(world: object) -> Mapping[str, str]:
 
 
 def always(world: object, artifact: Path) -> str | None:
-    """Nothing belongs to the artifact elsewhere, so nothing of it is missing."""
+    """The default of `Stage.intact`: no part of the artifact lies elsewhere, so none is missing."""
     return None
 
 
 @dataclass(frozen=True)
 class Stage(Generic[W]):
-    """One step of a run. W: the world that the stages share; the runner does not look inside.
+    """One stage of a run. W: the world that the stages share; the runner never reads it.
 
     needs: names of earlier stages. settings: the part of the settings on which the result depends. run: (world,
     artifact folders of `needs`, empty folder to fill) -> summary for the manifest. outside: name -> digest of an input
-    that is no artifact (a hospital's files). intact: a complaint when something that belongs to the artifact but lies
-    elsewhere (on a hospital's disk) is gone or corrupt, else None.
+    that is not an artifact (a hospital's files). intact: a complaint if a part of the artifact that lies elsewhere
+    (on a hospital's disk) is missing or corrupt, else None.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Stage(Generic[W]):
 
 @dataclass(frozen=True)
 class Step(Generic[W]):
-    """What happens to a stage, and why. `identity` is what `digest` (64 hexadecimal digits) is the digest of."""
+    """The planned action for a stage, and its reason. `digest` (64 hexadecimal digits) is the digest of `identity`."""
 
     stage: Stage[W]
     digest: str
@@ -70,12 +70,12 @@ class Step(Generic[W]):
     identity: Mapping[str, Json] = field(repr=False)
 
     def folder(self, root: Path) -> Path:
-        """Where the artifact lies."""
+        """The artifact's folder."""
         return root / self.stage.name / short(self.digest)
 
 
 class SelectionError(ValueError):
-    """`--only`, `--from` or `--until` cannot be done as asked."""
+    """`--only`, `--from` or `--until` select stages that cannot run."""
 
 
 def plan(
@@ -89,13 +89,13 @@ def plan(
     fresh: bool = False,
     command: str = "python -m pipelines.run CONFIG",
 ) -> tuple[Step[W], ...]:
-    """What would happen to every stage, in order. Reads artifacts and their checksums, writes nothing.
+    """The planned action for every stage, in order. Reads artifacts and their checksums, writes nothing.
 
-    only, first (`--from`), until: which stages are looked at; the others are skipped, and what the chosen ones need
-    must be there. fresh: run the chosen ones even where nothing changed. command: for messages.
+    only, first (`--from`), until: the selected stages; the others are skipped, and the selected ones' inputs must
+    exist. fresh: run the selected stages even if nothing changed. command: for messages.
 
     Raises:
-        SelectionError: an unknown name, `first` after `until`, or a needed artifact of a skipped stage is not there.
+        SelectionError: an unknown name, `first` after `until`, or a needed artifact of a skipped stage is missing.
         ValueError: stages named twice or out of order.
     """
     _check_order(stages)
@@ -112,7 +112,7 @@ def plan(
 
 
 def explain(steps: Sequence[Step[Any]]) -> str:
-    """An aligned table: stage, what happens, short digest, why."""
+    """An aligned table: stage, action, short digest, reason."""
     rows = [(step.stage.name, step.state, short(step.digest), step.reason) for step in steps]
     widths = [max((cell_len(row[column]) for row in rows), default=0) for column in range(3)]
     return "\n".join("  ".join([*(cell.ljust(widths[i]) for i, cell in enumerate(row[:3])), row[3]]) for row in rows)
@@ -178,26 +178,26 @@ def _decided(step: Step[W], world: W, root: Path, before: Mapping[str, Step[W]],
 
 
 def complaint_of(step: Step[W], world: W, root: Path) -> str | None:
-    """What is wrong with the artifact of a step, here or where its parts lie; None where it is intact."""
+    """The problem with a step's artifact or its parts elsewhere; None if it is intact."""
     folder = step.folder(root)
     return check_artifact(folder) or step.stage.intact(world, folder)
 
 
 def other_content(step: Step[W], root: Path, before: Mapping[str, Step[W]]) -> str | None:
-    """Which inputs of an intact artifact have another content now than when it was made; None where none has."""
+    """A sentence on the inputs of an intact artifact whose content has changed since it was made; None if none has."""
     made_from = read_manifest(step.folder(root)).get("made_from", {})
     other = []
     for need in step.stage.needs:
         try:
             same = made_from.get(need) == content(read_manifest(before[need].folder(root)))
-        except ArtifactError:  # skipped and not there; a kept stage does not need it
+        except ArtifactError:  # skipped and missing; a kept stage does not need it
             same = True
         other += [] if same else [need]
     return f"input changed: {', '.join(other)} (made again, with another result)" if other else None
 
 
 def _check_needs(steps: Mapping[str, Step[W]], world: W, root: Path, command: str) -> None:
-    """Whatever a stage that will run needs of a skipped stage must be intact."""
+    """The artifacts of skipped stages must be intact if a stage that will run needs them."""
     problems = []
     needed = {need for step in steps.values() if step.state == "run" for need in step.stage.needs}
     for name in (name for name, step in steps.items() if name in needed and step.state == "skip"):
@@ -223,7 +223,7 @@ def earlier(folder: Path) -> Mapping[str, Any] | None:
 
 
 def changed(identity: Mapping[str, Json], before: Mapping[str, Any] | None) -> str:
-    """What differs: `settings changed: rounds 10 -> 12; input changed: ingest`; or `never ran`."""
+    """The differences: `settings changed: rounds 10 -> 12; input changed: ingest`; or `never ran`."""
     if before is None:
         return "never ran"
     reasons = []

@@ -1,4 +1,4 @@
-"""How far the work is: a bar with the time left on a terminal, now and then a plain line elsewhere (a night batch)."""
+"""Show progress: a bar with the remaining time on a terminal, a plain line at intervals elsewhere (a batch job)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-EVERY_S = 10.0  # at most so often a line, or
-EVERY_SHARE = 0.1  # as soon as this much more is done, though
-LEAST_S = 1.0  # never faster than this
+EVERY_S = 10.0  # a line after this time, or
+EVERY_SHARE = 0.1  # once this much more is done, but
+LEAST_S = 1.0  # never more often than this
 
 
 class Shown(Protocol):
-    """Tells how far the work is: `done` of `total` (None = unknown), and what is being done now."""
+    """Shows the progress: `done` of `total` (None = unknown), with `text` on the current step."""
 
     def __call__(self, done: float, total: float | None = None, text: str = "") -> None:
         """Show it."""
@@ -35,7 +35,7 @@ class _Display:
 
 @dataclass
 class _Line:
-    """What was last written about a piece of work."""
+    """The state of the last line written for a task."""
 
     begun: float
     written: float
@@ -51,10 +51,10 @@ _INSIDE: ContextVar[_Display | None] = ContextVar("progress", default=None)
 def shown(
     title: str, *, console: Console | None = None, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Shown]:
-    """Show the progress of a piece of work: `with shown("train") as step: step(3, 10, "round 3")`.
+    """Show the progress of a task: `with shown("train") as step: step(3, 10, "round 3")`.
 
-    A piece of work inside another one gets its own bar below, or its title after the outer one's. Writes to the
-    standard error stream, so that results on the standard output stay clean. console, clock: for tests.
+    A task inside another one gets its own bar below, or its title after the outer one's. Writes to the standard error
+    stream, to keep the standard output for results. console, clock: for tests.
     """
     outer = _INSIDE.get()
     if outer is None:
@@ -69,7 +69,7 @@ def shown(
 
 
 def left(elapsed: float, done: float, total: float | None) -> float | None:
-    """Seconds left at the pace so far; None while that cannot be known."""
+    """Seconds left at the pace so far; None while it is unknown."""
     if total is None or done <= 0 or elapsed <= 0:
         return None
     return max(0.0, elapsed / done * (total - done))
@@ -134,7 +134,7 @@ def _as_lines(display: _Display) -> Iterator[Shown]:
 
     def step(done: float, total: float | None = None, text: str = "") -> None:
         if line.first is None:
-            line.first, line.begun = done, display.clock()  # work that goes on begins in the middle
+            line.first, line.begun = done, display.clock()  # a resumed task begins in the middle
         line.last = (done, total, text)
         since = display.clock() - line.written
         share = done / total if total else 0.0

@@ -1,4 +1,4 @@
-"""Replies of many sites played in one process: on the disk until they are merged, not in memory."""
+"""Replies of many sites simulated in one process: kept on disk, not in memory, until they are merged."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from privacy.message import Call, Message, from_file, to_bytes
 
 
 def on_disk(worker: Worker, folder: Path) -> Worker:
-    """The same site, its replies' tensors in files without a name in `folder`, read when somebody looks at them.
+    """A worker whose replies' tensors lie in unnamed temporary files in `folder` and are read on access.
 
-    So a round of 64 sites holds no 64 models in memory. The system gives a file's place back with the last of its
-    tensors, or with the process. Nothing is forced to the disk: a reply that is lost is asked for again.
+    So a round of 64 sites does not hold 64 models in memory. The system frees a file's space with the last of its
+    tensors, or with the process. Files are not flushed to disk: a lost reply is requested again.
     """
 
     def answer(call: Call, message: Message) -> Message:

@@ -1,8 +1,8 @@
-"""What may be removed of a run: by kind and age, but not what its finished results rest on, nor half of a whole.
+"""Decide which items of a run may be removed: by kind and age, but no inputs of its results, and no incomplete sets.
 
-Three rules. What the published report rests on is kept, unless that run is asked for by name. What a training in the
-middle still needs is kept. And what an artifact speaks of goes only together with that artifact, wherever the next run
-would not notice by itself that it is gone.
+Three rules. Everything the published report depends on is kept, unless that run is requested by name. Everything an
+unfinished training needs is kept. And an item that an artifact refers to is removed only together with that artifact,
+wherever the next run would not notice that it is missing.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pipelines.runs.holdings import ATTACKED, MAPS, PAGE, POOLED, QUALITIES, TRA
 from pipelines.runs.store import MANIFEST, ArtifactError, DiskFolder, read_manifest, short
 from privacy.message import Malformed
 
-NEEDED = "its finished run rests on it"
-SPOKEN = "an artifact that stays speaks of it; add the kind artifacts"
+NEEDED = "its finished run depends on it"
+REFERENCED = "an artifact that stays refers to it; add the kind artifacts"
 ORDER: tuple[Kind, ...] = (
     "artifacts",
     "reports",
@@ -33,16 +33,18 @@ ORDER: tuple[Kind, ...] = (
     "phantoms",
     "leftovers",
 )
-"""Artifacts first, then committed answers: what they speak of goes after them, so that a kill between hides nothing."""
+"""Artifacts first, then committed answers: items that they refer to go after them, so that an interrupted removal hides
+nothing.
+"""
 WRITERS = {"scores": "evaluate", "ready": "evaluate", TRANSLATORS: "translate", QUALITIES: "translate", MAPS: "score"}
-"""The request whose work writes a file at a site."""
-TOLD = ("score-0", "sample-0", "translate-0")
-"""Small answers that tell patients who withdraw what their images shaped: kept as long as their cohort is."""
+"""The request that writes a file at a site."""
+WITHDRAWAL_RECORDS = ("score-0", "sample-0", "translate-0")
+"""Small answers that show which results a withdrawn patient's images influenced: kept as long as their cohort."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What is asked for. seconds: the age. needed: also what finished runs rest on."""
+    """The requested removal. seconds: the least age. needed: also items that finished runs depend on."""
 
     kinds: tuple[Kind, ...]
     seconds: float
@@ -51,14 +53,14 @@ class Rule:
 
 @dataclass(frozen=True)
 class Verdict:
-    """kept: why it stays although kind and age would let it go; empty: it goes."""
+    """kept: why the item stays although kind and age match; empty: it is removed."""
 
     item: Item
     kept: str = ""
 
 
 def verdicts(items: Sequence[Item], rule: Rule, now: float) -> list[Verdict]:
-    """What happens to every item of one run that the rule speaks of, in the order of removal.
+    """The verdict on every item of one run that matches the rule, in the order of removal.
 
     now: seconds since 1970.
     """
@@ -66,66 +68,66 @@ def verdicts(items: Sequence[Item], rule: Rule, now: float) -> list[Verdict]:
     needed = set() if rule.needed else _needed(items)
     going = {item for item in asked if item not in needed}
     kept = {item: NEEDED for item in asked if item in needed}
-    while stuck := {item: why for item in going if (why := _held_back(item, items, going))}:
+    while stuck := {item: why for item in going if (why := _reason_to_keep(item, items, going))}:
         going -= set(stuck)
         kept |= stuck
-    going |= _along(going, items)
+    going |= _answers_to_remove(going, items)
     ordered = sorted({*going, *kept}, key=lambda item: (ORDER.index(item.kind), item.where, item.name))
     return [Verdict(item, kept.get(item, "")) for item in ordered]
 
 
 def _needed(items: Sequence[Item]) -> set[Item]:
-    """Artifacts of the published report and the newest of every stage, and what they speak of at the sites."""
+    """Artifacts of the published report and the newest of every stage, and the sites' items that they refer to."""
     artifacts = _closure(items, [*_published(items), *_newest(items, "artifacts")])
-    translations = {item for item in items if any(_tells_of(artifact, item, items) for artifact in artifacts)}
-    cohorts, runs, labels = {_shown(item) for item in translations}, set(), set()
+    translations = {item for item in items if any(_refers_to_translation(each, item, items) for each in artifacts)}
+    cohorts, runs, labels = {_cohort_of_quality(item) for item in translations}, set(), set()
     for item in artifacts:
         labels |= set(_labels_of(item))
         cohorts |= set(_cohorts_of(item))
         runs |= set(_runs_of(item))
     needed = {*artifacts, *translations}
     for item in items:
-        spoken = {
+        referenced = {
             "cohorts": (item.where, item.name) in cohorts,
-            "conversations": item.name in runs or bool(_came_from(item, TOLD) & cohorts),
+            "conversations": item.name in runs or bool(_sources_of(item, WITHDRAWAL_RECORDS) & cohorts),
             "models": item.name in runs,
             "scores": item.name.partition(".")[0] in runs,
             "reports": bool(artifacts),
             "ready": item.name.partition(".")[0] in labels,
         }
-        needed |= {item} if spoken.get(item.kind, False) else set()
+        needed |= {item} if referenced.get(item.kind, False) else set()
     return needed | _phantoms(items, artifacts)
 
 
 def _phantoms(items: Sequence[Item], artifacts: Iterable[Item]) -> set[Item]:
-    """The newest of every site; all where their patients were rendered again on another scanner, which is newer."""
+    """The newest phantom of every site; all of them if an oracle translation rendered their patients again, later."""
     if any(_is_oracle(artifact) for artifact in artifacts):
         return {item for item in items if item.kind == "phantoms"}
     return set(_newest(items, "phantoms"))
 
 
-def _held_back(item: Item, items: Sequence[Item], going: set[Item]) -> str:
-    """Why an item cannot go without others that stay; empty where it can."""
+def _reason_to_keep(item: Item, items: Sequence[Item], going: set[Item]) -> str:
+    """Why an item cannot be removed without others that stay; empty if it can."""
     if item.kind == "models":
         halves = [each for each in items if each.kind == "conversations" and each.name == item.name]
         if any(each not in going and not _finished(each) for each in halves):
-            return "its training is in the middle; add the kind conversations"
+            return "its training is unfinished; add the kind conversations"
     staying = [each for each in items if each.kind == "artifacts" and each not in going]
     label = item.name.partition(".")[0]
     if item.kind == "ready" and any(label in _labels_of(each) for each in staying):
-        return SPOKEN
-    if any(_tells_of(each, item, items) for each in staying):
-        return SPOKEN
+        return REFERENCED
+    if any(_refers_to_translation(each, item, items) for each in staying):
+        return REFERENCED
     if item.kind == "conversations" and any(item.name in _runs_of(each) for each in staying if each.where != "train"):
-        return SPOKEN
+        return REFERENCED
     pooled = any(POOLED in part.parts[-5:] for part in item.parts)
     trained = item.kind == "scores" or (item.kind in ("models", "conversations") and pooled)
-    return SPOKEN if trained and any(_speaks(each, label, items) for each in staying) else ""
+    return REFERENCED if trained and any(_refers_to_run(each, label, items) for each in staying) else ""
 
 
-def _along(going: set[Item], items: Sequence[Item]) -> set[Item]:
-    """Committed answers that would hide that what they wrote is gone: asked again, a site only repeats itself."""
-    wrote = {(item.where, _writer(item), _raw(item)) for item in going}
+def _answers_to_remove(going: set[Item], items: Sequence[Item]) -> set[Item]:
+    """Committed answers that wrote a removed item: if they stayed, a site would repeat them and not write it again."""
+    wrote = {(item.where, _writer(item), _source_cohort(item)) for item in going}
     return {
         item
         for item in items
@@ -133,13 +135,13 @@ def _along(going: set[Item], items: Sequence[Item]) -> set[Item]:
         for part in item.parts
         for site, request, raw in wrote
         if request and part.parents[2].name == site and any(part.glob(f"{request}-*"))
-        if not raw or (site, raw) in _came_from(item, (f"{request}-0",))
+        if not raw or (site, raw) in _sources_of(item, (f"{request}-0",))
     }
 
 
-def _came_from(conversation: Item, answers: tuple[str, ...]) -> set[tuple[str, str]]:
-    """(site, cohort) whose images shaped these answers, as their memory says: see `pipelines.hospital.withdrawn`."""
-    from federation.conversation import newest  # torch: seconds that a folder without trained models saves
+def _sources_of(conversation: Item, answers: tuple[str, ...]) -> set[tuple[str, str]]:
+    """(site, cohort) of the images behind these answers, from their memory: see `pipelines.hospital.withdrawn`."""
+    from federation.conversation import newest  # imports torch, which a folder without trained models does not need
 
     found = set()
     for part in conversation.parts:
@@ -149,27 +151,27 @@ def _came_from(conversation: Item, answers: tuple[str, ...]) -> set[tuple[str, s
     return found
 
 
-def _raw(item: Item) -> str:
-    """The cohort in the name of a translation's figures; empty for all else."""
+def _source_cohort(item: Item) -> str:
+    """The cohort in the name of a translation's quality figures; empty for all other items."""
     return item.name.split(".")[1] if item.name.startswith(f"{QUALITIES}/") and item.name.count(".") == 2 else ""
 
 
 def _writer(item: Item) -> str:
-    """The request whose work writes this at a site; empty where asking again writes it again."""
+    """The request that wrote this item at a site; empty if the same request would write it again."""
     if item.name.endswith(ATTACKED):
         return "audit"
     return WRITERS.get(item.name.partition("/")[0] if item.kind == "translations" else item.kind, "")
 
 
 def _finished(conversation: Item) -> bool:
-    """Whether every site has finished a training, or the conversation is no training."""
+    """Whether every site has finished a training, or the conversation is not a training."""
     sites = [part for part in conversation.parts if part.parent.name != "federation"]
     trained = [part for part in sites if any(part.glob("introduce-*"))]
     return all(any(part.glob("finish-*")) for part in trained)
 
 
-def _speaks(artifact: Item, run: str, items: Sequence[Item]) -> bool:
-    """Whether an artifact of training, or one made from it, speaks of a conversation; also where that is unknown."""
+def _refers_to_run(artifact: Item, run: str, items: Sequence[Item]) -> bool:
+    """Whether an artifact of training, or one made from it, refers to a conversation; True if that is unknown."""
     if artifact.where == "train":
         return run in _runs_of(artifact)
     if artifact.where not in ("evaluate", "audit"):
@@ -179,7 +181,7 @@ def _speaks(artifact: Item, run: str, items: Sequence[Item]) -> bool:
 
 
 def _published(items: Iterable[Item]) -> list[Item]:
-    """The artifact of the page that lies on top of the run's folder."""
+    """The report artifact whose page is the one in the run's folder."""
     pages = [item for item in items if item.kind == "reports" and not item.where]
     shas = {hashlib.sha256(page.parts[0].read_bytes()).hexdigest() for page in pages}
     reports = [item for item in items if item.kind == "artifacts" and item.where == "report"]
@@ -195,7 +197,7 @@ def _newest(items: Iterable[Item], kind: Kind) -> list[Item]:
 
 
 def _closure(items: Iterable[Item], first: Iterable[Item]) -> list[Item]:
-    """Artifacts, and all that they were made from."""
+    """Artifacts, and all their direct and indirect inputs."""
     known = {(item.where, item.name): item for item in items if item.kind == "artifacts"}
     found: list[Item] = []
     waiting = list(first)
@@ -212,12 +214,12 @@ def _closure(items: Iterable[Item], first: Iterable[Item]) -> list[Item]:
 def _manifest(item: Item) -> dict[str, Any]:
     try:
         return read_manifest(item.parts[0])
-    except ArtifactError:  # a damaged one holds nothing back: the next run makes it again
+    except ArtifactError:  # a damaged artifact keeps nothing: the next run makes it again
         return {}
 
 
 def _cohorts_of(artifact: Item) -> list[tuple[str, str]]:
-    """(site, cohort) of which an artifact of ingest or of translation speaks."""
+    """(site, cohort) to which an artifact of ingest or of translation refers."""
     said = [_json(path) for path in sorted(artifact.parts[0].glob("*.json")) if path.name != MANIFEST]
     if artifact.where not in ("ingest", "translate"):
         return []
@@ -225,7 +227,7 @@ def _cohorts_of(artifact: Item) -> list[tuple[str, str]]:
 
 
 def _runs_of(artifact: Item) -> list[str]:
-    """Conversations that must be remembered for an artifact of training or of synthesis."""
+    """Conversations that an artifact of training or of synthesis needs."""
     name = {"train": "train_run", "synthesize": "run"}.get(artifact.where)
     if name is None:
         return []
@@ -233,8 +235,8 @@ def _runs_of(artifact: Item) -> list[str]:
     return [str(facts[name]).rpartition("/")[2] for facts in said if name in facts]
 
 
-def _tells_of(artifact: Item, item: Item, items: Sequence[Item]) -> bool:
-    """Whether an artifact speaks of a translator, of figures of a translation, or of a score's map."""
+def _refers_to_translation(artifact: Item, item: Item, items: Sequence[Item]) -> bool:
+    """Whether an artifact refers to a translator, to a translation's quality figures, or to a score's map."""
     if item.kind != "translations":
         return False
     folder, _, file = item.name.partition("/")
@@ -243,14 +245,14 @@ def _tells_of(artifact: Item, item: Item, items: Sequence[Item]) -> bool:
     space = file.partition(".")[0]
     if artifact.where != "translate" or not (artifact.parts[0] / f"{space}.json").is_file():
         return False
-    raw = (item.where, _raw(item))
+    raw = (item.where, _source_cohort(item))
     return folder == TRANSLATORS or (
         folder == QUALITIES and raw in [one for each in _closure(items, [artifact]) for one in _cohorts_of(each)]
     )
 
 
-def _shown(quality: Item) -> tuple[str, str]:
-    """(site, cohort) of the translation that figures are of: the hospital's page shows its images, vetoed or not."""
+def _cohort_of_quality(quality: Item) -> tuple[str, str]:
+    """(site, cohort) of a translation with quality figures: the hospital's page shows its images, vetoed or not."""
     return quality.where, str(_json(quality.parts[0]).get("cohort"))
 
 
@@ -261,7 +263,7 @@ def _is_oracle(artifact: Item) -> bool:
 
 
 def _labels_of(artifact: Item) -> list[str]:
-    """Methods that an artifact of training holds, or their variants that one of evaluation does."""
+    """The methods in an artifact of training, or their variants in one of evaluation."""
     if artifact.where == "evaluate":
         settings: Any = _manifest(artifact).get("settings")
         return [*settings["evaluate"].get("variants", {})] if isinstance(settings, dict) else []

@@ -1,4 +1,4 @@
-"""Running what was planned, stage by stage; a failure and a stop tell the command that goes on."""
+"""Run a plan stage by stage; the message of a failure or a stop contains the command that resumes the run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ W = TypeVar("W")
 
 @dataclass(frozen=True)
 class Event:
-    """Something that the progress display may show. `seconds`: of a stage that is done."""
+    """An event for the progress display. `seconds`: the duration of a stage that is done."""
 
     kind: Literal["begun", "done", "kept", "skipped"]
     step: Step[Any]
@@ -54,7 +54,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Results:
-    """Artifact folder of every stage that is kept or was run; which were which; seconds of those that ran."""
+    """Artifact folders of the stages that were kept or ran; the names of both; the seconds of those that ran."""
 
     artifacts: Mapping[str, Path]
     ran: tuple[str, ...]
@@ -63,7 +63,7 @@ class Results:
 
 
 class StageFailed(RuntimeError):
-    """A stage raised `cause`. The last line of the text is the command that goes on."""
+    """A stage raised `cause`. The last line of the text is the command that resumes the run."""
 
     def __init__(self, stage: str, cause: Exception, command: str) -> None:
         self.stage, self.cause, self.command = stage, cause, command
@@ -84,13 +84,13 @@ def execute(
     on_step: Callable[[Event], None] = ignore,
     command: str = "python -m pipelines.run CONFIG",
 ) -> Results:
-    """Do what was planned. Hold a `RunLock` on `root`: leftovers of killed runs are removed first.
+    """Execute a plan. The caller must hold a `RunLock` on `root`: leftovers of killed runs are removed first.
 
-    stop: looked at before each stage. command: how the run was called, without its selection; for messages.
+    stop: checked before each stage. command: the command line of the run, without its selection; for messages.
 
     Raises:
-        StageFailed: a stage raised an exception; earlier artifacts stay, of this one there is nothing.
-        Stopped: `stop` was asked for, here or inside a stage.
+        StageFailed: a stage raised an exception; earlier artifacts stay, this stage has none.
+        Stopped: a stop was requested, here or inside a stage.
     """
     clean(root)
     ran: dict[str, float] = {}
@@ -111,13 +111,13 @@ def execute(
 
 
 def _still_good(step: Step[W], world: W, root: Path, steps: Sequence[Step[W]]) -> bool:
-    """Whether an input that was made again came out as it was, so that what was made from it holds."""
+    """Whether the inputs that were made again are unchanged, so that the step's artifact is still valid."""
     before = {each.stage.name: each for each in steps}
     return complaint_of(step, world, root) is None and other_content(step, root, before) is None
 
 
 def _run(step: Step[W], world: W, root: Path, steps: Sequence[Step[W]], stop: Stop | None, command: str) -> float:
-    """Run a stage, write its artifact; seconds."""
+    """Run a stage and write its artifact; returns the seconds."""
     folders = {each.stage.name: each.folder(root) for each in steps if each.stage.name in step.stage.needs}
     begun = time.monotonic()
     try:
@@ -139,7 +139,7 @@ def _run(step: Step[W], world: W, root: Path, steps: Sequence[Step[W]], stop: St
 
 
 def _command_from(step: Step[W], steps: Sequence[Step[W]], command: str) -> str:
-    """The command that goes on from a step, within what was asked for."""
+    """The command that resumes at a step, with the original selection of stages."""
     names = [each.stage.name for each in steps]
     asked = [each.stage.name for each in steps if each.state != "skip"]
     if len(asked) == 1 and len(names) > 1:

@@ -1,4 +1,4 @@
-"""A run that stops politely, and that is alone in its folder."""
+"""Stop a run at a safe point, and lock its folder against other runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORDS = "\nstopping at the next safe point; Ctrl-C again ends at once, and loses
 
 
 class Stopped(Exception):
-    """The run stopped at a safe point because somebody asked. `command` goes on from there."""
+    """The run stopped at a safe point on request. `command` resumes it from there."""
 
     def __init__(self, reason: str, command: str = "") -> None:
         self.reason, self.command = reason, command
@@ -32,29 +32,29 @@ class Stopped(Exception):
 
 
 class LockedError(RuntimeError):
-    """Another run works in the same folder."""
+    """Another run uses the same folder."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Whether somebody asked the run to stop. Long work calls `check` wherever all it did is saved."""
+    """A request to stop the run. Long tasks call `check` at points where all their work is saved."""
 
     _asked: list[str] = field(default_factory=list)
 
     @property
     def requested(self) -> bool:
-        """Whether somebody asked."""
+        """Whether a stop was requested."""
         return bool(self._asked)
 
     def request(self, reason: str) -> None:
-        """Ask."""
+        """Request a stop."""
         self._asked.append(reason)
 
     def check(self) -> None:
-        """Go on, or stop here.
+        """Stop here if requested.
 
         Raises:
-            Stopped: somebody asked.
+            Stopped: a stop was requested.
         """
         if self._asked:
             raise Stopped(self._asked[0])
@@ -62,10 +62,10 @@ class Stop:
 
 @contextmanager
 def safe_stop() -> Iterator[Stop]:
-    """SIGTERM and the first Ctrl-C ask the run to stop; the second Ctrl-C raises KeyboardInterrupt at once.
+    """SIGTERM and the first Ctrl-C request a stop; the second Ctrl-C raises KeyboardInterrupt at once.
 
-    The handlers that stood before are put back at the end. A signal that the process was told to ignore (`nohup`, a
-    job in the background) stays ignored. Outside the main thread, where Python allows no handlers, only `request` asks.
+    Earlier handlers are restored at the end. A signal that the process ignores (`nohup`, a job in the background) stays
+    ignored. Outside the main thread, where Python allows no handlers, only `request` can stop the run.
     """
     stop = Stop()
     before: dict[int, Any] = {}
@@ -89,7 +89,7 @@ def _handler(stop: Stop) -> Callable[[int, FrameType | None], None]:
         if number == signal.SIGINT:
             pressed.append(number)
         stop.request(signal.Signals(number).name)
-        with suppress(OSError):  # os.write, because print may already be at work where the signal came
+        with suppress(OSError):  # os.write, because the signal may have interrupted a print
             os.write(2, WORDS.encode())
 
     return handle
@@ -97,10 +97,10 @@ def _handler(stop: Stop) -> Callable[[int, FrameType | None], None]:
 
 @dataclass(frozen=True)
 class RunLock:
-    """Only one run works in a folder: `with RunLock(root): ...`. A killed run holds nothing.
+    """Lets only one run use a folder: `with RunLock(root): ...`. The system releases the lock of a killed run.
 
     Raises (on entering):
-        LockedError: another one works there; says which process, where and since when.
+        LockedError: another run uses it; the message names its process, machine and start.
     """
 
     root: Path
@@ -129,8 +129,8 @@ def _held_by(root: Path) -> str:
     try:
         holder = json.loads((root / HOLDER).read_text(encoding="utf-8"))
         who = f"process {holder['pid']} on {holder['host']} since {holder['since']}"
-    except (OSError, ValueError, KeyError, TypeError):  # it has just begun, or just ended
-        who = "another process, which has not said its name"
+    except (OSError, ValueError, KeyError, TypeError):  # it has just started or ended
+        who = "another process (it has just started or ended)"
     return (
         f"{root} is in use by {who}; wait for it, stop it (kill -TERM, it stops at a safe point), or use another folder"
     )

@@ -1,10 +1,10 @@
-"""Artifact folders, written whole or not at all, and checked before they are trusted.
+"""Artifact folders, written atomically and checked before use.
 
     <root>/<stage>/<digest12>/manifest.json   settings, inputs, sha256 of every file, versions, summary
-                              ...             what the stage wrote
+                              ...             files of the stage
 
-An artifact is made in a hidden folder beside its place, flushed to the disk, and renamed. Whoever finds the folder
-under its name finds all of it; a killed process leaves only a hidden folder, which `clean` removes at the next start.
+An artifact is written to a hidden folder beside its place, flushed to disk, and renamed. A folder with its final name
+is therefore complete; a killed process leaves only a hidden folder, which `clean` removes at the next start.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from privacy.message import Json
 
 MANIFEST = "manifest.json"
-HIDDEN = ".part-"  # the name of everything that is not finished begins so
+HIDDEN = ".part-"  # prefix of the names of unfinished files and folders
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@=-]{0,199}")
 
 
 class ArtifactError(ValueError):
-    """An artifact or a name in a folder that cannot be read or written as asked."""
+    """An artifact that cannot be read or written, or an invalid name."""
 
 
 def digest(plain: Json) -> str:
@@ -41,14 +41,14 @@ def digest(plain: Json) -> str:
 
     Raises:
         ValueError: a number is not finite.
-        TypeError: something is not JSON.
+        TypeError: a value is not JSON.
     """
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def short(full: str) -> str:
-    """The first 12 hexadecimal digits, as folders are named."""
+    """The first 12 hexadecimal digits, for folder names."""
     return full[:12]
 
 
@@ -60,15 +60,15 @@ def write_artifact(
     *,
     about: Mapping[str, Json],
 ) -> Path:
-    """Let `write` fill an empty folder, seal it with a manifest and put it in its place. An older one is replaced.
+    """Let `write` fill an empty folder, seal it with a manifest and move it to its place. An older one is replaced.
 
-    write: gets the folder, returns the summary for the manifest. Its exception passes through, and leaves nothing.
+    write: gets the folder, returns the summary for the manifest. If it raises, the folder is removed.
     about: further facts of the manifest (version, settings, inputs, ...).
 
     Raises:
-        ArtifactError: a name that cannot be a folder, something in the folder that is no plain file, a summary or an
+        ArtifactError: a name that cannot be a folder, an entry in the folder that is not a plain file, a summary or an
             `about` that is not finite JSON.
-        OSError: the disk.
+        OSError: a file cannot be written.
     """
     place = root / checked_name(name) / checked_name(digest12)
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -90,12 +90,12 @@ def write_artifact(
         _write_whole(part / MANIFEST, _sealed(manifest))
         _put(part, place)
     finally:
-        shutil.rmtree(part, ignore_errors=True)  # after the rename there is nothing of that name
+        shutil.rmtree(part, ignore_errors=True)  # after the rename this does nothing
     return place
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of an artifact, its seal checked.
+    """The manifest of an artifact, after checking its seal.
 
     Raises:
         ArtifactError: it is missing, is not JSON, or was changed after it was sealed.
@@ -115,7 +115,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def check_artifact(path: Path) -> str | None:
-    """None where the artifact is intact; otherwise why not: `missing`, `missing: a.json`, `corrupt: a.json`."""
+    """None if the artifact is intact; otherwise the problem: `missing`, `missing: a.json`, `corrupt: a.json`."""
     if not path.is_dir():
         return "missing"
     try:
@@ -134,12 +134,12 @@ def check_artifact(path: Path) -> str | None:
 
 
 def content(manifest: Mapping[str, Any]) -> str:
-    """Digest of what an artifact holds, whenever and wherever it was made: its files and its summary."""
+    """Digest of an artifact's content, its files and summary, independent of when and where it was made."""
     return digest({"files": manifest["files"], "summary": manifest["summary"]})
 
 
 def clean(root: Path) -> tuple[Path, ...]:
-    """Remove what killed processes left unfinished below a root. Only while nobody else works there (`RunLock`)."""
+    """Remove unfinished files of killed processes below a root. The caller must hold its `RunLock`."""
     stale = [path for path in sorted(root.rglob(f"{HIDDEN}*")) if path.exists()]
     for path in stale:
         if path.is_dir() and not path.is_symlink():
@@ -150,7 +150,7 @@ def clean(root: Path) -> tuple[Path, ...]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, of this package and of the libraries on which a number may depend."""
+    """Versions of Python, of this package and of the libraries on which results may depend."""
     found = {"python": platform.python_version()}
     for package in ("consilium", "torch", "monai", "numpy"):
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -159,10 +159,10 @@ def versions() -> dict[str, str]:
 
 
 def checked_name(name: str) -> str:
-    """The same name, where it can be one folder or file.
+    """The name, if it is a valid name of a folder or file.
 
     Raises:
-        ArtifactError: it cannot.
+        ArtifactError: it is not.
     """
     if not NAME.fullmatch(name):
         raise ArtifactError(
@@ -171,24 +171,24 @@ def checked_name(name: str) -> str:
     return name
 
 
-def _told(error: OSError) -> None:
-    """A folder that cannot be listed is no empty folder; one that is not there is."""
+def _raise_unless_missing(error: OSError) -> None:
+    """An `onerror` of `os.walk`: a missing folder counts as empty, any other error is raised."""
     if not isinstance(error, FileNotFoundError):
         raise error
 
 
 @dataclass(frozen=True)
 class DiskFolder:
-    """Named bytes below a folder: the `Folder` of `privacy.folder`, on disk. A name may have parts: `fedavg/state`."""
+    """Named bytes below a folder: the `Folder` of `privacy.folder` on disk. A name may have parts: `fedavg/state`."""
 
     root: Path
 
     def write(self, name: str, data: bytes) -> None:
-        """Write or replace: whole or not at all, and on the disk when this returns.
+        """Write or replace atomically, and flush to disk.
 
         Raises:
-            ArtifactError: a name that would leave the folder, or that is not one.
-            OSError: the disk.
+            ArtifactError: a name that is invalid or leads out of the folder.
+            OSError: the file cannot be written.
         """
         path = self._path(name)
         if not path.parent.is_dir():
@@ -199,7 +199,7 @@ class DiskFolder:
         """Read.
 
         Raises:
-            FileNotFoundError: there is nothing of that name.
+            FileNotFoundError: the name does not exist.
         """
         path = self._path(name)
         if not path.is_file():
@@ -207,20 +207,21 @@ class DiskFolder:
         return path.read_bytes()
 
     def has(self, name: str) -> bool:
-        """Whether there is something of that name."""
+        """Whether the name exists."""
         return self._path(name).is_file()
 
     def names(self) -> Sequence[str]:
         """All names, sorted."""
         above = len(os.path.join(self.root, ""))
-        walked = ((place, name) for place, _, names in os.walk(self.root, onerror=_told) for name in names)
-        found = (os.path.join(place, name)[above:] for place, name in walked if not name.startswith(HIDDEN))
+        walked = os.walk(self.root, onerror=_raise_unless_missing)
+        files = ((place, name) for place, _, names in walked for name in names)
+        found = (os.path.join(place, name)[above:] for place, name in files if not name.startswith(HIDDEN))
         return sorted(name.replace(os.sep, "/") for name in found)
 
     def remove(self, name: str) -> None:
-        """Remove; nothing happens where there is nothing of that name.
+        """Remove the name if it exists.
 
-        Not flushed: what nobody needs any more does no harm where a loss of power brings it back.
+        Not flushed: a file that is no longer needed does no harm if it reappears after a loss of power.
         """
         path = self._path(name)
         if path.is_file():
@@ -239,7 +240,7 @@ def _sealed(manifest: dict[str, Any]) -> bytes:
 
 
 def _files(folder: Path) -> dict[str, Json]:
-    """Size and sha256 of every file, which is on the disk when this returns."""
+    """Size and sha256 of every file; flushes them to disk."""
     found: dict[str, Json] = {}
     for path in sorted(folder.rglob("*")):
         name = PurePosixPath(path.relative_to(folder)).as_posix()
@@ -283,12 +284,12 @@ def _write_whole(path: Path, data: bytes) -> None:
 
 
 def _unfinished(folder: Path) -> Path:
-    """A new hidden name. Not from `tempfile`, whose files only their owner can read, whatever the umask says."""
+    """A new hidden name. Not from `tempfile`, whose files ignore the umask and are readable by their owner only."""
     return folder / f"{HIDDEN}{secrets.token_hex(8)}"
 
 
 def _flush_folder(path: Path) -> None:
-    """Make renames in a folder durable, where the system can (Windows cannot open folders)."""
+    """Make renames in a folder durable, if the system can (Windows cannot open folders)."""
     if hasattr(os, "O_DIRECTORY"):
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:

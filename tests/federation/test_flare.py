@@ -12,7 +12,7 @@ from nvflare.collab.api.exceptions import RunAborted
 import federation.remote
 from far import Near, flare
 from federation import wire
-from federation.flare import COORDINATOR, Ward, reach
+from federation.flare import COORDINATOR, ClientApp, reach
 from federation.remote import OURS, UNKNOWN, WORKING, Remote
 from privacy.message import Call, Message
 from privacy.release.gate import Refused
@@ -40,27 +40,27 @@ def test_who_is_not_the_coordinator_gets_no_work_done():
     worker = Counted()
     question = wire.question(CALL, Message())
     for caller in ("other_hospital", "Server", ""):
-        said = Ward(worker, lambda caller=caller: caller).answer(key_of(question), question, 1.0)
+        said = ClientApp(worker, lambda caller=caller: caller).answer(key_of(question), question, 1.0)
         assert wire.answered(said) == "not_the_coordinator"
     assert worker.asked == 0
 
 
 def test_a_question_is_worked_on_once_however_often_it_comes():
     worker = Counted(0.2)
-    ward = Ward(worker, lambda: COORDINATOR)
+    client = ClientApp(worker, lambda: COORDINATOR)
     question = wire.question(CALL, Message())
-    assert wire.answered(ward.answer(key_of(question), question, 0.0)) == WORKING
-    assert wire.answered(ward.answer(key_of(question), question, 0.01)) == WORKING
-    said = wire.answered(ward.answer(key_of(question), b"", 5.0))
+    assert wire.answered(client.answer(key_of(question), question, 0.0)) == WORKING
+    assert wire.answered(client.answer(key_of(question), question, 0.01)) == WORKING
+    said = wire.answered(client.answer(key_of(question), b"", 5.0))
     assert isinstance(said, Message) and said.facts == {"round": 1}
-    assert wire.answered(ward.answer(key_of(question), b"", 5.0)) == said, "an answer that was lost can be had again"
+    assert wire.answered(client.answer(key_of(question), b"", 5.0)) == said, "an answer that was lost can be had again"
     assert worker.asked == 1
 
 
 def test_a_key_without_its_question_is_unknown():
-    ward = Ward(Counted(), lambda: COORDINATOR)
-    assert wire.answered(ward.answer("0" * 64, b"", 0.0)) == UNKNOWN
-    assert wire.answered(ward.answer("0" * 64, wire.question(CALL, Message()), 0.0)) == UNKNOWN
+    client = ClientApp(Counted(), lambda: COORDINATOR)
+    assert wire.answered(client.answer("0" * 64, b"", 0.0)) == UNKNOWN
+    assert wire.answered(client.answer("0" * 64, wire.question(CALL, Message()), 0.0)) == UNKNOWN
 
 
 def test_questions_wait_for_each_other():
@@ -73,9 +73,9 @@ def test_questions_wait_for_each_other():
         busy[0] -= 1
         return Message()
 
-    ward = Ward(worker, lambda: COORDINATOR)
+    client = ClientApp(worker, lambda: COORDINATOR)
     questions = [wire.question(CALL._replace(round=number), Message()) for number in range(4)]
-    threads = [threading.Thread(target=ward.answer, args=(key_of(q), q, 5.0)) for q in questions]
+    threads = [threading.Thread(target=client.answer, args=(key_of(q), q, 5.0)) for q in questions]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -85,18 +85,18 @@ def test_questions_wait_for_each_other():
 
 def test_calls_that_are_lost_are_made_again_and_the_work_is_done_once():
     worker = Counted()
-    near = Near(Ward(worker, lambda: COORDINATOR), lost=2)
+    near = Near(ClientApp(worker, lambda: COORDINATOR), lost=2)
     answers = Remote({"a": reach(near)}, ("a",), silence_s=30.0).ask(CALL, {"a": Message()})
     assert answers.replies["a"].facts == {"round": 1} and not answers.missing
     assert worker.asked == 1 and set(near.timeouts) == {30.0}
 
 
 def test_a_hospital_without_a_sign_of_life_is_gone():
-    near = Near(Ward(Counted(), lambda: COORDINATOR), lost=10**6)
+    near = Near(ClientApp(Counted(), lambda: COORDINATOR), lost=10**6)
     begun = time.monotonic()
     told: list[str] = []
-    wards = {"a": reach(near), "b": reach(Near(Ward(Counted(), lambda: COORDINATOR)))}
-    engine = Remote(wards, ("c", "b", "a"), silence_s=0.2, on_gone=told.append)
+    clients = {"a": reach(near), "b": reach(Near(ClientApp(Counted(), lambda: COORDINATOR)))}
+    engine = Remote(clients, ("c", "b", "a"), silence_s=0.2, on_gone=told.append)
     answers = engine.ask(CALL, {site: Message() for site in "abc"})
     assert answers.missing == {"a": "gone", "c": "gone"} and list(answers.replies) == ["b"]
     assert sorted(told) == ["a", "c"] and engine.sites == ("a", "b", "c")
@@ -104,7 +104,7 @@ def test_a_hospital_without_a_sign_of_life_is_gone():
 
 
 def test_silence_adds_up_over_questions_with_short_deadlines_until_a_sign_of_life():
-    near, told = Near(Ward(Counted(), lambda: COORDINATOR), lost=10**6), list[str]()
+    near, told = Near(ClientApp(Counted(), lambda: COORDINATOR), lost=10**6), list[str]()
     engine = Remote({"a": reach(near)}, ("a",), silence_s=1.0, on_gone=told.append)
 
     def ask(round_: int) -> str:
@@ -138,8 +138,8 @@ def test_a_hospital_that_forgot_the_question_gets_it_again(monkeypatch: pytest.M
     """Its FLARE process began anew between two calls."""
     monkeypatch.setattr(federation.remote, "WAIT_S", 0.05)
     old, new = Counted(0.3), Counted()
-    near = Near(Ward(old, lambda: COORDINATOR))
-    threading.Timer(0.1, lambda: setattr(near, "ward", Ward(new, lambda: COORDINATOR))).start()
+    near = Near(ClientApp(old, lambda: COORDINATOR))
+    threading.Timer(0.1, lambda: setattr(near, "client", ClientApp(new, lambda: COORDINATOR))).start()
     answers = Remote({"a": reach(near)}, ("a",)).ask(CALL, {"a": Message()})
     assert list(answers.replies) == ["a"] and new.asked == 1
 

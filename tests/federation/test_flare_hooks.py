@@ -1,4 +1,4 @@
-"""What the hooks of `federation/flare_doors.py` let in, as laws: the slow tests try them in a real federation."""
+"""What the hooks of `federation/flare_hooks.py` let in, as laws: the slow tests try them in a real federation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 
-from federation.flare_doors import APPLICATION, CONFIG, SERVER, SIGNATURES, OnlyOurs, reject_foreign
+from federation.flare_hooks import APPLICATION, CONFIG, SERVER, SIGNATURES, OnlyOurs, reject_foreign
 
 
 class Letter:

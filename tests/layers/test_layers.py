@@ -64,7 +64,7 @@ def test_functions_are_short_on_the_whole():
 
 def test_two_files_know_flare():
     known = [path for path in FILES if "import nvflare" in (text := path.read_text()) or "from nvflare" in text]
-    assert {str(path.relative_to(ROOT)) for path in known} == {"federation/flare.py", "federation/flare_doors.py"}
+    assert {str(path.relative_to(ROOT)) for path in known} == {"federation/flare.py", "federation/flare_hooks.py"}
 
 
 def test_every_pin_can_be_had_from_the_package_index():

@@ -169,7 +169,7 @@ def test_what_a_harmonized_run_rests_on_stays_and_the_states_of_trainings_go(run
 @pytest.mark.parametrize("kind", ["translations", "conversations"])
 def test_what_an_artifact_speaks_of_does_not_go_without_it(run, capsys, kind):
     assert cleaned(*all_of(kind)) == Exit.OK
-    assert "an artifact that stays speaks of it; add the kind artifacts" in capsys.readouterr().out
+    assert "an artifact that stays refers to it; add the kind artifacts" in capsys.readouterr().out
     assert named(run, "translations") >= LEFT
     assert list(run.glob(f"sites/{target(run)}/conversations/tiny/synthesis-*"))
     found = states(capsys)

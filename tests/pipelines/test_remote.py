@@ -19,7 +19,7 @@ from rich.console import Console
 
 from certificates import Authority
 from far_federation import PLAIN_RUN
-from federation.flare_doors import OnlyOurs
+from federation.flare_hooks import OnlyOurs
 from pipelines.coordinator.arguments import parse
 from pipelines.coordinator.run import run_command, simulated_engines
 from pipelines.loader.document import ConfigError, read_yaml
@@ -171,7 +171,7 @@ def test_check_over_flare_is_refused_by_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["prostate_adc_private.yaml", "--engine", "flare", "--check"]) == 2
-    assert "--check: looks at this machine alone" in capsys.readouterr().err.replace("\n", " ")
+    assert "--check: checks this machine only" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_check_says_whether_the_hospital_can_join(
@@ -268,7 +268,7 @@ def test_settings_that_no_kit_needs_stop_the_hospital(tmp_path: Path, changes: d
 
 def application(folder: Path) -> Path:
     write_job(folder / "job", "far", folder / "order.json", ("a",))
-    return folder / "job" / "ward"
+    return folder / "job" / "client_app"
 
 
 def test_a_hospital_takes_one_application(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_a_hospital_takes_no_other_application(tmp_path: Path, change: str) -> N
     elif change == "args":
         said["components"][0]["args"] = {"settings": "/elsewhere"}
     elif change == "component":
-        said["components"].append({"id": "more", "path": "pipelines.remote.client.ward"})
+        said["components"].append({"id": "more", "path": "pipelines.remote.client.client_app"})
     elif change == "filter":
         said["task_result_filters"] = []
     elif change == "props":
@@ -303,19 +303,19 @@ def test_flares_client_knows_what_a_job_needs_and_hears_the_server_and_itself_al
     program = """
 import os
 from types import SimpleNamespace
-from federation import flare_doors
+from federation import flare_hooks
 from nvflare.app_common.job_launcher import client_process_launcher
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey as Key, MessageType
 from nvflare.fuel.f3.message import Message
 from nvflare.private.fed.app.deployer.base_client_deployer import BaseClientDeployer
 
-client_process_launcher.generate_client_command = lambda context: "python -m " + flare_doors.PROCESSES["job"] + " -n 1"
-flare_doors.narrow()
+client_process_launcher.generate_client_command = lambda context: "python -m " + flare_hooks.PROCESSES["job"] + " -n 1"
+flare_hooks.narrow()
 names = {type(one).__name__ for one in BaseClientDeployer().req_processors}
-assert names == set(flare_doors.NEEDED), names
+assert names == set(flare_hooks.NEEDED), names
 command = client_process_launcher.generate_client_command(None)
-assert command == "python -m federation.flare_doors job -n 1", command
+assert command == "python -m federation.flare_hooks job -n 1", command
 cell, heard = CoreCell(fqcn="a.job", root_url="tcp://localhost:1", secure=False, credentials={}), []
 cell.register_request_cb("client_command", "*", lambda request: heard.append(request.get_header(Key.ORIGIN)))
 for origin in ("b", "b.job", "b.server", "a2", "servers", "server", "server.job", "a", "a.job"):
@@ -350,9 +350,13 @@ def test_what_earlier_jobs_left_in_a_kit_goes_and_nothing_else(tmp_path: Path) -
 def test_a_job_holds_no_code(tmp_path: Path) -> None:
     write_job(tmp_path, "far", tmp_path / "order.json", ("a", "b"))
     files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    assert files == {"meta.json", "bureau/config/config_fed_server.json", "ward/config/config_fed_client.json"}
-    ward = json.loads((tmp_path / "ward/config/config_fed_client.json").read_text())
-    assert [one["args"] for one in ward["components"]] == [{}], "the job tells a hospital nothing"
+    assert files == {
+        "meta.json",
+        "server_app/config/config_fed_server.json",
+        "client_app/config/config_fed_client.json",
+    }
+    client = json.loads((tmp_path / "client_app/config/config_fed_client.json").read_text())
+    assert [one["args"] for one in client["components"]] == [{}], "the job tells a hospital nothing"
 
 
 # The coordinator
@@ -363,7 +367,7 @@ def test_a_job_holds_no_code(tmp_path: Path) -> None:
     [
         ({}, "--kit: missing"),
         ({"methods": {"c": {"name": "central"}}, "pooling": "allowed"}, "pools the images of all hospitals"),
-        ({"pooling": "allowed"}, "images stay where they are"),
+        ({"pooling": "allowed"}, "images stay at the hospitals"),
     ],
 )
 def test_what_only_a_simulation_can_is_refused_by_name(

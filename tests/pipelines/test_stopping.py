@@ -119,7 +119,7 @@ def test_the_lock_is_let_go_after_a_failure(tmp_path):
 def test_a_holder_that_said_nothing_is_still_a_holder(tmp_path, text):
     with RunLock(tmp_path):
         (tmp_path / HOLDER).write_text(text)
-        with pytest.raises(LockedError, match="not said its name"), RunLock(tmp_path):
+        with pytest.raises(LockedError, match="just started or ended"), RunLock(tmp_path):
             pytest.fail("two runs in one folder")
 
 

@@ -1,10 +1,10 @@
 """Restrict what FLARE's client may do at a hospital. Beside `flare.py`, the only file that imports FLARE.
 
-As it comes, FLARE 2.9's client runs `cat`, `ls` and `grep` for whoever reaches it, other hospitals too: whether a
-command needs a right is what its sender says. It deploys code for a signer of the role `super`, whatever the site's
-authorization says; and whatever any other hospital sends reaches it. Here the client and the process of a job hear the
-server and each other alone, know what a job needs and nothing else, and take one application. FLARE's server sees to it
-that nobody signs with another's name.
+By default, FLARE 2.9's client runs `cat`, `ls` and `grep` for anyone who reaches it, other hospitals included: the
+sender declares whether a command needs a right. It deploys code for a signer of the role `super`, whatever the site's
+authorization says, and it accepts messages from any other hospital. Here the client and a job's process accept messages
+only from the server and each other, offer only the functions that a job needs, and accept one application. FLARE's
+server ensures that nobody signs with another's name.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ PROCESSES: Mapping[str, str] = {
     "client": "nvflare.private.fed.app.client.client_train",
     "job": "nvflare.private.fed.app.client.worker_process",
 }
-"""FLARE's two processes at a hospital, which we begin narrowed."""
+"""FLARE's two processes at a hospital, which we start with restrictions."""
 NEEDED = (
     *("ClientStatusProcessor", "CheckResourceProcessor", "CancelResourceProcessor", "DeployProcessor"),
     *("StartJobProcessor", "AbortAppProcessor", "AbortTaskProcessor", "DeleteRunNumberProcessor"),
     "NotifyJobStatusProcessor",
 )
-"""Of FLARE's 21 processors of requests: those without which no job begins or ends."""
+"""Those of FLARE's 21 request processors that a job needs to start and end."""
 EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
-WARD = "pipelines.remote.client.ward"
+CLIENT_APP = "pipelines.remote.client.client_app"
 CONFIG = "config/config_fed_client.json"
 APPLICATION: Mapping[str, Any] = {
     "format_version": 2,
-    "executors": [{"tasks": ["*"], "executor": {"path": EXECUTOR, "args": {"client_obj_id": "ward"}}}],
-    "components": [{"id": "ward", "path": WARD, "args": {}}],
+    "executors": [{"tasks": ["*"], "executor": {"path": EXECUTOR, "args": {"client_obj_id": "client_app"}}}],
+    "components": [{"id": "client_app", "path": CLIENT_APP, "args": {}}],
 }
-"""The one application that a hospital takes: FLARE's executor, and our own worker, which is told nothing by the job."""
+"""The one application that a hospital accepts: FLARE's executor, and our own worker, without arguments from the job."""
 SIGNATURES = (".__nvfl_sig.json", ".__nvfl_submitter.crt")
 
 
 class OnlyOurs(AppValidator):  # type: ignore[misc]  # FLARE has no types
-    """FLARE's hook for what may be deployed: `APPLICATION` in one file, and signatures."""
+    """FLARE's hook that validates applications: `APPLICATION` in one file, and signatures."""
 
     def validate(self, app_folder: str) -> tuple[str, dict[str, object]]:
         """An error, or an empty string; and facts of the application, of which there are none."""
@@ -64,16 +64,16 @@ class OnlyOurs(AppValidator):  # type: ignore[misc]  # FLARE has no types
 
 
 def reject_foreign(message: Any, own: str) -> Any:
-    """FLARE's hook for what arrives: None lets it in. own: this process's name, of the kind `hospital.job`."""
+    """FLARE's hook for incoming messages: None accepts one. own: this process's name, such as `hospital.job`."""
     origin = str(message.get_header(MessageHeaderKey.ORIGIN) or "")
     return None if origin.split(".")[0] in (SERVER, own.split(".")[0]) else make_reply(ReturnCode.UNAUTHENTICATED)
 
 
 def narrow() -> None:
-    """Take from FLARE in this process what no job needs, and let it hear the server and its own hospital alone."""
+    """Remove FLARE's functions that no job needs from this process, and accept only its own hospital and the server."""
     kept = [one for one in ClientRequestProcessors.request_processors if type(one).__name__ in NEEDED]
     if {type(one).__name__ for one in kept} != set(NEEDED):
-        raise RuntimeError("this FLARE has other processors of requests than 2.9; look at federation/flare_doors.py")
+        raise RuntimeError("this FLARE has other processors of requests than 2.9; look at federation/flare_hooks.py")
     client_req_processors.ClientRequestProcessors.request_processors = kept
     begun, command = CoreCell.__init__, client_process_launcher.generate_client_command
 
