@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -89,6 +91,26 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Mapping[
         return folder
 
     return finished
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _phantoms_are_written_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Hospitals of equal phantoms get copies of files that were written once: they follow from the settings alone."""
+    files = sys.modules.get("pipelines.hospital.files")
+    if files is None:  # no test of this session has a hospital
+        yield
+        return
+    kept, write = tmp_path_factory.mktemp("phantoms"), files.write
+
+    def copied(source: object, folder: Path) -> None:
+        known = kept / hashlib.sha256(repr(source).encode()).hexdigest()
+        if not known.exists():
+            write(source, known)
+        shutil.copytree(known, folder, copy_function=shutil.copyfile)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "write", copied)
+        yield
 
 
 @pytest.fixture

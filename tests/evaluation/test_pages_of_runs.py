@@ -5,6 +5,7 @@ import os
 import re
 from pathlib import Path
 
+import harmonized_run
 import numpy as np
 import pytest
 import torch
@@ -32,9 +33,9 @@ ONE = {
 }
 
 
-def told(settings) -> Path:
+def told(settings, *words: str) -> Path:
     Path("tiny.yaml").write_text(yaml.safe_dump(settings))
-    assert main(["tiny.yaml"]) == Exit.OK
+    assert main(["tiny.yaml", *words]) == Exit.OK
     return Path("runs/tiny")
 
 
@@ -44,12 +45,11 @@ def excluding(*names):
 
 @pytest.fixture(scope="module")
 def withdrawn(tmp_path_factory):
-    """A run; then another without one of its training patients (by pseudonym), and a name that nobody has."""
+    """A run that trained; then one without one of its training patients (by pseudonym), and a name that nobody has."""
     before = Path.cwd()
     folder = tmp_path_factory.mktemp("withdrawn")
     os.chdir(folder)
-    run = told(ONE)
-    pages = {name: (run / place).read_text() for name, place in PLACES.items()}
+    run = told(ONE, "--until", "train")
     (split,) = run.glob("sites/a/cohorts/*/split.json")
     patient = json.loads(split.read_text())["train"][0]
     trained = sorted(
@@ -57,20 +57,21 @@ def withdrawn(tmp_path_factory):
     )
     told(excluding(patient, "Nobody^At^All"))
     os.chdir(before)
-    return folder / run, pages, patient, trained
+    return folder / run, patient, trained
 
 
 PLACES = {"run": "report.html", "a": "sites/a/report.html", "b": "sites/b/report.html"}
 
 
-def test_without_exclude_nothing_is_said(withdrawn):
-    _, pages, _, _ = withdrawn
-    for text in pages.values():
+def test_without_exclude_nothing_is_said(finished_run):
+    run = finished_run(harmonized_run.settings()) / "runs" / "tiny"
+    for place in PLACES.values():
+        text = (run / place).read_text()
         assert "ithdrawn" not in text.replace("a patient who withdrew", "") and "does not forget" not in text
 
 
 def test_the_hospitals_page_names_the_runs_that_knew_a_patient(withdrawn):
-    run, _, _, trained = withdrawn
+    run, _, trained = withdrawn
     text = (run / PLACES["a"]).read_text()
     section = text[text.index('<h2 id="withdrawn">') : text.index('<h2 id="images">')]
     assert "1 study left out; 1 excluded name matches no patient" in section
@@ -84,7 +85,7 @@ def test_the_hospitals_page_names_the_runs_that_knew_a_patient(withdrawn):
 
 
 def test_the_coordinator_is_told_counts_and_names_of_runs_only(withdrawn):
-    run, _, patient, trained = withdrawn
+    run, patient, trained = withdrawn
     text = (run / PLACES["run"]).read_text()
     assert "1 study left out; 1 excluded name matches no patient" in text
     assert all(f"<code>tiny/{name}</code>" in text for name in trained)
@@ -96,7 +97,7 @@ def test_the_coordinator_is_told_counts_and_names_of_runs_only(withdrawn):
 
 
 def test_the_ways_on_can_be_typed(withdrawn):
-    run, _, _, _ = withdrawn
+    run, _, _ = withdrawn
     text = (run / PLACES["a"]).read_text()
     assert "python -m pipelines.predict runs/tiny/sites/a/ready/local.safetensors FOLDER" in text
     assert "ready/central" not in text
@@ -105,7 +106,7 @@ def test_the_ways_on_can_be_typed(withdrawn):
 
 
 def test_a_sheet_says_outlined_only_of_what_is(withdrawn):
-    run, _, _, _ = withdrawn
+    run, _, _ = withdrawn
     text = (run / PLACES["a"]).read_text()
     sheets = re.findall(r"<h3>((?:train|validation|test)[^<]*)</h3>\s*<figure>(.*?)</ul>", text, re.DOTALL)
     assert len(sheets) == 3

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 import shutil
-from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from harmonized_run import HARMONIZE, settings, write
 
-from harmonize.veto import Limits
 from pipelines import clean
 from pipelines.coordinator.run import PUBLIC
 from pipelines.hospital.hospital import Hospital
@@ -27,50 +24,18 @@ from pipelines.run import main as run_main
 from pipelines.runs.exits import Exit
 from pipelines.runs.holdings import items_of, runs_below
 from pipelines.settings.config import Config
-from pipelines_settings import BASE
 from privacy.release import ledger as book
 
-HARMONIZE: dict[str, Any] = {
-    "score": {"release": "exact", "steps": 2, "seeds": 1, "perplexity": 5.0, "components": 5},
-    "synthesis": {"name": "private_evolution", "epsilon": 10.0, "candidates": 24, "rounds": 2, "public": 100},
-    "sampling": {"name": "surrogate", "closeness": 1.0, "spacing": 0.0},
-    "shared": 12,
-    "copies": 1,
-    "translate": {
-        "vafl": {"name": "cyclegan", "steps": 4, "every": 2, "width": 4},
-        "z": {"name": "z_score"},
-        "oracle": {"name": "oracle"},
-    },
-    "veto": {field.name: None for field in fields(Limits)},
-}
 LEFT = {"translators/vafl.safetensors", "translators/z.safetensors", "maps/map.safetensors"}
 
 
-def settings(**excluded: Sequence[str]) -> dict[str, Any]:
-    found = copy.deepcopy({**BASE, "harmonize": HARMONIZE})
-    found["sites"]["a"]["source"]["patients"] = found["sites"]["b"]["source"]["patients"] = 16
-    found["split"] = {"train": 0.5, "validation": 0.25, "test": 0.25}
-    for site, names in excluded.items():
-        found["sites"][site]["exclude"] = list(names)
-    found["train"]["methods"] = {"fedavg": {"name": "fedavg"}, "vafl": {"name": "fedavg"}, "oracle": {"name": "fedavg"}}
-    found["train"]["schedule"] = {"rounds": 1}
-    found["train"]["method_images"] = {"vafl": "vafl", "oracle": "oracle"}
-    found["evaluate"] = {"copies": 5, "reference": None, "public": False}
-    return found
-
-
 def again(said: dict[str, Any], *words: str) -> int:
-    Path("tiny.yaml").write_text(yaml.safe_dump(said))
-    return run_main(["tiny.yaml", *words])
+    return run_main([write(Path(), said), *words])
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("finished")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert again(settings()) == Exit.OK
-    return folder
+def finished(finished_run) -> Path:
+    return finished_run(settings())
 
 
 @pytest.fixture

@@ -138,7 +138,7 @@ def test_settings_survive_their_plain_form(path):
     assert again == config
 
 
-@pytest.mark.parametrize("tries", [60, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("tries", [24, pytest.param(400, marks=pytest.mark.slow)])
 def test_mutated_configurations_end_in_settings_or_in_named_problems(tries):
     chance = random.Random(0)
     environment = {**os.environ, "CONSILIUM_DATA": "/data"}

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import shutil
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
+from harmonized_run import HARMONIZE, settings, write
 
 from evaluation.rows import MAJORITY
 from harmonize.scale import Scale
-from harmonize.veto import Limits
 from pipelines.coordinator.permissions import permissions_in, refused_requests
 from pipelines.coordinator.run import HARMONIZING, STAGES, stages_of
 from pipelines.hospital.statement import AS_THEY_ARE
@@ -28,55 +26,22 @@ from pipelines_settings import BASE
 from privacy.message import from_bytes, from_file
 from privacy.release import ledger as book
 
-HARMONIZE: dict[str, Any] = {
-    "score": {"release": "exact", "steps": 3, "seeds": 2, "perplexity": 5.0, "components": 5},
-    "synthesis": {"name": "private_evolution", "epsilon": 10.0, "candidates": 24, "rounds": 2, "public": 100},
-    "sampling": {"name": "surrogate", "closeness": 1.0, "spacing": 0.0},
-    "shared": 12,
-    "copies": 2,
-    "translate": {
-        "vafl": {"name": "cyclegan", "steps": 6, "every": 3},
-        "trusted": {"name": "cyclegan", "steps": 4, "every": 3, "width": 4},
-        "z": {"name": "z_score"},
-        "exported": {"name": "exported"},
-        "oracle": {"name": "oracle"},
-    },
-    "veto": {},
-}
-ANYTHING = dict.fromkeys(field.name for field in fields(Limits))
-"""No limit at all."""
 
-
-def settings(**changes: Any) -> dict[str, Any]:
-    found = copy.deepcopy({**BASE, "name": "shapes", "harmonize": HARMONIZE, **changes})
-    found["train"]["methods"] = {
-        "local": {"name": "local"},
-        "fedavg": {"name": "fedavg"},
-        "vafl": {"name": "fedavg"},
-        "vafl_central": {"name": "central"},
-        "oracle": {"name": "fedavg"},
-    }
-    found["train"]["schedule"] = {"rounds": 1}
-    found["train"]["method_images"] = {"vafl": "vafl", "vafl_central": "vafl", "oracle": "oracle"}
-    return found
-
-
-def written(folder: Path, said: dict[str, Any]) -> str:
-    path = folder / "shapes.yaml"
-    path.write_text(yaml.safe_dump(said))
-    return str(path)
+def cycled(**changes: Any) -> dict[str, Any]:
+    """Settings of a run whose target is said and whose only space is learnt, from images that cost no learning."""
+    said = settings()
+    learnt = {"vafl": {**HARMONIZE["translate"]["vafl"], **changes}}
+    target = {"release": "public", "target": "b"}
+    said["harmonize"] |= {"score": target, "synthesis": {"name": "real"}, "translate": learnt}
+    said["train"]["methods"] = {"vafl": {"name": "fedavg"}}
+    said["train"]["method_images"] = {"vafl": "vafl"}
+    return said
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory) -> Path:
+def done(finished_run) -> Path:
     """A run without vetoes: every space is used."""
-    folder = tmp_path_factory.mktemp("shapes")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        said = settings()
-        said["harmonize"]["veto"] = ANYTHING
-        assert main([written(folder, said)]) == 0
-    return folder / "runs" / "shapes"
+    return finished_run(settings()) / "runs" / "tiny"
 
 
 def artifact(root: Path, stage: str) -> Path:
@@ -128,23 +93,23 @@ def test_translated_cohorts_hold_the_same_patients_with_other_images(done):
     target = said["target"]
     (other,) = {"a", "b"} - {target}
     raw = {site: json.loads((artifact(done, "ingest") / "sites.json").read_text())[site]["cohort"] for site in "ab"}
-    for space in ("vafl", "trusted", "z", "exported", "oracle"):
+    for space in HARMONIZE["translate"]:
         before, after = cohort(done, other, raw[other]), cohort(done, other, answers(done, space)[other]["cohort"])
         assert not torch.equal(before.tensors["images"], after.tensors["images"])
         for name in ("labels", "patient", "position", "split", "lesion", "gland"):
             assert torch.equal(before.tensors[name], after.tensors[name])
-        learnt = space in ("vafl", "trusted")
+        learnt = space == "vafl"
         assert (answers(done, space)[target]["cohort"] == raw[target]) == learnt
         # What learnt from all patients ties each of them to all others.
         assert after.facts["recipe"]["independent"] is not learnt
 
 
 def test_methods_learn_in_their_spaces(done):
-    for label in ("local", "fedavg", "vafl", "oracle"):
+    for label in ("fedavg", "vafl", "oracle"):
         result = json.loads((artifact(done, "train") / f"{label}.json").read_text())
         assert result["space"] == {"vafl": "vafl", "oracle": "oracle"}.get(label, "raw")
     methods = {row["method"] for row in json.loads((artifact(done, "report") / "scores.json").read_text())}
-    assert methods == {"local", "fedavg", "vafl", "vafl_central", "oracle", MAJORITY}
+    assert methods == {"fedavg", "vafl", "oracle", MAJORITY}
 
 
 def test_pages_tell_of_spaces_and_pictures_of_patients_stay_home(done):
@@ -155,7 +120,7 @@ def test_pages_tell_of_spaces_and_pictures_of_patients_stay_home(done):
     for site in ("a", "b"):
         own = (done / "sites" / site / "report.html").read_text()
         assert "Image spaces" in own and "How well this hospital" in own
-    assert "no patient's image" not in page and "central baseline" in page  # vafl_central pools them
+    assert "no patient's image" in page and "central baseline" not in page
     assert CONTENTS["sample"] in page and AS_THEY_ARE not in page
 
 
@@ -171,7 +136,7 @@ def named_on(page: str, names: set[str]) -> set[str]:
 
 def test_no_patient_has_a_name_on_the_coordinators_page(done):
     names, page = pseudonyms(done), (done / "report.html").read_text()
-    assert len(names) == 20
+    assert len(names) == 32
     assert named_on(page, names) == set()
     for name in names:
         assert named_on(page.replace("Image spaces", f"Image spaces {name}"), names) == {name}
@@ -181,17 +146,16 @@ def test_no_patient_has_a_name_on_the_coordinators_page(done):
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory) -> Path:
-    """A run that shares the target's own images."""
+    """A run that shares the target's own images, and pools all hospitals' translated ones."""
     folder = tmp_path_factory.mktemp("real")
-    said = settings()
-    harmonize = said["harmonize"] | {"score": {"release": "public", "target": "b"}, "synthesis": {"name": "real"}}
-    said["harmonize"] = harmonize | {"translate": {"z": {"name": "z_score"}}}
-    said["train"]["methods"] = {"fedavg": {"name": "fedavg"}}
-    said["train"]["method_images"], said["evaluate"] = {"fedavg": "z"}, {"copies": 20, "reference": None}
+    said = cycled()
+    said["harmonize"]["translate"] = {"z": {"name": "z_score"}}
+    said["train"]["methods"] = {"fedavg": {"name": "fedavg"}, "pooled": {"name": "central"}}
+    said["train"]["method_images"] = {"fedavg": "z", "pooled": "z"}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        assert main([written(folder, said)]) == 0
-    return folder / "runs" / "shapes"
+        assert main([write(folder, said)]) == 0
+    return folder / "runs" / "tiny"
 
 
 def test_patients_own_images_that_were_shared_are_called_so_on_every_page(real):
@@ -202,7 +166,7 @@ def test_patients_own_images_that_were_shared_are_called_so_on_every_page(real):
     page, at_b, at_a = (
         (real / place).read_text() for place in ("report.html", "sites/b/report.html", "sites/a/report.html")
     )
-    assert "no patient's image" not in page
+    assert "no patient's image" not in page and "central baseline" in page
     assert "training slices of b as they are" in page and AS_THEY_ARE in page and CONTENTS["sample"] not in page
     assert f"{len(shared)} of its training images, drawn at random" in page and "synthetic 1" not in page
     assert AS_THEY_ARE in at_b and AS_THEY_ARE not in at_a and "synthetic images, which" not in at_b
@@ -212,7 +176,7 @@ def test_patients_own_images_that_were_shared_are_called_so_on_every_page(real):
 
 def test_a_second_run_does_nothing(done, monkeypatch, capsys):
     monkeypatch.chdir(done.parents[1])
-    assert main(["shapes.yaml", "--explain", "--json"]) == 0
+    assert main(["tiny.yaml", "--explain", "--json"]) == 0
     steps = json.loads(capsys.readouterr().out)
     assert [step["state"] for step in steps] == ["keep"] * (len(STAGES) - 1), "all but route"
 
@@ -224,7 +188,7 @@ def test_a_ready_model_takes_its_translator_along(done, tmp_path, monkeypatch):
     (other,) = {"a", "b"} - {said["target"]}
     ready = done / "sites" / other / "ready"
     models = {path.stem for path in ready.iterdir() if not path.stem.endswith(".statistics")}
-    assert models == {"local", "fedavg", "vafl"}  # oracle: no new study gets there
+    assert models == {"fedavg", "vafl"}  # oracle: no new study gets there
     files = sorted((done / "sites" / other / "phantom").glob("*/images"))[0]
     options = [str(files), "--no-gland", "--out"]
     assert predict([str(ready / "vafl.safetensors"), *options, str(tmp_path / "vafl"), "--json"]) == 0
@@ -235,12 +199,10 @@ def test_a_ready_model_takes_its_translator_along(done, tmp_path, monkeypatch):
 
 def test_a_vetoed_translation_is_not_used_and_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = settings()
-    said["harmonize"]["veto"] = {**ANYTHING, "gland_order": 0.999999, "gland_order_centre": 0.999999}
-    said["harmonize"]["score"] = {"release": "public", "target": "b"}
-    del said["harmonize"]["translate"]["trusted"]
-    assert main([written(tmp_path, said), "--until", "translate"]) == 0
-    root = tmp_path / "runs" / "shapes"
+    said = cycled()
+    said["harmonize"]["veto"] |= {"gland_order": 0.999999, "gland_order_centre": 0.999999}
+    assert main([write(tmp_path, said), "--until", "translate"]) == 0
+    root = tmp_path / "runs" / "tiny"
     raw = json.loads((artifact(root, "ingest") / "sites.json").read_text())["a"]["cohort"]
     answer = answers(root, "vafl")["a"]
     assert answer["vetoed"] == ["gland_order"] and answer["cohort"] == raw
@@ -252,12 +214,7 @@ def test_an_interrupted_translation_goes_on_where_it_was(tmp_path, monkeypatch):
     from pipelines.runs import stopping
 
     monkeypatch.chdir(tmp_path)
-    said = settings()
-    said["harmonize"]["score"] = {"release": "public", "target": "b"}
-    said["harmonize"]["translate"] = {"vafl": {"name": "cyclegan", "steps": 20, "every": 2}}
-    said["train"]["method_images"] = {"vafl": "vafl", "vafl_central": "vafl"}
-    del said["train"]["methods"]["oracle"]
-    path = written(tmp_path, said)
+    path = write(tmp_path, cycled(steps=12))
     assert main([path, "--until", "sample"]) == 0
     telling = handler.telling
 
@@ -273,7 +230,7 @@ def test_an_interrupted_translation_goes_on_where_it_was(tmp_path, monkeypatch):
 
     monkeypatch.setattr(handler, "telling", stopping_at)
     assert main([path, "--until", "translate"]) != 0
-    root = tmp_path / "runs" / "shapes"
+    root = tmp_path / "runs" / "tiny"
     assert not list((root / "translate").glob("*/manifest.json"))
     assert list((root / "sites" / "a" / "fitting").rglob("*"))
     monkeypatch.setattr(handler, "telling", telling)
@@ -286,7 +243,7 @@ def test_a_damaged_synthesis_is_learnt_again_under_another_name_and_fresh_learns
     monkeypatch.chdir(tmp_path)
     said = settings()
     said["harmonize"]["score"] = {"release": "public", "target": "b"}
-    path, root = written(tmp_path, said), tmp_path / "runs" / "shapes"
+    path, root = write(tmp_path, said), tmp_path / "runs" / "tiny"
 
     def name() -> str:
         newest = max((root / "synthesize").glob("*/synthesis.json"), key=lambda place: place.stat().st_mtime_ns)
@@ -296,7 +253,7 @@ def test_a_damaged_synthesis_is_learnt_again_under_another_name_and_fresh_learns
     first = name()
     assert main([path, "--only", "synthesize", "--fresh"]) == 0
     assert name() == f"{first}-1"
-    (kept,) = (root / "sites" / "b" / "conversations" / "shapes" / f"{first}-1").iterdir()
+    (kept,) = (root / "sites" / "b" / "conversations" / "tiny" / f"{first}-1").iterdir()
     kept.write_bytes(kept.read_bytes()[:-7])
     for folder in (root / "synthesize").iterdir():
         shutil.rmtree(folder)
@@ -329,12 +286,11 @@ def test_without_harmonize_there_are_no_such_stages():
 
 
 def test_spaces_that_do_not_exist_and_images_that_do_not_suit_are_all_told():
-    said = settings(images={"kind": "slices", "size": 36, "spacing_mm": 2.0})
-    said["train"]["method_images"]["local"] = "moon"
+    said = settings() | {"images": {"kind": "slices", "size": 36, "spacing_mm": 2.0}}
+    said["train"]["method_images"]["fedavg"] = "moon"
     said["harmonize"]["score"] = {"release": "public", "target": "c"}
     said["harmonize"]["synthesis"] = {"name": "real"}
     said["pooling"] = "refused"
-    del said["train"]["methods"]["vafl_central"], said["train"]["method_images"]["vafl_central"]
     told = problems(said)
     for words in ("'moon' is no space of images", "must be a multiple of 8", "'c' is no site", "real shares training"):
         assert words in told
@@ -363,10 +319,9 @@ def test_the_present_target_stays_unless_another_is_notably_lower():
 
 
 def test_under_a_budget_nothing_without_noise_is_planned():
-    said = settings(privacy={"epsilon": 5.0}, model={"name": "cam", "widths": [8, 8, 8, 8], "norm": "group"})
+    said = settings() | {"privacy": {"epsilon": 5.0}, "model": {**BASE["model"], "norm": "group"}}
     said["harmonize"]["sampling"] = {"name": "raw"}
     said["harmonize"]["synthesis"] = {"name": "wgan_gp", "epsilon": None}
-    del said["train"]["methods"]["vafl_central"], said["train"]["method_images"]["vafl_central"]
     told = problems(said)
     for words in (
         "harmonize.translate.vafl: cyclegan learns from several patients",

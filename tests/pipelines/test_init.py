@@ -73,7 +73,7 @@ def test_looking_leaves_nothing_behind(tmp_path, monkeypatch, capsys):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_what_was_written_also_runs(tmp_path, monkeypatch, capsys):
+def test_what_was_written_also_runs(tmp_path, monkeypatch, capsys, thorough):
     monkeypatch.chdir(tmp_path)
     for seed, name in enumerate(("St. Mary", "north")):
         phantom(tmp_path / "studies" / name, "nifti", seed=seed, patients=4)
@@ -83,7 +83,7 @@ def test_what_was_written_also_runs(tmp_path, monkeypatch, capsys):
     settings["train"]["schedule"]["rounds"] = 1
     settings["evaluate"]["copies"] = 5
     Path("short.yaml").write_text(yaml.safe_dump(settings))
-    assert run_main(["short.yaml"]) == Exit.OK
+    assert run_main(["short.yaml", *([] if thorough else ["--until", "evaluate"])]) == Exit.OK
 
 
 def test_no_name_or_identifier_is_printed_or_written(tmp_path, monkeypatch, capsys):

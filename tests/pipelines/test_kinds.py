@@ -25,12 +25,13 @@ from privacy.message import from_bytes
 from privacy.release import ledger as book
 
 WORK = {"lr": 0.01, "batch": 8}
-TRAIN = {"schedule": {"rounds": 2}, "work": WORK, "methods": {"local": {"name": "local"}, "fedavg": {"name": "fedavg"}}}
+TRAIN = {"schedule": {"rounds": 1}, "work": WORK, "methods": {"local": {"name": "local"}, "fedavg": {"name": "fedavg"}}}
 LIST = ("vienna", "graz")
 
 
 def settings(**changes: object) -> dict[str, object]:
-    return {**copy.deepcopy(BASE), "pooling": "refused", "train": TRAIN, **changes}
+    evaluate = {"copies": 5, "reference": "local", "public": False}
+    return {**copy.deepcopy(BASE), "pooling": "refused", "train": TRAIN, "evaluate": evaluate, **changes}
 
 
 def write(folder: Path, said: dict[str, object]) -> str:
@@ -113,7 +114,7 @@ def test_pooled_normalization_is_one_scale_for_all_and_stands_in_the_ledger(here
     said = tables(here)
     for how in ("site", "pooled"):
         said["name"], said["images"]["normalize"] = how, how
-        assert run([write(here, said)]) == Exit.OK
+        assert run([write(here, said), "--until", "ingest"]) == Exit.OK
     spread = {}
     for how in ("site", "pooled"):
         homes = [here / "runs" / how / "sites" / site for site in LIST]
@@ -134,7 +135,7 @@ def test_a_hospital_may_refuse_to_tell_its_moments(here, capsys):
     said["images"]["normalize"] = "pooled"
     requests = ["survey", "ingest", "introduce", "train", "finish", "export", "evaluate", "report", "holds"]
     said["sites"]["graz"]["policy"] = {"requests": requests}
-    assert run([write(here, said)]) == Exit.SITE
+    assert run([write(here, said), "--until", "ingest"]) == Exit.SITE
     assert "graz: policy" in capsys.readouterr().err
 
 
@@ -143,7 +144,7 @@ def test_named_test_patients_are_the_test_split(here):
     said["split"] = {"train": 0.8, "validation": 0.2, "test": 0.0}
     for site in LIST:
         said["sites"][site]["test"] = [str(number) for number in range(1, 11)]
-    assert run([write(here, said)]) == Exit.OK
+    assert run([write(here, said), "--until", "ingest"]) == Exit.OK
     home = here / "runs" / "tiny" / "sites" / "graz"
     linkage = json.loads((home / "linkage.json").read_text())["patients"]
     (path,) = home.glob("cohorts/*/split.json")

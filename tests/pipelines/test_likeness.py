@@ -34,7 +34,7 @@ def runs(tmp_path_factory) -> Path:
     """A finished run of two scanners, whose models are handed round and out."""
     folder = tmp_path_factory.mktemp("likeness")
     os.chdir(folder)
-    made = {**BASE, "train": {**BASE["train"], "schedule": {"rounds": 2}}}
+    made = {**BASE, "train": {**BASE["train"], "schedule": {"rounds": 1}}}
     made["train"]["methods"] = {"local": {"name": "local"}, "fedavg": {"name": "fedavg"}}
     made["sites"] = json.loads(json.dumps(BASE["sites"]))
     for site in made["sites"].values():
@@ -62,7 +62,7 @@ def asked(model: Path, images: Path, out: Path, *more: str) -> list[dict[str, st
     return lines(out / "predictions.csv")
 
 
-@pytest.mark.parametrize("label", ["local", "fedavg"])
+@pytest.mark.parametrize("label", [pytest.param("local", marks=pytest.mark.slow), "fedavg"])
 def test_patients_of_the_hospital_are_like_and_those_of_another_scanner_are_not(runs, label, tmp_path, capsys):
     model = runs / "sites" / "a" / "ready" / f"{label}.safetensors"
     own = asked(model, phantom(runs / "sites" / "a"), tmp_path / "own")

@@ -122,14 +122,14 @@ ENDLESS = [
 def test_a_private_round_that_hardly_ends_is_refused_before_a_patient_is_looked_at(
     hospital, policy, change, monkeypatch
 ):
-    monkeypatch.setattr(roof, "LOOKS", 1000)
+    monkeypatch.setattr(roof, "LOOKS", 100)
     site = hospital.under(policy)
     before = len(site.lines)
     assert site.code(**change) == "malformed_opening"
     (line,) = site.lines[before:]
     assert line["refused"] == "malformed_opening" and line["bytes"] == 0
     assert cost(book.spent([line]), 1e-5).epsilon == 0
-    assert "1,000 times" in site.log.splitlines()[-1]
+    assert "100 times" in site.log.splitlines()[-1]
 
 
 @pytest.mark.parametrize("privacy", [PRIVATE, None])

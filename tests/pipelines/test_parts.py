@@ -168,7 +168,7 @@ def done(tmp_path_factory: Any) -> Path:
     data["sites"]["t"]["part"] = {**EVEN, "tests": "source"}
     data |= {"split": {"folds": 3, "fold": 1}, "runs": str(folder), "images": {**WHOLE["images"], "components": 2}}
     (folder / "parts.yaml").write_text(yaml.safe_dump(data))
-    assert run([str(folder / "parts.yaml")]) == Exit.OK
+    assert run([str(folder / "parts.yaml"), "--until", "evaluate"]) == Exit.OK
     return folder
 
 

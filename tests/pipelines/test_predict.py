@@ -27,12 +27,12 @@ from privacy.message import from_bytes
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    """A site of a finished run of phantoms: one writes DICOM, the other NIfTI."""
+    """The sites of a run of phantoms that scored its models: one writes DICOM, the other NIfTI."""
     folder = tmp_path_factory.mktemp("run")
     os.chdir(folder)
-    settings = {**BASE, "train": {**BASE["train"], "schedule": {"rounds": 2}}}
+    settings = {**BASE, "train": {**BASE["train"], "schedule": {"rounds": 1}}}
     (folder / "tiny.yaml").write_text(yaml.safe_dump(settings))
-    assert run(["tiny.yaml"]) == Exit.OK
+    assert run(["tiny.yaml", "--until", "evaluate"]) == Exit.OK
     return folder / "runs" / "tiny" / "sites"
 
 

@@ -1,4 +1,4 @@
-"""Real DICOM from the folder to the report: two ProstateX patients beside two phantom hospitals."""
+"""Real DICOM from the folder to the report: two ProstateX patients beside a phantom hospital."""
 
 from __future__ import annotations
 
@@ -9,24 +9,19 @@ import yaml
 
 from pipelines.hospital.hospital import COHORT, read_cohort_file
 from pipelines.loader.files import CONFIGS
-from pipelines.run import main
 
 
-@pytest.fixture
-def finished(data, tmp_path, monkeypatch):
-    """The shipped configuration with fewer phantoms and one round."""
+@pytest.fixture(scope="module")
+def finished(data, finished_run):
+    """The shipped configuration with one hospital of few phantoms, two methods and one round."""
     if not (data / "prostatex").is_dir():
         pytest.skip(f"no ProstateX below {data}")
-    settings = yaml.safe_load((CONFIGS / "prostatex.yaml").read_text())
-    for name in ("north", "south"):
-        settings["sites"][name]["source"]["patients"] = 6
+    settings = yaml.safe_load((CONFIGS / "prostatex.yaml").read_text().replace("${CONSILIUM_DATA}", str(data)))
+    del settings["sites"]["south"], settings["train"]["methods"]["fedper"]
+    settings["sites"]["north"]["source"]["patients"] = 6
     settings["train"]["schedule"]["rounds"] = 1
     settings["evaluate"]["copies"] = 10
-    (tmp_path / "short.yaml").write_text(yaml.safe_dump(settings))
-    monkeypatch.setenv("CONSILIUM_DATA", str(data))
-    monkeypatch.chdir(tmp_path)
-    assert main(["short.yaml"]) == 0
-    return tmp_path / "runs" / "prostatex"
+    return finished_run(settings) / "runs" / "prostatex"
 
 
 def test_two_real_patients_go_all_the_way(finished):

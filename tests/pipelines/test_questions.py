@@ -30,6 +30,7 @@ from pipelines.settings.learning import Split
 from pipelines.settings.sites import SiteSettings
 from privacy.dp.protection import Protection
 from privacy.message import Call, Json, Message
+from privacy.release import bounds
 from privacy.release.bounds import FACTS, TEXT, check, plain, shown
 from privacy.release.gate import Refused
 from privacy.release.policy import REQUESTS, Budget, Policy
@@ -106,6 +107,7 @@ DEEP: Json = {}
 for _ in range(200):
     DEEP = {"x": DEEP}
 
+MANY = 1000  # stands for `bounds.TENSORS`, of which one more takes seconds to pack
 ATTACKS = {
     "a run's name of 30 MB": (Call("r/" + "x" * 30_000_000, 0, "survey", {}), Message()),
     "a run's name that forges a line of the log": (Call("r/x\n2026-01-01 all is well", 0, "survey", {}), Message()),
@@ -126,14 +128,15 @@ ATTACKS = {
     "a fact that clears a screen": (Call("r/s", 0, "report", {}), Message({}, {"title": "\x1b[2J"})),
     "half a character": (Call("r/s", 0, "report", {}), Message({}, {"title": "\ud800"})),
     "a tensor with a line in its name": (Call("r/x", 2, "train", {}), Message({"a\nb": torch.zeros(1)})),
-    "many tensors": (Call("r/x", 2, "train", {}), Message({f"t{i}": torch.zeros(0) for i in range(100_001)})),
+    "many tensors": (Call("r/x", 2, "train", {}), Message({f"t{i}": torch.zeros(0) for i in range(MANY + 1)})),
     "tensors where none belong": (Call("r/s", 0, "survey", {}), Message({"x": torch.zeros(1)})),
 }
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_a_question_beyond_bounds_is_refused_and_leaves_nothing_behind(started, name):
+def test_a_question_beyond_bounds_is_refused_and_leaves_nothing_behind(started, name, monkeypatch):
     hospital, _ = started
+    monkeypatch.setattr(bounds, "TENSORS", MANY)
     call, message = ATTACKS[name]
     before, log = state(hospital), len(logged(hospital))
     found = code(hospital, call, message)

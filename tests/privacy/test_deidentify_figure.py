@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pydicom
@@ -32,6 +33,7 @@ LISTS = {
 }  # fmt: skip
 
 
+@cache
 def required(tag: int) -> str:
     """The action of the table for a tag, "private" or "" if it names none."""
     group, element = tag >> 16, tag & 0xFFFF
@@ -126,7 +128,7 @@ def test_every_required_action_is_done_right_on_real_files(data: Path, folder: s
     counts: Counter[tuple[str, bool]] = Counter()
     wrong: list[str] = []
     files = 0
-    for path in files_below(data, folder, thorough):
+    for path in files_below(data, folder, thorough)[:: 1 if thorough else 3]:
         try:
             with quiet():
                 original = pydicom.dcmread(path)

@@ -168,7 +168,7 @@ def test_real_files_keep_orientation_position_spacing_rescale_and_b_values(
     data: Path, folder: str, thorough: bool
 ) -> None:
     seen = 0
-    for path in files_below(data, folder, thorough):
+    for path in files_below(data, folder, thorough)[:: 1 if thorough else 2]:
         try:
             with quiet():
                 original = pydicom.dcmread(path)

@@ -25,7 +25,7 @@ from privacy.release.gate import Refused, book_refusal, release
 from privacy.release.policy import Policy
 
 FORKED = multiprocessing.get_context("fork")
-KILLS = 1000
+KILLS = 1000  # a quarter of them unless asked to be thorough
 LIVES = (12, 40)  # most operations of a short and of a long life; a release makes about ten
 POLICY = Policy(max_bytes=60)
 
@@ -274,22 +274,23 @@ def lived(world: World, most: int) -> int:
             return deaths
 
 
-def test_at_1000_kill_points_no_release_is_unrecorded(memory, monkeypatch):
+def test_at_1000_kill_points_no_release_is_unrecorded(memory, monkeypatch, thorough):
+    wanted = KILLS if thorough else KILLS // 4
     kills, places, seed, torn = 0, Counter[str](), 0, 0
-    while kills < KILLS:
+    while kills < wanted:
         world = new_world(memory / str(seed), seed)
         with monkeypatch.context() as patched:
             patched.setattr(book, "os", world.disk)
-            kills += lived(world, KILLS - kills)
+            kills += lived(world, wanted - kills)
         lines = list(book.lines(world.ledger))
         torn += sum(line.get("torn") is True for line in lines)
         assert len(world.answered) == len(world.asked) and book.head(world.ledger).lines == len(lines)
         places += world.disk.deaths
         seed += 1
-    assert kills == places.total() == KILLS
+    assert kills == places.total() == wanted
     files, folders = ("create .jsonl", "create .new", "write", "fsync of a file", "replace"), ("fsync of a folder",)
-    assert set(places) == {*files, *folders} and min(places.values()) >= 4, places
-    assert torn >= 20, "the simulation tore hardly a line"
+    assert set(places) == {*files, *folders} and min(places.values()) >= (4 if thorough else 1), places
+    assert torn >= wanted // 50, "the simulation tore hardly a line"
 
 
 @pytest.mark.parametrize("lazy", ["file", "folder"])

@@ -73,7 +73,10 @@ def slow_delta(losses: np.ndarray, chance: np.ndarray, epsilon: float) -> float:
     return float((chance * np.maximum(0, -np.expm1(epsilon - losses))).sum())
 
 
-@pytest.mark.parametrize(("q", "noise", "steps"), [(0.2, 2.0, 1), (0.2, 2.0, 20), (0.5, 3.0, 8), (0.05, 1.0, 5)])
+LONG = pytest.param(0.2, 2.0, 20, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("q", "noise", "steps"), [(0.2, 2.0, 1), LONG, (0.5, 3.0, 8), (0.05, 1.0, 5)])
 def test_sampled_gaussian_noise_against_a_slow_second_accountant(q, noise, steps):
     found = replaced(SelfComposed(PoissonSampled(q, Gaussian(noise)), steps))
     known = slow_losses(q, noise, steps)

@@ -257,8 +257,12 @@ def test_every_line_of_any_table_is_of_one_class(tmp_path: Path, lines: list[str
     assert sums(accounts)["not_selected"] == others
 
 
-@pytest.mark.parametrize("select", [{}, {"ImageType": "ADC"}, {"SeriesDescription": "t2"}])
-@pytest.mark.parametrize("name", ["prostatex", "dicom_zoo", "phi"])
+EVERYTHING, ADC, T2 = {}, {"ImageType": "ADC"}, {"SeriesDescription": "t2"}
+OFTEN = [("prostatex", ADC), ("prostatex", T2), ("dicom_zoo", EVERYTHING), ("phi", EVERYTHING)]
+SELDOM = [("prostatex", EVERYTHING), *((name, one) for name in ("dicom_zoo", "phi") for one in (ADC, T2))]
+
+
+@pytest.mark.parametrize(("name", "select"), [*OFTEN, *(pytest.param(*one, marks=pytest.mark.slow) for one in SELDOM)])
 def test_every_real_file_is_of_one_class(data: Path, name: str, select: dict[str, str]) -> None:
     try:
         opened = open_source(DicomSource(folder=str(data / name), select=select), None, PLAIN, None)

@@ -117,9 +117,16 @@ def assert_same(one: Study, other: Study) -> None:
     assert (one.patient, one.unit, one.facts) == (other.patient, other.unit, other.facts)
 
 
-@pytest.mark.parametrize("scanner", ["A", "B", "D", "P", "L", "E"])
+SHARED = ("ImageOrientationPatient", "PixelSpacing", "RescaleSlope")
+
+
 @pytest.mark.parametrize(
-    "shared", [(), ("ImageOrientationPatient", "PixelSpacing", "RescaleSlope")], ids=["own", "shared"]
+    ("scanner", "shared"),
+    [
+        *((scanner, ()) for scanner in "ABDPLE"),
+        ("P", SHARED),
+        *(pytest.param(scanner, SHARED, marks=pytest.mark.slow) for scanner in "ABDLE"),
+    ],
 )
 def test_a_phantom_is_the_same_study_in_classic_and_enhanced_files(
     tmp_path: Path, scanner: str, shared: tuple[str, ...]

@@ -297,8 +297,11 @@ def test_a_stack_of_a_real_image_has_its_values_and_lies_where_its_header_says(t
     check_geometry(studies[0], datasets)
 
 
+ALIKE = re.compile(r"ge_dwi/(?!i22)")  # slices of one series
+
+
 @pytest.mark.parametrize(
-    "name", [name for name, reason in ZOO.items() if reason == "single_slice" and "map" not in name]
+    "name", [pytest.param(name, marks=pytest.mark.slow if ALIKE.match(name) else ()) for name in ZOO_SINGLE]
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_stack_of_an_image_of_the_zoo(data: Path, tmp_path: Path, name: str) -> None:
