@@ -228,7 +228,7 @@ def test_models_of_a_training_in_the_middle_go_only_with_its_conversation(tmp_pa
         (path / "finish-2").unlink(missing_ok=True)
     words = [str(tmp_path / "runs"), "--older-than", "1d", "--yes", "--kind"]
     assert clean.main([*words, "models"]) == Exit.OK
-    assert all(path.exists() for path in found["models"]) and "in the middle" in capsys.readouterr().out
+    assert all(path.exists() for path in found["models"]) and "its training is unfinished" in capsys.readouterr().out
     assert clean.main([*words, "models,conversations"]) == Exit.OK
     assert not any(path.exists() for path in found["models"] + found["conversations"])
 
@@ -269,20 +269,9 @@ def test_looking_changes_nothing_and_counts_every_byte(tmp_path, capsys):
 # A real run: the same command goes on after any cleaning.
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("finished")
-    (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY))
-    here = Path.cwd()
-    os.chdir(folder)
-    assert run_main(["tiny.yaml"]) == Exit.OK
-    os.chdir(here)
-    return folder
-
-
 @pytest.fixture
-def copy(finished, tmp_path, monkeypatch) -> Path:
-    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+def copy(finished_run, tmp_path, monkeypatch) -> Path:
+    shutil.copytree(finished_run(TINY), tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path / "runs" / "tiny"
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +18,6 @@ from pipelines.coordinator.report.methods import first_round_at, lowest_loss
 from pipelines.coordinator.stages.train import matrices
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.page.notes import WARNINGS, by_site, noted, series, spoken
-from pipelines.run import main
 from pipelines.runs.store import DiskFolder
 from pipelines_settings import BASE
 from privacy.message import Call, Message
@@ -33,13 +31,11 @@ METHODS = {
 }
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
+@pytest.fixture
+def run(finished_run) -> Path:
     """Two rounds of the methods that note most; APPLE's relationships run away."""
-    folder = tmp_path_factory.mktemp("noted")
     made = copy.deepcopy(BASE) | {
         "audit": {"membership": False},
-        "runs": str(folder / "runs"),
         "model": {"name": "cam", "widths": [8, 8, 8, 8]},
     }
     made["train"] |= {"schedule": {"rounds": 2}, "work": {"lr": 0.01, "batch": 16}, "methods": METHODS}
@@ -47,9 +43,7 @@ def run(tmp_path_factory) -> Path:
     for site in made["sites"].values():
         site["policy"] = {"recipients": ["coordinator", "sites"]}
     made["evaluate"] = {"copies": 0, "reference": "local", "public": False}
-    (folder / "noted.yaml").write_text(yaml.safe_dump(made))
-    assert main([str(folder / "noted.yaml")]) == 0
-    return folder / "runs" / "tiny"
+    return finished_run(made) / "runs" / "tiny"
 
 
 def memory_of(run: Path, site: str, label: str) -> dict:

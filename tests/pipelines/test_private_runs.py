@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -63,14 +64,10 @@ def config(**changes) -> Config:
     return validate(read_yaml(yaml.safe_dump(settings(**changes)), environment={}), Config)
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
-    """One finished private run: the plain settings with only `privacy` changed."""
-    folder = tmp_path_factory.mktemp("private")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert main([write(folder, settings())]) == Exit.OK
-    return folder / "runs" / "tiny"
+@pytest.fixture
+def run(finished_run) -> Path:
+    """One finished private run: the plain settings with only `privacy` changed. Not to be changed."""
+    return finished_run(settings()) / "runs" / "tiny"
 
 
 def test_every_method_runs_private_with_only_privacy_changed_and_pays_what_was_planned(run):
@@ -108,12 +105,8 @@ def test_the_statement_says_what_the_ledger_sums_up_to(run):
     assert "Privacy statement" in page and "noised" in page
 
 
-def test_a_run_without_privacy_says_so_in_so_many_words(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    methods = {"local": {"name": "local"}}
-    made = settings(privacy="none", train={**settings()["train"], "methods": methods, "schedule": {"rounds": 1}})
-    assert main([write(tmp_path, made)]) == Exit.OK
-    root = tmp_path / "runs" / "tiny"
+def test_a_run_without_privacy_says_so_in_so_many_words(finished_run):
+    root = finished_run(BASE) / "runs" / "tiny"
     assert "no formal guarantee" in (root / "statement.md").read_text()
     assert "no formal guarantee" in (root / "report.html").read_text()
 
@@ -129,10 +122,11 @@ def test_attacks_on_private_models_stay_at_the_hospital(run):
 
 
 def test_a_second_run_spends_nothing(run, tmp_path, monkeypatch):
-    monkeypatch.chdir(run.parents[1])
-    ledger = run / "sites" / "a" / "ledger.jsonl"
+    shutil.copytree(run.parents[1], tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    ledger = tmp_path / "runs" / "tiny" / "sites" / "a" / "ledger.jsonl"
     before = cost(book.spent(book.lines(ledger)), 1e-5).epsilon
-    assert main([str(run.parents[1] / "private.yaml")]) == Exit.OK
+    assert main(["tiny.yaml"]) == Exit.OK
     assert cost(book.spent(book.lines(ledger)), 1e-5).epsilon == before
 
 
@@ -285,7 +279,7 @@ def test_a_budget_outlives_runs_where_the_hospital_has_a_home(tmp_path, monkeypa
         made = budgeted(settings(name=name, train=train), "a", 40.0)
         made["evaluate"]["reference"] = None
         made["sites"]["a"]["home"] = str(home)
-        assert main([write(tmp_path, made)]) == Exit.OK
+        assert main([write(tmp_path, made), "--until", "train"]) == Exit.OK
         spent.append(cost(book.spent(book.lines(home / "ledger.jsonl")), 1e-5).epsilon)
         assert not (tmp_path / "runs" / name / "sites" / "a" / "ledger.jsonl").exists()
     assert spent[1] > spent[0] > 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 import shutil
@@ -33,51 +32,10 @@ from pipelines.run import main as run
 from pipelines.runs.exits import Exit
 from pipelines.settings.checks import route as route_check
 from pipelines.settings.sites import SiteSettings
-from pipelines_settings import BASE
 from privacy.message import Call, Json, Message, from_bytes
 from privacy.release import ledger as book
 from privacy.release.gate import Refused
-
-OPEN = {"recipients": ["coordinator", "outside"]}
-LINES = {
-    "as_trained": {"how": {"name": "as_trained"}},
-    "average": {"how": {"name": "average"}},
-    "ensemble": {"how": {"name": "ensemble"}},
-    "tent": {"how": {"name": "tent", "epochs": 1}},
-    "ttt": {"how": {"name": "ttt", "epochs": 1}, "shared": "turns"},
-    "routing": {"how": {"name": "routing", "epochs": 2, "radius": 2}},
-    "online": {"how": {"name": "routing", "mode": "online", "radius": 2}},
-}
-
-
-def settings(**changes: object) -> dict[str, object]:
-    made = copy.deepcopy(BASE)
-    site = {"kind": "phantom", "scanner": "A", "patients": 6, "slices": 4}
-    made["sites"] = {
-        "north": {"source": {**site, "seed": 1}, "policy": OPEN},
-        "south": {"source": {**site, "seed": 2, "scanner": "L", "format": "nifti"}, "policy": OPEN},
-        "west": {"source": {**site, "seed": 3, "scanner": "D"}},
-    }
-    made |= {
-        "pooling": "refused",
-        "task": {"kind": "segmentation", "target": "gland"},
-        "images": {"kind": "slices", "size": 16, "spacing_mm": 4.0, "centre": "image"},
-        "model": {"name": "unet", "width": 4, "levels": 1},
-        "train": {
-            "schedule": {"rounds": 1},
-            "work": {"lr": 0.01, "batch": 8},
-            "methods": {
-                "fedavg": {"name": "fedavg", "weights": "uniform"},
-                "iopfl": {"name": "iopfl"},
-                "turns": {"name": "fedavg_turns"},
-            },
-        },
-        "evaluate": {"checkpoint": "latest", "copies": 3, "public": False},
-        "audit": {"membership": False},
-        "outside": ["west"],
-        "route": {"shared": "fedavg", "personal": "iopfl", "lines": LINES},
-    }
-    return {**made, **changes}
+from route_settings import LINES, OPEN, settings
 
 
 def write(folder: Path, said: dict[str, object]) -> str:
@@ -85,14 +43,10 @@ def write(folder: Path, said: dict[str, object]) -> str:
     return str(folder / "tiny.yaml")
 
 
-@pytest.fixture(scope="module")
-def done(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("route")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert run([write(folder, settings())]) == Exit.OK
-    (found,) = (folder / "runs").glob("tiny*")
-    return found
+@pytest.fixture
+def done(finished_run) -> Path:
+    """One finished run, not to be changed."""
+    return finished_run(settings()) / "runs" / "tiny"
 
 
 def scores(root: Path) -> dict[str, object]:
@@ -222,7 +176,7 @@ def test_parts_of_one_source_may_lie_inside_and_outside(tmp_path, monkeypatch):
     source = {"kind": "phantom", "scanner": "A", "patients": 24, "slices": 4, "seed": 1}
     said["sites"] = {"one": {"source": source, "policy": OPEN, "part": {"kind": "even", "of": 3}}}
     said["outside"] = ["one-3"]
-    assert run([write(tmp_path, said)]) == Exit.OK
+    assert run([write(tmp_path, said), "--until", "route"]) == Exit.OK
     folder = tmp_path / "runs" / "tiny" / "sites"
     seen = {
         site: set(json.loads(next((folder / site).glob("cohorts/*/split.json")).read_text())["train"])

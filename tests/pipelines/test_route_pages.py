@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import html
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -32,54 +32,16 @@ from pipelines.settings.config import Config
 from pipelines_settings import BASE
 from privacy.message import Message, from_bytes
 from privacy.release import ledger as book
+from route_settings import LINES, OPEN, settings
 
-OPEN = {"recipients": ["coordinator", "outside"]}
-LINES = {
-    "shared": {"how": {"name": "as_trained"}},
-    "average": {"how": {"name": "average"}},
-    "routing": {"how": {"name": "routing", "epochs": 2, "radius": 2}},
-}
 PICTURE = re.compile(r'data:image/png;base64,[^"]+')
 HOSPITALS = ("north", "south", "west")
 
 
-def settings(**changes: object) -> dict[str, object]:
-    made = copy.deepcopy(BASE)
-    site = {"kind": "phantom", "scanner": "A", "patients": 6, "slices": 4}
-    made["sites"] = {
-        "north": {"source": {**site, "seed": 1}, "policy": OPEN},
-        "south": {"source": {**site, "seed": 2, "scanner": "L"}, "policy": OPEN},
-        "west": {"source": {**site, "seed": 3, "scanner": "D"}},
-    }
-    made |= {
-        "pooling": "refused",
-        "task": {"kind": "segmentation", "target": "gland"},
-        "images": {"kind": "slices", "size": 16, "spacing_mm": 4.0, "centre": "image"},
-        "model": {"name": "unet", "width": 4, "levels": 1},
-        "train": {
-            "schedule": {"rounds": 1},
-            "work": {"lr": 0.01, "batch": 8},
-            "methods": {"fedavg": {"name": "fedavg", "weights": "uniform"}, "iopfl": {"name": "iopfl"}},
-        },
-        "evaluate": {"checkpoint": "latest", "copies": 5, "public": False},
-        "audit": {"membership": False, "inversion": {"images": 1, "steps": 2}},
-        "outside": ["west"],
-        "route": {"shared": "fedavg", "personal": "iopfl", "lines": LINES},
-    }
-    return {**made, **changes}
-
-
-def finished(folder: Path, made: dict[str, object]) -> Path:
-    (folder / "it.yaml").write_text(yaml.safe_dump(made))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert run(["it.yaml"]) == 0
-    return folder / "runs" / "tiny"
-
-
-@pytest.fixture(scope="module")
-def done(tmp_path_factory) -> Path:
-    return finished(tmp_path_factory.mktemp("route"), settings())
+@pytest.fixture
+def done(finished_run) -> Path:
+    """One finished run, not to be changed."""
+    return finished_run(settings()) / "runs" / "tiny"
 
 
 def words(text: str) -> str:
@@ -130,7 +92,7 @@ def test_the_hospital_outside_reads_how_each_line_went(done):
     assert went["routing"][3] == f"{losses[0]:.4g} → {losses[epoch]:.4g}"
     assert went["routing"][4] == f"{1 - account['shares'][0][0]:.3f} → {1 - account['shares'][epoch][0]:.3f}"
     assert went["routing"][5:] == [f"{epoch} of 2", account["why"]]
-    assert went["shared"][2:] == ["(shared)", "–", "–", "–", "nothing was adapted"]
+    assert went["as_trained"][2:] == ["(shared)", "–", "–", "–", "nothing was adapted"]
     assert went["average"][2] == "north, south"
 
 
@@ -140,7 +102,7 @@ def test_the_heat_map_has_every_layer_and_every_model(done):
     mean, spread = one.tensors[COEFFICIENTS], one.tensors[SPREAD]
     assert mean.shape == spread.shape == (len(layers), 3)
     assert ((mean > 0) & (mean < 1)).all() and (spread >= 0).all()
-    picture = section(own(done), "adaptation").partition("routing: how models are mixed")[2]
+    picture = section(own(done), "adaptation").partition("routing: how models are mixed")[2].partition("<h3>")[0]
     drawn = re.findall(r"<text[^>]*>([^<]*)</text>", picture)
     assert {*layers, "north", "south", "(shared)", "layer", "model of", "coefficient"} <= set(drawn)
     assert [f"{v:.3f}" for v in mean.flatten().tolist()] == [t for t in drawn if re.fullmatch(r"0\.\d{3}", t)]
@@ -160,7 +122,7 @@ def test_coefficients_are_averaged_over_images(n, layers, experts, seed):
 
 def test_pictures_show_the_shared_model_before_and_routing_after(done):
     """The line of the shared model scored the same masks by itself."""
-    routing, shared = kept(done)["routing"].tensors, read_patient_scores(kept(done)["shared"].tensors)
+    routing, shared = kept(done)["routing"].tensors, read_patient_scores(kept(done)["as_trained"].tensors)
     scored = read_patient_scores(routing)
     chosen = [int(scored.patients[place]) for _, place in ranked(scored)]
     assert len(chosen) == 3 and len(routing[SHOWN]) == len(routing[BEFORE]) == len(routing[AFTER]) == 9
@@ -176,7 +138,7 @@ def test_pictures_show_the_shared_model_before_and_routing_after(done):
         assert f"Dice {scored.scores[place, 0, 0]:.3f}" in six[1]
     assert len(PICTURE.findall(sheet)) == 18 and "the shared model, fedavg, as it came; after: by routing" in sheet
     assert "average: best, median" not in page, "several models have no one mask"
-    assert BEFORE not in kept(done)["shared"].tensors, "it is what it was"
+    assert BEFORE not in kept(done)["as_trained"].tensors, "it is what it was"
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=3), st.integers(0, 99))
@@ -217,33 +179,35 @@ def test_what_left_has_a_row_of_every_release_of_every_hospital(done):
     assert ("west", "route") in wanted and ("north", "export to outside") in wanted
     rows = {row[0]: row for row in cells(section(page, "left"))}
     assert rows["export to outside"][1] == "its model, handed to external sites"
-    assert rows["route"][1] == CONTENTS["route"] and rows["route"][4].endswith("3 messages")
+    assert rows["route"][1] == CONTENTS["route"] and rows["route"][4].endswith(f"{len(LINES)} messages")
     assert rows["route"][2] == rows["route"][3] == "–" and "export" not in rows
     assert [row[0] for row in cells(section(page, "out"))] == ["north", "south", "west outside"]
     assert [one["site"] for one in facts["statements"]] == list(HOSPITALS)
     assert list(json.loads(next(done.glob("report/*/ledgers.json")).read_text())) == list(HOSPITALS)
 
 
-def test_a_page_that_is_gone_at_the_hospital_outside_is_written_again(done, monkeypatch, capsys):
-    monkeypatch.chdir(done.parents[1])
-    (done / "sites" / "west" / "report.html").unlink()
-    assert run(["it.yaml", "--json"]) == 0
+def test_a_page_that_is_gone_at_the_hospital_outside_is_written_again(done, tmp_path, monkeypatch, capsys):
+    shutil.copytree(done.parents[1], tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    again = tmp_path / "runs" / "tiny"
+    (again / "sites" / "west" / "report.html").unlink()
+    assert run(["tiny.yaml", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ran"] == ["report"]
-    assert "Outside the federation" in own(done)
+    assert "Outside the federation" in own(again)
 
 
-def test_of_labels_the_page_has_scores_and_mixture_and_no_masks(tmp_path):
+def test_of_labels_the_page_has_scores_and_mixture_and_no_masks(finished_run):
     said = settings(audit={"membership": False}, model={"name": "cnn", "widths": [8, 8], "norm": "batch"})
     del said["task"]
     said["images"] = {"kind": "slices", "size": 16, "spacing_mm": 4.0}
     terms = {"terms": ["consistency", "entropy"]}
     said["route"]["lines"] = {
-        "shared": LINES["shared"],
+        "shared": LINES["as_trained"],
         "online": {"how": {"name": "routing", "mode": "online", **terms}},
         "routing": {"how": {"name": "routing", "epochs": 2, **terms}},
         "mean": {"how": {"name": "routing", "epochs": 0, **terms}},
     }
-    root = finished(tmp_path, said)
+    root = finished_run(said) / "runs" / "tiny"
     page, went = own(root), {row[0]: row for row in cells(section(own(root), "adaptation"))}
     assert went["online"][5:] == ["–", "each image was predicted before the step on it"]
     refused = "every model predicts one class everywhere: not adapted, the shared model serves as it came"
@@ -344,7 +308,7 @@ def test_inversion_stands_on_the_coordinators_page_with_the_mean_image_beside_it
     attacks = [one for one in json.loads(path.read_text())["inversion"] if one["found"]]
     section_ = section((done / "report.html").read_text(), "privacy").partition("attacks that reconstruct")[2]
     table = {tuple(one[:3]): one[3:] for one in cells(section_)}
-    assert len(table) == 2 * 2 * 2  # methods, hospitals, gradient and features
+    assert len(table) == 3 * 2 * 2  # methods, hospitals, gradient and features
     for one in attacks:
         means = one["found"]["attacks"]
         low = means["mean image"]

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import yaml
 
 import pipelines.coordinator.run
 import rig
@@ -16,7 +17,18 @@ from pipelines.run import main
 from privacy.message import to_bytes
 from privacy.release import ledger as book
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "tiny" / "tiny.yaml"
+GOLDEN = (Path(__file__).parents[1] / "golden" / "tiny" / "tiny.yaml").read_text()
+SMALL = yaml.safe_dump(
+    yaml.safe_load(GOLDEN)
+    | {
+        "train": {
+            "schedule": {"rounds": 2},
+            "work": {"lr": 0.01, "batch": 16},
+            "methods": {name: {"name": name} for name in ("fedavg", "fedper", "central")},
+        },
+        "evaluate": {"copies": 5, "reference": None},
+    }
+)
 
 
 class Weighing:
@@ -52,18 +64,10 @@ def results(folder: Path) -> tuple[dict[str, bytes], object]:
     return {**state, **models}, json.loads(scores.read_text())
 
 
-@pytest.fixture(scope="module")
-def near(tmp_path_factory):
-    """What the run leaves when everything is in one process."""
-    folder = tmp_path_factory.mktemp("near")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert main([str(GOLDEN)]) == 0
-    return results(folder)
-
-
+@pytest.mark.parametrize("settings", [SMALL, pytest.param(GOLDEN, marks=pytest.mark.slow)], ids=["small", "golden"])
 @pytest.mark.parametrize("way", [rig.Wire, over_flare])
-def test_what_passes_in_process_passes_over_a_wire(near, way, tmp_path, monkeypatch):
+def test_what_passes_in_process_passes_over_a_wire(finished_run, settings, way, tmp_path, monkeypatch):
+    near = results(finished_run(settings))
     made = []
 
     def engine(workers):
@@ -72,7 +76,8 @@ def test_what_passes_in_process_passes_over_a_wire(near, way, tmp_path, monkeypa
 
     monkeypatch.setattr(pipelines.coordinator.run, "InProcess", engine)
     monkeypatch.chdir(tmp_path)
-    assert main([str(GOLDEN)]) == 0
+    (tmp_path / "tiny.yaml").write_text(settings)
+    assert main(["tiny.yaml"]) == 0
     assert results(tmp_path) == near
     assert len(near[0]) > 10
     (weighed,) = (one.weighed for one in made if one.sites)
