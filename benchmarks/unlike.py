@@ -112,7 +112,7 @@ def general_electric(images: Slices) -> Tensor:
     return 1.4 * x / x[x > 0].median()
 
 
-def strangers(images: Slices) -> dict[str, list[Tensor]]:
+def foreign_images(images: Slices) -> dict[str, list[Tensor]]:
     """What no phantom hospital has."""
     around = replace(images, slices="gland")
     plain = replace(images, values="standardized", slices="gland")
@@ -132,7 +132,7 @@ def adc() -> None:
     images = Slices()
     with tempfile.TemporaryDirectory() as place:
         cohorts = phantoms(Path(place), images)
-    others = strangers(images)
+    others = foreign_images(images)
     print("| trained on | " + " | ".join([*cohorts, "own × 2", *others]) + " |")
     print("|---" * (len(cohorts) + len(others) + 2) + "|")
     task = Task(Cam(), images.inputs, 2)

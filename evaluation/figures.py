@@ -43,7 +43,7 @@ def dots(scores: Sequence[ScoreRow], measure: str) -> Picture:
     shown = [row for row in scores if row.measure == measure and row.protocol in (PRIVATE, PRIVATE_MEAN)]
     values = {(_group(row), row.method): (row.value, row.low, row.high, row.assessable) for row in shown}
     order = _ordered(scores)
-    alt = f"{measure} by hospital and method. " + _told(values)
+    alt = f"{measure} by hospital and method. " + _values_text(values)
 
     def draw(figure: Figure) -> None:
         for axes, y, method, (value, low, high, fine) in _places(figure, values):
@@ -63,7 +63,7 @@ def gain_bars(scores: Sequence[ScoreRow], measure: str, reference: str) -> Pictu
     ]
     values = {(_group(row), row.method): (row.gain, row.gain_low, row.gain_high, row.assessable) for row in shown}
     order = _ordered(scores)
-    alt = f"Gain in {measure} over {reference} by hospital and method. " + _told(values)
+    alt = f"Gain in {measure} over {reference} by hospital and method. " + _values_text(values)
 
     def draw(figure: Figure) -> None:
         for axes, y, method, (value, low, high, fine) in _places(figure, values):
@@ -92,7 +92,7 @@ def roc_curves(scores: Mapping[str, Mapping[str, Ints]], *, order: Sequence[str]
     """
     looks = _looks(scores, order)
     areas = {site: {m: float(auc(s)) for m, s in lines.items()} for site, lines in scores.items()}
-    words = [f"{site}: " + ", ".join(f"{m} {_said(a)}" for m, a in lines.items()) for site, lines in areas.items()]
+    words = [f"{site}: " + ", ".join(f"{m} {_fixed(a)}" for m, a in lines.items()) for site, lines in areas.items()]
     alt = "ROC curves by hospital. Areas under the curve: " + "; ".join(words) + "."
 
     def draw(figure: Figure) -> None:
@@ -126,12 +126,14 @@ def learning_curves(
     looks = _looks(curves, order)
     words = [
         f"{site}: "
-        + ", ".join(f"{m} {_said(c.values[-1])} after round {c.rounds[-1]}" for m, c in lines.items() if c.values)
+        + ", ".join(f"{m} {_fixed(c.values[-1])} after round {c.rounds[-1]}" for m, c in lines.items() if c.values)
         for site, lines in curves.items()
     ]
     tops = {site: top_of(lines) for site, lines in curves.items()}
     cut = {site: cut_off(lines, tops[site]) for site, lines in curves.items()}
-    words += [f"{site}: {m} reaches {_said(v)}, above the scale" for site, held in cut.items() for m, v in held.items()]
+    words += [
+        f"{site}: {m} reaches {_fixed(v)}, above the scale" for site, held in cut.items() for m, v in held.items()
+    ]
     alt = f"{value.capitalize()} by round and hospital. Last values: " + "; ".join(words) + "."
 
     def draw(figure: Figure) -> None:
@@ -153,7 +155,7 @@ def learning_curves(
         legend(figure, looks)
 
     caption = f"{value.capitalize()} on each hospital's validation patients, of the model that it would use."
-    if told := [f"{m} at {site} {_said(v)}" for site, held in cut.items() for m, v in held.items()]:
+    if told := [f"{m} at {site} {_fixed(v)}" for site, held in cut.items() for m, v in held.items()]:
         caption += f" Triangles: above the scale, which follows the other methods; highest: {', '.join(told)}."
     return Picture(f"Learning curves{part}", caption, svg(wide(len(curves), list(looks)), alt, draw))
 
@@ -180,7 +182,8 @@ def note_curves(curves: Mapping[tuple[str, str], Curve], *, order: Sequence[str]
 
     looks = _looks({"": {method: None for method, _ in curves}}, order)
     words = [
-        f"{method}, {note}: {_said(c.values[0])} after round {c.rounds[0]}, {_said(c.values[-1])} after {c.rounds[-1]}"
+        f"{method}, {note}: {_fixed(c.values[0])} after round {c.rounds[0]}, "
+        f"{_fixed(c.values[-1])} after {c.rounds[-1]}"
         for (method, note), c in curves.items()
     ]
     shown = {f"{method}\n{note}": (method, curve) for (method, note), curve in curves.items()}
@@ -210,9 +213,9 @@ def _group(row: ScoreRow) -> str:
     return row.sites[0] if row.protocol == PRIVATE else "mean"
 
 
-def _told(values: Values) -> str:
+def _values_text(values: Values) -> str:
     words = [
-        f"{group}, {method}: {_said(value)} ({_said(low)} to {_said(high)}){'' if fine else ', not assessable'}"
+        f"{group}, {method}: {_fixed(value)} ({_fixed(low)} to {_fixed(high)}){'' if fine else ', not assessable'}"
         for (group, method), (value, low, high, fine) in values.items()
     ]
     return "; ".join(words) + "."
@@ -223,7 +226,7 @@ def _ordered(rows: Sequence[ScoreRow]) -> list[str]:
     return list(dict.fromkeys(row.method for row in rows))
 
 
-def _said(value: float) -> str:
+def _fixed(value: float) -> str:
     return f"{value:.3f}" if math.isfinite(value) else "–"
 
 

@@ -38,7 +38,7 @@ class Notice:
 
 def run_notices(page: RunPage) -> tuple[Notice, ...]:
     """For the coordinator's page; the most urgent first."""
-    held = [*page.sites, *page.strangers]
+    held = [*page.sites, *page.external_sites]
     rejected = {site.site: sum(site.rejected.values()) for site in held}
     return (
         *_missing(page.missing),

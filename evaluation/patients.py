@@ -69,7 +69,11 @@ def characteristics(features: Mapping[str, Floats], positive: NDArray[np.bool_])
     features: name -> (n,). positive: (n,).
     """
     return tuple(
-        Characteristic(name, _told(values[~positive], _yes_or_no(values)), _told(values[positive], _yes_or_no(values)))
+        Characteristic(
+            name,
+            _summary(values[~positive], _yes_or_no(values)),
+            _summary(values[positive], _yes_or_no(values)),
+        )
         for name, values in features.items()
     )
 
@@ -111,7 +115,7 @@ def _yes_or_no(values: Floats) -> bool:
     return bool(np.isin(values, (0, 1)).all() and (values == 1).any())
 
 
-def _told(values: Floats, counted: bool) -> str:
+def _summary(values: Floats, counted: bool) -> str:
     if not len(values):
         return "–"
     if counted:

@@ -113,10 +113,10 @@ class RunPage:
     settings: the YAML. pooled: training and validation images left for a central baseline. statements: one of each
     hospital that has one. audits: of mechanisms; membership: attacks that guess who took part. structures: what the
     methods outline; none = they give labels. outside: scores at hospitals outside the federation, by line of `route`;
-    strangers: who they are, all in one split. field: the setting by which masks say where their images are cut; empty =
-    none. inversion: how like training images the pictures are that attackers drew. models: of each hospital, which of
-    them it can use. optimism: by hospital, how much the best line on its test patients looks better than it is. spaces:
-    method -> the space of images in which it learns, as `harmonize.translate` names it.
+    external_sites: their counts, all in one split. field: the setting by which images are cropped about their masks;
+    empty = none. inversion: how like training images the pictures are that attackers drew. models: of each hospital,
+    which of them it can use. optimism: by hospital, how much the best line on its test patients looks better than it
+    is. spaces: method -> the space of images in which it learns, as `harmonize.translate` names it.
     """
 
     title: str
@@ -143,7 +143,7 @@ class RunPage:
     harmony: Harmony | None = None
     structures: tuple[str, ...] = ()
     outside: tuple[ScoreRow, ...] = ()
-    strangers: tuple[SiteCounts, ...] = ()
+    external_sites: tuple[SiteCounts, ...] = ()
     field: str = ""
     inversion: tuple[InversionRow, ...] = ()
     models: tuple[Model, ...] = ()

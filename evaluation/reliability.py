@@ -54,7 +54,7 @@ def calibration_curves(
     }
     looks = {name: line(places[name]) for name in dict.fromkeys(m for own in shown.values() for m in own)}
     found = {site: {m: grouped(counts) for m, counts in own.items()} for site, own in shown.items()}
-    words = [f"{site}, {m}: {_told(*of)}" for site, own in found.items() for m, of in own.items()]
+    words = [f"{site}, {m}: {_calibration_text(*of)}" for site, own in found.items() for m, of in own.items()]
     alt = "Calibration by hospital. " + "; ".join(words) + "."
 
     def draw(figure: Figure) -> None:
@@ -88,6 +88,6 @@ def _interval(observed: Floats) -> tuple[Floats, Floats]:
     return low, high
 
 
-def _told(predicted: Floats, observed: Floats, examples: Ints) -> str:
+def _calibration_text(predicted: Floats, observed: Floats, examples: Ints) -> str:
     held = [g for g in range(GROUPS) if examples[0, g]]
     return ", ".join(f"{predicted[0, g]:.2f} said, {observed[0, g]:.2f} found of {examples[0, g]}" for g in held)

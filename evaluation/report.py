@@ -51,14 +51,14 @@ def coordinator_page(page: RunPage) -> str:
         common=_together(page.statements, page.audits),
         held={(site.site, s.split): s for site in page.sites for s in site.splits},
         splits=_ordered(s.split for site in page.sites for s in site.splits),
-        withdrawn=[site for site in (*page.sites, *page.strangers) if site.withdrawn],
+        withdrawn=[site for site in (*page.sites, *page.external_sites) if site.withdrawn],
         requests=_ordered(entry.request for entry in page.left),
         sent={(entry.site, entry.request): entry for entry in page.left},
         weak_columns=weak_columns(page.scores),
         beyond=by_column(page.outside),
         lines=_ordered(row.method for row in page.outside),
-        strangers=sorted({row.sites[0] for row in page.outside if row.protocol == OUTSIDE}),
-        unknown=[site.site for site in page.strangers],
+        external=sorted({row.sites[0] for row in page.outside if row.protocol == OUTSIDE}),
+        unknown=[site.site for site in page.external_sites],
     )
 
 

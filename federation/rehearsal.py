@@ -69,7 +69,7 @@ def rehearse_events(algorithm: Algorithm, task: Task, work: Work, initial: Param
     nothing.
 
     Raises:
-        privacy.dp.roof.TooLong: it would use patients' data far too often.
+        privacy.dp.access_limit.TooLong: it would use patients' data far too often.
     """
     from privacy.dp.private_access import open_private  # Opacus: seconds that plain training saves
 
@@ -102,7 +102,7 @@ def rehearse_question(
     """Check that a private site of this name can answer a call, by a dry run on invented patients.
 
     Raises:
-        Whatever the algorithm raises; privacy.dp.roof.TooLong.
+        Whatever the algorithm raises; privacy.dp.access_limit.TooLong.
     """
     from privacy.dp.private_access import open_private  # Opacus: seconds that plain training saves
 

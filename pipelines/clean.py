@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
         return int(Exit.OK)
     rule = Rule(tuple(options.kind or KINDS), options.older_than, options.needed)
     outcomes = [cleaned(run, rule, time.time(), really=options.yes) for run in runs]
-    _told(outcomes, console, really=options.yes, as_json=options.json)
+    _print_outcomes(outcomes, console, really=options.yes, as_json=options.json)
     return max((int(outcome.exit) for outcome in outcomes), default=0)
 
 
@@ -217,7 +217,7 @@ def _as_json(item: Item, now: float) -> dict[str, Json]:
     return {**place, "files": item.files, "bytes": item.bytes, "days": days, "parts": [str(p) for p in item.parts]}
 
 
-def _told(outcomes: Sequence[Outcome], console: Console, *, really: bool, as_json: bool) -> None:
+def _print_outcomes(outcomes: Sequence[Outcome], console: Console, *, really: bool, as_json: bool) -> None:
     """Print what was (or would be) removed, what was kept and why, and every error."""
     now = time.time()
     every = [verdict for outcome in outcomes for verdict in outcome.verdicts]

@@ -1,10 +1,10 @@
-"""python -m pipelines.ledger verify|sum|explain LEDGER: whether a hospital's ledger is intact, and what it says.
+"""python -m pipelines.ledger verify|sum|explain LEDGER: check a hospital's ledger, and show its content.
 
     python -m pipelines.ledger verify LEDGER      intact, or every complaint with its line
-    python -m pipelines.ledger sum LEDGER         what left, and what its patients were charged for it
+    python -m pipelines.ledger sum LEDGER         released messages, and the privacy loss of the patients
     python -m pipelines.ledger explain LEDGER     every line in plain words
 
-LEDGER is a ledger.jsonl or the folder that holds one. Nothing is written, and a run may be at work.
+LEDGER is a ledger.jsonl or its folder. Nothing is written, and a run may use the ledger meanwhile.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from privacy.dp.events import (
     describe,
 )
 from privacy.message import Json, as_mapping
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 from privacy.release.chain import torn
 from privacy.release.meaning import DECLARED, loss
 
@@ -58,14 +58,14 @@ PROG = "python -m pipelines.ledger"
 FILE = "ledger.jsonl"
 WITNESS = re.compile(r"(\d{1,12}):([0-9a-f]{64})")
 REMEDY = (
-    "A site that finds its ledger so lets nothing leave. Keep a copy for whoever looks into it, restore ledger.jsonl "
+    "A site with a damaged ledger releases nothing. Keep a copy for the investigation, restore ledger.jsonl "
     "and ledger.head from the backup, and tell the data protection officer which lines the backup lacks."
 )
 
 
 @dataclass(frozen=True)
 class Sum:
-    """Of some lines: replies that left, their bytes, refusals, and what a patient is charged at most."""
+    """The totals of some lines: released replies, their bytes, refusals, and the greatest cost of a patient."""
 
     name: str
     messages: int
@@ -74,7 +74,7 @@ class Sum:
     cost: Cost
 
 
-class Told(NamedTuple):
+class ExplainedLine(NamedTuple):
     """A line of the ledger in plain words, as `explain` shows it."""
 
     line: int
@@ -86,17 +86,17 @@ class Told(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
-    """Look, and return the exit code: 0 the ledger is intact, 2 command line, 3 it is not, 7 it cannot be read."""
+    """Run the command; exit codes: 0 the ledger is intact, 2 command line, 3 it is not intact, 7 it cannot be read."""
     line = parser(prog)
     options = line.parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     try:
         ledger = Path(options.ledger) / FILE if Path(options.ledger).is_dir() else Path(options.ledger)
-        if not ledger.is_file() and not ledger.with_suffix(book.HEAD).is_file():
-            line.error(f"{ledger} is not there; give a ledger.jsonl, or the folder of a site, which holds one")
-        complaints = book.verify(ledger, options.witness)
-        lines = list(book.lines(ledger))
-        head = None if complaints else book.head(ledger)
+        if not ledger.is_file() and not ledger.with_suffix(ledgers.HEAD).is_file():
+            line.error(f"{ledger} does not exist; give a ledger.jsonl, or the folder of a site, which contains one")
+        complaints = ledgers.verify(ledger, options.witness)
+        lines = list(ledgers.lines(ledger))
+        head = None if complaints else ledgers.head(ledger)
     except OSError as error:
         console.print(f"{error}; correct it and look again", markup=False, soft_wrap=True)
         return int(Exit.DISK)
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
         said |= _explained(lines, None if options.json else console)
     if options.json:
         said["head"] = None if head is None else {**head._asdict()}
-        print(json.dumps(said, indent=1))  # noqa: T201 - the machine's answer
+        print(json.dumps(said, indent=1))  # noqa: T201 - the JSON output
         return code
     for complaint in complaints:
         console.print(complaint, markup=False, soft_wrap=True)
@@ -132,7 +132,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
         one.add_argument("--json", action="store_true", help="print one JSON object instead of text")
         one.add_argument("--witness", type=witness, metavar="N:SHA256", help="an earlier head that somebody kept")
         if name == "sum":
-            one.add_argument("--delta", type=delta, default=1e-5, help="at which epsilon is told (default: 1e-5)")
+            one.add_argument("--delta", type=delta, default=1e-5, help="at which epsilon is computed (default: 1e-5)")
     return made
 
 
@@ -146,19 +146,19 @@ def witness(text: str) -> tuple[int, str]:
 
 def delta(text: str) -> float:
     """A probability strictly between 0 and 1. Raises: argparse.ArgumentTypeError."""
-    found = float(text)  # argparse tells of what is no number
+    found = float(text)  # argparse reports text that is not a number
     if not 0 < found < 1:
         raise argparse.ArgumentTypeError(f"delta is a number between 0 and 1, as in 1e-5, found {text!r}")
     return found
 
 
 def in_words(event: Event) -> str:
-    """What was done to patients, for a reader who knows no accountant."""
+    """The privacy mechanism of an event in words, for readers without knowledge of privacy accounting."""
     match event:
         case NonPrivate():
             return "no bound on what one patient contributed: no formal guarantee"
         case Nothing():
-            return "nothing of patients beyond what stands in other lines"
+            return "no patients' data beyond those in other lines"
         case Declared():
             return f"{DECLARED[event.what]}; no noise, declared to be outside the guarantee"
         case Gaussian(0) | Laplace(0):
@@ -183,11 +183,11 @@ def in_words(event: Event) -> str:
 
 
 def _summed(lines: Sequence[_Line], at: float, console: Console | None) -> dict[str, Json]:
-    charged = list(book.charged(lines))
+    charged = list(ledgers.charged(lines))
     unread = sum(_unread(line, event) for line, event in charged)
     whole, splits, unpriced = _sum("all", lines, charged, at), {}, 0
     try:
-        from privacy.dp.accounting import by_split  # lazily: it takes a second, which verify and explain save
+        from privacy.dp.accounting import by_split  # a slow import, which verify and explain do not need
 
         splits = by_split([event for _, event in charged], at)
     except UnknownEvent:
@@ -211,7 +211,7 @@ def _summed(lines: Sequence[_Line], at: float, console: Console | None) -> dict[
 
 
 def _grouped(name: str, lines: Iterable[_Line], charged: _Charged, at: float) -> list[Sum]:
-    """A sum for each value of a key, in the order in which they first came."""
+    """A sum for each value of a key, in order of first appearance."""
     groups: dict[str, list[_Line]] = {}
     for line in lines:
         if not torn(line):
@@ -240,7 +240,7 @@ def _priced(events: tuple[Event, ...], at: float) -> Cost:
 
 
 def _replaced(events: Sequence[Event], at: float) -> float:
-    """What all of it costs where neighbours differ by one patient in another's place."""
+    """The total cost if neighbouring data sets differ by replacing one patient."""
     from privacy.dp.replacing import replaced_cost
 
     return replaced_cost(events, at).epsilon
@@ -262,13 +262,13 @@ def _as_json(one: Sum) -> Json:
 
 
 def _number(epsilon: float) -> Json:
-    """As the privacy statement writes it: JSON has no infinity."""
+    """Epsilon as in the privacy statement: JSON has no infinity."""
     return epsilon if math.isfinite(epsilon) else "Infinity"
 
 
 def _explained(lines: Sequence[_Line], console: Console | None) -> dict[str, Json]:
-    charged = {id(line): event for line, event in book.charged(lines)}
-    rows = [_told(number, line, charged.get(id(line))) for number, line in enumerate(lines, start=1)]
+    charged = {id(line): event for line, event in ledgers.charged(lines)}
+    rows = [_explained_line(number, line, charged.get(id(line))) for number, line in enumerate(lines, start=1)]
     if console is not None:
         table = Table("line", "time", "asked", "to", "bytes", "what was done", title="Ledger", title_justify="left")
         table.columns[0].justify = table.columns[4].justify = "right"
@@ -278,11 +278,11 @@ def _explained(lines: Sequence[_Line], console: Console | None) -> dict[str, Jso
     return {"explained": [row._asdict() for row in rows]}
 
 
-def _told(number: int, line: _Line, event: Event | None) -> Told:
-    """event: what is charged for the line; None: nothing is."""
+def _explained_line(number: int, line: _Line, event: Event | None) -> ExplainedLine:
+    """event: the event charged for the line; None if there is none."""
     if torn(line):
         done = "torn: the machine stopped while it wrote this line, before the reply could leave"
-        return Told(number, "", "", "", 0, done)
+        return ExplainedLine(number, "", "", "", 0, done)
     request, refused = _text(line.get("request")), line.get("refused")
     holds = f": {CONTENTS[request]}" if request in CONTENTS else ""
     asked = f"{request}{holds} (run {_text(line.get('run'))}, round {_text(line.get('round'))})"
@@ -291,11 +291,11 @@ def _told(number: int, line: _Line, event: Event | None) -> Told:
         done = f"an event that nobody here can read, so it counts as non-private: {_text(line.get('event'))[:80]}"
     if refused is not None:
         done = f"refused, only the code {_text(refused)} left: {done}"
-    return Told(number, _text(line.get("time")), asked, _text(line.get("recipient")), _bytes(line), done)
+    return ExplainedLine(number, _text(line.get("time")), asked, _text(line.get("recipient")), _bytes(line), done)
 
 
 def _unread(line: _Line, event: Event) -> bool:
-    """Whether it counts as non-private only because nobody here can read it."""
+    """Whether the line counts as non-private only because its event is unknown here."""
     return event == NON_PRIVATE and line.get("event") != describe(NON_PRIVATE)
 
 
@@ -305,7 +305,7 @@ def _bytes(line: _Line) -> int:
 
 
 def _text(value: Json) -> str:
-    """For the screen: others chose these names, and a control character could redraw what stands above."""
+    """Text for the terminal: others chose these names, and a control character could overwrite earlier output."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(value))
 
 

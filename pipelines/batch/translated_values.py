@@ -118,21 +118,21 @@ def changing(file: TranslatorFile, seen: Seen) -> Change:
     windows are shifted alike.
     """
     settings = file.settings
-    bare, by = settings, 0.0
+    unshifted, by = settings, 0.0
     if isinstance(settings, CycleGan) and looks_at_study(file):
-        bare = replace(settings.meant(), keep_mean="none")
-        by = _shift(file, bare, seen.x)
+        unshifted = replace(settings.meant(), keep_mean="none")
+        by = _shift(file, unshifted, seen.x)
 
     def change(x: Tensor) -> Tensor:
-        y = bare.translate(file.params, x, _one(x))
+        y = unshifted.translate(file.params, x, _one(x))
         return torch.where(y <= BACKGROUND, y, y + by).clamp(-1.0, 1.0) - x
 
     return change
 
 
-def _shift(file: TranslatorFile, bare: AnyTranslator, x: Tensor) -> float:
+def _shift(file: TranslatorFile, unshifted: AnyTranslator, x: Tensor) -> float:
     """The shift of `keep_mean` for a study's slices, from pixels that were not clipped."""
-    alone, moved = bare.translate(file.params, x, _one(x)), file.settings.translate(file.params, x, _one(x))
+    alone, moved = unshifted.translate(file.params, x, _one(x)), file.settings.translate(file.params, x, _one(x))
     free = (alone > BACKGROUND) & (moved > -1.0) & (moved < 1.0)
     return float((moved - alone)[free].median()) if bool(free.any()) else 0.0
 

@@ -149,7 +149,7 @@ def _privacy_table(costs: Mapping[str, Mapping[str, Json]]) -> Table:
     """Noise and cost of each method at each site."""
     table = Table(
         *("site", "method", "noise σ", "sampling q", "steps", "ε", "δ"),
-        title="Privacy: what a patient pays, in the dearest split",
+        title="Privacy: cost of a patient, in the split with the highest cost",
         title_justify="left",
     )
     for site, said in costs.items():

@@ -23,7 +23,7 @@ from pipelines.settings.privacy import PatientLevel
 from privacy.dp.accounting import Cost, calibrated, cost, mu_of
 from privacy.dp.events import Composed, Event, Gaussian, Part, PoissonSampled, SelfComposed, changed
 from privacy.dp.protection import Protection
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 
 COUNTS_SHARE = 0.05
 """Label counts' share of the squared mu of training, where a method asks for them."""
@@ -35,8 +35,8 @@ TRAINING, VALIDATION, COUNTS = Gaussian(2.0), Gaussian(3.0), Gaussian(5.0)
 class Plan:
     """How one method protects one site's patients, and what it costs them.
 
-    evaluation_noise: of histograms of test scores. events: all privacy events. cost: of a patient in the split that
-    pays most.
+    evaluation_noise: of histograms of test scores. events: all privacy events. cost: of a patient in the split with
+    the greatest cost.
     """
 
     protection: Protection
@@ -98,7 +98,7 @@ def harmonizing(config: Config, site: str) -> tuple[Event, ...]:
 
 def epsilon_after(ledger: Path, delta: float, events: Sequence[Event]) -> tuple[float, float]:
     """Epsilon that a ledger has charged a patient so far, and with these events added."""
-    before = book.spent(book.lines(ledger))
+    before = ledgers.spent(ledgers.lines(ledger))
     return cost(before, delta).epsilon, cost([*before, *events], delta).epsilon
 
 

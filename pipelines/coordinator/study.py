@@ -183,14 +183,14 @@ def _show(page: StudyPage, root: Path, console: Console) -> None:
                 table.add_column(case.name, justify="right", no_wrap=True)
             for method in dict.fromkeys(row.method for row in page.rows):
                 values = [held.get((case.name, method, measure, column)) for case in page.cases]
-                table.add_row(method, *("–" if v is None or not v.value.n else _said(v.value) for v in values))
+                table.add_row(method, *("–" if v is None or not v.value.n else _spread_text(v.value) for v in values))
             console.print(table)
     for run in (run for case in page.cases for run in case.runs if not run.page):
         console.print(f"! {run.run}: {run.state}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"page: {root / PAGE}\ntable: {root / TABLE}", highlight=False, soft_wrap=True)
 
 
-def _said(value: Spread) -> str:
+def _spread_text(value: Spread) -> str:
     return f"{value.mean:.3f}" + (f" ± {value.std:.3f}" if value.n > 1 else "")
 
 

@@ -20,7 +20,7 @@ from privacy.dp.access import Access, Rows, Split, open_access
 from privacy.dp.events import Event
 from privacy.dp.protection import Protection
 from privacy.message import Json
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused, unaffordable
 
 SCALE: TypeAdapter[Scale] = TypeAdapter(Scale)
@@ -88,7 +88,7 @@ def affordable(hospital: Hospital, events: Sequence[Event]) -> None:
     Raises:
         Refused: the code of the gate.
     """
-    code = unaffordable(hospital.policy, book.lines(hospital.ledger), [hospital.counts, *events])
+    code = unaffordable(hospital.policy, ledgers.lines(hospital.ledger), [hospital.counts, *events])
     if code is not None:
         raise Refused(code)
 

@@ -203,7 +203,7 @@ def _sheet(label: str, kept: Message, cohort: Cohort) -> Picture:
     for row, patient in enumerate(as_list(kept.facts["patients"])):
         tiles.append(Tile(_plane(kept.tensors["image"][row], colour), str(patient)[:8]))
         for name in attacks:
-            said = f"{name}: {_told(*as_list(as_list(figures[name])[row]))}"
+            said = f"{name}: {_similarity_text(*as_list(as_list(figures[name])[row]))}"
             tiles.append(Tile(_plane(kept.tensors[name][row], colour), said))
     columns = 1 + len(attacks)
     grey = [tile.image for tile in tiles[::columns] if tile.image.ndim == 2]
@@ -217,7 +217,7 @@ def _sheet(label: str, kept: Message, cohort: Cohort) -> Picture:
 
 def _of_mean(name: str, found: Mapping[str, Json]) -> str:
     beside = "" if name == MEAN else f", {found['better']} better than the mean image"
-    return f"{name} {_told(found['psnr'], found['ssim'])}{beside}"
+    return f"{name} {_similarity_text(found['psnr'], found['ssim'])}{beside}"
 
 
 def figure(value: Json) -> float:
@@ -225,7 +225,7 @@ def figure(value: Json) -> float:
     return number_of({"figure": value}, "figure", math.nan)
 
 
-def _told(psnr: Json, ssim: Json) -> str:
+def _similarity_text(psnr: Json, ssim: Json) -> str:
     """ "PSNR 12.3 dB, SSIM 0.456"; an en dash for a missing value."""
     decibel = "–" if psnr is None else f"{figure(psnr):.1f}"
     return f"PSNR {decibel} dB, SSIM {number(figure(ssim))}"

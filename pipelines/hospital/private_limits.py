@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pipelines.hospital.hospital import Hospital
 from privacy.message import Json, Message
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused, paid
 from privacy.release.refusals import told
 
@@ -29,7 +29,7 @@ def check_may_answer(hospital: Hospital) -> None:
         if any(hospital.root.glob("conversations/*/*/*")):
             raise Refused("lost_ledger") from FileNotFoundError(f"{hospital.ledger}: restore it from its backup")
         return
-    if told(book.lines(hospital.ledger)) > policy.max_failures:
+    if told(ledgers.lines(hospital.ledger)) > policy.max_failures:
         raise Refused("too_many_failures")
 
 
@@ -50,5 +50,5 @@ def check_paid(hospital: Hospital, memory: Message) -> None:
     commit = memory.facts.get("commit")
     if not memory.facts or (commit is None and not hospital.policy.promises):
         return  # no memory; or one of an older version, without commits, at a hospital that promises nothing
-    if commit not in paid(book.lines(hospital.ledger)):
+    if commit not in paid(ledgers.lines(hospital.ledger)):
         raise Refused("unpaid_memory")

@@ -21,8 +21,8 @@ from federation.rehearsal import (
 )
 from federation.task import Task
 from personalize import AnyAlgorithm
+from privacy.dp.access_limit import TooLong
 from privacy.dp.protection import Protection
-from privacy.dp.roof import TooLong
 from privacy.message import Call, Message, as_mapping
 from privacy.release.gate import Refused
 

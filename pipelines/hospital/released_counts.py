@@ -29,7 +29,7 @@ from privacy.dp.access import Split
 from privacy.dp.events import NOTHING, Declared, Event, Gaussian
 from privacy.dp.mechanisms import vote_histogram
 from privacy.message import Call, Json
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused, unaffordable
 from privacy.release.policy import FLOOR, Budget, largest_delta
 
@@ -184,7 +184,7 @@ def _count(hospital: Hospital, call: Call, cohort: Cohort) -> Counted:
     if budget is None and not exact:
         raise Refused("policy_privacy") from ValueError("no budget pays for counts; say public: [counts], or a budget")
     noise = 0.0 if exact or budget is None else noise_of(budget)
-    lines = list(book.lines(hospital.ledger)) if hospital.ledger.exists() else []
+    lines = list(ledgers.lines(hospital.ledger)) if hospital.ledger.exists() else []
     if noise:
         if cohort.recipe.get("independent") is not True:
             raise Refused("dependent_patients")
@@ -212,7 +212,7 @@ def _event(hospital: Hospital, known: Counted) -> Event:
     """The event of releasing them; `NOTHING` if the ledger shows that they left before, since repeating is free."""
     if known.noise == 0:
         return Declared("counts")
-    lines = list(book.lines(hospital.ledger))[known.since :] if hospital.ledger.exists() else []
+    lines = list(ledgers.lines(hospital.ledger))[known.since :] if hospital.ledger.exists() else []
     first = {"run": known.run, "round": known.round, "request": "ingest", "refused": None}
     paid = any(all(line.get(key, "") == value for key, value in first.items()) for line in lines)
     return NOTHING if paid else Gaussian(known.noise)

@@ -244,9 +244,9 @@ def check_question(request: str, message: Message) -> None:
     try:
         asked.validate_json(json.dumps(dict(message.facts)), strict=True)
     except ValidationError as error:
-        raise Refused("malformed_request") from ValueError("; ".join(_said(e) for e in error.errors()[:5]))
+        raise Refused("malformed_request") from ValueError("; ".join(_error_text(e) for e in error.errors()[:5]))
 
 
-def _said(error: Mapping[str, Any]) -> str:
+def _error_text(error: Mapping[str, Any]) -> str:
     place = ".".join(shown(part) if isinstance(part, str) else str(part) for part in error["loc"])
     return f"{place}: {error['type']}"

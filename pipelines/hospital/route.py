@@ -43,7 +43,7 @@ from pipelines.settings.route import How
 from privacy.dp.access import Rows
 from privacy.dp.events import NON_PRIVATE, describe
 from privacy.message import Call, Json, Message, as_list, as_mapping, to_bytes, whole_of
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused, unaffordable
 
 HOW: TypeAdapter[How] = TypeAdapter(How)
@@ -68,7 +68,7 @@ def route(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
     """
     facts = message.facts
     _willing(hospital)
-    how, copies, seed = _said(hospital, facts)
+    how, copies, seed = _request_facts(hospital, facts)
     cohort = read_cohort_file(hospital.cohort_folder(str(facts["cohort"])) / COHORT)
     start, experts = _experts(hospital, message)
     rows = all_rows(cohort, hospital.device, start.target)
@@ -95,11 +95,11 @@ def _willing(hospital: Hospital) -> None:
     """
     if any(hospital.root.glob(f"conversations/*/*/{INSIDE}*")):
         raise Refused("policy_inside") from ValueError("this hospital takes part in the federation: it is not outside")
-    if code := unaffordable(hospital.policy, book.lines(hospital.ledger), [hospital.counts, NON_PRIVATE]):
+    if code := unaffordable(hospital.policy, ledgers.lines(hospital.ledger), [hospital.counts, NON_PRIVATE]):
         raise Refused(code)
 
 
-def _said(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[How, int, int]:
+def _request_facts(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[How, int, int]:
     """The way, the number of bootstrap copies, and the seed of this line. Raises: Refused: `malformed_route`."""
     try:
         if missing := [key for key in ("cohort", "experts") if key not in facts]:

@@ -25,7 +25,7 @@ def size_problems(algorithm: AnyAlgorithm, task: Task, work: Work) -> list[str]:
     """A sentence for each limit that is exceeded; nothing is built or trained.
 
     Several numbers within their limits may still multiply to very long work: in private training the rehearsal limits
-    it (`privacy.dp.roof`); in plain training a person may stop a round.
+    it (`privacy.dp.access_limit`); in plain training a person may stop a round.
     """
     named = {**asdict(algorithm), "steps": work.steps, "epochs": work.epochs}
     found = [f"{name} must be <= {REPEATS}, found {value}" for name, value in named.items() if _excessive(value)]

@@ -16,7 +16,7 @@ from pipelines.phantom.patients import PhantomSource
 from privacy.dp.accounting import cost
 from privacy.dp.events import NON_PRIVATE, Declared, Event, composed, known
 from privacy.message import Json, Malformed, as_mapping, number_of, whole_of
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 from privacy.release.build_statement import build_statement
 from privacy.release.gate import Refused
 from privacy.release.meaning import UNBOUNDED, loss
@@ -146,7 +146,7 @@ def left(hospital: Hospital, lines: Lines, *, delta: float) -> list[Left]:
     """
     about, charged = dict(contents(hospital, lines)), dict[str, list[Event]]()
     about |= {"export": CONTENTS["export"], f"export{TO}": TO_OUTSIDE}
-    for line, event in book.charged(lines):
+    for line, event in ledgers.charged(lines):
         charged.setdefault(_named(line), []).append(event)
     sums: dict[str, Left] = {}
     for line in lines:

@@ -21,8 +21,8 @@ from privacy.dp.access import Access, Rows, open_access
 from privacy.dp.capability import questions
 from privacy.dp.events import NON_PRIVATE, NOTHING, Event, composed, describe
 from privacy.message import Call, Message
-from privacy.release import ledger as book
-from privacy.release.gate import PRIVACY, Refused, bare, unaffordable
+from privacy.release import ledger as ledgers
+from privacy.release.gate import PRIVACY, Refused, lacks_noise, unaffordable
 from privacy.release.policy import COORDINATOR, OUTSIDE, SITES
 
 RECIPIENT = "recipient"
@@ -114,7 +114,7 @@ def affordable(hospital: Hospital, start: Opening, call: Call) -> Opening:
     if start.protection is not None:
         cut = cut_of(cohort_of(hospital, start.cohort)) if promises else ""
         seen = rehearsed.events(start.algorithm, start.task, start.work, replace(start.protection, cut=cut))
-        if hospital.policy.require is not None and bare(seen.training):
+        if hospital.policy.require is not None and lacks_noise(seen.training):
             raise Refused(PRIVACY)
         events = {"introduce": [seen.introduction], "finish": [seen.validation]}.get(
             call.request, [seen.training, *([seen.validation] if call.round > 1 else [])]
@@ -123,7 +123,7 @@ def affordable(hospital: Hospital, start: Opening, call: Call) -> Opening:
         return start
     need_counts(hospital)
     events = [hospital.counts, *events]  # every sum is divided by the number of patients
-    code = unaffordable(hospital.policy, book.lines(hospital.ledger), events)
+    code = unaffordable(hospital.policy, ledgers.lines(hospital.ledger), events)
     if code is None:
         return start
     if call.request == "finish" and start.protection is not None:

@@ -69,7 +69,7 @@ def worker(hospital: Hospital) -> Worker:
 
     def answer(call: Call, message: Message) -> Message:
         policy = hospital.policy
-        _heard(hospital, call, message)
+        _check_request(hospital, call, message)
         place: Place = {"call": call, "ledger": hospital.ledger, "recipient": COORDINATOR, "now": hospital.now()}
         done = Work(b"", describe(NOTHING))
         if policy.allows(call.request):  # no work on what the policy forbids; the gate refuses it below
@@ -94,7 +94,7 @@ def worker(hospital: Hospital) -> Worker:
     return answer
 
 
-def _heard(hospital: Hospital, call: Call, message: Message) -> None:
+def _check_request(hospital: Hospital, call: Call, message: Message) -> None:
     """Check a request before any work; a refusal here adds no line to the ledger.
 
     Raises:

@@ -1,1 +1,1 @@
-"""The settings loader: YAML text in, a frozen dataclass out, or every problem at once with its line and remedy."""
+"""The settings loader: turn YAML text into a frozen dataclass, or report all problems with their lines and remedies."""

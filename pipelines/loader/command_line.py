@@ -1,5 +1,5 @@
-"""What the command lines of all commands share. Only the standard library is imported here, so that `--help`,
-`--version` and a wrong flag are answered at once.
+"""Common parts of all command lines. Only the standard library is imported here, so that `--help`, `--version` and a
+wrong flag are answered at once.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ PACKAGE = "consilium"
 
 
 def command_parser(prog: str, description: str | None, **options: Any) -> argparse.ArgumentParser:
-    """A parser that knows --version. description: of which the first line is shown, unless `options` say how it is
-    formatted: then all of it.
-    """
+    """A parser with --version. description: only its first line is shown, unless `options` set a formatter."""
     text = description or ""
     if "formatter_class" not in options:
         text = text.splitlines()[0] if text else ""
@@ -25,7 +23,7 @@ def command_parser(prog: str, description: str | None, **options: Any) -> argpar
 
 
 class _Version(argparse.Action):
-    """Prints the version, which is looked up only when it is asked for."""
+    """Prints the version, which is looked up only on request."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:  # noqa: A002
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
@@ -37,7 +35,7 @@ class _Version(argparse.Action):
 
 def installed_version() -> str:
     """The package's version, or that it is not installed."""
-    from importlib.metadata import PackageNotFoundError, version  # hundredths of a second that other calls save
+    from importlib.metadata import PackageNotFoundError, version  # slow to import
 
     try:
         return version(PACKAGE)
@@ -46,6 +44,6 @@ def installed_version() -> str:
 
 
 def announce(text: str) -> None:
-    """Say on stderr what begins, before imports that take seconds."""
-    text = text.encode("utf-8", "backslashreplace").decode()  # a folder's name may be no UTF-8
+    """Print on stderr what the command begins to do, before imports that take seconds."""
+    text = text.encode("utf-8", "backslashreplace").decode()  # a folder's name may not be UTF-8
     print(text, file=sys.stderr, flush=True)  # noqa: T201 - the first line

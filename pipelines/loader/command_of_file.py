@@ -1,4 +1,4 @@
-"""Which command reads a settings file: every command names the right one when it is given another's file."""
+"""Detect which command reads a settings file, so that every other command can name the right one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Command: TypeAlias = Literal["run", "study", "site"]
 
 
 class Sort(NamedTuple):
-    """One sort of settings file: the keys by which it is known, and the command that reads it."""
+    """One sort of settings file: the keys that identify it, and the command that reads it."""
 
     what: str
     keys: tuple[str, ...]
@@ -30,7 +30,7 @@ SORTS = (
 
 
 def sort_of(data: Json) -> Sort | None:
-    """The sort whose keys are all there, if exactly one is; None where nothing tells."""
+    """The only sort all of whose keys are present; None if there is none or more than one."""
     if not isinstance(data, dict):
         return None
     found = [sort for sort in SORTS if all(key in data for key in sort.keys)]
@@ -38,10 +38,10 @@ def sort_of(data: Json) -> Sort | None:
 
 
 def meant_for(document: Document, command: Command, file: str) -> Document:
-    """The document, if `command` reads such files or nothing tells what it is.
+    """The document, if `command` reads such files or their sort is unknown.
 
     Raises:
-        ConfigError: it is for another command, which is named.
+        ConfigError: the file is for another command, which the message names.
     """
     sort = sort_of(document.data)
     if sort is None or sort.command == command:

@@ -1,9 +1,9 @@
-"""YAML text to plain data, with the line of every path and with all problems at once.
+"""Parse YAML text to plain data, with the line of every path, and report all problems at once.
 
-How scalars are read (narrower than YAML 1.1, because a settings file must mean what its reader sees):
+Scalars are read more strictly than in YAML 1.1, so that a settings file means what a person reads in it:
 
 * quoted text is text, and so is every key;
-* `null`, `~` and nothing at all are null; only `true` and `false` are truth values (`yes`, `NO`, `on` stay text);
+* `null`, `~` and an empty value are null; only `true` and `false` are truth values (`yes`, `NO`, `on` stay text);
 * whole numbers are decimal without a leading zero (`010`, `0x1f`, `1_000` stay text) and fit 64 bits;
 * `1e-4`, `1E5`, `.5`, `5.` are floats; `.inf` and `.nan` are refused, since null says "no limit";
 * `12:30` and `2026-01-01` stay text;
@@ -40,7 +40,7 @@ SUBSTITUTION = re.compile(r"\$\{[^}]*\}?")
 
 
 class ConfigError(ValueError):
-    """All that is wrong with a settings file."""
+    """All problems with a settings file."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(sorted(set(problems), key=lambda p: (p.line or 0, p.path, p.message)))
@@ -48,13 +48,13 @@ class ConfigError(ValueError):
 
 
 class FilesMissing(ConfigError):
-    """Folders or files that the settings name are not there; nothing else is wrong."""
+    """Folders or files in the settings do not exist; there is no other problem."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """Plain data, and for each path in it the line (from 1) on which it stands. problems: what is wrong with single
-    values (`parsed`), which `validate` tells together with what it finds itself.
+    """Plain data, and the line (from 1) of each path in it. problems: with single values (`parsed`), which `validate`
+    reports together with its own.
     """
 
     data: Json
@@ -63,7 +63,7 @@ class Document:
 
 
 def render(error: ConfigError, path: str) -> str:
-    """One line a problem, as in `prostate.yaml:12: train.methods[2].mu: must be >= 0, found -1`; at most 20 of them."""
+    """One line per problem, as in `prostate.yaml:12: train.methods[2].mu: must be >= 0, found -1`; at most 20."""
     lines = []
     for problem in error.problems[:MAX_SHOWN]:
         place = path if problem.line is None else f"{path}:{problem.line}"
@@ -73,7 +73,7 @@ def render(error: ConfigError, path: str) -> str:
 
 
 def problem_at(document: Document, problem: Problem) -> Problem:
-    """The problem with its line, or that of the nearest group around it."""
+    """The problem with its line, or that of the nearest enclosing group."""
     key = problem.where
     while key and key not in document.lines:
         key = key[:-1]
@@ -81,12 +81,12 @@ def problem_at(document: Document, problem: Problem) -> Problem:
 
 
 def read_yaml(text: str, *, environment: Mapping[str, str]) -> Document:
-    """Plain data of one YAML document. Reads no file and runs nothing.
+    """Plain data of one YAML document. Reads no file and executes no code.
 
-    environment: where CONSILIUM_DATA is looked up.
+    environment: the variables, of which CONSILIUM_DATA is used.
 
     Raises:
-        ConfigError: with every problem of the text; no text leads to another exception.
+        ConfigError: with every problem of the text; no text causes another exception.
     """
     document = parsed(text, environment=environment)
     if document.problems:
@@ -95,11 +95,11 @@ def read_yaml(text: str, *, environment: Mapping[str, str]) -> Document:
 
 
 def parsed(text: str, *, environment: Mapping[str, str]) -> Document:
-    """As `read_yaml`, but what is wrong with single values stands in `Document.problems`; `validate` tells it together
-    with everything else.
+    """As `read_yaml`, but problems with single values go to `Document.problems`; `validate` reports them together with
+    all others.
 
     Raises:
-        ConfigError: the text is no YAML document, or too large.
+        ConfigError: the text is not a YAML document, or too large.
     """
     if len(text) > MAX_CHARACTERS:
         raise ConfigError([Problem((), f"the file has {len(text)} characters; at most {MAX_CHARACTERS} are read")])
@@ -116,7 +116,7 @@ def parsed(text: str, *, environment: Mapping[str, str]) -> Document:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What a reading gathers on its way."""
+    """Results collected while the nodes are read."""
 
     data_root: str | None
     problems: list[Problem] = field(default_factory=list)
@@ -143,7 +143,7 @@ class _TooLargeError(Exception):
 
 
 class _Composer(yaml.SafeLoader):
-    """PyYAML's parser up to the node tree, with a bound on depth (it recurses) and with tags refused."""
+    """PyYAML's parser up to the node tree, with a limit on depth (it recurses) and without tags."""
 
     def __init__(self, text: str, problems: list[Problem]) -> None:
         super().__init__(text)
@@ -157,7 +157,7 @@ class _Composer(yaml.SafeLoader):
         if getattr(event, "tag", None) is not None:
             told = f"tags are refused, found {shown(event.tag)}; remove it"
             self.problems.append(Problem((), told, event.start_mark.line + 1))
-            event.tag = None  # as if it were not there, so that the rest is looked at too
+            event.tag = None  # ignored, so that the rest is checked, too
             event.implicit = (True, False) if isinstance(event, yaml.ScalarEvent) else True
         self.level += 1
         node: yaml.Node | None = super().compose_node(parent, index)
@@ -179,7 +179,7 @@ def _composed(text: str, seen: _Seen) -> yaml.Node | None:
         if "'\\t'" in told:
             told += "; indent with spaces, not with tabs"
         seen.problems.append(Problem((), f"not valid YAML: {told}", None if mark is None else mark.line + 1))
-    except Exception as error:  # PyYAML lets errors of chr() and int() through: '"\UFFFFFFFF"', '%YAML 1.<5000 digits>'
+    except Exception as error:  # PyYAML leaks errors of chr() and int(): '"\UFFFFFFFF"', '%YAML 1.<5000 digits>'
         seen.problems.append(Problem((), f"not valid YAML: {str(error)[:200] or type(error).__name__}"))
     else:
         return node
@@ -236,7 +236,7 @@ def _key_complaint(node: yaml.Node) -> str | None:
 
 
 def _scalar(text: str, style: str | None, data_root: str | None) -> tuple[Json, str | None]:
-    """The value of a scalar, and a complaint about it or None."""
+    """The value of a scalar, and a complaint or None."""
     if style is None:  # plain; quoted and block scalars are text
         if text in ("", "~", "null"):
             return None, None

@@ -1,4 +1,4 @@
-"""Finds and reads a settings file: here, or among those that come with the package."""
+"""Find and read a settings file: at its path, or among those of the package."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 
 
 def document(name: str) -> Document:
-    """Read a YAML file, found here or among those that come with the package.
+    """Read a YAML file at this path, or of this name in the package.
 
     Raises:
-        ConfigError: it does not exist, or is no YAML. What else is wrong with its text stands in `Document.problems`.
+        ConfigError: it does not exist, or is not YAML. Other problems of its text are in `Document.problems`.
     """
     path = next((place for place in (Path(name), CONFIGS / name) if place.is_file()), None)
     if path is None:
@@ -25,7 +25,7 @@ def document(name: str) -> Document:
 
 
 def document_at(path: str | Path) -> Document:
-    """Read the YAML file that lies exactly there. Raises: ConfigError: as `document`."""
+    """Read the YAML file at exactly this path. Raises: ConfigError: as `document`."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""Which keys and tags a settings class allows at a path: what an error message offers instead of a wrong one."""
+"""The keys and tags that a settings class allows at a path, which error messages suggest instead of a wrong one."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ TAGS = ("name", "kind")
 
 
 def keys_at(kind: Any, data: Json, path: Path) -> tuple[str, ...]:
-    """Names of the fields that a group at `path` may have; empty where it is not a dataclass."""
+    """Names of the fields that a group at `path` may have; empty if it is not a dataclass."""
     return tuple(dict.fromkeys(name for each in kinds_at(kind, data, path) for name in _hints(each)))
 
 
 def tags_at(kind: Any, data: Json, path: Path, key: str) -> tuple[str, ...]:
-    """Values that the field `key` of a group at `path` may have, where that field is a literal."""
+    """Values that the field `key` of a group at `path` may have, if that field is a literal."""
     hints = [_hints(each).get(key) for each in kinds_at(kind, data, path)]
     return tuple(dict.fromkeys(str(value) for hint in hints for value in literals_of(hint)))
 
 
 def kinds_at(kind: Any, data: Json, path: Path) -> list[Any]:
-    """The types that a value at `path` may have: members of a union each, narrowed by the tags in the data."""
+    """The types that a value at `path` may have: the members of unions, narrowed by the tags in the data."""
     kinds = _narrowed(_members(kind), data)
     for part in path:
         if isinstance(data, dict):
@@ -49,7 +49,7 @@ def _members(kind: Any) -> list[Any]:
 
 
 def _inner(kind: Any, part: str | int) -> list[Any]:
-    """The kinds of what stands at `part` in a group or a list of this kind."""
+    """The kinds of the value at `part` in a group or a list of this kind."""
     origin, arguments = get_origin(kind), get_args(kind)
     if dataclasses.is_dataclass(kind):
         hints = _hints(kind)
@@ -64,7 +64,7 @@ def _inner(kind: Any, part: str | int) -> list[Any]:
 
 
 def _narrowed(kinds: list[Any], data: Json) -> list[Any]:
-    """Those whose tags agree with the data; all of them where none does."""
+    """Those whose tags agree with the data; all of them if none does."""
     if not isinstance(data, dict):
         return kinds
     agreeing = [kind for kind in kinds if all(data.get(key, tags[0]) in tags for key, tags in _tags(kind).items())]
@@ -72,8 +72,8 @@ def _narrowed(kinds: list[Any], data: Json) -> list[Any]:
 
 
 def _tags(kind: Any) -> dict[str, tuple[Any, ...]]:
-    """The fields that tell the members of a union apart, and what each may say: literals of one value, and the `name`
-    or `kind` of a class that goes by several.
+    """The fields that distinguish the members of a union, with their values: literals of one value, and the `name` or
+    `kind` of a class with several.
     """
     literals = {key: literals_of(hint) for key, hint in _hints(kind).items()}
     return {key: values for key, values in literals.items() if len(values) == 1 or (values and key in TAGS)}
@@ -92,6 +92,6 @@ def _hints(kind: Any) -> dict[Any, Any]:
     names = [f.name for f in dataclasses.fields(kind) if f.init]
     try:
         hints = get_type_hints(kind, include_extras=True)
-    except NameError:  # a class defined inside a function: its names can be told, its kinds cannot
+    except NameError:  # a class defined inside a function: its field names are known, their types are not
         hints = {}
     return {name: hints.get(name, object) for name in names}

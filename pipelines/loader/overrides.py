@@ -1,4 +1,4 @@
-"""The same settings with some fields changed, checked as strictly as if they had been written so."""
+"""Change some fields of settings, with the same checks as for settings in a file."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ T = TypeVar("T")
 
 
 def overridden(settings: T, changes: Mapping[str, Any]) -> T:
-    """The same settings with some fields changed, checked as strictly as if they had been written so.
+    """The settings with some fields changed, checked as strictly as settings in a file.
 
     Raises:
         ValueError: an unknown field, a wrong type, or a value out of range; all of them (`SettingsError`).
     """
     changed = {**as_mapping(to_plain(settings)), **changes}
-    for one, other in (("epochs", "steps"), ("steps", "epochs")):  # naming one of the two means it
+    for one, other in (("epochs", "steps"), ("steps", "epochs")):  # setting one of the two unsets the other
         if one in changes and other not in changes and other in changed:
             changed[other] = None
     try:
@@ -36,5 +36,5 @@ def overridden(settings: T, changes: Mapping[str, Any]) -> T:
 
 @lru_cache(maxsize=128)
 def _adapter(kind: Hashable) -> TypeAdapter[Any]:
-    """Made once a type: a hospital overrides its settings in every request."""
+    """Made once per type: a hospital overrides its settings in every request."""
     return TypeAdapter(cast("type[Any]", kind))

@@ -1,8 +1,8 @@
-"""What else is wrong? After a wrong setting the check goes on without it, so that all errors are told at once.
+"""Error recovery: after a wrong setting the check continues without it, so that all errors are reported at once.
 
-A wrong setting is left out, and the rest is checked again. Some problems of the rest would only follow from what was
-left out (shares that no longer sum to one, a method that nobody defines any more): `follows` recognizes them by their
-place and by the names in them, and they are not told. When in doubt a problem is not told: the next check finds it.
+A wrong setting is removed, and the rest is checked again. Some problems of the rest may only follow from the removal
+(shares that no longer sum to one, a method that is no longer defined): `follows` recognizes them by their place and by
+the names in them, and they are not reported. In doubt a problem is not reported: the next check finds it.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 def without(kind: Any, data: Json, paths: Iterable[Path], gone: Sequence[Path]) -> tuple[Json, list[Path]]:
-    """The data without what stands at these paths, and the paths that are gone now.
+    """The data without the values at these paths, and the paths removed now.
 
-    A list is left out whole, since the places of its other members would change. Where a required number or text is
-    missing, a value of its type stands in for it once; where anything else is, the group around it is left out.
+    A list is removed as a whole, since the indices of its other members would change. A missing required number or text
+    is replaced by a value of its type once; for any other missing value the enclosing group is removed.
 
-    kind: the class of the whole settings. gone: what was left out before.
+    kind: the class of the whole settings. gone: the paths removed before.
     """
     now: list[Path] = []
     for path in paths:
         here = _there(data, path)
         if here == path[:-1] and [*gone, *now].count(path) < 2 and (value := stand_in(kind, data, path)) is not None:
             data = _with(data, path, value)
-            now += [path, path]  # twice: it does not stand in again
+            now += [path, path]  # twice, so that it is not replaced again
         elif here:
             data = _with(data, here, None)
             now.append(here)
@@ -39,8 +39,8 @@ def without(kind: Any, data: Json, paths: Iterable[Path], gone: Sequence[Path]) 
 
 
 def stand_in(kind: Any, data: Json, path: Path) -> str | int | float | bool | None:
-    """Some value of the type that belongs at a path; None if it is no number, text, truth value or literal, or if it is
-    what tells the members of a union apart.
+    """Some value of the type at a path; None if it is not a number, text, truth value or literal, or if it
+    distinguishes the members of a union.
     """
     if len(kinds_at(kind, data, path[:-1])) > 1:
         return None
@@ -52,7 +52,7 @@ def stand_in(kind: Any, data: Json, path: Path) -> str | int | float | bool | No
 
 
 def _there(data: Json, path: Path) -> Path:
-    """The longest beginning of a path whose last part is a key that is there."""
+    """The longest prefix of a path that exists in the data."""
     there: Path = ()
     for length, part in enumerate(path, start=1):
         if not isinstance(data, dict) or part not in data:
@@ -62,7 +62,7 @@ def _there(data: Json, path: Path) -> Path:
 
 
 def _with(data: Json, path: Path, value: Json) -> Json:
-    """The data with a value at a path in groups; without the key for None."""
+    """The data with a value at a path of keys; None removes the key."""
     if not isinstance(data, dict):
         return data
     first, rest = str(path[0]), path[1:]
@@ -72,8 +72,8 @@ def _with(data: Json, path: Path, value: Json) -> Json:
 
 
 def follows(problem: Problem, gone: Sequence[Path]) -> bool:
-    """Whether a problem may only follow from settings that were left out: it is told of them or of a group around them,
-    it names them, or a whole hospital is out and the problem is one of the run as a whole.
+    """Whether a problem may only follow from removed settings: its place is theirs or that of an enclosing group, it
+    names them, or a whole hospital was removed and the problem concerns the run as a whole.
     """
     text = f"{problem.path} {problem.message}"
     of_run = len(problem.where) < 2
@@ -84,12 +84,12 @@ def follows(problem: Problem, gone: Sequence[Path]) -> bool:
 
 
 def beside(problem: Problem, path: Path) -> bool:
-    """Whether a problem is told of a path, of something in it, or of a group around it."""
+    """Whether a problem's place is a path, a part of it, or an enclosing group."""
     return problem.where[: len(path)] == path or path[: len(problem.where)] == problem.where
 
 
 def _names(text: str, key: str) -> bool:
-    """Whether a sentence speaks of a key: in quotes, as part of a path, or as a method."""
+    """Whether a sentence names a key: in quotes, as part of a path, or as a method."""
     word = re.escape(key)
     return (
         re.search(rf"['\"]{word}['\"]|\.{word}(?![\w-])|(?<![\w-]){word}\.\w|method {word}(?![\w-])", text) is not None

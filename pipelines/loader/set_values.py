@@ -1,5 +1,5 @@
-"""`--set a.b=c`: values of the command line in place of those in a settings file, read and checked as if they had been
-written there. A problem with one of them names the `--set` instead of a line of the file.
+"""`--set a.b=c`: values of the command line that replace those of a settings file, read and checked in the same way.
+A problem with one of them names the `--set` instead of a line of the file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PART = re.compile(r"([A-Za-z0-9_-]+)|\[([0-9]+)\]")
 
 
 class SetValue(NamedTuple):
-    """One `--set`: its text, the place it names, and the value that belongs there."""
+    """One `--set`: its text, the path, and the value."""
 
     text: str
     path: Path
@@ -29,12 +29,12 @@ class SetValue(NamedTuple):
 
 
 def with_values(document: Document, texts: Sequence[str]) -> Document:
-    """The document with these values in it; groups that are missing on the way are made.
+    """The document with these values; missing groups are created.
 
     texts: as typed after `--set`, e.g. `train.schedule.rounds=3`, `images.size=32`, `train.methods.own={name: local}`.
 
     Raises:
-        ConfigError: with every text that names no place, or whose value is no YAML.
+        ConfigError: with every text that has no valid path, or whose value is not YAML.
     """
     values, problems = [], list[Problem]()
     for text in texts:
@@ -62,9 +62,9 @@ def with_values(document: Document, texts: Sequence[str]) -> Document:
 
 
 def naming_values(error: ConfigError, texts: Sequence[str], lines: Mapping[Path, int]) -> ConfigError:
-    """The same error; a problem of what a `--set` says, or of a group that only it has made, names the `--set`.
+    """The same error; a problem with the value of a `--set`, or with a group that it created, names the `--set`.
 
-    lines: of the document with the values in it. Of several that fit the last is named.
+    lines: of the document with the values. If several match, the last is named.
     """
     values = [_read(text) for text in texts]
 
@@ -96,14 +96,14 @@ def _read(text: str) -> SetValue:
 
 
 def _path(name: str) -> Path:
-    """`a.b[2].c` as keys and indices; empty where it is no such name."""
+    """`a.b[2].c` as keys and indices; empty if it is not a valid path."""
     if KEY.fullmatch(name) is None:
         return ()
     return tuple(int(part[2]) if part[1] is None else part[1] for part in PART.finditer(name))
 
 
 def _put(data: Json, path: Path, value: Json) -> Json:
-    """Raises: LookupError: there is no such place, since something else than a group or a list stands on the way."""
+    """Raises: LookupError: the path does not exist, because a value on it is neither a group nor a list."""
     if not path:
         return value
     first, rest = path[0], path[1:]

@@ -1,8 +1,8 @@
-"""The settings loader: YAML text in, a frozen dataclass out, or every problem with its line and its remedy.
+"""The settings loader: turn plain data into a frozen dataclass, or report every problem with its line and remedy.
 
-Types are strict: text is never turned into a number. What YAML cannot say is allowed for: a whole number where a float
-is expected, and a list where a tuple is. Ranges are stated once, in `__post_init__` of the dataclass, which raises a
-`SettingsError` with a `Problem` for each field.
+Types are strict: text is never converted to a number. Two conversions are allowed because YAML has no such types: a
+whole number where a float is expected, and a list where a tuple is. Ranges are stated once, in `__post_init__` of the
+dataclass, which raises a `SettingsError` with a `Problem` for each field.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# What is allowed, by pydantic's error type; {..} is filled from the error's context.
+# The allowed values, by pydantic's error type; {..} is filled from the error's context.
 ALLOWED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -56,20 +56,20 @@ ALLOWED = {
     "too_long": "a list of at most {max_length} values",
     "unexpected_positional_argument": "left out",
 }
-PATIENTS = frozenset(("exclude", "test", "where", "select"))  # keys of a site below which patients may be named
+PATIENTS = frozenset(("exclude", "test", "where", "select"))  # keys of a site whose values may name patients
 PASSES = 6
-"""How often settings are checked again without what was wrong in them."""
+"""The greatest number of checks, each without the wrong values of the one before."""
 
 
 def validate(document: Document, kind: type[T], missing: Callable[[Json], Sequence[Problem]] | None = None) -> T:
     """Settings of a frozen dataclass, from plain data. The class carries `__pydantic_config__ = {"extra": "forbid"}`.
 
-    missing: looks in the plain data for folders and files that are not there.
+    missing: finds folders and files in the plain data that do not exist.
 
     Raises:
-        ConfigError: with every problem that the text has (`Document.problems`), that pydantic finds, that a
-            `__post_init__` tells, or `missing`. One problem hides others only where these may follow from it.
-            `FilesMissing` where only files are missing.
+        ConfigError: with every problem of the text (`Document.problems`), of pydantic, of a `__post_init__`, or of
+            `missing`. One problem hides others only if these may follow from it. `FilesMissing` if only files are
+            missing.
     """
     settings, problems = _checked(document, kind)
     told = {problem.where for problem in problems}
@@ -83,14 +83,14 @@ def validate(document: Document, kind: type[T], missing: Callable[[Json], Sequen
 
 
 def _checked(document: Document, kind: type[T]) -> tuple[T | None, list[Problem]]:
-    """The settings; or None, and everything that is wrong."""
+    """The settings; or None, and all problems."""
     adapter, told = TypeAdapter(kind), list(document.problems)
     problems = list(told)
     data, gone = without(kind, document.data, [problem.where for problem in problems if problem.where], ())
     for _ in range(PASSES):
         try:
-            # Strict reading of JSON is the only mode that takes a list for a tuple and a group for a dataclass, but no
-            # text for a number.
+            # Strict JSON is the only mode that accepts a list for a tuple and a group for a dataclass, but not text for
+            # a number.
             settings = adapter.validate_json(json.dumps(data), strict=True)
             return (None if problems else settings), problems
         except ValidationError as error:
@@ -143,7 +143,7 @@ def _plain(value: object, where: str) -> Json:
 
 
 def problems_in(found: ValidationError, document: Document, kind: type) -> list[Problem]:
-    """What pydantic found, in our words and with places and lines in the document."""
+    """Pydantic's errors as problems, in our words and with paths and lines in the document."""
     problems: list[Problem] = []
     allowed: dict[Path, tuple[list[str], object]] = {}  # alternatives of a union are one problem
     for error in found.errors(include_url=False):
@@ -153,11 +153,11 @@ def problems_in(found: ValidationError, document: Document, kind: type) -> list[
             phrases, _ = allowed.setdefault(path, ([], error["input"]))
             phrases.append(said.format(**error.get("ctx", {})))
         else:
-            problems += _told(error, document, kind)
+            problems += _problems_of_error(error, document, kind)
     for path, (phrases, value) in allowed.items():
         deeper = any(_below(other, path) for other in allowed)
         if isinstance(value, dict) and (deeper or any(_below(problem.where, path) for problem in problems)):
-            continue  # one of several forms was meant, and what is wrong inside it is told
+            continue  # one of several forms was meant, and the problem inside it is reported
         told = f"a {type(value).__name__}" if _private(path) else f"{shown(value)}{_hint(phrases, value)}"
         message = f"must be {' or '.join(dict.fromkeys(phrases))}, found {told}"
         problems.append(problem_at(document, Problem(path, message)))
@@ -169,7 +169,7 @@ def _below(told: Path, path: Path) -> bool:
 
 
 def _private(path: Path) -> bool:
-    """Whether a value may name a patient: messages stay in journals of machines."""
+    """Whether a value may name a patient: it must not appear in messages, which machines keep in their journals."""
     return len(path) > 1 and path[0] == "sites" and not PATIENTS.isdisjoint(map(str, path))
 
 
@@ -195,7 +195,7 @@ def _guess(word: str, choices: Sequence[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def _told(error: ErrorDetails, document: Document, kind: type) -> list[Problem]:
+def _problems_of_error(error: ErrorDetails, document: Document, kind: type) -> list[Problem]:
     match error["type"]:
         case "unexpected_keyword_argument" | "extra_forbidden":
             path = located(document.data, error["loc"])
@@ -231,7 +231,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def located(data: Json, loc: Sequence[str | int]) -> Path:
-    """Pydantic's place of an error as a path in the data: the labels of union members in between are left out."""
+    """Pydantic's location of an error as a path in the data, without the labels of union members."""
     path: list[str | int] = []
     for index, part in enumerate(loc):
         rest = loc[index + 1 :]

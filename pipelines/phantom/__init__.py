@@ -1,1 +1,1 @@
-"""Simulated hospitals: organs, scanners, and the files that a real hospital would have."""
+"""Simulate hospitals: organs, scanners, and the files that a real hospital would have."""

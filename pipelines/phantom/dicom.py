@@ -1,7 +1,7 @@
 """A phantom hospital's ADC series as classic single-frame DICOM, with the headers that a scanner would write.
 
-Names, dates and institutions are invented; they are there to be removed. Headers follow DICOM PS3.3 C.8.3 (MR image),
-C.11.1 (modality LUT) and C.7.6.16.2.11 (real-world values, with UCUM units). UIDs are hashes of what they name.
+Names, dates and institutions are invented, as input for de-identification. Headers follow DICOM PS3.3 C.8.3 (MR image),
+C.11.1 (modality LUT) and C.7.6.16.2.11 (real-world values, with UCUM units). UIDs are hashes of the instances' names.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def dicom_series(
 ) -> Iterator[tuple[str, bytes]]:
     """Yield (file name, bytes) per slice; neither names nor instance numbers follow the slices' positions.
 
-    wrong: the defect to build in, one of `phantom.DEFECTS["dicom"]`. again: the ADC of a second scan, of which
-    "duplicate_slice" takes its pixels.
+    wrong: the defect to simulate, one of `DEFECTS["dicom"]`. again: the ADC of a second scan, for the pixels of
+    "duplicate_slice".
     """
     scanner, header = SCANNERS[source.scanner], _study_header(source, patient)
     stored = _export(scanner, acquired.adc, header)
@@ -55,7 +55,7 @@ def dicom_series(
 
 
 def _study_header(source: PhantomSource, patient: int) -> Dataset:
-    """What all slices of a study have in common."""
+    """The header elements that all slices of a study share."""
     scanner, name = SCANNERS[source.scanner], patient_name(source, patient)
     key = f"{source.scanner}/{name}"
     header = Dataset()
@@ -114,7 +114,7 @@ def _uid(*parts: str) -> str:
 
 
 def _export(scanner: Scanner, adc: Array, header: Dataset) -> Stored:
-    """Stored values (slices, rows, columns), and in `header` how they become ADC again."""
+    """Stored values (slices, rows, columns); adds to `header` how to convert them to ADC."""
     clipped = np.clip(adc, 0, scanner.window)
     if scanner.gamma != 1:
         _add_lut(scanner, header)
@@ -154,11 +154,11 @@ def _add_real_world_value(header: Dataset, slope: float) -> None:
 
 
 def _instance(header: Dataset, affine: Affine, index: int, plane: Stored, number: int) -> Dataset:
-    """One slice: `header` with its place in the patient and its pixels."""
+    """One slice: `header` with its position in the patient and its pixels."""
     lps = TO_LPS @ affine[:3]
     spacing = np.linalg.norm(lps[:, :2], axis=0)
     position = lps @ [0, 0, index, 1]
-    dataset = Dataset(dict(header.items()))  # Dataset(header) would share its elements: setting one would change both
+    dataset = Dataset(dict(header.items()))  # Dataset(header) would share its elements
     dataset.InstanceNumber = str(number)
     dataset.SOPInstanceUID = _uid(str(header.SeriesInstanceUID), str(number))
     dataset.ImagePositionPatient = [f"{value:.9g}" for value in position]

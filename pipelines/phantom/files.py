@@ -1,6 +1,6 @@
 """Write a phantom hospital's patients as the files that a real hospital would have: DICOM or NIfTI, masks, labels.
 
-Everything follows from the settings, and no clock or random source is read: written twice, the bytes are the same.
+The files depend on the settings only, not on a clock or another random source: written twice, the bytes are the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STORED_MAX = 4095  # 12 bits
 
 
 class Rendered(NamedTuple):
-    """One patient as one scanner images them: ADC in 1e-6 mm²/s, and masks (CS lesion, gland) on the same grid."""
+    """One patient imaged by one scanner: ADC in 1e-6 mm²/s, and masks (CS lesion, gland) on the same grid."""
 
     image: Volume
     lesion: Volume
@@ -37,7 +37,7 @@ class Rendered(NamedTuple):
 def render(source: PhantomSource, patient: int) -> Rendered:
     """Image patient number `patient` with the hospital's scanner; `replace(source, scanner=...)` gives the oracle pair.
 
-    Values are what the scanner fitted, before the export's window. Volumes are (48, 48, slices).
+    Values are those fitted by the scanner, before the export's window. Volumes are (48, 48, slices).
     """
     acquired = _acquire(source, patient, take=0)
     return Rendered(*(Volume(values.transpose(2, 1, 0), acquired.affine) for values in acquired[:3]))
@@ -47,10 +47,10 @@ def write(source: PhantomSource, folder: Path) -> None:
     """Write all studies of `source` into `folder`: images/, masks/lesion/, masks/gland/ and labels.csv.
 
     labels.csv has the columns patient, slice (0 = most inferior) and label (1 = CS lesion in the slice). The folder
-    appears whole or not at all.
+    is created atomically.
 
     Raises:
-        FileExistsError: `folder` holds something already.
+        FileExistsError: `folder` is not empty.
     """
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"the phantom's folder {folder} is not empty; give a new folder, or remove this one")
@@ -78,7 +78,7 @@ def _acquire(source: PhantomSource, patient: int, *, take: int) -> Acquired:
 
 
 def _files(source: PhantomSource, patient: int, acquired: Acquired) -> Iterator[tuple[Path, bytes]]:
-    """The files of one patient, each with its place below the folder."""
+    """The files of one patient, with their paths relative to the folder."""
     name, wrong = patient_name(source, patient), defect(source, patient)
     if source.format == "nifti":
         data = _nifti_image(SCANNERS[source.scanner], acquired, singular=wrong == "singular_affine")

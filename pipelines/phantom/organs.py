@@ -1,6 +1,6 @@
-"""The organs of a simulated pelvis: where they lie, and what a diffusion-weighted scan sees of them.
+"""The organs of a simulated pelvis: their shapes, and their properties in a diffusion-weighted scan.
 
-Each function yields (where, tissue) in painting order: what comes later covers what came before. Lengths are in mm,
+Each function yields (where, tissue) in painting order: later ones cover earlier ones. Lengths are in mm,
 x towards the patient's left, y towards posterior, z towards superior. Sizes follow a prostate of about 46 x 35 x 46 mm.
 """
 
@@ -19,12 +19,12 @@ Rectum: TypeAlias = tuple[float, float, float, float]  # centre (x, y) and half 
 
 GRID = 96
 PIXEL_MM = 0.75
-SMALLEST_VISIBLE_MM2 = 20.0  # a lesion with a smaller cross-section is not drawn in that slice: no radiologist sees it
+SMALLEST_VISIBLE_MM2 = 20.0  # radiologists see no smaller cross-section, so it is not drawn in that slice
 NON_SIGNIFICANT, SIGNIFICANT = 1, 2  # grades of a lesion, 0 = none
 
 
 class Tissue(NamedTuple):
-    """What a diffusion-weighted scan sees of a tissue; units as in `Anatomy`."""
+    """The properties of a tissue in a diffusion-weighted scan; units as in `Anatomy`."""
 
     diffusivity: float
     kurtosis: float
@@ -33,7 +33,7 @@ class Tissue(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Coordinates of the pixel centres in mm, bent by a smooth field so that no organ is an exact ellipse."""
+    """Coordinates of the pixel centres in mm, deformed by a smooth field so that no organ is an exact ellipse."""
 
     x: Array  # (slices, 96, 96), towards the patient's left
     y: Array  # (slices, 96, 96), towards posterior
@@ -96,7 +96,7 @@ def parts(frame: Frame, gland: Gland) -> Parts:
 
 
 def surroundings(frame: Frame, gland: Gland, rectum: Rectum, gas: bool) -> Iterator[tuple[Where, Tissue]]:
-    """Everything around the gland, from the back to the front of the canvas; the rest is fat."""
+    """All tissues around the gland, in painting order; the rest is fat."""
     side = np.abs(frame.x - gland.x)
     mirrored = frame._replace(x=side)
     yield _ellipse(mirrored, (38.0, -6.0), (12.0, 24.0)), MUSCLE  # internal obturator
@@ -115,7 +115,7 @@ def surroundings(frame: Frame, gland: Gland, rectum: Rectum, gas: bool) -> Itera
 
 
 def inside(generator: np.random.Generator, frame: Frame, gland: Gland, within: Parts) -> Iterator[tuple[Where, Tissue]]:
-    """The zones, benign hyperplasia and prostatitis: what can be mistaken for cancer."""
+    """The zones, benign hyperplasia and prostatitis, which can be mistaken for cancer."""
     yield within.gland, Tissue(generator.normal(1650, 130), 0.55, 1.0)
     yield within.transition, Tissue(generator.normal(1320, 90), 0.70, 0.72)
     yield within.stroma, Tissue(generator.normal(1050, 40), 0.80, 0.48)

@@ -1,8 +1,8 @@
 """The phantom's settings, and the anatomy of its patients.
 
-A phantom hospital has simulated patients. This file draws what is inside a patient (prostate zones, lesions of two
-grades, the organs around them) with the properties of tissue that a diffusion-weighted scan sees; `scanner.py` images
-it. The same patient can be imaged by any scanner, so two hospitals can be compared on one patient (an oracle pair).
+A phantom hospital has simulated patients. This file draws a patient's anatomy (prostate zones, lesions of two grades,
+the organs around them) with the tissue properties that a diffusion-weighted scan measures; `scanner.py` images it. The
+same patient can be imaged by any scanner, so two hospitals can be compared on one patient (an oracle pair).
 
 Diffusivities are settings of this phantom, chosen to give plausible maps: peripheral zone about 1650, transition zone
 about 1320, clinically significant cancer about 830, in 1e-6 mm²/s. Kurtosis follows Rosenkrantz et al., Radiology 2012,
@@ -59,13 +59,13 @@ DEFECTS: Mapping[str, tuple[Defect, ...]] = {
 class PhantomSource:
     """A hospital whose patients are simulated.
 
-    scanner: which of the scanners in `scanner.SCANNERS` the hospital owns. patients: how many good studies.
-    seed: two hospitals with one seed have the same patients. damaged: how many studies are written in addition, each
-    with one defect that a reader must find. slices: per patient, 3.6 mm apart, centred on the mid-gland. significant:
+    scanner: the hospital's scanner, a key of `scanner.SCANNERS`. patients: the number of valid studies.
+    seed: two hospitals with one seed have the same patients. damaged: the number of additional studies, each with one
+    defect that a reader must detect. slices: per patient, 3.6 mm apart, centred on the mid-gland. significant:
     share of the patients with clinically significant cancer; of the others 64 % have a non-significant lesion.
 
     Raises:
-        ValueError: a setting is out of its range; one message names all of them.
+        ValueError: settings are out of range; one message names all of them.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -102,7 +102,7 @@ class PhantomSource:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """What is inside one patient, on a (slices, 96, 96) grid of 0.75 mm; slice 0 is the most inferior.
+    """The anatomy of one patient, on a (slices, 96, 96) grid of 0.75 mm; slice 0 is the most inferior.
 
     Rows run from anterior to posterior, columns from the patient's right to the left.
     diffusivity: 1e-6 mm²/s. kurtosis: no unit. density: signal at b = 0 in units of the peripheral zone's.
@@ -128,7 +128,7 @@ def patient_name(source: PhantomSource, patient: int) -> str:
 
 
 def defect(source: PhantomSource, patient: int) -> Defect | None:
-    """What is wrong with the study of patient number `patient`: nothing before `source.patients`, then each in turn."""
+    """The defect of the study of patient number `patient`: none before `source.patients`, then each in turn."""
     kinds = DEFECTS[source.format]
     return None if patient < source.patients else kinds[(patient - source.patients) % len(kinds)]
 
@@ -136,9 +136,9 @@ def defect(source: PhantomSource, patient: int) -> Defect | None:
 def anatomy(seed: int, patient: int, slices: int, significant: float = SHARE_SIGNIFICANT) -> Anatomy:
     """Draw patient number `patient` (0, 1, ...) of the population `seed`.
 
-    Pure in its arguments. significant: share of patients with clinically significant cancer (45 %, and then 35 % have a
-    non-significant lesion). Shares hold in every run of successive patients, because grades follow a Kronecker sequence
-    and no coin.
+    The result depends on the arguments only. significant: share of patients with clinically significant cancer (with
+    45 %, 35 % have a non-significant lesion). Shares hold in every sequence of successive patients, because grades
+    follow a Kronecker sequence, not independent draws.
     """
     generator = np.random.default_rng([seed, patient, 1])
     frame = _frame(generator, slices)

@@ -1,10 +1,10 @@
-"""The phantom's scanners: from an anatomy to the ADC map that a hospital would export.
+"""The phantom's scanners: turn an anatomy into the ADC map that a hospital would export.
 
 Signal: kurtosis (Jensen et al., Magn Reson Med 2005, doi:10.1002/mrm.20508) with intravoxel incoherent motion (Le Bihan
 et al., Radiology 1988); b biased by gradient non-linearity (Bammer et al., Magn Reson Med 2003); Nyquist ghost and
 susceptibility stretch of echo-planar imaging; k-space cut to the matrix; complex Gaussian noise and magnitude averages,
-hence a Rician floor (Gudbjartsson and Patz, Magn Reson Med 1995). Then what the vendor does: smooth, fit a line to the
-logarithm, hide the background.
+hence a Rician floor (Gudbjartsson and Patz, Magn Reson Med 1995). Then the vendor's processing: smoothing, a linear fit
+to the logarithm, masking of the background.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GRADIENT_REACH_MM = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Scanner:
-    """How a hospital acquires and exports. The defaults are an ideal scanner without noise or artefact.
+    """A hospital's acquisition and export. The defaults are an ideal scanner without noise or artefacts.
 
     b_values: s/mm², at least two different ones. snr: signal of the peripheral zone at b = 0 over the noise's standard
     deviation in each of the two channels, for one average; inf = no noise. averages: magnitude images that are
@@ -43,12 +43,12 @@ class Scanner:
     smoothing: standard deviation of the vendor's Gaussian filter, in pixels. threshold: pixels below this share of the
     volume's 99th percentile at the lowest b are set to 0; 0 = unmasked. zoom: the field of view is 72 mm / zoom.
     window: the largest ADC that is exported, 1e-6 mm²/s. gamma: exponent of the export's tone curve, 1 = linear.
-    rescale: whether a linear export carries RescaleSlope; without it stored values are 1e-6 mm²/s.
+    rescale: whether a linear export has RescaleSlope; without it stored values are in 1e-6 mm²/s.
     real_world: whether RealWorldValueMappingSequence is written. unit: of linearly rescaled values.
     axes: the storage order of NIfTI files.
 
     Raises:
-        ValueError: a parameter is out of its range; one message names all of them.
+        ValueError: parameters are out of range; one message names all of them.
     """
 
     b_values: tuple[float, ...]
@@ -95,7 +95,7 @@ class Scanner:
 
     @property
     def per_unit(self) -> float:
-        """What 1e-6 mm²/s is in the scanner's unit."""
+        """The value of 1e-6 mm²/s in the scanner's unit."""
         return 1e-3 if self.unit == "1e-3 mm2/s" else 1.0
 
 
@@ -131,7 +131,7 @@ SCANNERS: dict[str, Scanner] = {
 
 
 class Acquired(NamedTuple):
-    """An ADC map as the scanner fitted it, with masks on its grid.
+    """An ADC map as fitted by the scanner, with masks on its grid.
 
     adc: (slices, 48, 48) float32, 1e-6 mm²/s in [0, 4095]; axes as in `Anatomy`. lesion (clinically significant only),
     gland: (slices, 48, 48) uint8, drawn on the undistorted anatomy as radiologists draw on T2-weighted images.
@@ -211,7 +211,7 @@ def _coil(anatomy: Anatomy, scanner: Scanner) -> Array:
 
 
 def _echo_planar(anatomy: Anatomy, scanner: Scanner, signal: Array) -> Array:
-    """Bring the signal onto the scanner's field of view, stretched at the rectum along the phase-encoding direction."""
+    """Resample the signal to the scanner's field of view, stretched at the rectum in the phase-encoding direction."""
     line = (GRID - 1) / 2 + (np.arange(GRID, dtype=np.float32) - (GRID - STEP) / 2) / np.float32(scanner.zoom)
     rows, columns = np.meshgrid(line, line, indexing="ij")
     x, y = ((columns - (GRID - 1) / 2) * PIXEL_MM, (rows - (GRID - 1) / 2) * PIXEL_MM)
@@ -228,7 +228,7 @@ def _echo_planar(anatomy: Anatomy, scanner: Scanner, signal: Array) -> Array:
 
 
 def _receive(signal: Array, scanner: Scanner, generator: np.random.Generator) -> Array:
-    """Magnitude images (b-values, slices, 48, 48): ghost, cut of k-space, complex noise, magnitude averages."""
+    """Magnitude images (b-values, slices, 48, 48): ghost, cropped k-space, complex noise, magnitude averages."""
     complex_signal = signal.astype(np.complex64)
     if scanner.ghost:
         phase = np.exp(1j * generator.uniform(0, 2 * np.pi, (1, signal.shape[1], 1, 1))).astype(np.complex64)
@@ -257,7 +257,7 @@ def _image(k_space: NDArray[np.complex64]) -> NDArray[np.complex64]:
 
 
 def _mask(where: NDArray[np.bool_], scanner: Scanner) -> Mask:
-    """A mask of the anatomy at the pixel centres of the scanner's grid: 1 where most of a pixel is inside."""
+    """A mask of the anatomy on the scanner's grid: 1 where most of a pixel is inside."""
     line = (GRID - 1) / 2 + (np.arange(MATRIX) - (MATRIX - 1) / 2) * STEP / scanner.zoom
     centres = np.stack(np.meshgrid(line, line, indexing="ij"))
     share = [ndimage.map_coordinates(plane.astype(np.float32), centres, order=1, mode="nearest") for plane in where]

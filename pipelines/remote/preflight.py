@@ -24,7 +24,7 @@ from pipelines.remote.client import hospital_of
 from pipelines.remote.site_config import Place
 from pipelines.remote.startup_kit import address_in, foreign_entries, strict
 from privacy.message import Call, Message, number_of
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 from privacy.release.chain import Damaged
 from privacy.release.gate import Refused
 from privacy.release.policy import REQUESTS, Policy
@@ -183,10 +183,10 @@ def _clock(place: Place) -> Iterator[Finding]:
     """Findings on ledger and clock: the clock must not be before the ledger's last line."""
     ledger = hospital_of(place).ledger
     try:
-        if ledger.exists() and (broken := book.verify(ledger)):
+        if ledger.exists() and (broken := ledgers.verify(ledger)):
             yield Finding("ledger", False, f"{ledger}: {broken[0]}; look at docs/how-to/operations.md")
             return
-        last = max((str(line.get("time", "")) for line in book.lines(ledger)), default="") if ledger.exists() else ""
+        last = max((str(line.get("time", "")) for line in ledgers.lines(ledger)), default="") if ledger.exists() else ""
     except (OSError, Damaged) as error:
         yield Finding("ledger", False, f"{ledger}: {error}")
         return

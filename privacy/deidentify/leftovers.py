@@ -123,10 +123,10 @@ def _in_text(secrets: Mapping[str, str], cleaned: Dataset) -> Iterator[str]:
                 if text.strip() == secret and not (secret.isdecimal() and int(secret) < SMALL):
                     yield f"{_place(leaf.path)} is the value of {secrets[secret]}"
             continue
-        bare = re.sub(r"[\W_]+", "", text)
+        compact = re.sub(r"[\W_]+", "", text)
         for secret, place in secrets.items():
             if re.search(rf"(?<![a-z0-9]){re.escape(secret)}(?![a-z0-9])", text) or (
-                (len(secret) >= LONG or not secret.isascii()) and (secret in text or secret in bare)
+                (len(secret) >= LONG or not secret.isascii()) and (secret in text or secret in compact)
             ):
                 yield f"{_place(leaf.path)} holds a part of {place}"
 

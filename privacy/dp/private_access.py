@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from privacy.dp.access import Assign, Augment, Batch, Draw, Gradient, Objective, Rows, Sample, Split, ballots
+from privacy.dp.access_limit import AccessLimit
 from privacy.dp.chunks import at_once
 from privacy.dp.dpsgd import private_gradient
 from privacy.dp.entropy import Source, choices, chosen, generator
@@ -30,7 +31,6 @@ from privacy.dp.mechanisms import bounded_mean, vote_histogram
 from privacy.dp.modules import unfit
 from privacy.dp.persample import CHUNK, patient_gradients, without_strays
 from privacy.dp.protection import Protection
-from privacy.dp.roof import Roof
 from privacy.dp.units import Units, Views, all_views, some_views, units_of
 
 
@@ -51,7 +51,7 @@ class _Use:
 class PrivateAccess:
     """See `open_private`. strays: number of patients whose gradient was not finite, so far; it stays at the site.
 
-    dry: no patient's data are used; only events are recorded, so that a cost is known in advance. `roof` limits how
+    dry: no patient's data are used; only events are recorded, so that a cost is known in advance. `limit` bounds how
     much may be asked then.
     """
 
@@ -67,7 +67,7 @@ class PrivateAccess:
     uses: list[_Use] = field(default_factory=list)
     fit: list[nn.Module] = field(default_factory=list)
     strays: list[int] = field(default_factory=list)
-    roof: Roof = field(default_factory=Roof)
+    limit: AccessLimit = field(default_factory=AccessLimit)
 
     @property
     def events(self) -> list[Event]:
@@ -236,7 +236,7 @@ class PrivateAccess:
     def _count(self, what: str, numbers: int = 0) -> None:
         """In a dry run, count a request. Raises: TooLong: there were too many."""
         if self.dry:
-            self.roof.count(what, numbers)
+            self.limit.count(what, numbers)
 
     def _check(self, module: nn.Module) -> None:
         """Check the module, once; and on every call, that it has no buffers."""
@@ -262,7 +262,7 @@ def open_private(
     augment: applied to each view before clipping. counts: the event of releasing the numbers of patients: `Declared` if
     the hospital declares them public. source: of random bytes; only tests replace it. sizes: patients by split as the
     hospital released them; None = the true numbers. dry: record events without using any patient, and raise
-    `privacy.dp.roof.TooLong` if a method asks for too much.
+    `privacy.dp.access_limit.TooLong` if a method asks for too much.
 
     Raises:
         ValueError: the training split has no patients (the divisor q N would be 0).

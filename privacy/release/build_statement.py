@@ -27,7 +27,7 @@ from privacy.dp.events import (
 )
 from privacy.message import Json, whole_of
 from privacy.release import meaning as words
-from privacy.release.gate import bare
+from privacy.release.gate import lacks_noise
 from privacy.release.ledger import charged
 from privacy.release.meaning import downwards, upwards
 from privacy.release.statement import (
@@ -162,7 +162,7 @@ def _atoms(event: Event, times: int = 1) -> Iterator[tuple[Event, int]]:
             inner = atom.event if isinstance(atom, Part) else atom  # of nested parts the outer one is charged
             yield inner if isinstance(inner, NonPrivate | Declared) else Part(event.cut, event.split, inner), count
     elif not isinstance(event, Nothing):
-        yield NON_PRIVATE if bare(event) else event, times
+        yield NON_PRIVATE if lacks_noise(event) else event, times
 
 
 def _tally(lines: Iterable[_Line]) -> _Tally:
@@ -251,9 +251,9 @@ def _budget(total: _Tally, budget: tuple[float, float] | None) -> Budget | None:
 
 
 def _unprotected(lines: Sequence[_Line], contents: Mapping[str, str]) -> Iterator[Unprotected]:
-    bare = [line for line in lines if any(isinstance(atom, NonPrivate) for atom, _ in line.atoms)]
-    for request, refused in dict.fromkeys((line.request, line.refused) for line in bare):
-        own = [line for line in bare if (line.request, line.refused) == (request, refused)]
+    unnoised = [line for line in lines if any(isinstance(atom, NonPrivate) for atom, _ in line.atoms)]
+    for request, refused in dict.fromkeys((line.request, line.refused) for line in unnoised):
+        own = [line for line in unnoised if (line.request, line.refused) == (request, refused)]
         content = CODE if refused else contents.get(request, "")
         yield Unprotected(request, content, sum(not line.again for line in own), _bytes(own))
 

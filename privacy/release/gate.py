@@ -21,7 +21,7 @@ from privacy.dp.events import (
     leaves,
 )
 from privacy.message import Call, Json
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 from privacy.release.policy import Policy, declarations
 
 BUDGET = "budget"
@@ -67,13 +67,13 @@ def release(
         OSError: writing failed.
     """
     digest = hashlib.sha256(reply).hexdigest()
-    with book.transaction(ledger) as page:
-        before = tuple(page.lines())
+    with ledgers.transaction(ledger) as opened:
+        before = tuple(opened.lines())
         again = replay and (commit in paid(before) if commit else _left_before(before, call, digest))
         code = _verdict(policy, call, len(reply), recipient)
         if code is None and not again:
             code = unaffordable(policy, before, [known(event)])
-        page.append(
+        opened.append(
             {
                 **_of(call, recipient, now),
                 "event": event if code is None else describe(NOTHING),
@@ -113,7 +113,7 @@ def unaffordable(policy: Policy, before: Iterable[Mapping[str, Json]], events: S
     told = set().union(*(declarations(event) for event in events))
     if any(not policy.declares(what) for what in told):
         return "policy_public"
-    if policy.require is not None and any(bare(event) for event in events):
+    if policy.require is not None and any(lacks_noise(event) for event in events):
         return PRIVACY
     if policy.budget is None or not _costs(events):
         return None
@@ -121,11 +121,11 @@ def unaffordable(policy: Policy, before: Iterable[Mapping[str, Json]], events: S
         return BUDGET
     from privacy.dp.accounting import cost  # seconds that a hospital without a budget saves
 
-    charged = cost([*book.spent(before), *events], policy.budget.delta)
+    charged = cost([*ledgers.spent(before), *events], policy.budget.delta)
     return None if charged.epsilon <= policy.budget.epsilon else BUDGET
 
 
-def bare(event: Event) -> bool:
+def lacks_noise(event: Event) -> bool:
     """Whether the event, or one of its parts, has no noise."""
     return any(
         isinstance(one, NonPrivate) or (isinstance(one, Gaussian | Laplace) and one.noise_multiplier == 0)
@@ -141,8 +141,8 @@ def _costs(events: Sequence[Event]) -> bool:
 def book_refusal(code: str, event: Json, *, call: Call, ledger: Path, recipient: str, now: str) -> None:
     """Record in the ledger a code that leaves instead of a reply: whether a request fails can depend on patients."""
     line: dict[str, Json] = {"event": event, "sha256": None, "bytes": 0, "again": False, "refused": code}
-    with book.transaction(ledger) as page:
-        page.append({**_of(call, recipient, now), **line})
+    with ledgers.transaction(ledger) as opened:
+        opened.append({**_of(call, recipient, now), **line})
 
 
 def _of(call: Call, recipient: str, now: str) -> dict[str, Json]:

@@ -46,7 +46,7 @@ _KNOWN: dict[Path, Chain] = {}
 
 
 @dataclass(frozen=True)
-class Book:
+class OpenLedger:
     """A ledger that nobody else writes to meanwhile: see `transaction`."""
 
     path: Path
@@ -69,7 +69,7 @@ class Book:
 
 
 @contextmanager
-def transaction(ledger: Path) -> Iterator[Book]:
+def transaction(ledger: Path) -> Iterator[OpenLedger]:
     """Read and append with nobody else between: `with transaction(path) as book`, then `book.lines()`, `book.append`.
 
     A ledger is checked whole once in a process, after that only what others added. Within a transaction, the function
@@ -84,15 +84,15 @@ def transaction(ledger: Path) -> Iterator[Book]:
     lock = FileLock(path.with_suffix(LOCK), timeout=PATIENCE_S, poll_interval=POLL_S, thread_local=False)
     with lock:
         _checked(path)
-        yield Book(path, lock)
+        yield OpenLedger(path, lock)
 
 
 def append(ledger: Path, line: Mapping[str, Json]) -> None:
     """Add one line; it is on the disk when this returns. A torn last line of an earlier crash is closed first, never
-    overwritten. Raises: as `transaction` and `Book.append`.
+    overwritten. Raises: as `transaction` and `OpenLedger.append`.
     """
-    with transaction(ledger) as book:
-        book.append(line)
+    with transaction(ledger) as opened:
+        opened.append(line)
 
 
 def lines(ledger: Path) -> Iterator[dict[str, Json]]:
@@ -190,7 +190,7 @@ def _checked(path: Path) -> Chain:
         grown = known is not None and hashlib.sha256(data[: known.size]).digest() == known.whole.digest()
         chain = known if known is not None and grown else Chain()
         if complaints := [*follow(chain, data[chain.size :]), *against_heads(chain, now, now)]:
-            raise Damaged(_told(path, complaints))
+            raise Damaged(_damage_message(path, complaints))
         chain.head = now
         _settle(path, chain, data, everything=known is None)
         known = chain
@@ -198,7 +198,7 @@ def _checked(path: Path) -> Chain:
     return known
 
 
-def _told(path: Path, complaints: list[str]) -> str:
+def _damage_message(path: Path, complaints: list[str]) -> str:
     more = f"; and {len(complaints) - SHOWN} more" if len(complaints) > SHOWN else ""
     return (
         f"the ledger {path} is damaged: {'; '.join(complaints[:SHOWN])}{more}. Nothing is added to it, so nothing "
@@ -248,20 +248,20 @@ def _count(path: Path, chain: Chain) -> None:
     if chain.end.lines % HEADS == 0:
         _put_head(path, chain)
     else:  # a new line, also where somebody put back a head without its newline
-        _write(path.with_suffix(HEAD), b"\n" + _said(chain.end), os.O_APPEND)
+        _write(path.with_suffix(HEAD), b"\n" + _head_line(chain.end), os.O_APPEND)
         chain.head = chain.end
 
 
 def _put_head(path: Path, chain: Chain) -> None:
     """Replace the head by one that counts all lines."""
     part = path.with_suffix(NEW_HEAD)
-    _write(part, _said(chain.end), os.O_TRUNC)
+    _write(part, _head_line(chain.end), os.O_TRUNC)
     os.replace(part, path.with_suffix(HEAD))
     _sync_folder(path.parent)
     chain.head = chain.end
 
 
-def _said(head: Head) -> bytes:
+def _head_line(head: Head) -> bytes:
     return json.dumps(head._asdict()).encode() + b"\n"
 
 

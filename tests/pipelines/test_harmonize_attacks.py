@@ -233,7 +233,7 @@ def test_the_statement_does_not_call_patients_images_made_up(tmp_path):
     assert "synthetic" not in contents(site.hospital, list(book.lines(site.hospital.ledger)))["sample"]
 
 
-def _said(site: Site, *, forget: str = "") -> tuple[str, str]:
+def _statement_lines(site: Site, *, forget: str = "") -> tuple[str, str]:
     """What the statement and the list of what left call the shared images: both must say the same."""
     if forget:
         for name in (folder := site.hospital.conversation(forget)).names():
@@ -250,11 +250,11 @@ def test_images_that_were_made_up_stay_so_beside_a_run_that_sent_patients_own(tm
         with suppress(Refused):
             site.ask("sample", site.facts(synthesis_run="r/paid", sampling=SURROGATE, shared=2), run="r/made-up")
             break
-    assert set(_said(site)) == {CONTENTS["sample"]}
+    assert set(_statement_lines(site)) == {CONTENTS["sample"]}
     site.ask("synthesize", site.facts(synthesis={"name": "real"}), run="r/real")
-    assert set(_said(site)) == {CONTENTS["sample"]}, "put aside, and not sent"
+    assert set(_statement_lines(site)) == {CONTENTS["sample"]}, "put aside, and not sent"
     site.ask("sample", site.facts(synthesis_run="r/real", sampling=SURROGATE, shared=1), run="r/own")
-    (said,) = set(_said(site))
+    (said,) = set(_statement_lines(site))
     assert said == f"{CONTENTS['sample']} (r/made-up); {AS_THEY_ARE} (r/own)"
 
 
@@ -262,8 +262,8 @@ def test_images_of_which_nothing_is_remembered_are_not_called_made_up(tmp_path):
     site = Site(tmp_path / "a", Policy(pooling=True))
     site.ask("synthesize", site.facts(synthesis={"name": "real"}), run="r/real")
     site.ask("sample", site.facts(synthesis_run="r/real", sampling=SURROGATE, shared=1), run="r/own")
-    assert set(_said(site)) == {AS_THEY_ARE}
-    (said,) = set(_said(site, forget="r/own"))
+    assert set(_statement_lines(site)) == {AS_THEY_ARE}
+    (said,) = set(_statement_lines(site, forget="r/own"))
     assert said == FORGOTTEN and "synthetic" not in said.partition(":")[0]
 
 
@@ -272,7 +272,7 @@ def test_refused_samples_are_no_images(tmp_path):
     site.ask("synthesize", site.facts(synthesis={"name": "real"}), run="r/real")
     strict = Site(tmp_path / "a", Policy())
     assert strict.code("sample", site.facts(synthesis_run="r/real", sampling=SURROGATE, shared=4)) == "policy_pooling"
-    assert set(_said(strict)) == {CONTENTS["sample"]}
+    assert set(_statement_lines(strict)) == {CONTENTS["sample"]}
 
 
 def test_a_statement_reads_what_each_conversation_remembers_once(tmp_path, monkeypatch):

@@ -181,14 +181,14 @@ def test_each_image_is_of_another_patient_from_the_middle_of_theirs():
     "said",
     [{"steps": 2001}, {"images": 17}, {"steps": 10**9}, {"lr": 0.0}, {"restarts": 5}, {"steps": "many"}, "hard", [1]],
 )
-def test_a_hospital_does_no_more_than_its_roof_allows_whoever_asks(plain, said, monkeypatch):
+def test_a_hospital_does_no_more_than_its_limit_allows_whoever_asks(plain, said, monkeypatch):
     own, facts = asking(plain)
     monkeypatch.setattr(inversion, "_drawn", lambda *_: pytest.fail("it began"))
     with pytest.raises(Refused, match="malformed_inversion"):
         ask(own, {**facts, "inversion": said})
 
 
-def test_large_images_count_against_the_roof(plain, monkeypatch):
+def test_large_images_count_against_the_limit(plain, monkeypatch):
     own, facts = asking(plain)
     monkeypatch.setattr(inversion, "MOST", 2 * 6 * 32 * 32 - 1)
     with pytest.raises(Refused, match="malformed_inversion"):

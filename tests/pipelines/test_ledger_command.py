@@ -100,7 +100,7 @@ def test_a_deleted_ledger_is_damage_and_none_at_all_is_a_wrong_command_line(ledg
     assert shown(capsys, "verify", ledger.parent)[0] == Exit.DATA
     with pytest.raises(SystemExit) as stopped:
         command.main(["verify", str(tmp_path)])
-    assert stopped.value.code == Exit.CONFIG and "is not there" in capsys.readouterr().err
+    assert stopped.value.code == Exit.CONFIG and "does not exist" in capsys.readouterr().err
 
 
 def test_a_witness_is_asked(ledger, capsys):

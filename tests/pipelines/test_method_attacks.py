@@ -40,7 +40,7 @@ from pipelines.loader.validation import to_plain, validate
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.config import Config
 from pipelines.settings.sites import SiteSettings
-from privacy.dp import roof
+from privacy.dp import access_limit
 from privacy.dp.accounting import cost
 from privacy.message import Call, Json, Message
 from privacy.release import ledger as book
@@ -122,7 +122,7 @@ ENDLESS = [
 def test_a_private_round_that_hardly_ends_is_refused_before_a_patient_is_looked_at(
     hospital, policy, change, monkeypatch
 ):
-    monkeypatch.setattr(roof, "LOOKS", 100)
+    monkeypatch.setattr(access_limit, "LOOKS", 100)
     site = hospital.under(policy)
     before = len(site.lines)
     assert site.code(**change) == "malformed_opening"

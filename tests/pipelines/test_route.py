@@ -216,16 +216,16 @@ def stranger(root: Path, scanner: str, seed: int, patients: int) -> tuple[Hospit
 
 
 @pytest.fixture(scope="module")
-def strangers(tmp_path_factory) -> list[tuple[Hospital, str]]:
+def external(tmp_path_factory) -> list[tuple[Hospital, str]]:
     """Two hospitals that have no patient in common."""
-    root = tmp_path_factory.mktemp("strangers")
+    root = tmp_path_factory.mktemp("external")
     return [stranger(root / "one", "D", 3, 6), stranger(root / "two", "A", 4, 8)]
 
 
 @pytest.fixture
-def own(strangers, tmp_path) -> tuple[Hospital, str]:
+def own(external, tmp_path) -> tuple[Hospital, str]:
     """A copy of the first one, to be written on."""
-    hospital, cohort = strangers[0]
+    hospital, cohort = external[0]
     shutil.copytree(hospital.root, tmp_path / "own")
     return replace(hospital, root=tmp_path / "own"), cohort
 
@@ -251,7 +251,7 @@ def refused(
     return caught.value.code
 
 
-ROOFS: dict[str, tuple[list[Any], list[Any]]] = {
+LIMITS: dict[str, tuple[list[Any], list[Any]]] = {
     "epochs": ([0, 1000], [-1, 1001, 10**12]),
     "batch": ([1, 1024], [0, 1025, 10**12]),
     "lr": ([1e-9, 10.0], [0.0, 10.1, 1e300]),
@@ -260,11 +260,11 @@ ROOFS: dict[str, tuple[list[Any], list[Any]]] = {
 
 
 @pytest.mark.parametrize("way", ["tent", "ttt", "routing"])
-@pytest.mark.parametrize("key", ROOFS)
-def test_adaptation_beyond_all_bounds_is_refused_before_it_begins(strangers, way, key):
-    allowed, beyond = ROOFS[key]
+@pytest.mark.parametrize("key", LIMITS)
+def test_adaptation_beyond_all_bounds_is_refused_before_it_begins(external, way, key):
+    allowed, beyond = LIMITS[key]
     for value in beyond:
-        assert [refused(*one, {"how": {"name": way, key: value}}) for one in strangers] == ["malformed_route"] * 2
+        assert [refused(*one, {"how": {"name": way, key: value}}) for one in external] == ["malformed_route"] * 2
     for value in allowed:
         assert getattr(HOW.validate_json(json.dumps({"name": way, key: value}), strict=True), key) == value
 
@@ -293,33 +293,33 @@ CODES = {"no copies": "malformed_copies"}
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_does_not_go_together_is_refused_with_one_code_that_is_the_same_for_all_patients(strangers, case):
-    codes = [refused(*one, WRONG[case]) for one in strangers]
+def test_what_does_not_go_together_is_refused_with_one_code_that_is_the_same_for_all_patients(external, case):
+    codes = [refused(*one, WRONG[case]) for one in external]
     assert codes == [CODES.get(case, "malformed_route")] * 2
 
 
-def test_more_models_than_there_are_hospitals_are_not_even_loaded(strangers):
+def test_more_models_than_there_are_hospitals_are_not_even_loaded(external):
     many = [f"{number}" for number in range(EXPERTS + 1)]
     assert EXPERTS == 1000
-    assert [refused(*one, {"experts": many}, of(many)) for one in strangers] == ["malformed_route"] * 2
+    assert [refused(*one, {"experts": many}, of(many)) for one in external] == ["malformed_route"] * 2
 
 
-def test_models_of_other_images_are_refused(strangers):
+def test_models_of_other_images_are_refused(external):
     colour = {**OPENING, "inputs": [3, 16, 16]}
     said = {"personal": colour, "shared": colour}
-    assert [refused(*one, said, of(NAMES, channels=3)) for one in strangers] == ["malformed_route"] * 2
+    assert [refused(*one, said, of(NAMES, channels=3)) for one in external] == ["malformed_route"] * 2
 
 
 @pytest.mark.parametrize("copies", [COPIES + 1, 10**12, -1, 1.5, "many", None])
-def test_more_bootstrap_copies_than_any_report_needs_are_refused(strangers, copies):
-    assert [refused(*one, {"copies": copies}) for one in strangers] == ["malformed_copies"] * 2
+def test_more_bootstrap_copies_than_any_report_needs_are_refused(external, copies):
+    assert [refused(*one, {"copies": copies}) for one in external] == ["malformed_copies"] * 2
     assert [copies_of({"copies": number}) for number in (0, COPIES)] == [0, COPIES] == [0, 2000]
 
 
 @pytest.mark.parametrize("levels", [9, 40, 10**9])
-def test_a_u_net_of_more_levels_than_images_have_is_refused(strangers, levels):
+def test_a_u_net_of_more_levels_than_images_have_is_refused(external, levels):
     deep = {**OPENING, "model": {"name": "unet", "width": 4, "levels": levels}}
-    assert [refused(*one, {"shared": deep}) for one in strangers] == ["malformed_opening"] * 2
+    assert [refused(*one, {"shared": deep}) for one in external] == ["malformed_opening"] * 2
     with pytest.raises(ValueError, match=rf"levels must be in \[1, 8\], found {levels}$"):
         UNet(levels=levels)
     assert UNet(levels=8).levels == 8

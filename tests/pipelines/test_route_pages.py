@@ -183,7 +183,7 @@ def test_what_left_has_a_row_of_every_release_of_every_hospital(done):
     assert rows["route"][2] == rows["route"][3] == "–" and "export" not in rows
     assert [row[0] for row in cells(section(page, "out"))] == ["north", "south", "west outside"]
     assert [one["site"] for one in facts["statements"]] == list(HOSPITALS)
-    assert list(json.loads(next(done.glob("report/*/ledgers.json")).read_text())) == list(HOSPITALS)
+    assert list(json.loads(next(done.glob("report/*/book.json")).read_text())) == list(HOSPITALS)
 
 
 def test_a_page_that_is_gone_at_the_hospital_outside_is_written_again(done, tmp_path, monkeypatch, capsys):

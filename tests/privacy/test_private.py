@@ -18,12 +18,12 @@ from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.task import Task
 from privacy.dp.access import Batch, Rows, open_access
+from privacy.dp.access_limit import LOOKS, NUMBERS, AccessLimit, TooLong
 from privacy.dp.events import NON_PRIVATE, Declared, Gaussian, Part, PoissonSampled, SelfComposed, composed
 from privacy.dp.modules import unfit
 from privacy.dp.persample import patient_gradients, without_strays
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
-from privacy.dp.roof import LOOKS, NUMBERS, Roof, TooLong
 from privacy.dp.units import all_views, some_views, units_of
 
 QUIET = Protection(clip=1e4, sampling=1.0, views=3, noise=0.0, chunk=3)
@@ -420,20 +420,20 @@ def test_a_rehearsal_ends_after_so_many_looks_of_each_kind_and_a_real_round_is_n
     with pytest.raises(TooLong, match="a draw more than"):
         dry.draw()
     real = open_private({"train": rows}, QUIET)
-    assert [real.size("train") for _ in range(LOOKS + 1)] and not real.roof.asked
+    assert [real.size("train") for _ in range(LOOKS + 1)] and not real.limit.asked
 
 
 @given(st.lists(st.integers(1, 2**30), min_size=1, max_size=40))
 def test_a_rehearsal_ends_where_its_gradients_together_are_too_large(sizes):
-    roof, total = Roof(), 0
+    limit, total = AccessLimit(), 0
     for size in sizes:
         total += size
         if total > NUMBERS:
             with pytest.raises(TooLong, match="17,179,869,184 numbers in all"):
-                roof.count("gradient", size)
+                limit.count("gradient", size)
             return
-        roof.count("gradient", size)
-    assert roof.numbers == total <= NUMBERS
+        limit.count("gradient", size)
+    assert limit.numbers == total <= NUMBERS
 
 
 def test_a_rehearsal_books_what_is_done_and_keeps_no_state_of_a_generator():

@@ -18,7 +18,7 @@ from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import digest, short
-from pipelines.settings.checks.partition import told_apart
+from pipelines.settings.checks.partition import partition_differences
 from pipelines.settings.config import Config
 from pipelines.settings.privacy import PatientLevel
 from privacy.message import Json, Message
@@ -37,8 +37,8 @@ def settings(world: World) -> Json:
     """Settings that change the result, besides the hospitals' files and settings, which `outside` covers."""
     config = world.config
     return {
-        "images": _said(config.images),
-        "split": _said(config.split),
+        "images": _without_nulls(config.images),
+        "split": _without_nulls(config.split),
         "seed": config.seed,
         "independent": config.independent,
         **_masks(config),
@@ -53,7 +53,7 @@ def _masks(config: Config) -> dict[str, Json]:
     return {"target": task.target, "classes": list(task.names[1:]) if task.target == "masks" else []}
 
 
-def _said(settings: object) -> Json:
+def _without_nulls(settings: object) -> Json:
     """Settings without nulls, so that a new optional setting does not change the digest of older runs."""
     plain = to_plain(settings)
     return {key: value for key, value in plain.items() if value is not None} if isinstance(plain, dict) else plain
@@ -85,7 +85,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     (out / "sites.json").write_text(json.dumps(found, indent=1, sort_keys=True))
     problems = [text for site, facts in sorted(found.items()) for text in _unusable(world, site, facts)]
     problems += [text for site, facts in sorted(found.items()) for text in _loose(world.config, site, facts)]
-    problems += told_apart(world.config.sites, {site: facts.get("dealing") for site, facts in found.items()})
+    problems += partition_differences(world.config.sites, {site: facts.get("dealing") for site, facts in found.items()})
     if problems:
         raise UnusableCohort("; ".join(problems))
     return {"sites": {site: dict(facts) for site, facts in found.items()}}

@@ -58,8 +58,8 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     tables = read_tables(inputs["evaluate"], copies=config.evaluate.copies, seed=config.seed)
     audits = json.loads((inputs["audit"] / "audits.json").read_text())
     said = ask_sites(world, inputs, trained, VERSION)
-    strange, everybody = ask_outside(world, inputs, VERSION), dict(sorted(said.items()))
-    everybody |= strange
+    external, everybody = ask_outside(world, inputs, VERSION), dict(sorted(said.items()))
+    everybody |= external
     (out / "sites.json").write_text(json.dumps({site: facts["page"] for site, facts in everybody.items()}))
     reference = config.evaluate.reference if config.evaluate.reference in tables else None
     structures = config.task.names[1:] if config.task.target else ()
@@ -92,8 +92,8 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         words=words,
         structures=structures,
         outside=outside,
-        strangers=tuple(counts(read_homes(inputs["route"]), strange)) if strange else (),
-        field=field(config) if strange else "",
+        external_sites=tuple(counts(read_homes(inputs["route"]), external)) if external else (),
+        field=field(config) if external else "",
         statements=statements,
         audits=(TypeAdapter(Audit).validate_python(audits["mechanism"]),) if audits["mechanism"] else (),
         membership=tuple(membership(one) for one in audits["membership"]),

@@ -21,7 +21,7 @@ from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import digest, short
-from pipelines.settings.checks.partition import told_apart
+from pipelines.settings.checks.partition import partition_differences
 from pipelines.settings.route import PERSONAL, SHARED, Line, Route
 from privacy.message import Json, Message, Params, to_bytes
 from privacy.release.policy import OUTSIDE
@@ -75,7 +75,7 @@ def _dealt_alike(world: World, ingested: Path, homes: Mapping[str, Any]) -> None
     """Check that parts of one source on both sides were divided alike, so that no training patient is scored."""
     inside = json.loads((ingested / "sites.json").read_text())
     dealing = {site: facts.get("dealing") for site, facts in (*inside.items(), *homes.items())}
-    if problems := told_apart(world.config.sites, dealing):
+    if problems := partition_differences(world.config.sites, dealing):
         raise ingest.UnusableCohort("; ".join(problems))
 
 

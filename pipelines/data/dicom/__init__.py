@@ -1,1 +1,1 @@
-"""DICOM in: series, pixels, diffusion weighting and segmentations."""
+"""Read DICOM: series, pixels, diffusion weighting and segmentations."""

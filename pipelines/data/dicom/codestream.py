@@ -1,9 +1,9 @@
-"""How large a compressed image says it is, read before a decoder believes it and reserves memory.
+"""Read a compressed image's declared size, and check it before a decoder reserves memory for it.
 
-A deflated file is unpacked whole by whoever opens it, so its unpacked size is counted first.
+Any reader of a deflated file unpacks it as a whole, so its unpacked size is counted first.
 
-JPEG 2000 says it in the SIZ marker (ISO/IEC 15444-1 A.5.1), the other JPEGs in a start-of-frame marker (ISO/IEC 10918-1
-B.2.2; ISO/IEC 14495-1 C.2.2 for JPEG-LS).
+JPEG 2000 declares its size in the SIZ marker (ISO/IEC 15444-1 A.5.1), the other JPEGs in a start-of-frame marker
+(ISO/IEC 10918-1 B.2.2; ISO/IEC 14495-1 C.2.2 for JPEG-LS).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ JPEG_START = b"\xff\xd8"
 FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC} | {0xF7}
 ALONE = frozenset(range(0xD0, 0xD8)) | {0x01}  # markers without a length
 DEFLATED = b"1.2.840.10008.1.2.1.99"
-META = 144  # bytes: preamble, prefix, and the length of the group that tells the transfer syntax
+META = 144  # bytes: preamble, prefix, and the length of the group with the transfer syntax
 UNPACKED = 2**29  # bytes of a deflated file
 CHUNK = 2**20
 
 
 def check_deflated(path: Path) -> None:
-    """Refuse a deflated file that unpacks to far more than an image, without keeping what is unpacked.
+    """Refuse a deflated file that unpacks to far more than an image, without keeping the unpacked bytes.
 
     Raises:
         Unusable: `too_large`.
@@ -46,10 +46,10 @@ def check_deflated(path: Path) -> None:
 
 
 def check_codestream(dataset: Dataset) -> None:
-    """Refuse pixels whose own size is not the header's, before anything is decoded.
+    """Refuse pixels whose declared size differs from the header's, before decoding them.
 
     Raises:
-        Unusable: `unreadable` where one of the compressed frames is of another size, or says none.
+        Unusable: `unreadable` if a compressed frame has another size, or none.
     """
     uid = dataset.file_meta.TransferSyntaxUID
     if not uid.is_encapsulated or "RLE" in uid.name:
@@ -65,7 +65,7 @@ def check_codestream(dataset: Dataset) -> None:
 
 
 def image_size(data: bytes) -> tuple[int, int] | None:
-    """The (rows, columns) of a JPEG, JPEG-LS or JPEG 2000 image; None if it does not say."""
+    """The (rows, columns) of a JPEG, JPEG-LS or JPEG 2000 image; None if it declares none."""
     start = data[:4096].find(J2K_START)  # 0, or behind the boxes of a JP2 file
     if start >= 0 and len(data) >= start + 24:
         columns, rows, column0, row0 = struct.unpack_from(">4I", data, start + 8)

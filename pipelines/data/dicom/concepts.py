@@ -1,4 +1,4 @@
-"""What a class is in coded words: SNOMED CT where DICOM's own context groups name it, and else a scheme of our own.
+"""The coded concepts of classes: SNOMED CT if DICOM's context groups have the class, else a scheme of our own.
 
 Categories are those of PS3.16 CID 7150, types those of CID 7160 (prostate), 7159 (lesion), 4209 (optic nerve head) and
 6300 (zones of the prostate). PS3.16 has no code for the optic cup.
@@ -21,7 +21,7 @@ ABNORMAL = codes.SCT.MorphologicallyAbnormalStructure
 
 
 class Concept(NamedTuple):
-    """What a segment shows. category, kind: SegmentedPropertyCategory and SegmentedPropertyType."""
+    """The content of a segment. category, kind: SegmentedPropertyCategory and SegmentedPropertyType."""
 
     category: Code
     kind: Code
@@ -39,7 +39,7 @@ KNOWN = {
 
 
 def concept(name: str) -> Concept:
-    """The concept of a class' name, in any case. A name that is not known gets a code of the scheme 99CONSILIUM."""
+    """The concept of a class name, in any case. An unknown name gets a code of the scheme 99CONSILIUM."""
     plain = name.strip().lower()
     if plain in KNOWN:
         return KNOWN[plain]

@@ -1,8 +1,8 @@
-"""Diffusion weighting: which b-value an image was taken at, and the apparent diffusion coefficient of several images.
+"""Diffusion weighting: the b-value of an image, and the apparent diffusion coefficient of several images.
 
-The standard says b in (0018,9087). Older exports say it only in the vendor's private elements, whose block number
-differs between files: a block is found by the name of its creator (DICOM PS3.5 7.8.1). Siemens also says it in the
-name of the pulse sequence, which de-identification often leaves in place; the CSA header adds nothing to these.
+The standard element for b is (0018,9087). Older exports have it only in the vendor's private elements, whose block
+number differs between files: a block is found by the name of its creator (DICOM PS3.5 7.8.1). Siemens also includes it
+in the name of the pulse sequence, which de-identification often keeps; the CSA header adds nothing to these.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ B_VALUE_TAGS: tuple[BaseTag, ...] = (
 SEQUENCE_NAME = re.compile(r"\*?\w+_b(\d{1,5})(?:t|#\d+)?", re.ASCII)  # *ep_b50t, ep_b1000#12
 MAPS = frozenset({"ADC", "EADC", "ADC_UNSPECIFIED", "EXP", "FA", "RA", "TENSOR", "DIFFUSION_ANISO", "CALC_BVALUE"})
 GE_OFFSET = 1e9  # GE marks some images by adding it to b
-HIGHEST_B = 20_000.0  # s/mm²; beyond it a number is no b-value of a human scanner
+HIGHEST_B = 20_000.0  # s/mm²; human scanners have no higher b-values
 SMALLEST_SPREAD = 200.0  # s/mm²
-SAME_B = 20.0  # s/mm²; scanners that count imaging gradients give every direction a b-value a little different
+SAME_B = 20.0  # s/mm²; with imaging gradients included, b-values differ slightly between directions
 
 
 def b_value(dataset: Dataset) -> float | None:
@@ -49,9 +49,9 @@ def b_value(dataset: Dataset) -> float | None:
     SharedFunctionalGroupsSequence) of a multi-frame file.
 
     Returns:
-        0 also for images without diffusion weighting, if their vendor says so.
-        None where the header says no b-value or an impossible one, and for computed maps (ADC, FA, synthetic b-values),
-        whose headers may repeat the b-value of an image that they were computed from.
+        0 also for images without diffusion weighting, if their vendor marks them so.
+        None if the header has no b-value or an impossible one, and for computed maps (ADC, FA, synthetic b-values),
+        whose headers may repeat the b-value of a source image.
     """
     if MAPS & _kinds(dataset):
         return None
@@ -93,7 +93,7 @@ def _possible(value: object) -> float | None:
 
 
 def _number(value: object) -> float:
-    """The first number of a value; NaN if there is none. Archives that do not know an element keep its bytes."""
+    """The first number of a value; NaN if there is none. Archives keep an element that they do not know as bytes."""
     if isinstance(value, bytes):
         text = _number(value.decode("latin-1").strip(" \0").split("\\"))
         return _packed(value) if math.isnan(text) else text
@@ -106,7 +106,7 @@ def _number(value: object) -> float:
 
 
 def _packed(value: bytes) -> float:
-    """Little-endian: the one order of bytes in which elements of unknown type are still in use."""
+    """A little-endian number: elements of unknown type are only used in this byte order."""
     form = {4: "<f", 8: "<d"}.get(len(value))
     return math.nan if form is None else float(struct.unpack(form, value)[0])
 
@@ -121,25 +121,25 @@ def fit_adc(
 ) -> Array:
     """Fit log S = log S0 - b ADC by least squares in every voxel: the monoexponential model, in closed form.
 
-    Vendors differ in what they fit: some take b = 0, where flowing blood adds signal, some b > 1000, where tissue is
-    no longer monoexponential. Here images from `lowest` to `highest` enter, as PI-RADS v2.1 advises (50-100 up to
-    800-1000; scanners that count imaging gradients say a little less or more). If they do not span 200 s/mm², those
-    below `lowest` enter too; those above `highest` never do. Several images of one b-value (directions; at most
-    20 s/mm² apart) become their geometric mean first.
+    Vendors fit different images: some include b = 0, where flowing blood adds signal, some b > 1000, where tissue is
+    no longer monoexponential. Here images from `lowest` to `highest` are used, as PI-RADS v2.1 advises (50-100 up to
+    800-1000; with imaging gradients included, b-values are slightly lower or higher). If they do not span 200 s/mm²,
+    those below `lowest` are used, too; those above `highest` never are. Several images of one b-value (directions; at
+    most 20 s/mm² apart) are first replaced by their geometric mean.
 
-    weighted: each image weighs S², which undoes to first order that the logarithm enlarges noise where signal is small
-    (Salvador et al., Hum Brain Mapp 2005;24:144). It is not the default: tissue is not quite monoexponential, so the
-    weights move ADC towards the low b-values. Inside two ProstateX glands (b 50/400/800) the scanner's own map is
-    3 % below the fit without weights, but 7 % below the fit with them.
+    weighted: each image has the weight S², which to first order compensates that the logarithm increases noise at small
+    signals (Salvador et al., Hum Brain Mapp 2005;24:144). It is not the default: tissue is not quite monoexponential,
+    so the weights shift ADC towards that of the low b-values. Inside two ProstateX glands (b 50/400/800) the scanner's
+    own map is 3 % below the fit without weights, but 7 % below the fit with them.
 
     signals: (B, ...) magnitudes, any scale. b_values: (B,) s/mm², in any order.
 
     Returns:
-        (...) float32, 1e-6 mm²/s. 0 where any signal used is 0, negative or not finite, and where signal grows with b
-        (a negative coefficient is no diffusion).
+        (...) float32, 1e-6 mm²/s. 0 where a signal is 0, negative or not finite, and where signal grows with b
+        (diffusion coefficients are not negative).
 
     Raises:
-        Unusable: `b_values` when fewer than two b-values that span at least 200 s/mm² are left.
+        Unusable: `b_values` if fewer than two b-values that span at least 200 s/mm² are left.
         ValueError: not one b-value per image.
     """
     b = np.asarray(b_values, np.float64)
@@ -161,7 +161,7 @@ def fit_adc(
 
 
 def _shells(b_values: Floats, lowest: float, highest: float) -> list[list[int]]:
-    """The images that enter the fit: their positions, one list a b-value, ascending."""
+    """Positions of the images in the fit: one list per b-value, ascending."""
     for low in (lowest, 0.0):
         kept = [int(k) for k in np.argsort(b_values, kind="stable") if low <= b_values[k] <= highest]
         if kept and b_values[kept[-1]] - b_values[kept[0]] >= SMALLEST_SPREAD:

@@ -1,4 +1,4 @@
-"""On which grid the frames of a segmentation lie, of which some may be missing."""
+"""Find the grid of a segmentation's frames, some of which may be missing."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class FrameGrid(NamedTuple):
 
 
 def frame_grid(frames: Sequence[Frame]) -> FrameGrid:
-    """Place frames, of which several may share a position and some positions may have none.
+    """Sort frames into slices; several frames may share a position, and positions may have no frame.
 
-    Neighbouring slices are SpacingBetweenSlices apart if all frames lie on multiples of it, or else SliceThickness, or
-    else as far as the two closest positions.
+    The slice distance is SpacingBetweenSlices if all frames lie on multiples of it, or else SliceThickness, or else the
+    distance of the two closest positions.
 
     Raises:
         Unusable: `missing_tag`, `bad_tag`, `non_orthogonal`, `mixed_orientation`, `mixed_spacing`, `gap` or
@@ -48,7 +48,7 @@ def frame_grid(frames: Sequence[Frame]) -> FrameGrid:
     positions = np.array([frame.values["ImagePositionPatient"] for frame in frames], float)
     along = positions @ normal
     first = int(along.argmin())
-    distance, places = _stepped(along - along[first], _said(frames[0]))
+    distance, places = _stepped(along - along[first], _header_distances(frames[0]))
     last = int(places.max())
     step: Floats = normal * distance
     if last:
@@ -76,7 +76,7 @@ def _check_tags(frames: Sequence[Frame]) -> None:
 
 
 def place_problem(frame: Frame) -> str | None:
-    """What is wrong with the numbers that say where a frame lies and how large its pixels are. None: nothing."""
+    """The problem with a frame's position, orientation or pixel spacing; None if there is none."""
     for key, length in LENGTHS.items():
         numbers = [float(number) for number in np.atleast_1d(frame.values[key])]
         if len(numbers) != length or not np.isfinite(numbers).all() or (length == 2 and min(numbers) <= 0):
@@ -93,8 +93,8 @@ def _common(frames: Sequence[Frame], key: str, orientation: int) -> Floats:
     return one
 
 
-def _said(frame: Frame) -> tuple[float, ...]:
-    """SpacingBetweenSlices and SliceThickness, mm, 0 = not said."""
+def _header_distances(frame: Frame) -> tuple[float, ...]:
+    """SpacingBetweenSlices and SliceThickness, mm, 0 = missing."""
     numbers = [abs(float(frame.values.get(key) or 0)) for key in DISTANCES]
     return tuple(number if np.isfinite(number) and number > SAME_POSITION_MM else 0.0 for number in numbers)
 

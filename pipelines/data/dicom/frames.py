@@ -1,8 +1,8 @@
-"""What the headers of one DICOM file say of each image in it: a classic file holds one, an enhanced file many frames.
+"""Read the headers of each image in a DICOM file: a classic file holds one image, an enhanced file many frames.
 
-An enhanced file says what its frames share in SharedFunctionalGroupsSequence, and what is each frame's own in
-PerFrameFunctionalGroupsSequence (DICOM PS3.3 C.7.6.16). Here both become one flat set of keywords for each frame, under
-the names that classic files use, so that whatever follows need not know which kind it reads.
+An enhanced file has the values that its frames share in SharedFunctionalGroupsSequence, and each frame's own values in
+PerFrameFunctionalGroupsSequence (DICOM PS3.3 C.7.6.16). Here both become one flat set of keywords for each frame, with
+the names of classic files, so that all later code is the same for both kinds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pipelines.data.study import Unusable
 
 SHARED, OWN = "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"
 UNASSIGNED = ("UnassignedSharedConvertedAttributesSequence", "UnassignedPerFrameConvertedAttributesSequence")
-CLASSIC_NAMES = {"FrameType": "ImageType", "EffectiveEchoTime": "EchoTime"}  # as groups say it -> as classic files do
+CLASSIC_NAMES = {"FrameType": "ImageType", "EffectiveEchoTime": "EchoTime"}  # name in groups -> classic name
 STACK = ("StackID", "InStackPositionNumber")
 SLICE_COUNTS = {  # private elements that count slice positions: creator, group, last byte of the element
     "GE": ("GEMS_RELA_01", 0x0021, 0x4F),
@@ -39,12 +39,12 @@ def read_frames(
 ) -> list[Frame]:
     """Read the headers of one file.
 
-    keywords: what to keep. diffusion: whether b-values are wanted. seen: values of files read before; those of equal
-    type and text are kept once, since a hospital's index holds many files.
+    keywords: of the values to keep. diffusion: whether to read b-values. seen: values of earlier files; those with
+    equal type and text are kept once, since a hospital's index holds many files.
 
     Returns:
-        One per image; nothing for a DICOMDIR. A multi-frame file without a functional group for each of its frames is
-        one image, and says NumberOfFrames.
+        One frame per image; none for a DICOMDIR. A multi-frame file without a functional group for each of its frames
+        is one image, with NumberOfFrames.
 
     Raises:
         Exception: whatever the parser raises for damaged headers; the caller turns it into `Unusable`.
@@ -79,7 +79,7 @@ def read_frames(
 
 
 def series_of(frame: Frame) -> str:
-    """Its SeriesInstanceUID, without which no image is read."""
+    """The SeriesInstanceUID of a frame; every frame has one."""
     return str(frame.values["SeriesInstanceUID"])
 
 
@@ -90,7 +90,7 @@ def functional_groups(dataset: Dataset, index: int, name: str) -> list[Dataset]:
 
 
 def _kinds(value: object) -> tuple[type, ...]:
-    """A value's type and those of its parts: 80 is a number in one archive, and a text in another."""
+    """A value's type and those of its parts: 80 is a number in one archive and text in another."""
     return (type(value), *map(type, value)) if isinstance(value, MultiValue) else (type(value),)
 
 
@@ -101,7 +101,7 @@ def _empty(value: object) -> bool:
 
 
 def _flat(group: Dataset, wanted: frozenset[str]) -> dict[str, Any]:
-    """The wanted values of one item of functional groups, each under the name that classic files use."""
+    """The wanted values of one item of functional groups, with the names of classic files."""
     found: dict[str, Any] = {}
     for item in _macros(group):
         for element in item:
@@ -113,9 +113,9 @@ def _flat(group: Dataset, wanted: frozenset[str]) -> dict[str, Any]:
 
 
 def _macros(group: Dataset) -> Iterator[Dataset]:
-    """The first item of each public macro; those of attributes that a conversion could not place come first.
+    """The first item of each public macro; those with unassigned converted attributes come first.
 
-    Vendors keep a copy of their classic header in private macros, with other positions: it is not read.
+    Private macros are not read: vendors keep a copy of their classic header in them, with other positions.
     """
     public = [element for element in group if element.VR == "SQ" and not element.tag.is_private and element.value]
     for element in sorted(public, key=lambda element: element.keyword not in UNASSIGNED):
@@ -123,7 +123,7 @@ def _macros(group: Dataset) -> Iterator[Dataset]:
 
 
 def _frame_b(dataset: Dataset, shared: Dataset, own: Dataset) -> float | None:
-    """A frame's b-value from its own and the shared groups taken together."""
+    """A frame's b-value from its own and the shared groups combined."""
     merged = Dataset()
     for group in (shared, own):
         for name in UNASSIGNED:

@@ -1,4 +1,4 @@
-"""Stored DICOM pixels become real values: through the real-world value map if it gives a diffusivity, or else through
+"""Convert stored DICOM pixels to real values: by the real-world value map if it gives a diffusivity, or else by
 the modality LUT (DICOM PS3.3 C.7.6.16.2.11 and C.11.1), or an enhanced file's transformation of each frame.
 
 Each compressed syntax has one decoder, so that a study is the same on every machine: OpenJPEG for JPEG 2000, CharLS for
@@ -43,7 +43,7 @@ def real_values(
     """Decode images of one file, one after the other.
 
     indices: of the frames, from 0. blank: layouts of images; the stored values within the rectangles of this image's
-    layout become its smallest before anything else is done.
+    layout are first set to its smallest value.
 
     Yields:
         (rows, columns) float32 values, and the unit that the header gives them, None if it gives none.
@@ -60,7 +60,7 @@ def real_values(
 
 
 def blanked(stored: NDArray[Any], rectangles: Sequence[Rectangle]) -> NDArray[Any]:
-    """Stored values (rows, columns) whose rectangles are the image's smallest value."""
+    """Stored values (rows, columns), with the rectangles set to the image's smallest value."""
     if not rectangles:
         return stored
     result = stored.copy()
@@ -70,7 +70,7 @@ def blanked(stored: NDArray[Any], rectangles: Sequence[Rectangle]) -> NDArray[An
 
 
 def _transform(dataset: Dataset, index: int) -> Dataset:
-    """What the header says of the meaning of a frame's stored values, where classic files say it."""
+    """The header elements that give a frame's stored values their meaning, as in a classic file."""
     if not dataset.get(OWN):
         return dataset
     found = Dataset()
@@ -109,11 +109,11 @@ def _code(item: Dataset) -> str:
 def _covers(item: Dataset, stored: NDArray[np.generic]) -> bool:
     if "RealWorldValueSlope" not in item:
         return False
-    first, last = (_said(item, end) for end in ("First", "Last"))
+    first, last = (_range_limit(item, end) for end in ("First", "Last"))
     return first is None or last is None or (first <= float(np.min(stored)) and float(np.max(stored)) <= last)
 
 
-def _said(item: Dataset, end: str) -> float | None:
+def _range_limit(item: Dataset, end: str) -> float | None:
     found = (item.get(keyword.format(end)) for keyword in RANGE_KEYWORDS)
     return next((float(value) for value in found if value is not None), None)
 

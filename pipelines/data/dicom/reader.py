@@ -1,7 +1,7 @@
-"""DICOM series, classic or enhanced, become studies; every other kind of DICOM is refused with its reason.
+"""Read DICOM series, classic or enhanced, as studies; refuse every other kind of DICOM with a reason.
 
-Headers are read once, without pixels, and grouped by SeriesInstanceUID; positions decide the order of slices, never
-file names or instance numbers. Then each series' files are read once more, whole, one at a time.
+Headers are read once, without pixels, and grouped by SeriesInstanceUID; slices are sorted by position, never by file
+name or instance number. Then each series' files are read once more, whole, one at a time.
 docs/reference/formats.md lists what is read, and every reason.
 """
 
@@ -34,7 +34,7 @@ SUFFIXES = (".dcm", ".dicom", ".ima")
 
 
 def dicom_problems(source: DicomSource) -> list[str]:
-    """What is wrong with the settings' folder."""
+    """Problems with the settings' folder."""
     return folder_problems("source.folder", source.folder)
 
 
@@ -42,7 +42,7 @@ def read_dicom(source: DicomSource) -> tuple[list[Study], list[Rejected]]:
     """Read every selected series below the folder.
 
     Returns:
-        Studies, with values in the unit that `Study.unit` names; and what was not usable, with the reason.
+        Studies, with values in the unit `Study.unit`; and rejections, with reasons.
 
     Raises:
         ValueError: the folder does not exist.
@@ -51,9 +51,9 @@ def read_dicom(source: DicomSource) -> tuple[list[Study], list[Rejected]]:
 
 
 def index_dicom(source: DicomSource, *, adc: bool = False) -> Index:
-    """Find the selected series below the folder and place them, reading headers only.
+    """Find the selected series below the folder and their geometry, reading headers only.
 
-    adc: whether values are to be ADC; series that are not known to be are then rejected, `not_adc`.
+    adc: whether values must be ADC; series that are not known to be ADC are then rejected as `not_adc`.
 
     Raises:
         ValueError: the folder does not exist.
@@ -90,7 +90,7 @@ def index_dicom(source: DicomSource, *, adc: bool = False) -> Index:
 def _frames(
     root: Path, path: Path, source: DicomSource, seen: dict[tuple[object, ...], Any], stamps: dict[Path, Stamp]
 ) -> list[Frame] | Item | Unusable:
-    """A file's images; or an item, if it is not a DICOM image and does not claim to be one."""
+    """A file's images; or an item, if neither its content nor its name is that of a DICOM image."""
     try:
         with readable(path.name):
             stamps[path] = stamped(path)
@@ -107,7 +107,7 @@ def _frames(
 
 
 def _now(path: Path, stamps: Mapping[Path, Stamp], error: Unusable) -> Unusable:
-    """Why a file cannot be used: that it has changed since, before anything else."""
+    """The reason why a file cannot be used; a change of the file takes precedence."""
     try:
         check_unchanged({path: stamps[path]} if path in stamps else {})
     except Unusable as changed:
@@ -116,7 +116,7 @@ def _now(path: Path, stamps: Mapping[Path, Stamp], error: Unusable) -> Unusable:
 
 
 def _wanted(frame: Frame, select: Mapping[str, str]) -> bool:
-    """A header that ends before Rows is one cut short, so what it does not say does not count against it."""
+    """Whether a frame is selected, or its header ends before Rows: then it is cut short, and may lack the keyword."""
     return selected(frame, select) or "Rows" not in frame.values
 
 
@@ -130,7 +130,7 @@ def _nothing(source: DicomSource, count: int) -> str:
 
 
 def _homes(frames: Sequence[Frame]) -> dict[Path, set[str]]:
-    """Folder -> the series that lie there."""
+    """Folder -> its series."""
     homes: dict[Path, set[str]] = {}
     for frame in frames:
         homes.setdefault(frame.path.parent, set()).add(series_of(frame))
@@ -138,7 +138,7 @@ def _homes(frames: Sequence[Frame]) -> dict[Path, set[str]]:
 
 
 def _damage(group: Sequence[Frame], homes: Mapping[Path, set[str]], damaged: Mapping[Path, Unusable]) -> str | None:
-    """A file without a readable header belongs to the series of its folder, if only one series lies there."""
+    """A damaged file that is assumed to belong to the series, because its folder has only this one; None if none."""
     own = {frame.path.parent for frame in group}
     near = [path.name for path in damaged if path.parent in own]
     alone = all(len(homes[home]) == 1 for home in own)
@@ -148,7 +148,7 @@ def _damage(group: Sequence[Frame], homes: Mapping[Path, set[str]], damaged: Map
 def _candidates(
     root: Path, group: Sequence[Frame], damage: str | None, source: DicomSource, stamps: Mapping[Path, Stamp], adc: bool
 ) -> list[tuple[Candidate | Rejected, Sequence[Frame]]]:
-    """One for each stack of a series, each with the images that it is made of."""
+    """A candidate or rejection for each stack of a series, with its images."""
     first = group[0]
     uids = [str(first.values[key]) for key in ("StudyInstanceUID", "SeriesInstanceUID") if key in first.values]
     home = below(root, first.path.parent)
@@ -206,7 +206,7 @@ def _load(study: str, patient: str, placed: Stack, blank: Sequence[Layout], verd
 
 
 def _volumes(placed: Stack, blank: Sequence[Layout]) -> tuple[Array, set[str | None]]:
-    """The values (V, I, J, K) of a stack, each file read once; and the units that its images name."""
+    """The values (V, I, J, K) of a stack, each file read once; and the units of its images."""
     columns, rows, _ = placed.shape
     values: Array = np.empty((len(placed.volumes), *placed.shape), np.float32)
     units: set[str | None] = set()
@@ -235,10 +235,10 @@ def items_of(
     results: Sequence[tuple[Candidate | Rejected, Sequence[Frame]]],
     select: Mapping[str, str],
 ) -> list[Item]:
-    """Each file with the studies that it is a part of, or why it is of none.
+    """Each file with its studies, or the reason why it belongs to none.
 
-    read: what each file's headers gave: images, or why it is no image, or why it cannot be read. results: what became
-    of the images of the chosen series, without those that were not needed.
+    read: the result of reading each file's headers: images, or why it is not an image or cannot be read. results: the
+    outcome of the chosen series, with the images that they need.
     """
     parts: dict[Path, dict[str, None]] = {}
     for result, frames in results:

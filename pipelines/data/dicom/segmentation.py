@@ -1,7 +1,7 @@
-"""A DICOM Segmentation becomes a label map on its own grid (PS3.3 A.51 and C.8.20; LABELMAP: supplement 243).
+"""Read a DICOM Segmentation as a label map on its own grid (PS3.3 A.51 and C.8.20; LABELMAP: supplement 243).
 
-Frames say where they lie and which segment they show, in any order; those without a pixel inside may be left out, so a
-grid is found from what is there. Pixels are decoded frame by frame.
+Each frame has a position and a segment, in any order; empty frames may be missing, so the grid is computed from the
+existing ones. Pixels are decoded frame by frame.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_CLASSES = 255
 
 
 class Segments(NamedTuple):
-    """classes: number of a segment -> class, of those that are wanted. described: numbers of all segments."""
+    """classes: number of a segment -> class, for wanted segments. described: numbers of all segments."""
 
     classes: Mapping[int, int]
     described: frozenset[int]
@@ -43,13 +43,13 @@ class Segments(NamedTuple):
 def read_seg(path: Path, names: Sequence[str] | None = None, *, threshold: float = 0.5) -> Volume:
     """Read a segmentation.
 
-    names: what class 1, 2, ... is called; a segment is of the class whose name is its label, or whose concept is its
-    coded type (`concepts.concept`), and other segments are left out. None = a segment's number is its class.
-    threshold: of a fractional segmentation; where several segments reach it, the highest wins, then the lowest class.
+    names: of class 1, 2, ...; a segment has the class whose name is its label, or whose concept is its coded type
+    (`concepts.concept`), and other segments are ignored. None = a segment's number is its class.
+    threshold: of a fractional segmentation; if several segments reach it, the highest wins, then the lowest class.
 
     Returns:
-        (I, J, K) uint8 label map of columns, rows and slices, 0 = background, with its affine in RAS mm. It reaches
-        from the first to the last slice that the file has a frame of, and has zeros where one between them has none.
+        (I, J, K) uint8 label map of columns, rows and slices, 0 = background, with its affine in RAS mm. It extends
+        from the first to the last slice with a frame, and is zero in slices between them without one.
 
     Raises:
         Unusable: `unreadable`, `not_a_segmentation`, `segmentation_type`, `multi_frame` (frames are not described),
@@ -154,9 +154,9 @@ def _planes(dataset: Dataset, indices: Sequence[int]) -> Iterator[NDArray[np.gen
 
 
 def _flags(dataset: Dataset, indices: Sequence[int]) -> Iterator[NDArray[np.generic]]:
-    """Frames of one bit a pixel, packed without a gap (PS3.5 8.1.1).
+    """Frames with one bit per pixel, packed without gaps (PS3.5 8.1.1).
 
-    pydicom 3.0 reads single frames of them only where each ends at a byte.
+    pydicom 3.0 reads single frames of these only if each ends at a byte boundary.
     """
     rows, columns = int(dataset.Rows), int(dataset.Columns)
     packed, size = np.frombuffer(dataset.PixelData, np.uint8), rows * columns

@@ -1,6 +1,6 @@
-"""Are these images one series? Checks on headers, before any pixel is read.
+"""Check by headers that images form one series, before any pixel is read.
 
-Each check raises `Unusable` with its own code, so that a hospital can see what its exports suffer from.
+Each check raises `Unusable` with its own code, so that a hospital can see the problems of its exports.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pipelines.data.study import Unusable
 from privacy.deidentify.layouts import Layout, kind, rectangles_of
 
 LOSSY = frozenset({JPEGBaseline8Bit, JPEGExtended12Bit, JPEGLSNearLossless})
-EITHER = frozenset({JPEG2000, HTJ2K})  # lossy, unless the header says that nothing was lost
+EITHER = frozenset({JPEG2000, HTJ2K})  # lossy, unless the header states that they are lossless
 
 
 PLACE = tuple(LENGTHS)
@@ -52,7 +52,7 @@ LARGEST = 2**28  # voxels of one study: 512 x 512 x 1024, 1 GiB as float32
 
 
 def selected(frame: Frame, select: Mapping[str, str]) -> bool:
-    """Whether an image's header contains every text that is asked for; a number must be equal to it."""
+    """Whether an image's header contains every text of `select`; numbers must be equal."""
     return all(_matches(frame.values.get(keyword), text) for keyword, text in select.items())
 
 
@@ -66,7 +66,7 @@ def _matches(value: object, text: str) -> bool:
 
 
 def check_series(group: Sequence[Frame], *, allow_lossy: bool = False, blank: Sequence[Layout] = ()) -> None:
-    """Refuse images that are not one grey series of one patient on one kind of plane.
+    """Refuse images that are not one grey series of one patient, with one orientation, size and spacing.
 
     allow_lossy, blank: as in `DicomSource`.
 
@@ -83,7 +83,7 @@ def check_series(group: Sequence[Frame], *, allow_lossy: bool = False, blank: Se
 
 
 def _check_size(group: Sequence[Frame]) -> None:
-    """Refuse what would need more memory than any study does."""
+    """Refuse a series that needs more memory than any real study."""
     pixels = sum(int(frame.values["Rows"]) * int(frame.values["Columns"]) for frame in group)
     if pixels > LARGEST:
         raise Unusable(
@@ -103,7 +103,7 @@ def _check_tags(group: Sequence[Frame]) -> None:
 
 
 def _check_uniform(group: Sequence[Frame]) -> None:
-    """All files of a series must be of one patient, one orientation, one size; and each file there once."""
+    """All files of a series must have one patient, one orientation and one size; and no file may occur twice."""
     images = Counter((str(frame.values["SOPInstanceUID"]), frame.index) for frame in group)
     doubled = [image for image, count in images.items() if count > 1]
     if doubled:
@@ -133,10 +133,10 @@ def _equal(one: object, other: object, tolerance: float) -> bool:
 
 
 def check_thinning(values: Mapping[str, Any], step_mm: float) -> None:
-    """Every second slice missing leaves an even spacing, but not the one that the header declares.
+    """Refuse a series with every second slice missing: its spacing is even, but larger than the header declares.
 
-    Some vendors write only the gap between slices as SpacingBetweenSlices: then it is below SliceThickness, and says
-    nothing here.
+    Some vendors write only the gap between slices as SpacingBetweenSlices: it is then below SliceThickness, and is
+    ignored here.
     """
     declared = abs(float(values.get("SpacingBetweenSlices", 0)))
     thickness = float(values.get("SliceThickness", math.inf))
@@ -149,7 +149,7 @@ def check_thinning(values: Mapping[str, Any], step_mm: float) -> None:
 
 
 def check_image(frame: Frame, *, allow_lossy: bool, blank: Sequence[Layout]) -> None:
-    """Refuse what is not a grey image with known planes, all of whose values are there and as they were measured.
+    """Refuse an image that is not grey, has no known planes, or whose values are incomplete or not as measured.
 
     allow_lossy, blank: as in `DicomSource`.
 
@@ -166,7 +166,7 @@ def check_image(frame: Frame, *, allow_lossy: bool, blank: Sequence[Layout]) -> 
 
 
 def _check_kind(frame: Frame) -> None:
-    """Refuse what is not a grey image with one plane."""
+    """Refuse an image that is not grey or has no single plane."""
     values, name = frame.values, frame.path.name
     if values.get("SOPClassUID") == SegmentationStorage or values.get("BitsAllocated") == 1:
         raise Unusable("not_an_image", f"{name} is a segmentation: labels, not values. Narrow `select` down to images.")
@@ -221,7 +221,7 @@ def _check_lossless(frame: Frame) -> None:
 
 
 def _check_annotation(frame: Frame, blank: Sequence[Layout]) -> None:
-    """Text that is part of the picture may name the patient: where it stands must be known for this layout."""
+    """Burned-in text may name the patient: its place must be known for this layout."""
     values = frame.values
     known = [values.get(key) for key in ("Manufacturer", "ManufacturerModelName", "Rows", "Columns")]
     if str(values.get("BurnedInAnnotation", "")).upper() == "YES" and not rectangles_of(blank, kind(*known)):
@@ -235,7 +235,7 @@ def _check_annotation(frame: Frame, blank: Sequence[Layout]) -> None:
 
 
 def _check_length(frame: Frame) -> None:
-    """Refuse a file that ends before its pixels do, unless compression hides how many bytes they take."""
+    """Refuse a file that is shorter than its pixels, unless their compressed size is unknown."""
     uid, values, size = UID(frame.transfer_syntax), frame.values, frame.path.stat().st_size
     if uid.is_encapsulated or uid == DeflatedExplicitVRLittleEndian:
         return

@@ -1,4 +1,4 @@
-"""Images of one series become stacks: sorted along their normal, placed in the patient, and nothing missing.
+"""Sort the images of a series into stacks along their normal, with their position in the patient, and check for gaps.
 
 A series may hold several stacks, of different orientations; and a stack may hold several volumes, one for each b-value.
 """
@@ -25,10 +25,10 @@ from pipelines.data.study import Unusable
 
 
 def separated(group: Sequence[Frame]) -> dict[str, list[Frame]]:
-    """The images of one series by stack, where an enhanced file names several of different orientations.
+    """The images of one series by stack, if an enhanced file names several stacks of different orientations.
 
     Returns:
-        Stack -> its images. One, without a name, where all orientations are the same, or stacks are not named.
+        Stack -> its images. One unnamed stack if all orientations are the same, or stacks are not named.
     """
     orientations = [frame.values.get("ImageOrientationPatient") for frame in group]
     stacks: dict[str, list[Frame]] = {}
@@ -47,12 +47,12 @@ def _close(one: object, other: object) -> bool:
 
 
 def plain_stack(group: Sequence[Frame], *, whole: bool) -> Stack:
-    """Place images of which each has a position of its own.
+    """The stack of images with one image per position.
 
     whole: whether these are all images of their series.
 
     Raises:
-        Unusable: as `geometry.stack`; and `gap` where the header says that there are more slices.
+        Unusable: as `geometry.stack`; and `gap` if the header counts more slices.
     """
     order, affine = stack(_orientation(group), _positions(group), _spacing(group))
     _check_extent(group, len(group), whole)
@@ -61,12 +61,12 @@ def plain_stack(group: Sequence[Frame], *, whole: bool) -> Stack:
 
 
 def diffusion_stack(group: Sequence[Frame], *, whole: bool) -> Stack:
-    """Place diffusion-weighted images: one volume for each b-value, or several where there are several directions.
+    """The stack of diffusion-weighted images: one volume for each b-value, or several for several directions.
 
-    Images without a b-value (maps that the scanner computed) are left out.
+    Images without a b-value (maps that the scanner computed) are ignored.
 
     Raises:
-        Unusable: as `plain_stack`; and `b_values` where there are fewer than two, or not every position has each.
+        Unusable: as `plain_stack`; and `b_values` if there are fewer than two, or a position lacks one.
     """
     weighted = [frame for frame in group if frame.b_value is not None]
     found = sorted({float(frame.b_value) for frame in weighted if frame.b_value is not None})
@@ -88,7 +88,7 @@ def diffusion_stack(group: Sequence[Frame], *, whole: bool) -> Stack:
 
 
 def _places(group: Sequence[Frame]) -> NDArray[np.intp]:
-    """Which slice position (N,) each image has, counted from 0 along the normal."""
+    """The slice position (N,) of each image, counted from 0 along the normal."""
     along = _positions(group) @ unit_normal(_orientation(group))
     order = np.argsort(along, kind="stable")
     place = np.empty(len(group), np.intp)
@@ -113,11 +113,11 @@ def _volumes(group: Sequence[Frame], place: NDArray[np.intp], b: float) -> list[
 
 
 def _check_extent(group: Sequence[Frame], positions: int, whole: bool) -> None:
-    """Slices missing at an end leave no gap: only a count in the header can tell.
+    """Refuse a series with slices missing at an end: they leave no gap, so only a count in the header shows it.
 
-    Counts of slice positions are believed, and those of images are not: ImagesInAcquisition counts what the scanner
-    took, of which series, reformats and maps hold a part. Computed images keep their source's count, so only original
-    ones are held against the vendor's; a frame's number in its stack is its own.
+    Counts of slice positions are used, but not counts of images: ImagesInAcquisition counts all acquired images, of
+    which series, reformats and maps hold a part. Computed images keep their source's count, so only original ones are
+    compared with the vendor's count; a frame's number in its stack is always valid.
     """
     values = group[0].values
     numbers = [int(frame.values.get("InStackPositionNumber", 0)) for frame in group]

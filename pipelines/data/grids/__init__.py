@@ -1,1 +1,1 @@
-"""Voxel grids: where voxels lie in the patient, and how values are read from one grid at the voxels of another."""
+"""Voxel grids: positions of voxels in the patient, and resampling from one grid to another."""

@@ -1,4 +1,4 @@
-"""Where voxels lie in the patient: slices become a grid, grids are reoriented and resampled. No files here.
+"""Positions of voxels in the patient: make grids from slices, reorient and resample grids. This module reads no files.
 
 World coordinates are millimetres to the patient's Right, Anterior, Superior (RAS, as in NIfTI-1). DICOM's patient
 coordinates point to the Left, Posterior, Superior; PS3.3 C.7.6.2.1.1 says how a pixel is placed in them.
@@ -27,7 +27,7 @@ READING_AXES = ("L", "P", "S")  # columns from the patient's right to left, rows
 
 
 class Grid(NamedTuple):
-    """Where voxels lie. affine: (4, 4) RAS, of (column, row, slice). shape: (columns, rows, slices)."""
+    """A voxel grid. affine: (4, 4) RAS, of (column, row, slice). shape: (columns, rows, slices)."""
 
     affine: Affine
     shape: tuple[int, int, int]
@@ -45,7 +45,7 @@ def unit_normal(orientation: Floats) -> Floats:
     orientation: (6,) direction cosines of a row and of a column, as in ImageOrientationPatient.
 
     Raises:
-        Unusable: `non_orthogonal` when they are not unit vectors at a right angle, to 1e-3.
+        Unusable: `non_orthogonal` if they are not orthogonal unit vectors, to 1e-3.
     """
     row, column = orientation[:3], orientation[3:]
     lengths = np.linalg.norm(row), np.linalg.norm(column)
@@ -60,7 +60,7 @@ def unit_normal(orientation: Floats) -> Floats:
 
 
 def stack(orientation: Floats, positions: Floats, spacing: tuple[float, float]) -> tuple[NDArray[np.intp], Affine]:
-    """Sort slices along their normal and place them in the patient.
+    """Sort slices along their normal and compute their affine.
 
     orientation: (6,) as in ImageOrientationPatient. positions: (K, 3) mm, LPS, ImagePositionPatient of each slice in
     any order. spacing: mm between rows, and between columns, as in PixelSpacing.
@@ -119,7 +119,7 @@ def _refuse_repeats(along: Floats) -> None:
 
 
 def _step(positions: Floats, normal: Floats) -> Floats:
-    """From one slice to the next (3,), mm, if they lie evenly on a straight line."""
+    """The step (3,) from one slice to the next, mm, if they lie evenly on a straight line."""
     gaps = np.diff(positions @ normal)
     usual = float(np.median(gaps))
     worst = gaps[np.argmax(np.abs(gaps - usual))]
@@ -157,18 +157,18 @@ def spacing_of(affine: Affine) -> Floats:
 
 
 def same_grid(one: tuple[Affine, tuple[int, ...]], other: tuple[Affine, tuple[int, ...]]) -> bool:
-    """Whether two (affine, shape) are one grid: equal shapes, and no corner more than 0.01 voxel apart."""
+    """Whether two (affine, shape) are one grid: equal shapes, and corners at most 0.01 voxel apart."""
     return one[1] == other[1] and corner_distance(one[0], other[0], one[1]) <= 0.01 * float(spacing_of(one[0]).min())
 
 
 def corner_distance(one: Affine, other: Affine, shape: tuple[int, ...]) -> float:
-    """The largest distance, mm, between what two affines make of the same corner voxel of a grid of `shape`."""
+    """The largest distance, mm, of a corner voxel's positions under two affines, for a grid of `shape`."""
     corners = np.array([(*corner, 1.0) for corner in product(*((0, size - 1) for size in shape[:3]))])
     return float(np.linalg.norm(corners @ (one - other)[:3].T, axis=1).max())
 
 
 def reading_order(volume: Volume) -> Volume:
-    """Turn and flip a volume's axes, without interpolation, the way a radiologist reads an axial stack.
+    """Permute and flip a volume's axes, without interpolation, to a radiologist's reading order of an axial stack.
 
     Returns:
         (columns, rows, slices): columns run closest to right -> left, rows anterior -> posterior, slices inferior ->
@@ -181,10 +181,10 @@ def reading_order(volume: Volume) -> Volume:
 
 
 def slice_grid(affine: Affine, centre: tuple[float, float], spacing_mm: float, size: int) -> Affine:
-    """A grid on the same slices, with square pixels: size x size of them about an in-plane point.
+    """A grid on the same slices, with size x size square pixels about an in-plane point.
 
-    affine: of a volume in reading order. centre: (column, row) index of that point in it. The slices stay where they
-    are: only in-plane positions are interpolated.
+    affine: of a volume in reading order. centre: (column, row) index of that point in it. The slices keep their
+    positions: interpolation is in-plane only.
     """
     ratio = spacing_mm / spacing_of(affine)[:2]
     change = np.diag([ratio[0], ratio[1], 1.0, 1.0])
@@ -194,20 +194,20 @@ def slice_grid(affine: Affine, centre: tuple[float, float], spacing_mm: float, s
 
 
 def resample(volume: Volume, target_affine: Affine, shape: tuple[int, int, int], order: int) -> NDArray[np.generic]:
-    """Read a volume at the voxel centres of another grid, by world coordinates; 0 outside the volume.
+    """Resample a volume to another grid, by world coordinates; 0 outside the volume.
 
     target_affine: (4, 4) RAS affine of the other grid. shape: of that grid. order: 0 = nearest (masks; keeps the
-    dtype), 1 = trilinear (images; float32). Images are smoothed first along the axes where the other grid is coarser,
-    so that detail it cannot show does not turn into a false pattern (aliasing).
+    dtype), 1 = trilinear (images; float32). Images are first smoothed along the axes where the other grid is coarser,
+    to avoid aliasing.
 
     Raises:
-        ValueError: another order.
+        ValueError: `order` is neither 0 nor 1.
     """
     if order not in (0, 1):
         raise ValueError(f"order must be 0 (nearest) or 1 (linear), found {order}")
     index = np.linalg.inv(volume.affine) @ target_affine
     values = volume.values if order == 0 else _smoothed(volume.values.astype(np.float32, copy=False), index)
-    # grid-constant: a point that rounding pushes 1e-15 outside still counts as inside
+    # grid-constant: a point that is 1e-15 outside by rounding still counts as inside
     found: NDArray[np.generic] = ndimage.affine_transform(
         values,
         index[:3, :3],
@@ -221,15 +221,16 @@ def resample(volume: Volume, target_affine: Affine, shape: tuple[int, int, int],
 
 
 def mask_on_grid(mask: Volume, grid: Grid) -> NDArray[np.uint8]:
-    """What is above 0 in a mask, read at the voxels of another grid (columns, rows, slices): 0 or 1."""
+    """A mask (values above 0) resampled to another grid (columns, rows, slices): 0 or 1."""
     flags = Volume((np.asarray(mask.values, np.float32) > 0).astype(np.uint8), mask.affine)
     return resample(flags, *grid, 0).astype(np.uint8, copy=False)
 
 
 def _smoothed(values: NDArray[np.float32], index: Affine) -> NDArray[np.float32]:
-    """A Gaussian of (factor - 1) / 2 voxels where a voxel of the other grid is `factor` > 1 voxels long; edges repeat.
+    """Smooth by a Gaussian of (factor - 1) / 2 voxels if a voxel of the other grid is `factor` > 1 voxels long; edge
+    values are repeated.
 
-    The rule is that of scikit-image and MONAI. A factor below 1.25 changes nothing: the kernel is one voxel then.
+    The rule is that of scikit-image and MONAI. A factor below 1.25 changes nothing: the kernel then has one voxel.
     """
     factors = np.linalg.norm(index[:3, :3], axis=1)
     sigma = np.maximum(factors - 1, 0) / 2

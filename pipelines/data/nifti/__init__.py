@@ -1,1 +1,1 @@
-"""NIfTI in: volumes, and what BIDS names and sidecars say."""
+"""Read NIfTI: volumes, BIDS names and sidecars."""

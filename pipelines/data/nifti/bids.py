@@ -1,8 +1,8 @@
-"""What a NIfTI file's name and the sidecar beside it say: whose it is, of which visit, and what it shows.
+"""Derive the patient, the visit and the kind of image of a NIfTI file from its name and its sidecar.
 
-Names follow BIDS (Gorgolewski et al., Sci Data 2016;3:160044) or nothing. In BIDS a name is a chain of entities and a
-suffix, `sub-01_ses-02_acq-b800_adc`; a sidecar is a JSON file of the same name, in which converters repeat DICOM's
-ImageType, SeriesDescription and ProtocolName.
+Names may follow BIDS (Gorgolewski et al., Sci Data 2016;3:160044). A BIDS name is a chain of entities and a suffix,
+`sub-01_ses-02_acq-b800_adc`; a sidecar is a JSON file of the same name, to which converters copy DICOM's ImageType,
+SeriesDescription and ProtocolName.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pipelines.data.study import Unusable
 ENDINGS = (".nii.gz", ".nii")
 SUBJECT = re.compile(r"(sub-[0-9a-z]+)(?:_|$)", re.IGNORECASE)
 SESSION = re.compile(r"(?:^|_)(ses-[0-9a-z]+)(?:_|$)", re.IGNORECASE)
-MAPS = ("map", "dwimap")  # suffixes of derivatives, whose entities say of what: param-adc_dwimap
+MAPS = ("map", "dwimap")  # suffixes of derivatives, whose entities name the quantity: param-adc_dwimap
 LARGEST_SIDECAR = 2**20  # bytes
 
 
@@ -33,10 +33,10 @@ def whose(study: str, expression: str | None) -> tuple[str | None, str]:
     """Patient and session of a file.
 
     study: its path below the source's folder. expression: with one group, searched for in the name without its ending;
-    None = the subject of a BIDS name, or of the folder (sub-01/...) where the name is none; or else the whole name.
+    None = the subject of a BIDS name, or of the folder (sub-01/...) if the name has none; or else the whole name.
 
     Returns:
-        None where the expression finds nobody. The session is "" where neither name nor folder says one.
+        Patient: None if the expression does not match. Session: "" if neither name nor folder has one.
     """
     path = PurePosixPath(study)
     name, folders = stem(path.name), [str(part) for part in reversed(path.parts[:-1])]
@@ -50,7 +50,7 @@ def whose(study: str, expression: str | None) -> tuple[str | None, str]:
 
 
 def sidecar(path: Path) -> Mapping[str, object]:
-    """What the JSON file beside an image says of the image's kind; nothing where there is none.
+    """The entries on the kind of image in the JSON file beside it; empty if there is no such file.
 
     Raises:
         Unusable: `unreadable`.
@@ -73,7 +73,7 @@ def sidecar(path: Path) -> Mapping[str, object]:
 
 
 def of_file(path: Path, description: str, beside: Mapping[str, object]) -> Verdict:
-    """What says that a file is an ADC map: its sidecar, its header's description, its name or its folder's name.
+    """Whether a file is an ADC map by its sidecar, its header's description, its name or its folder's name.
 
     description: of the NIfTI header. beside: see `sidecar`.
     """
@@ -85,7 +85,7 @@ def of_file(path: Path, description: str, beside: Mapping[str, object]) -> Verdi
         return Verdict(True, f"the NIfTI description says {unit[0].strip()}")
     described, named = of_text(description, "the NIfTI description"), _of_name(stem(path.name))
     if described.adc or named.adc is None:
-        # A folder may hold what was registered to the map as well: t2_patient1 in ADC.
+        # A folder may also hold images that were registered to the map: t2_patient1 in ADC.
         apart = named_contrast(stem(path.name))
         folder = SILENT if apart else of_text(path.parent.name, "the folder's name")
         return next((one for one in (described, folder) if one.adc), named)
@@ -93,7 +93,7 @@ def of_file(path: Path, description: str, beside: Mapping[str, object]) -> Verdi
 
 
 def _of_name(name: str) -> Verdict:
-    """The suffix of a BIDS name, or the last word of another; other words may be a person's."""
+    """The verdict of the suffix of a BIDS name, or the last word of another name; other words may name a person."""
     *entities, suffix = name.split("_")
     if SUBJECT.match(name) and suffix.lower() in MAPS:
         suffix = " ".join(entity.partition("-")[2] for entity in entities if entity.startswith(("param-", "desc-")))

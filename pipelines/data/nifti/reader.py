@@ -1,8 +1,8 @@
-"""NIfTI files become studies: one three-dimensional image with one unambiguous affine per file.
+"""Read NIfTI files as studies: one three-dimensional image with one unambiguous affine per file.
 
 The format is NIfTI-1 (Cox et al. 2004, https://nifti.nimh.nih.gov) or NIfTI-2, plain or gzipped. A file is read once
-and whole, so that the checksum of its compression is checked too; but no more of it is kept than its header promises,
-and no header may promise more than a study can need.
+and as a whole, which also checks the checksum of its compression; but at most the size that its header declares is kept
+in memory, and that size is limited.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SILENT.addHandler(logging.NullHandler())
 
 
 def nifti_problems(source: NiftiSource) -> list[str]:
-    """What is wrong with the settings: the folder is missing, or no file's name matches."""
+    """Problems with the settings: the folder is missing, or no file name matches."""
     if problems := folder_problems("source.folder", source.folder):
         return problems
     files = walk(Path(source.folder))
@@ -60,7 +60,7 @@ def read_nifti(source: NiftiSource) -> tuple[list[Study], list[Rejected]]:
     """Read every matching file below the folder.
 
     Returns:
-        Studies, with values in the unit that `Study.unit` names; and what was not usable, with the reason.
+        Studies, with values in the unit `Study.unit`; and rejections, with reasons.
 
     Raises:
         ValueError: the folder does not exist, or no file matches.
@@ -69,7 +69,7 @@ def read_nifti(source: NiftiSource) -> tuple[list[Study], list[Rejected]]:
 
 
 def index_nifti(source: NiftiSource, *, adc: bool = False) -> Index:
-    """Find the matching files below the folder and place them, reading headers only.
+    """Find the matching files below the folder and their geometry, reading headers only.
 
     adc: as in `index_dicom`.
 
@@ -91,7 +91,7 @@ def index_nifti(source: NiftiSource, *, adc: bool = False) -> Index:
 
 
 def read_volume(path: Path) -> Volume:
-    """Read one NIfTI file whole: an image, or a mask.
+    """Read one NIfTI file: an image, or a mask.
 
     Returns:
         (I, J, K) float32 values after the file's own scaling, and its affine.
@@ -104,7 +104,7 @@ def read_volume(path: Path) -> Volume:
 
 
 def placed(header: nibabel.Nifti1Header) -> tuple[Affine, tuple[int, ...]]:
-    """The affine and the three-dimensional shape that a header gives. Raises: as `read_volume`."""
+    """The affine and the three-dimensional shape of a header. Raises: as `read_volume`."""
     _check_values(header)
     _check_shape(header.get_data_shape())
     return _affine(header), tuple(header.get_data_shape()[:3])
@@ -115,7 +115,7 @@ def _matching(source: NiftiSource, paths: Sequence[Path]) -> list[Path]:
 
 
 def _unmatched(source: NiftiSource, root: Path, path: Path) -> Item:
-    """A file whose name the pattern does not fit."""
+    """The item of a file whose name does not match the pattern."""
     name = below(root, path)
     if not path.name.lower().endswith(ENDINGS):
         return left_out(name, path, "nifti")
@@ -124,8 +124,8 @@ def _unmatched(source: NiftiSource, root: Path, path: Path) -> Item:
 
 
 def _named(source: NiftiSource, study: str) -> str:
-    """The patient of a file that shows something else than was asked for. Without an expression or a subject of BIDS
-    the name as a whole would be a patient, which here it is not.
+    """The patient of a file that is not used. Unlike for used files, the whole file name is never taken as the patient
+    if there is no expression and no BIDS subject.
     """
     patient = normalized(whose(study, source.patient)[0] or "")
     return "" if source.patient is None and patient == normalized(stem(PurePosixPath(study).name)) else patient
@@ -186,7 +186,7 @@ def _description(header: nibabel.Nifti1Header) -> str:
 
 
 def _promised(header: nibabel.Nifti1Header) -> int:
-    """How many bytes the header says there are, up to the last voxel."""
+    """The declared number of bytes up to the last voxel."""
     offset = float(header["vox_offset"])
     if not 0 <= offset <= LONGEST_EXTENSION:
         raise Unusable("unreadable", f"the first voxel would be at byte {offset:g}. Convert the image again.")
@@ -195,7 +195,7 @@ def _promised(header: nibabel.Nifti1Header) -> int:
 
 
 def _unpacked(path: Path, size: int, *, whole: bool) -> bytes:
-    """The first `size` bytes after decompression. whole: read on to the end, where the checksum is."""
+    """The first `size` bytes after decompression. whole: continue to the end, to verify the checksum."""
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
@@ -209,7 +209,7 @@ def _unpacked(path: Path, size: int, *, whole: bool) -> bytes:
 
 
 def _first(stream: IO[bytes] | gzip.GzipFile, size: int) -> bytes:
-    """Up to `size` bytes, in pieces: asked for all at once, memory would be reserved for what may not be there."""
+    """Up to `size` bytes, in chunks: one large read would reserve memory for bytes that may not exist."""
     data = bytearray()
     while len(data) < size and (piece := stream.read(min(CHUNK, size - len(data)))):
         data += piece
@@ -217,11 +217,11 @@ def _first(stream: IO[bytes] | gzip.GzipFile, size: int) -> bytes:
 
 
 def _header(data: bytes) -> nibabel.Nifti1Header:
-    """The header alone, without its extensions."""
+    """The header, without its extensions."""
     for size, kind in KINDS.items():
         if size in (int.from_bytes(data[:4], "little"), int.from_bytes(data[:4], "big")) and len(data) >= size:
             header = kind(data[:size], check=False)
-            header.check_fix(SILENT)  # raises for what cannot be mended, and would else print what it mends
+            header.check_fix(SILENT)  # raises if the header cannot be repaired; SILENT hides its messages on repairs
             return header
     raise Unusable("unreadable", f"{len(data)} bytes that do not begin with a NIfTI header. Convert the image again.")
 
@@ -247,7 +247,7 @@ def _check_shape(shape: tuple[int, ...]) -> None:
 
 
 def _affine(header: nibabel.Nifti1Header) -> Affine:
-    """The sform, or else the qform; refused where there is neither, or where both are there and differ."""
+    """The sform, or else the qform; refused if there is neither, or if both exist and differ."""
     try:
         sform, scanner = (header.get_sform(coded=True)[0], header.get_qform(coded=True)[0])
     except Exception as error:

@@ -1,1 +1,1 @@
-"""Pictures in: JPEG, PNG and their label maps."""
+"""Read pictures: JPEG, PNG and their label maps."""

@@ -1,7 +1,7 @@
-"""Label maps of pictures: one file a picture, whose pixel values say of which class a pixel is.
+"""Label maps of pictures: one file per picture, whose pixel values encode the class of each pixel.
 
-Hospitals code their maps differently (0 and 255; 0, 1 and 2), so each says in its settings which values stand for which
-class. Whatever is not said is refused, since a value that is taken for background would be learnt as such.
+Hospitals encode their maps differently (0 and 255; 0, 1 and 2), so each lists in its settings the values of each class.
+Other values are refused: if they counted as background, they would be learnt as such.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Maps(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A picture as it is shown. stored: (width, height) in the file. turn: the EXIF orientation by which it turned."""
+    """An upright picture. stored: (width, height) in the file. turn: the EXIF orientation that was applied."""
 
     picture: Image.Image
     stored: tuple[int, int]
@@ -49,7 +49,7 @@ class Shown(NamedTuple):
 
 
 def open_maps(masks: PictureMasks, classes: Sequence[str]) -> Maps:
-    """Check a folder of label maps against the classes that are learnt; () = all that the settings name.
+    """Check a folder of label maps against the classes to learn; () = all classes of the settings.
 
     Raises:
         ValueError: the folder is missing, or the settings name other classes; all problems at once.
@@ -70,7 +70,7 @@ def open_maps(masks: PictureMasks, classes: Sequence[str]) -> Maps:
 
 
 def map_name(pattern: str, image: str) -> str:
-    """The file of a picture's map below the masks' folder, by what names the picture."""
+    """The file of a picture's map below the masks' folder. image: the picture's name."""
     end = next((end for end in SUFFIXES if image.lower().endswith(end)), "")
     return pattern.replace(STEM, image[: len(image) - len(end)]).replace(IMAGE, image)
 
@@ -79,9 +79,9 @@ def read_map(maps: Maps, image: str, shown: Shown) -> Map:
     """The classes (height, width) of an upright picture's pixels.
 
     Raises:
-        Unusable: `no_mask`; `bad_mask` (it cannot be read, or has several numbers a pixel); `mask_value` (a value for
-            which no class is said); `mask_size` (it is not of the picture's size); or `mask_turned` (the picture is
-            turned by its EXIF, and nothing says whether the mask was drawn before or after).
+        Unusable: `no_mask`; `bad_mask` (it cannot be read, or has several numbers per pixel); `mask_value` (a value
+            without a class); `mask_size` (it does not have the picture's size); or `mask_turned` (EXIF turns the
+            picture, and it is unknown whether the mask was drawn before or after).
     """
     file = map_name(maps.pattern, image)
     path = (maps.folder / file).resolve()
@@ -93,7 +93,7 @@ def read_map(maps: Maps, image: str, shown: Shown) -> Map:
         with readable(path.name), Image.open(path, formats=FORMATS) as opened:
             if getattr(opened, "n_frames", 1) > 1:
                 raise Unusable("several_frames", f"it holds {getattr(opened, 'n_frames', 1)} pictures; one is needed.")
-            if max(opened.size) > max(shown.stored):  # before its pixels fill the memory
+            if max(opened.size) > max(shown.stored):  # checked before its pixels use memory
                 raise _size(path, opened.size, shown)
             turned = _turned(opened, path, shown)
             values = _numbers(turned)
@@ -116,7 +116,7 @@ def _size(path: Path, size: tuple[int, int], shown: Shown) -> Unusable:
 
 
 def _turned(mask: Image.Image, path: Path, shown: Shown) -> Image.Image:
-    """As the picture is shown: by the mask's own EXIF, or, if it fits the stored picture alone, as that was turned."""
+    """The upright mask: turned by its own EXIF, or, if only the stored picture has its size, as the picture was."""
     if mask.getexif().get(ORIENTATION, 1) in range(2, 9):
         return ImageOps.exif_transpose(mask)
     if shown.turn == 1:
@@ -131,7 +131,7 @@ def _turned(mask: Image.Image, path: Path, shown: Shown) -> Image.Image:
 
 
 def _numbers(mask: Image.Image) -> NDArray[np.generic]:
-    """One number a pixel (height, width)."""
+    """One number per pixel (height, width)."""
     values = np.asarray(mask)
     if values.ndim == 3 and mask.mode in ("RGB", "RGBA", "LA", "PA"):
         colours = values if mask.mode == "RGB" else values[..., :-1]
@@ -165,9 +165,9 @@ def square_around(found: Map, margin: float, jitter: float = 0.0, name: str = ""
 
     Args:
         found: classes (height, width).
-        jitter: by up to this share the side differs, and by up to this share of the box the middle lies elsewhere; the
-            square is then no larger than the picture, and moved into it.
-        name: of the picture, from which both follow.
+        jitter: the side changes by up to this share, and the middle moves by up to this share of the box; the square is
+            then no larger than the picture, and is moved into it.
+        name: of the picture, which determines both.
 
     Raises:
         Unusable: `empty_mask`: there is no foreground.

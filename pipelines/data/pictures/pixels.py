@@ -1,4 +1,4 @@
-"""What a network sees of a picture, and of its label map: upright, cut, and made smaller."""
+"""Prepare a picture and its label map for a network: upright, cropped, and downscaled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Box = tuple[int, int, int, int]  # left, upper, right, lower, ends not included
 
 
 def read_picture(path: Path, images: Pictures) -> Array:
-    """One picture as (channels, size, size) float32 from -1 to 1, upright as its EXIF says; no metadata is kept.
+    """One picture as (channels, size, size) float32 from -1 to 1, upright by its EXIF; no metadata is kept.
 
     Raises:
         Unusable: `too_large`, or `several_frames` (an animation or a stack of pages).
@@ -29,14 +29,14 @@ def read_picture(path: Path, images: Pictures) -> Array:
 
 
 def read_pair(path: Path, images: Pictures, maps: Maps, name: str) -> tuple[Array, Map]:
-    """One picture as `read_picture` gives it, and the classes (size, size) of its pixels; both are cut alike.
+    """One picture as in `read_picture`, and the classes (size, size) of its pixels; both have the same crop.
 
-    A pixel is of the class that covers most of it, the lower one where two cover as much. So the map shows what the
-    picture shows, whose pixels are means of the same areas; the nearest value would drop a rim thinner than a pixel, or
-    draw it too thick, as the grid happens to fall.
+    A pixel has the class that covers most of it, the lower one of ties. So the map matches the picture, whose pixels
+    are means of the same areas; nearest-neighbour values would drop a rim thinner than a pixel, or make it too thick,
+    depending on the grid.
 
     Raises:
-        Unusable: as `read_picture` and `read_map`, or `empty_mask` (there is nothing to cut around).
+        Unusable: as `read_picture` and `read_map`, or `empty_mask` (there is nothing to crop around).
         Exception: whatever the picture's decoder raises; the caller turns it into `Unusable`.
     """
     shown = _shown(path)
@@ -44,7 +44,7 @@ def read_pair(path: Path, images: Pictures, maps: Maps, name: str) -> tuple[Arra
     box = None if images.margin is None else square_around(full, images.margin, images.jitter or 0.0, name)
     planes = [Image.fromarray((full == number).astype(np.float32)) for number in range(1, len(maps.classes) + 1)]
     shares = np.stack([_smaller(_framed(plane, images), images, box) for plane in planes])
-    every = np.concatenate([1 - shares.sum(axis=0, keepdims=True), shares])  # what is beyond the picture is background
+    every = np.concatenate([1 - shares.sum(axis=0, keepdims=True), shares])  # outside the picture is background
     return _seen(shown.picture, images, box), np.argmax(every, axis=0).astype(np.uint8)
 
 
@@ -69,7 +69,7 @@ def _framed(picture: Image.Image, images: Pictures) -> Image.Image:
 
 
 def _smaller(plane: Image.Image, images: Pictures, box: Box | None) -> Array:
-    """A plane made smaller by averaging; what is cut beyond its edges is 0."""
+    """A plane downscaled by averaging; the crop is 0 beyond its edges."""
     cut = plane if box is None else plane.crop(box)
     return np.asarray(cut.resize((images.size, images.size), Image.Resampling.BOX, reducing_gap=None), np.float32)
 
@@ -82,7 +82,7 @@ def _opened(path: Path) -> Image.Image:
 
 
 def _planes(picture: Image.Image, channels: int) -> Sequence[Image.Image]:
-    """Float planes from 0 to 1, so that nothing is rounded before it is made smaller."""
+    """Float planes from 0 to 1, so that nothing is rounded before downscaling."""
     if picture.mode in ("I", "F"):
         raise Unusable("value_type", "32-bit grey values do not say what is white. Save it with 8 or 16 bits.")
     if picture.mode.startswith("I;16"):  # which PIL's convert would clip to 8 bits

@@ -1,4 +1,4 @@
-"""Picture files (JPEG, PNG, ...): a table names their patients and labels, or each has a label map of its own."""
+"""Read picture files (JPEG, PNG, ...): a table gives their patients and labels, or each has its own label map."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ UNIT = "intensity, -1 to 1"
 
 
 class Entry(NamedTuple):
-    """A picture that is asked for. name: what names it, and its mask. label: None = as its mask says. stamp: of the
-    file as it was found; None = there was none.
+    """A selected picture. name: in the table, or its path; also determines its mask. label: None = from its mask.
+    stamp: of the file when it was listed; None = it did not exist.
     """
 
     study: str
@@ -43,7 +43,7 @@ class Entry(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """Pictures that are asked for; counts as in `Intake`."""
+    """Selected pictures; counts as in `Intake`."""
 
     entries: list[Entry]
     rejected: list[Rejected]
@@ -52,7 +52,7 @@ class Listed(NamedTuple):
 
 
 def picture_names(source: PictureSource) -> list[str]:
-    """What the table's chosen lines call their pictures.
+    """The names of the pictures in the table's chosen lines.
 
     Raises:
         OSError, ValueError, csv.Error: the table cannot be read, or lacks the column.
@@ -68,7 +68,7 @@ def picture_names(source: PictureSource) -> list[str]:
 def open_pictures(
     source: PictureSource, images: Pictures, target: Target | None = None, classes: tuple[str, ...] = ()
 ) -> Intake:
-    """Read the table, or the folder; each line, or picture, becomes a study that waits. target, classes: see
+    """Read the table, or the folder; each line, or picture, becomes a waiting study. target, classes: see
     `read_cohort`.
 
     Raises:
@@ -97,10 +97,10 @@ def open_pictures(
 
 
 def loose_pictures(folder: str, images: Pictures) -> Intake:
-    """Every picture file below a folder, without a table: its path stands for the patient, and every label is 0.
+    """Every picture file below a folder, without a table: its path is used as the patient, and every label is 0.
 
     Raises:
-        ValueError: there is no such folder, or no picture in it; or they should be cut around masks.
+        ValueError: there is no such folder, or no picture in it; or `images` crops around masks.
     """
     problems = folder_problems("folder", folder)
     if images.fit == "around":
@@ -145,7 +145,7 @@ def _of_table(source: PictureSource, root: Path, maps: Maps | None) -> Listed:
 
 
 def _tabled(source: PictureSource, everything: Sequence[Line], chosen: Mapping[int, Mapping[str, str]]) -> list[Tabled]:
-    """Every line of the table, chosen or not, and the picture that it names."""
+    """Every line of the table, chosen or not, with its picture."""
     told = []
     for number, line in enumerate(everything, start=1):
         if isinstance(line, Unusable):
@@ -166,7 +166,7 @@ def _stamp(path: Path) -> Stamp | None:
 
 
 def _of_folder(root: Path, maps: Maps | None) -> Listed:
-    """Every picture below a folder but those that are masks of others. Raises: ValueError: there is none."""
+    """Every picture below a folder that is not a mask of another. Raises: ValueError: there is none."""
     walk = walked(root)
     found = {below(root, path): path for path in walk.files if path.suffix.lower() in SUFFIXES}
     masks = {(maps.folder / map_name(maps.pattern, name)).resolve() for name in found} if maps else set()
@@ -225,8 +225,8 @@ def _read(one: Entry, root: Path, images: Pictures, maps: Maps | None, shared: M
 
 
 class Tabled(NamedTuple):
-    """A line of a table, or a picture that needs none. asked: whether the settings ask for it, or it cannot be read.
-    file: below the folder, None = not known. name: what names it, and its mask.
+    """A line of a table, or a picture without one. asked: whether the settings select it, or it cannot be read.
+    file: below the folder, None = unknown. name: of the picture, which also determines its mask.
     """
 
     study: str
@@ -237,7 +237,7 @@ class Tabled(NamedTuple):
 
 
 def listed_items(root: Path, found: Walk, lines: Sequence[Tabled], maps: Maps | None) -> tuple[Item, ...]:
-    """Each file below the folder, and each line whose picture is not among them; a mask belongs to its picture."""
+    """Items for each file below the folder, and each line whose picture is missing; masks count as their picture."""
     owners: dict[Path, list[Tabled]] = {}
     for line in lines:
         for path in _paths(root, line, maps):

@@ -19,24 +19,24 @@ from pipelines.data.study import Item, Rejected, Unusable
 
 Line: TypeAlias = dict[str, str] | Unusable
 SEPARATORS: Mapping[Separator, str] = {"comma": ",", "semicolon": ";", "tab": "\t"}
-MARK = b"\xef\xbb\xbf"  # with which some programs begin a file in UTF-8
+MARK = b"\xef\xbb\xbf"  # the byte-order mark with which some programs begin a UTF-8 file
 LINE_ENDS = re.compile(rb"\r\n|\r|\n")
 
 
 def read_lines(
     path: Path, names: Sequence[str] = (), separator: Separator | None = None
 ) -> tuple[list[str], list[Line]]:
-    """Column names and lines of a table of patients: each line is read by itself, so that none can change another.
+    """Column names and lines of a table of patients: each line is read separately, so that none can change another.
 
-    So a text must end on the line on which it begins: where a quote that is not closed may go on, it takes the lines of
-    other patients for its own, up to the next one. A line without any value is left out.
+    So a quoted text must end on its line: otherwise a quote that is not closed would include the lines of other
+    patients, up to the next quote. Empty lines are skipped.
 
-    names: of the columns, where the file has no header line. separator: None = the one that stands most often in the
-    header line, or a comma where there is none, since the first line is then a patient.
+    names: of the columns, if the file has no header line. separator: None = the most frequent one in the header line,
+    or a comma if there is no header line, since the first line is then a patient.
 
     Returns:
-        The names; and each line as column -> text, "" where it is short, or why it cannot be read (`unreadable`): its
-        bytes are not UTF-8, a quote is not closed, or it has more fields than there are names.
+        The names; and each line as column -> text, "" for missing fields, or the reason why it cannot be read
+        (`unreadable`): it is not UTF-8, a quote is not closed, or it has more fields than there are names.
 
     Raises:
         OSError, ValueError, csv.Error: the file or its header line cannot be read, or is empty, or no line can be read.
@@ -58,7 +58,7 @@ def read_lines(
 
 
 def _whole(path: Path) -> bytes:
-    """A file's bytes. Raises: OSError; Unusable, a ValueError: it changed while it was read, or is no file."""
+    """A file's bytes. Raises: OSError; Unusable, a ValueError: it changed while it was read, or is not a file."""
     before = {path: stamped(path)} if path.exists() else {}
     data = path.read_bytes()
     check_unchanged(before)
@@ -66,7 +66,7 @@ def _whole(path: Path) -> bytes:
 
 
 def _line(raw: bytes, sign: str, header: Sequence[str], *, alone: bool) -> Line:
-    """One line. alone: there is no header line, which would tell a wrong separator."""
+    """One line. alone: there is no header line, which would show a wrong separator."""
     try:
         fields = next(csv.reader([_decoded(raw)], delimiter=sign, strict=True), [])
     except csv.Error as error:
@@ -99,15 +99,15 @@ def _checked(names: Sequence[str]) -> list[str]:
 
 
 def _delimiter(text: str) -> str:
-    """The one that stands most often in the first line, outside quotes."""
+    """The most frequent separator in the first line, outside quotes."""
     first = re.sub(r'"[^"]*"', "", text.lstrip("\r\n").splitlines()[0]) if text.strip() else ""
     return max(SEPARATORS.values(), key=first.count)
 
 
 def read_csv(path: Path, names: Sequence[str] = ()) -> tuple[list[str], list[dict[str, str]]]:
-    """Column names and lines of a table that is in order as a whole, where a quoted text may run over several lines.
+    """Column names and lines of a valid table, in which a quoted text may contain line breaks.
 
-    For a look at a folder of which nothing is known; patients are read by `read_lines`. names: as there.
+    For the detection of tables in an unknown folder; patients are read by `read_lines`. names: as there.
 
     Raises:
         OSError, ValueError, csv.Error: the file cannot be read, is empty, or a line has more fields than the header.
@@ -129,9 +129,9 @@ def read_csv(path: Path, names: Sequence[str] = ()) -> tuple[list[str], list[dic
 def chosen(
     lines: Sequence[Mapping[str, str] | Unusable], where: Mapping[str, Sequence[str]]
 ) -> list[tuple[int, dict[str, str]]]:
-    """Lines whose columns hold one of the values that `where` names, each with its number, 1 = first after the header.
+    """Lines whose columns have one of the values in `where`, each with its number, 1 = first after the header.
 
-    A line that cannot be read is not among them, and keeps its number.
+    Unreadable lines are not among them, but are counted.
 
     Raises:
         ValueError: a column is missing, or no line is left.
@@ -148,13 +148,13 @@ def chosen(
 
 
 def refused(lines: Sequence[Mapping[str, str] | Unusable]) -> list[Rejected]:
-    """The lines that cannot be read. Whose they are, and whether `where` asks for them, nobody can say."""
+    """The unreadable lines. Their patients are unknown, and so is whether `where` selects them."""
     told = [(number, line) for number, line in enumerate(lines, start=1) if isinstance(line, Unusable)]
     return [Rejected(f"line {number}", error.reason, error.detail) for number, error in told]
 
 
 def line_items(lines: Sequence[Line], asked: Sequence[int], where: Mapping[str, Sequence[str]]) -> tuple[Item, ...]:
-    """Each line of a table: a study of its own, or one that `where` leaves out. asked: numbers of the chosen lines."""
+    """An item for each line of a table: a study, or not selected by `where`. asked: numbers of the chosen lines."""
     wanted = {*asked, *(number for number, line in enumerate(lines, start=1) if isinstance(line, Unusable))}
     detail = f"where asks for other values of {', '.join(where)}."
     names = [(number, f"line {number}") for number in range(1, len(lines) + 1)]

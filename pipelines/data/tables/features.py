@@ -1,9 +1,9 @@
-"""Lines of a table as examples: numbers, and categories whose vocabulary the settings state.
+"""Read lines of a table as examples: numbers, and categories whose vocabulary is in the settings.
 
-Vocabularies come from the YAML and never from the data: pooled silently, they would tell every site what the others'
-patients have. How features are scaled is a choice that changes results (docs/results.md): by each site's own training
-patients, by all sites' together, which is a release of its own (`moments`), or by ranges that the settings state. Only
-the last looks at nobody else, so that under differential privacy one patient cannot move another's numbers.
+Vocabularies come from the YAML and never from the data: if sites pooled them, each would learn which values the others'
+patients have. The scaling of features changes results (docs/results.md): by each site's own training patients, by those
+of all sites, which is a separate release (`moments`), or by ranges in the settings. Only the last is independent of the
+other patients, so that under differential privacy one patient cannot change another's numbers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
 def open_lines(source: TableSource, images: Features, *, labelled: bool = True) -> Intake:
-    """Read the table; each of its lines becomes a study that waits. labelled: otherwise every label is 0.
+    """Read the table; each line becomes a waiting study. labelled: if False, every label is 0.
 
     Raises:
         ValueError: settings are wrong (no such file or column, no line fits, ...); all problems at once.
@@ -114,9 +114,9 @@ def _coded(name: str, text: str, values: tuple[str, ...]) -> list[float]:
 
 
 def within_ranges(row: Floats, images: Features) -> Floats:
-    """A line's features (F,), its numbers cut to the declared ranges and brought onto [0, 1]; it depends on no other.
+    """A line's features (F,), with numbers clipped to the declared ranges and scaled to [0, 1], independent of others.
 
-    As they are where `normalize` is not `declared`.
+    Unchanged if `normalize` is not `declared`.
     """
     if images.normalize != "declared":
         return row
@@ -127,7 +127,7 @@ def within_ranges(row: Floats, images: Features) -> Floats:
 
 @dataclass(frozen=True)
 class Moments:
-    """Number, sums and sums of squares of training examples: what pooled standardization is made of. (F,) float64."""
+    """Number, sums and sums of squares of training examples, for pooled standardization. (F,) float64."""
 
     count: float
     total: Tensor
@@ -147,9 +147,9 @@ def normalized_by(x: Tensor, known: Moments) -> Tensor:
 
 
 def as_in_the_table(x: Tensor, images: Features, known: Moments | None) -> Tensor:
-    """Examples (n, F) in the table's own numbers, float64, to the six digits that float32 kept.
+    """Examples (n, F) in the table's own numbers, float64, to the six digits of float32.
 
-    The inverse of `normalized_by`, or of `within_ranges`, of which values beyond the range come back as its end.
+    The inverse of `normalized_by`, or of `within_ranges`, apart from clipped values.
     """
     if images.normalize == "declared":
         ends = [images.ranges[name] for name in images.numbers]
@@ -165,11 +165,11 @@ def _unscaled(x: Tensor, offset: Tensor, factor: Tensor) -> Tensor:
 
 
 def _scale(known: Moments) -> tuple[Tensor, Tensor]:
-    """What is subtracted and what divides, (F,) each."""
+    """The mean to subtract and the divisor, (F,) each."""
     mean = known.total / max(known.count, 1.0)
     variance = (known.squares - known.count * mean**2) / max(known.count - 1, 1.0)
     spread = variance.clamp(min=0).sqrt()
-    # Squares of large numbers cancel: below this share of the mean, what is left is rounding.
+    # Squares of large numbers cancel: a spread below this share of the mean is a rounding error.
     constant = spread <= 1e-6 * mean.abs().clamp(min=1e-6)
     return mean, spread.masked_fill(constant, 1.0)
 
@@ -180,7 +180,7 @@ def to_json(known: Moments) -> Json:
 
 
 def from_json(said: Json) -> Moments | None:
-    """What `to_json` gave; None for null."""
+    """The inverse of `to_json`; None for null."""
     if not isinstance(said, dict):
         return None
     total, squares = (torch.tensor(said[name], dtype=torch.float64) for name in ("total", "squares"))

@@ -1,4 +1,4 @@
-"""A hospital's own principal components: each brings its features into a space that only it has (FENDA-FL 5.3)."""
+"""A hospital's own principal components: each hospital projects its features to its own space (FENDA-FL 5.3)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from privacy.message import Json
 
 RANK = 1e-6
-"""A direction whose spread is below this share of the largest is rounding: another sum would turn it."""
+"""A direction whose spread is below this share of the largest depends on rounding errors."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ def fitted_axes(x: Tensor, components: int) -> Axes:
     Raises:
         ValueError: the examples do not span so many directions.
     """
-    from sklearn.decomposition import PCA  # seconds that other runs save
+    from sklearn.decomposition import PCA  # slow to import
 
     most = min(len(x), x.shape[1])
     found = PCA(n_components=most, svd_solver="full").fit(x.double().numpy()) if most > 1 else None
@@ -52,7 +52,7 @@ def axes_to_json(known: Axes) -> Json:
 
 
 def axes_from_json(said: Json) -> Axes | None:
-    """What `axes_to_json` gave; None for null."""
+    """The inverse of `axes_to_json`; None for null."""
     if not isinstance(said, dict):
         return None
     return Axes(*(torch.tensor(said[name], dtype=torch.float64) for name in ("mean", "axes")))

@@ -1,1 +1,1 @@
-"""Images and masks as the bytes of DICOM, NIfTI and PNG files on the grid of their study; nothing is written here."""
+"""Encode images and masks as bytes of DICOM, NIfTI and PNG files on the grid of their study, without writing files."""

@@ -1,4 +1,4 @@
-"""Stored whole numbers for changed values: as the file codes them, if it can hold them, or else in 16 bits anew."""
+"""Encode changed values as stored integers: with the file's own coding if it fits, or else with a new 16-bit coding."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MOST = 2**BITS - 1
 
 @dataclass(frozen=True)
 class Coding:
-    """How the new stored values are to be read.
+    """The coding of the new stored values.
 
     bits, signed: of a stored value. slope, intercept: from new stored values to the old stored ones (`relative`), or to
-    the file's real values (not `relative`), where a table stood between the old ones and those.
+    the file's real values (not `relative`), if a lookup table converted the old ones to those.
     """
 
     bits: int
@@ -33,12 +33,12 @@ class Coding:
 
     @property
     def same(self) -> bool:
-        """Whether all that the file says of the meaning of stored values still holds."""
+        """Whether the file's own conversion of stored values is still valid."""
         return self.relative and (self.slope, self.intercept) == (1.0, 0.0)
 
 
 def line(stored: Stored, real: Array) -> float | None:
-    """Real values per stored one, if the one follows from the other along a line; 0 if all are equal, None if not."""
+    """The slope from stored to real values if their relation is linear; 0 if all are equal, None if it is not."""
     flat, values = stored.ravel().astype(np.float64), real.ravel().astype(np.float64)
     low, high = int(flat.argmin()), int(flat.argmax())
     if flat[low] == flat[high]:
@@ -58,17 +58,17 @@ def coded(
     *,
     table: bool = False,
 ) -> tuple[list[Whole], Coding]:
-    """New stored values of the slices of a series, and how they are to be read.
+    """New stored values of the slices of a series, and their coding.
 
-    stored, real, change: for each slice (rows, columns) what the file stores, the real values of that, and what is to
-    be added to those. coding: the file's. allocated: bits in which a stored value lies.
-    table: whether a table stands between stored and real values, which has nothing to say of values beyond its end.
+    stored, real, change: for each slice (rows, columns) the stored values, their real values, and the change of the
+    real values. coding: the file's. allocated: bits per stored value in the file.
+    table: whether a lookup table converts stored to real values, which is undefined beyond its ends.
     """
     slopes = [line(*pair) for pair in zip(stored, real, strict=True)]
     if table or any(slope is None for slope in slopes):
         wanted = [plane.astype(np.float64) + moved for plane, moved in zip(real, change, strict=True)]
         return _anew(wanted, relative=False)
-    # A slice of one value has no slope of its own, and nothing to translate.
+    # A constant slice has no slope, and nothing to translate.
     wanted = [
         plane.astype(np.float64) + (moved.astype(np.float64) / slope if slope else 0.0)
         for plane, moved, slope in zip(stored, change, slopes, strict=True)
@@ -81,15 +81,15 @@ def coded(
 
 
 def span(bits: int, signed: bool) -> tuple[int, int]:
-    """The least and the most that can be stored."""
+    """The smallest and the largest value that can be stored."""
     return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
 
 
 def _anew(wanted: Sequence[NDArray[np.float64]], *, relative: bool) -> tuple[list[Whole], Coding]:
-    """Unsigned 16 bits over the range of the values; 0 stays exactly 0 where nothing is negative."""
+    """Unsigned 16 bits over the range of the values; 0 stays exactly 0 if no value is negative."""
     low = min(0.0, *(float(plane.min()) for plane in wanted))
     high = max(float(plane.max()) for plane in wanted)
-    slope = float(f"{max(high - low, 1e-12) / MOST:.9e}")  # as a decimal string of DICOM can say it
+    slope = float(f"{max(high - low, 1e-12) / MOST:.9e}")  # rounded to fit DICOM's decimal string
     intercept = float(f"{low:.8e}")
     new = [np.rint((plane - intercept) / slope).clip(0, MOST).astype(np.int64) for plane in wanted]
     return new, Coding(BITS, signed=False, relative=relative, slope=slope, intercept=intercept)

@@ -1,4 +1,4 @@
-"""What a translated DICOM image says of itself: its pixels' coding and meaning, its identity, and how it was made."""
+"""The header of a translated DICOM image: its pixels' coding and meaning, its identity, and its derivation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNTRUE = (  # of the old pixels
     *("SmallestImagePixelValue", "LargestImagePixelValue", "SmallestPixelValueInSeries", "LargestPixelValueInSeries"),
     *("SmallestImagePixelValueInPlane", "LargestImagePixelValueInPlane"),
 )
-OPTIONAL = (  # what de-identification empties, and what must not be empty if it is there
+OPTIONAL = (  # sequences that de-identification empties, but that must not be empty if present
     *("ReferencedStudySequence", "ReferencedPatientSequence", "ReferencedPerformedProcedureStepSequence"),
     *("RequestAttributesSequence", "ProcedureCodeSequence", "ReferencedImageSequence", "ReferencedVisitSequence"),
     *("ReferencedRequestSequence", "AdmittingDiagnosesCodeSequence", "ReferencedInstanceSequence", "Laterality"),
@@ -45,8 +45,8 @@ MAPPED_DOUBLE = ("DoubleFloatRealWorldValueFirstValueMapped", "DoubleFloatRealWo
 
 @dataclass(frozen=True)
 class Maker:
-    """Who makes the files. key: the hospital's secret. digest: of the translator's file. vetoed: vetoes against it.
-    blank: of what layouts the reader blanks which pixels.
+    """The origin of the files. key: the hospital's secret. digest: of the translator's file. vetoed: vetoes against it.
+    blank: the regions that the reader blanks, by layout.
     """
 
     key: bytes
@@ -59,7 +59,7 @@ class Maker:
 
 
 def checked_bytes(original: Dataset, made: Dataset, profile: Profile) -> bytes:
-    """The de-identified image as a file, in which nothing of the original's identity is left.
+    """The de-identified image as a file, after a check that none of the original's identifiers is left.
 
     Raises:
         NotDeidentifiable: `leftover`, or it cannot be written.
@@ -72,14 +72,14 @@ def checked_bytes(original: Dataset, made: Dataset, profile: Profile) -> bytes:
 
 
 def file_name(made: Dataset) -> str:
-    """Of a de-identified image: its instance number, and 8 letters that follow from its new SOP instance UID."""
+    """The file name of a de-identified image: its instance number, and 8 letters of a hash of its SOP instance UID."""
     number = str(made.get("InstanceNumber") or 0)
     plain = min(int(number), LONGEST_NUMBER) if number.isdecimal() else 0
     return f"{plain:05d}-{hashlib.sha256(str(made.SOPInstanceUID).encode()).hexdigest()[:8]}.dcm"
 
 
 def put_pixels(made: Dataset, planes: list[Whole], coding: Coding) -> None:
-    """The pixels, uncompressed, and how they are stored. What the header told of the old ones is removed."""
+    """Set the pixels, uncompressed, and their coding. Header values about the old pixels are removed."""
     allocated = max(int(made.BitsAllocated), 8 if coding.bits <= 8 else 16) if coding.same else coding.bits
     kind = np.dtype(f"<{'i' if coding.signed else 'u'}{allocated // 8}")
     data = b"".join(plane.astype(kind).tobytes() for plane in planes)
@@ -99,7 +99,7 @@ def _groups(made: Dataset) -> list[Dataset]:
 
 
 def put_meaning(made: Dataset, coding: Coding, span: tuple[int, int]) -> None:
-    """Make what the header says of stored values true of the new ones. span: the least and the most of them."""
+    """Adapt the header's conversion of stored values to the new ones. span: their smallest and largest value."""
     if not coding.relative:
         _put_line(made, coding)
         return
@@ -116,7 +116,7 @@ def put_meaning(made: Dataset, coding: Coding, span: tuple[int, int]) -> None:
 
 
 def _holders(made: Dataset) -> list[Dataset]:
-    """Where a slope and an intercept may stand."""
+    """The datasets that may contain a slope and an intercept."""
     return [made, *(item for group in _groups(made) for item in group.get("PixelValueTransformationSequence") or [])]
 
 
@@ -147,7 +147,7 @@ def _remapped(item: Dataset, coding: Coding, span: tuple[int, int]) -> bool:
 
 
 def _put_line(made: Dataset, coding: Coding) -> None:
-    """One slope and intercept for all, in the place of a table, or of nothing."""
+    """Set one slope and intercept for all frames; they replace a lookup table, if any."""
     tables = made.get("ModalityLUTSequence") or [Dataset()]
     told = str(tables[0].get("LUTExplanation") or tables[0].get("ModalityLUTType") or "US")
     unit = PATTERN.search(told.lower())
@@ -167,7 +167,7 @@ def _ds(value: float) -> str:
 
 
 def put_identity(made: Dataset, original: Dataset, series: str, maker: Maker) -> None:
-    """New UIDs of the image and of its series, and a reference to the original, which `made` still is."""
+    """Set new UIDs of the image and its series, and a reference to the original, whose UIDs `made` still has."""
     source = Dataset()
     source.ReferencedSOPClassUID, source.ReferencedSOPInstanceUID = made.SOPClassUID, made.SOPInstanceUID
     source.PurposeOfReferenceCodeSequence = [_code("121322", "Source image for image processing operation")]
@@ -186,7 +186,7 @@ def put_identity(made: Dataset, original: Dataset, series: str, maker: Maker) ->
 
 
 def put_words(made: Dataset, original: Dataset, maker: Maker) -> None:
-    """What kind of image it is, and how it was made. Words that name somebody of the original are left out."""
+    """Set the kind of image, and its derivation. Words that occur in the original's identifiers are left out."""
     classic = OWN not in made
     for holder in (made, *(item for group in _groups(made) for item in group.get("MRImageFrameTypeSequence") or [])):
         for keyword in ("ImageType", "FrameType"):

@@ -1,8 +1,8 @@
-"""A label map on a DICOM series' grid becomes a DICOM Segmentation of it (PS3.3 A.51), by highdicom.
+"""Encode a label map on a DICOM series' grid as a DICOM Segmentation (PS3.3 A.51), by highdicom.
 
-What is written is not de-identified: a segmentation belongs to the patient and the study of its images, so it has their
-names, numbers and dates (modules Patient and Study), as the hospital itself gave them in those images. It stays where
-they are. Segmentations of de-identified images name nobody.
+The result is not de-identified: a segmentation belongs to the patient and the study of its images, so it has their
+names, numbers and dates (modules Patient and Study), as in the hospital's images, and stays with them. Segmentations of
+de-identified images name nobody.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 NOTICE = "For research use only, not for diagnosis."
 SERIES_NUMBER = 9000
-"""Of the new series, plus that of its images: behind those that a scanner makes."""
+"""Added to the series number of the images, to be higher than the numbers of a scanner."""
 LONGEST_NUMBER = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class SegMaker:
-    """Who makes the segmentation, and when. label: of the model; digest: of its file. key: from which UIDs follow, at
-    least 16 bytes: the same key, images, mask and time give the same UIDs.
+    """The origin and time of the segmentation. label: of the model; digest: of its file. key: for the UIDs, at least
+    16 bytes: the same key, images, mask and time give the same UIDs.
     """
 
     key: bytes
@@ -51,15 +51,15 @@ class SegMaker:
 def seg_bytes(mask: Volume, images: Stack, classes: Sequence[str], maker: SegMaker) -> bytes:
     """A binary segmentation with a segment for each class, as a file.
 
-    Slices without a voxel inside get no frame, unless there is no voxel inside at all: then every slice says so.
+    Empty slices get no frame, unless the whole mask is empty: then every slice gets one.
 
-    mask: (I, J, K) label map, 0 = background, 1 = the first of `classes`, on the grid of `images`. images: a series as
-    `pipelines.data.dicom.reader` placed it; of an enhanced file its frames.
+    mask: (I, J, K) label map, 0 = background, 1 = the first of `classes`, on the grid of `images`. images: a stack from
+    `pipelines.data.dicom.reader`; of an enhanced file its frames.
 
     Raises:
-        ValueError: the mask is not on the grid, is of numbers that are no class, or has no class to name.
-        Unusable: `missing_tag`, `several_files` (slices of more than one multi-frame file), or `unreadable` (what the
-            images' headers say cannot be written).
+        ValueError: the mask is not on the grid or has values without a class, or there are no classes.
+        Unusable: `missing_tag`, `several_files` (slices of more than one multi-frame file), or `unreadable` (the
+            images' header values cannot be written).
     """
     values = _checked(mask, images, classes)
     frames = images.volumes[0]
@@ -144,7 +144,7 @@ def _segmentation(
 
 
 def _settle(made: Segmentation, dimensions: str, when: datetime) -> None:
-    """What the library takes from the clock and from chance, so that one object is one sequence of bytes."""
+    """Replace the library's times and random UIDs, so that the same input gives the same bytes."""
     made.InstanceCreationDate, made.InstanceCreationTime = made.ContentDate, made.ContentTime
     for item in made.get("ContributingEquipmentSequence") or []:
         if "ContributionDateTime" in item:
@@ -154,7 +154,7 @@ def _settle(made: Segmentation, dimensions: str, when: datetime) -> None:
 
 
 def _geometry(mask: Volume, frames: Sequence[Frame]) -> dict[str, Any]:
-    """Where each slice lies, as its own header says."""
+    """The position of each slice, from its own header."""
     import highdicom  # slow to import
 
     values, spacing = frames[0].values, float(spacing_of(mask.affine)[2])
@@ -192,7 +192,7 @@ def _segment(number: int, name: str, maker: SegMaker) -> SegmentDescription:
 
 
 def _schemes(classes: Sequence[str]) -> list[Any] | None:
-    """Our own scheme is described where it is used."""
+    """The description of our own coding scheme, if it is used."""
     from highdicom.coding_schemes import CodingSchemeIdentificationItem  # slow to import
 
     if all(concept(name).kind.scheme_designator != SCHEME for name in classes):

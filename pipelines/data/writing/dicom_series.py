@@ -1,10 +1,10 @@
-"""A DICOM series with changed values: the same geometry, de-identified, and valid as a derived image.
+"""Encode a DICOM series with changed values: the same geometry, de-identified, and valid as a derived image.
 
-Every file goes through `privacy.deidentify.dicom_image` first; then its pixels, its own identity and what it says of
-itself are replaced (PS3.3 C.7.6.1 and C.12.4: ImageType DERIVED, DerivationDescription, SourceImageSequence). New UIDs
-follow from the hospital's key, the old ones and the translator, so a second run makes the same files; the series refers
-to the de-identified original, which `pipelines.deidentify` writes with the same key. Stored values are coded as before
-where the file's bits can hold them, so rescale, real-world values and windows stay true; otherwise see `coding`.
+Every file is first de-identified by `privacy.deidentify.dicom_image`; then its pixels, identity and description are
+replaced (PS3.3 C.7.6.1 and C.12.4: ImageType DERIVED, DerivationDescription, SourceImageSequence). New UIDs are derived
+from the hospital's key, the old ones and the translator, so a second run makes the same files; the series refers to the
+de-identified original, which `pipelines.deidentify` writes with the same key. Stored values keep their coding if the
+file's bits suffice, so rescale, real-world values and windows stay valid; otherwise see `coding`.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from privacy.deidentify.quiet import quiet
 
 
 def stack_of(candidate: Candidate) -> Stack:
-    """The images of a DICOM candidate, in their places.
+    """The sorted images of a DICOM candidate.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is not one.
     """
     if candidate.stack is None:
         raise TypeError(f"{candidate.study}: a candidate of DICOM files is needed, which holds the stack of its images")
@@ -51,16 +51,16 @@ def stack_of(candidate: Candidate) -> Stack:
 
 
 def series_place(candidate: Candidate, maker: Maker) -> str:
-    """Where the new series lies: <pseudonym>/<study>/<series>, with the new UIDs."""
+    """The folder of the new series: <pseudonym>/<study>/<series>, with the new UIDs."""
     frames = stack_of(candidate).volumes[0]
     study = new_uid(maker.key, str(frames[0].values["StudyInstanceUID"]))
     return f"{pseudonym(maker.key, candidate.patient)}/{study}/{_series_uid(frames, maker)}"
 
 
 def series_files(candidate: Candidate, study: Study, change: Array, maker: Maker) -> Iterator[tuple[str, bytes]]:
-    """The series' files, each by its name.
+    """The series' files, each with its name.
 
-    change: (I, J, K) float32, what is added to the study's values, in the files' own unit.
+    change: (I, J, K) float32, added to the study's values, in the files' own unit.
 
     Raises:
         Unusable: `shared_file`, `float_pixels`, or a reason of de-identification.
@@ -89,7 +89,7 @@ def _check_whole(places: dict[Path, list[tuple[Frame, int]]]) -> None:
 
 
 def _series_uid(frames: tuple[Frame, ...], maker: Maker) -> str:
-    """It follows from the images of which the series is made: when one is added, it is another series."""
+    """The new series' UID, derived from its images: if one is added, it is another series."""
     images = sorted(f"{frame.values['SOPInstanceUID']}/{frame.index}" for frame in frames)
     told = hashlib.sha256("\n".join(images).encode()).hexdigest()
     return new_uid(maker.key, f"{frames[0].values['SeriesInstanceUID']}/{told}/{maker.digest}")
@@ -136,7 +136,7 @@ def _stored(dataset: Dataset, indices: list[int], blank: tuple[Layout, ...]) -> 
 
 
 def _still(change: Array, stored: Stored, dataset: Dataset) -> None:
-    """What the file calls padding is no image."""
+    """Set the change to 0 in pixels that the file marks as padding."""
     ends = [int(dataset[keyword].value) for keyword in PADDING if keyword in dataset]
     if ends:
         change[(stored >= min(ends)) & (stored <= max(ends))] = 0
@@ -157,7 +157,7 @@ def _file(
         data = checked_bytes(original, made, maker.profile)
     except NotDeidentifiable as error:
         raise Unusable(error.reason, f"{path.name}: {error.detail}") from error
-    except Exception as error:  # headers are odd in every way there is
+    except Exception as error:  # malformed headers cause exceptions of many types
         raise Unusable(
             "unparsable",
             f"{path.name}: the header cannot be rewritten ({type(error).__name__}). Export the image again.",

@@ -1,8 +1,8 @@
-"""A NIfTI file with changed values: the same grid, forms, units and shape, and a header that names nobody.
+"""Encode a NIfTI file with changed values: the same grid, forms, units and shape, and a header that names nobody.
 
-Values are stored as before (same type, same scl_slope) where that type can hold them, and else as float32. Extensions,
-aux_file, db_name and intent_name are free text that may hold anything: they are emptied. The description keeps only the
-unit, and says of an ADC map that it is one: readers go by these, and the new name does not tell.
+Values are stored as before (same type, same scl_slope) if that type can hold them, else as float32. Extensions,
+aux_file, db_name and intent_name are free text and may name a patient: they are emptied. The description keeps only the
+unit, and that an image is an ADC map: readers need both, and the new file name has neither.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FREE = ("aux_file", "db_name", "intent_name", "data_type")
 
 
 def nifti_place(candidate: Candidate, key: bytes | None, digest: str) -> str:
-    """Where the new file lies: <pseudonym>/<pseudonym of the file's place>, or, without a key, where the old one lay.
+    """The path of the new file: <pseudonym>/<pseudonym of the file's path>, or, without a key, the old path.
 
     digest: of the translator's file.
     """
@@ -40,8 +40,8 @@ def nifti_place(candidate: Candidate, key: bytes | None, digest: str) -> str:
 def nifti_bytes(path: Path, change: Array, *, label: str, adc: bool) -> bytes:
     """The new file, packed if the old one was.
 
-    path: of the old file, which was read before and is in order. change: (I, J, K) float32, what is added to its
-    values. label: of the translator, for the description. adc: whether the values are ADC.
+    path: of the old file, which was read before and is valid. change: (I, J, K) float32, added to its values. label:
+    of the translator, for the description. adc: whether the values are ADC.
 
     Raises:
         Unusable: `unreadable`.
@@ -87,7 +87,7 @@ def _as_stored(wanted: NDArray[np.float64], kind: np.dtype[np.generic]) -> NDArr
 
 
 def _description(old: str, label: str, adc: bool) -> bytes:
-    """What it is, the unit as the old description had it, and what was done."""
+    """The kind of image, the unit of the old description, and the translation."""
     unit = PATTERN.search(old.lower())
     kind = " ".join([*(["ADC"] if adc else []), *([unit[0].strip()] if unit else [])])
     words = [*([kind] if kind else []), "research use only", f"translated by {label}"]

@@ -1,4 +1,4 @@
-"""A label map as a NIfTI file that says nothing but where it lies."""
+"""Encode a label map as a NIfTI file without text."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SCANNER = 1  # both forms are in the coordinates of the scan (NIFTI_XFORM_SCANNE
 def mask_bytes(mask: NDArray[np.integer], affine: Affine, *, packed: bool) -> bytes:
     """A label map (I, J, K), 0 = background, as a file of uint8 NIfTI-1. packed: by gzip.
 
-    affine: (4, 4) RAS, mm. It becomes the sform, and the qform too unless the axes are not at right angles, which a
-    qform cannot say. The header has no text, and the packed file no name and no time.
+    affine: (4, 4) RAS, mm. It becomes the sform, and also the qform if the axes are orthogonal, as a qform requires.
+    The header has no text, and the packed file no name and no time.
 
     Raises:
         ValueError: not three axes, values outside 0 .. 255, or an affine that cannot be inverted; all at once.

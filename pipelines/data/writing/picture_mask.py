@@ -1,4 +1,4 @@
-"""What a network says of a picture, at the picture's own size, as a PNG of class numbers."""
+"""Encode a network's output for a picture as a PNG of class numbers, at the picture's own size."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pipelines.data.study import Array
 
 
 def picture_mask(path: Path, probabilities: Array, images: Pictures) -> NDArray[np.uint8]:
-    """The most probable class of each pixel (height, width) of the picture as it is shown, upright by its EXIF.
+    """The most probable class of each pixel (height, width) of the picture, upright by its EXIF.
 
-    probabilities: (C, size, size). They are enlarged linearly; outside the square that `fit: crop` leaves is
+    probabilities: (C, size, size). They are enlarged linearly; with `fit: crop`, pixels outside the square are
     background. See `pipelines.data.restore` for why probabilities and not labels.
 
     Raises:
         Unusable: `unreadable`.
-        ValueError: pictures that were cut around a mask: where, only the mask would tell.
+        ValueError: `images` crops around masks, so the crop's place is unknown.
     """
     if images.fit == "around":
         raise ValueError("images.fit: around cuts about each picture's mask, and new pictures have none")

@@ -50,7 +50,7 @@ from pipelines.hospital.withdrawn import knew, known_outside
 from pipelines.runs.store import DiskFolder
 from privacy.dp.events import describe
 from privacy.message import Call, Json, Message, as_list, as_mapping, from_bytes, whole_of
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 from privacy.release.bounds import plain
 from privacy.release.gate import Refused
 from privacy.release.statement import to_json
@@ -70,7 +70,7 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     """
     facts = message.facts
     here = _here(hospital, facts)
-    lines = [line for line in book.lines(hospital.ledger) if not line.get("torn")]
+    lines = [line for line in ledgers.lines(hospital.ledger) if not line.get("torn")]
     statement, known = own_statement(hospital, lines), knew(hospital)
     page = replace(
         _page(hospital, here, facts, call.run.partition("/")[0]),
@@ -82,7 +82,7 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     DiskFolder(hospital.root).write(STATEMENT, markdown(statement).encode())
     text = (_beyond(page, here, facts) if here.outside else site_page(page)).encode()
     DiskFolder(hospital.root).write(PAGE, text)
-    head = book.head(hospital.ledger)
+    head = ledgers.head(hospital.ledger)
     reply: dict[str, Json] = {
         "left": [_plain(entry) for entry in page.left],
         "sent": _sent(lines),

@@ -128,7 +128,7 @@ def _part_problems(run: RunSettings) -> Iterator[Problem]:
             )
 
 
-def told_apart(sites: Mapping[str, SiteSettings], dealing: Mapping[str, object]) -> list[str]:
+def partition_differences(sites: Mapping[str, SiteSettings], dealing: Mapping[str, object]) -> list[str]:
     """A sentence for each source that its hospitals partitioned differently, so that a patient may be in two parts.
 
     dealing: site -> the hospital's digest of the partition; None if it gave none. Other sites are missing.

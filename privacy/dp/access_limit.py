@@ -1,4 +1,4 @@
-"""A limit on what a rehearsal may ask of data access, so that it ends soon however many steps a method is set to do."""
+"""A limit on the data accesses of a rehearsal, so that it ends soon whatever the number of a method's steps."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 LOOKS = 10_000
-"""Draws, gradients, measures and so on in one request, of each kind."""
+"""The most draws, gradients, measures and so on in one request, of each kind."""
 NUMBERS = 2**34
-"""Numbers in all gradients of one request: a network of 2^20 parameters may take 16,384 of them."""
+"""The most numbers in all gradients of one request: 16,384 gradients of a network of 2^20 parameters."""
 
 
 class TooLong(ValueError):
@@ -16,14 +16,14 @@ class TooLong(ValueError):
 
 
 @dataclass
-class Roof:
-    """What a rehearsal asked of its data access so far."""
+class AccessLimit:
+    """Counts a rehearsal's data accesses and refuses too many."""
 
     asked: Counter[str] = field(default_factory=Counter)
     numbers: int = 0
 
     def count(self, what: str, numbers: int = 0) -> None:
-        """Count one more access. numbers: how many numbers its result has.
+        """Count one more access. numbers: the size of its result.
 
         Raises:
             TooLong: the limit is exceeded.
