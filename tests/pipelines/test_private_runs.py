@@ -54,6 +54,14 @@ def settings(**changes) -> dict:
     return made | {"privacy": PRIVATE} | changes
 
 
+def smaller(**changes) -> dict:
+    """The same for tests of budgets: small images, no audit."""
+    images = {"kind": "slices", "size": 16, "spacing_mm": 4.0}
+    made = settings(images=images, audit={"membership": False, "canaries": 0}, **changes)
+    made["evaluate"]["copies"] = 2
+    return made
+
+
 def write(folder: Path, made: dict) -> str:
     path = folder / "private.yaml"
     path.write_text(yaml.safe_dump(made))
@@ -202,8 +210,8 @@ def budgeted(made: dict, site: str, epsilon: float) -> dict:
 def test_a_site_whose_budget_runs_out_stops_and_the_federation_goes_on(tmp_path, monkeypatch):
     """The budget lasts for a part of the first method: the site retires by name, and the report still comes."""
     monkeypatch.chdir(tmp_path)
-    made = settings()
-    made["train"] |= {"methods": {"fedavg": {"name": "fedavg"}}, "schedule": {"rounds": 6}}
+    made = smaller()
+    made["train"] |= {"methods": {"fedavg": {"name": "fedavg"}}, "schedule": {"rounds": 4}}
     made["evaluate"]["reference"] = None
     plan = planned(config(train=made["train"], evaluate=made["evaluate"]), "fedavg", "a")
     assert main([write(tmp_path, budgeted(made, "a", 0.75 * plan.cost.epsilon))]) == Exit.OK
@@ -220,7 +228,7 @@ def test_a_site_whose_budget_runs_out_stops_and_the_federation_goes_on(tmp_path,
 def test_a_model_whose_evaluation_is_too_dear_is_left_out_of_the_scores(tmp_path, monkeypatch):
     """Test patients pay for scores of their own: they run out where training still goes on."""
     monkeypatch.chdir(tmp_path)
-    made = settings()
+    made = smaller()
     made["train"] |= {"methods": {"local": {"name": "local"}, "fedper": {"name": "fedper"}}}
     made["evaluate"] |= {"checkpoint": "latest"}
     made["split"] = {"train": 0.6, "validation": 0.0, "test": 0.4}
@@ -238,7 +246,7 @@ def test_a_model_whose_evaluation_is_too_dear_is_left_out_of_the_scores(tmp_path
 def test_a_budget_that_ends_between_two_methods_leaves_a_report_of_both(tmp_path, monkeypatch, capsys):
     """One method has both hospitals' scores and the other one's: a gain is over those that have both."""
     monkeypatch.chdir(tmp_path)
-    made = settings()
+    made = smaller()
     made["train"] |= {"methods": {"fedavg": {"name": "fedavg"}, "local": {"name": "local"}}}
     made["evaluate"] |= {"checkpoint": "latest", "public": False}
     plan = planned(config(train=made["train"], evaluate=made["evaluate"]), "fedavg", "a")
@@ -276,7 +284,7 @@ def test_a_budget_outlives_runs_where_the_hospital_has_a_home(tmp_path, monkeypa
     train = settings()["train"] | {"methods": {"fedavg": {"name": "fedavg"}}, "schedule": {"rounds": 1}}
     spent = []
     for name in ("first", "second"):
-        made = budgeted(settings(name=name, train=train), "a", 40.0)
+        made = budgeted(smaller(name=name, train=train), "a", 40.0)
         made["evaluate"]["reference"] = None
         made["sites"]["a"]["home"] = str(home)
         assert main([write(tmp_path, made), "--until", "train"]) == Exit.OK
