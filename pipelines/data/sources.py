@@ -137,7 +137,7 @@ class PictureMasks:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The classes that are named, in their order, without the background."""
+        """The named classes, in their order, without the background."""
         return tuple(name for name in self.values if name != BACKGROUND)
 
 
@@ -145,13 +145,13 @@ class PictureMasks:
 class PictureSource:
     """A folder of pictures and the table (CSV with a header line) that describes them.
 
-    table: null = there is none, and every picture below the folder is a patient of its own, named by its path; only
-    with `masks`. image: the column with a picture's file, as `pattern` places it below the folder. patient, label:
-    columns; labels are 0 or 1. label: null, or no table = 1 where the label map shows any class. masks: label maps of
+    table: null = there is none, and every picture below the folder is a separate patient, named by its path; only
+    with `masks`. image: the column that `pattern` turns into a picture's file below the folder. patient, label:
+    columns; labels are 0 or 1. label: null, or no table = 1 if the label map shows any class. masks: label maps of
     the pictures. where: column -> values; only lines with one of them are used, {site: [vienna, graz]} for instance.
 
-    A picture that several lines name is not used, be they of one patient or of two: used for both, it would train under
-    one's label and be tested under the other's. So here a patient's line can take another's picture from him.
+    A picture that several lines name is not used, whether they have one patient or two: otherwise it could be in the
+    training of one and in the test of the other. So one patient's line can remove another patient's picture.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -185,10 +185,10 @@ class PictureSource:
 
 @dataclass(frozen=True, kw_only=True)
 class TableSource:
-    """A CSV file, one line an example.
+    """A CSV file, one example per line.
 
-    columns: names of the columns, where the file has no header line. separator: null = the one of the header line, or a
-    comma where there is none. patient: the column that names the patient; null = each line is a patient, called by its
+    columns: names of the columns, if the file has no header line. separator: null = the one of the header line, or a
+    comma if there is none. patient: the column that names the patient; null = each line is a patient, named by its
     number (1 = first). Removing a line would renumber those after it, so a withdrawn patient is excluded by number
     and the line stays; differential privacy is defined accordingly, for two tables that differ in whether a line is
     excluded. label: the column of the label; it is positive above `positive_above`. missing: texts that stand for a
