@@ -1,7 +1,7 @@
 """Cost of a critic's private step against a plain one: python benchmarks/critic_step.py [patients] [side]
 
 One step of the WGAN-GP critic, gradient penalty and all, on U patients with K images each, on one thread, without the
-fakes and the generator (both doors need the same). Plain: the same U K images in one batch. Private: a gradient for
+fakes and the generator (the same for both). Plain: the same U K images in one batch. Private: a gradient for
 each patient (vmap), clipped, summed, with noise from the operating system; in chunks as by default, and all at once.
 The ways take turns, so that a busy machine slows all of them: only ratios within a run count. Memory: how far each way
 lifts the resident size, at most, above what was there before its first step.

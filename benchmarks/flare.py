@@ -25,7 +25,7 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from evaluation.csv_text import csv_text
-from far_federation import Federation, federation
+from flare_processes import Federation, federation
 
 COLUMNS = 13
 

@@ -54,7 +54,7 @@ PAPERS = {"apfl": 0.49, "perfedavg": 0.50, "fedrod": 0.97, "pgfed": 0.88, "pgfed
 
 @dataclass
 class Counted:
-    """A door that counts the images whose gradient was taken."""
+    """Data access that counts the images whose gradient was taken."""
 
     inner: Access
     images: int = 0
@@ -99,8 +99,8 @@ class Federation:
 
     def site(self, name: str, call: Call) -> tuple[Site, Counted]:
         seed = derived(SEED, name, call.round)
-        door = Counted(open_access(self.splits[name], batch=self.work.batch, seed=seed))
-        return Site(name, self.task, self.work, cast(Access, door)), door
+        access = Counted(open_access(self.splits[name], batch=self.work.batch, seed=seed))
+        return Site(name, self.task, self.work, cast(Access, access)), access
 
     def round(self) -> None:
         before, self.number = self.number, self.number + 1
@@ -108,15 +108,15 @@ class Federation:
         told, replies, begun = Told(), dict[str, Message](), time.process_time()
         messages = {name: self.algorithm.send(self.state, name, call) for name in self.splits}
         for name in self.splits:
-            (site, door), memory = self.site(name, call), self.memories[name]
+            (site, access), memory = self.site(name, call), self.memories[name]
             with seeded(derived(SEED, name, call.round)):
                 if before:
                     params = self.algorithm.model(site, messages[name], memory)
                     site.measure(loaded(self.algorithm.network(self.task), params), self.task.validation, "validation")
-                one, door.images = time.process_time(), 0
+                one, access.images = time.process_time(), 0
                 replies[name], kept = self.algorithm.train(site, messages[name], memory, call)
                 told.train += time.process_time() - one
-            told.images += door.images
+            told.images += access.images
             facts = {key: fact for key, fact in kept.facts.items() if key != NOTES}
             self.memories[name] = Message(kept.tensors, facts)
         self.state = self.algorithm.merge(self.state, replies)

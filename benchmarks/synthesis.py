@@ -77,7 +77,7 @@ def settings_of(way: str, epsilon: float | None) -> AnySynthesis:
 
 
 def learned(settings: AnySynthesis, own: Rows, start: Params, seed: int) -> Params:
-    """What a way learns of these patients, behind the door that it needs."""
+    """What a way learns of these patients, with the data access that it needs."""
     x = deformed(own.x, COPIES, seed=seed)
     rows = Rows(x, own.y.repeat_interleave(COPIES), own.patient.repeat_interleave(COPIES))
     access: Access = open_access({"train": rows}, batch=synthesis.batch(settings), seed=seed)

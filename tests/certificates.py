@@ -1,4 +1,4 @@
-"""An authority of our own, for kits that are right, expired, somebody else's or not yet valid."""
+"""A certificate authority for tests, for kits that are valid, expired, foreign or not yet valid."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pem(key: CertificateIssuerPrivateKeyTypes) -> bytes:
 
 @dataclass
 class Authority:
-    """Signs for whom it is told, for as many days from now; `after` days later than now."""
+    """Signs certificates that are valid from `after` days from now, for `days` days."""
 
     key: CertificateIssuerPrivateKeyTypes
     own: x509.Certificate
@@ -38,7 +38,7 @@ class Authority:
         return cls(key, signed(name("authority"), name("authority"), key, key, 0, 360, authority=True))
 
     def kit(self, folder: Path, common: str, port: int, *, after: float = 0, days: float = 90) -> Path:
-        """A hospital's kit, as far as it is looked at before it joins."""
+        """The parts of a hospital's kit that are checked before it joins."""
         startup, key = folder / "startup", ec.generate_private_key(ec.SECP256R1())
         startup.mkdir(parents=True)
         (folder / "local").mkdir()

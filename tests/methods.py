@@ -1,7 +1,7 @@
-"""Every method that a YAML can name, fit for a network with one part before its head, for the contract suites.
+"""Every method that a YAML can name, with settings for a network with one layer before its head, for contract tests.
 
-The unions in `federation/__init__.py` and `personalize/__init__.py` are the one list of methods: what stands there is
-tested here.
+The unions in `federation/__init__.py` and `personalize/__init__.py` are the only list of methods: all their members are
+tested.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import typing
 
 import pytest
 
-import rig
+import testbed
 from federation.descent import Work
 from federation.feddg import FedDG
 from federation.fedprox import FedProx
@@ -31,11 +31,11 @@ SETTLED = {
     "cusfl": CusFL(depth=1),
     "pgfedmo": PGFed(name="pgfedmo", beta=0.5),
 }
-"""Methods whose defaults do not suit so small a network, or would do nothing that a test could see."""
+"""Methods whose defaults do not fit such a small network, or have no effect in it."""
 
 
 def names() -> set[str]:
-    """What a YAML can say for `name`. `central` is `local` on pooled images."""
+    """All values of `name` in a YAML. `central` is `local` on pooled images."""
     return {name for kind in typing.get_args(AnyAlgorithm) for name in _names(kind)} - {"central"}
 
 
@@ -50,9 +50,9 @@ ALL = [
     if name != "central"
 ]
 SHAPED = {"moon", "fedrod", "apfl", "moe", "fenda", "perfcl", "cusfl", "feddg"}
-"""Methods whose own code sees logits or features, and so whether there is one an example or one a pixel."""
+"""Methods whose code uses logits or features, so that it matters whether there is one per example or per pixel."""
 PRIVATELY = {"pgfed": PGFed(eta_2=0.0), "pgfedmo": PGFed(name="pgfedmo", beta=0.5, eta_2=0.0)}
-"""Settings with which a method may run privately, where its own are refused."""
+"""Settings for private training of methods whose defaults are refused there."""
 
 
 def with_work(algorithms, adam: Work, sgd: Work) -> list:
@@ -62,17 +62,17 @@ def with_work(algorithms, adam: Work, sgd: Work) -> list:
 
 def work_of(one, adam: Work, sgd: Work) -> Work:
     """The local work that a method accepts."""
-    return sgd if any("sgd" in text for text in one.complaints(one.network(rig.task()), adam, False)) else adam
+    return sgd if any("sgd" in text for text in one.complaints(one.network(testbed.task()), adam, False)) else adam
 
 
 def private(task: Task | None = None) -> list:
-    """Those that may be trained privately on a network without buffers."""
-    work, task = Work(optimizer="sgd", lr=0.05), task or rig.task()
+    """Methods that may be trained privately on a network without buffers."""
+    work, task = Work(optimizer="sgd", lr=0.05), task or testbed.task()
     settled = [PRIVATELY.get(one.name, one) for one in ALL]
     return [one for one in settled if not one.complaints(one.network(task), work, True)]
 
 
 def fit(task: Task) -> list:
-    """Those that take such a task."""
+    """Methods that accept the task."""
     work = Work(optimizer="sgd", lr=0.05)
     return [one for one in ALL if not one.complaints(one.network(task), work, False)]

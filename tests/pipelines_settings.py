@@ -7,7 +7,7 @@ from typing import Any
 from pipelines.loader.files import CONFIGS
 
 RUNS = sorted(path for path in CONFIGS.glob("*.yaml") if "\nsites:" in path.read_text())
-"""Every shipped configuration of a run; the others are studies, made of runs, and that of a hospital outside."""
+"""Every shipped configuration of a run; the others are studies, and that of an external site."""
 
 BASE: dict[str, Any] = {
     "name": "tiny",

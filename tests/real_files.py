@@ -1,4 +1,4 @@
-"""Real DICOM files to try a law on: all of them, or a part that has one of each kind."""
+"""Real DICOM files for tests: all of them, or a subset with one of each kind."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ MANY = 13  # a folder with more files holds series, whose files differ in little
 
 
 def files_below(data: Path, name: str, thorough: bool) -> list[Path]:
-    """The files of a folder of real data, or those that pydicom tests itself with (which need no download).
+    """The files of a folder of real data, or pydicom's own test files (which need no download).
 
-    Not thorough: the first, the middle and the last file of folders that hold series; one in five of pydicom's, each of
-    which is about something else.
+    Not thorough: the first, the middle and the last file of folders of series; one in five of pydicom's, each of which
+    tests something else.
     """
     if name == PYDICOM:
         own = Path(pydicom.data.__file__).parent / "test_files"

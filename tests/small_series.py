@@ -1,4 +1,4 @@
-"""A small DICOM series, of which tests change what they are about."""
+"""A small DICOM series, which tests modify."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hospital of 24 made-up patients with one image each, a third of them in each split: for laws over its worker."""
+"""A hospital with 24 synthetic patients with one image each, a third of them in each split, for tests of its worker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCALE = {"low": 0.0, "high": 3.5}
 def hospital(
     folder: Path, policy: Policy = OPEN, *, veto: Limits | None = None, without: tuple[int, ...] = ()
 ) -> tuple[Hospital, str]:
-    """The hospital, and its cohort, of which some patients may never have come."""
+    """The hospital, and its cohort, from which some patients may be absent."""
     settings = SiteSettings(source=PhantomSource(scanner="P", patients=4), policy=policy, veto=veto)
     made = Hospital("a", folder, settings, lambda: "2026-01-01T00:00:00Z")
     labels = torch.arange(PATIENTS) // 3 % 2
@@ -47,6 +47,6 @@ def hospital(
 
 
 def ask(own: Hospital, request: str, round_: int = 0, tensors=None, run: str = "r/one", **facts) -> Message:
-    """What the worker answers."""
+    """The worker's answer."""
     merged = {own.name: round_ - 1} if round_ > 1 else {}
     return worker(own)(Call(run, round_, request, merged), Message(tensors or {}, facts))

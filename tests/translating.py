@@ -1,4 +1,4 @@
-"""Translators on made-up files, for the tests of `pipelines.translate`: studies, files, and what dciodvfy says."""
+"""Translators on synthetic files, for the tests of `pipelines.translate`: studies, files, and errors of dciodvfy."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def phantom(folder: Path, scanner: str, patients: int = 1, **more: Any) -> Path:
 
 
 def five(folder: Path) -> Path:
-    """One patient of each way in which a vendor codes ADC: real-world map, table, nothing, table in 1e-3, slope."""
+    """One patient for each vendor's coding of ADC: real-world map, table, none, table in 1e-3, slope."""
     for scanner in "ABPLE":
         phantom(folder / scanner, scanner)
     return folder
@@ -93,12 +93,12 @@ def by_position(folder: Path) -> dict[tuple[float, ...], Dataset]:
 
 
 def through(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
-    """Let T be a function of a slice instead of a network."""
+    """Replace the translator's network by a function of a slice."""
     monkeypatch.setattr(CycleGan, "translate", lambda self, params, images, patient: change(images))
 
 
 def oblique(spacing: tuple[float, float, float]) -> np.ndarray:
-    """Axes turned by 20 degrees about one and 10 about another axis of the patient."""
+    """Axes rotated by 20 degrees about one and 10 about another axis of the patient."""
     a, b = np.radians(20), np.radians(10)
     one = np.array([[1, 0, 0], [0, np.cos(a), -np.sin(a)], [0, np.sin(a), np.cos(a)]])
     two = np.array([[np.cos(b), -np.sin(b), 0], [np.sin(b), np.cos(b), 0], [0, 0, 1]])

@@ -1,4 +1,4 @@
-"""Segmentation: the U-Net, its loss, masks under augmentation, and masks behind both doors to patients."""
+"""Segmentation: the U-Net, its loss, masks under augmentation, and masks with both kinds of data access."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 import methods
-import rig
+import testbed
 from federation.augmentation import AUGMENTATIONS, affine, flip
 from federation.calibration import calibrated
 from federation.descent import Site, Work
@@ -100,7 +100,7 @@ def test_a_model_for_the_other_kind_of_task_is_refused():
     with pytest.raises(ValueError, match="cnn is for classification, the task is segmentation"):
         Task(Cnn(), (1, 16, 16), 2, "segmentation")
     with pytest.raises(ValueError, match="cnn is for classification"):
-        Fenda(local=Cnn()).network(rig.dense_task())
+        Fenda(local=Cnn()).network(testbed.dense_task())
 
 
 @given(st.integers(0, 2**30), st.integers(2, 4), st.sampled_from([(3, 5), (2, 3, 4), (1, 1)]), st.floats(0, 30))
@@ -140,7 +140,7 @@ def test_losses_of_examples_do_not_know_of_each_other_and_labels_of_examples_sta
     logits, y = torch.randn(5, 3), scattered(5)
     whole = functional.cross_entropy(logits, y, reduction="none")
     assert torch.equal(cross_entropy(Output(logits, logits), y), whole)
-    assert torch.equal(rig.task().yardstick(Output(logits, logits), y), whole)
+    assert torch.equal(testbed.task().yardstick(Output(logits, logits), y), whole)
 
 
 def test_features_are_pooled_over_places_and_features_of_examples_stay():
@@ -181,7 +181,7 @@ def test_every_slice_of_a_volume_moves_alike():
 
 
 def test_plain_access_draws_masks_with_their_images_and_refuses_to_balance_them():
-    rows = rig.scenes(0, n=6)["train"]
+    rows = testbed.scenes(0, n=6)["train"]
     rows = Rows(rows.y[:, None].float(), rows.y, rows.patient)
     draw = open_access({"train": rows}, batch=4, seed=0, augment=flip).draw()
     assert draw.y.shape == (4, 8, 8) and torch.equal(draw.x[:, 0].long(), draw.y)
@@ -218,7 +218,7 @@ def test_a_patients_gradient_is_that_of_the_patient_alone(inputs):
 
 
 def test_private_access_moves_masks_with_the_views_of_a_patient():
-    rows = rig.scenes(0)["train"]
+    rows = testbed.scenes(0)["train"]
     rows, seen = Rows(rows.y[:, None].double(), rows.y, rows.patient), []
 
     def noted(x, y, generator):
@@ -226,7 +226,7 @@ def test_private_access_moves_masks_with_the_views_of_a_patient():
         return seen[-1]
 
     access = open_private({"train": rows}, replace(QUIET, views=3), augment=noted, source=random.Random(0).randbytes)
-    task = rig.dense_task(norm="group")
+    task = testbed.dense_task(norm="group")
     access.gradient(task.network().double(), task.objective, access.draw())
     (x, y), patients = seen[0], len(rows.patient.unique())
     assert y.shape == (3 * patients, 8, 8) and torch.equal(x[:, 0].long(), y)
@@ -234,28 +234,32 @@ def test_private_access_moves_masks_with_the_views_of_a_patient():
 
 @pytest.mark.parametrize(
     "algorithm",
-    [one for one in methods.private(rig.dense_task(norm="group")) if one.name in {*methods.SHAPED, "fedavg", "apple"}],
+    [
+        one
+        for one in methods.private(testbed.dense_task(norm="group"))
+        if one.name in {*methods.SHAPED, "fedavg", "apple"}
+    ],
     ids=lambda one: one.name,
 )
 def test_private_training_on_masks_without_noise_is_plain_training(algorithm, doubles):
     """Same draws (all patients each step), patient-mean loss, huge clip, no noise; and what was done was planned."""
     if algorithm.name == "cusfl":  # by patient its balance is another method, unless the cap binds
         algorithm = replace(algorithm, cap=0.01)
-    task, work, schedule = rig.dense_task(norm="group"), Work(lr=0.02), Schedule(rounds=2)
-    sites = {name: alone(rig.scenes(k)) for k, name in enumerate("ab")}
-    plain, bare = (rig.federation(algorithm, sites, task=task, work=work) for _ in range(2))
+    task, work, schedule = testbed.dense_task(norm="group"), Work(lr=0.02), Schedule(rounds=2)
+    sites = {name: alone(testbed.scenes(k)) for k, name in enumerate("ab")}
+    plain, bare = (testbed.federation(algorithm, sites, task=task, work=work) for _ in range(2))
     private = {name: replace(hospital, protection=QUIET) for name, hospital in bare.items()}
-    left, right = (rig.train(algorithm, crew, task=task, work=work, schedule=schedule) for crew in (plain, private))
+    left, right = (testbed.train(algorithm, crew, task=task, work=work, schedule=schedule) for crew in (plain, private))
     planned = rehearse_events(algorithm, task, work, initial_parameters(algorithm, task, seed=0), QUIET)
     for name in sites:
-        assert rig.close(rig.final(plain[name]), rig.final(private[name]), 1e-8)
+        assert testbed.close(testbed.final(plain[name]), testbed.final(private[name]), 1e-8)
         assert right.losses[name]["2"] == pytest.approx(left.losses[name]["2"], abs=1e-8)
         wanted = [planned.introduction, *[planned.training] * 2, *[planned.validation] * 2]
         assert composed(private[name].events) == composed(wanted)
 
 
 def test_heads_of_methods_are_1x1_convolutions_and_a_projector_sees_pooled_features():
-    task = rig.dense_task()
+    task = testbed.dense_task()
     fenda, rod = Fenda().network(task), FedRod().network(task)
     assert fenda.head.weight.shape == (3, 8, 1, 1) and rod.personal_head.weight.shape == (3, 4, 1, 1)
     assert float(rod.personal_head.weight.detach().abs().sum()) == 0
@@ -266,7 +270,7 @@ def test_heads_of_methods_are_1x1_convolutions_and_a_projector_sees_pooled_featu
 
 
 def test_fine_tuning_lowers_the_loss_on_masks_and_calibration_says_that_it_cannot():
-    task, splits = rig.dense_task(), rig.scenes(0, n=12)
+    task, splits = testbed.dense_task(), testbed.scenes(0, n=12)
     access = open_access(splits, batch=4, seed=0)
     module = task.network()
     before = access.measure(module, task.validation, "train")
@@ -278,7 +282,7 @@ def test_fine_tuning_lowers_the_loss_on_masks_and_calibration_says_that_it_canno
 
 def test_in_evaluation_masks_go_through_in_chunks_and_nothing_changes(monkeypatch):
     monkeypatch.setattr("privacy.dp.chunks.DENSE", 2 * 8 * 8)
-    task, rows = rig.dense_task(), rig.scenes(0, n=3)["train"]
+    task, rows = testbed.dense_task(), testbed.scenes(0, n=3)["train"]
     access, network = open_access({"train": rows}, batch=2, seed=0), task.network().eval()
     sizes: list[int] = []
     network.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))

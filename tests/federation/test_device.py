@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-import rig
+import testbed
 from federation.augmentation import AUGMENTATIONS
 from federation.descent import Work
 from federation.fedavg import FedAvg
@@ -34,14 +34,14 @@ def on(device: str, splits: dict[str, Rows]) -> dict[str, Rows]:
 def test_a_mixed_federation_learns_what_one_on_the_cpu_learns(algorithm, work):
     found = []
     for device in ("cpu", "cuda"):
-        sites = {"a": rig.table(1), "b": on(device, rig.table(2, shift=0.7))}
-        crew = rig.federation(algorithm, sites, task=rig.task(), work=work)
-        outcome = rig.train(algorithm, crew, task=rig.task(), work=work, schedule=Schedule(rounds=3))
-        found.append((outcome.state.tensors, {name: rig.final(hospital) for name, hospital in crew.items()}))
+        sites = {"a": testbed.table(1), "b": on(device, testbed.table(2, shift=0.7))}
+        crew = testbed.federation(algorithm, sites, task=testbed.task(), work=work)
+        outcome = testbed.train(algorithm, crew, task=testbed.task(), work=work, schedule=Schedule(rounds=3))
+        found.append((outcome.state.tensors, {name: testbed.final(hospital) for name, hospital in crew.items()}))
     (one, mine), (two, theirs) = found
     assert all(tensor.device.type == "cpu" for tensor in two.values())
-    assert rig.close(one, two, 1e-4)
-    assert all(rig.close(mine[name], theirs[name], 1e-4) for name in mine)
+    assert testbed.close(one, two, 1e-4)
+    assert all(testbed.close(mine[name], theirs[name], 1e-4) for name in mine)
 
 
 @pytest.mark.gpu
@@ -56,7 +56,7 @@ def test_augmentation_moves_the_same_way_on_any_device(name):
 
 
 def test_a_model_goes_to_where_its_parameters_are():
-    network = rig.task().network()
+    network = testbed.task().network()
     there = {name: tensor.to("meta") for name, tensor in network.state_dict().items()}
     assert {p.device.type for p in loaded(network, there).parameters()} == {"meta"}
 
@@ -69,8 +69,8 @@ def test_private_training_is_the_same_on_any_device(algorithm, work):
     quiet = Protection(clip=0.5, sampling=0.5, views=2, noise=0.0, validation_noise=0.0)
     found = []
     for device in ("cpu", "cuda"):
-        sites = {"a": on(device, rig.table(1)), "b": on(device, rig.table(2, shift=0.7))}
-        crew = rig.federation(algorithm, sites, task=rig.task(), work=work)
+        sites = {"a": on(device, testbed.table(1)), "b": on(device, testbed.table(2, shift=0.7))}
+        crew = testbed.federation(algorithm, sites, task=testbed.task(), work=work)
         private = {name: replace(hospital, protection=quiet) for name, hospital in crew.items()}
-        found.append(rig.train(algorithm, private, task=rig.task(), work=work, schedule=Schedule(rounds=3)))
-    assert rig.close(found[0].state.tensors, found[1].state.tensors, 1e-4)
+        found.append(testbed.train(algorithm, private, task=testbed.task(), work=work, schedule=Schedule(rounds=3)))
+    assert testbed.close(found[0].state.tensors, found[1].state.tensors, 1e-4)

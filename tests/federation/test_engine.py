@@ -7,9 +7,9 @@ import time
 import pytest
 import torch
 
-import rig
-from far import flare
+import testbed
 from federation.engine import InProcess
+from flare_in_process import flare
 from privacy.message import Call, Message
 from privacy.release.gate import Refused
 
@@ -36,7 +36,7 @@ def slow(call, message):
 WORKERS = {"c": echo, "a": echo, "refusing": refuse, "failing": fail, "slow": slow}
 
 
-@pytest.fixture(params=[InProcess, rig.Wire, flare], ids=["in process", "wire", "flare"])
+@pytest.fixture(params=[InProcess, testbed.SerializingEngine, flare], ids=["in process", "wire", "flare"])
 def engine(request):
     return request.param(WORKERS)
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import ndimage
 
-import by_hand
-import rig
+import reference
+import testbed
 from federation import feddg
 from federation.amplitude import interpolated, low_amplitudes
 from federation.boundary import contrast, edges, info_nce
@@ -33,7 +33,7 @@ from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
 from privacy.message import Call, Message
 
-SITES = {"a": rig.scenes(1, n=7), "b": rig.scenes(2, n=5, shift=0.1)}
+SITES = {"a": testbed.scenes(1, n=7), "b": testbed.scenes(2, n=5, shift=0.1)}
 SGD = Work(optimizer="sgd", lr=0.05, batch=4)
 SHAPES = st.sampled_from([(1, 8, 8), (2, 6, 9), (1, 7, 4), (1, 4, 5, 6), (2, 1, 3)])
 
@@ -194,14 +194,14 @@ def episode(theta, x, t, y, task, algorithm):
 
 @pytest.mark.parametrize("norm", ["batch", "group"])
 def test_rounds_of_two_sites_by_hand(norm):
-    task, algorithm = rig.dense_task(norm=norm), FedDG(beta=0.3, gamma=0.2, tau=0.5, rim=2, spectra=3)
-    model = by_hand.network(task)
+    task, algorithm = testbed.dense_task(norm=norm), FedDG(beta=0.3, gamma=0.2, tau=0.5, rim=2, spectra=3)
+    model = reference.network(task)
     for round_ in (1, 2):
         locals_ = []
         for name, other in (("a", "b"), ("b", "a")):
             theta, bank = copy.deepcopy(model).train(), spectra_of(other, algorithm)
             chance = torch.Generator().manual_seed(derived(0, name, round_, "train"))
-            for x, y in by_hand.batches(SITES[name]["train"], round_, name, SGD):
+            for x, y in reference.batches(SITES[name]["train"], round_, name, SGD):
                 chosen = torch.randint(len(bank), (len(x),), generator=chance)
                 lam = torch.rand(len(x), generator=chance)
                 t = interpolated(x, bank[chosen], lam, algorithm.window)
@@ -210,34 +210,34 @@ def test_rounds_of_two_sites_by_hand(norm):
                     for p, slope in zip(theta.parameters(), slopes, strict=True):
                         p -= SGD.lr * slope
             locals_.append(theta)
-        model = by_hand.averaged(locals_, [7.0, 5.0])
-    crew = rig.federation(algorithm, SITES, task=task, work=SGD)
-    outcome = rig.train(algorithm, crew, task=task, work=SGD, schedule=Schedule(rounds=2))
-    by_hand.agree(section(outcome.state.tensors, "model"), model.state_dict())
+        model = reference.averaged(locals_, [7.0, 5.0])
+    crew = testbed.federation(algorithm, SITES, task=task, work=SGD)
+    outcome = testbed.train(algorithm, crew, task=task, work=SGD, schedule=Schedule(rounds=2))
+    reference.agree(section(outcome.state.tensors, "model"), model.state_dict())
 
 
 def test_without_spectra_inner_steps_and_contrast_it_is_fedavg_at_twice_the_rate():
-    task, plain = rig.dense_task(norm="group"), FedDG(beta=0.0, gamma=0.0, spectra=0)
-    one = by_hand.trained(plain, SITES, task, SGD)[0]
-    two = by_hand.trained(FedAvg(), SITES, task, Work(optimizer="sgd", lr=2 * SGD.lr, batch=SGD.batch))[0]
-    assert rig.close(section(one.state.tensors, "model"), section(two.state.tensors, "model"), 1e-5)
-    with_others = by_hand.trained(FedDG(beta=0.0, gamma=0.0), SITES, task, SGD)[0]
-    assert not rig.close(section(one.state.tensors, "model"), section(with_others.state.tensors, "model"), 1e-4)
+    task, plain = testbed.dense_task(norm="group"), FedDG(beta=0.0, gamma=0.0, spectra=0)
+    one = reference.trained(plain, SITES, task, SGD)[0]
+    two = reference.trained(FedAvg(), SITES, task, Work(optimizer="sgd", lr=2 * SGD.lr, batch=SGD.batch))[0]
+    assert testbed.close(section(one.state.tensors, "model"), section(two.state.tensors, "model"), 1e-5)
+    with_others = reference.trained(FedDG(beta=0.0, gamma=0.0), SITES, task, SGD)[0]
+    assert not testbed.close(section(one.state.tensors, "model"), section(with_others.state.tensors, "model"), 1e-4)
 
 
 @pytest.mark.parametrize("change", [{"beta": 0.5}, {"gamma": 1.0}, {"window": 0}, {"tau": 1.0}, {"rim": 1}])
 def test_every_setting_changes_what_is_learnt(change):
     settled = {"beta": 0.1, "gamma": 0.5, "window": 2, "tau": 0.2, "rim": 3}
-    task = rig.dense_task(norm="group")
+    task = testbed.dense_task(norm="group")
     one, two = (
-        section(by_hand.trained(FedDG(**said), SITES, task, SGD)[0].state.tensors, "model")
+        section(reference.trained(FedDG(**said), SITES, task, SGD)[0].state.tensors, "model")
         for said in (settled, {**settled, **change})
     )
-    assert not rig.close(one, two, 1e-5)
+    assert not testbed.close(one, two, 1e-5)
 
 
 def site_of(name, work=SGD):
-    return Site(name, rig.dense_task(), work, open_access(SITES[name], batch=work.batch, seed=0))
+    return Site(name, testbed.dense_task(), work, open_access(SITES[name], batch=work.batch, seed=0))
 
 
 def test_a_site_releases_low_amplitudes_of_some_of_its_training_images_and_nothing_else():
@@ -260,14 +260,14 @@ def test_a_site_that_sets_0_is_not_looked_at_and_still_hears_the_others():
     silent = FedDG(spectra=0).introduce(site)
     assert silent == Message() and site.access.events == []
     said = {"a": silent, "b": algorithm.introduce(site_of("b"))}
-    state = algorithm.start(initial_parameters(algorithm, rig.dense_task(), seed=0), said)
+    state = algorithm.start(initial_parameters(algorithm, testbed.dense_task(), seed=0), said)
     call = Call("law", 1, "train", {})
     assert torch.equal(algorithm.send(state, "a", call).tensors["others"], said["b"].tensors["spectra"])
     assert "others" not in algorithm.send(state, "b", call).tensors
 
 
 def test_a_site_gets_the_others_spectra_in_rounds_and_its_replies_hold_the_model_alone():
-    algorithm, task = FedDG(spectra=4), rig.dense_task()
+    algorithm, task = FedDG(spectra=4), testbed.dense_task()
     names = "abc"
     said = {n: algorithm.introduce(site_of(k)) for n, k in zip(names, "aba", strict=True)}
     state = algorithm.start(initial_parameters(algorithm, task, seed=0), said)
@@ -282,11 +282,11 @@ def test_a_site_gets_the_others_spectra_in_rounds_and_its_replies_hold_the_model
         reply, _ = algorithm.train(site_of("b"), sent, Message(), Call("law", 1, "train", {}))
     assert {name.split("/")[0] for name in reply.tensors} == {"model"} and set(reply.facts) == {"n"}
     after = algorithm.merge(state, {"b": reply})
-    assert rig.equal(section(after.tensors, "spectra"), section(state.tensors, "spectra"))
+    assert testbed.equal(section(after.tensors, "spectra"), section(state.tensors, "spectra"))
 
 
 def test_a_round_draws_the_same_whatever_was_drawn_before_it():
-    algorithm, task = FedDG(), rig.dense_task()
+    algorithm, task = FedDG(), testbed.dense_task()
     state = algorithm.start(
         initial_parameters(algorithm, task, seed=0), {n: algorithm.introduce(site_of(n)) for n in SITES}
     )
@@ -295,11 +295,11 @@ def test_a_round_draws_the_same_whatever_was_drawn_before_it():
         with seeded(11):
             torch.rand(before)
             replies.append(algorithm.train(site_of("a"), algorithm.send(state, "a", call), Message(), call)[0])
-    assert rig.equal(replies[0].tensors, replies[1].tensors)
+    assert testbed.equal(replies[0].tensors, replies[1].tensors)
 
 
 def test_spectra_that_cannot_be_used_together_are_refused_by_name():
-    initial, good = initial_parameters(FedDG(), rig.dense_task(), seed=0), FedDG().introduce(site_of("a"))
+    initial, good = initial_parameters(FedDG(), testbed.dense_task(), seed=0), FedDG().introduce(site_of("a"))
     wide = FedDG(window=2).introduce(site_of("b"))
     with pytest.raises(ValueError, match=r"'b': \(1, 5, 3\).*let no site set a window"):
         FedDG().start(initial, {"a": good, "b": wide})
@@ -310,7 +310,7 @@ def test_spectra_that_cannot_be_used_together_are_refused_by_name():
 
 
 def test_labels_and_private_training_are_refused_by_name():
-    dense, table = rig.dense_task().network(), rig.task().network()
+    dense, table = testbed.dense_task().network(), testbed.task().network()
     assert FedDG().complaints(dense, SGD, False) == []
     (text,) = FedDG().complaints(table, SGD, False)
     assert "edges of masks" in text and "fedavg" in text
@@ -320,10 +320,10 @@ def test_labels_and_private_training_are_refused_by_name():
 
 def test_private_access_gives_no_spectra():
     noised = Protection(sampling=0.5, noise=1.0, counts_noise=1.0, cut="c")
-    door = open_private(SITES["a"], noised, source=random.Random(0).randbytes)
+    access = open_private(SITES["a"], noised, source=random.Random(0).randbytes)
     with pytest.raises(ValueError, match="under differential privacy"):
-        FedDG().introduce(Site("a", rig.dense_task(norm="group"), SGD, door))
-    task = rig.dense_task(norm="group")
+        FedDG().introduce(Site("a", testbed.dense_task(norm="group"), SGD, access))
+    task = testbed.dense_task(norm="group")
     with pytest.raises(ValueError, match="under differential privacy"):
         rehearse_events(FedDG(), task, SGD, initial_parameters(FedDG(), task, seed=0), noised)
 

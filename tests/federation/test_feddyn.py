@@ -9,8 +9,8 @@ import torch
 from laws.test_identities import distance
 from laws.test_oracles import NAMES, PARTICIPATION, ROUNDS, SITES, TASK, WORK, agree, asked, averaged, local_work, start
 
-import by_hand
-import rig
+import reference
+import testbed
 from federation.conversation import newest, remembered
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
@@ -22,12 +22,12 @@ from federation.task import Task
 from privacy.dp.access import Rows, open_access
 from privacy.message import Call, Message, as_mapping
 
-LINEAR = Task(rig.Linear(), (2,), 2)
+LINEAR = Task(testbed.Linear(), (2,), 2)
 FULL = Work(optimizer="sgd", lr=0.2, batch=99, epochs=None, steps=5)
 
 
 def run(algorithm, sites=SITES, task=TASK, work=WORK, rounds=ROUNDS, **options):
-    return by_hand.trained(algorithm, sites, task, work, rounds=rounds, **options)
+    return reference.trained(algorithm, sites, task, work, rounds=rounds, **options)
 
 
 def quadratics(sizes, weights):
@@ -48,7 +48,7 @@ def quadratics(sizes, weights):
 def quickly(algorithm, sites, rounds, asked=None):
     """What is left after rounds in a bare loop, without a conversation: many rounds in little time."""
     at = {name: Site(name, LINEAR, FULL, open_access(rows, batch=99, seed=0)) for name, rows in sites.items()}
-    initial = rig.initial_parameters(algorithm, LINEAR, seed=1)
+    initial = testbed.initial_parameters(algorithm, LINEAR, seed=1)
     state = algorithm.start(initial, {name: algorithm.introduce(site) for name, site in at.items()})
     memory = dict.fromkeys(at, Message())
     for r in range(1, rounds + 1):
@@ -93,7 +93,7 @@ def test_the_first_round_goes_twice_as_far_as_fedprox(names):
 
 
 @pytest.mark.parametrize("weights", ["uniform", "size"])
-@pytest.mark.parametrize("lost", [frozenset(), by_hand.LOST_OF_ALL], ids=["", "lost replies"])
+@pytest.mark.parametrize("lost", [frozenset(), reference.LOST_OF_ALL], ids=["", "lost replies"])
 def test_rounds_on_a_network_with_batch_norm(lost, weights):
     """Partial participation; as the authors' code keeps it: how far each site went from theta, added up."""
     alpha = 0.4
@@ -140,11 +140,11 @@ def test_h_is_the_mean_of_the_sites_gradients_whatever_was_lost():
 
 def test_a_linear_and_a_quadratic_step_by_hand():
     """One number, two full-batch steps of size 0.5 at two sites, two rounds."""
-    task = Task(rig.Linear(), (1,), 2)
+    task = Task(testbed.Linear(), (1,), 2)
     x, y = {"a": 1.0, "b": 3.0}, {"a": 1, "b": 0}
     sites = {s: dict.fromkeys(("train", "validation"), _one(x[s], y[s])) for s in x}
     work = Work(optimizer="sgd", lr=0.05, batch=1, epochs=None, steps=2)
-    initial = rig.initial_parameters(FedDyn(), task, seed=1)
+    initial = testbed.initial_parameters(FedDyn(), task, seed=1)
     theta = [float(initial["head.weight"][0]), float(initial["head.bias"][0])]
     g, h = {"a": [0.0, 0.0], "b": [0.0, 0.0]}, [0.0, 0.0]
     for _ in range(2):
@@ -176,7 +176,7 @@ def test_a_site_gets_and_sends_no_more_than_with_fedavg():
     message = algorithm.send(outcome.state, "a", None)
     assert set(message.tensors) == {f"model/{n}" for n in names}
     assert message.facts == {"scale": 1.0}
-    assert {n.split("/", 1)[1] for n in rig.rehearse(algorithm, TASK, WORK, start().state_dict()).tensors} == names
+    assert {n.split("/", 1)[1] for n in testbed.rehearse(algorithm, TASK, WORK, start().state_dict()).tensors} == names
 
 
 def test_weights_by_size_release_n_in_the_introduction_and_uniform_ones_do_not():

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws.test_oracles import NAMES, PARTICIPATION, ROUNDS, SITES, TASK, WORK, agree, asked, averaged, local_work, start
 
-import by_hand
-import rig
+import reference
+import testbed
 from federation.fedavg import FedAvg
 from federation.fedopt import FedOpt
 from federation.parameters import section
@@ -78,7 +78,7 @@ def test_every_rule_is_algorithm_2_on_one_number(name, models, beta1, beta2, tau
 
 
 @pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("lost", [frozenset(), by_hand.LOST_OF_ALL], ids=["", "lost replies"])
+@pytest.mark.parametrize("lost", [frozenset(), reference.LOST_OF_ALL], ids=["", "lost replies"])
 def test_rounds_on_a_network_with_batch_norm(name, lost):
     """Partial participation; the server's moments see parameters, running statistics are averaged as in FedAvg."""
     eta, tau = 0.05, 1e-2
@@ -104,18 +104,18 @@ def test_rounds_on_a_network_with_batch_norm(name, lost):
                 p.copy_(x + eta * m[n] / (v[n].sqrt() + tau))
         model = merged
     algorithm = FedOpt(name=name, eta=eta, tau=tau)
-    outcome, _ = by_hand.trained(algorithm, SITES, TASK, WORK, lost, rounds=ROUNDS, participation=PARTICIPATION)
+    outcome, _ = reference.trained(algorithm, SITES, TASK, WORK, lost, rounds=ROUNDS, participation=PARTICIPATION)
     agree(section(outcome.state.tensors, "model"), model)
 
 
 def test_where_tau_outweighs_every_moment_the_step_is_a_multiple_of_fedavgs():
     """Adagrad, beta1 0: x + eta D / (sqrt(tau^2 + D^2) + tau) is x + D for a huge tau and eta = 2 tau."""
-    sites = {"a": rig.table(1), "b": rig.table(2, shift=0.7)}
-    work, task, found = replace(WORK, batch=6), rig.task(), []
+    sites = {"a": testbed.table(1), "b": testbed.table(2, shift=0.7)}
+    work, task, found = replace(WORK, batch=6), testbed.task(), []
     for algorithm in (FedAvg(), FedOpt(name="fedadagrad", eta=2e4, tau=1e4, beta1=0.0)):
-        outcome, _ = by_hand.trained(algorithm, sites, task, work, rounds=3, quorum=1.0)
+        outcome, _ = reference.trained(algorithm, sites, task, work, rounds=3, quorum=1.0)
         found.append(section(outcome.state.tensors, "model"))
-    assert rig.close(*found, 1e-5)
+    assert testbed.close(*found, 1e-5)
 
 
 def test_uniform_weights_take_the_plain_mean_of_algorithm_2():
@@ -128,7 +128,7 @@ def test_uniform_weights_take_the_plain_mean_of_algorithm_2():
 
 def test_a_site_gets_the_model_and_never_the_moments():
     algorithm = FedOpt()
-    outcome, _ = by_hand.trained(algorithm, SITES, TASK, WORK, rounds=1, quorum=1.0)
+    outcome, _ = reference.trained(algorithm, SITES, TASK, WORK, rounds=1, quorum=1.0)
     sent = algorithm.send(outcome.state, NAMES[0], None).tensors
     assert set(sent) == {f"model/{n}" for n in TASK.network().state_dict()}
     assert len(outcome.state.tensors) > len(sent)

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws.test_oracles import NAMES, PARTICIPATION, ROUNDS, SITES, TASK, WORK, agree, asked, averaged, start
 
-import by_hand
-import rig
+import reference
+import testbed
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.fedsld import FedSld, label_weights
@@ -30,7 +30,7 @@ ADAM = Work(optimizer="adam", lr=0.02, batch=5)
 
 
 def run(algorithm, sites, task=None, work=ADAM, rounds=3, **options):
-    return by_hand.trained(algorithm, sites, task, work, rounds=rounds, **options)[0]
+    return reference.trained(algorithm, sites, task, work, rounds=rounds, **options)[0]
 
 
 def model_of(outcome):
@@ -39,37 +39,37 @@ def model_of(outcome):
 
 @pytest.mark.parametrize("normalize", [False, True])
 def test_one_site_with_its_full_batch_is_plain_training(normalize):
-    one, work = {"a": by_hand.TABLES["a"]}, replace(ADAM, batch=24)
-    assert rig.close(
+    one, work = {"a": reference.TABLES["a"]}, replace(ADAM, batch=24)
+    assert testbed.close(
         model_of(run(FedSld(normalize=normalize), one, work=work)), model_of(run(FedAvg(), one, work=work)), 1e-6
     )
     parts = run(FedSld(), one, work=replace(work, batch=6))
-    assert not rig.close(model_of(parts), model_of(run(FedAvg(), one, work=replace(work, batch=6))), 1e-4)
+    assert not testbed.close(model_of(parts), model_of(run(FedAvg(), one, work=replace(work, batch=6))), 1e-4)
 
 
 def test_sites_with_the_same_label_shares_weighed_by_them_are_fedavg():
     """Whatever the batches: the weights are 1."""
     alike = {}
-    for name, rows in by_hand.TABLES.items():
+    for name, rows in reference.TABLES.items():
         n = len(rows["train"].y) // 2 * 2
         train = Rows(rows["train"].x[:n], torch.arange(n) % 2, torch.arange(n))
         alike[name] = {**rows, "train": train}
-    assert rig.close(model_of(run(FedSld(share="site"), alike)), model_of(run(FedAvg(), alike)), 1e-6)
-    different = model_of(run(FedSld(share="site"), by_hand.TABLES))
-    assert not rig.close(different, model_of(run(FedAvg(), by_hand.TABLES)), 1e-4)
+    assert testbed.close(model_of(run(FedSld(share="site"), alike)), model_of(run(FedAvg(), alike)), 1e-6)
+    different = model_of(run(FedSld(share="site"), reference.TABLES))
+    assert not testbed.close(different, model_of(run(FedAvg(), reference.TABLES)), 1e-4)
 
 
 def test_a_sum_over_the_batch_is_a_learning_rate_times_its_size():
     work = Work(optimizer="sgd", lr=0.01, batch=6)
-    even = {"a": by_hand.TABLES["a"]}  # 24 examples: every batch has 6
+    even = {"a": reference.TABLES["a"]}  # 24 examples: every batch has 6
     mean = run(FedSld(), even, work=replace(work, lr=0.06))
     total = run(FedSld(reduction="sum"), even, work=work)
-    assert rig.close(model_of(mean), model_of(total), 1e-5)
+    assert testbed.close(model_of(mean), model_of(total), 1e-5)
 
 
 def test_a_step_of_two_sites_by_hand():
     """Labels 0 0 1 at site a and 1 at site b: P = (2/4, 2/4); a's batch has (2/3, 1/3), b's has (0, 1)."""
-    task = Task(rig.Linear(), (1,), 2)
+    task = Task(testbed.Linear(), (1,), 2)
     x, y = {"a": [1.0, 2.0, 3.0], "b": [2.0]}, {"a": [0, 0, 1], "b": [1]}
     weight = {"a": [0.5 / (2 / 3), 0.5 / (2 / 3), 0.5 / (1 / 3)], "b": [0.5 / 1]}
     sites = {}
@@ -103,7 +103,7 @@ def test_a_batchs_loss_is_the_common_mean_of_its_classes_mean_losses(labels, cha
 
 @pytest.mark.parametrize("share", ["batch", "site"])
 @pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("lost", [frozenset(), by_hand.LOST_OF_ALL], ids=["", "lost replies"])
+@pytest.mark.parametrize("lost", [frozenset(), reference.LOST_OF_ALL], ids=["", "lost replies"])
 def test_rounds_on_a_network_with_batch_norm(share, normalize, lost):
     counts = {site: [int((SITES[site]["train"].y == c).sum()) for c in (0, 1)] for site in NAMES}
     n = sum(map(sum, counts.values()))
@@ -114,7 +114,7 @@ def test_rounds_on_a_network_with_batch_norm(share, normalize, lost):
         locals_ = []
         for site in present:
             rows, own = SITES[site]["train"], copy.deepcopy(model).train()
-            for x, labels in by_hand.batches(rows, r, site, WORK):
+            for x, labels in reference.batches(rows, r, site, WORK):
                 y = labels.tolist()
                 among = y if share == "batch" else rows.y.tolist()
                 weights = [prior[c] / (among.count(c) / len(among)) for c in y]
@@ -136,30 +136,30 @@ def test_rounds_on_a_network_with_batch_norm(share, normalize, lost):
 def test_label_counts_leave_in_the_introduction_and_a_site_gets_its_own_back():
     algorithm = FedSld()
     introductions = {}
-    for name, rows in by_hand.TABLES.items():
-        site = Site(name, rig.task(), ADAM, open_access(rows, batch=5, seed=0))
+    for name, rows in reference.TABLES.items():
+        site = Site(name, testbed.task(), ADAM, open_access(rows, batch=5, seed=0))
         introductions[name] = algorithm.introduce(site)
         assert introductions[name].facts["n"] == len(rows["train"].y)
-    state = algorithm.start(initial_parameters(algorithm, rig.task(), seed=1), introductions)
-    ones = sum(int(rows["train"].y.sum()) for rows in by_hand.TABLES.values())
+    state = algorithm.start(initial_parameters(algorithm, testbed.task(), seed=1), introductions)
+    ones = sum(int(rows["train"].y.sum()) for rows in reference.TABLES.values())
     assert state.facts["prior"] == pytest.approx([1 - ones / 58, ones / 58])
     message = algorithm.send(state, "b", Call("law", 1, "train", {}))
     assert set(message.facts) == {"prior", "shares"}
     assert message.facts["shares"] == pytest.approx(
-        [float((by_hand.TABLES["b"]["train"].y == c).double().mean()) for c in (0, 1)]
+        [float((reference.TABLES["b"]["train"].y == c).double().mean()) for c in (0, 1)]
     )
 
 
 def test_a_label_that_a_site_does_not_have_needs_no_division():
-    only = {s: {k: replace(r, y=torch.ones_like(r.y)) for k, r in by_hand.TABLES[s].items()} for s in "a"}
-    both = {"b": by_hand.TABLES["b"], **only}
+    only = {s: {k: replace(r, y=torch.ones_like(r.y)) for k, r in reference.TABLES[s].items()} for s in "a"}
+    both = {"b": reference.TABLES["b"], **only}
     for share in ("batch", "site"):
         outcome = run(FedSld(share=share), both)
         assert all(torch.isfinite(t).all() for t in outcome.state.tensors.values())
 
 
 def test_private_training_refuses_the_batchs_shares_by_name():
-    network = rig.task().network()
+    network = testbed.task().network()
     assert FedSld().complaints(network, ADAM, False) == []
     assert FedSld(share="site").complaints(network, ADAM, True) == []
     first, second = FedSld(reduction="sum").complaints(network, ADAM, True)
@@ -170,27 +170,27 @@ def test_private_training_refuses_the_batchs_shares_by_name():
 
 def test_privately_label_shares_are_paid_for_once_and_rounds_as_in_fedavg():
     noised = Protection(sampling=0.5, noise=1.3, counts_noise=7.0, cut="c")
-    initial = initial_parameters(FedSld(), rig.task(), seed=0)
-    seen = rehearse_events(FedSld(share="site"), rig.task(), ADAM, initial, noised)
+    initial = initial_parameters(FedSld(), testbed.task(), seed=0)
+    seen = rehearse_events(FedSld(share="site"), testbed.task(), ADAM, initial, noised)
     assert seen.introduction == Part("c", "train", Gaussian(7.0))
     assert seen.training == SelfComposed(Part("c", "train", PoissonSampled(0.5, Gaussian(1.3))), 2)
 
 
 def test_privately_nobodys_gradient_hangs_on_others():
     """One patient's part of a private gradient is the same with and without another patient in the sample."""
-    rows = replace(by_hand.TABLES["a"]["train"], patient=torch.arange(24))
+    rows = replace(reference.TABLES["a"]["train"], patient=torch.arange(24))
     prior, shares = torch.tensor([0.3, 0.7], dtype=torch.float64), torch.tensor([0.6, 0.4], dtype=torch.float64)
-    objective = FedSld(share="site")._objective(rig.task(), prior, shares)
-    module = rig.task().network()
+    objective = FedSld(share="site")._objective(testbed.task(), prior, shares)
+    module = testbed.task().network()
     quiet = Protection(clip=1e4, sampling=1.0, views=1, noise=0.0)
 
     def total(index):
         part = {"train": Rows(rows.x[index], rows.y[index], rows.patient[index])}
-        door = open_private(part, quiet, source=random.Random(0).randbytes)
-        gradient = door.gradient(module, objective, door.draw(full=True)).gradient
+        access = open_private(part, quiet, source=random.Random(0).randbytes)
+        gradient = access.gradient(module, objective, access.draw(full=True)).gradient
         return {n: g * len(index) for n, g in gradient.items()}
 
     whole, without, alone = total(list(range(24))), total(list(range(23))), total([23])
-    assert rig.close({n: whole[n] - without[n] for n in whole}, alone, 1e-4)
-    loss = objective(module, Batch(rows.x, rows.y)) / rig.task().objective(module, Batch(rows.x, rows.y))
+    assert testbed.close({n: whole[n] - without[n] for n in whole}, alone, 1e-4)
+    loss = objective(module, Batch(rows.x, rows.y)) / testbed.task().objective(module, Batch(rows.x, rows.y))
     assert torch.allclose(loss.double(), torch.where(rows.y == 1, 0.7 / 0.4, 0.3 / 0.6).double(), atol=1e-5)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import methods
-import rig
+import testbed
 from federation.descent import Site, Work
 from federation.finetuning import Tuning, fine_tuned, tunable
 from privacy.dp.access import open_access
@@ -14,10 +14,10 @@ from privacy.dp.access import open_access
 
 def tuned(algorithm, tuning, work=None):
     torch.manual_seed(0)
-    module = algorithm.network(rig.task())
+    module = algorithm.network(testbed.task())
     work = work or Work(optimizer="adamw", lr=0.05, batch=5, weight_decay=0.1)
-    door = open_access(rig.table(1), batch=5, seed=0)
-    after = fine_tuned(Site("a", rig.task(), work, door), module, tuning)
+    access = open_access(testbed.table(1), batch=5, seed=0)
+    after = fine_tuned(Site("a", testbed.task(), work, access), module, tuning)
     before = dict(module.named_parameters())
     return {n: float((p - before[n]).detach().abs().max()) for n, p in after.named_parameters()}, after
 
@@ -36,7 +36,7 @@ def test_tuning_the_head_leaves_the_body_and_needs_a_head():
     named = {one.name: one for one in methods.ALL}
     moved, _ = tuned(named["fedavg"], Tuning(steps=4, trainable="head"))
     assert {name.split(".")[0] for name, by in moved.items() if by > 0} == {"head"}
-    apfl = named["apfl"].network(rig.task())
+    apfl = named["apfl"].network(testbed.task())
     assert not tunable(apfl, Tuning(steps=1, trainable="head"))
     with pytest.raises(ValueError, match="no part that is a head; say trainable: all"):
         tuned(named["apfl"], Tuning(steps=1, trainable="head"))

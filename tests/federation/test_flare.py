@@ -10,10 +10,10 @@ import pytest
 from nvflare.collab.api.exceptions import RunAborted
 
 import federation.remote
-from far import Near, flare
 from federation import wire
 from federation.flare import COORDINATOR, ClientApp, reach
 from federation.remote import OURS, UNKNOWN, WORKING, Remote
+from flare_in_process import InProcessProxy, flare
 from privacy.message import Call, Message
 from privacy.release.gate import Refused
 
@@ -85,17 +85,17 @@ def test_questions_wait_for_each_other():
 
 def test_calls_that_are_lost_are_made_again_and_the_work_is_done_once():
     worker = Counted()
-    near = Near(ClientApp(worker, lambda: COORDINATOR), lost=2)
+    near = InProcessProxy(ClientApp(worker, lambda: COORDINATOR), lost=2)
     answers = Remote({"a": reach(near)}, ("a",), silence_s=30.0).ask(CALL, {"a": Message()})
     assert answers.replies["a"].facts == {"round": 1} and not answers.missing
     assert worker.asked == 1 and set(near.timeouts) == {30.0}
 
 
 def test_a_hospital_without_a_sign_of_life_is_gone():
-    near = Near(ClientApp(Counted(), lambda: COORDINATOR), lost=10**6)
+    near = InProcessProxy(ClientApp(Counted(), lambda: COORDINATOR), lost=10**6)
     begun = time.monotonic()
     told: list[str] = []
-    clients = {"a": reach(near), "b": reach(Near(ClientApp(Counted(), lambda: COORDINATOR)))}
+    clients = {"a": reach(near), "b": reach(InProcessProxy(ClientApp(Counted(), lambda: COORDINATOR)))}
     engine = Remote(clients, ("c", "b", "a"), silence_s=0.2, on_gone=told.append)
     answers = engine.ask(CALL, {site: Message() for site in "abc"})
     assert answers.missing == {"a": "gone", "c": "gone"} and list(answers.replies) == ["b"]
@@ -104,7 +104,7 @@ def test_a_hospital_without_a_sign_of_life_is_gone():
 
 
 def test_silence_adds_up_over_questions_with_short_deadlines_until_a_sign_of_life():
-    near, told = Near(ClientApp(Counted(), lambda: COORDINATOR), lost=10**6), list[str]()
+    near, told = InProcessProxy(ClientApp(Counted(), lambda: COORDINATOR), lost=10**6), list[str]()
     engine = Remote({"a": reach(near)}, ("a",), silence_s=1.0, on_gone=told.append)
 
     def ask(round_: int) -> str:
@@ -138,7 +138,7 @@ def test_a_hospital_that_forgot_the_question_gets_it_again(monkeypatch: pytest.M
     """Its FLARE process began anew between two calls."""
     monkeypatch.setattr(federation.remote, "WAIT_S", 0.05)
     old, new = Counted(0.3), Counted()
-    near = Near(ClientApp(old, lambda: COORDINATOR))
+    near = InProcessProxy(ClientApp(old, lambda: COORDINATOR))
     threading.Timer(0.1, lambda: setattr(near, "client", ClientApp(new, lambda: COORDINATOR))).start()
     answers = Remote({"a": reach(near)}, ("a",)).ask(CALL, {"a": Message()})
     assert list(answers.replies) == ["a"] and new.asked == 1

@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-import rig
+import testbed
 from federation import participant
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
@@ -39,7 +39,7 @@ def model(task: Task, seed: int) -> Message:
     return Message(prefixed("model", drawn), {"algorithm": {}, "best": None})
 
 
-def answer(task: Task, seed: int, models: rig.MemoryFolder, round_: int = 2) -> tuple[bytes, bytes]:
+def answer(task: Task, seed: int, models: testbed.MemoryFolder, round_: int = 2) -> tuple[bytes, bytes]:
     torch.manual_seed(7)
     call = Call("r", round_, "train", {"a": round_ - 1})
     reply, memory = participate(FedAvg(), site(task), call, model(task, seed), Message(), models)
@@ -49,17 +49,17 @@ def answer(task: Task, seed: int, models: rig.MemoryFolder, round_: int = 2) -> 
 @pytest.mark.parametrize("task", [PICTURES, DROPPING])
 def test_an_answer_is_the_same_in_a_new_network_and_in_one_that_scored_others(task):
     participant._IDLE.clear()
-    fresh = answer(task, 1, rig.MemoryFolder())
+    fresh = answer(task, 1, testbed.MemoryFolder())
     for other in (2, 3):
-        answer(task, other, rig.MemoryFolder())
-    assert answer(task, 1, rig.MemoryFolder()) == fresh
+        answer(task, other, testbed.MemoryFolder())
+    assert answer(task, 1, testbed.MemoryFolder()) == fresh
     expected = loaded(task.network(), {n.removeprefix("model/"): t for n, t in model(task, 1).tensors.items()})
     loss = site(task).measure(expected, task.validation, "validation")
     assert from_bytes(fresh[0]).facts["loss"] == loss
 
 
 def test_nothing_of_a_model_waits_for_the_next():
-    answer(PICTURES, 1, rig.MemoryFolder())
+    answer(PICTURES, 1, testbed.MemoryFolder())
     (idle,) = participant._IDLE.values()
     assert not any(tensor.any() for tensor in idle.state_dict().values())
     assert all(p.grad is None for p in idle.parameters())
@@ -67,12 +67,12 @@ def test_nothing_of_a_model_waits_for_the_next():
 
 def test_a_network_with_dropout_is_made_anew_because_making_it_draws_random_numbers():
     participant._IDLE.clear()
-    answer(DROPPING, 1, rig.MemoryFolder())
+    answer(DROPPING, 1, testbed.MemoryFolder())
     assert not participant._IDLE
 
 
 def test_a_network_whose_scoring_failed_is_not_used_again(monkeypatch):
-    answer(PICTURES, 1, rig.MemoryFolder())
+    answer(PICTURES, 1, testbed.MemoryFolder())
 
     def fails(*args: object, **more: object) -> float:
         raise RuntimeError
@@ -80,14 +80,14 @@ def test_a_network_whose_scoring_failed_is_not_used_again(monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(Site, "measure", fails)
         with pytest.raises(RuntimeError):
-            answer(PICTURES, 1, rig.MemoryFolder())
+            answer(PICTURES, 1, testbed.MemoryFolder())
     assert not participant._IDLE
 
 
 def test_a_model_is_on_the_disk_before_a_site_has_its_answer_and_a_full_disk_is_told():
-    held, models = threading.Event(), rig.MemoryFolder()
+    held, models = threading.Event(), testbed.MemoryFolder()
 
-    class Slow(rig.MemoryFolder):
+    class Slow(testbed.MemoryFolder):
         def write(self, name: str, data: bytes) -> None:
             held.wait(0.05)
             models.write(name, data)
@@ -96,7 +96,7 @@ def test_a_model_is_on_the_disk_before_a_site_has_its_answer_and_a_full_disk_is_
     kept = from_bytes(unsealed(models.read("1"))).tensors
     assert to_bytes(Message(prefixed("model", kept))) == to_bytes(Message(model(PICTURES, 1).tensors))
 
-    class Full(rig.MemoryFolder):
+    class Full(testbed.MemoryFolder):
         def write(self, name: str, data: bytes) -> None:
             raise OSError(28, "No space left on device")
 
@@ -112,19 +112,19 @@ def test_what_does_not_fit_is_named():
         loaded(module, {n: t for n, t in params.items() if n != "head.bias"})
     with pytest.raises(RuntimeError, match=r"size mismatch for head\.bias"):
         loaded(PICTURES.network(), {**params, "head.bias": torch.ones(3)})
-    assert rig.equal(read(loaded(module, params)), params)
+    assert testbed.equal(read(loaded(module, params)), params)
 
 
 def test_a_network_of_another_precision_is_not_taken():
     """A run in float64 beside one in float32, as tests have them."""
-    single, double = rig.task().network(), rig.task().network().double()
+    single, double = testbed.task().network(), testbed.task().network().double()
     participant._IDLE.clear()
-    participant._put_back(FedAvg(), rig.task(), single)
-    assert (FedAvg(), rig.task(), torch.float64) not in participant._IDLE
+    participant._put_back(FedAvg(), testbed.task(), single)
+    assert (FedAvg(), testbed.task(), torch.float64) not in participant._IDLE
     torch.set_default_dtype(torch.float64)
     try:
-        participant._put_back(FedAvg(), rig.task(), double)
-        assert {(FedAvg(), rig.task(), torch.float64): double} == participant._IDLE
+        participant._put_back(FedAvg(), testbed.task(), double)
+        assert {(FedAvg(), testbed.task(), torch.float64): double} == participant._IDLE
     finally:
         torch.set_default_dtype(torch.float32)
         participant._IDLE.clear()

@@ -12,13 +12,13 @@ HERE = Path(__file__).parent
 sys.path += [str(HERE.parents[1]), str(HERE.parent)]
 
 import methods  # noqa: E402 - this file is a script too
-import rig  # noqa: E402
+import testbed  # noqa: E402
 from federation.descent import Work  # noqa: E402
 from federation.rounds import Schedule  # noqa: E402
 
 ADAM, SGD = Work(lr=0.02, batch=5), Work(optimizer="sgd", lr=0.05, batch=5)
-TABLES = {"a": rig.table(1), "b": rig.table(2, shift=0.7), "c": rig.table(3, n=10, shift=-0.4)}
-SCENES = {"a": rig.scenes(1), "b": rig.scenes(2, shift=0.1), "c": rig.scenes(3, n=6, shift=-0.1)}
+TABLES = {"a": testbed.table(1), "b": testbed.table(2, shift=0.7), "c": testbed.table(3, n=10, shift=-0.4)}
+SCENES = {"a": testbed.scenes(1), "b": testbed.scenes(2, shift=0.1), "c": testbed.scenes(3, n=6, shift=-0.1)}
 TOLERANCE = 1e-3
 SCHEDULE = Schedule(rounds=4, participation=0.67, quorum=0.3)
 
@@ -26,15 +26,15 @@ SCHEDULE = Schedule(rounds=4, participation=0.67, quorum=0.3)
 def curve(one, task, sites) -> dict[str, float]:
     """Round -> the loss over all hospitals that scored."""
     work = methods.work_of(one, ADAM, SGD)
-    crew = rig.federation(one, sites, task=task, work=work)
-    return dict(rig.train(one, crew, task=task, work=work, schedule=SCHEDULE).totals)
+    crew = testbed.federation(one, sites, task=task, work=work)
+    return dict(testbed.train(one, crew, task=task, work=work, schedule=SCHEDULE).totals)
 
 
 def curves() -> Mapping[str, Mapping[str, float]]:
     """Of every method on tables; of those that need images on masks."""
-    tables = {one.name: curve(one, rig.task(), TABLES) for one in methods.fit(rig.task())}
-    others = [one for one in methods.fit(rig.dense_task()) if one.name not in tables]
-    return {**tables, **{one.name: curve(one, rig.dense_task(), SCENES) for one in others}}
+    tables = {one.name: curve(one, testbed.task(), TABLES) for one in methods.fit(testbed.task())}
+    others = [one for one in methods.fit(testbed.dense_task()) if one.name not in tables]
+    return {**tables, **{one.name: curve(one, testbed.dense_task(), SCENES) for one in others}}
 
 
 def same(one: Mapping[str, float], other: Mapping[str, float]) -> bool:

@@ -17,7 +17,7 @@ from harmonize.networks import initialised
 from harmonize.own import Own, patient_means, shifted
 from harmonize.views import mixed, pooled, viewed
 from privacy.message import Params
-from rig import MemoryFolder
+from testbed import MemoryFolder
 
 SMALL = CycleGan(steps=6, width=4, critic=4, classifier=4, copies=0, batch=2, every=2)
 BOTH = pytest.mark.parametrize("norm", ["instance", "none"])

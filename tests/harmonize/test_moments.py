@@ -94,8 +94,8 @@ def test_what_is_asked_is_each_patients_mean_features_and_both_accesses_agree_wi
 
 
 def test_the_noise_is_known_from_how_much_answers_differ(public, patients):
-    critic, door = moments(public, INPUTS, 30), Protection(clip=0.5, noise=3.0, sampling=1.0)
-    access = open_private({"train": patients}, door, source=random.Random(0).randbytes)
+    critic, noised = moments(public, INPUTS, 30), Protection(clip=0.5, noise=3.0, sampling=1.0)
+    access = open_private({"train": patients}, noised, source=random.Random(0).randbytes)
     assert asked(access, critic, 4).deviation == pytest.approx(0.5 * 3 / 24 / 2, rel=0.15)
 
 
@@ -129,8 +129,8 @@ def test_a_private_head_needs_two_answers_to_know_their_noise():
 
 
 def test_with_a_guarantee_it_comes_nearer_to_patients_than_its_start(begun, patients):
-    door = protection(replace(GAN, epsilon=100.0), patients=24)
-    access = open_private({"train": patients}, door, source=random.Random(1).randbytes)
+    noised = protection(replace(GAN, epsilon=100.0), patients=24)
+    access = open_private({"train": patients}, noised, source=random.Random(1).randbytes)
     before, after = (
         sliced_wasserstein(sampled(GAN, INPUTS, one, patients.y, seed=2), patients.x, seed=0)
         for one in (begun, train(replace(GAN, epsilon=100.0), access, INPUTS, start=begun, seed=0))
@@ -153,8 +153,8 @@ def test_a_game_that_goes_astray_ends_at_its_start(begun, patients):
 
 
 def test_with_infinite_noise_the_generator_is_its_start(begun, patients):
-    door = replace(protection(GAN, patients=24), noise=1e4)
+    noised = replace(protection(GAN, patients=24), noise=1e4)
     for seed in range(5):
-        access = open_private({"train": patients}, door, source=random.Random(seed).randbytes)
+        access = open_private({"train": patients}, noised, source=random.Random(seed).randbytes)
         ended = train(GAN, access, INPUTS, start=begun, seed=0)
         assert all(torch.equal(ended[name], value) for name, value in begun.items())

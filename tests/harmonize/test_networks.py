@@ -1,4 +1,4 @@
-"""The networks: sizes, classes, single examples, and fitness for a private door."""
+"""The networks: sizes, classes, single examples, and fitness for private access."""
 
 from __future__ import annotations
 

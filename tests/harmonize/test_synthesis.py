@@ -35,10 +35,10 @@ def rows(patients: int = 6) -> Rows:
 @pytest.mark.parametrize("dry", [True, False])
 def test_what_is_booked_was_planned_and_costs_what_was_asked_for(way, dry):
     settings = WAYS[way]
-    door = protection(settings, patients=6, cut="c")
-    access = open_private({"train": rows()}, door, counts=Declared("counts"), dry=dry)
+    noised = protection(settings, patients=6, cut="c")
+    access = open_private({"train": rows()}, noised, counts=Declared("counts"), dry=dry)
     synthesize(settings, access, INPUTS, seed=0)
-    planned = events(settings, door)
+    planned = events(settings, noised)
     assert {*_parts(composed(access.events))} - {Declared("counts")} == {*_parts(composed(planned))}
     spent = cost(access.events, settings.delta).epsilon
     assert 0.998 * settings.epsilon <= spent <= settings.epsilon
@@ -50,12 +50,12 @@ def _parts(event):
 
 
 def test_the_epsilon_of_the_default_is_kept_and_its_noise_is_known():
-    door = protection(WganGp(), patients=48)
-    assert 9.99 <= wgan.bought(WganGp(), door.noise).epsilon <= 10
-    assert (door.clip, door.sampling) == (1.0, 1.0) and door.noise == pytest.approx(1.0, abs=0.02)
-    assert protection(WganGp(epsilon=1.0), patients=48).noise > 4 * door.noise
+    noised = protection(WganGp(), patients=48)
+    assert 9.99 <= wgan.bought(WganGp(), noised.noise).epsilon <= 10
+    assert (noised.clip, noised.sampling) == (1.0, 1.0) and noised.noise == pytest.approx(1.0, abs=0.02)
+    assert protection(WganGp(epsilon=1.0), patients=48).noise > 4 * noised.noise
     whole = protection(WganGp(learns="whole"), patients=48)
-    assert (whole.views, whole.sampling) == (4, pytest.approx(1 / 3)) and whole.noise > 3 * door.noise
+    assert (whole.views, whole.sampling) == (4, pytest.approx(1 / 3)) and whole.noise > 3 * noised.noise
     assert 9.99 <= wgan.bought(WganGp(learns="whole"), whole.noise).epsilon <= 10
 
 

@@ -1,4 +1,4 @@
-"""WGAN-GP through the door: its gradients, its price, its memory, and that it learns."""
+"""WGAN-GP through private data access: its gradients, its price, its memory, and that it learns."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import methods
-import rig
+import testbed
 from federation.conversation import newest, once
 from federation.descent import Work
 from federation.engine import InProcess
@@ -38,8 +38,8 @@ from privacy.release.gate import Refused
 
 ADAM = Work(optimizer="adam", lr=0.02, batch=5)
 SGD = Work(optimizer="sgd", lr=0.05, batch=5)
-SITES = {"a": rig.table(1), "b": rig.table(2, shift=0.7), "c": rig.table(3, n=10, shift=-0.4)}
-SCENES = {"a": rig.scenes(1), "b": rig.scenes(2, shift=0.1), "c": rig.scenes(3, n=6, shift=-0.1)}
+SITES = {"a": testbed.table(1), "b": testbed.table(2, shift=0.7), "c": testbed.table(3, n=10, shift=-0.4)}
+SCENES = {"a": testbed.scenes(1), "b": testbed.scenes(2, shift=0.1), "c": testbed.scenes(3, n=6, shift=-0.1)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +50,8 @@ class Ground:
     sites: Mapping[str, Mapping[str, Rows]]
 
 
-TABLES = Ground(rig.task(), SITES)
-MASKS = Ground(rig.dense_task(), SCENES)
+TABLES = Ground(testbed.task(), SITES)
+MASKS = Ground(testbed.dense_task(), SCENES)
 ON_MASKS = {"fedbn", "cusfl", "fedavg_turns", "feddg"}  # of others a few rounds, see below: they keep and send the same
 METHODS = [
     pytest.param(one, methods.work_of(one, ADAM, SGD), ground, id=f"{one.name}{suffix}")
@@ -71,12 +71,12 @@ def test_every_method_that_a_yaml_can_name_is_under_this_contract():
 
 
 def hospitals(algorithm, work, ground=TABLES):
-    return rig.federation(algorithm, ground.sites, task=ground.task, work=work)
+    return testbed.federation(algorithm, ground.sites, task=ground.task, work=work)
 
 
 def go(algorithm, work, crew, **options):
     options = {"schedule": SCHEDULE, "task": crew["a"].task, **options}
-    return rig.train(algorithm, crew, work=work, **options)
+    return testbed.train(algorithm, crew, work=work, **options)
 
 
 @functools.cache
@@ -87,19 +87,19 @@ def undisturbed(algorithm, work, ground):
 
 
 def models(crew):
-    return {name: rig.final(hospital) for name, hospital in crew.items()}
+    return {name: testbed.final(hospital) for name, hospital in crew.items()}
 
 
 def same(left, right):
-    return left.keys() == right.keys() and all(rig.equal(left[site], right[site]) for site in left)
+    return left.keys() == right.keys() and all(testbed.equal(left[site], right[site]) for site in left)
 
 
 @pytest.mark.parametrize(("algorithm", "work", "ground"), METHODS)
 def test_the_wire_changes_nothing(algorithm, work, ground):
     one, near = undisturbed(algorithm, work, ground)
     far = hospitals(algorithm, work, ground)
-    two = go(algorithm, work, far, engine=rig.Wire(far))
-    assert rig.equal(one.state.tensors, two.state.tensors)
+    two = go(algorithm, work, far, engine=testbed.SerializingEngine(far))
+    assert testbed.equal(one.state.tensors, two.state.tensors)
     assert one.losses == two.losses
     assert same(models(near), models(far))
 
@@ -123,11 +123,11 @@ def test_a_resumed_run_is_the_uninterrupted_one(algorithm, work, ground, stop_at
         if outcome.round == stop_at:
             raise Interrupted
 
-    folder = rig.MemoryFolder()
+    folder = testbed.MemoryFolder()
     with pytest.raises(Interrupted):
         go(algorithm, work, parts, folder=folder, between=interrupt)
     found = go(algorithm, work, parts, folder=folder)
-    assert rig.equal(expected.state.tensors, found.state.tensors)
+    assert testbed.equal(expected.state.tensors, found.state.tensors)
     assert (expected.losses, expected.best) == (found.losses, found.best)
     assert same(models(whole), models(parts))
 
@@ -136,7 +136,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(algorithm, work, ground, stop_at
 def test_a_coordinator_that_forgot_a_round_asks_again_and_nothing_trains_twice(algorithm, work, ground):
     """The coordinator dies after the sites committed and before it saved: the sites answer from their disks."""
     crew = hospitals(algorithm, work, ground)
-    folder = rig.MemoryFolder()
+    folder = testbed.MemoryFolder()
     saved: list[bytes] = []
 
     def remember(outcome: Outcome) -> None:
@@ -146,7 +146,7 @@ def test_a_coordinator_that_forgot_a_round_asks_again_and_nothing_trains_twice(a
     trained = {name: h.trained for name, h in crew.items()}
     folder.write("state", saved[4])
     again = go(algorithm, work, crew, folder=folder)
-    assert rig.equal(expected.state.tensors, again.state.tensors)
+    assert testbed.equal(expected.state.tensors, again.state.tensors)
     assert {name: h.trained for name, h in crew.items()} == trained
     assert same(models(crew), models(undisturbed(algorithm, work, ground)[1]))
 
@@ -165,11 +165,11 @@ def test_a_lost_reply_leaves_site_and_coordinator_in_step(algorithm, work, groun
     """A lost reply must equal a site that was not there: its memory goes back with `merged`."""
     lossy, absent = hospitals(algorithm, work, ground), hospitals(algorithm, work, ground)
     lost = frozenset({(2, "b"), (3, "b"), (4, "a")})
-    one = go(algorithm, work, lossy, engine=rig.Lossy(InProcess(lossy), lost))
+    one = go(algorithm, work, lossy, engine=testbed.LossyEngine(InProcess(lossy), lost))
 
     @dataclass
     class Away:
-        hospital: rig.Hospital
+        hospital: testbed.Hospital
 
         def __call__(self, call, message):
             if call.request == "train" and (call.round, self.hospital.name) in lost:
@@ -177,7 +177,7 @@ def test_a_lost_reply_leaves_site_and_coordinator_in_step(algorithm, work, groun
             return self.hospital(call, message)
 
     two = go(algorithm, work, absent, engine=InProcess({name: Away(h) for name, h in absent.items()}))
-    assert rig.equal(one.state.tensors, two.state.tensors)
+    assert testbed.equal(one.state.tensors, two.state.tensors)
     assert same(models(lossy), models(absent))
     assert [m[:2] for m in one.missing] == [(2, "b"), (3, "b"), (4, "a")]
 
@@ -198,7 +198,7 @@ def test_every_reply_looks_as_it_was_rehearsed(algorithm, work, ground, monkeypa
         assert unlike(odd, form, received) and unlike(more, form, received)
         return reply, kept
 
-    monkeypatch.setattr(rig, "participate", looked_at)
+    monkeypatch.setattr(testbed, "participate", looked_at)
     go(algorithm, work, hospitals(algorithm, work, ground), schedule=Schedule(rounds=3))
     assert {request for request, _ in seen} == {"introduce", "train", "finish"}
     assert [wrong for _, wrong in seen if wrong] == []
@@ -214,8 +214,8 @@ def test_every_algorithm_keeps_the_contract(algorithm, work, ground):
     outcome, crew = undisturbed(algorithm, work, ground)
     assert from_bytes(to_bytes(outcome.state)).facts == outcome.state.facts
     for hospital in crew.values():
-        algorithm.network(task).load_state_dict(rig.final(hospital))
-        assert all(torch.isfinite(t).all() for t in rig.final(hospital).values())
+        algorithm.network(task).load_state_dict(testbed.final(hospital))
+        assert all(torch.isfinite(t).all() for t in testbed.final(hospital).values())
     before, after = outcome.totals["1"], outcome.totals["5"]
     assert math.isfinite(before) and math.isfinite(after)
 
@@ -225,7 +225,7 @@ def test_the_order_of_sites_does_not_matter(algorithm, work, ground):
     back = replace(ground, sites=dict(reversed(ground.sites.items())))
     one, _ = undisturbed(algorithm, work, ground)
     two = go(algorithm, work, hospitals(algorithm, work, back))
-    assert rig.equal(one.state.tensors, two.state.tensors)
+    assert testbed.equal(one.state.tensors, two.state.tensors)
 
 
 def pictures(task):
@@ -256,18 +256,18 @@ GROUNDS += [
 )
 def test_every_algorithm_trains_every_image_network(algorithm, work, ground):
     crew = hospitals(algorithm, work, ground)
-    outcome = go(algorithm, work, crew, engine=rig.Wire(crew), schedule=Schedule(rounds=2))
+    outcome = go(algorithm, work, crew, engine=testbed.SerializingEngine(crew), schedule=Schedule(rounds=2))
     assert all(torch.isfinite(t).all() for t in outcome.state.tensors.values() if t.is_floating_point())
     for hospital in crew.values():
-        network = loaded(algorithm.network(ground.task), rig.final(hospital))
+        network = loaded(algorithm.network(ground.task), testbed.final(hospital))
         sure = ground.task.probabilities(network, hospital.splits["train"].x)
         assert sure.shape == (6, ground.task.classes, *ground.task.spatial)
         assert torch.allclose(sure.sum(dim=1), torch.ones(()), atol=1e-4)
 
 
 def test_only_what_needs_one_label_an_example_refuses_masks():
-    assert {one.name for one in methods.ALL} - {one.name for one in methods.fit(rig.dense_task())} == {"fedsld"}
-    (reason,) = FedSld().complaints(FedSld().network(rig.dense_task()), SGD, False)
+    assert {one.name for one in methods.ALL} - {one.name for one in methods.fit(testbed.dense_task())} == {"fedsld"}
+    (reason,) = FedSld().complaints(FedSld().network(testbed.dense_task()), SGD, False)
     assert "by its label, and a mask has many" in reason
 
 
@@ -290,9 +290,9 @@ def test_the_coordinator_knows_how_many_bytes_each_site_was_sent(algorithm, work
             for site, message in messages.items() if call.request != "introduce" else ():
                 tensors = sum(t.numel() * t.element_size() for t in message.tensors.values())
                 heard.setdefault(site, []).append(tensors + len(json.dumps(dict(message.facts))))
-            return rig.Wire(crew).ask(call, messages)
+            return testbed.SerializingEngine(crew).ask(call, messages)
 
-    folder = rig.MemoryFolder()
+    folder = testbed.MemoryFolder()
     outcome = go(algorithm, work, crew, engine=Overhearing(), folder=folder, schedule=Schedule(rounds=3))
     assert outcome.received == {site: sum(sizes) for site, sizes in heard.items()}
     again = go(algorithm, work, crew, engine=Overhearing(), folder=folder, schedule=Schedule(rounds=3))
@@ -332,12 +332,12 @@ def test_participation_asks_a_part_and_the_rest_keep_their_memory():
 
 def test_too_few_answers_stop_the_run_by_name_and_the_state_is_kept():
     crew = hospitals(FedAvg(), ADAM)
-    folder = rig.MemoryFolder()
-    engine = rig.Lossy(InProcess(crew), frozenset({(3, "a"), (3, "b")}))
+    folder = testbed.MemoryFolder()
+    engine = testbed.LossyEngine(InProcess(crew), frozenset({(3, "a"), (3, "b")}))
     with pytest.raises(QuorumLost, match=r"round 3: .*a: lost, b: lost"):
         go(FedAvg(), ADAM, crew, engine=engine, folder=folder, schedule=Schedule(rounds=5, quorum=0.6))
     expected = go(FedAvg(), ADAM, hospitals(FedAvg(), ADAM))
-    assert rig.equal(go(FedAvg(), ADAM, crew, folder=folder).state.tensors, expected.state.tensors)
+    assert testbed.equal(go(FedAvg(), ADAM, crew, folder=folder).state.tensors, expected.state.tensors)
 
 
 @pytest.mark.parametrize(
@@ -423,7 +423,7 @@ def test_a_site_that_fails_once_at_the_beginning_or_the_end_is_asked_again(reque
 
 def test_a_finish_that_a_site_never_answers_stops_the_run_by_name_and_resumes():
     crew = hospitals(FedAvg(), ADAM)
-    folder = rig.MemoryFolder()
+    folder = testbed.MemoryFolder()
 
     def gone(call, message):
         if call.request == "finish":
@@ -445,8 +445,8 @@ def test_every_checkpoint_is_there_whatever_was_lost(algorithm, work, ground, se
     lost = frozenset((r, s) for r in range(1, 9) for s in "abc" if float(torch.rand(1, generator=chance)) < 0.35)
     crew = hospitals(algorithm, work, ground)
     schedule = Schedule(rounds=8, quorum=0.01)
-    folder = rig.MemoryFolder()
-    engine = rig.Lossy(InProcess(crew), lost)
+    folder = testbed.MemoryFolder()
+    engine = testbed.LossyEngine(InProcess(crew), lost)
     try:
         outcome = go(algorithm, work, crew, engine=engine, folder=folder, schedule=schedule)
     except QuorumLost:  # all three lost at once
@@ -483,7 +483,7 @@ def test_calls_out_of_order_and_lost_memories_are_refused_by_code():
 
 def test_a_flipped_bit_in_what_is_kept_is_noticed():
     crew = hospitals(FedAvg(), ADAM)
-    folder = rig.MemoryFolder()
+    folder = testbed.MemoryFolder()
     go(FedAvg(), ADAM, crew, folder=folder)
     memory = newest(crew["a"].disk)
     for disk, name in ((folder, "state"), (crew["a"].disk, "train-5"), (crew["a"].models, "5")):
@@ -511,7 +511,7 @@ def test_a_late_reply_is_lost_though_the_site_committed_it():
     outcome = go(FedAvg(), ADAM, crew, schedule=Schedule(rounds=1, deadline_s=60.0))
     assert outcome.missing == ()
     fresh = hospitals(FedAvg(), ADAM)["a"]
-    start = Message({f"model/{n}": v for n, v in initial_parameters(FedAvg(), rig.task(), seed=1).items()})
+    start = Message({f"model/{n}": v for n, v in initial_parameters(FedAvg(), testbed.task(), seed=1).items()})
     answers = InProcess({"a": fresh}).ask(Call("law", 1, "train", {}), {"a": start}, deadline_s=1e-9)
     assert answers.missing == {"a": "late"}
     assert fresh.trained == 1

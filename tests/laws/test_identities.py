@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-import rig
+import testbed
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.fedprox import FedProx
@@ -21,27 +21,27 @@ from personalize.fedper import FedPer
 from privacy.dp.access import Batch, Rows, open_access
 
 WORK = Work(optimizer="adam", lr=0.02, batch=5, epochs=2)
-SITES = {"a": rig.table(1), "b": rig.table(2, shift=0.7), "c": rig.table(3, n=10, shift=-0.4)}
+SITES = {"a": testbed.table(1), "b": testbed.table(2, shift=0.7), "c": testbed.table(3, n=10, shift=-0.4)}
 
 
 def run(algorithm, sites=SITES, work=WORK, task=None, rounds=4, **options):
-    task = task or rig.task()
-    hospitals = rig.federation(algorithm, sites, task=task, work=work)
-    outcome = rig.train(algorithm, hospitals, task=task, work=work, schedule=Schedule(rounds=rounds, **options))
+    task = task or testbed.task()
+    hospitals = testbed.federation(algorithm, sites, task=task, work=work)
+    outcome = testbed.train(algorithm, hospitals, task=task, work=work, schedule=Schedule(rounds=rounds, **options))
     return outcome, hospitals
 
 
 def test_fedprox_without_proximal_term_is_fedavg():
     average, _ = run(FedAvg())
     prox, _ = run(FedProx(mu=0.0))
-    assert rig.equal(average.state.tensors, prox.state.tensors)
+    assert testbed.equal(average.state.tensors, prox.state.tensors)
 
 
 def test_a_strong_proximal_term_holds_sites_at_the_start():
     work = Work(optimizer="sgd", lr=1e-3, batch=5)
     free, _ = run(FedProx(mu=0.0), work=work, rounds=1)
     held, _ = run(FedProx(mu=900.0), work=work, rounds=1)
-    start = rig.initial_parameters(FedAvg(), rig.task(), seed=1)
+    start = testbed.initial_parameters(FedAvg(), testbed.task(), seed=1)
     moved = [sum(float((section(o.state.tensors, "model")[n] - start[n]).norm()) for n in start) for o in (free, held)]
     assert moved[1] < 0.5 * moved[0]
 
@@ -53,20 +53,20 @@ def test_one_site_and_fedavg_is_local_training(work, keep):
     one = {"a": SITES["a"]}
     _, federated = run(FedAvg(), one, work)
     _, alone = run(Local(), one, work)
-    assert rig.equal(rig.final(federated["a"]), rig.final(alone["a"]))
+    assert testbed.equal(testbed.final(federated["a"]), testbed.final(alone["a"]))
 
 
 def test_fedper_with_every_layer_shared_or_none_is_refused_but_a_split_is_not():
-    network = rig.task().network()
+    network = testbed.task().network()
     assert FedPer().complaints(network, WORK, False) == []
-    only_head = rig.task(hidden=()).network()
+    only_head = testbed.task(hidden=()).network()
     (text,) = FedPer().complaints(only_head, WORK, False)
     assert "no parameter" in text
 
 
 def test_fedper_heads_differ_and_bodies_agree():
     _, hospitals = run(FedPer())
-    a, b = rig.final(hospitals["a"]), rig.final(hospitals["b"])
+    a, b = testbed.final(hospitals["a"]), testbed.final(hospitals["b"])
     assert all(torch.equal(a[n], b[n]) for n in a if not n.startswith("head."))
     assert not torch.equal(a["head.weight"], b["head.weight"])
 
@@ -93,7 +93,7 @@ def distance(outcome, optimum) -> float:
 
 def test_scaffold_reaches_the_optimum_of_different_quadratics_and_fedavg_does_not():
     sites, optimum = quadratics()
-    task = Task(rig.Linear(), (2,), 2)
+    task = Task(testbed.Linear(), (2,), 2)
     work = Work(optimizer="sgd", lr=0.1, batch=40, epochs=None, steps=5)
     scaffold, _ = run(Scaffold(), sites, work, task, rounds=300)
     average, _ = run(FedAvg(), sites, work, task, rounds=300)
@@ -104,22 +104,22 @@ def test_scaffold_reaches_the_optimum_of_different_quadratics_and_fedavg_does_no
 def test_scaffold_with_one_local_step_is_fedavg():
     """With one full-batch step c_i is the local gradient and c their mean: the corrections cancel in the average."""
     sites, _ = quadratics()
-    task = Task(rig.Linear(), (2,), 2)
+    task = Task(testbed.Linear(), (2,), 2)
     work = Work(optimizer="sgd", lr=0.1, batch=40, epochs=None, steps=1)
     scaffold, _ = run(Scaffold(), sites, work, task, rounds=8)
     average, _ = run(FedAvg(weights="uniform"), sites, work, task, rounds=8)
     left, right = section(scaffold.state.tensors, "model"), section(average.state.tensors, "model")
-    assert rig.close(left, right, 1e-5)
+    assert testbed.close(left, right, 1e-5)
 
 
 def test_scaffold_refuses_adam_by_name():
-    (text,) = Scaffold().complaints(rig.task().network(), WORK, False)
+    (text,) = Scaffold().complaints(testbed.task().network(), WORK, False)
     assert "adam" in text and "work" in text
 
 
 def test_merge_weights_follow_the_number_of_examples():
     """A hand-computed step: two sites, one full-batch SGD step from a known start."""
-    task = Task(rig.Linear(), (1,), 2)
+    task = Task(testbed.Linear(), (1,), 2)
     x = {"a": torch.tensor([[1.0]]), "b": torch.tensor([[1.0], [3.0], [2.0]])}
     y = {"a": torch.tensor([1]), "b": torch.tensor([0, 1, 1])}
     sites = {
@@ -128,7 +128,7 @@ def test_merge_weights_follow_the_number_of_examples():
     }
     work = Work(optimizer="sgd", lr=0.5, batch=8)
     outcome, _ = run(FedAvg(), sites, work, task, rounds=1)
-    start = rig.initial_parameters(FedAvg(), task, seed=1)
+    start = testbed.initial_parameters(FedAvg(), task, seed=1)
     w, b = float(start["head.weight"][0]), float(start["head.bias"][0])
     stepped = {}
     for s in x:
@@ -142,7 +142,7 @@ def test_merge_weights_follow_the_number_of_examples():
 
 def test_a_frozen_part_does_not_move_and_the_correction_reaches_the_gradient():
     access = open_access(SITES["a"], batch=5, seed=0)
-    task = rig.task()
+    task = testbed.task()
     site = Site("a", task, Work(optimizer="sgd", lr=1.0, batch=5, epochs=None, steps=1), access)
     module = task.network()
     before = {n: p.detach().clone() for n, p in module.named_parameters()}
@@ -159,7 +159,7 @@ def test_a_frozen_part_does_not_move_and_the_correction_reaches_the_gradient():
 
 def test_gradient_is_that_of_the_mean_loss_over_the_draw():
     access = open_access(SITES["a"], batch=7, seed=3)
-    task = rig.task()
+    task = testbed.task()
     module = task.network()
     draw = access.draw()
     gradient = access.gradient(module, task.objective, draw).gradient
@@ -170,5 +170,5 @@ def test_gradient_is_that_of_the_mean_loss_over_the_draw():
             module.named_parameters(), torch.autograd.grad(loss, list(module.parameters())), strict=True
         ):
             loop[n] += g / len(draw.y)
-    assert rig.close(dict(gradient), loop, 1e-6)
+    assert testbed.close(dict(gradient), loop, 1e-6)
     assert isinstance(module, nn.Module)

@@ -1,8 +1,8 @@
-"""Noise as a law: each answer of the private door, of each method in each phase, has just the noise that was booked.
+"""Noise as a law: each answer of private data access, of each method in each phase, has the noise in its events.
 
-Two runs at two hospitals, with patients whose part in an answer is far below the noise (see `residuals`). What is
-heard is noise alone; it has the booked deviation in every tensor, and nothing of it comes back: not in another step,
-round, parameter, run or hospital. Nothing here is left to chance: bytes come from seeds, one for each request.
+Two runs at two hospitals, with patients whose part in an answer is far below the noise (see `recorded_noise`). The
+recorded difference is noise only; it has the deviation in the events in every tensor, and no part of it is repeated: in
+another step, round, parameter, run or hospital. Nothing is random: bytes come from seeds, one for each request.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import methods
-import rig
+import testbed
 from federation.descent import Work
 from federation.fedavg import FedAvg
 from federation.randomness import derived
@@ -28,7 +28,7 @@ from privacy.dp.access import Rows
 from privacy.dp.events import NOTHING
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
-from residuals import Listening, Piece, Tape, complaints
+from recorded_noise import Piece, RecordingAccess, Tape, complaints
 
 STEPS = Work(optimizer="sgd", lr=1e-4, batch=24, epochs=None, steps=3)
 LOUD = Protection(
@@ -38,57 +38,57 @@ METHODS = methods.with_work(methods.private(), replace(STEPS, optimizer="adam", 
 
 
 @dataclass
-class Ear(rig.Hospital):
-    """A hospital whose doors are listened to."""
+class RecordingHospital(testbed.Hospital):
+    """A hospital whose data accesses are recorded."""
 
     run: int = 0
-    doors: list[Listening] = field(default_factory=list)
+    accesses: list[RecordingAccess] = field(default_factory=list)
     phase: tuple[object, ...] = ()
 
     def __call__(self, call, message):
         self.phase = (call.round, call.request)
         return super().__call__(call, message)
 
-    def door(self, seed: int):
+    def access(self, seed: int):
         assert self.protection is not None
         source = Tape(random.Random(derived(seed, self.run, self.name)).randbytes)
         made = open_private(self.splits, self.protection, counts=NOTHING, source=source)
-        self.doors.append(Listening(made, (self.run, self.name, *self.phase)))
-        return self.doors[-1]
+        self.accesses.append(RecordingAccess(made, (self.run, self.name, *self.phase)))
+        return self.accesses[-1]
 
 
 def runs(algorithm, work, task=None, tables=None, protection=LOUD) -> tuple[list[Piece], list]:
-    """What is heard in two runs at two hospitals, and what they booked beside the numbers of patients."""
-    task = task or rig.task()
-    tables = tables or {"a": rig.table(1), "b": rig.table(2, shift=0.5)}
-    heard, events = [], []
+    """The noise in two runs at two hospitals, and their events except those of counts."""
+    task = task or testbed.task()
+    tables = tables or {"a": testbed.table(1), "b": testbed.table(2, shift=0.5)}
+    pieces, events = [], []
     for run in (0, 1):
-        ears = {
-            name: Ear(name, rows, algorithm, task, work, protection=protection, run=run)
+        hospitals = {
+            name: RecordingHospital(name, rows, algorithm, task, work, protection=protection, run=run)
             for name, rows in tables.items()
         }
-        rig.train(algorithm, ears, task=task, work=work, schedule=Schedule(rounds=2))
-        doors = [door for ear in ears.values() for door in ear.doors]
-        heard += [piece for door in doors for piece in door.heard]
-        events += [event for door in doors for event in door.events]
-    return heard, events
+        testbed.train(algorithm, hospitals, task=task, work=work, schedule=Schedule(rounds=2))
+        accesses = [access for hospital in hospitals.values() for access in hospital.accesses]
+        pieces += [piece for access in accesses for piece in access.pieces]
+        events += [event for access in accesses for event in access.events]
+    return pieces, events
 
 
 @pytest.mark.parametrize(("algorithm", "work"), METHODS)
 def test_each_answer_of_each_method_and_phase_has_the_noise_that_was_booked_and_none_of_it_twice(algorithm, work):
-    heard, events = runs(algorithm, work)
-    assert complaints(heard, events) == []
-    assert {piece.what for piece in heard} >= {("train", 0.5), ("validation", 1.0)}
+    pieces, events = runs(algorithm, work)
+    assert complaints(pieces, events) == []
+    assert {piece.what for piece in pieces} >= {("train", 0.5), ("validation", 1.0)}
 
 
 def test_a_network_of_masks_has_it_too():
-    task, tables = rig.dense_task(norm="group"), {"a": rig.scenes(1), "b": rig.scenes(2)}
+    task, tables = testbed.dense_task(norm="group"), {"a": testbed.scenes(1), "b": testbed.scenes(2)}
     assert complaints(*runs(FedAvg(), STEPS, task, tables, replace(LOUD, validation_noise=None))) == []
 
 
-def listened(rows: Rows, protection: Protection, seed: int) -> Listening:
+def recorded(rows: Rows, protection: Protection, seed: int) -> RecordingAccess:
     source = Tape(random.Random(seed).randbytes)
-    return Listening(open_private({"train": rows}, protection, source=source, counts=NOTHING), (seed,))
+    return RecordingAccess(open_private({"train": rows}, protection, source=source, counts=NOTHING), (seed,))
 
 
 def images(patients: int = 6, each: int = 2) -> Rows:
@@ -105,38 +105,40 @@ def test_a_critic_that_patients_train_has_it_at_each_step():
     settings = WganGp(
         learns="whole", steps=5, critic_steps=2, batch=8, latent=4, width=2, views=2, sampling=0.5, prior=None
     )
-    doors = [listened(images(), p, seed) for seed in (0, 1)]
-    for door in doors:
-        wgan.train(settings, door, INPUTS, seed=3)
-    assert complaints(*together(doors)) == []
+    accesses = [recorded(images(), p, seed) for seed in (0, 1)]
+    for access in accesses:
+        wgan.train(settings, access, INPUTS, seed=3)
+    assert complaints(*together(accesses)) == []
 
 
 def test_a_critic_on_public_features_has_it_at_each_look():
     p = Protection(clip=1e-3, sampling=1.0, noise=50.0)
     public = drawn(PRIORS["prostate_adc"], torch.arange(60) % CLASSES, INPUTS, 0)
     critic = moments.moments(public, INPUTS, 20)
-    doors = [listened(images(), p, seed) for seed in (0, 1)]
-    for door in doors:
-        moments.asked(door, critic, 6)
-    assert complaints(*together(doors)) == []
+    accesses = [recorded(images(), p, seed) for seed in (0, 1)]
+    for access in accesses:
+        moments.asked(access, critic, 6)
+    assert complaints(*together(accesses)) == []
 
 
 def test_votes_of_an_evolution_have_it_in_each_round():
     settings = PrivateEvolution(candidates=16, rounds=4, public=50, components=5)
-    doors = [listened(images(), Protection(votes_noise=50.0), seed) for seed in (0, 1)]
-    for door in doors:
-        evolution.evolve(settings, door, INPUTS, seed=3)
-    assert complaints(*together(doors)) == []
+    accesses = [recorded(images(), Protection(votes_noise=50.0), seed) for seed in (0, 1)]
+    for access in accesses:
+        evolution.evolve(settings, access, INPUTS, seed=3)
+    assert complaints(*together(accesses)) == []
 
 
 def test_shares_of_classes_have_it_each_time():
-    rows = rig.table(1, n=400)
+    rows = testbed.table(1, n=400)
     source = Tape(random.Random(0).randbytes)
-    door = Listening(open_private(rows, Protection(counts_noise=2.0), source=source))
+    access = RecordingAccess(open_private(rows, Protection(counts_noise=2.0), source=source))
     for _ in range(100):
-        door.shares(2)
-    assert complaints(door.heard, door.events) == []
+        access.shares(2)
+    assert complaints(access.pieces, access.events) == []
 
 
-def together(doors) -> tuple[list[Piece], list]:
-    return [piece for door in doors for piece in door.heard], [event for door in doors for event in door.events]
+def together(accesses) -> tuple[list[Piece], list]:
+    return [piece for access in accesses for piece in access.pieces], [
+        event for access in accesses for event in access.events
+    ]

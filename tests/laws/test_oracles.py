@@ -10,7 +10,7 @@ import copy
 import pytest
 import torch
 
-import rig
+import testbed
 from federation.descent import Work
 from federation.engine import InProcess
 from federation.fedavg import FedAvg
@@ -84,10 +84,10 @@ def asked(round_):
 
 
 def ours(algorithm, lost=frozenset()):
-    crew = rig.federation(algorithm, SITES, task=TASK, work=WORK)
+    crew = testbed.federation(algorithm, SITES, task=TASK, work=WORK)
     schedule = Schedule(rounds=ROUNDS, participation=PARTICIPATION, quorum=0.3)
-    outcome = rig.train(
-        algorithm, crew, task=TASK, work=WORK, schedule=schedule, engine=rig.Lossy(InProcess(crew), lost)
+    outcome = testbed.train(
+        algorithm, crew, task=TASK, work=WORK, schedule=schedule, engine=testbed.LossyEngine(InProcess(crew), lost)
     )
     return section(outcome.state.tensors, "model")
 
@@ -152,10 +152,10 @@ def test_scaffold_option_2(global_lr, lost):
 
 def test_a_sites_own_settings_reach_its_training():
     """Site b holds itself still by a strong proximal term of its own; the others are plain FedAvg."""
-    crew = rig.federation(
+    crew = testbed.federation(
         FedProx(mu=0.0), SITES, task=TASK, work=WORK, per_site=lambda s: FedProx(mu=18.0 if s == "b" else 0.0)
     )
-    outcome = rig.train(FedProx(mu=0.0), crew, task=TASK, work=WORK, schedule=Schedule(rounds=1))
+    outcome = testbed.train(FedProx(mu=0.0), crew, task=TASK, work=WORK, schedule=Schedule(rounds=1))
     model, locals_ = start(), []
     for site in NAMES:
         own, w_t = copy.deepcopy(model), {n: p.detach().clone() for n, p in model.named_parameters()}

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import methods
-import rig
+import testbed
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.rehearsal import initial_parameters, rehearse_events
@@ -41,17 +41,17 @@ NOISED = Protection(clip=0.5, sampling=0.4, views=2, noise=1.1, validation_noise
 
 def alone(seed: int, shift: float = 0.0) -> dict[str, Rows]:
     """A table in which every patient has one row, so that a patient's mean is the row."""
-    rows = rig.table(seed, shift=shift)
+    rows = testbed.table(seed, shift=shift)
     return {split: Rows(r.x.double(), r.y, torch.arange(len(r.y))) for split, r in rows.items()}
 
 
 def crew(algorithm, work, sites, protection):
-    made = rig.federation(algorithm, sites, task=rig.task(), work=work)
+    made = testbed.federation(algorithm, sites, task=testbed.task(), work=work)
     return {name: replace(hospital, protection=protection) for name, hospital in made.items()}
 
 
 def go(algorithm, work, hospitals, **options):
-    return rig.train(algorithm, hospitals, work=work, task=rig.task(), **{"schedule": SCHEDULE, **options})
+    return testbed.train(algorithm, hospitals, work=work, task=testbed.task(), **{"schedule": SCHEDULE, **options})
 
 
 @pytest.fixture(autouse=True)
@@ -73,19 +73,19 @@ def test_without_noise_and_clipping_and_with_everybody_drawn_it_is_plain_trainin
     plain, private = crew(algorithm, work, sites, None), crew(algorithm, work, sites, quiet)
     left, right = go(algorithm, work, plain), go(algorithm, work, private)
     for name in sites:
-        assert rig.close(rig.final(plain[name]), rig.final(private[name]), 1e-9)
+        assert testbed.close(testbed.final(plain[name]), testbed.final(private[name]), 1e-9)
         for round_, loss in left.losses[name].items():
             assert right.losses[name][round_] == pytest.approx(loss, abs=1e-9)
 
 
 @pytest.mark.parametrize(("algorithm", "work"), METHODS)
 def test_what_was_done_is_what_was_rehearsed(algorithm, work):
-    hospitals = crew(algorithm, work, {"a": rig.table(1), "b": rig.table(2)}, NOISED)
+    hospitals = crew(algorithm, work, {"a": testbed.table(1), "b": testbed.table(2)}, NOISED)
     for hospital in hospitals.values():
         hospital.splits = {s: Rows(r.x.double(), r.y, r.patient) for s, r in hospital.splits.items()}
     go(algorithm, work, hospitals)
-    initial = initial_parameters(algorithm, rig.task(), seed=0)
-    seen = rehearse_events(algorithm, rig.task(), work, initial, NOISED)
+    initial = initial_parameters(algorithm, testbed.task(), seed=0)
+    seen = rehearse_events(algorithm, testbed.task(), work, initial, NOISED)
     wanted = [seen.introduction, *[seen.training] * 3, *[seen.validation] * 3]
     for hospital in hospitals.values():
         assert composed(hospital.events) == composed(wanted)
@@ -104,16 +104,16 @@ def test_a_replayed_call_gives_the_same_bytes_and_spends_nothing(algorithm, work
         sites = ("a", "b")
 
         def ask(self, call, messages, *, deadline_s=None):
-            answers = rig.Wire(hospitals).ask(call, messages)
+            answers = testbed.SerializingEngine(hospitals).ask(call, messages)
             calls.append((call, messages, answers))
             return answers
 
     go(algorithm, work, hospitals, engine=Recording())
     before = {name: list(hospital.events) for name, hospital in hospitals.items()}
     call, messages, answers = next(one for one in reversed(calls) if one[0].request == "train")
-    again = rig.Wire(hospitals).ask(call, messages)
+    again = testbed.SerializingEngine(hospitals).ask(call, messages)
     for name, reply in again.replies.items():
-        assert rig.equal(reply.tensors, answers.replies[name].tensors)
+        assert testbed.equal(reply.tensors, answers.replies[name].tensors)
         assert hospitals[name].events == before[name]
 
 
@@ -137,13 +137,15 @@ def test_a_site_whose_budget_is_spent_stops_with_a_reason_and_the_others_go_on()
     assert outcome.missing == ((2, "a", BUDGET),) and outcome.retired == {"a"}
     assert outcome.round == 6
     assert broke.asked == [("introduce", 0), ("train", 1), ("train", 2), ("finish", 6)], "asked once, then left alone"
-    assert rig.equal(rig.final(hospitals["a"]), rig.final(hospitals["b"])), "it gets the last model all the same"
+    assert testbed.equal(testbed.final(hospitals["a"]), testbed.final(hospitals["b"])), (
+        "it gets the last model all the same"
+    )
 
 
 def test_when_all_have_retired_what_is_merged_is_the_end():
     hospitals = crew(FedAvg(), ADAM, {"a": alone(1), "b": alone(2)}, None)
     workers = {"a": Broke(hospitals["a"], 2), "b": Broke(hospitals["b"], 3)}
-    folder = rig.MemoryFolder()
+    folder = testbed.MemoryFolder()
     outcome = go(FedAvg(), ADAM, workers, schedule=Schedule(rounds=9), folder=folder)
     assert outcome.round == 10 and outcome.retired == {"a", "b"} and outcome.merged == {"a": 1, "b": 2}
     asked = [len(worker.asked) for worker in workers.values()]
@@ -160,10 +162,10 @@ def test_a_federation_in_which_nobody_may_ever_train_stops_with_the_reason():
 def test_a_correction_is_added_after_the_noise_and_is_not_clipped():
     site_of = crew(FedAvg(), SGD, {"a": alone(1)}, Protection(clip=1e-4, sampling=1.0, views=1, noise=0.0))["a"]
 
-    module = rig.task().network()
+    module = testbed.task().network()
     before = {name: p.detach().clone() for name, p in module.named_parameters()}
-    site = Site("a", rig.task(), SGD, site_of.door(0))
+    site = Site("a", testbed.task(), SGD, site_of.access(0))
     pull = {name: torch.full_like(p, 3.0) for name, p in before.items()}
-    site.descend(module, rig.task().objective, steps=1, lr=0.1, correction=lambda _: pull)
+    site.descend(module, testbed.task().objective, steps=1, lr=0.1, correction=lambda _: pull)
     for name, p in module.named_parameters():
         assert torch.allclose(before[name] - p, torch.full_like(p, 0.3), atol=2e-5)

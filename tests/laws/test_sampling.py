@@ -17,13 +17,13 @@ import torch
 from scipy import stats
 from torch import nn
 
-import rig
+import testbed
 from federation.descent import Site, Work
 from privacy.dp.access import Rows
 from privacy.dp.events import NOTHING, Gaussian, Part, PoissonSampled, SelfComposed, composed
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
-from residuals import ALARM, Listening, Tape, booked, complaints
+from recorded_noise import ALARM, RecordingAccess, Tape, booked, complaints
 
 DRAWS, PATIENTS = 400, 40
 
@@ -50,9 +50,9 @@ def seen(q: float, seed: int) -> np.ndarray:
     patient = patient[torch.randperm(len(patient), generator=torch.Generator().manual_seed(0))]
     rows = Rows(torch.eye(len(patient)), torch.zeros(len(patient), dtype=torch.long), patient)
     quiet = Protection(clip=1e4, sampling=q, views=2, noise=0.0)
-    door = open_private({"train": rows}, quiet, source=random.Random(seed).randbytes)
+    access = open_private({"train": rows}, quiet, source=random.Random(seed).randbytes)
     module = Named(len(patient))
-    sums = torch.stack([door.gradient(module, inner, door.draw()).gradient["w"] for _ in range(DRAWS)])
+    sums = torch.stack([access.gradient(module, inner, access.draw()).gradient["w"] for _ in range(DRAWS)])
     found = torch.zeros(DRAWS, PATIENTS).index_add_(1, patient, sums * q * PATIENTS).numpy()
     assert np.allclose(found, found.round(), atol=1e-3)
     return found.round()
@@ -102,15 +102,15 @@ def test_a_draw_says_nothing_of_later_draws(draws):
 
 def test_draws_of_nobody_are_steps_with_noise_that_are_booked():
     """With q = 0.02 and 12 patients, four draws in five are of nobody."""
-    rows, task = rig.table(1), rig.task()
-    door = open_private(
+    rows, task = testbed.table(1), testbed.task()
+    access = open_private(
         rows, Protection(sampling=0.02, noise=50.0), counts=NOTHING, source=Tape(random.Random(5).randbytes)
     )
-    heard = Listening(door)
+    heard = RecordingAccess(access)
     site = Site("a", task, Work(optimizer="sgd", lr=1e-6, epochs=None, steps=60), heard)
     assert site.descend(task.network(), task.objective).steps == 60
-    empty = sum(not len(use.views.rows) for use in door.uses)
+    empty = sum(not len(use.views.rows) for use in access.uses)
     assert 30 < empty < 60
-    assert composed(door.events) == SelfComposed(Part("", "train", PoissonSampled(0.02, Gaussian(50.0))), 60)
-    assert Counter(booked(door.events)) == {("train", 0.02, 50.0): 60}
-    assert complaints(heard.heard, door.events) == []
+    assert composed(access.events) == SelfComposed(Part("", "train", PoissonSampled(0.02, Gaussian(50.0))), 60)
+    assert Counter(booked(access.events)) == {("train", 0.02, 50.0): 60}
+    assert complaints(heard.pieces, access.events) == []

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-import rig
+import testbed
 from federation.descent import Work
 from federation.fedavg import FedAvg
 from federation.models.cnn import Cnn
@@ -193,12 +193,12 @@ def test_a_step_of_training_with_turns_is_that_of_both_losses():
     """One site, one full-batch step of SGD: w - lr grad(task + 0.5 turns), batch norm included."""
     g = torch.Generator().manual_seed(3)
     x, y = torch.randn(4, 1, 8, 8, generator=g), torch.randint(0, 3, (4, 8, 8), generator=g)
-    rows, task = Rows(x, y, torch.arange(4)), rig.dense_task()
+    rows, task = Rows(x, y, torch.arange(4)), testbed.dense_task()
     method, work = FedTurns(rotation=0.5), Work(optimizer="sgd", lr=0.1, batch=4)
-    crew = rig.federation(method, {"a": {"train": rows, "validation": rows}}, task=task, work=work)
-    outcome = rig.train(method, crew, task=task, work=work, schedule=Schedule(rounds=1))
+    crew = testbed.federation(method, {"a": {"train": rows, "validation": rows}}, task=task, work=work)
+    outcome = testbed.train(method, crew, task=task, work=work, schedule=Schedule(rounds=1))
     slow = method.network(task)
-    slow.load_state_dict(dict(rig.initial_parameters(method, task, seed=1)))
+    slow.load_state_dict(dict(testbed.initial_parameters(method, task, seed=1)))
     slow.train()
     told = [slow.turns(h) for h in slow.encoded(torch.cat([torch.rot90(x, q, (2, 3)) for q in range(4)])).split(4)]
     turns = sum(functional.cross_entropy(t, torch.full((4,), q)) for q, t in enumerate(told)) / 4
@@ -211,7 +211,7 @@ def test_a_step_of_training_with_turns_is_that_of_both_losses():
 
 def test_turns_train_under_a_map_over_patients():
     """The objective of private training: a gradient for each image, equal to a loop over images."""
-    task = rig.dense_task(norm="group")
+    task = testbed.dense_task(norm="group")
     module = FedTurns().network(task)
     g = torch.Generator().manual_seed(3)
     x, y = torch.randn(3, 1, 8, 8, generator=g), torch.randint(0, 3, (3, 8, 8), generator=g)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-import by_hand
-import rig
+import reference
+import testbed
 from federation.conversation import newest
 from federation.fedavg import FedAvg
 from federation.local import Local
@@ -22,40 +22,40 @@ MIXES = ["outputs", "parameters"]
 
 
 def personal(crew, site):
-    return {n.removeprefix("personal."): v for n, v in rig.final(crew[site]).items() if n.startswith("personal.")}
+    return {n.removeprefix("personal."): v for n, v in testbed.final(crew[site]).items() if n.startswith("personal.")}
 
 
 def shared(outcome):
     return {n.removeprefix("shared."): v for n, v in section(outcome.state.tensors, "model").items()}
 
 
-@pytest.mark.parametrize("work", [by_hand.ADAM, by_hand.SGD], ids=["adam", "sgd"])
+@pytest.mark.parametrize("work", [reference.ADAM, reference.SGD], ids=["adam", "sgd"])
 @pytest.mark.parametrize("mix", MIXES)
-@pytest.mark.parametrize("kind", by_hand.KINDS)
+@pytest.mark.parametrize("kind", reference.KINDS)
 def test_alpha_held_at_1_is_local_training(kind, mix, work):
-    _, ours = by_hand.run(Apfl(alpha=1.0, adaptive=False, mix=mix), kind, work)
-    _, local = by_hand.run(Local(), kind, work)
-    for site in by_hand.NAMES:
-        assert rig.equal(personal(ours, site), rig.final(local[site])), site
+    _, ours = reference.run(Apfl(alpha=1.0, adaptive=False, mix=mix), kind, work)
+    _, local = reference.run(Local(), kind, work)
+    for site in reference.NAMES:
+        assert testbed.equal(personal(ours, site), testbed.final(local[site])), site
 
 
 @pytest.mark.parametrize("mix", MIXES)
-@pytest.mark.parametrize("kind", by_hand.KINDS)
+@pytest.mark.parametrize("kind", reference.KINDS)
 def test_the_shared_twin_is_fedavgs_whatever_alpha_does(kind, mix):
-    ours, _ = by_hand.run(Apfl(mix=mix, alpha_lr=0.5), kind, by_hand.ADAM)
-    average, _ = by_hand.run(FedAvg(), kind, by_hand.ADAM)
-    assert rig.equal(shared(ours), section(average.state.tensors, "model"))
+    ours, _ = reference.run(Apfl(mix=mix, alpha_lr=0.5), kind, reference.ADAM)
+    average, _ = reference.run(FedAvg(), kind, reference.ADAM)
+    assert testbed.equal(shared(ours), section(average.state.tensors, "model"))
 
 
 def test_alpha_held_at_0_answers_as_fedavg_does():
-    task, sites = by_hand.KINDS["mlp"]
+    task, sites = reference.KINDS["mlp"]
     algorithm = Apfl(alpha=0.0, adaptive=False)
-    _, ours = by_hand.run(algorithm, "mlp", by_hand.ADAM)
-    _, average = by_hand.run(FedAvg(), "mlp", by_hand.ADAM)
-    for site in by_hand.NAMES:
+    _, ours = reference.run(algorithm, "mlp", reference.ADAM)
+    _, average = reference.run(FedAvg(), "mlp", reference.ADAM)
+    for site in reference.NAMES:
         mixed, plain = algorithm.network(task), task.network()
-        mixed.load_state_dict(rig.final(ours[site]))
-        plain.load_state_dict(rig.final(average[site]))
+        mixed.load_state_dict(testbed.final(ours[site]))
+        plain.load_state_dict(testbed.final(average[site]))
         x = sites[site]["validation"].x
         assert torch.equal(task.probabilities(mixed, x), task.probabilities(plain, x))
 
@@ -75,7 +75,7 @@ def by_parameters(v, w, alpha, x, y):
     with torch.no_grad():
         for p, a, b in zip(m.parameters(), v.parameters(), w, strict=True):
             p.copy_(alpha * a + (1 - alpha) * b)
-    g_m = by_hand.slopes(m, x, y)
+    g_m = reference.slopes(m, x, y)
     with torch.no_grad():
         for old, new in zip(v.buffers(), m.buffers(), strict=True):
             old.copy_(new)
@@ -85,7 +85,7 @@ def by_parameters(v, w, alpha, x, y):
 
 def one_site(w, v, alpha, rows, round_, site, *, mix, variant, alpha_lr):
     """A round at a site; w and v change in place. Returns alpha."""
-    for step, (x, y) in enumerate(by_hand.batches(rows, round_, site)):
+    for step, (x, y) in enumerate(reference.batches(rows, round_, site)):
         logits = w(x).logits
         g_w = torch.autograd.grad(functional.cross_entropy(logits, y), list(w.parameters()))
         old = [p.detach().clone() for p in w.parameters()]
@@ -106,32 +106,32 @@ def one_site(w, v, alpha, rows, round_, site, *, mix, variant, alpha_lr):
 
 @pytest.mark.parametrize("variant", ["paper", "official"])
 @pytest.mark.parametrize("mix", MIXES)
-@pytest.mark.parametrize("kind", by_hand.KINDS)
+@pytest.mark.parametrize("kind", reference.KINDS)
 def test_it_is_algorithm_1(kind, mix, variant):
-    task, sites = by_hand.KINDS[kind]
-    w = by_hand.network(task)
-    v = {site: by_hand.network(task) for site in sites}
+    task, sites = reference.KINDS[kind]
+    w = reference.network(task)
+    v = {site: reference.network(task) for site in sites}
     alpha = dict.fromkeys(sites, 0.4)
-    for r in range(1, by_hand.ROUNDS + 1):
+    for r in range(1, reference.ROUNDS + 1):
         locals_ = []
-        for site in by_hand.present(r):
+        for site in reference.present(r):
             own, rows = copy.deepcopy(w), sites[site]["train"]
             alpha[site] = one_site(own, v[site], alpha[site], rows, r, site, mix=mix, variant=variant, alpha_lr=0.8)
             locals_.append(own)
-        w = by_hand.averaged(locals_, [len(sites[s]["train"].y) for s in by_hand.present(r)])
-    outcome, crew = by_hand.run(Apfl(alpha=0.4, alpha_lr=0.8, mix=mix, variant=variant), kind)
-    by_hand.agree(shared(outcome), w.state_dict())
-    for site in by_hand.NAMES:
-        by_hand.agree(personal(crew, site), v[site].state_dict())
-        assert float(rig.final(crew[site])["alpha"]) == pytest.approx(alpha[site], abs=2e-5)
+        w = reference.averaged(locals_, [len(sites[s]["train"].y) for s in reference.present(r)])
+    outcome, crew = reference.run(Apfl(alpha=0.4, alpha_lr=0.8, mix=mix, variant=variant), kind)
+    reference.agree(shared(outcome), w.state_dict())
+    for site in reference.NAMES:
+        reference.agree(personal(crew, site), v[site].state_dict())
+        assert float(testbed.final(crew[site])["alpha"]) == pytest.approx(alpha[site], abs=2e-5)
     assert 0.4 not in alpha.values() and any(0 < value < 1 for value in alpha.values())
 
 
-@pytest.mark.parametrize("optimizer", [by_hand.ADAM, by_hand.SGD], ids=["adam", "sgd"])
+@pytest.mark.parametrize("optimizer", [reference.ADAM, reference.SGD], ids=["adam", "sgd"])
 def test_alpha_stays_in_its_range_and_is_a_note_of_the_site(optimizer):
-    _, crew = by_hand.run(Apfl(alpha_lr=1e3), "mlp", optimizer)
-    for site in by_hand.NAMES:
-        alpha = float(rig.final(crew[site])["alpha"])
+    _, crew = reference.run(Apfl(alpha_lr=1e3), "mlp", optimizer)
+    for site in reference.NAMES:
+        alpha = float(testbed.final(crew[site])["alpha"])
         assert alpha in (0.0, 1.0)
         notes = newest(crew[site].disk).facts["notes"]
         assert notes[max(notes)] == {"alpha": alpha}

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.func import functional_call
 
-import by_hand
-import rig
+import reference
+import testbed
 from federation.conversation import newest
 from federation.descent import Work
 from federation.fedavg import FedAvg
@@ -35,36 +35,36 @@ class OneHot(Apple):
         return Message(sent.tensors, {"p_0": {name: float(name == site) for name in sent.facts["p_0"]}})
 
 
-@pytest.mark.parametrize("work", [by_hand.BRIEF, Work(optimizer="adam", lr=0.02, batch=5)])
-@pytest.mark.parametrize(("task", "sites"), by_hand.UNEVEN_KINDS)
+@pytest.mark.parametrize("work", [reference.BRIEF, Work(optimizer="adam", lr=0.02, batch=5)])
+@pytest.mark.parametrize(("task", "sites"), reference.UNEVEN_KINDS)
 def test_with_p_frozen_on_the_own_core_it_is_local_training_bit_for_bit(task, sites, work):
-    _, apple = by_hand.trained(OneHot(), sites, task, work, rounds=3)
-    _, alone = by_hand.trained(Local(), sites, task, work, rounds=3)
+    _, apple = reference.trained(OneHot(), sites, task, work, rounds=3)
+    _, alone = reference.trained(Local(), sites, task, work, rounds=3)
     for name in sites:
-        assert rig.equal(rig.final(apple[name]), rig.final(alone[name]))
+        assert testbed.equal(testbed.final(apple[name]), testbed.final(alone[name]))
 
 
 def test_with_p_at_p_0_the_model_is_fedavgs_merge_of_the_same_cores():
-    outcome, crew = by_hand.trained(Apple(eta_2=0.0))
-    cores = [section(outcome.state.tensors, f"core/{name}") for name in by_hand.UNEVEN]
-    merge = mean(cores, [len(rows["train"].y) for rows in by_hand.UNEVEN.values()])
+    outcome, crew = reference.trained(Apple(eta_2=0.0))
+    cores = [section(outcome.state.tensors, f"core/{name}") for name in reference.UNEVEN]
+    merge = mean(cores, [len(rows["train"].y) for rows in reference.UNEVEN.values()])
     for hospital in crew.values():
-        assert rig.close(rig.final(hospital), merge, 1e-6)
+        assert testbed.close(testbed.final(hospital), merge, 1e-6)
 
 
 def test_one_step_at_p_0_moves_the_mixture_by_the_squared_shares_times_the_gradients():
     work = Work(optimizer="sgd", lr=0.5, batch=99, epochs=None, steps=1)
-    _, apple = by_hand.trained(Apple(eta_2=0.0), work=work, rounds=1)
-    _, alone = by_hand.trained(Local(), work=work, rounds=1)
-    start = initial_parameters(FedAvg(), rig.task(), seed=1)
-    n = {name: len(rows["train"].y) for name, rows in by_hand.UNEVEN.items()}
+    _, apple = reference.trained(Apple(eta_2=0.0), work=work, rounds=1)
+    _, alone = reference.trained(Local(), work=work, rounds=1)
+    start = initial_parameters(FedAvg(), testbed.task(), seed=1)
+    n = {name: len(rows["train"].y) for name, rows in reference.UNEVEN.items()}
     p = {name: n[name] / sum(n.values()) for name in n}
-    found = rig.final(apple["a"])
+    found = testbed.final(apple["a"])
     for key, w in start.items():
-        step = sum(p[name] ** 2 * (rig.final(alone[name])[key] - w) for name in by_hand.UNEVEN)
+        step = sum(p[name] ** 2 * (testbed.final(alone[name])[key] - w) for name in reference.UNEVEN)
         assert torch.allclose(found[key], w + step, atol=1e-6)
         assert not torch.allclose(
-            found[key], w + sum(p[s] * (rig.final(alone[s])[key] - w) for s in by_hand.UNEVEN), atol=1e-4
+            found[key], w + sum(p[s] * (testbed.final(alone[s])[key] - w) for s in reference.UNEVEN), atol=1e-4
         )
 
 
@@ -73,9 +73,9 @@ def test_one_step_on_two_sites_by_hand():
     x, y = {"a": 1.0, "b": 2.0}, {"a": 1, "b": 0}
     rows = {s: Rows(torch.tensor([[x[s]]]), torch.tensor([y[s]]), torch.zeros(1, dtype=torch.int64)) for s in x}
     sites = {s: {"train": r, "validation": r} for s, r in rows.items()}
-    task = Task(rig.Linear(), (1,), 2)
+    task = Task(testbed.Linear(), (1,), 2)
     work = Work(optimizer="sgd", lr=0.5, batch=2, epochs=None, steps=1)
-    outcome, crew = by_hand.trained(Apple(eta_2=0.25, mu=3.0), sites, task, work, rounds=2)
+    outcome, crew = reference.trained(Apple(eta_2=0.25, mu=3.0), sites, task, work, rounds=2)
     start = initial_parameters(FedAvg(), task, seed=1)
     begin = [[float(start["head.weight"][o]), float(start["head.bias"][o])] for o in (0, 1)]
     core, p = dict.fromkeys(x, begin), {s: {"a": 0.5, "b": 0.5} for s in x}
@@ -94,13 +94,13 @@ def test_one_step_on_two_sites_by_hand():
         assert found == pytest.approx([core[s][o][0] for o in (0, 1)], abs=1e-5)
         assert newest(crew[s].disk).tensors["p"].tolist() == pytest.approx([p[s]["a"], p[s]["b"]], abs=1e-5)
         expected = [sum(p[s][j] * core[j][o][0] for j in x) for o in (0, 1)]
-        assert rig.final(crew[s])["head.weight"].flatten().tolist() == pytest.approx(expected, abs=1e-5)
+        assert testbed.final(crew[s])["head.weight"].flatten().tolist() == pytest.approx(expected, abs=1e-5)
 
 
 def slow(algorithm, task, sites, lost, rounds):
     """Rounds as the slides tell them, with everybody's cores in one place; returns each site's final model."""
     first = initial_parameters(algorithm, task, seed=1)
-    nets = {s: by_hand.network(task, first) for s in sites}
+    nets = {s: reference.network(task, first) for s in sites}
     names = [name for name, _ in nets["a"].named_parameters()]
     core = {s: {n: first[n].clone() for n in names} for s in sites}
     total = sum(len(rows["train"].y) for rows in sites.values())
@@ -108,11 +108,11 @@ def slow(algorithm, task, sites, lost, rounds):
     p, known, wants = {s: p_0.clone() for s in sites}, {s: {} for s in sites}, {s: set(sites) for s in sites}
     for r in range(1, rounds + 1):
         new = {}
-        for s in by_hand.present(r, lost):
+        for s in reference.present(r, lost):
             known[s] |= {j: core[j] for j in wants[s]}
             own, p_s = {n: v.clone() for n, v in core[s].items()}, p[s].clone()
             s_r = algorithm.mu * (0.0 if r - 1 >= algorithm.L else (math.cos(math.pi * (r - 1) / algorithm.L) + 1) / 2)
-            for x, y in by_hand.batches(sites[s]["train"], r, s, by_hand.BRIEF):
+            for x, y in reference.batches(sites[s]["train"], r, s, reference.BRIEF):
                 leaves = [v.requires_grad_() for v in (*own.values(), p_s)]
                 parts = {j: own if j == s else known[s][j] for j in sites}
                 mixed = {n: sum(p_s[k] * parts[j][n] for k, j in enumerate(sorted(sites))) for n in names}
@@ -134,32 +134,32 @@ def slow(algorithm, task, sites, lost, rounds):
     return final
 
 
-@pytest.mark.parametrize("lost", [frozenset(), by_hand.LOST_LATER], ids=["", "lost replies"])
+@pytest.mark.parametrize("lost", [frozenset(), reference.LOST_LATER], ids=["", "lost replies"])
 @pytest.mark.parametrize("M", [None, 1])
-@pytest.mark.parametrize(("task", "sites"), by_hand.UNEVEN_KINDS)
+@pytest.mark.parametrize(("task", "sites"), reference.UNEVEN_KINDS)
 def test_several_rounds_against_a_slow_implementation(task, sites, M, lost):
     algorithm = Apple(eta_2=0.05, mu=0.5, schedule="cosine", L=3, M=M)
-    _, crew = by_hand.trained(algorithm, sites, task=task, rounds=5, lost=lost, participation=by_hand.PARTICIPATION)
+    _, crew = reference.trained(algorithm, sites, task=task, rounds=5, lost=lost, participation=reference.PARTICIPATION)
     expected = slow(algorithm, task, sites, lost, 5)
     for s, hospital in crew.items():
-        by_hand.agree(rig.final(hospital), expected[s])
+        reference.agree(testbed.final(hospital), expected[s])
 
 
 def test_with_m_a_site_downloads_everything_once_and_then_only_what_it_asked_for():
     algorithm = Apple(M=1, eta_2=0.1)
-    outcome, _ = by_hand.trained(algorithm, rounds=2)
+    outcome, _ = reference.trained(algorithm, rounds=2)
     (wanted,) = outcome.state.facts["asked"]["a"]
-    again = algorithm.send(outcome.state, "a", Call("law", 3, "train", dict.fromkeys(by_hand.UNEVEN, 2)))
+    again = algorithm.send(outcome.state, "a", Call("law", 3, "train", dict.fromkeys(reference.UNEVEN, 2)))
     assert {name.split("/")[1] for name in again.tensors} == {wanted}
     late = algorithm.send(outcome.state, "a", Call("law", 3, "train", {"b": 2, "c": 2}))
     assert {name.split("/")[1] for name in late.tensors} == {"a", "b", "c"}
 
 
 def test_independent_cores_differ_before_the_first_round_and_common_ones_do_not():
-    task, states = rig.task(), {}
+    task, states = testbed.task(), {}
     for cores in ("independent", "common"):
         algorithm = Apple(cores=cores)
-        crew = rig.federation(algorithm, by_hand.UNEVEN, task=task, work=by_hand.BRIEF)
+        crew = testbed.federation(algorithm, reference.UNEVEN, task=task, work=reference.BRIEF)
         said = {s: h(Call("law", 0, "introduce", {}), Message()) for s, h in crew.items()}
         parts = {s: replace(m, facts=m.facts["algorithm"]) for s, m in said.items()}
         state = algorithm.start(initial_parameters(algorithm, task, seed=1), parts)
@@ -167,27 +167,27 @@ def test_independent_cores_differ_before_the_first_round_and_common_ones_do_not(
     for cores, sent in states.items():
         same = torch.equal(sent["core/a/head.weight"], sent["core/b/head.weight"])
         assert same == (cores == "common")
-    _, crew = by_hand.trained(Apple(cores="independent"), by_hand.IMAGES, task=by_hand.CNN, rounds=2)
-    assert all(torch.isfinite(value).all() for value in rig.final(crew["a"]).values())
+    _, crew = reference.trained(Apple(cores="independent"), reference.IMAGES, task=reference.CNN, rounds=2)
+    assert all(torch.isfinite(value).all() for value in testbed.final(crew["a"]).values())
 
 
 def test_p_stays_at_home_in_the_notes_and_a_core_that_climbs_is_told():
     algorithm = Apple(eta_2=2.0, mu=0.0)
-    outcome, crew = by_hand.trained(algorithm, rounds=3)
+    outcome, crew = reference.trained(algorithm, rounds=3)
     assert not any(name.startswith("p") for name in outcome.state.tensors)
     for s, hospital in crew.items():
         memory = newest(hospital.disk)
         notes = memory.facts["notes"]["3"]
-        p = dict(zip(sorted(by_hand.UNEVEN), memory.tensors["p"].tolist(), strict=True))
-        assert {j: notes[f"p/{j}"] for j in by_hand.UNEVEN} == p
+        p = dict(zip(sorted(reference.UNEVEN), memory.tensors["p"].tolist(), strict=True))
+        assert {j: notes[f"p/{j}"] for j in reference.UNEVEN} == p
         assert notes["own core climbs its loss (p_ii <= 0)"] == float(p[s] <= 0)
 
 
 def test_the_pull_holds_p_at_p_0():
     spread = {}
     for mu in (0.0, 15.0):
-        _, crew = by_hand.trained(Apple(eta_2=0.05, mu=mu, L=1000), rounds=3)
-        n = torch.tensor([float(len(rows["train"].y)) for rows in by_hand.UNEVEN.values()])
+        _, crew = reference.trained(Apple(eta_2=0.05, mu=mu, L=1000), rounds=3)
+        n = torch.tensor([float(len(rows["train"].y)) for rows in reference.UNEVEN.values()])
         spread[mu] = sum(float((newest(h.disk).tensors["p"] - n / n.sum()).norm()) for h in crew.values())
     assert spread[15.0] < 0.3 * spread[0.0]
 

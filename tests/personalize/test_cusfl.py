@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-import by_hand
-import rig
+import reference
+import testbed
 from federation.conversation import newest
 from federation.descent import Work
 from federation.fedavg import FedAvg
@@ -41,35 +41,38 @@ def diagnosing(params):
 @pytest.mark.parametrize(
     ("task", "sites", "depth", "options"),
     [
-        (Task(Mlp(hidden=(6, 5), dropout=0.4), (4,), 2), by_hand.TABLES, 1, {"balance": "paper"}),
-        (Task(Mlp(hidden=(6, 5), dropout=0.4), (4,), 2), by_hand.TABLES, 2, {"contrast": "moon", "projection": None}),
-        (by_hand.CNN, by_hand.IMAGES, 2, {}),
+        (Task(Mlp(hidden=(6, 5), dropout=0.4), (4,), 2), reference.TABLES, 1, {"balance": "paper"}),
+        (Task(Mlp(hidden=(6, 5), dropout=0.4), (4,), 2), reference.TABLES, 2, {"contrast": "moon", "projection": None}),
+        (reference.CNN, reference.IMAGES, 2, {}),
     ],
 )
 def test_without_guidance_it_is_local_training(task, sites, depth, options):
-    schedule = {"participation": by_hand.PARTICIPATION}
-    cusfl, ours = by_hand.trained(
-        CusFL(r=0.0, depth=depth, **options), sites, task, ADAM, by_hand.LOST_OF_ALL, **schedule
+    schedule = {"participation": reference.PARTICIPATION}
+    cusfl, ours = reference.trained(
+        CusFL(r=0.0, depth=depth, **options), sites, task, ADAM, reference.LOST_OF_ALL, **schedule
     )
-    local, theirs = by_hand.trained(Local(), sites, task, ADAM, by_hand.LOST_OF_ALL, **schedule)
+    local, theirs = reference.trained(Local(), sites, task, ADAM, reference.LOST_OF_ALL, **schedule)
     assert cusfl.losses == local.losses
-    assert all(rig.equal(diagnosing(rig.final(ours[site])), rig.final(theirs[site])) for site in sites)
+    assert all(testbed.equal(diagnosing(testbed.final(ours[site])), testbed.final(theirs[site])) for site in sites)
 
 
 def test_the_first_round_is_local_training_as_the_federated_part_knows_nothing_yet():
     for rounds, same in ((1, True), (2, False)):
-        _, ours = by_hand.trained(CusFL(depth=1), by_hand.TABLES, rig.task(), ADAM, rounds=rounds)
-        _, theirs = by_hand.trained(Local(), by_hand.TABLES, rig.task(), ADAM, rounds=rounds)
-        assert all(rig.equal(diagnosing(rig.final(ours[s])), rig.final(theirs[s])) == same for s in by_hand.TABLES)
+        _, ours = reference.trained(CusFL(depth=1), reference.TABLES, testbed.task(), ADAM, rounds=rounds)
+        _, theirs = reference.trained(Local(), reference.TABLES, testbed.task(), ADAM, rounds=rounds)
+        assert all(
+            testbed.equal(diagnosing(testbed.final(ours[s])), testbed.final(theirs[s])) == same
+            for s in reference.TABLES
+        )
 
 
 @pytest.mark.parametrize("balance", ["capped", "paper"])
 def test_the_federated_part_is_the_plain_mean_of_what_the_sites_hold(balance):
     """xi_t = mean_k theta_k,t with a common start and full participation, though sites differ in size."""
-    outcome, crew = by_hand.trained(CusFL(depth=2, balance=balance), by_hand.IMAGES, by_hand.CNN, ADAM)
+    outcome, crew = reference.trained(CusFL(depth=2, balance=balance), reference.IMAGES, reference.CNN, ADAM)
     federated = section(outcome.state.tensors, "federated")
     assert {name.split(".")[0] for name in federated} == {"stem", "blocks", "projector"}
-    finals = [rig.final(crew[site]) for site in sorted(crew)]
+    finals = [testbed.final(crew[site]) for site in sorted(crew)]
     for name, value in federated.items():
         values = torch.stack([final[name].double() for final in finals])
         expected = values.mean(dim=0) if value.is_floating_point() else values.amax(dim=0)
@@ -81,7 +84,7 @@ class Slow:
     is frozen follow the batch because they are in training mode, and forget it because they are copies."""
 
     def __init__(self, initial, projection=128):
-        self.net = by_hand.CNN.network()
+        self.net = reference.CNN.network()
         self.net.load_state_dict(diagnosing(initial))
         self.g = [initial[f"projector.{name}"].clone() for name in ("0.weight", "0.bias", "2.weight", "2.bias")]
         self.g = [v.requires_grad_(True) for v in self.g] if projection else []
@@ -162,23 +165,23 @@ VARIANTS = [
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
 def test_it_is_a_slow_loop_with_absent_sites_and_lost_replies(options):
     algorithm = CusFL(depth=2, **options)
-    outcome, crew = by_hand.trained(
-        algorithm, by_hand.IMAGES, by_hand.CNN, SGD, by_hand.LOST_OF_ALL, participation=by_hand.PARTICIPATION
+    outcome, crew = reference.trained(
+        algorithm, reference.IMAGES, reference.CNN, SGD, reference.LOST_OF_ALL, participation=reference.PARTICIPATION
     )
-    initial = initial_parameters(CusFL(depth=2), by_hand.CNN, seed=1)
-    own = {site: Slow(initial, algorithm.projection) for site in by_hand.IMAGES}
+    initial = initial_parameters(CusFL(depth=2), reference.CNN, seed=1)
+    own = {site: Slow(initial, algorithm.projection) for site in reference.IMAGES}
     federated, merged = Slow(initial, algorithm.projection).shared(), 0
     for r in range(1, ROUNDS + 1):
         came = []
-        for site in by_hand.present(r, by_hand.LOST_OF_ALL):
-            draws = by_hand.batches(by_hand.IMAGES[site]["train"], r, site, SGD)
+        for site in reference.present(r, reference.LOST_OF_ALL):
+            draws = reference.batches(reference.IMAGES[site]["train"], r, site, SGD)
             slow_round(own[site], federated, draws, algorithm, first=not merged)
             came.append(own[site].shared())
         if came:
-            federated, merged = by_hand.mixed(came, [1] * len(came)), merged + 1
-    for site in by_hand.IMAGES:
+            federated, merged = reference.mixed(came, [1] * len(came)), merged + 1
+    for site in reference.IMAGES:
         state = own[site].net.state_dict()
-        for name, value in diagnosing(rig.final(crew[site])).items():
+        for name, value in diagnosing(testbed.final(crew[site])).items():
             assert torch.allclose(value.float(), state[name].float(), atol=1e-4), (site, name)
     for name, value in section(outcome.state.tensors, "federated").items():
         expected = federated.get(name)
@@ -187,11 +190,11 @@ def test_it_is_a_slow_loop_with_absent_sites_and_lost_replies(options):
 
 def test_guidance_without_the_stopped_gradient_would_cancel():
     """lambda_2 L_sim equals r / (1 - r) L_task; its gradient is that of L_task * log L_sim with L_task held."""
-    task = rig.task()
+    task = testbed.task()
     algorithm = CusFL(depth=1, balance="paper")
     own, other = algorithm.network(task), algorithm.network(task)
     module = Guided(own, algorithm._extractor(other, other.state_dict()), None, 1, True).train()
-    rows = by_hand.TABLES["a"]["train"]
+    rows = reference.TABLES["a"]["train"]
     batch = Batch(rows.x, rows.y)
     seen: list[torch.Tensor] = []
     loss = algorithm._objective(task, seen)(module, batch).mean()
@@ -221,16 +224,16 @@ def test_lambda_is_the_papers_ratio_and_is_capped(wanted, apart, capped, printed
 @pytest.mark.parametrize("freeze", [True, False])
 def test_a_frozen_guide_follows_the_batch_and_remembers_nothing(freeze):
     algorithm = CusFL(depth=2)
-    own = algorithm.network(by_hand.CNN)
+    own = algorithm.network(reference.CNN)
     guide = algorithm._extractor(own, own.state_dict())
     before = copy.deepcopy(guide.state_dict())
     module = Guided(own, guide, None, 2, freeze).train()
     x = torch.rand(6, 1, 8, 8) * 3
     found = module(x)
     assert torch.allclose(found.own, found.guide, atol=1e-6), "same weights, same statistics: those of the batch"
-    same = rig.equal(before, guide.state_dict())
+    same = testbed.equal(before, guide.state_dict())
     assert same == freeze
-    assert not rig.equal(before, {n: v for n, v in own.state_dict().items() if n in before})
+    assert not testbed.equal(before, {n: v for n, v in own.state_dict().items() if n in before})
 
 
 def test_dropout_is_off_in_what_is_frozen():
@@ -243,7 +246,7 @@ def test_dropout_is_off_in_what_is_frozen():
 
 
 def test_a_site_that_joins_late_starts_from_the_common_start_and_is_guided_at_once():
-    algorithm, task = CusFL(depth=1), rig.task()
+    algorithm, task = CusFL(depth=1), testbed.task()
     initial = initial_parameters(algorithm, task, seed=1)
     state = algorithm.start(initial, {"a": Message(), "b": Message()})
     f = {name: value for name, value in initial.items() if algorithm._travels(name)}
@@ -251,8 +254,8 @@ def test_a_site_that_joins_late_starts_from_the_common_start_and_is_guided_at_on
     known = algorithm.send(state, "a", Call("law", 2, "train", {"a": 1}))
     joins = algorithm.send(state, "b", Call("law", 2, "train", {"a": 1}))
     assert set(known.tensors) == {f"federated/{n}" for n in f}
-    assert rig.equal(dict(section(joins.tensors, "model")), dict(initial))
-    assert rig.equal(dict(section(joins.tensors, "federated")), {n: v + 1 for n, v in f.items()})
+    assert testbed.equal(dict(section(joins.tensors, "model")), dict(initial))
+    assert testbed.equal(dict(section(joins.tensors, "federated")), {n: v + 1 for n, v in f.items()})
 
 
 def test_only_f_and_g_travel_and_all_of_the_rest_stays():
@@ -283,10 +286,10 @@ def test_resnet_is_split_after_its_ninth_convolution(small, channels):
 def test_the_model_to_diagnose_with_is_the_tasks_own_and_g_is_beside_it(model):
     task = Task(model, (1, 16, 16), 2)
     rows = Rows(torch.rand(6, 1, 16, 16), torch.tensor([0, 1] * 3), torch.arange(6))
-    _, crew = by_hand.trained(
+    _, crew = reference.trained(
         CusFL(projection=4), {s: {"train": rows, "validation": rows} for s in "ab"}, task, SGD, rounds=2
     )
-    final = rig.final(crew["a"])
+    final = testbed.final(crew["a"])
     module, plain = CusFL(projection=4).network(task), task.network()
     module.load_state_dict(final)
     plain.load_state_dict(diagnosing(final))
@@ -296,7 +299,7 @@ def test_the_model_to_diagnose_with_is_the_tasks_own_and_g_is_beside_it(model):
 
 
 def test_a_site_sees_what_guided_it_and_is_warned_when_the_projections_say_nothing():
-    _, crew = by_hand.trained(CusFL(depth=2), by_hand.IMAGES, by_hand.CNN, ADAM)
+    _, crew = reference.trained(CusFL(depth=2), reference.IMAGES, reference.CNN, ADAM)
     notes = newest(crew["b"].disk).facts["notes"]
     assert notes["1"] == {}, "nothing guided the first round"
     for r in ("2", "3", "4"):
@@ -310,10 +313,10 @@ def test_a_site_sees_what_guided_it_and_is_warned_when_the_projections_say_nothi
 
 def test_a_constant_projection_is_called_collapsed():
     """A g whose last layer is only a bias gives one vector for all images."""
-    algorithm, task = CusFL(depth=1, balance="paper"), rig.task()
+    algorithm, task = CusFL(depth=1, balance="paper"), testbed.task()
     initial = dict(initial_parameters(algorithm, task, seed=1))
     initial["projector.2.weight"] = torch.zeros_like(initial["projector.2.weight"])
-    hospital = rig.federation(algorithm, {"a": by_hand.TABLES["a"]}, task=task, work=ADAM)["a"]
+    hospital = testbed.federation(algorithm, {"a": reference.TABLES["a"]}, task=task, work=ADAM)["a"]
     hospital(Call("law", 1, "train", {}), Message({f"model/{n}": v for n, v in initial.items()}))
     notes = newest(hospital.disk).facts["notes"]["1"]
     assert notes["collapsed"] == 1.0 and notes["between"] == pytest.approx(1.0)
@@ -325,12 +328,12 @@ QUIET = Protection(clip=1e4, sampling=1.0, views=1, noise=0.0, validation_noise=
 @pytest.mark.usefixtures("doubles")
 def test_private_training_without_noise_and_clipping_is_plain_training_where_the_cap_holds():
     """lambda_2 at its cap is the same for a batch and for each of its patients."""
-    sites = {"a": by_hand.alone(1), "b": by_hand.alone(2, 0.7)}
+    sites = {"a": reference.alone(1), "b": reference.alone(2, 0.7)}
     work = Work(optimizer="adam", lr=0.02, batch=24, epochs=2)
     algorithm = CusFL(depth=1, cap=0.01)
-    _, plain = by_hand.trained(algorithm, sites, rig.task(), work)
-    _, private = by_hand.trained(algorithm, sites, rig.task(), work, protection=QUIET)
-    assert all(rig.close(rig.final(plain[s]), rig.final(private[s]), 1e-9) for s in sites)
+    _, plain = reference.trained(algorithm, sites, testbed.task(), work)
+    _, private = reference.trained(algorithm, sites, testbed.task(), work, protection=QUIET)
+    assert all(testbed.close(testbed.final(plain[s]), testbed.final(private[s]), 1e-9) for s in sites)
     assert newest(plain["a"].disk).facts["notes"]["4"]["lambda2"] == pytest.approx(0.01)
     assert newest(private["a"].disk).facts["notes"]["4"] == {}
 
@@ -339,17 +342,17 @@ def test_private_training_without_noise_and_clipping_is_plain_training_where_the
 @pytest.mark.parametrize("contrast", ["similarity", "moon"])
 def test_under_privacy_each_patient_is_balanced_alone(contrast):
     """One private step without noise is the mean of single patients' gradients, each with a lambda_2 of its own."""
-    task, algorithm = rig.task(), CusFL(depth=1, r=0.6, contrast=contrast, balance="paper")
+    task, algorithm = testbed.task(), CusFL(depth=1, r=0.6, contrast=contrast, balance="paper")
     own, other, old = (algorithm.network(task) for _ in range(3))
     past = algorithm._extractor(old, old.state_dict()) if contrast == "moon" else None
     module = Guided(own, algorithm._extractor(other, other.state_dict()), past, 1, True).train()
     for name, p in module.named_parameters():
         p.requires_grad_(name.startswith("network."))
-    rows = by_hand.alone(1)
-    hospital = rig.federation(algorithm, {"a": rows}, task=task, work=ADAM)["a"]
-    door = replace(hospital, protection=QUIET).door(0)
+    rows = reference.alone(1)
+    hospital = testbed.federation(algorithm, {"a": rows}, task=task, work=ADAM)["a"]
+    access = replace(hospital, protection=QUIET).access(0)
     objective = algorithm._objective(task, [])
-    found = door.gradient(module, objective, door.draw()).gradient
+    found = access.gradient(module, objective, access.draw()).gradient
     train = rows["train"]
     expected = {name: torch.zeros_like(p) for name, p in module.named_parameters() if p.requires_grad}
     for i in range(len(train.y)):
@@ -358,7 +361,7 @@ def test_under_privacy_each_patient_is_balanced_alone(contrast):
             expected, torch.autograd.grad(loss, [dict(module.named_parameters())[n] for n in expected]), strict=True
         ):
             expected[name] += g / len(train.y)
-    assert rig.close(dict(found), expected, 1e-10)
+    assert testbed.close(dict(found), expected, 1e-10)
     together = objective(module, Batch(train.x, train.y)).mean()
     batch = torch.autograd.grad(together, [dict(module.named_parameters())[n] for n in expected])
     assert not all(torch.allclose(a, expected[n], atol=1e-6) for n, a in zip(expected, batch, strict=True))
@@ -370,22 +373,24 @@ def test_what_privacy_costs_is_the_same_every_round(options):
     noised = Protection(clip=0.5, sampling=0.4, views=2, noise=1.1, cut="c")
     work = Work(optimizer="adam", lr=0.02, batch=24, epochs=2)
     algorithm = CusFL(depth=1, **options)
-    _, crew = by_hand.trained(
-        algorithm, {"a": by_hand.alone(1), "b": by_hand.alone(2)}, rig.task(), work, protection=noised
+    _, crew = reference.trained(
+        algorithm, {"a": reference.alone(1), "b": reference.alone(2)}, testbed.task(), work, protection=noised
     )
-    seen = rehearse_events(algorithm, rig.task(), work, initial_parameters(algorithm, rig.task(), seed=0), noised)
+    seen = rehearse_events(
+        algorithm, testbed.task(), work, initial_parameters(algorithm, testbed.task(), seed=0), noised
+    )
     wanted = [seen.introduction, *[seen.training] * ROUNDS, *[seen.validation] * ROUNDS]
     assert all(composed(hospital.events) == composed(wanted) for hospital in crew.values())
-    assert all(bool(t.isfinite().all()) for hospital in crew.values() for t in rig.final(hospital).values())
+    assert all(bool(t.isfinite().all()) for hospital in crew.values() for t in testbed.final(hospital).values())
 
 
 def test_a_split_that_this_network_does_not_have_is_refused_by_name():
-    (deep,) = CusFL().complaints(CusFL().network(rig.task()), ADAM, False)
+    (deep,) = CusFL().complaints(CusFL().network(testbed.task()), ADAM, False)
     assert "after part 3" in deep and "depth to at most 1" in deep
-    task = rig.task(hidden=())
+    task = testbed.task(hidden=())
     (empty,) = CusFL(depth=1).complaints(CusFL(depth=1).network(task), ADAM, False)
     assert "without parameters" in empty
-    assert CusFL(depth=1).complaints(CusFL(depth=1).network(rig.task()), ADAM, True) == []
+    assert CusFL(depth=1).complaints(CusFL(depth=1).network(testbed.task()), ADAM, True) == []
 
 
 def test_wrong_settings_are_refused_all_at_once():
@@ -395,7 +400,7 @@ def test_wrong_settings_are_refused_all_at_once():
 
 def test_restarting_without_guidance_is_fedavg_of_f_under_heads_of_their_own():
     """One site: nothing is averaged, so restarting changes nothing either."""
-    one = {"a": by_hand.TABLES["a"]}
-    _, ours = by_hand.trained(CusFL(r=0.0, depth=1, resync=True), one, rig.task(), ADAM)
-    _, whole = by_hand.trained(FedAvg(), one, rig.task(), ADAM)
-    assert rig.equal(diagnosing(rig.final(ours["a"])), rig.final(whole["a"]))
+    one = {"a": reference.TABLES["a"]}
+    _, ours = reference.trained(CusFL(r=0.0, depth=1, resync=True), one, testbed.task(), ADAM)
+    _, whole = reference.trained(FedAvg(), one, testbed.task(), ADAM)
+    assert testbed.equal(diagnosing(testbed.final(ours["a"])), testbed.final(whole["a"]))

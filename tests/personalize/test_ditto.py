@@ -7,8 +7,8 @@ import copy
 import pytest
 import torch
 
-import by_hand
-import rig
+import reference
+import testbed
 from federation.fedavg import FedAvg
 from federation.local import Local
 from federation.models.mlp import Mlp
@@ -21,67 +21,67 @@ from privacy.message import Call
 DROPOUT = Task(Mlp(hidden=(6,), dropout=0.4), (4,), 2)
 
 
-@pytest.mark.parametrize("work", [by_hand.ADAM, by_hand.SGD], ids=["adam", "sgd"])
-@pytest.mark.parametrize("kind", by_hand.KINDS)
+@pytest.mark.parametrize("work", [reference.ADAM, reference.SGD], ids=["adam", "sgd"])
+@pytest.mark.parametrize("kind", reference.KINDS)
 def test_lambda_0_is_local_training_bit_for_bit_whoever_is_away(kind, work):
-    _, ours = by_hand.run(Ditto(lam=0.0), kind, work)
-    _, local = by_hand.run(Local(), kind, work)
-    for site in by_hand.NAMES:
-        assert rig.equal(rig.final(ours[site]), rig.final(local[site])), site
+    _, ours = reference.run(Ditto(lam=0.0), kind, work)
+    _, local = reference.run(Local(), kind, work)
+    for site in reference.NAMES:
+        assert testbed.equal(testbed.final(ours[site]), testbed.final(local[site])), site
 
 
 def test_dropout_breaks_neither_law():
-    ours, crew = by_hand.run(Ditto(lam=0.0), "mlp", by_hand.ADAM, task=DROPOUT)
-    average, _ = by_hand.run(FedAvg(), "mlp", by_hand.ADAM, task=DROPOUT)
-    _, local = by_hand.run(Local(), "mlp", by_hand.ADAM, task=DROPOUT)
-    assert all(rig.equal(rig.final(crew[s]), rig.final(local[s])) for s in by_hand.NAMES)
-    assert rig.equal(section(ours.state.tensors, "model"), section(average.state.tensors, "model"))
+    ours, crew = reference.run(Ditto(lam=0.0), "mlp", reference.ADAM, task=DROPOUT)
+    average, _ = reference.run(FedAvg(), "mlp", reference.ADAM, task=DROPOUT)
+    _, local = reference.run(Local(), "mlp", reference.ADAM, task=DROPOUT)
+    assert all(testbed.equal(testbed.final(crew[s]), testbed.final(local[s])) for s in reference.NAMES)
+    assert testbed.equal(section(ours.state.tensors, "model"), section(average.state.tensors, "model"))
 
 
-@pytest.mark.parametrize("kind", by_hand.KINDS)
+@pytest.mark.parametrize("kind", reference.KINDS)
 def test_the_shared_model_is_fedavgs_bit_for_bit_whatever_lambda_is(kind):
-    ours, _ = by_hand.run(Ditto(lam=0.7), kind, by_hand.ADAM)
-    average, _ = by_hand.run(FedAvg(), kind, by_hand.ADAM)
-    assert rig.equal(section(ours.state.tensors, "model"), section(average.state.tensors, "model"))
+    ours, _ = reference.run(Ditto(lam=0.7), kind, reference.ADAM)
+    average, _ = reference.run(FedAvg(), kind, reference.ADAM)
+    assert testbed.equal(section(ours.state.tensors, "model"), section(average.state.tensors, "model"))
 
 
 @pytest.mark.parametrize("weights", ["size", "uniform"])
-@pytest.mark.parametrize("kind", by_hand.KINDS)
+@pytest.mark.parametrize("kind", reference.KINDS)
 def test_it_is_algorithm_1(kind, weights):
-    task, sites = by_hand.KINDS[kind]
-    w = by_hand.network(task)
-    v = {site: by_hand.network(task) for site in sites}
-    for r in range(1, by_hand.ROUNDS + 1):
+    task, sites = reference.KINDS[kind]
+    w = reference.network(task)
+    v = {site: reference.network(task) for site in sites}
+    for r in range(1, reference.ROUNDS + 1):
         locals_, w_t = [], [p.detach().clone() for p in w.parameters()]
-        for site in by_hand.present(r):
+        for site in reference.present(r):
             own = copy.deepcopy(w)
-            for x, y in by_hand.batches(sites[site]["train"], r, site):
+            for x, y in reference.batches(sites[site]["train"], r, site):
                 for model, lam in ((own, 0.0), (v[site], 0.8)):
-                    slopes = by_hand.slopes(model, x, y)
+                    slopes = reference.slopes(model, x, y)
                     with torch.no_grad():
                         for p, g, centre in zip(model.parameters(), slopes, w_t, strict=True):
                             p -= 0.05 * (g + lam * (p - centre))
             locals_.append(own)
-        sizes = [len(sites[s]["train"].y) if weights == "size" else 1 for s in by_hand.present(r)]
-        w = by_hand.averaged(locals_, sizes)
-    outcome, crew = by_hand.run(Ditto(lam=0.8, weights=weights), kind)
-    by_hand.agree(section(outcome.state.tensors, "model"), w.state_dict())
-    for site in by_hand.NAMES:
-        by_hand.agree(rig.final(crew[site]), v[site].state_dict())
+        sizes = [len(sites[s]["train"].y) if weights == "size" else 1 for s in reference.present(r)]
+        w = reference.averaged(locals_, sizes)
+    outcome, crew = reference.run(Ditto(lam=0.8, weights=weights), kind)
+    reference.agree(section(outcome.state.tensors, "model"), w.state_dict())
+    for site in reference.NAMES:
+        reference.agree(testbed.final(crew[site]), v[site].state_dict())
 
 
 def test_the_runs_of_these_tests_have_sites_that_join_late_and_replies_that_are_lost():
-    first = {site: min(r for r in range(1, 6) if site in by_hand.present(r)) for site in by_hand.NAMES}
+    first = {site: min(r for r in range(1, 6) if site in reference.present(r)) for site in reference.NAMES}
     assert max(first.values()) > 1
-    outcome, _ = by_hand.run(Ditto(), "mlp", rounds=5)
+    outcome, _ = reference.run(Ditto(), "mlp", rounds=5)
     assert outcome.missing
 
 
 def test_a_large_lambda_holds_the_personal_model_at_the_shared_one():
     def distance(lam):
-        outcome, crew = by_hand.run(Ditto(lam=lam), "mlp", rounds=2, participation=1.0, lost=frozenset())
+        outcome, crew = reference.run(Ditto(lam=lam), "mlp", rounds=2, participation=1.0, lost=frozenset())
         w = section(outcome.state.tensors, "model")
-        return sum(float((rig.final(crew["b"])[n] - w[n]).square().sum()) for n in w) ** 0.5
+        return sum(float((testbed.final(crew["b"])[n] - w[n]).square().sum()) for n in w) ** 0.5
 
     assert distance(10.0) < 0.5 * distance(0.0)
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-import by_hand
-import rig
+import reference
+import testbed
 from federation.descent import Work
 from federation.fedavg import FedAvg
 from federation.parameters import section
@@ -26,9 +26,9 @@ SGD = Work(optimizer="sgd", lr=0.05, batch=4)
 ADAM = Work(optimizer="adam", lr=0.02, batch=4)
 
 
-def run(algorithm, work=SGD, lost=frozenset(), task=by_hand.CNN, sites=by_hand.IMAGES, rounds=3, **options):
-    outcome, crew = by_hand.trained(algorithm, sites, task, work, lost, rounds=rounds, **options)
-    return outcome, {name: rig.final(hospital) for name, hospital in crew.items()}
+def run(algorithm, work=SGD, lost=frozenset(), task=reference.CNN, sites=reference.IMAGES, rounds=3, **options):
+    outcome, crew = reference.trained(algorithm, sites, task, work, lost, rounds=rounds, **options)
+    return outcome, {name: testbed.final(hospital) for name, hospital in crew.items()}
 
 
 def is_head(name):
@@ -37,16 +37,16 @@ def is_head(name):
 
 def plain_loop(*, rules, weights, rounds, participation, lost=frozenset()):
     """rules: model -> the optimizer of the head and that of the body. The networks of sites, by site, at the end."""
-    server = dict(initial_parameters(FedAvg(), by_hand.CNN, seed=1))
-    kept = {site: by_hand.network(by_hand.CNN) for site in by_hand.IMAGES}
+    server = dict(initial_parameters(FedAvg(), reference.CNN, seed=1))
+    kept = {site: reference.network(reference.CNN) for site in reference.IMAGES}
     optimizers = {site: rules(model) for site, model in kept.items()}
     for r in range(1, rounds + 1):
         locals_ = {}
-        for site in by_hand.present(r, frozenset(), participation):
+        for site in reference.present(r, frozenset(), participation):
             model, before = kept[site], copy.deepcopy(kept[site].state_dict())
             model.load_state_dict({n: before[n] if is_head(n) else server[n] for n in server})
-            draws = by_hand.batches(by_hand.IMAGES[site]["train"], r, site, SGD, per_step=5)  # for five epochs
-            steps = batches_per_epoch(len(by_hand.IMAGES[site]["train"].y), SGD.batch)
+            draws = reference.batches(reference.IMAGES[site]["train"], r, site, SGD, per_step=5)  # for five epochs
+            steps = batches_per_epoch(len(reference.IMAGES[site]["train"].y), SGD.batch)
             for rule, epochs in zip(optimizers[site], (3, 2), strict=True):
                 for x, y in itertools.islice(draws, epochs * steps):
                     model.zero_grad()
@@ -56,8 +56,8 @@ def plain_loop(*, rules, weights, rounds, participation, lost=frozenset()):
                 model.load_state_dict(before)
             else:
                 locals_[site] = copy.deepcopy(model.state_dict())
-        sizes = {site: len(by_hand.IMAGES[site]["train"].y) if weights == "size" else 1 for site in locals_}
-        server = by_hand.mixed(list(locals_.values()), list(sizes.values()))
+        sizes = {site: len(reference.IMAGES[site]["train"].y) if weights == "size" else 1 for site in locals_}
+        server = reference.mixed(list(locals_.values()), list(sizes.values()))
     return {s: {n: m.state_dict()[n] if is_head(n) else server[n] for n in server} for s, m in kept.items()}
 
 
@@ -74,18 +74,21 @@ def split(kind, lr):
 def test_a_plain_loop_with_sites_away_and_replies_lost_finds_the_same(weights):
     lost = frozenset({(1, "a"), (3, "a")})
     expected = plain_loop(
-        rules=split(torch.optim.SGD, 0.05), weights=weights, rounds=4, participation=by_hand.PARTICIPATION, lost=lost
+        rules=split(torch.optim.SGD, 0.05), weights=weights, rounds=4, participation=reference.PARTICIPATION, lost=lost
     )
     _, found = run(
-        FedRep(head_epochs=3, body_epochs=2, weights=weights), lost=lost, rounds=4, participation=by_hand.PARTICIPATION
+        FedRep(head_epochs=3, body_epochs=2, weights=weights),
+        lost=lost,
+        rounds=4,
+        participation=reference.PARTICIPATION,
     )
-    assert all(rig.close(found[site], expected[site], 2e-5) for site in by_hand.IMAGES)
+    assert all(testbed.close(found[site], expected[site], 2e-5) for site in reference.IMAGES)
 
 
 def test_both_optimizers_live_on_between_rounds():
     expected = plain_loop(rules=split(torch.optim.Adam, 0.02), weights="uniform", rounds=3, participation=1.0)
     _, found = run(FedRep(head_epochs=3, body_epochs=2), ADAM)
-    assert all(rig.close(found[site], expected[site], 1e-4) for site in by_hand.IMAGES)
+    assert all(testbed.close(found[site], expected[site], 1e-4) for site in reference.IMAGES)
 
 
 def test_one_step_by_hand_moves_the_head_first():
@@ -110,7 +113,7 @@ class _Unit:
         return _UnitModule()
 
     def losses(self, output, y):
-        return rig.Linear().losses(output, y)
+        return testbed.Linear().losses(output, y)
 
 
 class _UnitModule(torch.nn.Module):
@@ -128,27 +131,29 @@ class _UnitModule(torch.nn.Module):
 def test_without_epochs_for_the_head_it_is_fedbabu_and_refused():
     rep, theirs = run(FedRep(head_epochs=0, body_epochs=2, weights="size"), ADAM)
     babu, ours = run(FedBabu(), Work(optimizer="adam", lr=0.02, batch=4, epochs=2))
-    assert rig.equal(rep.state.tensors, babu.state.tensors)
-    assert all(rig.equal(theirs[site], ours[site]) for site in by_hand.IMAGES)
-    (text,) = FedRep(head_epochs=0).complaints(by_hand.CNN.network(), SGD, False)
+    assert testbed.equal(rep.state.tensors, babu.state.tensors)
+    assert all(testbed.equal(theirs[site], ours[site]) for site in reference.IMAGES)
+    (text,) = FedRep(head_epochs=0).complaints(reference.CNN.network(), SGD, False)
     assert "fedbabu" in text
 
 
 def test_only_the_body_leaves():
     algorithm = FedRep(head_epochs=1)
-    reply = rehearse(algorithm, by_hand.CNN, SGD, initial_parameters(algorithm, by_hand.CNN, seed=1))
-    assert set(section(reply.tensors, "model")) == {n for n in by_hand.CNN.network().state_dict() if not is_head(n)}
+    reply = rehearse(algorithm, reference.CNN, SGD, initial_parameters(algorithm, reference.CNN, seed=1))
+    assert set(section(reply.tensors, "model")) == {n for n in reference.CNN.network().state_dict() if not is_head(n)}
 
 
 def test_what_makes_no_sense_is_refused_at_once():
     with pytest.raises(ValueError, match=r"head_epochs must be >= 0, found -1; body_epochs must be >= 1, found 0"):
         FedRep(head_epochs=-1, body_epochs=0)
-    (text,) = FedRep().complaints(rig.task(hidden=()).network(), SGD, True)
+    (text,) = FedRep().complaints(testbed.task(hidden=()).network(), SGD, True)
     assert "no parameter" in text
 
 
 def test_a_private_round_asks_for_eleven_epochs():
     algorithm = FedRep()
     protection = Protection(sampling=0.25, noise=1.5, cut="c")
-    seen = rehearse_events(algorithm, rig.task(), SGD, initial_parameters(algorithm, rig.task(), seed=0), protection)
+    seen = rehearse_events(
+        algorithm, testbed.task(), SGD, initial_parameters(algorithm, testbed.task(), seed=0), protection
+    )
     assert seen.training == SelfComposed(Part("c", "train", PoissonSampled(0.25, Gaussian(1.5))), 44)

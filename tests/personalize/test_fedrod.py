@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-import by_hand
-import rig
+import reference
+import testbed
 from federation.descent import Work
 from federation.fedavg import FedAvg
 from federation.models.cam import Cam
@@ -42,18 +42,18 @@ SITES = {
 
 
 def run(algorithm, work=SGD, task=TASK, sites=SITES, rounds=3, **options):
-    outcome, crew = by_hand.trained(algorithm, sites, task, work, rounds=rounds, **options)
-    return outcome, {name: rig.final(hospital) for name, hospital in crew.items()}
+    outcome, crew = reference.trained(algorithm, sites, task, work, rounds=rounds, **options)
+    return outcome, {name: testbed.final(hospital) for name, hospital in crew.items()}
 
 
 @pytest.mark.parametrize("work", [SGD, ADAM], ids=["sgd", "adam"])
 def test_without_balance_the_generic_part_is_fedavg_bit_for_bit(work):
     """The personal head sees detached features: whatever it does, what travels does not notice."""
-    options = {"lost": frozenset({(2, "b")}), "participation": by_hand.PARTICIPATION}
+    options = {"lost": frozenset({(2, "b")}), "participation": reference.PARTICIPATION}
     outcome, _ = run(FedRod(gamma=0.0), work, **options)
     average, _ = run(FedAvg(), work, **options)
-    shared = by_hand.part(section(outcome.state.tensors, "model"), "generic")
-    assert rig.equal(shared, section(average.state.tensors, "model"))
+    shared = reference.part(section(outcome.state.tensors, "model"), "generic")
+    assert testbed.equal(shared, section(average.state.tensors, "model"))
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.5])
@@ -64,11 +64,11 @@ def test_a_plain_loop_of_fedavg_with_balanced_softmax_finds_the_same(gamma, lost
     heads = {site: (torch.zeros(3, 16), torch.zeros(3)) for site in SITES}
     for r in range(1, 5):
         locals_, sizes = [], []
-        for site in by_hand.present(r, lost):
-            model, rows = by_hand.network(TASK, server), SITES[site]["train"]
+        for site in reference.present(r, lost):
+            model, rows = reference.network(TASK, server), SITES[site]["train"]
             v, c = (part.clone().requires_grad_() for part in heads[site])
             counts = torch.tensor([float((rows.y == label).sum()) for label in range(3)]) ** gamma
-            for x, y in by_hand.batches(rows, r, site, SGD):
+            for x, y in reference.batches(rows, r, site, SGD):
                 output = model(x)
                 weighed = counts * output.logits.exp()
                 balanced = -(weighed.gather(1, y[:, None])[:, 0] / weighed.sum(dim=1)).log().mean()
@@ -82,10 +82,10 @@ def test_a_plain_loop_of_fedavg_with_balanced_softmax_finds_the_same(gamma, lost
             heads[site] = (v.detach(), c.detach())
             locals_.append(model.state_dict())
             sizes.append(len(rows.y))
-        server = by_hand.mixed(locals_, sizes)
-    _, found = run(FedRod(gamma=gamma), lost=lost, rounds=4, participation=by_hand.PARTICIPATION)
+        server = reference.mixed(locals_, sizes)
+    _, found = run(FedRod(gamma=gamma), lost=lost, rounds=4, participation=reference.PARTICIPATION)
     for site in SITES:
-        assert rig.close(by_hand.part(found[site], "generic"), server, 2e-5)
+        assert testbed.close(reference.part(found[site], "generic"), server, 2e-5)
         assert torch.allclose(found[site]["personal_head.weight"], heads[site][0], atol=2e-5)
         assert torch.allclose(found[site]["personal_head.bias"], heads[site][1], atol=2e-5)
 
@@ -119,8 +119,8 @@ def test_a_site_begins_with_the_generic_diagnosis_and_training_says_both(model):
     task = Task(model, (1, 16, 16), 2)
     plain, ours = task.network(), FedRod().network(task)
     start = initial_parameters(FedRod(), task, seed=3)
-    generic = by_hand.part(start, "generic")
-    assert rig.equal(generic, initial_parameters(FedAvg(), task, seed=3)), "the same common start as FedAvg's"
+    generic = reference.part(start, "generic")
+    assert testbed.equal(generic, initial_parameters(FedAvg(), task, seed=3)), "the same common start as FedAvg's"
     plain.load_state_dict(generic)
     ours.load_state_dict(dict(start))
     x = torch.rand(3, 1, 16, 16)
@@ -133,7 +133,7 @@ def test_a_site_begins_with_the_generic_diagnosis_and_training_says_both(model):
 
 def test_only_the_generic_part_leaves():
     reply = rehearse(FedRod(), TASK, SGD, initial_parameters(FedRod(), TASK, seed=1))
-    assert set(by_hand.part(section(reply.tensors, "model"), "generic")) == set(TASK.network().state_dict())
+    assert set(reference.part(section(reply.tensors, "model"), "generic")) == set(TASK.network().state_dict())
     assert len(reply.tensors) == len(TASK.network().state_dict()) and set(reply.facts["algorithm"]) == {"n"}
 
 
@@ -147,18 +147,18 @@ def test_what_makes_no_sense_is_refused():
 
 def test_privately_without_noise_it_is_plain_training_and_every_round_asks_for_shares(doubles):
     """Same draws (all patients), huge clip, no noise, also of shares; the accesses are the same in every round."""
-    sites = {"a": by_hand.alone(1), "b": by_hand.alone(2)}
+    sites = {"a": reference.alone(1), "b": reference.alone(2)}
     work = Work(optimizer="sgd", lr=0.05, batch=24)
     quiet = Protection(clip=1e4, sampling=1.0, views=1, noise=0.0, counts_noise=0.0)
-    _, plain = run(FedRod(), work, rig.task(), sites)
-    _, private = run(FedRod(), work, rig.task(), sites, protection=quiet)
-    assert all(rig.close(plain[name], private[name], 1e-9) for name in sites)
+    _, plain = run(FedRod(), work, testbed.task(), sites)
+    _, private = run(FedRod(), work, testbed.task(), sites, protection=quiet)
+    assert all(testbed.close(plain[name], private[name], 1e-9) for name in sites)
 
 
 def test_a_private_round_books_its_shares_once():
     protection = Protection(sampling=0.5, noise=1.5, counts_noise=5.0)
-    initial = initial_parameters(FedRod(), rig.task(), seed=0)
-    seen = rehearse_events(FedRod(), rig.task(), SGD, initial, protection).training
+    initial = initial_parameters(FedRod(), testbed.task(), seed=0)
+    seen = rehearse_events(FedRod(), testbed.task(), SGD, initial, protection).training
     assert isinstance(seen, Composed)
     shares = [e for e in seen.events if getattr(e, "event", None) == Gaussian(5.0)]
     steps = [e.count for e in seen.events if isinstance(e, SelfComposed)]

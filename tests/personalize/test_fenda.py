@@ -10,8 +10,8 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch.nn import functional
 
-import by_hand
-import rig
+import reference
+import testbed
 from federation.descent import Work
 from federation.fedavg import FedAvg
 from federation.models.cam import Cam
@@ -58,27 +58,27 @@ class FedPerFrom(FedPer):
 @pytest.mark.parametrize(
     ("task", "sites"),
     [
-        (Task(Mlp(hidden=(6, 5), dropout=0.4), (4,), 2), by_hand.TABLES),
-        (Task(Mlp(hidden=(6,), dropout=0.4, logits="one"), (4,), 2), by_hand.TABLES),
-        (by_hand.CNN, by_hand.IMAGES),
+        (Task(Mlp(hidden=(6, 5), dropout=0.4), (4,), 2), reference.TABLES),
+        (Task(Mlp(hidden=(6,), dropout=0.4, logits="one"), (4,), 2), reference.TABLES),
+        (reference.CNN, reference.IMAGES),
     ],
 )
 def test_without_a_local_extractor_it_is_fedper(task, sites, weights):
-    fenda, ours = by_hand.trained(
+    fenda, ours = reference.trained(
         Fenda(local=Nothing(), weights=weights),
         sites,
         task,
         ADAM,
-        by_hand.LOST_OF_ALL,
-        participation=by_hand.PARTICIPATION,
+        reference.LOST_OF_ALL,
+        participation=reference.PARTICIPATION,
     )
-    fedper, theirs = by_hand.trained(
-        FedPerFrom(weights=weights), sites, task, ADAM, by_hand.LOST_OF_ALL, participation=by_hand.PARTICIPATION
+    fedper, theirs = reference.trained(
+        FedPerFrom(weights=weights), sites, task, ADAM, reference.LOST_OF_ALL, participation=reference.PARTICIPATION
     )
     assert fenda.losses == fedper.losses
     for site in sites:
-        model = {name.removeprefix("shared."): value for name, value in rig.final(ours[site]).items()}
-        assert rig.equal(model, rig.final(theirs[site]))
+        model = {name.removeprefix("shared."): value for name, value in testbed.final(ours[site]).items()}
+        assert testbed.equal(model, testbed.final(theirs[site]))
 
 
 def slow_work(nets, draws, loss_of, lr=0.05):
@@ -93,48 +93,53 @@ def slow_work(nets, draws, loss_of, lr=0.05):
                 p -= 0.0 if g is None else lr * g
 
 
-@pytest.mark.parametrize("lost", [frozenset(), by_hand.LOST_OF_ALL], ids=["", "lost replies"])
+@pytest.mark.parametrize("lost", [frozenset(), reference.LOST_OF_ALL], ids=["", "lost replies"])
 @pytest.mark.parametrize("weights", ["size", "uniform"])
 def test_it_is_the_papers_two_extractors_over_rounds_with_absent_sites_and_lost_replies(weights, lost):
-    outcome, crew = by_hand.trained(
-        Fenda(weights=weights), by_hand.IMAGES, by_hand.CNN, by_hand.SGD, lost, participation=by_hand.PARTICIPATION
+    outcome, crew = reference.trained(
+        Fenda(weights=weights),
+        reference.IMAGES,
+        reference.CNN,
+        reference.SGD,
+        lost,
+        participation=reference.PARTICIPATION,
     )
-    initial = initial_parameters(Fenda(), by_hand.CNN, seed=1)
+    initial = initial_parameters(Fenda(), reference.CNN, seed=1)
 
     def fresh(side):
-        net = by_hand.CNN.network()
-        net.load_state_dict(by_hand.part(initial, side), strict=False)
+        net = reference.CNN.network()
+        net.load_state_dict(reference.part(initial, side), strict=False)
         return net
 
     shared, head = fresh("shared"), torch.nn.Linear(32, 2)
-    head.load_state_dict(by_hand.part(initial, "head"))
-    local = {site: fresh("local") for site in by_hand.IMAGES}
-    heads = {site: copy.deepcopy(head) for site in by_hand.IMAGES}
+    head.load_state_dict(reference.part(initial, "head"))
+    local = {site: fresh("local") for site in reference.IMAGES}
+    heads = {site: copy.deepcopy(head) for site in reference.IMAGES}
     for r in range(1, ROUNDS + 1):
         came, sizes = [], []
-        for site in by_hand.present(r, lost):
+        for site in reference.present(r, lost):
             w, w_i, theta = (copy.deepcopy(net) for net in (shared, local[site], heads[site]))
 
             def loss(x, y, w=w, w_i=w_i, theta=theta):
                 logits = theta(torch.cat([w(x).features, w_i(x).features], dim=1))
                 return functional.cross_entropy(logits, y)
 
-            rows = by_hand.IMAGES[site]["train"]
-            slow_work((w, w_i, theta), by_hand.batches(rows, r, site), loss)
+            rows = reference.IMAGES[site]["train"]
+            slow_work((w, w_i, theta), reference.batches(rows, r, site), loss)
             local[site], heads[site] = w_i, theta
             came.append(w)
             sizes.append(len(rows.y) if weights == "size" else 1)
-        shared = by_hand.averaged(came, sizes)
-    for site in by_hand.IMAGES:
-        final = rig.final(crew[site])
+        shared = reference.averaged(came, sizes)
+    for site in reference.IMAGES:
+        final = testbed.final(crew[site])
         for part, net in (("shared", shared), ("local", local[site]), ("head", heads[site])):
-            for name, value in by_hand.part(final, part).items():
+            for name, value in reference.part(final, part).items():
                 assert torch.allclose(value.float(), net.state_dict()[name].float(), atol=2e-5), (site, part, name)
     assert {name.split(".")[0] for name in section(outcome.state.tensors, "model")} == {"shared"}
 
 
 def test_only_the_shared_extractor_travels():
-    task = rig.task()
+    task = testbed.task()
     initial = initial_parameters(Fenda(), task, seed=1)
     reply = rehearse(Fenda(), task, ADAM, initial)
     assert set(reply.tensors) == {f"model/{name}" for name in initial if name.startswith("shared.")}
@@ -150,10 +155,10 @@ def test_every_image_network_can_be_an_extractor_and_its_head_is_gone(model, loc
     x = torch.rand(3, 1, 16, 16)
     output = module(x)
     assert output.logits.shape == (3, 2) and output.maps is None
-    reference = task.network().eval()
-    reference.load_state_dict(by_hand.part(module.state_dict(), "shared"), strict=False)
-    width = reference(x).features.shape[1]
-    assert torch.equal(output.features[:, :width], reference(x).features)
+    plain = task.network().eval()
+    plain.load_state_dict(reference.part(module.state_dict(), "shared"), strict=False)
+    width = plain(x).features.shape[1]
+    assert torch.equal(output.features[:, :width], plain(x).features)
     assert local == Nothing() or output.features.shape[1] > width
     assert Fenda(local=local).complaints(module, ADAM, False) == []
 
@@ -163,18 +168,18 @@ def test_with_cam_the_loss_is_cross_entropy():
     x, y = torch.rand(8, 1, 16, 16), torch.tensor([0, 1] * 4)
     rows = Rows(x, y, torch.arange(8))
     work = Work(optimizer="sgd", lr=0.1, batch=8)
-    _, crew = by_hand.trained(Fenda(), {"a": {"train": rows, "validation": rows}}, task, work, rounds=1)
+    _, crew = reference.trained(Fenda(), {"a": {"train": rows, "validation": rows}}, task, work, rounds=1)
     module = Fenda().network(task)
     module.load_state_dict(initial_parameters(Fenda(), task, seed=1))
-    ((x, y),) = by_hand.batches(rows, 1, "a", work)
+    ((x, y),) = reference.batches(rows, 1, "a", work)
     grads = torch.autograd.grad(cross_entropy(module(x), y).mean(), list(module.parameters()))
-    final = rig.final(crew["a"])
+    final = testbed.final(crew["a"])
     for (name, p), g in zip(module.named_parameters(), grads, strict=True):
         assert torch.allclose(final[name], p - 0.1 * g, atol=1e-5), name
 
 
 def test_a_network_without_layers_before_its_head_is_refused():
-    task = rig.task(hidden=())
+    task = testbed.task(hidden=())
     (text,) = Fenda().complaints(Fenda().network(task), ADAM, False)
     assert "no parameter" in text and "fenda" in text
 
@@ -198,16 +203,20 @@ def test_one_site_alone_is_fedavg_of_the_whole_network():
         def network(self, task):
             return Fenda().network(task)
 
-    one = {"a": by_hand.TABLES["a"]}
+    one = {"a": reference.TABLES["a"]}
     for keep in (True, False):
         work = replace(ADAM, keep_optimizer=keep)
-        _, ours = by_hand.trained(Fenda(), one, rig.task(), work)
-        _, whole = by_hand.trained(Whole(), one, rig.task(), work)
-        assert rig.equal(rig.final(ours["a"]), rig.final(whole["a"]))
+        _, ours = reference.trained(Fenda(), one, testbed.task(), work)
+        _, whole = reference.trained(Whole(), one, testbed.task(), work)
+        assert testbed.equal(testbed.final(ours["a"]), testbed.final(whole["a"]))
 
 
 def test_batches_do_not_reach_the_head_that_was_taken_off():
-    module = Fenda().network(rig.task())
-    loss = rig.task().objective(module, Batch(by_hand.TABLES["a"]["train"].x, by_hand.TABLES["a"]["train"].y)).mean()
+    module = Fenda().network(testbed.task())
+    loss = (
+        testbed.task()
+        .objective(module, Batch(reference.TABLES["a"]["train"].x, reference.TABLES["a"]["train"].y))
+        .mean()
+    )
     grads = torch.autograd.grad(loss, list(module.parameters()))
     assert all(bool(g.abs().sum() > 0) for g in grads)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-import by_hand
-import rig
+import reference
+import testbed
 from federation.conversation import newest
 from federation.fedavg import FedAvg
 from federation.local import Local
@@ -16,20 +16,20 @@ from personalize.heurfedamp import HeurFedAMP
 from privacy.message import Call, Message
 
 
-@pytest.mark.parametrize(("task", "sites"), by_hand.UNEVEN_KINDS)
+@pytest.mark.parametrize(("task", "sites"), reference.UNEVEN_KINDS)
 def test_with_only_itself_in_mind_and_no_pull_it_is_local_training_bit_for_bit(task, sites):
-    _, amp = by_hand.trained(HeurFedAMP(xi=1.0, lam=0.0), sites, task=task)
-    _, alone = by_hand.trained(Local(), sites, task=task)
-    assert all(rig.equal(rig.final(amp[s]), rig.final(alone[s])) for s in sites)
+    _, amp = reference.trained(HeurFedAMP(xi=1.0, lam=0.0), sites, task=task)
+    _, alone = reference.trained(Local(), sites, task=task)
+    assert all(testbed.equal(testbed.final(amp[s]), testbed.final(alone[s])) for s in sites)
 
 
-@pytest.mark.parametrize(("task", "sites"), by_hand.UNEVEN_KINDS)
+@pytest.mark.parametrize(("task", "sites"), reference.UNEVEN_KINDS)
 def test_with_equal_attention_and_no_pull_u_is_the_uniform_fedavg(task, sites):
-    outcome, _ = by_hand.trained(HeurFedAMP(sigma=0.0, lam=0.0), sites, task=task)
-    average, _ = by_hand.trained(FedAvg(weights="uniform"), sites, task=task)
+    outcome, _ = reference.trained(HeurFedAMP(sigma=0.0, lam=0.0), sites, task=task)
+    average, _ = reference.trained(FedAvg(weights="uniform"), sites, task=task)
     for s in sites:
         u = HeurFedAMP().send(outcome.state, s, Call("law", 5, "train", {}))
-        assert rig.close(section(u.tensors, "model"), section(average.state.tensors, "model"), 1e-5)
+        assert testbed.close(section(u.tensors, "model"), section(average.state.tensors, "model"), 1e-5)
 
 
 def test_attention_by_hand():
@@ -65,40 +65,40 @@ def slow(algorithm, task, sites, lost, rounds):
 
     for r in range(1, rounds + 1):
         new = {}
-        for s in by_hand.present(r, lost):
-            u = by_hand.mixed([w[j] for j in order], attention(s))
-            model, pull = by_hand.network(task, u), algorithm.lam / algorithm.alpha
-            by_hand.descend(
-                model, sites[s]["train"], r, s, by_hand.BRIEF, lambda name, p, u=u, c=pull: c * (p - u[name])
+        for s in reference.present(r, lost):
+            u = reference.mixed([w[j] for j in order], attention(s))
+            model, pull = reference.network(task, u), algorithm.lam / algorithm.alpha
+            reference.descend(
+                model, sites[s]["train"], r, s, reference.BRIEF, lambda name, p, u=u, c=pull: c * (p - u[name])
             )
             new[s] = {n: v.clone() for n, v in model.state_dict().items()}
         w |= new
     return w, torch.tensor([attention(s) for s in order], dtype=torch.float64)
 
 
-@pytest.mark.parametrize("lost", [frozenset(), by_hand.LOST_LATER], ids=["", "lost replies"])
+@pytest.mark.parametrize("lost", [frozenset(), reference.LOST_LATER], ids=["", "lost replies"])
 @pytest.mark.parametrize("algorithm", [HeurFedAMP(alpha=2.0, lam=1.5, sigma=8.0, xi=0.2), HeurFedAMP(alpha=1.0)])
-@pytest.mark.parametrize(("task", "sites"), by_hand.UNEVEN_KINDS)
+@pytest.mark.parametrize(("task", "sites"), reference.UNEVEN_KINDS)
 def test_several_rounds_against_a_slow_implementation(task, sites, algorithm, lost):
-    outcome, crew = by_hand.trained(
-        algorithm, sites, task=task, rounds=6, lost=lost, participation=by_hand.PARTICIPATION
+    outcome, crew = reference.trained(
+        algorithm, sites, task=task, rounds=6, lost=lost, participation=reference.PARTICIPATION
     )
     expected, attention = slow(algorithm, task, sites, lost, 6)
     for s, model in expected.items():
-        by_hand.agree(rig.final(crew[s]), model)
+        reference.agree(testbed.final(crew[s]), model)
     assert torch.allclose(outcome.state.tensors["between/attention"], attention, atol=1e-4)
 
 
 def test_the_pull_holds_a_site_near_u_and_says_how_near():
     apart = {}
     for lam in (0.0, 5.0):
-        _, crew = by_hand.trained(HeurFedAMP(lam=lam, alpha=1.0), rounds=2)
+        _, crew = reference.trained(HeurFedAMP(lam=lam, alpha=1.0), rounds=2)
         apart[lam] = newest(crew["a"].disk).facts["notes"]["2"]["distance to u"]
     assert 0 < apart[5.0] < 0.7 * apart[0.0]
 
 
 def test_a_site_that_was_merged_gets_nothing_with_the_finish_and_one_that_was_not_gets_the_start():
-    outcome, _ = by_hand.trained(HeurFedAMP(), rounds=2)
+    outcome, _ = reference.trained(HeurFedAMP(), rounds=2)
     assert HeurFedAMP().send(outcome.state, "a", Call("law", 3, "finish", {"a": 2})) == Message()
     assert section(HeurFedAMP().send(outcome.state, "a", Call("law", 3, "finish", {})).tensors, "model")
 
@@ -106,4 +106,4 @@ def test_a_site_that_was_merged_gets_nothing_with_the_finish_and_one_that_was_no
 def test_settings_out_of_range_are_all_named_at_once():
     with pytest.raises(ValueError, match=r"lam .* -1.*alpha .* 0.*sigma .* -2.*xi .* 3"):
         HeurFedAMP(lam=-1, alpha=0, sigma=-2, xi=3)
-    assert HeurFedAMP().complaints(rig.task().network(), by_hand.BRIEF, True) == []
+    assert HeurFedAMP().complaints(testbed.task().network(), reference.BRIEF, True) == []

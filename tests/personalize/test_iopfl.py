@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-import by_hand
-import rig
+import reference
+import testbed
 from federation.descent import Work
 from federation.fedavg import FedAvg
 from federation.parameters import section
@@ -19,14 +19,14 @@ LOST = frozenset({(1, "a"), (3, "b")})
 
 
 KINDS = pytest.mark.parametrize(
-    ("task", "sites"), [(by_hand.CNN, by_hand.IMAGES), (rig.task(), by_hand.TABLES)], ids=["images", "tables"]
+    ("task", "sites"), [(reference.CNN, reference.IMAGES), (testbed.task(), reference.TABLES)], ids=["images", "tables"]
 )
 
 
-def run(algorithm, task=by_hand.CNN, sites=by_hand.IMAGES, lost=LOST, work=by_hand.ADAM, **schedule):
-    """`by_hand.tapped` with absent sites and lost replies unless told otherwise; of states only the models."""
-    schedule = {"rounds": 5, "participation": by_hand.PARTICIPATION, **schedule}
-    states, replies, found = by_hand.tapped(algorithm, task, sites, lost, work, **schedule)
+def run(algorithm, task=reference.CNN, sites=reference.IMAGES, lost=LOST, work=reference.ADAM, **schedule):
+    """`reference.recorded_training`, by default with absent sites and lost replies; of states only the models."""
+    schedule = {"rounds": 5, "participation": reference.PARTICIPATION, **schedule}
+    states, replies, found = reference.recorded_training(algorithm, task, sites, lost, work, **schedule)
     return [section(state, "model") for state in states], replies, found
 
 
@@ -35,14 +35,14 @@ def run(algorithm, task=by_hand.CNN, sites=by_hand.IMAGES, lost=LOST, work=by_ha
 def test_what_travels_is_fedavgs_bit_for_bit(task, sites, weights):
     states, replies, _ = run(IopFL(weights=weights), task, sites)
     expected, sent, _ = run(FedAvg(weights=weights), task, sites)
-    assert len(states) == 6 and all(rig.equal(one, two) for one, two in zip(states, expected, strict=True))
-    assert replies.keys() == sent.keys() and all(rig.equal(replies[key], sent[key]) for key in sent)
+    assert len(states) == 6 and all(testbed.equal(one, two) for one, two in zip(states, expected, strict=True))
+    assert replies.keys() == sent.keys() and all(testbed.equal(replies[key], sent[key]) for key in sent)
 
 
 @KINDS
 def test_tau_1_is_the_newest_local_model_bit_for_bit(task, sites):
     ours, local = run(IopFL(tau=1.0), task, sites)[2], run(FedAvgLocal(weights="uniform"), task, sites)[2]
-    assert all(rig.equal(ours[site], local[site]) for site in sites)
+    assert all(testbed.equal(ours[site], local[site]) for site in sites)
 
 
 @KINDS
@@ -60,31 +60,33 @@ def test_a_slow_loop_gives_the_same_models_with_sites_away_and_replies_lost(task
             for name, w in sent[r, site].items():
                 mixed = (1 - tau) * personal[name].double() + tau * w.double()
                 personal[name] = mixed if w.is_floating_point() else torch.maximum(personal[name], w)
-        assert rig.close(found[site], {n: v.to(found[site][n].dtype) for n, v in personal.items()}, 1e-6), site
-        assert not rig.equal(found[site], states[-1])
+        assert testbed.close(found[site], {n: v.to(found[site][n].dtype) for n, v in personal.items()}, 1e-6), site
+        assert not testbed.equal(found[site], states[-1])
 
 
 def test_where_all_sites_are_alike_p_is_the_global_models_moving_average():
-    rows = rig.table(4)
+    rows = testbed.table(4)
     work = Work(optimizer="sgd", lr=0.3, batch=24, epochs=None, steps=1)
-    states, _, found = run(IopFL(tau=0.6), rig.task(), dict.fromkeys("abc", rows), frozenset(), work, participation=1.0)
+    states, _, found = run(
+        IopFL(tau=0.6), testbed.task(), dict.fromkeys("abc", rows), frozenset(), work, participation=1.0
+    )
     average = states[0]
     for state in states[1:]:
         average = {name: 0.4 * average[name] + 0.6 * state[name] for name in state}
-    assert all(rig.close(model, average, 1e-6) for model in found.values())
-    assert not rig.close(found["a"], states[-1], 1e-3)
+    assert all(testbed.close(model, average, 1e-6) for model in found.values())
+    assert not testbed.close(found["a"], states[-1], 1e-3)
 
 
 def test_two_rounds_of_two_sites_by_hand():
     """One full-batch SGD step a round from w: w_k = w - lr grad F_k(w); w is the plain mean of both, not by size."""
-    task = Task(rig.Linear(), (1,), 2)
+    task = Task(testbed.Linear(), (1,), 2)
     x = {"a": torch.tensor([[1.0]]), "b": torch.tensor([[1.0], [3.0], [2.0]])}
     y = {"a": torch.tensor([1]), "b": torch.tensor([0, 1, 1])}
     rows = {s: Rows(x[s], y[s], torch.arange(len(y[s]))) for s in x}
     work = Work(optimizer="sgd", lr=0.1, batch=8)
     sites = {s: {"train": r, "validation": r} for s, r in rows.items()}
     _, _, found = run(IopFL(tau=0.75), task, sites, frozenset(), work, rounds=2, participation=1.0)
-    start = rig.initial_parameters(FedAvg(), task, seed=1)
+    start = testbed.initial_parameters(FedAvg(), task, seed=1)
     w, b = float(start["head.weight"][0]), float(start["head.bias"][0])
     personal = {"a": (w, b), "b": (w, b)}
     for _ in range(2):
@@ -102,7 +104,7 @@ def test_two_rounds_of_two_sites_by_hand():
 
 def test_a_site_that_never_took_part_diagnoses_with_what_it_receives():
     states, _, found = run(IopFL(), lost=frozenset((r, "a") for r in range(1, 6)), participation=1.0)
-    assert rig.equal(found["a"], states[-1])
+    assert testbed.equal(found["a"], states[-1])
 
 
 @pytest.mark.parametrize("tau", [0.0, -0.1, 1.1, float("nan")])
@@ -112,4 +114,4 @@ def test_tau_outside_its_range_is_refused_by_name(tau):
 
 
 def test_it_makes_sense_everywhere():
-    assert IopFL().complaints(by_hand.CNN.network(), by_hand.ADAM, True) == []
+    assert IopFL().complaints(reference.CNN.network(), reference.ADAM, True) == []

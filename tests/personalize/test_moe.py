@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-import by_hand
-import rig
+import reference
+import testbed
 from federation.fedavg import FedAvg
 from federation.local import Local
 from federation.models.cam import Cam
@@ -22,41 +22,41 @@ DROPOUT = Task(Mlp(hidden=(6,), dropout=0.4), (4,), 2)
 
 
 def shared(outcome):
-    return by_hand.part(section(outcome.state.tensors, "model"), "shared")
+    return reference.part(section(outcome.state.tensors, "model"), "shared")
 
 
 @pytest.mark.parametrize("gate", [None, 0.0, 0.3, 1.0])
-@pytest.mark.parametrize("kind", by_hand.KINDS)
+@pytest.mark.parametrize("kind", reference.KINDS)
 def test_the_federated_expert_is_fedavgs_whatever_the_gate_does(kind, gate):
-    ours, _ = by_hand.run(MoE(gate=gate), kind, by_hand.ADAM)
-    average, _ = by_hand.run(FedAvg(), kind, by_hand.ADAM)
-    assert rig.equal(shared(ours), section(average.state.tensors, "model"))
+    ours, _ = reference.run(MoE(gate=gate), kind, reference.ADAM)
+    average, _ = reference.run(FedAvg(), kind, reference.ADAM)
+    assert testbed.equal(shared(ours), section(average.state.tensors, "model"))
 
 
 @pytest.mark.parametrize("task", [None, DROPOUT], ids=["", "dropout"])
 def test_a_gate_held_at_0_is_local_training(task):
-    _, ours = by_hand.run(MoE(gate=0.0), "mlp", task=task)
-    _, local = by_hand.run(Local(), "mlp", task=task)
-    for site in by_hand.NAMES:
-        by_hand.agree(by_hand.part(rig.final(ours[site]), "personal"), rig.final(local[site]), 1e-5)
+    _, ours = reference.run(MoE(gate=0.0), "mlp", task=task)
+    _, local = reference.run(Local(), "mlp", task=task)
+    for site in reference.NAMES:
+        reference.agree(reference.part(testbed.final(ours[site]), "personal"), testbed.final(local[site]), 1e-5)
 
 
 def test_a_gate_held_at_0_is_local_training_with_batch_norm_too():
-    _, ours = by_hand.run(MoE(gate=0.0), "batch norm")
-    _, local = by_hand.run(Local(), "batch norm")
-    for site in by_hand.NAMES:
-        by_hand.agree(by_hand.part(rig.final(ours[site]), "personal"), rig.final(local[site]))
+    _, ours = reference.run(MoE(gate=0.0), "batch norm")
+    _, local = reference.run(Local(), "batch norm")
+    for site in reference.NAMES:
+        reference.agree(reference.part(testbed.final(ours[site]), "personal"), testbed.final(local[site]))
 
 
 @pytest.mark.parametrize(("gate", "other"), [(1.0, FedAvg()), (0.0, Local())])
 def test_a_gate_held_at_an_end_answers_with_that_expert(gate, other):
-    task, sites = by_hand.KINDS["mlp"]
-    _, ours = by_hand.run(MoE(gate=gate), "mlp")
-    _, theirs = by_hand.run(other, "mlp")
-    for site in by_hand.NAMES:
+    task, sites = reference.KINDS["mlp"]
+    _, ours = reference.run(MoE(gate=gate), "mlp")
+    _, theirs = reference.run(other, "mlp")
+    for site in reference.NAMES:
         mixture, one = MoE(gate=gate).network(task), task.network()
-        mixture.load_state_dict(rig.final(ours[site]))
-        one.load_state_dict(rig.final(theirs[site]))
+        mixture.load_state_dict(testbed.final(ours[site]))
+        one.load_state_dict(testbed.final(theirs[site]))
         x = sites[site]["validation"].x
         assert torch.allclose(task.probabilities(mixture, x), task.probabilities(one, x), atol=1e-5)
 
@@ -69,21 +69,21 @@ def equation_1(one, own, gate, x):
 
 
 @pytest.mark.parametrize("joint", [False, True])
-@pytest.mark.parametrize("kind", by_hand.KINDS)
+@pytest.mark.parametrize("kind", reference.KINDS)
 def test_it_is_equation_1(kind, joint):
-    task, sites = by_hand.KINDS[kind]
-    c_g = by_hand.network(task)
-    c_i = {site: by_hand.network(task) for site in sites}
+    task, sites = reference.KINDS[kind]
+    c_g = reference.network(task)
+    c_i = {site: reference.network(task) for site in sites}
     width = task.network()(torch.zeros(2, *task.inputs)).features.shape[1]
     gates = {site: torch.nn.Linear(2 * width, 1) for site in sites}
     for gate in gates.values():
         for p in gate.parameters():
             torch.nn.init.zeros_(p)
-    for r in range(1, by_hand.ROUNDS + 1):
+    for r in range(1, reference.ROUNDS + 1):
         locals_ = []
-        for site in by_hand.present(r):
+        for site in reference.present(r):
             mine = copy.deepcopy(c_g)
-            for x, y in by_hand.batches(sites[site]["train"], r, site):
+            for x, y in reference.batches(sites[site]["train"], r, site):
                 one, own = mine(x), c_i[site](x)
                 heard = one if joint else type(one)(one.logits.detach(), one.features.detach())
                 p = equation_1(heard, own, gates[site], x)
@@ -96,18 +96,18 @@ def test_it_is_equation_1(kind, joint):
                     for q, g in zip([*learners, *mine.parameters()], slopes, strict=True):
                         q -= 0.05 * g
             locals_.append(mine)
-        c_g = by_hand.averaged(locals_, [len(sites[s]["train"].y) for s in by_hand.present(r)])
-    outcome, crew = by_hand.run(MoE(joint=joint), kind)
-    by_hand.agree(shared(outcome), c_g.state_dict())
-    for site in by_hand.NAMES:
-        final = rig.final(crew[site])
-        by_hand.agree(by_hand.part(final, "personal"), c_i[site].state_dict())
-        by_hand.agree(by_hand.part(final, "gate"), gates[site].state_dict())
+        c_g = reference.averaged(locals_, [len(sites[s]["train"].y) for s in reference.present(r)])
+    outcome, crew = reference.run(MoE(joint=joint), kind)
+    reference.agree(shared(outcome), c_g.state_dict())
+    for site in reference.NAMES:
+        final = testbed.final(crew[site])
+        reference.agree(reference.part(final, "personal"), c_i[site].state_dict())
+        reference.agree(reference.part(final, "gate"), gates[site].state_dict())
         assert float(final["gate.weight"].abs().max()) > 1e-4
 
 
 def test_what_the_network_answers_are_mixed_probabilities():
-    task, sites = by_hand.KINDS["batch norm"]
+    task, sites = reference.KINDS["batch norm"]
     module = MoE(gate=0.3).network(task).eval()
     with torch.no_grad():
         for p in module.shared.parameters():
@@ -129,7 +129,7 @@ def test_a_network_with_maps_is_mixed_too(gate):
 
 
 def test_a_fresh_network_trusts_both_alike_and_draws_no_more_random_numbers_than_an_expert():
-    task, sites = by_hand.KINDS["mlp"]
+    task, sites = reference.KINDS["mlp"]
     torch.manual_seed(4)
     task.network()
     alone = torch.get_rng_state()

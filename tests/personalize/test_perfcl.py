@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-import by_hand
-import rig
+import reference
+import testbed
 from federation.conversation import newest
 from federation.descent import Work
 from federation.models.mlp import Mlp
@@ -28,16 +28,17 @@ ROUNDS = 4
 
 @pytest.mark.parametrize("weights", ["size", "uniform"])
 @pytest.mark.parametrize(
-    ("task", "sites"), [(Task(Mlp(hidden=(6, 5), dropout=0.4), (4,), 2), by_hand.TABLES), (by_hand.CNN, by_hand.IMAGES)]
+    ("task", "sites"),
+    [(Task(Mlp(hidden=(6, 5), dropout=0.4), (4,), 2), reference.TABLES), (reference.CNN, reference.IMAGES)],
 )
 def test_without_its_contrasts_it_is_fenda(task, sites, weights):
-    schedule = {"participation": by_hand.PARTICIPATION, "rounds": 5}
-    perfcl, ours = by_hand.trained(
-        PerFCL(mu=0.0, gamma=0.0, weights=weights), sites, task, ADAM, by_hand.LOST_OF_ALL, **schedule
+    schedule = {"participation": reference.PARTICIPATION, "rounds": 5}
+    perfcl, ours = reference.trained(
+        PerFCL(mu=0.0, gamma=0.0, weights=weights), sites, task, ADAM, reference.LOST_OF_ALL, **schedule
     )
-    fenda, theirs = by_hand.trained(Fenda(weights=weights), sites, task, ADAM, by_hand.LOST_OF_ALL, **schedule)
-    assert perfcl.losses == fenda.losses and rig.equal(perfcl.state.tensors, fenda.state.tensors)
-    assert all(rig.equal(rig.final(ours[site]), rig.final(theirs[site])) for site in sites)
+    fenda, theirs = reference.trained(Fenda(weights=weights), sites, task, ADAM, reference.LOST_OF_ALL, **schedule)
+    assert perfcl.losses == fenda.losses and testbed.equal(perfcl.state.tensors, fenda.state.tensors)
+    assert all(testbed.equal(testbed.final(ours[site]), testbed.final(theirs[site])) for site in sites)
 
 
 def test_the_contrast_by_hand():
@@ -66,35 +67,35 @@ def slow_contrast(z, positive, negative, temperature):
     ("mu", "gamma", "temperature", "lost"),
     [
         (0.7, 2.0, 0.5, frozenset()),
-        (0.7, 2.0, 0.5, by_hand.LOST_OF_ALL),
-        (3.0, 0.0, 0.3, by_hand.LOST_OF_ALL),
-        (0.0, 4.0, 1.0, by_hand.LOST_OF_ALL),
+        (0.7, 2.0, 0.5, reference.LOST_OF_ALL),
+        (3.0, 0.0, 0.3, reference.LOST_OF_ALL),
+        (0.0, 4.0, 1.0, reference.LOST_OF_ALL),
     ],
 )
 def test_it_is_a_slow_loop_with_absent_sites_and_lost_replies(mu, gamma, temperature, lost):
     algorithm = PerFCL(mu=mu, gamma=gamma, temperature=temperature)
-    _, crew = by_hand.trained(
-        algorithm, by_hand.IMAGES, by_hand.CNN, by_hand.SGD, lost, participation=by_hand.PARTICIPATION
+    _, crew = reference.trained(
+        algorithm, reference.IMAGES, reference.CNN, reference.SGD, lost, participation=reference.PARTICIPATION
     )
-    initial = initial_parameters(algorithm, by_hand.CNN, seed=1)
+    initial = initial_parameters(algorithm, reference.CNN, seed=1)
 
     def fresh(side):
-        net = by_hand.CNN.network()
-        net.load_state_dict(by_hand.part(initial, side), strict=False)
+        net = reference.CNN.network()
+        net.load_state_dict(reference.part(initial, side), strict=False)
         return net
 
     shared, head = fresh("shared"), torch.nn.Linear(32, 2)
-    head.load_state_dict(by_hand.part(initial, "head"))
-    local = {site: fresh("local") for site in by_hand.IMAGES}
-    heads = {site: copy.deepcopy(head) for site in by_hand.IMAGES}
+    head.load_state_dict(reference.part(initial, "head"))
+    local = {site: fresh("local") for site in reference.IMAGES}
+    heads = {site: copy.deepcopy(head) for site in reference.IMAGES}
     own: dict[str, torch.nn.Module] = {}
     for r in range(1, ROUNDS + 1):
         came, sizes = [], []
-        for site in by_hand.present(r, lost):
-            rows = by_hand.IMAGES[site]["train"]
+        for site in reference.present(r, lost):
+            rows = reference.IMAGES[site]["train"]
             nets = w, w_i, theta = tuple(copy.deepcopy(net).train() for net in (shared, local[site], heads[site]))
             params = [p for net in nets for p in net.parameters()]
-            for x, y in by_hand.batches(rows, r, site):
+            for x, y in reference.batches(rows, r, site):
                 z, z_i = w(x).features, w_i(x).features
                 loss = functional.cross_entropy(theta(torch.cat([z, z_i], dim=1)), y)
                 if site in own:
@@ -108,27 +109,27 @@ def test_it_is_a_slow_loop_with_absent_sites_and_lost_replies(mu, gamma, tempera
             local[site], heads[site], own[site] = w_i, theta, w
             came.append(w)
             sizes.append(len(rows.y))
-        shared = by_hand.averaged(came, sizes)
-    for site in by_hand.IMAGES:
-        final = rig.final(crew[site])
+        shared = reference.averaged(came, sizes)
+    for site in reference.IMAGES:
+        final = testbed.final(crew[site])
         for name, net in (("shared", shared), ("local", local[site]), ("head", heads[site])):
-            for key, value in by_hand.part(final, name).items():
+            for key, value in reference.part(final, name).items():
                 assert torch.allclose(value.float(), net.state_dict()[key].float(), atol=5e-5), (site, name, key)
 
 
 def test_the_contrasts_change_what_is_learnt_from_the_second_round_on():
     for rounds, same in ((1, True), (2, False)):
-        _, plain = by_hand.trained(Fenda(), by_hand.TABLES, rig.task(), ADAM, rounds=rounds)
-        _, drawn = by_hand.trained(PerFCL(), by_hand.TABLES, rig.task(), ADAM, rounds=rounds)
-        assert all(rig.equal(rig.final(plain[s]), rig.final(drawn[s])) == same for s in by_hand.TABLES)
+        _, plain = reference.trained(Fenda(), reference.TABLES, testbed.task(), ADAM, rounds=rounds)
+        _, drawn = reference.trained(PerFCL(), reference.TABLES, testbed.task(), ADAM, rounds=rounds)
+        assert all(testbed.equal(testbed.final(plain[s]), testbed.final(drawn[s])) == same for s in reference.TABLES)
 
 
 def test_a_site_sees_its_contrasts_round_by_round_and_nobody_else_does():
-    outcome, crew = by_hand.trained(PerFCL(), by_hand.TABLES, rig.task(), ADAM)
+    outcome, crew = reference.trained(PerFCL(), reference.TABLES, testbed.task(), ADAM)
     notes = newest(crew["a"].disk).facts["notes"]
     assert notes["1"] == {} and set(notes["4"]) == {"global_contrast", "local_contrast"}
     assert all(0 < value < 5 for value in notes["4"].values())
-    reply = rehearse(PerFCL(), rig.task(), ADAM, initial_parameters(PerFCL(), rig.task(), seed=1))
+    reply = rehearse(PerFCL(), testbed.task(), ADAM, initial_parameters(PerFCL(), testbed.task(), seed=1))
     assert set(reply.facts["algorithm"]) == {"n"} and all(
         ".".join(n.split(".")[:1]) == "model/shared" for n in reply.tensors
     )
@@ -137,12 +138,12 @@ def test_a_site_sees_its_contrasts_round_by_round_and_nobody_else_does():
 
 @pytest.mark.usefixtures("doubles")
 def test_private_training_without_noise_and_clipping_is_plain_training():
-    sites = {"a": by_hand.alone(1), "b": by_hand.alone(2, 0.7)}
+    sites = {"a": reference.alone(1), "b": reference.alone(2, 0.7)}
     quiet = Protection(clip=1e4, sampling=1.0, views=1, noise=0.0, validation_noise=0.0, loss_bound=1e6, cut="c")
     work = Work(optimizer="adam", lr=0.02, batch=24, epochs=2)
-    _, plain = by_hand.trained(PerFCL(), sites, rig.task(), work)
-    _, private = by_hand.trained(PerFCL(), sites, rig.task(), work, protection=quiet)
-    assert all(rig.close(rig.final(plain[s]), rig.final(private[s]), 1e-9) for s in sites)
+    _, plain = reference.trained(PerFCL(), sites, testbed.task(), work)
+    _, private = reference.trained(PerFCL(), sites, testbed.task(), work, protection=quiet)
+    assert all(testbed.close(testbed.final(plain[s]), testbed.final(private[s]), 1e-9) for s in sites)
     assert newest(private["a"].disk).facts["notes"]["4"] == {}, "the loss is not told, and so is nothing beside it"
 
 
@@ -150,11 +151,11 @@ def test_private_training_without_noise_and_clipping_is_plain_training():
 def test_what_privacy_costs_is_the_same_every_round():
     noised = Protection(clip=0.5, sampling=0.4, views=2, noise=1.1, cut="c")
     work = Work(optimizer="adam", lr=0.02, batch=24, epochs=2)
-    _, crew = by_hand.trained(
-        PerFCL(), {"a": by_hand.alone(1), "b": by_hand.alone(2)}, rig.task(), work, protection=noised
+    _, crew = reference.trained(
+        PerFCL(), {"a": reference.alone(1), "b": reference.alone(2)}, testbed.task(), work, protection=noised
     )
-    initial = initial_parameters(PerFCL(), rig.task(), seed=0)
-    seen = rehearse_events(PerFCL(), rig.task(), work, initial, noised)
+    initial = initial_parameters(PerFCL(), testbed.task(), seed=0)
+    seen = rehearse_events(PerFCL(), testbed.task(), work, initial, noised)
     wanted = [seen.introduction, *[seen.training] * ROUNDS, *[seen.validation] * ROUNDS]
     assert all(composed(hospital.events) == composed(wanted) for hospital in crew.values())
 
@@ -162,6 +163,6 @@ def test_what_privacy_costs_is_the_same_every_round():
 def test_wrong_settings_are_refused_all_at_once():
     with pytest.raises(ValueError, match=r"mu must be >= 0, found -1; gamma .* -2; temperature must be > 0, found 0"):
         PerFCL(mu=-1, gamma=-2, temperature=0)
-    task = rig.task(hidden=())
+    task = testbed.task(hidden=())
     (text,) = PerFCL().complaints(PerFCL().network(task), ADAM, False)
     assert "perfcl" in text and "no parameter" in text

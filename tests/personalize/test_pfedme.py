@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-import by_hand
-import rig
+import reference
+import testbed
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.parameters import section
@@ -22,29 +22,29 @@ from privacy.dp.protection import Protection
 from privacy.message import Call, Message
 
 
-@pytest.mark.parametrize("kind", by_hand.KINDS)
+@pytest.mark.parametrize("kind", reference.KINDS)
 def test_one_inner_step_that_w_follows_all_the_way_is_fedavg(kind):
     """K = 1, eta lambda = 1: theta starts at w, where the penalty has no slope, and w goes where theta is."""
-    ours, _ = by_hand.run(PFedMe(K=1, lam=2.0, eta=0.5), kind)
-    average, _ = by_hand.run(FedAvg(weights="uniform"), kind)
-    by_hand.agree(section(ours.state.tensors, "model"), section(average.state.tensors, "model"))
+    ours, _ = reference.run(PFedMe(K=1, lam=2.0, eta=0.5), kind)
+    average, _ = reference.run(FedAvg(weights="uniform"), kind)
+    reference.agree(section(ours.state.tensors, "model"), section(average.state.tensors, "model"))
 
 
 @pytest.mark.parametrize("beta", [1.0, 0.6, 1.5])
 @pytest.mark.parametrize("weights", ["uniform", "size"])
-@pytest.mark.parametrize("kind", by_hand.KINDS)
+@pytest.mark.parametrize("kind", reference.KINDS)
 def test_it_is_algorithm_1(kind, weights, beta):
-    task, sites = by_hand.KINDS[kind]
+    task, sites = reference.KINDS[kind]
     lr, lam, eta, inner = 0.05, 4.0, 0.1, 3
-    model = by_hand.network(task)
+    model = reference.network(task)
     personal = {}
-    for r in range(1, by_hand.ROUNDS + 1):
+    for r in range(1, reference.ROUNDS + 1):
         locals_ = []
-        for site in by_hand.present(r):
+        for site in reference.present(r):
             theta, w = copy.deepcopy(model), copy.deepcopy(model)
-            for x, y in by_hand.batches(sites[site]["train"], r, site):
+            for x, y in reference.batches(sites[site]["train"], r, site):
                 for _ in range(inner):
-                    slopes = by_hand.slopes(theta, x, y)
+                    slopes = reference.slopes(theta, x, y)
                     with torch.no_grad():
                         for t, g, c in zip(theta.parameters(), slopes, w.parameters(), strict=True):
                             t -= lr * (g + lam * (t - c))
@@ -55,16 +55,16 @@ def test_it_is_algorithm_1(kind, weights, beta):
                 c.copy_(t)
             personal[site] = theta
             locals_.append(w)
-        shares = [len(sites[s]["train"].y) if weights == "size" else 1 for s in by_hand.present(r)]
-        mean, old = by_hand.averaged(locals_, shares).state_dict(), model.state_dict()
+        shares = [len(sites[s]["train"].y) if weights == "size" else 1 for s in reference.present(r)]
+        mean, old = reference.averaged(locals_, shares).state_dict(), model.state_dict()
         learnt = {n for n, _ in model.named_parameters()}
-        model = by_hand.network(
+        model = reference.network(
             task, {n: (1 - beta) * old[n] + beta * v if n in learnt else v for n, v in mean.items()}
         )
-    outcome, crew = by_hand.run(PFedMe(lam=lam, eta=eta, beta=beta, K=inner, weights=weights), kind)
-    by_hand.agree(section(outcome.state.tensors, "model"), model.state_dict())
-    for site in by_hand.NAMES:
-        by_hand.agree(rig.final(crew[site]), personal[site].state_dict())
+    outcome, crew = reference.run(PFedMe(lam=lam, eta=eta, beta=beta, K=inner, weights=weights), kind)
+    reference.agree(section(outcome.state.tensors, "model"), model.state_dict())
+    for site in reference.NAMES:
+        reference.agree(testbed.final(crew[site]), personal[site].state_dict())
 
 
 def test_theta_solves_the_envelope_of_a_quadratic():
@@ -72,11 +72,11 @@ def test_theta_solves_the_envelope_of_a_quadratic():
     g = torch.Generator().manual_seed(3)
     x, y = torch.randn(12, 2, generator=g), torch.randint(0, 2, (12,), generator=g)
     rows = Rows(x, y, torch.arange(12))
-    task = Task(rig.Linear(), (2,), 2)
+    task = Task(testbed.Linear(), (2,), 2)
     work = Work(optimizer="sgd", lr=0.2, batch=12, epochs=None, steps=1)
     site = Site("a", task, work, open_access({"train": rows}, batch=12, seed=0))
     algorithm = PFedMe(lam=3.0, eta=0.1, K=200)
-    initial = rig.initial_parameters(algorithm, task, seed=1)
+    initial = testbed.initial_parameters(algorithm, task, seed=1)
     reply, memory = algorithm.train(
         site, Message({f"model/{n}": v for n, v in initial.items()}), Message(), Call("r", 1, "train", {})
     )
@@ -96,14 +96,14 @@ def test_theta_solves_the_envelope_of_a_quadratic():
 def test_a_site_that_never_took_part_diagnoses_with_the_shared_model():
     w = {"head.weight": torch.ones(1)}
     received = Message({"model/head.weight": w["head.weight"]})
-    assert rig.equal(PFedMe().model(None, received, Message()), w)  # type: ignore[arg-type]
+    assert testbed.equal(PFedMe().model(None, received, Message()), w)  # type: ignore[arg-type]
 
 
 def test_private_training_books_k_looks_at_each_sample_of_patients():
     protection = Protection(clip=0.5, sampling=0.4, views=2, noise=1.1, cut="c")
-    algorithm, task = PFedMe(K=3), rig.task()
-    initial = rig.initial_parameters(algorithm, task, seed=1)
-    seen = rehearse_events(algorithm, task, by_hand.SGD, initial, protection)
+    algorithm, task = PFedMe(K=3), testbed.task()
+    initial = testbed.initial_parameters(algorithm, task, seed=1)
+    seen = rehearse_events(algorithm, task, reference.SGD, initial, protection)
     one = Part("c", "train", PoissonSampled(0.4, SelfComposed(Gaussian(1.1), 3)))
     assert seen.training == SelfComposed(one, 2 * round(1 / 0.4))
 
@@ -113,9 +113,9 @@ def test_what_would_not_work_is_refused_by_name():
         PFedMe(beta=0.0, K=0)
     with pytest.raises(ValueError, match=r"eta \* lam must be <= 1"):
         PFedMe(lam=15.0, eta=0.1)
-    module = rig.task().network()
-    assert PFedMe().complaints(module, by_hand.SGD, True) == []
-    (adam,) = PFedMe().complaints(module, by_hand.ADAM, False)
+    module = testbed.task().network()
+    assert PFedMe().complaints(module, reference.SGD, True) == []
+    (adam,) = PFedMe().complaints(module, reference.ADAM, False)
     assert "adam" in adam and "pfedme: {optimizer: sgd" in adam
-    (fast,) = PFedMe().complaints(module, replace(by_hand.SGD, lr=0.2), False)
+    (fast,) = PFedMe().complaints(module, replace(reference.SGD, lr=0.2), False)
     assert "lr * lam < 2" in fast

@@ -7,8 +7,8 @@ import copy
 import pytest
 import torch
 
-import by_hand
-import rig
+import reference
+import testbed
 from federation.conversation import newest, stored_reply
 from federation.descent import Work
 from federation.fedavg import FedAvg
@@ -22,17 +22,17 @@ from privacy.dp.protection import Protection
 from privacy.message import Call, Message
 
 
-@pytest.mark.parametrize("work", [by_hand.BRIEF, Work(optimizer="adam", lr=0.02, batch=5)], ids=["sgd", "adam"])
-@pytest.mark.parametrize(("task", "sites"), by_hand.UNEVEN_KINDS)
+@pytest.mark.parametrize("work", [reference.BRIEF, Work(optimizer="adam", lr=0.02, batch=5)], ids=["sgd", "adam"])
+@pytest.mark.parametrize(("task", "sites"), reference.UNEVEN_KINDS)
 def test_without_mu_the_global_model_is_fedavgs_and_the_sites_is_what_it_replied(task, sites, work):
-    left, crew = by_hand.trained(PGFed(mu=0.0), sites, task, work, rounds=3, participation=by_hand.PARTICIPATION)
-    right, other = by_hand.trained(FedAvg(), sites, task, work, rounds=3, participation=by_hand.PARTICIPATION)
+    left, crew = reference.trained(PGFed(mu=0.0), sites, task, work, rounds=3, participation=reference.PARTICIPATION)
+    right, other = reference.trained(FedAvg(), sites, task, work, rounds=3, participation=reference.PARTICIPATION)
     model = section(left.state.tensors, "model")
-    assert rig.equal(model, section(right.state.tensors, "model"))
+    assert testbed.equal(model, section(right.state.tensors, "model"))
     for name, hospital in crew.items():
         if left.merged.get(name):
-            replied = section(rig.from_bytes(stored(other[name], left.merged[name])).tensors, "model")
-            assert rig.equal(rig.final(hospital), replied)
+            replied = section(testbed.from_bytes(stored(other[name], left.merged[name])).tensors, "model")
+            assert testbed.equal(testbed.final(hospital), replied)
 
 
 def stored(hospital, round_):
@@ -40,21 +40,21 @@ def stored(hospital, round_):
 
 
 def test_pgfedmo_without_momentum_is_pgfed():
-    plain, crew = by_hand.trained(PGFed(eta_2=0.1))
-    momentum, other = by_hand.trained(PGFed(name="pgfedmo", beta=0.0, eta_2=0.1))
-    assert rig.equal(plain.state.tensors, momentum.state.tensors)
-    assert all(rig.equal(rig.final(crew[name]), rig.final(other[name])) for name in crew)
+    plain, crew = reference.trained(PGFed(eta_2=0.1))
+    momentum, other = reference.trained(PGFed(name="pgfedmo", beta=0.0, eta_2=0.1))
+    assert testbed.equal(plain.state.tensors, momentum.state.tensors)
+    assert all(testbed.equal(testbed.final(crew[name]), testbed.final(other[name])) for name in crew)
 
 
 def test_two_rounds_on_two_sites_by_hand():
     """f = ((w x + b - y)^2) / 2 for each of two outputs, one example a site, one step a round."""
     x, y = {"a": 1.0, "b": 2.0}, {"a": 1, "b": 0}
     rows = {s: Rows(torch.tensor([[x[s]]]), torch.tensor([y[s]]), torch.zeros(1, dtype=torch.int64)) for s in x}
-    task = Task(rig.Linear(), (1,), 2)
+    task = Task(testbed.Linear(), (1,), 2)
     work = Work(optimizer="sgd", lr=0.1, batch=2, epochs=None, steps=1)
     mu, eta_2 = 0.3, 0.05
     sites = {s: {"train": r, "validation": r} for s, r in rows.items()}
-    outcome, crew = by_hand.trained(PGFed(mu=mu, eta_2=eta_2), sites, task, work, rounds=2)
+    outcome, crew = reference.trained(PGFed(mu=mu, eta_2=eta_2), sites, task, work, rounds=2)
 
     start = initial_parameters(FedAvg(), task, seed=1)
     flat = lambda params: [float(v) for key in ("head.weight", "head.bias") for v in params[key].flatten()]  # noqa: E731
@@ -78,20 +78,20 @@ def test_two_rounds_on_two_sites_by_hand():
         glob, past = [sum(theta[i][k] for i in x) / 2 for k in range(4)], now
     assert flat(section(outcome.state.tensors, "model")) == pytest.approx(glob, abs=1e-5)
     for i in x:
-        assert flat(rig.final(crew[i])) == pytest.approx(theta[i], abs=1e-5)
+        assert flat(testbed.final(crew[i])) == pytest.approx(theta[i], abs=1e-5)
     found = outcome.state.tensors["between/alpha"].flatten().tolist()
     assert found == pytest.approx([alpha[i][j] for i in "ab" for j in "ab"], abs=1e-6)
 
 
 def slow(algorithm, task, sites, lost, rounds):
     """Algorithm 1; returns the global model, each site's model and the matrix alpha."""
-    model = by_hand.network(task)
+    model = reference.network(task)
     names = [n for n, _ in model.named_parameters()]
     order = sorted(sites)
     alpha = {i: {j: 1 / len(order) for j in order} for i in order}
     past, momentum, personal = {}, {}, {}
     for r in range(1, rounds + 1):
-        present, locals_, now = by_hand.present(r, lost), {}, {}
+        present, locals_, now = reference.present(r, lost), {}, {}
         for i in present:
             own = copy.deepcopy(model).train()
             aid = {n: sum(algorithm.mu * alpha[i][j] * past[j]["grad"][n] for j in past) for n in names} if past else {}
@@ -100,8 +100,8 @@ def slow(algorithm, task, sites, lost, rounds):
                 aid = {n: (1 - algorithm.momentum) * aid[n] + algorithm.momentum * old[n] for n in names}
                 momentum[i] = aid
             rows = sites[i]["train"]
-            for x, y in by_hand.batches(rows, r, i, by_hand.BRIEF):
-                grads = by_hand.slopes(own, x, y)
+            for x, y in reference.batches(rows, r, i, reference.BRIEF):
+                grads = reference.slopes(own, x, y)
                 with torch.no_grad():
                     for (n, p), g in zip(own.named_parameters(), grads, strict=True):
                         p -= 0.1 * (g + aid.get(n, 0.0))
@@ -120,25 +120,25 @@ def slow(algorithm, task, sites, lost, rounds):
             now[i] = {"grad": grads, "g_1": algorithm.mu * (float(loss.detach()) - inner)}
             locals_[i] = personal[i] = own
         past = now
-        model = by_hand.averaged([locals_[i] for i in present], [len(sites[i]["train"].y) for i in present])
+        model = reference.averaged([locals_[i] for i in present], [len(sites[i]["train"].y) for i in present])
     return model, personal, alpha
 
 
-@pytest.mark.parametrize("lost", [frozenset(), by_hand.LOST_LATER], ids=["", "lost replies"])
+@pytest.mark.parametrize("lost", [frozenset(), reference.LOST_LATER], ids=["", "lost replies"])
 @pytest.mark.parametrize(
     "algorithm",
     [PGFed(mu=0.4, eta_2=0.05), PGFed(name="pgfedmo", beta=0.6, mu=0.4, eta_2=0.05, slopes="each")],
     ids=["pgfed", "pgfedmo"],
 )
-@pytest.mark.parametrize(("task", "sites"), by_hand.UNEVEN_KINDS)
+@pytest.mark.parametrize(("task", "sites"), reference.UNEVEN_KINDS)
 def test_several_rounds_against_a_slow_implementation(task, sites, algorithm, lost):
-    outcome, crew = by_hand.trained(
-        algorithm, sites, task=task, rounds=5, lost=lost, participation=by_hand.PARTICIPATION
+    outcome, crew = reference.trained(
+        algorithm, sites, task=task, rounds=5, lost=lost, participation=reference.PARTICIPATION
     )
     model, personal, alpha = slow(algorithm, task, sites, lost, 5)
-    by_hand.agree(section(outcome.state.tensors, "model"), model.state_dict())
+    reference.agree(section(outcome.state.tensors, "model"), model.state_dict())
     for name, own in personal.items():
-        by_hand.agree(rig.final(crew[name]), own.state_dict())
+        reference.agree(testbed.final(crew[name]), own.state_dict())
     order = sorted(sites)
     expected = torch.tensor([[alpha[i][j] for j in order] for i in order], dtype=torch.float64)
     assert torch.allclose(outcome.state.tensors["between/alpha"], expected, atol=1e-5)
@@ -146,7 +146,7 @@ def test_several_rounds_against_a_slow_implementation(task, sites, algorithm, lo
 
 
 def test_only_those_of_the_round_before_are_heard_and_alpha_never_falls_below_zero():
-    outcome, _ = by_hand.trained(PGFed(mu=1.0, eta_2=50.0), lost=frozenset({(4, "b")}))
+    outcome, _ = reference.trained(PGFed(mu=1.0, eta_2=50.0), lost=frozenset({(4, "b")}))
     heard = {name.split("/")[1] for name in outcome.state.tensors if name.startswith("gradient/")}
     assert heard == set(outcome.state.facts["g_1"]) == {"a", "c"}
     alpha = outcome.state.tensors["between/alpha"]
@@ -155,8 +155,8 @@ def test_only_those_of_the_round_before_are_heard_and_alpha_never_falls_below_ze
 
 def test_an_alpha_that_is_no_number_or_of_nobody_changes_nothing():
     algorithm = PGFed(eta_2=0.1)
-    outcome, crew = by_hand.trained(algorithm, rounds=2)
-    said = rig.from_bytes(stored(crew["a"], 2)).tensors
+    outcome, crew = reference.trained(algorithm, rounds=2)
+    said = testbed.from_bytes(stored(crew["a"], 2)).tensors
     before = outcome.state.tensors["between/alpha"]
     for bad in ({"b": "x"}, {"b": float("inf")}, {"nobody": 0.5}, {"b": None}):
         reply = Message(said, {"n": 3, "risk": 0.5, "alpha": bad})
@@ -167,11 +167,11 @@ def test_an_alpha_that_is_no_number_or_of_nobody_changes_nothing():
 
 def test_alpha_that_does_not_learn_asks_for_no_risk_and_sends_no_slope():
     algorithm = PGFed(eta_2=0.0, alpha_0=0.7)
-    outcome, crew = by_hand.trained(algorithm, rounds=3)
+    outcome, crew = reference.trained(algorithm, rounds=3)
     assert set(outcome.state.tensors["between/alpha"].flatten().tolist()) == {0.7}
-    said = rig.from_bytes(stored(crew["a"], 3))
+    said = testbed.from_bytes(stored(crew["a"], 3))
     assert set(said.facts["algorithm"]) == {"n"}
-    sent = algorithm.send(outcome.state, "a", Call("law", 4, "train", dict.fromkeys(by_hand.UNEVEN, 3)))
+    sent = algorithm.send(outcome.state, "a", Call("law", 4, "train", dict.fromkeys(reference.UNEVEN, 3)))
     assert {name.split("/")[0] for name in sent.tensors} == {"model", "aid"}
 
 
@@ -179,31 +179,31 @@ def test_the_others_help_more_than_nothing():
     """The first-order estimate of the others' risk does lower the others' risk, at the price of the own one."""
     risks = {}
     for mu in (0.0, 1.0):
-        _, crew = by_hand.trained(PGFed(mu=mu, eta_2=0.0), rounds=6)
-        net = rig.task().network()
-        net.load_state_dict(rig.final(crew["a"]))
-        others = [by_hand.UNEVEN[s]["train"] for s in "bc"]
+        _, crew = reference.trained(PGFed(mu=mu, eta_2=0.0), rounds=6)
+        net = testbed.task().network()
+        net.load_state_dict(testbed.final(crew["a"]))
+        others = [reference.UNEVEN[s]["train"] for s in "bc"]
         with torch.no_grad():
-            risks[mu] = sum(float(rig.task().objective(net, Batch(rows.x, rows.y)).mean()) for rows in others)
+            risks[mu] = sum(float(testbed.task().objective(net, Batch(rows.x, rows.y)).mean()) for rows in others)
     assert risks[1.0] < risks[0.0]
 
 
 def test_private_training_needs_a_fixed_alpha_and_pays_for_the_full_gradient():
-    network, work = rig.task().network(), Work(optimizer="sgd", lr=0.05, batch=24, epochs=2)
+    network, work = testbed.task().network(), Work(optimizer="sgd", lr=0.05, batch=24, epochs=2)
     (text,) = PGFed().complaints(network, work, True)
     assert "eta_2: 0" in text and "0.01" in text
     fixed = PGFed(eta_2=0.0)
     assert fixed.complaints(network, work, True) == PGFed().complaints(network, work, False) == []
     how = Protection(clip=0.5, sampling=0.4, views=2, noise=1.1, validation_noise=3.0, cut="c")
-    seen = rehearse_events(fixed, rig.task(), work, initial_parameters(fixed, rig.task(), seed=0), how)
+    seen = rehearse_events(fixed, testbed.task(), work, initial_parameters(fixed, testbed.task(), seed=0), how)
     steps = SelfComposed(Part("c", "train", PoissonSampled(0.4, Gaussian(1.1))), 4)
     assert seen.training == composed([steps, Part("c", "train", PoissonSampled(1.0, Gaussian(1.1)))])
 
 
 def test_a_site_remembers_its_momentum_and_notes_its_alpha():
-    _, crew = by_hand.trained(PGFed(name="pgfedmo", beta=0.5), rounds=3)
+    _, crew = reference.trained(PGFed(name="pgfedmo", beta=0.5), rounds=3)
     memory = newest(crew["a"].disk)
-    assert section(memory.tensors, "aid").keys() == dict(rig.task().network().named_parameters()).keys()
+    assert section(memory.tensors, "aid").keys() == dict(testbed.task().network().named_parameters()).keys()
     assert {name for name in memory.facts["notes"]["3"] if name.startswith("alpha/")} == {
         "alpha/a",
         "alpha/b",

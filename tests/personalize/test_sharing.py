@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-import by_hand
-import rig
+import reference
+import testbed
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.local import Local
@@ -35,21 +35,21 @@ PERSONAL = {
     "splitnn": {f"stem.0.{n}" for n in ("conv.weight", *NORM)},
     "private_intercept": {"head.bias"},
 }
-"""Written by hand for the network of by_hand.CNN; splitnn with depth 1."""
+"""Written by hand for the network of reference.CNN; splitnn with depth 1."""
 
 
 def made(name, **fields):
     return Partial(name=name, **({"depth": 1} if name == "splitnn" else {}), **fields)
 
 
-def run(algorithm, sites=by_hand.IMAGES, task=by_hand.CNN, work=by_hand.SGD, rounds=3, **options):
-    outcome, crew = by_hand.trained(algorithm, sites, task, work, rounds=rounds, **options)
-    return outcome, {name: rig.final(hospital) for name, hospital in crew.items()}
+def run(algorithm, sites=reference.IMAGES, task=reference.CNN, work=reference.SGD, rounds=3, **options):
+    outcome, crew = reference.trained(algorithm, sites, task, work, rounds=rounds, **options)
+    return outcome, {name: testbed.final(hospital) for name, hospital in crew.items()}
 
 
 @pytest.mark.parametrize("name", SHARED)
 def test_what_stays_is_what_was_written_by_hand(name):
-    network = by_hand.CNN.network()
+    network = reference.CNN.network()
     shared = made(name).shared(network)
     assert {n for n in network.state_dict() if not shared(n)} == PERSONAL[name]
 
@@ -62,9 +62,9 @@ def test_fedper_and_lg_fedavg_share_complementary_parts():
 
 
 def test_parts_stand_in_the_order_of_the_forward_pass():
-    assert parts(by_hand.CNN.network()) == ("stem", "blocks.0", "head")
-    assert parts(rig.task(hidden=(6, 5, 4)).network()) == ("stem", "blocks.0", "blocks.1", "head")
-    assert parts(rig.task(hidden=()).network()) == ("head",), "a stem that holds nothing is no part"
+    assert parts(reference.CNN.network()) == ("stem", "blocks.0", "head")
+    assert parts(testbed.task(hidden=(6, 5, 4)).network()) == ("stem", "blocks.0", "blocks.1", "head")
+    assert parts(testbed.task(hidden=()).network()) == ("head",), "a stem that holds nothing is no part"
 
 
 def test_group_norms_stay_too_and_a_norm_without_parameters_is_a_norm():
@@ -73,7 +73,7 @@ def test_group_norms_stay_too_and_a_norm_without_parameters_is_a_norm():
     kept = {name for name in network.state_dict() if not shared(name)}
     assert kept == {f"{part}.0.adn.N.{n}" for part in ("stem", "blocks.0") for n in ("weight", "bias")}
     bare = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, affine=False), nn.Linear(2, 2))
-    assert Partial(name="fedbn").complaints(bare, by_hand.SGD, False) == []
+    assert Partial(name="fedbn").complaints(bare, reference.SGD, False) == []
 
 
 @pytest.mark.parametrize(
@@ -88,22 +88,22 @@ def test_group_norms_stay_too_and_a_norm_without_parameters_is_a_norm():
     ],
 )
 def test_a_method_without_effect_is_refused_with_a_sentence(algorithm, hidden, words):
-    (text,) = algorithm.complaints(rig.task(hidden=hidden).network(), by_hand.SGD, False)
+    (text,) = algorithm.complaints(testbed.task(hidden=hidden).network(), reference.SGD, False)
     assert all(word in text for word in words)
 
 
 @pytest.mark.parametrize("name", SHARED)
 def test_a_split_is_not_refused_and_may_run_privately(name):
     network = Cnn(widths=(8, 8), norm="group").build(inputs=(1, 8, 8), classes=2)
-    assert made(name).complaints(network, by_hand.SGD, True) == []
+    assert made(name).complaints(network, reference.SGD, True) == []
 
 
 def test_a_head_without_bias_has_no_private_intercept():
     network = nn.Sequential()
     network.head = nn.Linear(3, 2, bias=False)
-    (text,) = Partial(name="private_intercept").complaints(network, by_hand.SGD, False)
+    (text,) = Partial(name="private_intercept").complaints(network, reference.SGD, False)
     assert "every parameter" in text and "bias" in text
-    assert without_effect(network, head, "x") and not without_effect(rig.task().network(), head, "x")
+    assert without_effect(network, head, "x") and not without_effect(testbed.task().network(), head, "x")
 
 
 def test_all_that_is_wrong_with_a_depth_is_said_at_once():
@@ -114,17 +114,17 @@ def test_all_that_is_wrong_with_a_depth_is_said_at_once():
 def test_splitnn_with_nothing_private_is_fedavg_and_with_everything_private_local():
     outcome, nothing = run(Partial(name="splitnn", depth=0), work=ADAM)
     average, expected = run(FedAvg(), work=ADAM)
-    assert rig.equal(section(outcome.state.tensors, "model"), section(average.state.tensors, "model"))
-    assert all(rig.equal(nothing[site], expected[site]) for site in by_hand.IMAGES)
+    assert testbed.equal(section(outcome.state.tensors, "model"), section(average.state.tensors, "model"))
+    assert all(testbed.equal(nothing[site], expected[site]) for site in reference.IMAGES)
     _, everything = run(Partial(name="splitnn", depth=3), work=ADAM)
     _, alone = run(Local(), work=ADAM)
-    assert all(rig.equal(everything[site], alone[site]) for site in by_hand.IMAGES)
+    assert all(testbed.equal(everything[site], alone[site]) for site in reference.IMAGES)
 
 
 def test_splitnn_with_all_but_the_head_private_is_lg_fedavg():
     _, split = run(Partial(name="splitnn", depth=2))
     _, lg = run(Partial(name="lg_fedavg"))
-    assert all(rig.equal(split[site], lg[site]) for site in by_hand.IMAGES)
+    assert all(testbed.equal(split[site], lg[site]) for site in reference.IMAGES)
 
 
 @pytest.mark.parametrize("name", SHARED)
@@ -133,27 +133,27 @@ def test_a_slow_loop_with_sites_away_and_replies_lost_finds_the_same(name, weigh
     """A site keeps its own part only if its reply arrived; the names are those written by hand."""
     rounds, lost, stays = 4, frozenset({(1, "a"), (2, "b"), (3, "a")}), PERSONAL[name]
     uniform = weights == "uniform" or (weights is None and name == "fedbn")
-    start = initial_parameters(FedAvg(), by_hand.CNN, seed=1)
+    start = initial_parameters(FedAvg(), reference.CNN, seed=1)
     server = {n: v for n, v in start.items() if n not in stays}
-    personal = {site: {n: start[n] for n in stays} for site in by_hand.IMAGES}
+    personal = {site: {n: start[n] for n in stays} for site in reference.IMAGES}
     for r in range(1, rounds + 1):
         locals_ = {}
-        for site in by_hand.present(r, lost):
-            model = by_hand.network(by_hand.CNN, {**server, **personal[site]})
-            by_hand.descend(model, by_hand.IMAGES[site]["train"], r, site)
+        for site in reference.present(r, lost):
+            model = reference.network(reference.CNN, {**server, **personal[site]})
+            reference.descend(model, reference.IMAGES[site]["train"], r, site)
             locals_[site] = model.state_dict()
             personal[site] = {n: locals_[site][n] for n in stays}
-        sizes = {site: 1 if uniform else len(by_hand.IMAGES[site]["train"].y) for site in locals_}
-        mean = by_hand.mixed(list(locals_.values()), list(sizes.values()))
+        sizes = {site: 1 if uniform else len(reference.IMAGES[site]["train"].y) for site in locals_}
+        mean = reference.mixed(list(locals_.values()), list(sizes.values()))
         server = {n: mean[n] for n in server}
-    _, found = run(made(name, weights=weights), lost=lost, rounds=rounds, participation=by_hand.PARTICIPATION)
-    for site in by_hand.IMAGES:
-        assert rig.close(found[site], {n: {**server, **personal[site]}[n] for n in found[site]}, 2e-5)
+    _, found = run(made(name, weights=weights), lost=lost, rounds=rounds, participation=reference.PARTICIPATION)
+    for site in reference.IMAGES:
+        assert testbed.close(found[site], {n: {**server, **personal[site]}[n] for n in found[site]}, 2e-5)
 
 
 def test_the_private_intercept_by_hand():
     """Two sites, one full-batch step on half the squared error: weights are averaged 1 to 3, biases stay."""
-    task = Task(rig.Linear(), (1,), 2)
+    task = Task(testbed.Linear(), (1,), 2)
     x = {"a": [1.0], "b": [1.0, 3.0, 2.0]}
     y = {"a": [1], "b": [0, 1, 1]}
     sites = {}
@@ -176,9 +176,9 @@ def test_the_private_intercept_by_hand():
 
 @pytest.mark.parametrize("name", SHARED)
 def test_personal_parts_are_sent_until_the_first_merge_and_never_replied(name):
-    algorithm, whole = made(name), set(by_hand.CNN.network().state_dict())
-    state = algorithm.start(initial_parameters(algorithm, by_hand.CNN, seed=1), {})
-    site = Site("a", by_hand.CNN, by_hand.SGD, open_access(by_hand.IMAGES["a"], batch=4, seed=0))
+    algorithm, whole = made(name), set(reference.CNN.network().state_dict())
+    state = algorithm.start(initial_parameters(algorithm, reference.CNN, seed=1), {})
+    site = Site("a", reference.CNN, reference.SGD, open_access(reference.IMAGES["a"], batch=4, seed=0))
     first = algorithm.send(state, "a", Call("r", 1, "train", {}))
     assert set(section(first.tensors, "model")) == whole
     reply, memory = algorithm.train(site, first, Message(), Call("r", 1, "train", {}))
@@ -204,7 +204,7 @@ def test_personal_parts_are_sent_until_the_first_merge_and_never_replied(name):
 @settings(max_examples=25, deadline=None)
 def test_what_leaves_and_what_stays_are_the_model_again(name, depth, widths, norm):
     network = Cnn(widths=tuple(widths), norm=norm).build(inputs=(1, 8, 8), classes=2)
-    site = Site("a", by_hand.CNN, by_hand.SGD, open_access(by_hand.IMAGES["a"], batch=4, seed=0))
+    site = Site("a", reference.CNN, reference.SGD, open_access(reference.IMAGES["a"], batch=4, seed=0))
     reply, memory = parted(network, SHARED[name](network, depth), site, {})
     assert not set(section(reply.tensors, "model")) & set(section(memory.tensors, "personal"))
-    assert rig.equal(sharing.model(None, site, reply, memory), network.state_dict())
+    assert testbed.equal(sharing.model(None, site, reply, memory), network.state_dict())

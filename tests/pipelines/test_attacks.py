@@ -28,7 +28,7 @@ from privacy.dp.accounting import cost
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
 from privacy.message import Call, Json, Message
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused
 from privacy.release.policy import Budget, Policy
 
@@ -84,7 +84,7 @@ class Site:
 
     @property
     def spent(self) -> float:
-        return cost(book.spent(book.lines(self.hospital.ledger)), 1e-5).epsilon
+        return cost(ledgers.spent(ledgers.lines(self.hospital.ledger)), 1e-5).epsilon
 
 
 @pytest.fixture
@@ -287,5 +287,5 @@ def test_a_private_opening_does_not_make_a_plain_model_free(tmp_path):
         "opening": opening,
     }
     site.ask("evaluate", "r/score", message=Message({}, facts))
-    *_, line = book.lines(site.hospital.ledger)
+    *_, line = ledgers.lines(site.hospital.ledger)
     assert line["event"] == {"kind": "non_private"}

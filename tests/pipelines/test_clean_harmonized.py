@@ -24,7 +24,7 @@ from pipelines.run import main as run_main
 from pipelines.runs.exits import Exit
 from pipelines.runs.holdings import items_of, runs_below
 from pipelines.settings.config import Config
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 
 LEFT = {"translators/vafl.safetensors", "translators/z.safetensors", "maps/map.safetensors"}
 
@@ -81,7 +81,7 @@ def scores(run: Path) -> list[dict]:
 
 def worked(run: Path, site: str, request: str) -> int:
     """How often this was done, and not only told again."""
-    lines = book.lines(run / "sites" / site / "ledger.jsonl")
+    lines = ledgers.lines(run / "sites" / site / "ledger.jsonl")
     return len({line["commit"] for line in lines if line["request"] == request})
 
 

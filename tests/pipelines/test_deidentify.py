@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+from dicom_with_identifiers import HOMER, KEY, confirmed, file_of, image
 from pipelines.batch.contact_sheet import shown_image
 from pipelines.batch.key import read_key
 from pipelines.batch.tables import keep_refusals
@@ -27,7 +28,6 @@ from pipelines.deidentify import main
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.exits import Exit
-from planted import HOMER, KEY, confirmed, file_of, image
 from privacy.deidentify.dicom_image import blanking
 
 SECRETS = (*HOMER.secrets, "Homers_folder", "Aloysius.dcm", "broken-Zwetsch")
@@ -103,7 +103,7 @@ RECTANGLE = "{top: 0, left: 0, bottom: 4, right: 6}"
 
 
 def layouts(hospital: Path, *rectangles: str) -> Path:
-    """A file for the images of `planted`."""
+    """A file for the images of `dicom_with_identifiers`."""
     found = hospital / "layouts.yaml"
     boxes = ", ".join(rectangles or [RECTANGLE])
     entry = f'manufacturer: ACME, model: "", rows: 4, columns: 6, rectangles: [{boxes}]'

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from far_federation import PLAIN_RUN, Federation, federation, until
+from flare_processes import PLAIN_RUN, Federation, federation, until
 from pipelines.runs.exits import Exit
 from privacy.message import as_list, as_mapping, from_bytes, unsealed
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 
 pytestmark = pytest.mark.slow
 
@@ -117,8 +117,8 @@ def test_fifty_rounds_in_which_hospitals_fail(tmp_path: Path) -> None:
     merged = as_mapping(state["merged"])  # type: ignore[arg-type]
     for site in SITES:
         ledger = far.home(site) / "ledger.jsonl"
-        assert not book.verify(ledger)
-        left = [line for line in book.lines(ledger) if line.get("refused") is None and line["request"] == "train"]
+        assert not ledgers.verify(ledger)
+        left = [line for line in ledgers.lines(ledger) if line.get("refused") is None and line["request"] == "train"]
         fresh = Counter(int(str(line["round"])) for line in left if not line.get("again"))
         assert set(fresh.values()) == {1}, "each round is trained and booked once"
         answered = {number for number in range(1, ROUNDS + 1) if (number, site) not in missing}

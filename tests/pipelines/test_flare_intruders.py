@@ -17,8 +17,8 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
-from far_federation import LEAD, PLAIN_RUN, Federation, federation, provisioned, until
 from federation.flare import Jobs
+from flare_processes import LEAD, PLAIN_RUN, Federation, federation, provisioned, until
 from pipelines.remote.startup_kit import make_strict
 
 pytestmark = pytest.mark.slow

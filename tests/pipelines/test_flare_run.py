@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from far_federation import PLAIN_RUN, federation
+from flare_processes import PLAIN_RUN, federation
 from harmonize.veto import Limits
 from pipelines.run import main
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 
 SITE = {"source": {"kind": "phantom", "scanner": "P", "patients": 12, "slices": 4}}
 SMALL = {
@@ -67,8 +67,8 @@ def test_a_run_over_flare_is_the_run_in_one_process(tmp_path: Path, monkeypatch:
     assert not (runs / "sites").exists(), "patients' folders lie at the hospitals"
     for site in sites:
         assert (far.home(site) / "report.html").exists()
-        assert not book.verify(far.home(site) / "ledger.jsonl")
-        assert len(list(book.lines(far.home(site) / "ledger.jsonl"))) > 10
+        assert not ledgers.verify(far.home(site) / "ledger.jsonl")
+        assert len(list(ledgers.lines(far.home(site) / "ledger.jsonl"))) > 10
 
 
 @pytest.mark.slow

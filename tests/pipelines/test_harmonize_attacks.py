@@ -44,7 +44,7 @@ from privacy.dp.events import read
 from privacy.dp.private_access import PrivateAccess, open_private
 from privacy.dp.protection import Protection
 from privacy.message import Call, Json, Message, to_bytes
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused
 from privacy.release.policy import Budget, Policy
 
@@ -102,11 +102,11 @@ class Site:
 
     @property
     def spent(self) -> float:
-        return cost(book.spent(book.lines(self.hospital.ledger)), 1e-5).epsilon
+        return cost(ledgers.spent(ledgers.lines(self.hospital.ledger)), 1e-5).epsilon
 
     @property
     def last(self) -> Mapping[str, Json]:
-        *_, line = book.lines(self.hospital.ledger)
+        *_, line = ledgers.lines(self.hospital.ledger)
         return line
 
 
@@ -230,7 +230,7 @@ def test_the_statement_does_not_call_patients_images_made_up(tmp_path):
     sent = site.ask("sample", site.facts(synthesis_run="r/real", sampling=SURROGATE, shared=1)).tensors["images"]
     own = Scale(low=0.0, high=3.5).into(cohort_of(site.hospital, site.cohort).images)
     assert (own - sent[0]).abs().flatten(1).mean(dim=1).min() < 0.06  # a patient's own
-    assert "synthetic" not in contents(site.hospital, list(book.lines(site.hospital.ledger)))["sample"]
+    assert "synthetic" not in contents(site.hospital, list(ledgers.lines(site.hospital.ledger)))["sample"]
 
 
 def _statement_lines(site: Site, *, forget: str = "") -> tuple[str, str]:
@@ -238,7 +238,7 @@ def _statement_lines(site: Site, *, forget: str = "") -> tuple[str, str]:
     if forget:
         for name in (folder := site.hospital.conversation(forget)).names():
             folder.remove(name)
-    lines = list(book.lines(site.hospital.ledger))
+    lines = list(ledgers.lines(site.hospital.ledger))
     (listed,) = [entry.content for entry in left(site.hospital, lines, delta=1e-5) if entry.request == "sample"]
     return contents(site.hospital, lines)["sample"], listed
 
@@ -282,7 +282,7 @@ def test_a_statement_reads_what_each_conversation_remembers_once(tmp_path, monke
     site.ask("translate", site.translation(), shared())
     newest = stated.newest
     monkeypatch.setattr(stated, "newest", lambda folder: read.append(folder.root) or newest(folder))
-    own_statement(site.hospital, list(book.lines(site.hospital.ledger)))
+    own_statement(site.hospital, list(ledgers.lines(site.hospital.ledger)))
     assert len(read) == len(set(read)) == 2
 
 

@@ -24,7 +24,7 @@ from pipelines.run import main
 from pipelines.settings.config import Config
 from pipelines_settings import BASE
 from privacy.message import from_bytes, from_file
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 
 
 def cycled(**changes: Any) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def test_the_site_with_the_lowest_score_is_the_target(done):
 def test_only_the_target_synthesizes_and_shares_and_pays_what_was_asked(done):
     target = json.loads((artifact(done, "score") / "scores.json").read_text())["target"]
     for site in ("a", "b"):
-        lines = list(book.lines(done / "sites" / site / "ledger.jsonl"))
+        lines = list(ledgers.lines(done / "sites" / site / "ledger.jsonl"))
         asked = {line["request"] for line in lines}
         assert ({"synthesize", "sample"} <= asked) == (site == target)
         assert {"score", "translate"} <= asked
@@ -235,7 +235,7 @@ def test_an_interrupted_translation_goes_on_where_it_was(tmp_path, monkeypatch):
     assert list((root / "sites" / "a" / "fitting").rglob("*"))
     monkeypatch.setattr(handler, "telling", telling)
     assert main([path, "--until", "translate"]) == 0
-    lines = [line for line in book.lines(root / "sites" / "a" / "ledger.jsonl") if line["request"] == "translate"]
+    lines = [line for line in ledgers.lines(root / "sites" / "a" / "ledger.jsonl") if line["request"] == "translate"]
     assert [line["refused"] for line in lines].count(None) == 1
 
 
@@ -259,7 +259,7 @@ def test_a_damaged_synthesis_is_learnt_again_under_another_name_and_fresh_learns
         shutil.rmtree(folder)
     assert main([path, "--until", "sample"]) == 0
     assert name() == first  # the one that is intact; nothing was paid again
-    lines = [line for line in book.lines(root / "sites" / "b" / "ledger.jsonl") if line["request"] == "synthesize"]
+    lines = [line for line in ledgers.lines(root / "sites" / "b" / "ledger.jsonl") if line["request"] == "synthesize"]
     assert [line["again"] for line in lines] == [False, False, True]
 
 

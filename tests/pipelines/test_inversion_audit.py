@@ -24,7 +24,7 @@ from pipelines_settings import BASE
 from privacy.attacks.inversion import Inversion, likeness
 from privacy.dp.access import Rows
 from privacy.message import Call, Message, from_bytes
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused
 
 ASKED = {"images": 2, "steps": 6}
@@ -80,7 +80,7 @@ def sheet(run: Path, site: str = "a") -> str:
 
 
 def lines(run: Path) -> list[dict]:
-    return [line for line in book.lines(run / "sites" / "a" / "ledger.jsonl") if line["request"] == "audit"]
+    return [line for line in ledgers.lines(run / "sites" / "a" / "ledger.jsonl") if line["request"] == "audit"]
 
 
 def asking(run: Path) -> tuple[Hospital, dict]:

@@ -22,7 +22,7 @@ from pipelines.runs.store import DiskFolder
 from pipelines.settings.load import load
 from pipelines_settings import BASE
 from privacy.message import from_bytes
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 
 WORK = {"lr": 0.01, "batch": 8}
 TRAIN = {"schedule": {"rounds": 1}, "work": WORK, "methods": {"local": {"name": "local"}, "fedavg": {"name": "fedavg"}}}
@@ -120,7 +120,7 @@ def test_pooled_normalization_is_one_scale_for_all_and_stands_in_the_ledger(here
         homes = [here / "runs" / how / "sites" / site for site in LIST]
         cohorts = [read_cohort_file(next(home.glob(f"cohorts/*/{COHORT}"))) for home in homes]
         spread[how] = [float(c.images[c.split == 0][:, 0].std()) for c in cohorts]
-        asked = {line["request"] for home in homes for line in book.lines(home / "ledger.jsonl")}
+        asked = {line["request"] for home in homes for line in ledgers.lines(home / "ledger.jsonl")}
         assert ("moments" in asked) == (how == "pooled")
         if how == "pooled":
             together = torch.cat([c.images[c.split == 0] for c in cohorts])

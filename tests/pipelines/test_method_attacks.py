@@ -15,7 +15,7 @@ import torch
 import yaml
 
 import methods
-import rig
+import testbed
 from federation.algorithm import recipient_of
 from federation.descent import Work
 from federation.engine import Answers
@@ -43,7 +43,7 @@ from pipelines.settings.sites import SiteSettings
 from privacy.dp import access_limit
 from privacy.dp.accounting import cost
 from privacy.message import Call, Json, Message
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused
 from privacy.release.policy import COORDINATOR, SITES, Budget, Policy
 
@@ -90,7 +90,7 @@ class Site:
 
     @property
     def lines(self) -> list[dict[str, Json]]:
-        return [dict(line) for line in book.lines(self.hospital.ledger)]
+        return [dict(line) for line in ledgers.lines(self.hospital.ledger)]
 
     @property
     def log(self) -> str:
@@ -128,7 +128,7 @@ def test_a_private_round_that_hardly_ends_is_refused_before_a_patient_is_looked_
     assert site.code(**change) == "malformed_opening"
     (line,) = site.lines[before:]
     assert line["refused"] == "malformed_opening" and line["bytes"] == 0
-    assert cost(book.spent([line]), 1e-5).epsilon == 0
+    assert cost(ledgers.spent([line]), 1e-5).epsilon == 0
     assert "100 times" in site.log.splitlines()[-1]
 
 
@@ -192,7 +192,7 @@ def test_what_is_counted_without_building_is_what_would_be_built_for_every_metho
         assert 0 < counted < PARAMETERS
 
 
-class Overheard(rig.Wire):
+class Overheard(testbed.SerializingEngine):
     """An engine that keeps what each site said and got."""
 
     def __init__(self, hospitals):
@@ -238,12 +238,12 @@ HANDING = [
 @pytest.mark.parametrize("algorithm", HANDING, ids=lambda one: repr(one).replace(" ", ""))
 def test_a_method_that_hands_a_sites_tensors_to_others_says_so(algorithm):
     work = Work(optimizer="sgd", lr=0.05, batch=8)
-    on_tables = not algorithm.complaints(algorithm.network(rig.task()), work, False)  # others need images, or masks
-    task, make = (rig.task(), rig.table) if on_tables else (rig.dense_task(), rig.scenes)
+    on_tables = not algorithm.complaints(algorithm.network(testbed.task()), work, False)  # others need images, or masks
+    task, make = (testbed.task(), testbed.table) if on_tables else (testbed.dense_task(), testbed.scenes)
     sites = {name: make(number, shift=0.3 * number) for number, name in enumerate("abc")}
-    hospitals = rig.federation(algorithm, sites, task=task, work=work)
+    hospitals = testbed.federation(algorithm, sites, task=task, work=work)
     engine = Overheard(hospitals)
-    rig.train(algorithm, hospitals, task=task, work=work, schedule=Schedule(rounds=3), engine=engine)
+    testbed.train(algorithm, hospitals, task=task, work=work, schedule=Schedule(rounds=3), engine=engine)
     assert engine.said or algorithm.name == "local"
     if engine.handed:
         assert recipient_of(algorithm) == SITES, f"{algorithm.name} hands on {engine.handed}"

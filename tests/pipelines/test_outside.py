@@ -49,7 +49,7 @@ from pipelines.settings.config import Config
 from pipelines.settings.route import AsTrained, Route
 from pipelines_settings import BASE
 from privacy.message import Message, from_bytes, sealed, to_bytes, unsealed
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 from translating import errors
 
 OPEN = {"recipients": ["coordinator", "outside"]}
@@ -208,7 +208,7 @@ def test_the_file_of_models_holds_what_was_handed_out_and_names_no_folder_and_no
     manifest = json.loads((path.parent / "manifest.json").read_text())
     assert manifest["summary"]["models"] == {"models.safetensors": "", "models.fedavg+local.safetensors": ""}
     for site in ("north", "south"):
-        exports = [line for line in book.lines(sites / site / "ledger.jsonl") if line["request"] == "export"]
+        exports = [line for line in ledgers.lines(sites / site / "ledger.jsonl") if line["request"] == "export"]
         assert len(exports) == 3 and {line["recipient"] for line in exports} == {"outside"}
 
 

@@ -13,9 +13,9 @@ import pydicom
 import pytest
 import torch
 import yaml
-from sums import check_sums
 
 from federation.task import Task
+from file_counts import check_file_counts
 from pipelines.batch import prediction
 from pipelines.models.file import read_ready
 from pipelines.predict import main as predict
@@ -95,7 +95,7 @@ def test_every_file_is_accounted_for_and_a_patient_without_a_score_is_named(site
     model = str(site / "a" / "ready" / "local.safetensors")
     assert predict([model, str(pull), "--no-gland", "--out", str(tmp_path / "out"), "--json"]) == Exit.OK
     told, table = json.loads(capsys.readouterr().out), lines(tmp_path / "out" / "accounted.csv")
-    check_sums(told, table)
+    check_file_counts(told, table)
     assert told["files"] == sum(path.is_file() for path in pull.rglob("*"))
     scored = {line["patient"] for line in lines(tmp_path / "out" / "predictions.csv")}
     assert scored == {line["patient"] for line in table if line["class"] == "used"}

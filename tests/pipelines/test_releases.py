@@ -2,7 +2,7 @@
 
 Two hospitals with the same patients, key and seed answer the same calls of several runs. A third one answers them
 without noise; what is left of an answer without it is noise alone. The noise is the operating system's own here, so
-each of these tests may fail by chance, once in a million runs (`residuals.ALARM`).
+each of these tests may fail by chance, once in a million runs (`recorded_noise.ALARM`).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from privacy.dp.access import open_access
 from privacy.dp.events import NOTHING, Gaussian, Part, PoissonSampled, describe, read
 from privacy.dp.protection import Protection
 from privacy.message import Message, from_bytes
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 from privacy.release.bounds import ROUNDED
 from privacy.release.gate import Refused
 from privacy.release.policy import COORDINATOR, OUTSIDE, REQUESTS, SITES, Budget, Policy
-from residuals import Piece, booked, complaints, wrong_deviations
+from recorded_noise import Piece, booked, complaints, wrong_deviations
 from small_site import PATIENTS, SCALE, SIDE, ask, hospital
 
 STEPS, RATE = 2, 1.0
@@ -87,7 +87,7 @@ def replies(places) -> dict[tuple[str, str], dict[str, Message]]:
 
 
 def spent(own: Hospital, request: str) -> list:
-    return [read(line["event"]) for line in book.lines(own.ledger) if line["request"] == request]
+    return [read(line["event"]) for line in ledgers.lines(own.ledger) if line["request"] == request]
 
 
 def test_parameters_that_leave_have_the_noise_of_all_their_steps_in_every_run_round_and_hospital(places, replies):
@@ -288,7 +288,7 @@ def test_a_request_that_the_policy_leaves_out_is_refused_with_nothing_done(tmp_p
             ask(own, request_, round_of(request_), MODEL, run="r/asked", **facts)
         assert caught.value.code == "policy_request"
     assert called == [] and files_in(own) == before
-    lines = list(book.lines(own.ledger))
+    lines = list(ledgers.lines(own.ledger))
     assert len(lines) == 2
     for line in lines:
         assert (line["request"], line["refused"], line["bytes"]) == (request_, "policy_request", 0)

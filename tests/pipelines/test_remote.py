@@ -18,8 +18,8 @@ import yaml
 from rich.console import Console
 
 from certificates import Authority
-from far_federation import PLAIN_RUN
 from federation.flare_hooks import OnlyOurs
+from flare_processes import PLAIN_RUN
 from pipelines.coordinator.arguments import parse
 from pipelines.coordinator.run import run_command, simulated_engines
 from pipelines.loader.document import ConfigError, read_yaml
@@ -35,7 +35,7 @@ from pipelines.runs.exits import Exit
 from pipelines.runs.stopping import Stop
 from pipelines.settings.config import Config
 from pipelines.site import main as join
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 from privacy.release.policy import REQUESTS, Budget, Policy
 
 SHARED = "/tmp/nvflare/jobs-storage"  # noqa: S108 - where FLARE would keep jobs
@@ -143,10 +143,10 @@ def test_no_kit_no_files_and_no_room_are_sentences(tmp_path: Path, monkeypatch: 
 def test_a_ledger_from_the_future_stops_the_hospital(tmp_path: Path, authority: Authority) -> None:
     made = place(tmp_path, authority.kit(tmp_path / "kit", "north", port=9))
     assert findings(made)["clock"][0]
-    from privacy.release import ledger as book
+    from privacy.release import ledger as ledgers
 
     ledger = Path(made.root) / "ledger.jsonl"
-    book.append(ledger, {"time": "2100-01-01T00:00:00+00:00", "request": "survey"})
+    ledgers.append(ledger, {"time": "2100-01-01T00:00:00+00:00", "request": "survey"})
     good, text = findings(made)["clock"]
     assert not good and "2100-01-01" in text
 
@@ -453,5 +453,5 @@ def test_what_a_far_hospital_will_not_answer_is_told_before_anything_is_learnt(
     console = Console(file=shown, width=300)
     assert run_command(parse(["far.yaml"]), console, engines=engines) == Exit.CONFIG
     assert "a: its policy does not answer export" in shown.getvalue() and "b: its" not in shown.getvalue()
-    lines = list(book.lines(tmp_path / "homes" / "sites" / "a" / "ledger.jsonl"))
+    lines = list(ledgers.lines(tmp_path / "homes" / "sites" / "a" / "ledger.jsonl"))
     assert {line["request"] for line in lines} == {"survey"}

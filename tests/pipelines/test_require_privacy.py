@@ -38,7 +38,7 @@ from privacy.dp.events import (
     describe,
 )
 from privacy.message import Call, Json, Message
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused, release, unaffordable
 from privacy.release.policy import Budget, Policy
 
@@ -68,7 +68,7 @@ def test_what_no_finite_epsilon_bounds_is_refused_with_a_budget_or_without(event
         release(b"x", describe(event), call=Call("r/x", 1, "train", {}), **place)
     with pytest.raises(Refused, match="policy_privacy"):
         release(b"x", {"kind": "of tomorrow"}, call=Call("r/x", 2, "train", {}), **place)
-    assert all(line["refused"] == "policy_privacy" and line["bytes"] == 0 for line in book.lines(ledger))
+    assert all(line["refused"] == "policy_privacy" and line["bytes"] == 0 for line in ledgers.lines(ledger))
     assert unaffordable(Policy(), [], [event]) is None
 
 
@@ -153,7 +153,7 @@ def test_a_private_run_passes_without_a_budget_and_all_of_it_has_an_epsilon(site
     assert scored.tensors and site.ask("export", "r/export", facts=chosen).tensors
     told = site.ask("audit", "r/audit", facts={**chosen, "cohort": site.cohort})
     assert told.facts == {"found": None}, "what an attack found stays here"
-    assert 0 < cost(book.spent(book.lines(site.hospital.ledger)), 1e-5).epsilon < 100
+    assert 0 < cost(ledgers.spent(ledgers.lines(site.hospital.ledger)), 1e-5).epsilon < 100
 
 
 def settings(**changes) -> dict:

@@ -33,7 +33,7 @@ from pipelines.runs.exits import Exit
 from pipelines.settings.checks import route as route_check
 from pipelines.settings.sites import SiteSettings
 from privacy.message import Call, Json, Message, from_bytes
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused
 from route_settings import LINES, OPEN, settings
 
@@ -65,14 +65,14 @@ def test_every_line_scores_all_patients_of_the_hospital_outside(done):
 
 
 def test_the_hospital_outside_takes_no_part_in_training(done):
-    requests = {line["request"] for line in book.lines(done / "sites" / "west" / "ledger.jsonl")}
+    requests = {line["request"] for line in ledgers.lines(done / "sites" / "west" / "ledger.jsonl")}
     assert "route" in requests
     assert not requests & {"introduce", "train", "finish", "export", "evaluate"}
 
 
 def test_handing_out_models_is_booked_for_whom_it_is(done):
     for site in ("north", "south"):
-        lines = [line for line in book.lines(done / "sites" / site / "ledger.jsonl") if line["request"] == "export"]
+        lines = [line for line in ledgers.lines(done / "sites" / site / "ledger.jsonl") if line["request"] == "export"]
         assert len(lines) == 3, "one for each method that a line needs"
         assert {line["recipient"] for line in lines} == {"outside"}
 
@@ -245,7 +245,7 @@ def refused(
     """The code, which is all that is told: to the coordinator and in the ledger."""
     with pytest.raises(Refused) as caught:
         asked(hospital, cohort, changes, tensors)
-    *_, line = book.lines(hospital.ledger)
+    *_, line = ledgers.lines(hospital.ledger)
     assert caught.value.args == (caught.value.code,) == (line["refused"],)
     assert (line["request"], line["bytes"], line["sha256"]) == ("route", 0, None)
     return caught.value.code

@@ -31,7 +31,7 @@ from pipelines.run import main as run
 from pipelines.settings.config import Config
 from pipelines_settings import BASE
 from privacy.message import Message, from_bytes
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 from route_settings import LINES, OPEN, settings
 
 PICTURE = re.compile(r'data:image/png;base64,[^"]+')
@@ -169,7 +169,7 @@ def test_what_left_has_a_row_of_every_release_of_every_hospital(done):
     page, facts = (done / "report.html").read_text(), told(done)
     wanted: dict[tuple[str, str], tuple[int, int]] = {}
     for site in HOSPITALS:
-        for line in book.lines(done / "sites" / site / "ledger.jsonl"):
+        for line in ledgers.lines(done / "sites" / site / "ledger.jsonl"):
             if line["request"] == "report":
                 continue  # the page tells of what was before it
             name = line["request"] + (" to outside" if line["recipient"] == "outside" else "")
@@ -183,7 +183,7 @@ def test_what_left_has_a_row_of_every_release_of_every_hospital(done):
     assert rows["route"][2] == rows["route"][3] == "–" and "export" not in rows
     assert [row[0] for row in cells(section(page, "out"))] == ["north", "south", "west outside"]
     assert [one["site"] for one in facts["statements"]] == list(HOSPITALS)
-    assert list(json.loads(next(done.glob("report/*/book.json")).read_text())) == list(HOSPITALS)
+    assert list(json.loads(next(done.glob("report/*/ledgers.json")).read_text())) == list(HOSPITALS)
 
 
 def test_a_page_that_is_gone_at_the_hospital_outside_is_written_again(done, tmp_path, monkeypatch, capsys):

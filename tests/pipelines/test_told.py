@@ -47,7 +47,7 @@ from privacy.dp.accounting import cost
 from privacy.dp.events import Gaussian, known, leaves
 from privacy.dp.replacing import replaced_cost
 from privacy.message import Call, Json, Message
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 from privacy.release.build_statement import build_statement
 from privacy.release.gate import Refused
 from privacy.release.meaning import loss
@@ -123,7 +123,7 @@ class Site:
         except Refused as refused:
             reply, code = Message(), refused.code
         ledger = self.hospital.ledger
-        *_, line = book.lines(ledger) if ledger.exists() else ({"event": None},)
+        *_, line = ledgers.lines(ledger) if ledger.exists() else ({"event": None},)
         return Answer(reply.facts, reply.tensors, code, line["event"])
 
     def ingest(self, turn: str, **changes: Json) -> Answer:
@@ -133,7 +133,7 @@ class Site:
 
     @property
     def spent(self) -> float:
-        return cost(book.spent(book.lines(self.hospital.ledger)), 1e-5).epsilon
+        return cost(ledgers.spent(ledgers.lines(self.hospital.ledger)), 1e-5).epsilon
 
 
 def everything(site: Site, turn: str, *, last: str = "holds") -> dict[str, Answer]:
@@ -540,8 +540,8 @@ def test_a_run_stops_where_a_hospital_has_too_few_patients_for_its_delta(tmp_pat
 def test_the_statement_and_the_ledger_tell_epsilon_for_a_replaced_patient_too(tmp_path, capsys):
     site = Site(tmp_path / "h", NOISED)
     site.ingest("one")
-    lines = list(book.lines(site.hospital.ledger))
-    wanted = replaced_cost(book.spent(lines), 1e-5).epsilon
+    lines = list(ledgers.lines(site.hospital.ledger))
+    wanted = replaced_cost(ledgers.spent(lines), 1e-5).epsilon
     said = build_statement(lines, site="a", delta=1e-5)
     assert said.noised < wanted <= said.replaced <= 1.01 * wanted
     assert f"where neighbours differ by replacing one patient | {loss(said.replaced)} |" in markdown(said)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dicom_with_identifiers import KEY, confirmed
 from harmonize.cyclegan import CycleGan
 from harmonize.intensity import Identity
 from harmonize.scale import Scale
@@ -16,7 +17,6 @@ from pipelines.batch.confirmations import confirm
 from pipelines.data.sources import DicomSource, NiftiSource
 from pipelines.data.writing.coding import Coding, coded, line, span
 from pipelines.runs.exits import Exit
-from planted import KEY, confirmed
 from privacy.deidentify.dicom_image import blanking
 from translating import (
     SELECT,

@@ -14,8 +14,8 @@ import pydicom
 import pytest
 import torch
 from scipy import stats
-from sums import check_sums
 
+from file_counts import check_file_counts
 from harmonize.intensity import Identity, Percentile
 from pipelines.batch import translated_study as job
 from pipelines.batch import translation as command
@@ -76,7 +76,7 @@ def test_what_cannot_be_translated_is_told_and_the_rest_is_there(many, tmp_path,
     told = json.loads(capsys.readouterr().out)
     assert (told["translated"], told["there"], told["quarantined"]) == (3, 0, 5)
     assert (told["unselected"], told["ignored_files"], told["exit"]) == (1, 1, 0)
-    check_sums(told, table(tmp_path / "out", "accounted"))
+    check_file_counts(told, table(tmp_path / "out", "accounted"))
     assert (told["used_files"], told["unselected_files"]) == (12, 1)
     reasons = {line["reason"] for line in table(tmp_path / "out", "quarantine")}
     assert {"single_slice", "gap", "mixed_orientation", "duplicate_slice"} <= reasons

@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 import pipelines.coordinator.run
-import rig
-from far import flare
+import testbed
+from flare_in_process import flare
 from pipelines.run import main
 from privacy.message import to_bytes
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 
 GOLDEN = (Path(__file__).parents[1] / "golden" / "tiny" / "tiny.yaml").read_text()
 SMALL = yaml.safe_dump(
@@ -65,7 +65,7 @@ def results(folder: Path) -> tuple[dict[str, bytes], object]:
 
 
 @pytest.mark.parametrize("settings", [SMALL, pytest.param(GOLDEN, marks=pytest.mark.slow)], ids=["small", "golden"])
-@pytest.mark.parametrize("way", [rig.Wire, over_flare])
+@pytest.mark.parametrize("way", [testbed.SerializingEngine, over_flare])
 def test_what_passes_in_process_passes_over_a_wire(finished_run, settings, way, tmp_path, monkeypatch):
     near = results(finished_run(settings))
     made = []
@@ -82,8 +82,10 @@ def test_what_passes_in_process_passes_over_a_wire(finished_run, settings, way, 
     assert len(near[0]) > 10
     (weighed,) = (one.weighed for one in made if one.sites)
     for site in "ab":
-        lines = list(book.lines(tmp_path / "runs" / "golden" / "sites" / site / "ledger.jsonl"))
+        lines = list(ledgers.lines(tmp_path / "runs" / "golden" / "sites" / site / "ledger.jsonl"))
         written = [line["bytes"] for line in lines]
         assert set(written) == set(weighed[site]), "a byte left that is not in the ledger"
-        if way is rig.Wire:  # over FLARE's sides, what was just answered is answered again without being written again
+        if (
+            way is testbed.SerializingEngine
+        ):  # over FLARE's sides, what was just answered is answered again without being written again
             assert written == weighed[site]

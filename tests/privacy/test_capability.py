@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import by_hand
-import rig
+import reference
+import testbed
 from federation.descent import Site, Work
 from privacy.dp.access import Access, Rows, open_access
 from privacy.dp.capability import questions
@@ -21,7 +21,7 @@ WORK = Work(optimizer="sgd", lr=0.1, batch=5, epochs=None, steps=1)
 
 
 def accesses() -> dict[str, Access]:
-    rows = by_hand.TABLES["a"]
+    rows = reference.TABLES["a"]
     splits = rows if isinstance(rows, Mapping) else {"train": rows}
     protection = Protection(noise=1.0, clip=1.0, sampling=0.5, views=1, validation_noise=1.0)
     return {"plain": open_access(splits, batch=5, seed=0), "private": open_private(splits, protection)}
@@ -49,17 +49,17 @@ def reached(thing: Any, depth: int = 8, seen: set[int] | None = None) -> Iterato
 @pytest.mark.parametrize("which", ["plain", "private"])
 def test_no_attribute_of_what_a_method_holds_leads_to_patients(which):
     access = accesses()[which]
-    found = list(reached(Site("a", rig.task(), WORK, questions(access))))
+    found = list(reached(Site("a", testbed.task(), WORK, questions(access))))
     assert not [thing for thing in found if isinstance(thing, Rows | Tensor)]
     assert not any(thing is access or thing is access.events for thing in found)
     # The walk would have seen them: the access itself leads there.
-    assert any(isinstance(thing, Rows) for thing in reached(Site("a", rig.task(), WORK, access)))
+    assert any(isinstance(thing, Rows) for thing in reached(Site("a", testbed.task(), WORK, access)))
 
 
 def test_the_questions_are_answered_by_data_access():
     direct, asked = accesses()["plain"], questions(accesses()["plain"])
-    module = rig.task().network()
-    objective = rig.task().objective
+    module = testbed.task().network()
+    objective = testbed.task().objective
     assert (asked.epoch(), asked.size("train"), asked.device) == (direct.epoch(), direct.size("train"), direct.device)
     assert torch.equal(asked.shares(2), direct.shares(2))
     one = asked.gradient(module, objective, asked.draw())

@@ -16,8 +16,8 @@ from pydicom.dataset import Dataset
 from pydicom.pixels import pixel_array
 from pydicom.uid import UID_dictionary
 
+from dicom_with_identifiers import HOMER, KEY, confirmed, file_of, image, images_with_identifiers, insert_raw
 from pipelines.data.pseudonym import pseudonym as cohort_pseudonym
-from planted import HOMER, KEY, confirmed, file_of, image, plant, planted
 from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, as_bytes, deidentify
 from privacy.deidentify.keyed import new_uid, pseudonym
 from privacy.deidentify.layouts import Layout, Rectangle
@@ -42,7 +42,7 @@ def holds(data: bytes, secret: str) -> bool:
 @settings(
     max_examples=80, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
-@given(planted())
+@given(images_with_identifiers())
 def test_nothing_of_a_person_is_left_and_the_image_is_what_it_was(dataset: Dataset) -> None:
     data = as_bytes(deidentify(dataset, key=KEY))
     assert leftovers(dataset, data) == []
@@ -76,7 +76,7 @@ def test_the_second_opinion_sees_what_is_put_back() -> None:
     ]:
         again = cleaned(original)
         assert leftovers(original, file_of(again)) == []
-        plant(again, tag, vr, text)
+        insert_raw(again, tag, vr, text)
         assert leftovers(original, file_of(again)), (hex(tag), text)
     hidden = bytearray(file_of(cleaned(original)))
     hidden[:5] = b"Homer"
@@ -329,7 +329,7 @@ def test_who_made_a_coil_stays_unless_it_names_the_patient(coil) -> None:
 def test_a_reader_that_quotes_values_says_nothing(caplog, capfd) -> None:
     dataset = image()
     for tag, vr in ((0x00181088, "IS"), (0x00100010, "PN"), (0x00081155, "UI"), (0x00181020, "SH")):
-        plant(dataset, tag, vr, f"{HOMER.surname} {HOMER.number} " * 9)
+        insert_raw(dataset, tag, vr, f"{HOMER.surname} {HOMER.number} " * 9)
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         as_bytes(deidentify(dataset, key=KEY))
@@ -357,7 +357,7 @@ def test_settings_out_of_range_are_told_all_at_once() -> None:
 )
 def test_numbers_whose_bytes_spell_a_name_are_removed(tag, vr) -> None:
     dataset = image()
-    plant(dataset, tag, vr, HOMER.given.encode())
+    insert_raw(dataset, tag, vr, HOMER.given.encode())
     assert HOMER.given.encode() in file_of(dataset)
     assert tag not in cleaned(dataset)
 
@@ -365,7 +365,7 @@ def test_numbers_whose_bytes_spell_a_name_are_removed(tag, vr) -> None:
 def test_curves_and_overlays_are_removed_as_a_whole() -> None:
     dataset = image()
     for tag, vr in ((0x60000010, "US"), (0x60020040, "CS"), (0x50000005, "US"), (0x60003000, "OW")):
-        plant(dataset, tag, vr, b"G ")
+        insert_raw(dataset, tag, vr, b"G ")
     assert not [tag for tag in cleaned(dataset).keys() if 0x5000 <= tag.group <= 0x60FF]  # noqa: SIM118 - as keys
 
 

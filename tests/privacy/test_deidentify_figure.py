@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from pydicom.dataset import Dataset
 from pydicom.uid import UID, UID_dictionary
 
-from planted import KEY, confirmed, planted
+from dicom_with_identifiers import KEY, confirmed, images_with_identifiers
 from privacy.deidentify.actions import B_VALUES
 from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, as_bytes, deidentify
 from privacy.deidentify.leftovers import leftovers
@@ -150,7 +150,7 @@ def test_every_required_action_is_done_right_on_planted_files(examples: int) -> 
     wrong: list[str] = []
 
     @settings(max_examples=examples, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
-    @given(planted())
+    @given(images_with_identifiers())
     def count(original: Dataset) -> None:
         more, places = counted(original)
         counts.update(more)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 
-from planted import KEY, file_of, image
+from dicom_with_identifiers import KEY, file_of, image
 from privacy.deidentify.dicom_image import NotDeidentifiable, as_bytes, deidentify
 from privacy.deidentify.identifiers import identifiers
 from privacy.deidentify.leftovers import leftovers

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 
+from dicom_with_identifiers import HOMER, KEY, confirmed, image, insert_raw
 from pipelines.data.pseudonym import pseudonym
-from planted import HOMER, KEY, confirmed, image, plant
 from privacy.deidentify.actions import ESSENTIAL, NOBODYS_TIMES
 from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, as_bytes, deidentify
 from privacy.deidentify.keyed import days, new_uid
@@ -54,7 +54,7 @@ def test_placeholders_are_not_moved(keyword, value) -> None:
 def test_dates_of_scanners_and_standards_are_not_moved(tag) -> None:
     vr = pydicom.datadict.dictionary_VR(tag)
     dataset = image()
-    plant(dataset, tag, vr, {"TM": "101010"}.get(vr, "20180304"))
+    insert_raw(dataset, tag, vr, {"TM": "101010"}.get(vr, "20180304"))
     for found in (cleaned(dataset), cleaned(dataset, keep_times=True)):
         assert tag not in found or found[tag].value in (None, "", DUMMY, "000000")
 
@@ -109,7 +109,7 @@ def test_padded_numbers_leave_the_geometry_alone(numbers) -> None:
 @pytest.mark.parametrize(("tag", "needed"), [(0x00281052, True), (0x00281050, False), (0x0019100C, True)])
 def test_a_number_of_the_patient_is_removed_and_where_the_image_needs_it_the_file_refused(value, tag, needed) -> None:
     dataset = image()
-    plant(dataset, tag, "DS", value)
+    insert_raw(dataset, tag, "DS", value)
     if needed:
         with pytest.raises(NotDeidentifiable, match="identifier") as refusal:
             deidentify(dataset, key=KEY)
@@ -122,7 +122,7 @@ def test_a_number_of_the_patient_is_removed_and_where_the_image_needs_it_the_fil
 @pytest.mark.parametrize(("tag", "needed"), [(0x00189073, False), (0x00189087, True)])
 def test_numbers_in_binary_are_looked_at_without_sign_and_fraction(value, tag, needed) -> None:
     dataset = image()
-    plant(dataset, tag, "FD", struct.pack("<d", value))
+    insert_raw(dataset, tag, "FD", struct.pack("<d", value))
     if needed:
         with pytest.raises(NotDeidentifiable, match="identifier"):
             deidentify(dataset, key=KEY)
@@ -136,7 +136,7 @@ def test_numbers_in_binary_are_looked_at_without_sign_and_fraction(value, tag, n
 )  # fmt: skip
 def test_the_digits_of_a_longer_number_are_found(patient, core) -> None:
     dataset = image(PatientID=patient, FrameLabel=f"seg {core}", ImageType=["ORIGINAL", "PRIMARY", core])
-    plant(dataset, 0x00201002, "IS", core)
+    insert_raw(dataset, 0x00201002, "IS", core)
     found = cleaned(dataset)
     assert found.FrameLabel == "REMOVED" and 0x00201002 not in found and found.ImageType[2] == "REMOVED"
 
@@ -159,7 +159,7 @@ def test_other_numbers_are_no_dates(text) -> None:
 
 def test_a_malformed_birth_date_is_found_too() -> None:
     dataset = image(FrameLabel="7.3.1929")
-    plant(dataset, 0x00100030, "DA", "7.3.1929")
+    insert_raw(dataset, 0x00100030, "DA", "7.3.1929")
     assert cleaned(dataset).FrameLabel == "REMOVED"
 
 

@@ -16,7 +16,7 @@ from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate
 from pydicom.uid import JPEG2000, JPEGBaseline8Bit
 
-from planted import HOMER, KEY, file_of, image, plant
+from dicom_with_identifiers import HOMER, KEY, file_of, image, insert_raw
 from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, as_bytes, deidentify
 from privacy.deidentify.quiet import quiet
 from privacy.deidentify.streams import Unknown, stripped
@@ -159,9 +159,9 @@ def test_tables_and_profiles_of_colour_images_are_searched_in_every_encoding(cod
     dataset = image(PhotometricInterpretation="RGB", SamplesPerPixel=3, PlanarConfiguration=0)
     dataset.PixelData = dataset.PixelData * 3
     text = b"\0" * (128 + shift) + HOMER.given.encode(code) + b"\0" * shift
-    plant(dataset, pydicom.tag.Tag(keyword), "OB", text)
+    insert_raw(dataset, pydicom.tag.Tag(keyword), "OB", text)
     assert keyword not in cleaned(dataset)[1]
-    plant(dataset, pydicom.tag.Tag(keyword), "OB", bytes(range(200)))
+    insert_raw(dataset, pydicom.tag.Tag(keyword), "OB", bytes(range(200)))
     assert keyword in cleaned(dataset)[1]
 
 

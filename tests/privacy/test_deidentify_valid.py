@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from pydicom.dataset import Dataset
 
-from planted import HOMER, KEY, image, planted
+from dicom_with_identifiers import HOMER, KEY, image, images_with_identifiers
 from privacy.deidentify.dicom_image import NotDeidentifiable, as_bytes, deidentify
 from privacy.deidentify.quiet import quiet
 from real_files import PYDICOM, files_below
@@ -89,7 +89,7 @@ def test_no_real_file_gets_an_empty_sequence_an_empty_item_or_half_a_code(
 
 
 @settings(max_examples=60, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-@given(planted())
+@given(images_with_identifiers())
 def test_no_planted_file_gets_one(original: Dataset) -> None:
     with quiet():
         written = as_bytes(deidentify(original, key=KEY))

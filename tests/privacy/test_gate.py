@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from privacy.dp.events import NON_PRIVATE, NOTHING, composed, describe
 from privacy.message import Call
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused, release
 from privacy.release.policy import REQUESTS, Policy
 
@@ -33,7 +33,7 @@ def let(tmp_path, reply=b"abc", call=CALL, policy=None, replay=False):
 def test_what_leaves_is_written_down_first(tmp_path):
     let(tmp_path)
     let(tmp_path, replay=True)
-    one, two = book.lines(tmp_path / "ledger.jsonl")
+    one, two = ledgers.lines(tmp_path / "ledger.jsonl")
     assert (one["bytes"], one["round"], one["request"], one["again"]) == (3, 3, "train", False)
     assert one["sha256"] == hashlib.sha256(b"abc").hexdigest() and one["event"] == {"kind": "non_private"}
     assert two["again"] is True
@@ -45,7 +45,7 @@ def test_a_replay_of_what_never_left_is_no_repetition(tmp_path):
         let(tmp_path, policy=Policy(max_bytes=2))
     let(tmp_path, replay=True)
     let(tmp_path, replay=True)
-    assert [line["again"] for line in book.lines(tmp_path / "ledger.jsonl")] == [False, False, True]
+    assert [line["again"] for line in ledgers.lines(tmp_path / "ledger.jsonl")] == [False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_replay_of_what_never_left_is_no_repetition(tmp_path):
 def test_a_refusal_names_its_code_and_is_written_down_with_no_bytes(tmp_path, policy, call, code):
     with pytest.raises(Refused, match=code):
         let(tmp_path, call=call, policy=policy)
-    (line,) = book.lines(tmp_path / "ledger.jsonl")
+    (line,) = ledgers.lines(tmp_path / "ledger.jsonl")
     assert (line["refused"], line["bytes"]) == (code, 0)
 
 
@@ -88,6 +88,6 @@ def test_a_torn_line_is_closed_and_reported_and_nothing_is_lost(tmp_path):
     let(tmp_path)
     ledger.write_bytes(ledger.read_bytes() + b'{"bytes": 12')
     let(tmp_path)
-    first, torn, last = book.lines(ledger)
+    first, torn, last = ledgers.lines(ledger)
     assert torn == {"torn": True, "line": 2}
     assert first["bytes"] == last["bytes"] == 3

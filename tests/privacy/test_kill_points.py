@@ -20,7 +20,7 @@ import pytest
 
 from privacy.dp.events import Gaussian, describe
 from privacy.message import Call
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused, book_refusal, release
 from privacy.release.policy import Policy
 
@@ -184,7 +184,7 @@ class World:
     disk: Disk
     asked: list[tuple[Call, bytes]]
     answered: list[dict[str, object]] = field(default_factory=list)
-    witnesses: list[book.Head] = field(default_factory=list)
+    witnesses: list[ledgers.Head] = field(default_factory=list)
     tried: set[int] = field(default_factory=set)
 
     @property
@@ -212,7 +212,7 @@ class World:
             said = {"time": place["now"], "round": call.round, "sha256": digest, "refused": code, "run": call.run}
             self.answered.append({**said, "bytes": 0 if code else len(reply)})
             self.recorded(whole(self.disk.surely("ledger.jsonl")))
-            self.witnesses.append(book.head(self.ledger))
+            self.witnesses.append(ledgers.head(self.ledger))
 
     def recorded(self, lines: list[Any]) -> None:
         """All that was answered stands there, in the order in which it was."""
@@ -222,11 +222,11 @@ class World:
 
     def after_a_crash(self) -> None:
         """What must be so before anybody writes again."""
-        assert book.verify(self.ledger) == []
-        assert all(book.verify(self.ledger, witness=head) == [] for head in self.witnesses[-2:])
-        lines = list(book.lines(self.ledger))
+        assert ledgers.verify(self.ledger) == []
+        assert all(ledgers.verify(self.ledger, witness=head) == [] for head in self.witnesses[-2:])
+        lines = list(ledgers.lines(self.ledger))
         self.recorded(lines)
-        charged = [event for _, event in book.charged(lines)]
+        charged = [event for _, event in ledgers.charged(lines)]
         for number, said in enumerate(self.answered):
             assert said["refused"] or Gaussian(1.0 + number) in charged, f"{said} left and is not charged"
 
@@ -258,7 +258,7 @@ def lived(world: World, most: int) -> int:
     """Live until all is answered, dying at most so often; returns the deaths. Each life begins with an empty memory."""
     disk, deaths = world.disk, 0
     while True:
-        book._KNOWN.clear()
+        ledgers._KNOWN.clear()
         disk.died_at, disk.left = "", disk.rng.randint(1, disk.rng.choice(LIVES)) if deaths < most else 10**9
         try:
             world.live()
@@ -280,11 +280,11 @@ def test_at_1000_kill_points_no_release_is_unrecorded(memory, monkeypatch, thoro
     while kills < wanted:
         world = new_world(memory / str(seed), seed)
         with monkeypatch.context() as patched:
-            patched.setattr(book, "os", world.disk)
+            patched.setattr(ledgers, "os", world.disk)
             kills += lived(world, wanted - kills)
-        lines = list(book.lines(world.ledger))
+        lines = list(ledgers.lines(world.ledger))
         torn += sum(line.get("torn") is True for line in lines)
-        assert len(world.answered) == len(world.asked) and book.head(world.ledger).lines == len(lines)
+        assert len(world.answered) == len(world.asked) and ledgers.head(world.ledger).lines == len(lines)
         places += world.disk.deaths
         seed += 1
     assert kills == places.total() == wanted
@@ -296,7 +296,7 @@ def test_at_1000_kill_points_no_release_is_unrecorded(memory, monkeypatch, thoro
 @pytest.mark.parametrize("lazy", ["file", "folder"])
 def test_the_simulation_notices_a_ledger_that_does_not_wait_for_the_disk(memory, monkeypatch, lazy):
     world = new_world(memory / "world", 0, lazy)
-    monkeypatch.setattr(book, "os", world.disk)
+    monkeypatch.setattr(ledgers, "os", world.disk)
     with pytest.raises(AssertionError, match="left and is not in the ledger"):
         lived(world, 0)
 
@@ -305,7 +305,7 @@ def _write_on(ledger: Path, from_number: int, told: int) -> None:
     number = from_number
     while True:
         number += 1
-        book.append(ledger, {"number": number})
+        ledgers.append(ledger, {"number": number})
         os.write(told, b"%d\n" % number)
 
 
@@ -323,11 +323,11 @@ def test_a_process_that_is_killed_50_times_has_written_down_all_that_it_told(tmp
         process.join()
         with os.fdopen(hears) as heard:
             told = [int(text) for text in heard.read().split()]
-        found = [line["number"] for line in book.lines(ledger) if not line.get("torn")]
-        assert book.verify(ledger) == [] and found == sorted(set(found))
+        found = [line["number"] for line in ledgers.lines(ledger) if not line.get("torn")]
+        assert ledgers.verify(ledger) == [] and found == sorted(set(found))
         assert set(told) <= set(found) and len(found) <= (told or [last])[-1] + 1
         last = max(found, default=0)
         torn += bool(told)
     assert torn > 25 and last > 100
-    book.append(ledger, {"number": last + 1})
-    assert book.verify(ledger) == []
+    ledgers.append(ledger, {"number": last + 1})
+    assert ledgers.verify(ledger) == []

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 
-from planted import image
+from dicom_with_identifiers import image
 from privacy.deidentify.actions import B_VALUES
 from privacy.deidentify.dicom_image import Profile, deidentify
 

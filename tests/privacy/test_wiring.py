@@ -15,7 +15,7 @@ import torch
 import yaml
 from torch import nn
 
-import rig
+import testbed
 from federation.descent import Work
 from federation.engine import Answers
 from federation.fedavg import FedAvg
@@ -69,7 +69,7 @@ from privacy.dp.persample import patient_gradients, without_strays
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
 from privacy.message import Call, Message
-from privacy.release import ledger as book
+from privacy.release import ledger as ledgers
 from privacy.release.gate import BUDGET, Refused, release, unaffordable
 from privacy.release.policy import Budget, Policy
 
@@ -277,7 +277,7 @@ def test_what_is_rehearsed_has_everything_that_is_booked_without_computing():
         def complaints(self, module, work, private):
             return []
 
-    task, work = rig.task(), Work(epochs=3)
+    task, work = testbed.task(), Work(epochs=3)
     p = replace(QUIET, noise=1.0, validation_noise=2.0, counts_noise=5.0)
     seen = rehearse_events(Told(), task, work, initial_parameters(Told(), task, seed=0), p)
     assert seen.introduction == Part("c", "train", Gaussian(5.0))
@@ -308,7 +308,7 @@ def let(ledger, event, policy=None, *, call=CALL, reply=b"abc", replay=False, re
         release(reply, describe(event), call=call, policy=policy or Policy(), ledger=book_, **more)
     except Refused as refused:
         code = refused.code
-    last = list(book.lines(book_))[-1]
+    last = list(ledgers.lines(book_))[-1]
     assert last["refused"] == code, "what was refused stands there with its code, and nothing else"
     return last
 
@@ -353,7 +353,7 @@ def test_only_the_same_reply_to_the_same_call_that_left_before_is_free(tmp_path)
     ):
         line = let(tmp_path, one, policy, **change)
         assert (line["refused"], line["again"]) == (BUDGET, False), change
-    assert cost(book.spent(book.lines(tmp_path / "ledger.jsonl")), DELTA).epsilon == policy.budget.epsilon
+    assert cost(ledgers.spent(ledgers.lines(tmp_path / "ledger.jsonl")), DELTA).epsilon == policy.budget.epsilon
 
 
 def test_a_commit_that_has_a_name_is_free_only_once_that_name_was_paid(tmp_path):
@@ -445,7 +445,7 @@ def hospital(folder, policy=None, *, recipe=None, **own) -> tuple[Hospital, str]
     return made, short(write_cohort_file(made.scratch(), cohort, made.key()))
 
 
-TASK, WORK = rig.task(), Work(lr=0.05, epochs=2)
+TASK, WORK = testbed.task(), Work(lr=0.05, epochs=2)
 
 
 def said(cohort: str, privacy: Protection | None = PROTECTED, **changes) -> dict:
@@ -476,7 +476,7 @@ def asked(own: Hospital, request: str, round_: int = 0, tensors=None, run: str =
         answer = worker(own)(Call(run, round_, request, merged), Message(tensors or {}, facts))
     except Refused as refused:
         answer = refused.code
-    return answer, list(book.lines(own.ledger))[-1]
+    return answer, list(ledgers.lines(own.ledger))[-1]
 
 
 def rounds(own: Hospital, cohort: str, last: int, **more):
@@ -560,7 +560,7 @@ def test_the_pre_check_knows_validation_the_ledger_and_runs_without_protection(t
     answer, line = asked(own, "introduce", run="r/y", **said(cohort))
     assert not isinstance(answer, str)
     used = Part("real", "train", Gaussian(0.9))
-    book.append(own.ledger, {"event": describe(used), "refused": None, "again": False, "bytes": 1, "request": "x"})
+    ledgers.append(own.ledger, {"event": describe(used), "refused": None, "again": False, "bytes": 1, "request": "x"})
     answer, line = asked(own, "train", 1, MODEL, run="r/y", algorithm={}, best=None)
     assert answer == BUDGET and "withheld" not in line, "what stands in the ledger counts"
 
@@ -574,7 +574,7 @@ def test_nothing_is_made_from_a_memory_whose_reply_was_refused_and_so_not_paid(t
     facts = {"train_run": "r/x", "label": "mine", "checkpoint": "latest", "best": None, "copies": 2, "cohort": cohort}
     for request in ("evaluate", "export", "audit"):
         assert asked(own, request, run="r/other", **facts)[0] == "unpaid_memory"
-    assert cost(book.spent(book.lines(own.ledger)), DELTA).epsilon == 0
+    assert cost(ledgers.spent(ledgers.lines(own.ledger)), DELTA).epsilon == 0
 
 
 def test_the_pre_check_counts_the_steps_of_this_run_at_this_hospital(tmp_path):
@@ -590,7 +590,7 @@ def test_the_pre_check_charges_patients_of_the_hospitals_own_splits(tmp_path):
     used = Part("real", "test", Gaussian(1.5))
     own, cohort = hospital(tmp_path, allowing([used], DELTA))
     asked(own, "introduce", **said(cohort))
-    book.append(own.ledger, {"event": describe(used), "refused": None, "again": False, "bytes": 1, "request": "x"})
+    ledgers.append(own.ledger, {"event": describe(used), "refused": None, "again": False, "bytes": 1, "request": "x"})
     assert asked(own, "train", 1, MODEL, algorithm={}, best=None)[1]["refused"] is None, "patients in training pay less"
 
 
@@ -718,14 +718,14 @@ def test_the_statement_is_at_the_budgets_delta_and_says_how_a_run_was_protected(
     budget = Budget(epsilon=99.0, delta=1e-7)
     own, cohort = hospital(tmp_path, Policy(budget=budget, public=PUBLIC))
     rounds(own, cohort, 1)
-    lines = list(book.lines(own.ledger))
+    lines = list(ledgers.lines(own.ledger))
     found = own_statement(own, lines)
     assert (found.delta, found.unit) == (1e-7, "simulated patient") and found.budget is not None
     assert found.audit is None, "whoever audits the mechanism says so; it is no word of the hospital's"
     (run,) = found.runs
     assert (run.details.clip, run.details.views) == (PROTECTED.clip, PROTECTED.views)
     train = next(entry for entry in left(own, lines, delta=DELTA) if entry.request == "train")
-    spent = cost(book.spent(lines), DELTA).epsilon
+    spent = cost(ledgers.spent(lines), DELTA).epsilon
     assert train.messages == 1 and train.epsilon.endswith(" at δ = 1e-05")
     assert spent - 1e-12 <= float(train.epsilon.split()[0]) <= 1.01 * spent, "rounded, and never downwards"
     table = TableSource(file="t.csv", label="y")
@@ -757,13 +757,13 @@ class Refusing:
 
 
 def federation(**codes):
-    made = rig.federation(FedAvg(), {name: rig.table(ord(name)) for name in "abc"}, task=TASK, work=WORK)
+    made = testbed.federation(FedAvg(), {name: testbed.table(ord(name)) for name in "abc"}, task=TASK, work=WORK)
     return {name: Refusing(inner, codes.get(name, {})) for name, inner in made.items()}
 
 
 def conducted(sites, folder=None, **schedule):
     plan = Schedule(**{"rounds": 4, **schedule})
-    return rig.train(FedAvg(), sites, task=TASK, work=WORK, schedule=plan, folder=folder)
+    return testbed.train(FedAvg(), sites, task=TASK, work=WORK, schedule=plan, folder=folder)
 
 
 def test_only_a_spent_budget_retires_a_hospital_and_only_it_is_no_loss_to_the_quorum():
@@ -785,7 +785,7 @@ def test_a_round_in_which_all_who_were_asked_retire_is_asked_of_the_others():
 
 
 def test_who_has_retired_is_not_asked_again_by_a_coordinator_that_starts_anew():
-    folder, sites = rig.MemoryFolder(), federation(a={2: BUDGET}, b={3: "failed"})
+    folder, sites = testbed.MemoryFolder(), federation(a={2: BUDGET}, b={3: "failed"})
     with pytest.raises(QuorumLost):
         conducted(sites, folder)
     assert conducted(sites | {"b": sites["b"].inner}, folder).retired == {"a"}
@@ -911,7 +911,7 @@ def test_a_check_counts_on_top_of_the_ledger_at_the_cut_that_the_hospital_will_m
     cut = world.ask_all(world.run("ingest"), "ingest", asking)["a"].facts["cut"]
     used = Part(cut, "train", Gaussian(1.5))
     own = Hospital("a", tmp_path / "sites" / "a", world.config.sites["a"], world.now)
-    book.append(own.ledger, {"event": describe(used), "refused": None, "again": False, "bytes": 1, "request": "x"})
+    ledgers.append(own.ledger, {"event": describe(used), "refused": None, "again": False, "bytes": 1, "request": "x"})
     said = check._costs(world)["a"]
     plans = [planned(world.config, label, "a") for label in ("one", "two")]
     events = [at_cut(event, cut) for plan in plans for event in plan.events]

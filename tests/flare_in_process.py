@@ -1,4 +1,4 @@
-"""FLARE's two sides without FLARE between them: what the adapter promises, in one process."""
+"""Both sides of the FLARE adapter in one process, without FLARE."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from federation.remote import Remote
 
 
 @dataclass
-class Near:
-    """A hospital's side of FLARE without FLARE: every call arrives, after `lost` that did not."""
+class InProcessProxy:
+    """A hospital's proxy without FLARE: the first `lost` calls fail, all others succeed."""
 
     client: ClientApp
     lost: int = 0
     timeouts: list[float] = field(default_factory=list)
 
-    def __call__(self, *, timeout: float) -> Near:
+    def __call__(self, *, timeout: float) -> InProcessProxy:
         self.timeouts.append(timeout)
         return self
 
@@ -32,6 +32,6 @@ class Near:
 
 
 def flare(workers: Mapping[str, Worker], **settings: float) -> Remote:
-    """The engine over FLARE, with every hospital in this process."""
-    clients = {site: reach(Near(ClientApp(worker, lambda: COORDINATOR))) for site, worker in workers.items()}
+    """The engine of the FLARE adapter, with every hospital in this process."""
+    clients = {site: reach(InProcessProxy(ClientApp(worker, lambda: COORDINATOR))) for site, worker in workers.items()}
     return Remote(clients, tuple(clients), **settings)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What every command's answer and its table of files must say alike."""
+"""Check that a command's answer and its table of files have the same counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLASSES = {
 }
 
 
-def check_sums(told: Mapping[str, Any], table: Sequence[Mapping[str, str]]) -> None:
+def check_file_counts(told: Mapping[str, Any], table: Sequence[Mapping[str, str]]) -> None:
     """files = used + quarantined + not selected + not imaging, in the answer and in the table, a line for each file."""
     assert told["files"] == sum(told[name] for name in CLASSES.values()) == len(table)
     counts = Counter(line["class"] for line in table)

@@ -1,5 +1,5 @@
-"""What tests of methods share: sites, training over them with lost replies, and the parts of slow second
-implementations, which are the batches that each site draws, who is there, plain steps, and the mean."""
+"""Common parts of the tests of methods: sites, training with lost replies, and the parts of slow reference
+implementations, which are each site's batches, the sites present, plain steps, and the mean."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import rig
+import testbed
 from federation.algorithm import Algorithm
 from federation.descent import Work
 from federation.engine import Answers, InProcess
@@ -39,17 +39,17 @@ def images(seed: int, n: int, side: int = 8) -> dict[str, Rows]:
 
 def alone(seed: int, shift: float = 0.0) -> dict[str, Rows]:
     """A table in double precision in which every patient has one row, so that a patient's mean is the row."""
-    rows = rig.table(seed, shift=shift)
+    rows = testbed.table(seed, shift=shift)
     return {split: Rows(r.x.double(), r.y, torch.arange(len(r.y))) for split, r in rows.items()}
 
 
 NAMES = ("a", "b", "c")
-TABLES = {"a": rig.table(1), "b": rig.table(2, shift=0.7), "c": rig.table(3, n=10, shift=-0.4)}
-UNEVEN = {**TABLES, "b": rig.table(2, n=30, shift=0.7)}  # no two sites have as many patients
+TABLES = {"a": testbed.table(1), "b": testbed.table(2, shift=0.7), "c": testbed.table(3, n=10, shift=-0.4)}
+UNEVEN = {**TABLES, "b": testbed.table(2, n=30, shift=0.7)}  # no two sites have as many patients
 IMAGES = {"a": images(1, 9), "b": images(2, 14), "c": images(3, 6)}
 CNN = Task(Cnn(widths=(8, 8), norm="batch"), (1, 8, 8), 2)
-KINDS = {"mlp": (rig.task(), TABLES), "batch norm": (CNN, IMAGES)}
-UNEVEN_KINDS = [pytest.param(rig.task(), UNEVEN, id="mlp"), pytest.param(CNN, IMAGES, id="batch norm")]
+KINDS = {"mlp": (testbed.task(), TABLES), "batch norm": (CNN, IMAGES)}
+UNEVEN_KINDS = [pytest.param(testbed.task(), UNEVEN, id="mlp"), pytest.param(CNN, IMAGES, id="batch norm")]
 SGD = Work(optimizer="sgd", lr=0.05, batch=4, epochs=2)
 ADAM = Work(optimizer="adam", lr=0.02, batch=4, epochs=2)
 BRIEF = Work(optimizer="sgd", lr=0.1, batch=5)  # one epoch
@@ -68,14 +68,14 @@ def trained(
     *,
     protection: Protection | None = None,
     **schedule: Any,
-) -> tuple[Outcome, dict[str, rig.Hospital]]:
-    """Training as it is, of `rig.task()` where no task is named: four rounds unless the schedule says otherwise."""
-    task = task or rig.task()
-    crew = rig.federation(algorithm, sites, task=task, work=work)
+) -> tuple[Outcome, dict[str, testbed.Hospital]]:
+    """Actual training, by default of `testbed.task()` and for four rounds."""
+    task = task or testbed.task()
+    crew = testbed.federation(algorithm, sites, task=task, work=work)
     crew = {name: replace(hospital, protection=protection) for name, hospital in crew.items()}
     rounds = Schedule(**{"rounds": 4, "quorum": 0.3, **schedule})
-    engine = rig.Lossy(InProcess(crew), lost)
-    return rig.train(algorithm, crew, task=task, work=work, schedule=rounds, engine=engine), crew
+    engine = testbed.LossyEngine(InProcess(crew), lost)
+    return testbed.train(algorithm, crew, task=task, work=work, schedule=rounds, engine=engine), crew
 
 
 @functools.cache
@@ -88,16 +88,16 @@ def run(
     participation: float = PARTICIPATION,
     lost: frozenset[tuple[int, str]] = LOST,
     task: Task | None = None,
-) -> tuple[Outcome, dict[str, rig.Hospital]]:
-    """`trained` with absent sites and lost replies unless told otherwise. Kept: do not write on the result."""
+) -> tuple[Outcome, dict[str, testbed.Hospital]]:
+    """`trained`, by default with absent sites and lost replies. Cached: do not modify the result."""
     own, sites = KINDS[kind]
     return trained(algorithm, sites, task or own, work, lost, rounds=rounds, participation=participation)
 
 
-class Tap:
+class RecordingEngine:
     """An engine that remembers the models in the replies that arrived, by round and site."""
 
-    def __init__(self, inner: rig.Lossy) -> None:
+    def __init__(self, inner: testbed.LossyEngine) -> None:
         self.inner, self.sites = inner, inner.sites
         self.seen: dict[tuple[int, str], Params] = {}
 
@@ -108,7 +108,7 @@ class Tap:
         return answers
 
 
-def tapped(
+def recorded_training(
     algorithm: Algorithm,
     task: Task = CNN,
     sites: Mapping[str, Mapping[str, Rows]] = IMAGES,
@@ -116,16 +116,16 @@ def tapped(
     work: Work = ADAM,
     **schedule: Any,
 ) -> tuple[list[Params], dict[tuple[int, str], Params], dict[str, dict[str, Tensor]]]:
-    """Training whose every state is kept, the first too; with the replies that arrived and each site's last model."""
-    crew = rig.federation(algorithm, sites, task=task, work=work)
-    engine, states = Tap(rig.Lossy(InProcess(crew), lost)), list[Params]()
+    """Training with all its states, the first included; the replies that arrived; and each site's last model."""
+    crew = testbed.federation(algorithm, sites, task=task, work=work)
+    engine, states = RecordingEngine(testbed.LossyEngine(InProcess(crew), lost)), list[Params]()
     rounds = Schedule(**{"rounds": 4, "quorum": 0.3, **schedule})
 
     def keep(outcome: Outcome) -> None:
         states.append(outcome.state.tensors)
 
-    rig.train(algorithm, crew, task=task, work=work, schedule=rounds, engine=engine, between=keep)
-    return states, engine.seen, {name: rig.final(hospital) for name, hospital in crew.items()}
+    testbed.train(algorithm, crew, task=task, work=work, schedule=rounds, engine=engine, between=keep)
+    return states, engine.seen, {name: testbed.final(hospital) for name, hospital in crew.items()}
 
 
 def present(round_: int, lost: frozenset[tuple[int, str]] = LOST, participation: float = PARTICIPATION) -> list[str]:
@@ -135,14 +135,14 @@ def present(round_: int, lost: frozenset[tuple[int, str]] = LOST, participation:
 
 
 def network(task: Task, params: Mapping[str, Tensor] | None = None) -> nn.Module:
-    """The task's network in training mode, at the common start unless told otherwise."""
+    """The task's network in training mode, by default with the initial parameters."""
     module = task.network()
     module.load_state_dict(dict(initial_parameters(FedAvg(), task, seed=1) if params is None else params))
     return module.train()
 
 
 def batches(rows: Rows, round_: int, site: str, work: Work = SGD, per_step: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
-    """What a site draws in a round, (x, y); `per_step` batches for each of the round's steps."""
+    """A site's batches (x, y) in a round; `per_step` batches for each of the round's steps."""
     generator = torch.Generator().manual_seed(derived(0, site, round_, "train"))
     stream = minibatches(rows.y, batch=work.batch, balance=False, generator=generator)
     for _ in range(per_step * (work.epochs or 0) * batches_per_epoch(len(rows.y), work.batch)):
@@ -191,7 +191,7 @@ def averaged(models: list[nn.Module], weights: list[float]) -> nn.Module:
 
 
 def part(params: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    """The parameters of the submodule `name`, under the names that they have there."""
+    """The parameters of the submodule `name`, with the names in it."""
     return {key.removeprefix(f"{name}."): value for key, value in params.items() if key.startswith(f"{name}.")}
 
 

@@ -1,4 +1,4 @@
-"""Small DICOM images with identifiers planted as raw bytes, so that nothing is checked on the way."""
+"""Small DICOM images with identifiers inserted as raw bytes, which pydicom does not check."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SEQUENCES = sorted(tag for tag, row in DicomDictionary.items() if row[0] == "SQ"
 
 @dataclass(frozen=True)
 class Person:
-    """What names a patient and his visit."""
+    """The identifiers of a patient and a visit."""
 
     surname: str
     given: str
@@ -114,15 +114,15 @@ def confirmed(dataset: Dataset, *boxes: tuple[int, int, int, int], **more: objec
     return replace(profile, confirmed=frozenset([found.digest] if found else []))
 
 
-def plant(dataset: Dataset, tag: int, vr: str, text: str | bytes) -> None:
-    """Put bytes where a file would have them; nothing looks at them before a reader does."""
+def insert_raw(dataset: Dataset, tag: int, vr: str, text: str | bytes) -> None:
+    """Insert an element as raw bytes, as in a file that was read; they are not validated."""
     data = text if isinstance(text, bytes) else text.encode()
     data += b" " * (len(data) % 2)
     dataset[tag] = RawDataElement(Tag(tag), vr, len(data), data, 0, False, True)
 
 
 def payloads(person: Person) -> st.SearchStrategy[str]:
-    """An identifier, alone or in a text, in any case, with and without accents, or spelled otherwise."""
+    """An identifier, alone or in a text, in any case, with and without accents, or in another spelling."""
     plain = st.sampled_from(person.secrets)
     turned = st.sampled_from(
         [str, str.upper, str.lower, lambda text: text.replace("ü", "ue"), lambda t: t.replace("ü", "u")]
@@ -140,11 +140,11 @@ def payloads(person: Person) -> st.SearchStrategy[str]:
 
 
 @st.composite
-def planted(draw: st.DrawFn, person: Person = HOMER) -> Dataset:
+def images_with_identifiers(draw: st.DrawFn, person: Person = HOMER) -> Dataset:
     """An image with identifiers in attributes of every text VR, nested and private."""
     made = image(person)
     for vr in draw(st.permutations(TEXT_VRS)):
-        _plant_some(draw, made, vr, person)
+        _insert_some(draw, made, vr, person)
     for _ in range(draw(st.integers(1, 3))):
         _nest(draw, made, person, draw(st.integers(1, 4)))
     for creator, group in draw(
@@ -153,22 +153,22 @@ def planted(draw: st.DrawFn, person: Person = HOMER) -> Dataset:
         )
     ):
         _private(draw, made, creator, group, person)
-    plant(
+    insert_raw(
         made, draw(st.sampled_from([0x00080FF1, 0x30150001, 0x60001500, 0x50000020, 0xFFFCFFFC])), "LO", person.surname
     )
     return made
 
 
-def _plant_some(draw: st.DrawFn, dataset: Dataset, vr: str, person: Person) -> None:
+def _insert_some(draw: st.DrawFn, dataset: Dataset, vr: str, person: Person) -> None:
     known = BY_VR[vr] or BY_VR["LO"]
     for tag in draw(st.lists(st.sampled_from(known), min_size=1, max_size=3, unique=True)):
-        plant(dataset, tag, vr, draw(payloads(person)))
+        insert_raw(dataset, tag, vr, draw(payloads(person)))
 
 
 def _nest(draw: st.DrawFn, dataset: Dataset, person: Person, depth: int) -> None:
     inner = Dataset()
     for vr in draw(st.lists(st.sampled_from(TEXT_VRS), min_size=1, max_size=3)):
-        _plant_some(draw, inner, vr, person)
+        _insert_some(draw, inner, vr, person)
     if draw(st.booleans()):
         _private(draw, inner, "SIEMENS MR HEADER", 0x0019, person)
     if depth > 1:
@@ -179,7 +179,7 @@ def _nest(draw: st.DrawFn, dataset: Dataset, person: Person, depth: int) -> None
 
 def _private(draw: st.DrawFn, dataset: Dataset, creator: str, group: int, person: Person) -> None:
     number = draw(st.integers(0x20, 0x2F))
-    plant(dataset, group << 16 | number, "LO", creator)
+    insert_raw(dataset, group << 16 | number, "LO", creator)
     element = draw(st.sampled_from([0x0C, 0x0D, 0x0E, 0x27, 0x39, 0x77]))
     vr = draw(st.sampled_from([*TEXT_VRS, "FD", "FL"]))
-    plant(dataset, group << 16 | number << 8 | element, vr, (draw(payloads(person)).encode() * 8)[:32])
+    insert_raw(dataset, group << 16 | number << 8 | element, vr, (draw(payloads(person)).encode() * 8)[:32])

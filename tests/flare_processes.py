@@ -1,4 +1,4 @@
-"""Real hospitals as real processes on this machine: kits, a server, clients, and ways to hurt them. Loopback only."""
+"""FLARE's server and clients as processes on this machine: kits, start, kill and disturb them. Loopback only."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ PLAIN_RUN: dict[str, Any] = {
     "evaluate": {"copies": 20, "public": False, "reference": None},
     "audit": {"membership": False},
 }
-"""What runs of these tests have in common: small phantoms, and nothing that policies must be asked for."""
+"""Settings that the runs of these tests share: small phantoms, and no request that needs a policy's permission."""
 
 
 @dataclass
 class Federation:
-    """folder: kits, hospitals' homes and logs lie below it. sites: name -> what stands under `site` in its YAML."""
+    """folder: of kits, hospitals' homes and logs. sites: name -> the group `site` of its YAML."""
 
     folder: Path
     sites: dict[str, dict[str, Any]]
@@ -52,7 +52,7 @@ class Federation:
         return path
 
     def start(self, *names: str) -> None:
-        """Start hospitals, or `server`; a second start of what runs is none."""
+        """Start hospitals, or `server`, unless they are running."""
         for name in names or ("server", *self.sites):
             old = self.running.get(name)
             if old is not None and old.poll() is None:

@@ -1,10 +1,10 @@
-"""What a private door adds to its answers, heard and tested: is it the noise that was booked, and nothing twice?
+"""Record the noise of private data access, and test that it is the noise in the events, and never repeated.
 
-Each answer is compared with that of a silent twin: the same draw, the same bytes of randomness, no noise. What is left
-is noise alone, whatever the patients are. It must have the deviation that stands in the events, in every parameter and
-in every step, and no two pieces of it may have anything in common. The tests are exact for Gaussian noise:
+Each answer is compared with that of a copy without noise: the same draw, the same random bytes. The difference is
+the noise, whatever the patients are. It must have the deviation in the events, in every parameter and in every step,
+and no two pieces of it may be correlated. The tests are exact for Gaussian noise:
 
-* deviation: the sum of n squares is chi-square with n degrees of freedom, looked at from both sides;
+* deviation: the sum of n squares is chi-square with n degrees of freedom, two-sided;
 * a common part: K pieces of noise of one tensor, added up, have the variance K sigma^2 (chi-square again);
 * any two pieces: the cosine r of two Gaussian vectors of length d has r^2 ~ Beta(1/2, (d - 1) / 2).
 
@@ -33,10 +33,10 @@ ALARM = 1e-6
 
 
 class Piece(NamedTuple):
-    """Noise of one answer, in units of what one patient changes at most: its deviation is the booked multiplier.
+    """Noise of one answer, in units of one patient's greatest change: its deviation is the multiplier in the events.
 
-    label: run, site, round, request and place of the answer. what: which split and which sampling probability it was
-    booked with. parts: by name of a tensor, flat.
+    label: run, site, round, request and number of the answer. what: split and sampling probability in the events.
+    parts: by name of a tensor, flat.
     """
 
     label: tuple[object, ...]
@@ -50,7 +50,7 @@ class Piece(NamedTuple):
 
 @dataclass
 class Tape:
-    """A source of bytes that can be played again."""
+    """A source of bytes that records them, to repeat them later."""
 
     source: Callable[[int], bytes]
     written: bytearray = field(default_factory=bytearray)
@@ -61,7 +61,7 @@ class Tape:
         return told
 
     def again(self, start: int) -> Callable[[int], bytes]:
-        """What was told from a place on, and after its end bytes of no meaning."""
+        """The recorded bytes from a position on, then arbitrary ones."""
         place = start
         spare = random.Random(0)
 
@@ -75,84 +75,84 @@ class Tape:
 
 
 @dataclass
-class Listening:
-    """A private door that notes the noise of each answer. `door.source` must be a Tape."""
+class RecordingAccess:
+    """Private data access that records the noise of each answer. `access.source` must be a Tape."""
 
-    door: PrivateAccess
+    access: PrivateAccess
     label: tuple[object, ...] = ()
-    heard: list[Piece] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
 
     @property
     def events(self) -> list[Event]:
-        return self.door.events
+        return self.access.events
 
     @property
     def device(self) -> torch.device:
-        return self.door.device
+        return self.access.device
 
     def epoch(self) -> int:
-        return self.door.epoch()
+        return self.access.epoch()
 
     def size(self, split: Split) -> int:
-        return self.door.size(split)
+        return self.access.size(split)
 
     def shares(self, classes: int) -> Tensor:
         """With exact shares e of N patients in two classes, N (e_1 s_0 - e_0 s_1) / |e| is noise, to first order."""
         start = self._place()
-        found = self.door.shares(classes)
-        if self.door.protection.counts_noise is not None:
+        found = self.access.shares(classes)
+        if self.access.protection.counts_noise is not None:
             exact = self._silent(start, counts_noise=0.0).shares(classes)
             turned = torch.stack([exact[1], -exact[0]]) / exact[:2].norm()
-            number = len(self.door.units["train"].sizes)
+            number = len(self.access.units["train"].sizes)
             self._note(("train", 1.0), {"shares": number * (turned * found[:2]).sum().reshape(1)})
         return found
 
     def draw(self, *, full: bool = False) -> Sample:
-        return self.door.draw(full=full)
+        return self.access.draw(full=full)
 
     def gradient(self, module: nn.Module, objective: Objective, draw: Sample, aux: Tensor | None = None) -> Answer:
-        start, use, p = self._place(), self.door.uses[draw.number], self.door.protection
-        found = self.door.gradient(module, objective, draw, aux)
+        start, use, p = self._place(), self.access.uses[draw.number], self.access.protection
+        found = self.access.gradient(module, objective, draw, aux)
         exact = self._silent(start, noise=0.0).gradient(module, objective, draw, aux)
         share = 1.0 if use.full else p.sampling
-        unit = p.clip / (share * len(self.door.units["train"].sizes))
+        unit = p.clip / (share * len(self.access.units["train"].sizes))
         parts = {name: (value - exact.gradient[name]).double() / unit for name, value in found.gradient.items()}
         self._note(("train", share), parts)
         return found
 
     def measure(self, module: nn.Module, statistic: Objective, split: Split) -> float:
-        start, p = self._place(), self.door.protection
-        found = self.door.measure(module, statistic, split)
-        if p.validation_noise is not None and split in self.door.units:
+        start, p = self._place(), self.access.protection
+        found = self.access.measure(module, statistic, split)
+        if p.validation_noise is not None and split in self.access.units:
             exact = self._silent(start, validation_noise=0.0).measure(module, statistic, split)
             if not 0 < found < p.loss_bound:
                 raise AssertionError(f"a mean of {found} was cut at [0, {p.loss_bound}]: nothing can be said of noise")
-            unit = p.loss_bound / 2 / len(self.door.units[split].sizes)
+            unit = p.loss_bound / 2 / len(self.access.units[split].sizes)
             self._note((split, 1.0), {"mean": torch.tensor([(found - exact) / unit])})
         return found
 
     def votes(self, assign: Assign, bins: int) -> Tensor:
         start = self._place()
-        found = self.door.votes(assign, bins)
+        found = self.access.votes(assign, bins)
         self._note(("train", 1.0), {"votes": found - self._silent(start, votes_noise=0.0).votes(assign, bins)})
         return found
 
     def _place(self) -> int:
-        return len(self.door.source.written)  # type: ignore[attr-defined]
+        return len(self.access.source.written)  # type: ignore[attr-defined]
 
     def _silent(self, start: int, **quiet: float) -> PrivateAccess:
-        source = self.door.source.again(start)  # type: ignore[attr-defined]
-        uses = [replace(use) for use in self.door.uses]
-        protection = replace(self.door.protection, **quiet)
-        return replace(self.door, protection=protection, source=source, uses=uses, booked=[], fit=[], strays=[])
+        source = self.access.source.again(start)  # type: ignore[attr-defined]
+        uses = [replace(use) for use in self.access.uses]
+        protection = replace(self.access.protection, **quiet)
+        return replace(self.access, protection=protection, source=source, uses=uses, booked=[], fit=[], strays=[])
 
     def _note(self, what: tuple[str, float], parts: Mapping[str, Tensor]) -> None:
         flat = {name: value.detach().flatten().cpu().numpy() for name, value in parts.items()}
-        self.heard.append(Piece((*self.label, len(self.heard)), what, flat))
+        self.pieces.append(Piece((*self.label, len(self.pieces)), what, flat))
 
 
 def booked(events: Sequence[Event], split: str = "", share: float = 1.0, times: int = 1) -> Iterator[tuple]:
-    """(split, sampling probability, sigma) of each Gaussian mechanism in events, as often as it was booked."""
+    """(split, sampling probability, sigma) of each Gaussian mechanism in events, with repetitions."""
     for event in events:
         if isinstance(event, Gaussian):
             yield from [(split, share, event.noise_multiplier)] * times
@@ -166,20 +166,20 @@ def booked(events: Sequence[Event], split: str = "", share: float = 1.0, times: 
             yield from booked([event.event], split, event.probability, times)
 
 
-def complaints(heard: Sequence[Piece], events: Sequence[Event]) -> list[str]:
-    """What is wrong with the noise of all these answers, for which all these events were booked; empty = nothing."""
+def complaints(recorded: Sequence[Piece], events: Sequence[Event]) -> list[str]:
+    """Problems with the noise of all these answers, given all their events; empty = none."""
     paid = Counter(booked(events))
     sigma = {(split, share): noise for split, share, noise in paid}
     known = Counter({(split, share): count for (split, share, _), count in paid.items()})
-    answers = Counter(piece.what for piece in heard)
+    answers = Counter(piece.what for piece in recorded)
     if len(sigma) != len(paid) or known != answers:
         return [f"booked {dict(paid)}, answered {dict(answers)}"]
     pieces = [
         piece._replace(parts={n: v / sigma[piece.what] for n, v in piece.parts.items()})
-        for piece in heard
+        for piece in recorded
         if sigma[piece.what] > 0
     ]
-    if len(pieces) < len(heard):
+    if len(pieces) < len(recorded):
         return ["an answer without noise was booked as such: nothing can be said"]
     return [*wrong_deviations(pieces), *common_parts(pieces), *alike(pieces), *alike_within(pieces)]
 
@@ -194,7 +194,7 @@ def _by_name(pieces: Sequence[Piece]) -> dict[str, np.ndarray]:
 
 
 def wrong_deviations(pieces: Sequence[Piece]) -> list[str]:
-    """Tensors, and answers, whose noise has another deviation than 1."""
+    """Tensors, and answers, whose noise has a deviation other than 1."""
     groups = {**_by_name(pieces), **{str(piece.label): piece.all for piece in pieces}}
     return [
         f"{name}: deviation {np.sqrt(np.mean(np.square(value))):.4g} of what was booked, over {value.size} numbers"
@@ -204,7 +204,7 @@ def wrong_deviations(pieces: Sequence[Piece]) -> list[str]:
 
 
 def common_parts(pieces: Sequence[Piece]) -> list[str]:
-    """Tensors whose noise has a part that comes back from answer to answer."""
+    """Tensors whose noise has a part that is repeated in several answers."""
     groups = {name: value for name, value in _by_name(pieces).items() if len(value) > 1}
     found = []
     for name, value in groups.items():
@@ -215,7 +215,7 @@ def common_parts(pieces: Sequence[Piece]) -> list[str]:
 
 
 def alike(pieces: Sequence[Piece]) -> list[str]:
-    """Pairs of answers whose noise points the same way, as far as the shorter of the two goes."""
+    """Pairs of answers whose noise is correlated, over the length of the shorter one."""
     vectors = [piece.all for piece in pieces]
     lengths = sorted({len(one) for one in vectors if len(one) >= 4})
     found = []
@@ -232,7 +232,7 @@ def alike(pieces: Sequence[Piece]) -> list[str]:
 
 
 def alike_within(pieces: Sequence[Piece]) -> list[str]:
-    """Pairs of tensors whose noise is the same in the same answer, as far as the smaller of the two goes."""
+    """Pairs of tensors whose noise is correlated within answers, over the length of the shorter one."""
     found, pairs = [], set[tuple[str, str]]()
     for piece in pieces:
         names = sorted(piece.parts)
@@ -247,7 +247,7 @@ def alike_within(pieces: Sequence[Piece]) -> list[str]:
 
 
 def _chi2(value: float, freedom: int) -> float:
-    """The probability of a sum of squares at least as far off, to either side."""
+    """The two-sided p-value of a sum of squares."""
     return float(2 * min(stats.chi2.sf(value, freedom), stats.chi2.cdf(value, freedom)))
 
 

@@ -1,4 +1,4 @@
-"""A federation small enough for a law: tables, a linear model, sites in memory, engines that misbehave on request."""
+"""A small federation for tests: tables, a linear model, sites in memory, and engines that lose replies on request."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def task(d: int = 4, hidden: tuple[int, ...] = (6,)) -> Task:
 
 
 def scenes(seed: int, n: int = 4, side: int = 8, *, shift: float = 0.0) -> dict[str, Rows]:
-    """Splits of small images with masks of three classes: how bright a place is; `shift` makes sites differ."""
+    """Splits of small images with masks of three classes of brightness; `shift` makes sites differ."""
     g = torch.Generator().manual_seed(seed)
     x = torch.rand(n + 4, 1, side // 2, side // 2, generator=g).repeat_interleave(2, -1).repeat_interleave(2, -2)
     y = ((x[:, 0] > 0.4 + shift).long() + (x[:, 0] > 0.7 + shift).long()).long()
@@ -101,7 +101,7 @@ def dense_task(side: int = 8, norm: Norm = "batch") -> Task:
 
 @dataclass
 class Hospital:
-    """A site's worker with its disk: the same calls as the real one, without files of patients."""
+    """A site's worker with its disk: the same calls as the real one, without patients' files."""
 
     name: str
     splits: Mapping[str, Rows]
@@ -119,7 +119,7 @@ class Hospital:
         def work(memory: Message) -> tuple[Message, Message]:
             self.trained += call.request == "train"
             seed = derived(self.seed, self.stream, call.round, call.request)
-            site = Site(self.name, self.task, self.work, self.door(seed))
+            site = Site(self.name, self.task, self.work, self.access(seed))
             with seeded(seed):
                 done = participate(self.algorithm, site, call, message, memory, self.models)
             self.events += site.access.events
@@ -132,7 +132,7 @@ class Hospital:
             prune(self.models, memories, best=best if isinstance(best, int) else None, newest=call.round - 1)
         return from_bytes(answer.reply)
 
-    def door(self, seed: int) -> Access:
+    def access(self, seed: int) -> Access:
         if self.protection is None:
             return open_access(self.splits, batch=self.work.batch, seed=seed, balance=self.work.balance)
         return open_private(self.splits, self.protection, counts=NOTHING, source=random.Random(seed).randbytes)
@@ -143,8 +143,8 @@ class Hospital:
 
 
 @dataclass
-class Wire:
-    """An engine that sends every message through its serialized form. What passes here passes over a network."""
+class SerializingEngine:
+    """An engine that serializes every message, as for a network."""
 
     workers: Mapping[str, Worker]
 
@@ -153,11 +153,11 @@ class Wire:
         return tuple(sorted(self.workers))
 
     def ask(self, call: Call, messages: Mapping[str, Message], *, deadline_s: float | None = None) -> Answers:
-        far = {site: partial(self.told, worker) for site, worker in self.workers.items()}
-        return InProcess(far).ask(call, messages, deadline_s=deadline_s)
+        remote = {site: partial(self.exchange, worker) for site, worker in self.workers.items()}
+        return InProcess(remote).ask(call, messages, deadline_s=deadline_s)
 
     @staticmethod
-    def told(worker: Worker, call: Call, message: Message) -> Message:
+    def exchange(worker: Worker, call: Call, message: Message) -> Message:
         said = wire.answered(wire.answer(worker, wire.question(call, message)))
         if isinstance(said, str):
             raise Refused(said)
@@ -165,7 +165,7 @@ class Wire:
 
 
 @dataclass
-class Lossy:
+class LossyEngine:
     """An engine that loses the reply of `site` in the given rounds, after the site has committed it."""
 
     inner: InProcess
@@ -224,13 +224,13 @@ def train(
 
 
 def final(hospital: Hospital) -> dict[str, Tensor]:
-    """The newest model that a site holds."""
+    """The newest model of a site."""
     name = max(hospital.models.names(), key=int)
     return dict(from_bytes(unsealed(hospital.models.read(name))).tensors)
 
 
 def equal(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
-    """Bit for bit."""
+    """Whether two models are equal bit for bit."""
     return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
 
 
