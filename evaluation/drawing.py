@@ -84,14 +84,19 @@ def svg(size: tuple[float, float], alt: str, draw: Callable[[Figure], None]) -> 
     Equal figures give equal text; ids are distinct from those of other figures, and nothing refers to another document.
     """
     import matplotlib  # slow to import
+    from matplotlib.backends.backend_svg import FigureCanvasSVG  # slow to import
     from matplotlib.figure import Figure  # slow to import
 
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=size, layout="constrained")
+        figure = Figure(figsize=size, dpi=72, layout="constrained")
+        FigureCanvasSVG(figure)  # text is measured as it will be written
         draw(figure)
+        if (engine := figure.get_layout_engine()) is not None:
+            engine.execute(figure)
+        figure.set_layout_engine(None)  # with an engine savefig draws twice: to lay out, and to write
         buffer = io.StringIO()
         nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
-        figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
+        figure.savefig(buffer, format="svg", dpi=100, transparent=True, metadata=nothing)
     return _inline(buffer.getvalue(), size, alt)
 
 
