@@ -166,6 +166,7 @@ def test_a_method_whose_models_differ_cannot_stand_for_one(tmp_path, monkeypatch
     monkeypatch.setattr(route_check, "for_all", lambda method: True)
     lines = {"as_trained": {"how": {"name": "as_trained"}}}
     said = settings(route={"shared": "iopfl", "personal": "iopfl", "lines": lines})
+    said["train"]["methods"] = {"iopfl": {"name": "iopfl"}}
     assert run([write(tmp_path, said)]) != Exit.OK
     assert "iopfl stands for one model of all hospitals" in " ".join(capsys.readouterr().err.split())
 
@@ -173,9 +174,10 @@ def test_a_method_whose_models_differ_cannot_stand_for_one(tmp_path, monkeypatch
 def test_parts_of_one_source_may_lie_inside_and_outside(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = settings(route={"shared": "fedavg", "personal": "iopfl", "lines": {"x": {"how": {"name": "ensemble"}}}})
-    source = {"kind": "phantom", "scanner": "A", "patients": 24, "slices": 4, "seed": 1}
+    source = {"kind": "phantom", "scanner": "A", "patients": 12, "slices": 4, "seed": 1}
     said["sites"] = {"one": {"source": source, "policy": OPEN, "part": {"kind": "even", "of": 3}}}
     said["outside"] = ["one-3"]
+    del said["train"]["methods"]["turns"]
     assert run([write(tmp_path, said), "--until", "route"]) == Exit.OK
     folder = tmp_path / "runs" / "tiny" / "sites"
     seen = {
