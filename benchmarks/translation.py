@@ -44,7 +44,7 @@ def ours(s: CycleGan, side: int) -> list[float]:
     """Seconds of each step of a real training, as its own reports of progress tell: means over 10 steps."""
     marks: list[float] = []
     own = cohort(48, side)
-    s.fit(own, own.images.flip(0), seed=0, told=lambda done, total, what: marks.append(time.perf_counter()))
+    s.fit(own, own.images.flip(0), seed=0, progress=lambda done, total, what: marks.append(time.perf_counter()))
     return [(b - a) / 10 for a, b in itertools.pairwise(marks)]
 
 

@@ -1,18 +1,18 @@
-"""How hard a hospital's images are to make up, and whose become the target of all translations.
+"""The complexity of each hospital's images, and the choice of the target hospital of all translations.
 
 VAFL (Yan et al., IEEE JBHI 2021, section II.A) trains a WGAN-GP at each site for a fixed time, maps real and synthetic
-images with PCA and t-SNE, and calls "the L2 distance between the features" the site's complexity; the lowest is the
-target. Two sets of points that are not paired have no such distance, so `paper_score` takes that of their centroids,
-in units of the real points' spread, because coordinates of a t-SNE map have none. Still each site's map is its own.
-`score`, the default, is the Frechet distance between the two sets in the principal components of public images: one
-space for all sites. Both depend on the number of images, hence take equally many of either kind, and `Score.images`
-makes it the same number at all sites.
+images with PCA and t-SNE, and calls "the L2 distance between the features" the site's complexity; the site with the
+lowest is the target. Two sets of unpaired points have no such distance, so `paper_score` takes that of their centroids,
+in units of the real points' spread, because coordinates of a t-SNE map have no unit. Even so, each site has a map of
+its own. `score`, the default, is the Frechet distance between the two sets in the principal components of public
+images: one space for all sites. Both depend on the number of images, so they take equally many of either kind, and
+`Score.images` makes the number the same at all sites.
 
-What leaves a site is one number. `exact`: as computed, with no guarantee. `dp`: not the score above but the noised
-share of the images that public images do not explain (`Outside`). The GAN's score cannot be noised in that way: a
-bounded mean needs one value for each patient that no other patient changes, and here every patient changed the GAN,
-its fakes, and so what all others are compared with; how far one patient can move the distance has no bound to which
-noise could be fitted. `public`: no number at all; the target is named, or is the site that declared most patients.
+One number leaves a site. `exact`: as computed, with no guarantee. `dp`: not the score above but the share of the images
+that public images do not explain (`Outside`), with noise. The GAN's score cannot be released with such noise: a bounded
+mean needs one value per patient that no other patient changes, but every patient changes the GAN, its fakes, and so
+the reference of all others; the sensitivity of the distance to one patient has no bound from which noise could be
+calibrated. `public`: no number at all; the target is named, or is the site that declared most patients.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from privacy.release.policy import MOST_DELTA
 from privacy.settings_error import Problem, out_of_range, refuse
 
 BOUND = 1.0
-"""What a patient's share can be at most: `Protection.loss_bound` of the data access that measures it."""
+"""Upper bound of a patient's share: `Protection.loss_bound` of the data access that measures it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,8 @@ class Score:
     """release: what leaves a site. variant: paper = `paper_score`, consilium = `score`. target: of `public`, the site;
     null = that with most declared patients. steps, seeds: of the WGAN-GP, critic steps and how many are trained.
     images: how many real and synthetic images are compared, the same at all sites; null = all of the site. components:
-    of PCA. perplexity: of t-SNE. current: the target so far, where sites join later; another's score must be lower by
-    `margin` standard deviations for it to take its place. epsilon, delta: of `dp`, spent once on the training patients.
+    of PCA. perplexity: of t-SNE. current: the present target, where sites join later; another site replaces it only if
+    its score is lower by `margin` standard deviations. epsilon, delta: of `dp`, spent once on the training patients.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -100,7 +100,7 @@ def scored(settings: Score, real: Tensor, synthetic: Sequence[Tensor], public: B
     Args:
         real: (n, C, H, W) not augmented. synthetic: of each WGAN-GP (m, C, H, W); m >= n, or >= `images`.
         public: principal components of public images, the same at all sites; not used by variant `paper`.
-        seed: decides which images are taken where there are more than needed, and the jitter of t-SNE.
+        seed: selects images if there are more than needed, and seeds the jitter of t-SNE.
 
     Raises:
         ValueError: there is nothing to compare, or there are fewer images than `images`.
@@ -113,7 +113,7 @@ def scored(settings: Score, real: Tensor, synthetic: Sequence[Tensor], public: B
         raise ValueError(f"too few images to compare {number}: {', '.join(few)}; lower score.images")
     values = []
     for turn, one in enumerate(synthetic):
-        pair = _taken(real, number, seed + turn), _taken(one, number, seed + turn)
+        pair = _subset(real, number, seed + turn), _subset(one, number, seed + turn)
         if settings.variant == "paper":
             by = paper_score(*pair, components=settings.components, perplexity=settings.perplexity, seed=seed + turn)
         else:
@@ -128,10 +128,10 @@ def paper_score(
 ) -> float:
     """`centroid_distance` on one t-SNE map of the principal components of real (n, ...) and synthetic (m, ...) images.
 
-    Of the larger set as many are drawn at random as the other has. n and m >= 2.
+    The larger set is reduced at random to the size of the other. n and m >= 2.
     """
     number = min(len(real), len(synthetic))
-    both = torch.cat([_taken(real, number, seed), _taken(synthetic, number, seed)])
+    both = torch.cat([_subset(real, number, seed), _subset(synthetic, number, seed)])
     points = tsne(project(basis(both, components), both), perplexity=perplexity, seed=seed)
     return centroid_distance(points[:number], points[number:])
 
@@ -140,7 +140,7 @@ def centroid_distance(real: Tensor, synthetic: Tensor) -> float:
     """Distance between the centroids of points (n, k) and (m, k), divided by the RMS radius of the real ones.
 
     Raises:
-        ValueError: the real points are all one, so that there is no unit.
+        ValueError: all real points are equal, so there is no unit.
     """
     a, b = real.double(), synthetic.double()
     centre = a.mean(dim=0)
@@ -153,20 +153,20 @@ def centroid_distance(real: Tensor, synthetic: Tensor) -> float:
 def score(real: Tensor, synthetic: Tensor, public: Basis, *, seed: int = 0) -> float:
     """Squared Frechet distance of real (n, ...) and synthetic (m, ...) images in a public basis.
 
-    0 = the same mean and covariance. Of the larger set as many are drawn at random as the other has.
+    0 = the same mean and covariance. The larger set is reduced at random to the size of the other.
     """
     number = min(len(real), len(synthetic))
-    return frechet(project(public, _taken(real, number, seed)), project(public, _taken(synthetic, number, seed)))
+    return frechet(project(public, _subset(real, number, seed)), project(public, _subset(synthetic, number, seed)))
 
 
 class Outside(nn.Module):
     """Share of an image's deviation from the public mean that public images do not explain.
 
-    1 - |P(x - m)|^2 / |x - m|^2, with P the projection on the public basis and m its mean: 0 = lies in its span, 1 =
+    1 - |P(x - m)|^2 / |x - m|^2, with P the projection on the public basis and m its mean: 0 = in its span, 1 =
     orthogonal to it, also 0 where x = m. It depends on no other patient's images. Forward: (b, ...) -> (b,) in [0, 1].
 
-    The basis lies in parameters that nobody trains: private data access takes no module with buffers, and none without
-    a parameter that could be trained (`privacy.dp.modules.unfit`).
+    The basis is stored in parameters that are never trained: private data access takes no module with buffers, and none
+    without a parameter that could be trained (`privacy.dp.modules.unfit`).
     """
 
     def __init__(self, public: Basis) -> None:
@@ -183,7 +183,7 @@ class Outside(nn.Module):
 
 
 def outside(forward: Forward, batch: Batch) -> Tensor:
-    """The statistic of `Access.measure`: `Outside` of each row, (b,)."""
+    """The statistic for `Access.measure`: `Outside` of each row, (b,)."""
     value = forward(batch.x)
     if not isinstance(value, Tensor):
         raise TypeError(f"forward must give a tensor, found {type(value).__name__}: use an Outside")
@@ -192,18 +192,20 @@ def outside(forward: Forward, batch: Batch) -> Tensor:
 
 def noise_of(settings: Score) -> float:
     """`Protection.validation_noise` that spends epsilon and delta of `dp` on one measured number."""
-    from privacy.dp.accounting import mu_of  # an accountant: seconds that other releases save
+    from privacy.dp.accounting import mu_of  # an accountant takes seconds to import; other releases do not need it
 
     return 1.0 / mu_of(settings.epsilon, settings.delta)
 
 
 def deviation_of(settings: Score, patients: int) -> float:
-    """Standard deviation of the noise in the number that `dp` releases of so many (declared) training patients."""
+    """Standard deviation of the noise in the number that `dp` releases, for a (declared) number of training
+    patients.
+    """
     return noise_of(settings) * BOUND / 2 / max(1, patients)
 
 
 def chosen(scores: Mapping[str, float]) -> str:
-    """The site with the lowest score; among equals the first by name.
+    """The site with the lowest score; of equal scores the first by name.
 
     Raises:
         ValueError: there is none, or a score is not a finite number.
@@ -218,7 +220,9 @@ def chosen(scores: Mapping[str, float]) -> str:
 
 
 def most(declared: Mapping[str, int]) -> str:
-    """The site that declared most training patients, whose noise is the least; among equals the first by name."""
+    """The site that declared most training patients, which needs the least noise; of equal numbers the first by
+    name.
+    """
     return chosen({site: -count for site, count in declared.items()})
 
 
@@ -232,7 +236,7 @@ def replaces(
 
     Args:
         current, joining: scores by seed.
-        deviation: the standard deviation to use instead, where it is known: of one noised number of either site,
+        deviation: the standard deviation to use instead, if it is known: for one noised number of either site,
             sqrt(a^2 + b^2) of their `deviation_of`.
 
     Raises:
@@ -244,14 +248,14 @@ def replaces(
     freedom = sum(len(one) - 1 for one in groups)
     if deviation is None:
         if freedom < 1:
-            raise ValueError("one score of each site tells no deviation over seeds: use score.seeds of 2 or more")
+            raise ValueError("one score per site gives no deviation over seeds: use score.seeds of 2 or more")
         squares = sum(float((one - one.mean()).square().sum()) for one in groups)
         deviation = math.sqrt(squares / freedom)
     return float(groups[1].mean()) < float(groups[0].mean()) - margin * deviation
 
 
-def _taken(images: Tensor, number: int, seed: int) -> Tensor:
-    """`number` of the images, at random without replacement; all of them in their order if that is all."""
+def _subset(images: Tensor, number: int, seed: int) -> Tensor:
+    """`number` of the images, at random without replacement; if that is all of them, in their order."""
     if number == len(images):
         return images
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))

@@ -3,12 +3,12 @@
 Yan, Wicaksana, Wang, Yang, Cheng: Variation-Aware Federated Learning with Multi-Source Decentralized Medical Image
 Data, IEEE JBHI 2021, section II.C, equations 3 to 7 (`equations.py`), over Zhu et al. (CycleGAN, ICCV 2017).
 
-What the paper leaves open, and how it is read: both cycle terms, both identity terms, T and F in one step; C_T is
-trained beside them on T(x) with labels, and fixed in T's step; F and Dis_own "in a similar way, except for the
-classification loss". All gradients of a step are taken at the same weights, which is the usual alternation: T and F see
-discriminators and a C_T that do not move with them, and those see what T and F made before they moved.
+What the paper leaves open, and our readings: both cycle terms, both identity terms, T and F in one step; C_T is
+trained in the same step on T(x) with labels, and is constant for T's gradient; F and Dis_own "in a similar way, except
+for the classification loss". All gradients of a step are taken at the same weights, which is the usual alternation: T
+and F see discriminators and a C_T from before their update, and those see translations from before T's and F's update.
 
-T is trained on the site's patients without noise: nothing of it may leave the site.
+T is trained on the site's patients without noise: no part of it may leave the site.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from harmonize.elastic import deformed
 from harmonize.generators import Discriminator, Norm, Transformer, translated
 from harmonize.networks import Classifier, initialised
 from harmonize.own import Own, complain, patient_means, shifted
-from harmonize.scale import Told, silent
-from harmonize.unfinished import Training, fingerprint, restored, write
-from harmonize.views import View, mixed, noisy, pooled, viewed
+from harmonize.scale import Progress, silent
+from harmonize.unfinished import Training, fingerprint, restore, write
+from harmonize.views import View, noisy, pooled, step_seed, viewed
 from privacy.folder import Folder
 from privacy.message import Params
 from privacy.settings_error import Problem, refuse
 
-TELL = 10  # steps between two words about progress
+TELL = 10  # steps between two progress reports
 
-# Section III.A: Adam, learning rate 1e-4, batch 24, for all networks. What the paper does not mention is off.
+# Section III.A: Adam, learning rate 1e-4, batch 24, for all networks. Options that the paper does not mention are off.
 PAPER: dict[str, Any] = {
     "batch": 24, "lr_t": 1e-4, "lr_d": 1e-4, "lr_c": 1e-4, "betas": (0.9, 0.999), "decay": False, "noise": 0.0,
     "pool": 0, "ema": 0.0, "norm": "instance", "residual": False, "augment": "flip", "keep_mean": "none",
@@ -52,9 +52,9 @@ class CycleGan:
     either kind in a step. width, downs, blocks, norm, residual: see `generators.Transformer`. critic: width of the
     discriminators. classifier: width of C_T. cycle, identity, classification: weights in equation 7. lr_t: of T and F;
     lr_d: of the discriminators; lr_c: of C_T. betas: Adam's. decay: learning rates fall linearly to 0 in the second
-    half. noise: standard deviation of what is added to the discriminators' inputs, falling to 0 over the training.
-    pool: earlier translations that the discriminators are also shown; 0 = none. ema: decay of the mean of T's and F's
-    weights that is kept in the end; 0 = the last weights. copies: deformed copies of every image, made before the
+    half. noise: standard deviation of the noise on the discriminators' inputs, falling to 0 over the training.
+    pool: number of earlier translations kept for the discriminators; 0 = none. ema: decay of the mean of T's and F's
+    weights that is the result; 0 = the last weights. copies: deformed copies of every image, made before the
     training. augment: of each batch. keep_mean: `patient` gives every patient's images the mean that the central
     region had before, plus one number for the whole site: patients keep their order. amp: bfloat16 where the device
     is a GPU. every: steps between two states on disk.
@@ -115,13 +115,13 @@ class CycleGan:
                 problems.append(Problem(("variant",), text))
         refuse(problems)
 
-    def meant(self) -> CycleGan:
-        """These settings with all that `variant` fixes written out."""
+    def with_variant(self) -> CycleGan:
+        """These settings with all values that `variant` fixes."""
         return self if self.variant == "consilium" else replace(self, variant="consilium", **PAPER)
 
     def transformer(self, channels: int) -> Transformer:
         """T's and F's network."""
-        s = self.meant()
+        s = self.with_variant()
         return Transformer(channels, width=s.width, downs=s.downs, blocks=s.blocks, norm=s.norm, residual=s.residual)
 
     def fit(
@@ -131,7 +131,7 @@ class CycleGan:
         *,
         seed: int,
         folder: Folder | None = None,
-        told: Told = silent,
+        progress: Progress = silent,
         device: str | torch.device = "cpu",
     ) -> Params:
         """Train T and F.
@@ -139,9 +139,11 @@ class CycleGan:
         Args:
             own: the site's training images, H and W multiples of 4.
             shared: (m, C, H, W), the shared images.
-            seed: fixes everything: a training that was cut off and resumed gives the same bits, on the same machine.
-            folder: keeps a state every `every` steps, and goes on from one of the same settings, seed and images.
-            told: shown the steps done; may raise to stop.
+            seed: fixes everything: a training that was interrupted and resumed gives the same bits, on the same
+                machine.
+            folder: keeps a state every `every` steps; a training with the same settings, seed and images resumes from
+                it.
+            progress: called with the steps done; may raise to stop.
             device: where it is trained.
 
         Returns:
@@ -152,7 +154,7 @@ class CycleGan:
             ValueError: the images do not fit each other or these settings; all reasons are named.
         """
         complain(own, shared)
-        mean = _trained(self.meant(), own, shared, seed, folder, told, torch.device(device))
+        mean = _train(self.with_variant(), own, shared, seed, folder, progress, torch.device(device))
         params = {name.replace(".", "/", 1): value.detach().cpu() for name, value in mean.state_dict().items()}
         images = own.images.to(device)
         new = translated(self._network(params, "translator"), images)
@@ -160,28 +162,28 @@ class CycleGan:
         return {**params, "keep/own": before, "keep/translated": after}
 
     def translate(self, params: Params, images: Tensor, patient: Tensor) -> Tensor:
-        """T of images (n, C, H, W); with `keep_mean: patient` each patient's central mean is put back."""
+        """T of images (n, C, H, W); with `keep_mean: patient` each patient's central mean is restored."""
         out = translated(self._network(params, "translator"), images)
-        if self.meant().keep_mean == "none":
+        if self.with_variant().keep_mean == "none":
             return out
         by = (params["keep/translated"] - params["keep/own"]).cpu()
         return shifted(out, patient_means(images, patient) + by, patient)
 
     def returned(self, params: Params, images: Tensor) -> Tensor:
-        """F(T(x)), both networks alone, for the cycle error of images (n, C, H, W)."""
+        """F(T(x)) of images (n, C, H, W), without `keep_mean`, for the cycle error."""
         forth = translated(self._network(params, "translator"), images)
         return translated(self._network(params, "back"), forth)
 
     def _network(self, params: Params, which: str) -> Transformer:
         weights = {name.removeprefix(f"{which}/"): w for name, w in params.items() if name.startswith(f"{which}/")}
-        with torch.device("meta"):  # no numbers are drawn for weights that are replaced at once
+        with torch.device("meta"):  # draws no random numbers for weights that are replaced at once
             net = self.transformer(weights["layers.0.weight"].shape[1])
         net.load_state_dict(weights, assign=True)
         return net
 
 
 class Batch(NamedTuple):
-    """x: (b, C, H, W) own images, y: (b,) their labels; z: (b, C, H, W) shared images, which the paper writes x^."""
+    """x: (b, C, H, W) own images, y: (b,) their labels; z: (b, C, H, W) shared images, x^ in the paper."""
 
     x: Tensor
     y: Tensor
@@ -189,7 +191,7 @@ class Batch(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """transformers: equation 7 for T, and the same without C_T for F. critics: what Dis and C_T minimize."""
+    """transformers: equation 7 for T, and the same without C_T for F. critics: the loss of Dis and C_T."""
 
     transformers: Tensor
     critics: Tensor
@@ -220,7 +222,7 @@ def losses(
     pool: dict[str, Tensor] | None = None,
     generator: torch.Generator | None = None,
 ) -> Losses:
-    """Equations 3 to 7 on a batch. noise: standard deviation of what is added to what the discriminators see."""
+    """Equations 3 to 7 on a batch. noise: standard deviation of the noise on the discriminators' inputs."""
     x, y, z = batch
     T, F, C_T = nets["translator"], nets["back"], nets["classifier"]
     Tx, Tz = T(torch.cat([x, z])).split([len(x), len(z)])
@@ -241,33 +243,33 @@ def losses(
     return Losses(transformers, critics)
 
 
-def _trained(
-    s: CycleGan, own: Own, shared: Tensor, seed: int, folder: Folder | None, told: Told, device: torch.device
+def _train(
+    s: CycleGan, own: Own, shared: Tensor, seed: int, folder: Folder | None, progress: Progress, device: torch.device
 ) -> nn.Module:
     C, H, W = own.images.shape[1:]
     nets = initialised(lambda: networks(s, (C, H, W)), seed).to(device)
-    mean = AveragedModel(_wanted(nets), multi_avg_fn=get_ema_multi_avg_fn(s.ema))  # type: ignore[no-untyped-call]
+    mean = AveragedModel(_transformers(nets), multi_avg_fn=get_ema_multi_avg_fn(s.ema))  # type: ignore[no-untyped-call]
     sides = ((s.lr_t, ("translator", "back")), (s.lr_d, ("dis_shared", "dis_own")), (s.lr_c, ("classifier",)))
     groups = [{"params": [p for name in names for p in nets[name].parameters()], "base": lr} for lr, names in sides]
     training = Training(nets, mean, torch.optim.Adam(groups, betas=s.betas, fused=True), {})
     of = fingerprint([asdict(s), seed, device.type], [own.images, own.labels, shared])
-    first = restored(training, folder, of)
+    first = restore(training, folder, of)
     if first < s.steps:
-        data = _augmented(s, own, shared, seed, device)
+        data = _with_copies(s, own, shared, seed, device)
         for step in range(first, s.steps):
             if step % TELL == 0:
-                told(step, s.steps, "translation")
+                progress(step, s.steps, "translation")
             _step(s, training, data, seed, step)
             if folder is not None and ((step + 1) % s.every == 0 or step + 1 == s.steps):
                 write(training, folder, step + 1, of)
-    told(s.steps, s.steps, "translation")
+    progress(s.steps, s.steps, "translation")
     return mean.module
 
 
 def _step(s: CycleGan, training: Training, data: Batch, seed: int, step: int) -> None:
-    """One step. All that is random in it comes from (seed, step), so that nothing of it must be kept for a resume."""
+    """One step. Everything random in it comes from (seed, step), so that a resume needs no random state."""
     device = data.x.device
-    g = torch.Generator(device).manual_seed(mixed(seed, step))
+    g = torch.Generator(device).manual_seed(step_seed(seed, step))
     i = torch.randint(len(data.x), (s.batch,), generator=g, device=device)
     j = torch.randint(len(data.z), (s.batch,), generator=g, device=device)
     batch = Batch(viewed(data.x[i], s.augment, g), data.y[i], viewed(data.z[j], s.augment, g))
@@ -276,26 +278,28 @@ def _step(s: CycleGan, training: Training, data: Batch, seed: int, step: int) ->
         found = losses(s, training.nets, batch, noise=s.noise * left, pool=training.pool, generator=g)
     groups = training.rule.param_groups
     transformers, critics = groups[0]["params"], [*groups[1]["params"], *groups[2]["params"]]
-    # Each side's gradient stops at its own weights: the other side's are passed through, and none is computed for them.
+    # Gradients are computed for each side's own weights only: they pass through the other side's weights.
     grads = [
         *torch.autograd.grad(found.transformers, transformers, retain_graph=True),
         *torch.autograd.grad(found.critics, critics),
     ]
     for p, grad in zip([*transformers, *critics], grads, strict=True):
-        p.grad = torch.empty_like(p).copy_(grad)  # fused Adam walks along memory: all it is given must lie alike
+        p.grad = torch.empty_like(p).copy_(grad)  # fused Adam needs the same memory layout for all its tensors
     for group in groups:
         group["lr"] = group["base"] * (min(1.0, 2.0 * left) if s.decay else 1.0)
     training.rule.step()
-    training.mean.update_parameters(_wanted(training.nets))
+    training.mean.update_parameters(_transformers(training.nets))
 
 
-def _wanted(nets: nn.ModuleDict) -> nn.ModuleDict:
+def _transformers(nets: nn.ModuleDict) -> nn.ModuleDict:
     return nn.ModuleDict({name: nets[name] for name in ("translator", "back")})
 
 
-def _augmented(s: CycleGan, own: Own, shared: Tensor, seed: int, device: torch.device) -> Batch:
-    """Every image and its deformed copies, on the device. Shared images are deformed too: both kinds blur alike."""
-    x = torch.cat([own.images, deformed(own.images, s.copies, seed=mixed(seed, -1))])
-    z = torch.cat([shared, deformed(shared, s.copies, seed=mixed(seed, -2))])
+def _with_copies(s: CycleGan, own: Own, shared: Tensor, seed: int, device: torch.device) -> Batch:
+    """All images and their deformed copies, on the device. Shared images are deformed too, so that both kinds blur
+    equally.
+    """
+    x = torch.cat([own.images, deformed(own.images, s.copies, seed=step_seed(seed, -1))])
+    z = torch.cat([shared, deformed(shared, s.copies, seed=step_seed(seed, -2))])
     y = torch.cat([own.labels, own.labels.repeat_interleave(s.copies)])
     return Batch(x.to(device), y.to(device), z.to(device))

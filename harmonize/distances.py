@@ -1,6 +1,6 @@
-"""How far two sets of images, or of their features, lie apart. All are symmetric, and 0 for a set and itself.
+"""Distances between two sets of images, or of their features. All are symmetric, and 0 between a set and itself.
 
-They are computed on whatever is given: a distance to patients' images tells of those patients, and no noise is in it.
+A distance to patients' images reveals something about those patients; no noise is added here.
 """
 
 from __future__ import annotations

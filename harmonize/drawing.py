@@ -1,7 +1,7 @@
-"""What procedural pictures are drawn with, for many pictures at once.
+"""Drawing functions for procedural pictures, for many pictures at once.
 
-Coordinates run from -1 to 1 between the outermost pixel centres' outer edges, x to the right and y downwards, so that a
-picture is the same at any size. Planes are (n, H, W); numbers of a picture are (n, 1, 1).
+Coordinates run from -1 to 1 across the whole image, edge to edge, x to the right and y downwards, so that a picture is
+the same at any size. Planes are (n, H, W); numbers of a picture are (n, 1, 1).
 """
 
 from __future__ import annotations
@@ -49,12 +49,14 @@ def blob(x: Tensor, y: Tensor, cx: Number, cy: Number, rx: Number, ry: Number, *
 
 
 def paint(canvas: tuple[Tensor, ...], where: Tensor, colour: tuple[Number, ...]) -> tuple[Tensor, ...]:
-    """Every plane of the canvas goes to its colour where `where` is 1, and part of the way where it is less."""
+    """Blend every plane of the canvas towards its colour, with `where` as opacity from 0 to 1."""
     return tuple(plane + where * (value - plane) for plane, value in zip(canvas, colour, strict=True))
 
 
 def smoothed(images: Tensor, sigma_x: Tensor, sigma_y: Tensor) -> Tensor:
-    """Gaussian filter of (n, C, H, W) with deviations (n, 1, 1) in half images; what leaves the image is not missed."""
+    """Gaussian filter of (n, C, H, W) with deviations (n, 1, 1) in half images; weights at the border are
+    renormalized.
+    """
     x, y = grid(*images.shape[-2:])
     across, down = _kernel(x.flatten(), sigma_x), _kernel(y.flatten(), sigma_y)
     return down[:, None] @ images @ across.mT[:, None]

@@ -1,9 +1,9 @@
-"""Whether a local classifier still tells the classes apart after a translation.
+"""Whether a local classifier still separates the classes after a translation.
 
 The classifier is logistic regression on nine statistics of an image's region, cross-validated by patient. A small
 convolutional network was tried and is not used: after 120 to 250 steps on 16 or 48 simulated patients its AUC was 0.44
-to 0.58, where these statistics reach 0.65 to 0.87, and it moved by 0.02 to 0.08 when 0.001 was added to all pixels. No
-drift can be seen through that. Logistic regression moves by less than 0.01, and takes a second instead of a minute.
+to 0.58, where these statistics reach 0.65 to 0.87, and it moved by 0.02 to 0.08 when 0.001 was added to all pixels,
+which hides any drift. Logistic regression moves by less than 0.01, and takes a second instead of a minute.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ FOLDS, REPEATS = 4, 5
 LEAST_REGION = 40  # pixels
 STRENGTH = 0.1  # sklearn's C
 DARK = 0.75  # of the median
-KNOWING = 0.7  # AUC: who knows little has little to lose, and below it noise alone moved it by 0.07 to 0.26
+KNOWING = 0.7  # AUC: a weaker classifier has little to lose, and noise alone moved its AUC by 0.07 to 0.26
 
 
 class Drift(NamedTuple):
     """auc_before, auc_after: cross-validated, of classifiers fitted on raw and on translated images, with equal folds.
 
-    drift: auc_after - auc_before; NaN where auc_before is below 0.7: who cannot tell the classes apart cannot lose it,
-    and what moves then is noise. shift: how far the mean probability moves when a classifier that was fitted on raw
-    images sees other patients' translated ones. It is told and nothing is concluded from it: a tone map that does no
-    harm shifts it as far (by 0.3 to 0.4) as one that erases all lesions; a model has to be fitted again anyway.
+    drift: auc_after - auc_before; NaN where auc_before is below 0.7: a classifier that does not separate the classes
+    cannot get worse, and changes are noise. shift: how far the mean probability moves when a classifier that was fitted
+    on raw images sees other patients' translated ones. It is reported but not used: a harmless tone map shifts it as
+    far (by 0.3 to 0.4) as one that erases all lesions; a model has to be fitted again anyway.
     """
 
     auc_before: float
@@ -47,7 +47,7 @@ def drift(before: Floats, after: Floats, labels: Ints, patient: Ints, region: Bo
     smaller than 40 pixels are left out.
 
     Returns:
-        None where fewer than 2 patients have either class, or where a fold leaves a class without an image to learn.
+        None where a class has fewer than 2 patients, or where the training part of a fold lacks a class.
     """
     rows = np.flatnonzero(region.sum(axis=(1, 2)) >= LEAST_REGION)
     y, who = labels[rows], patient[rows]
@@ -66,8 +66,8 @@ def drift(before: Floats, after: Floats, labels: Ints, patient: Ints, region: Bo
             return None
         scores = np.empty((3, len(y)))
         for train, test in splits:
-            scores[:2, test] = _scored(x[0], x, y, train, test)
-            scores[2:, test] = _scored(x[1], x[1:], y, train, test)
+            scores[:2, test] = _probabilities(x[0], x, y, train, test)
+            scores[2:, test] = _probabilities(x[1], x[1:], y, train, test)
         aucs.append([roc_auc_score(y, scores[0]), roc_auc_score(y, scores[2])])
         shifts.append(scores[1].mean() - scores[0].mean())
     auc_before, auc_after = np.mean(aucs, axis=0).tolist()
@@ -77,7 +77,7 @@ def drift(before: Floats, after: Floats, labels: Ints, patient: Ints, region: Bo
 
 def statistics(x: Floats, region: Bools) -> Floats:
     """(n, 9): median, deviation and 10 % quantile in the region; its darkest value when smoothed by 1/48, 1/24 and 1/16
-    of the side, and its brightest for 1/24; how much of it is darker than 0.75 of the median, for 1/48 and 1/24.
+    of the side, and its brightest for 1/24; the share of it that is darker than 0.75 of the median, for 1/48 and 1/24.
     """
     smooth = [smoothed(x, region, share) for share in (1 / 48, 1 / 24, 1 / 16)]
     rows = []
@@ -92,7 +92,7 @@ def statistics(x: Floats, region: Bools) -> Floats:
 
 
 def smoothed(x: Floats, region: Bools, share: float) -> Floats:
-    """x (n, h, w) smoothed inside its region by a Gaussian of `share` of the side; what lies outside has no weight."""
+    """x (n, h, w) smoothed inside its region by a Gaussian of `share` of the side; pixels outside have no weight."""
     from scipy import ndimage
 
     sigma = (0, *(side * share for side in x.shape[1:]))
@@ -101,8 +101,10 @@ def smoothed(x: Floats, region: Bools, share: float) -> Floats:
     return result
 
 
-def _scored(x: Floats, seen: tuple[Floats, ...], y: Ints, train: NDArray[np.intp], test: NDArray[np.intp]) -> Floats:
-    """Fit on rows of x; probabilities of class 1, (len(seen), len(test))."""
+def _probabilities(
+    x: Floats, seen: tuple[Floats, ...], y: Ints, train: NDArray[np.intp], test: NDArray[np.intp]
+) -> Floats:
+    """Fit on the training rows of x; return probabilities of class 1, (len(seen), len(test))."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler

@@ -2,7 +2,7 @@
 
 VAFL (section II.A and II.C) augments the images of every site, and the shared ones, by random non-rigid deformation. It
 is done once, before a training begins, through TorchIO's cubic B-spline grid (Pérez-García et al., TorchIO, Comput Meth
-Prog Biomed 2021): too slow to be done in every step.
+Prog Biomed 2021), which is too slow for every step.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def deformed(
 
     Args:
         images: (n, C, H, W) float32 in [-1, 1], on any device.
-        copies: of each image. The first copies of an image are the same, however many are asked for.
-        seed: the copies of an image depend on the seed and on that image only: neither on other images nor on its place
-            among them, which would follow from who else is there.
+        copies: of each image. The first copies of an image do not depend on the number of copies.
+        seed: the copies of an image depend on the seed and on that image only, not on other images or on its index,
+            which would depend on the other patients.
         max_displacement: largest shift of a control point along each axis, as a share of that side.
         control_points: along each side, at least 6; the two outermost rings stay where they are.
 
@@ -58,18 +58,18 @@ def deformed(
         max_displacement=(max_displacement * images.shape[2], max_displacement * images.shape[3], 0.0),
         locked_borders=2,
     )
-    # TorchIO draws from torch's global generator, and fills with 0 what comes in from outside: 0 is made the low end.
+    # TorchIO draws from torch's global generator, and fills in 0 from outside the image: 0 is made the low end.
     source = images.detach().cpu() + 1.0
-    # Into one block: small results that live on between TorchIO's large buffers would keep gigabytes from the system.
+    # One block: small results between TorchIO's large buffers would fragment memory and hold gigabytes.
     made = torch.empty(len(source), copies, *source.shape[1:])
     with torch.random.fork_rng(devices=[]):
         for image, own in zip(source, made, strict=True):
-            torch.default_generator.manual_seed(_mixed(seed, image))
+            torch.default_generator.manual_seed(_image_seed(seed, image))
             for copy in own:
                 copy.copy_(transform(image.unsqueeze(-1)).squeeze(-1))
     return made.flatten(0, 1).sub_(1.0).clamp_(-1.0, 1.0).to(images.device)
 
 
-def _mixed(seed: int, image: Tensor) -> int:
+def _image_seed(seed: int, image: Tensor) -> int:
     own = int.from_bytes(blake2b(image.contiguous().numpy().tobytes(), digest_size=16).digest())
     return int(np.random.SeedSequence([seed, own]).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -14,16 +14,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-SMALL = 512  # up to so many images, or numbers an image, the decomposition is exact: a fraction of a second
-FEWEST = 4  # points of a t-SNE map: with perplexity (n - 1) / 3 fewer would have less than one neighbour
+SMALL = 512  # up to this many images, or numbers per image, the decomposition is exact: a fraction of a second
+FEWEST = 4  # points of a t-SNE map: with perplexity (n - 1) / 3, fewer would have less than one neighbour
 
 
 class Basis(NamedTuple):
     """Principal directions of a set of images, flattened to d numbers each.
 
-    mean: (d,). components: (k, d), orthonormal rows, the largest variance first; of each the entry of largest absolute
-    value is positive. deviation: (k,) standard deviation along each, 0 where the images do not vary that far.
-    All float32.
+    mean: (d,). components: (k, d), orthonormal rows, the largest variance first; the entry of largest absolute value of
+    each is positive. deviation: (k,) standard deviation along each, 0 where the images do not vary. All float32.
     """
 
     mean: Tensor
@@ -32,10 +31,10 @@ class Basis(NamedTuple):
 
 
 def basis(images: Tensor, components: int = 40) -> Basis:
-    """Principal components of images (n, ...), n >= 2; with the same input always the same.
+    """Principal components of images (n, ...), n >= 2; deterministic.
 
     There are min(components, n - 1, d) of them: n images around their mean span no more. Above `SMALL` images and
-    numbers an image the decomposition is scikit-learn's randomized one, with a fixed seed.
+    numbers per image the decomposition is scikit-learn's randomized one, with a fixed seed.
 
     Raises:
         ValueError: naming everything that is wrong with the arguments.
@@ -54,8 +53,8 @@ def basis(images: Tensor, components: int = 40) -> Basis:
 
     number = min(components, len(flat) - 1, flat.shape[1])
     solver = "full" if min(flat.shape) <= SMALL else "randomized"
-    # not whitened: whoever divides by a deviation must decide what to do where it is 0
-    with np.errstate(invalid="ignore"):  # its share of a variance of 0, which is not used here
+    # not whitened: a caller that divides by a deviation must decide what to do where it is 0
+    with np.errstate(invalid="ignore"):  # the explained share of a variance of 0, which is not used here
         fitted = PCA(n_components=number, svd_solver=solver, random_state=0).fit(flat.numpy())
     directions = torch.from_numpy(fitted.components_)
     largest = directions.gather(1, directions.abs().argmax(dim=1, keepdim=True))
@@ -80,15 +79,15 @@ def project(basis: Basis, images: Tensor) -> Tensor:
 
 
 def perplexity_of(points: int, perplexity: float) -> float:
-    """The perplexity of a map of n points: as asked, or (n - 1) / 3 if that is less (openTSNE's rule)."""
+    """The perplexity of a map of n points: as given, or (n - 1) / 3 if that is less (openTSNE's rule)."""
     return min(perplexity, (points - 1) / 3)
 
 
 def tsne(features: Tensor, *, perplexity: float = 30.0, seed: int) -> Tensor:
     """Map features (n, k) to (n, 2) float32 by t-SNE; one thread, the same seed gives the same map.
 
-    The perplexity is reduced by `perplexity_of`. The map starts from the two largest principal components plus a jitter
-    that the seed decides. Its coordinates have no unit and depend on n. Points that are all one lie at the origin.
+    The perplexity is reduced by `perplexity_of`. The map starts from the two largest principal components plus jitter
+    from the seed. Its coordinates have no unit and depend on n. If all points are equal, they lie at the origin.
 
     Raises:
         ValueError: naming everything that is wrong with the arguments.

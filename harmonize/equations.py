@@ -2,7 +2,7 @@
 
 As printed, equation 3 has Dis maximize E[Dis(x^)]^2 + E[1 - Dis(T(x))]^2, which has no maximum for a linear output and
 no useful gradient for a bounded one. It is read as least-squares adversarial training (Mao et al., LSGAN, ICCV 2017):
-T's part stands in the paper, E[.]^2 means E[(.)^2], and Dis minimizes what tells real from translated.
+T's part is as in the paper, E[.]^2 means E[(.)^2], and Dis minimizes LSGAN's loss of real against translated.
 """
 
 from __future__ import annotations

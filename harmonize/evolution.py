@@ -1,14 +1,15 @@
-"""Private evolution: which of a public prior's pictures look like the patients, told by patients' noised votes.
+"""Private evolution: patients vote, with noise, for the pictures of a public prior that resemble them.
 
-Lin et al., Differentially private synthetic data via foundation model APIs 1, ICLR 2024, with a simulator in the place
-of a foundation model (arXiv 2502.05505). A population of candidates - what a prior draws them from - is rendered; each
-patient has one vote, shared by their images, each of which votes for the nearest candidate of its own class; from the
-noised histogram come the parents of the next population. Everything after the histogram is post-processing, and the
-last population with its weights is the model: nothing in it came past the noise.
+Lin et al., Differentially private synthetic data via foundation model APIs 1, ICLR 2024, with a simulator in place
+of a foundation model (arXiv 2502.05505). A population of candidates - parameters of the prior's pictures - is rendered;
+each patient has one vote, shared by their images, each of which votes for the nearest candidate of its own class; the
+noised histogram selects the parents of the next population. Everything after the histogram is post-processing, and the
+last population with its weights is the model: patients influence it only through noised histograms.
 
-What can be drawn is what the prior can draw. A lesion of a kind that it does not know will not appear. And where each
-candidate has less than a deviation of the noise in votes, chance picks the parents: the population then shrinks to a
-few pictures that may be farther from the patients than the prior is (48 patients at epsilon 3, for instance).
+Only pictures that the prior can draw are possible: a kind of lesion that it does not model will not appear. And where
+each candidate has fewer votes than a standard deviation of the noise, chance selects the parents: the population then
+shrinks to a few pictures that may be farther from the patients than the prior is (48 patients at epsilon 3, for
+instance).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from torch.nn import functional
 from harmonize.drawing import Inputs
 from harmonize.embedding import Basis, basis, project
 from harmonize.prior import PRIORS, Prior, PriorName, drawn
-from harmonize.scale import Told, silent
+from harmonize.scale import Progress, silent
 from privacy.dp.access import Access
 from privacy.dp.accounting import mu_of
 from privacy.message import Params
@@ -33,7 +34,7 @@ from privacy.settings_error import Problem, out_of_range, refuse
 
 SLACK = 1e-9  # the root that `mu_of` finds may lie on the wrong side by its tolerance
 LARGEST = 48  # pixels along a side when pictures are compared
-CELLS = 6  # along a side, of the map of how rough a picture is
+CELLS = 6  # along a side, of the roughness map of a picture
 SEEDS = 2**62
 
 
@@ -41,12 +42,12 @@ SEEDS = 2**62
 class PrivateEvolution:
     """Settings. epsilon, delta: of all rounds together, for adding or removing a patient; None: no noise, no guarantee.
 
-    prior: whose pictures. candidates: how many, half of each class. rounds: how often patients
-    vote; k rounds need sqrt(k) times the noise. threshold: votes below so many deviations of the noise count as none.
-    spread, settled: standard deviation of a child's theta in the first and last generation. share: of theta's numbers
-    that a child changes; mixed: of those that it has from a second parent of either class, since what a scanner does is
-    the same in both. jitter: the deviation in `sampled`. public: prior pictures behind the features; components:
-    principal components of these; roughness: weight of local contrast beside them.
+    prior: source of the pictures. candidates: how many, half of each class. rounds: how often patients vote; k rounds
+    need sqrt(k) times the noise. threshold: votes below this many deviations of the noise count as none. spread,
+    settled: standard deviation of a child's theta in the first and last generation. share: of theta's numbers that a
+    child changes; mixed: of those that it has from a second parent of either class, because a scanner affects both
+    classes alike. jitter: the deviation in `sampled`. public: prior pictures behind the features; components:
+    principal components of these; roughness: weight of local contrast relative to them.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -96,7 +97,7 @@ class PrivateEvolution:
 
     @property
     def private(self) -> bool:
-        """Whether these settings promise anything."""
+        """Whether these settings give a privacy guarantee."""
         return self.epsilon is not None
 
 
@@ -120,9 +121,9 @@ class _Candidates(NamedTuple):
 
 
 class _View(NamedTuple):
-    """How pictures are compared. It is public: it is made of a prior's pictures only.
+    """How pictures are compared. It is public: it is computed from a prior's pictures only.
 
-    spread: root of the summed variance along the basis. mean, deviation: (cells,) of `_rough`. weight: of one cell.
+    spread: root of the summed variance along the basis. mean, deviation: (cells,) of `_roughness`. weight: of one cell.
     """
 
     basis: Basis
@@ -138,13 +139,13 @@ def evolve(
     inputs: Inputs,
     *,
     seed: int,
-    told: Told = silent,
+    progress: Progress = silent,
 ) -> Params:
     """Let the training patients of `access`, whose images are in network space (C, H, W), vote for `rounds` rounds.
 
     Returns:
-        The last population: "theta" (n, latent), "y" (n,), "noise_seed" (n,), "weight" (n,) float64 of sum 1 within
-        each class.
+        The last population: "theta" (n, latent), "y" (n,), "noise_seed" (n,), "weight" (n,) float64, which sums to 1
+        within each class.
 
     Raises:
         ValueError: the inputs do not fit.
@@ -153,25 +154,26 @@ def evolve(
     y = torch.arange(settings.candidates) % 2
     noise = 0.0 if settings.epsilon is None else noises(settings.epsilon, settings.delta, settings.rounds)
     generator = torch.Generator().manual_seed(seed)
-    told(0, settings.rounds, "public pictures")
+    progress(0, settings.rounds, "public pictures")
     view = _view(settings, prior, inputs, seed)
     now = _Candidates(torch.rand(len(y), prior.latent, generator=generator), y, _seeds(len(y), generator))
     weight = torch.zeros(len(y), dtype=torch.float64)
     for turn in range(settings.rounds):
         if turn:
-            progress = (turn - 1) / max(1, settings.rounds - 2)
-            scale = settings.spread ** (1 - progress) * settings.settled**progress
-            now = _next(settings, now, weight, scale, generator)
-        features = _seen(view, prior.render(*now, inputs))
+            done_share = (turn - 1) / max(1, settings.rounds - 2)
+            scale = settings.spread ** (1 - done_share) * settings.settled**done_share
+            now = _next_generation(settings, now, weight, scale, generator)
+        features = _features(view, prior.render(*now, inputs))
         weight = _weights(_votes(access, view, features, y), y, settings.threshold * noise)
-        told(turn + 1, settings.rounds, "votes")
+        progress(turn + 1, settings.rounds, "votes")
     return {"theta": now.theta, "y": now.y, "noise_seed": now.noise_seed, "weight": weight}
 
 
 def sampled(settings: PrivateEvolution, inputs: Inputs, params: Params, y: Tensor, *, seed: int) -> Tensor:
-    """Pictures (n, C, H, W) in network space of the classes y (n,): candidates by weight, a little varied, new seeds.
+    """Pictures (n, C, H, W) in network space of the classes y (n,): candidates drawn by weight, with jitter and new
+    seeds.
 
-    Pure in its arguments; a row is drawn once, so rows differ however many are asked for.
+    Deterministic in its arguments. Rows differ even if one candidate is drawn for several.
     """
     prior = PRIORS[settings.prior]
     generator = torch.Generator().manual_seed(seed)
@@ -185,23 +187,23 @@ def sampled(settings: PrivateEvolution, inputs: Inputs, params: Params, y: Tenso
 
 
 def reflected(theta: Tensor) -> Tensor:
-    """Back into [0, 1], as a mirror at 0 and at 1 would."""
+    """Reflect into [0, 1] at 0 and at 1."""
     return 1 - (theta.remainder(2) - 1).abs()
 
 
 def _view(settings: PrivateEvolution, prior: Prior, inputs: Inputs, seed: int) -> _View:
     images = drawn(prior, torch.arange(settings.public) % 2, inputs, seed)
-    components, rough = basis(_small(images), settings.components), _rough(images)
+    components, rough = basis(_small(images), settings.components), _roughness(images)
     spread = max(float(components.deviation.norm()), 1e-6)
     weight = settings.roughness / math.sqrt(rough.shape[1])
     return _View(components, spread, rough.mean(dim=0), rough.std(dim=0).clamp(min=1e-6), weight)
 
 
-def _seen(view: _View, images: Tensor) -> Tensor:
-    """(n, k): principal components, and how rough an image is here and there. Public pictures have a norm of about 1 in
-    either part, so that neither decides alone.
+def _features(view: _View, images: Tensor) -> Tensor:
+    """(n, k): principal components, and a map of roughness. Public pictures have a norm of about 1 in either part, so
+    that neither dominates.
     """
-    rough = ((_rough(images) - view.mean) / view.deviation).clamp(-3, 3)
+    rough = ((_roughness(images) - view.mean) / view.deviation).clamp(-3, 3)
     return torch.cat([project(view.basis, _small(images)) / view.spread, rough * view.weight], dim=1)
 
 
@@ -212,7 +214,7 @@ def _small(images: Tensor) -> Tensor:
     return functional.adaptive_avg_pool2d(images, (min(height, LARGEST), min(width, LARGEST)))
 
 
-def _rough(images: Tensor) -> Tensor:
+def _roughness(images: Tensor) -> Tensor:
     """Logarithm of the mean difference from the neighbours' mean in each cell: (n, cells)."""
     around = functional.avg_pool2d(functional.pad(images, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
     contrast = (images - around).abs().mean(dim=1, keepdim=True)
@@ -221,7 +223,7 @@ def _rough(images: Tensor) -> Tensor:
 
 def _votes(access: Access, view: _View, features: Tensor, y: Tensor) -> Tensor:
     def assign(images: Tensor, labels: Tensor) -> Tensor:
-        mine = _seen(view, images.cpu().float())
+        mine = _features(view, images.cpu().float())
         far = torch.cdist(mine, features)
         other = labels.cpu()[:, None] != y[None]
         return far.masked_fill(other, math.inf).argmin(dim=1).to(labels.device)
@@ -230,7 +232,7 @@ def _votes(access: Access, view: _View, features: Tensor, y: Tensor) -> Tensor:
 
 
 def _weights(votes: Tensor, y: Tensor, floor: float) -> Tensor:
-    """Votes above the floor, of sum 1 within each class; equal ones where a class has none left."""
+    """Votes above the floor, summing to 1 within each class; uniform where a class has none left."""
     kept = (votes - floor).clamp(min=0.0)
     for own in _of_classes(y):
         if not bool(kept[own].any()):
@@ -239,10 +241,10 @@ def _weights(votes: Tensor, y: Tensor, floor: float) -> Tensor:
     return kept
 
 
-def _next(
+def _next_generation(
     settings: PrivateEvolution, now: _Candidates, weight: Tensor, scale: float, generator: torch.Generator
 ) -> _Candidates:
-    """Parents by weight: who is drawn stays as it is, and for every further time that it is drawn it has a child."""
+    """Draw parents by weight: a candidate's first draw keeps it unchanged, each further draw makes a child."""
     parent = torch.empty(len(now.y), dtype=torch.long)
     again = torch.zeros(len(now.y), dtype=torch.bool)
     for own in _of_classes(now.y):
@@ -261,7 +263,7 @@ def _next(
 
 
 def _of_classes(y: Tensor) -> list[Tensor]:
-    """Of each class the indices of its candidates."""
+    """The indices of each class's candidates."""
     return [(y == label).nonzero().flatten() for label in (0, 1)]
 
 

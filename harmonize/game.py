@@ -1,8 +1,8 @@
-"""The game of WGAN-GP: a critic that is trained on patients through data access, and a generator that only the critic
-trains.
+"""Adversarial training of WGAN-GP: a critic trained on patients through data access, and a generator trained only by
+the critic.
 
-Gulrajani et al., Improved training of Wasserstein GANs, NeurIPS 2017, algorithm 1, with classes. What its numbers are
-and what guarantee they buy is in `harmonize/wgan.py`.
+Gulrajani et al., Improved training of Wasserstein GANs, NeurIPS 2017, algorithm 1, with classes. `harmonize/wgan.py`
+explains its settings and its privacy guarantee.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Losses: TypeAlias = Callable[[Callable[..., Tensor], Batch], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The numbers of one game; `harmonize.wgan.WganGp` says what they mean."""
+    """The numbers of one training; `harmonize.wgan.WganGp` explains them."""
 
     steps: int
     critic_steps: int
@@ -52,10 +52,10 @@ class Players(NamedTuple):
 def players(
     latent: int, inputs: Inputs, width: int, *, ema: float, start: Params | None, seed: int, device: torch.device
 ) -> Players:
-    """Both networks as `start` has them, or as random numbers from the seed.
+    """Both networks with the weights of `start`, or with random weights from the seed.
 
     Raises:
-        ValueError: inputs that no network here takes, or `start` of other networks.
+        ValueError: inputs that these networks do not take, or `start` of other networks.
     """
     generator = initialised(lambda: Generator(latent, inputs, width), seed)
     critic = initialised(lambda: Critic(inputs, width), seed + 1)
@@ -66,33 +66,33 @@ def players(
     return Players(generator, average, critic, inputs)
 
 
-def played(
+def train_adversarially(
     own: Players,
     access: Access,
     rules: Rules,
     *,
     seed: int,
-    told: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """Both players learn, in place. The fakes, alpha and the generator's z follow from the seed.
+    """Train critic and generator in place. The fakes, alpha and the generator's z follow from the seed.
 
-    told: (done, total) every few steps of the critic; what it raises ends the game.
+    progress: (done, total) every few steps of the critic; an exception that it raises ends the training.
     """
     objective = critic_losses(own.inputs, rules.gp_weight)
     rng = torch.Generator().manual_seed(seed)
     judging, making = (Adam(net.parameters(), lr=rules.lr, betas=BETAS) for net in (own.critic, own.generator))
     for step in range(rules.steps):
         if step % TOLD_EVERY == 0:
-            told(step, rules.steps)
+            progress(step, rules.steps)
         aux = fakes(own.generator, rng, batch=rules.batch, views=rules.views, device=access.device)
         _step(judging, own.critic, access.gradient(own.critic, objective, access.draw(), aux).gradient)
         if (step + 1) % rules.critic_steps == 0:
             _step(making, own.generator, _generator_gradient(own, rng, rules.batch, access.device))
             own.average.update_parameters(own.generator)
-    told(rules.steps, rules.steps)
+    progress(rules.steps, rules.steps)
 
 
-def taught(
+def train_on_pairs(
     own: Players,
     z: Tensor,
     y: Tensor,
@@ -100,19 +100,20 @@ def taught(
     rules: Rules,
     *,
     seed: int,
-    told: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """The generator learns, in place, which image (n, C, H, W) belongs to z (n, m) and class y (n,), as far as z tells.
+    """Train the generator in place to map z (n, m) and class y (n,) to its image (n, C, H, W), as far as z determines
+    it.
 
-    By mean absolute difference: adversaries need ten times as long for it, and blur as well. The numbers of its z
-    beyond m it learns to ignore. Of the rules count steps, batch, and lr: the highest, of one cycle.
+    By mean absolute difference: adversarial training takes ten times as long, and blurs as well. The generator learns
+    to ignore the numbers of its z beyond m. Of the rules, steps, batch and lr are used: lr is the peak of one cycle.
     """
     rng = torch.Generator().manual_seed(seed)
     rule = Adam(own.generator.parameters(), lr=rules.lr, betas=(0.9, 0.99))
     rate = OneCycleLR(rule, rules.lr, total_steps=rules.steps + 1)
     for step in range(rules.steps):
         if step % TOLD_EVERY == 0:
-            told(step, rules.steps)
+            progress(step, rules.steps)
         index = torch.randint(len(images), (rules.batch,), generator=rng)
         spare = torch.randn(rules.batch, own.generator.latent - z.shape[1], generator=rng)
         made = own.generator(torch.cat([z[index], spare], dim=1), y[index])
@@ -121,14 +122,14 @@ def taught(
         rule.step()
         rate.step()
     own.average.update_parameters(own.generator)
-    told(rules.steps, rules.steps)
+    progress(rules.steps, rules.steps)
 
 
 def critic_losses(inputs: Inputs, gp_weight: float) -> Losses:
-    """The critic's objective: (forward, batch) -> (b,), one loss a view.
+    """The critic's objective: (forward, batch) -> (b,), one loss per view.
 
     D(fake, y) - D(x, y) + gp_weight (||grad D(x~, y)||_2 - 1)^2 (equation 1 of the paper), x~ = alpha x + (1 - alpha)
-    fake, where the fake is of the view's own class y and batch.aux is what `fakes` packed.
+    fake, where the fake is of the view's own class y and batch.aux is the tensor of `fakes`.
     """
 
     def losses(forward: Callable[..., Tensor], batch: Batch) -> Tensor:
@@ -143,7 +144,7 @@ def critic_losses(inputs: Inputs, gp_weight: float) -> Losses:
             return forward(image, y).sum()
 
         square: Tensor = torch.func.grad(score)(between).flatten(1).square().sum(dim=1)
-        slope = (square + 1e-16).sqrt()  # a root has no slope at 0
+        slope = (square + 1e-16).sqrt()  # the derivative of the root at 0 is not finite
         return forward(fake, y) - forward(batch.x, y) + gp_weight * (slope - 1).square()
 
     return losses
@@ -152,7 +153,7 @@ def critic_losses(inputs: Inputs, gp_weight: float) -> Losses:
 def fakes(generator: Generator, rng: torch.Generator, *, batch: int, views: int, device: torch.device) -> Tensor:
     """For each view slot a fake of either class and alpha, flat: (A, K, 2 C H W + 1), with K = views, A K >= batch.
 
-    Of either class, because which one a view needs is known to data access only.
+    Of either class, because only data access knows which class a view has.
     """
     sets = -(-batch // views)
     z = torch.randn(sets * views, generator.latent, generator=rng).to(device)
@@ -166,7 +167,7 @@ def loaded(module: Module, params: Params, part: str) -> Module:
     """`module`, with its parameters from params under "part/...".
 
     Raises:
-        ValueError: a name that is missing, too much, or of another shape, all told at once.
+        ValueError: names that are missing or unknown, or other shapes, all at once.
     """
     given = {name.removeprefix(f"{part}/"): value for name, value in params.items() if name.startswith(f"{part}/")}
     needed = module.state_dict()
@@ -198,7 +199,7 @@ def tensors(parts: Mapping[str, nn.Module]) -> Params:
 
 
 def _generator_gradient(own: Players, rng: torch.Generator, batch: int, device: torch.device) -> Params:
-    """Of -mean D(G(z, y), y), with classes equally likely."""
+    """Gradient of -mean D(G(z, y), y), with classes equally likely."""
     z = torch.randn(batch, own.generator.latent, generator=rng).to(device)
     y = torch.randint(CLASSES, (batch,), generator=rng).to(device)
     named = dict(own.generator.named_parameters())

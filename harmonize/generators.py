@@ -1,7 +1,7 @@
 """The networks of an image-to-image translation: a transformer and a discriminator of patches.
 
-The papers draw no architecture. The transformer is that of Johnson et al. (Perceptual Losses, ECCV 2016) as CycleGAN
-uses it (Zhu et al., ICCV 2017), small; the discriminator is MONAI's PatchGAN.
+The papers do not specify an architecture. The transformer is that of Johnson et al. (Perceptual Losses, ECCV 2016) as
+CycleGAN uses it (Zhu et al., ICCV 2017), small; the discriminator is MONAI's PatchGAN.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Norm: TypeAlias = Literal["instance", "none"]
 class Transformer(nn.Module):
     """Images (b, C, H, W) in [-1, 1] to images of the same shape. H and W: multiples of 2 ** downs.
 
-    norm: `instance` learns in fewer steps, but divides each image's own mean out of its features, and with it what an
-    absolute intensity says of a patient. residual: the output is the input plus a correction. Under cycle and identity
-    losses it stays at the identity, where both are zero; it is kept so that a veto can be shown to notice it.
+    norm: `instance` learns in fewer steps, but removes each image's mean from its features, and with it the information
+    in a patient's absolute intensity. residual: the output is the input plus a correction. Under cycle and identity
+    losses it stays at the identity, where both are zero; the option exists to show that a veto notices this.
     """
 
     def __init__(
@@ -39,13 +39,13 @@ class Transformer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """See the class. A residual output is not bounded."""
-        # Zeros are padded; one more makes them background, which is the low end, and no grey frame.
+        # Padding adds zeros; adding 1 makes 0 the background (the low end) instead of a grey frame.
         h: Tensor = self.layers(x + 1.0)
         return x + h if self.residual else h.tanh()
 
 
 class Residual(nn.Module):
-    """Two convolutions beside the identity, (b, width, h, w) to the same shape."""
+    """Two convolutions with a skip connection, (b, width, h, w) to the same shape."""
 
     def __init__(self, width: int, norm: Norm) -> None:
         super().__init__()
@@ -60,8 +60,8 @@ class Residual(nn.Module):
 class Discriminator(nn.Module):
     """Images (b, C, H, W) to a score for each patch (b, 1, h, w): 1 = real.
 
-    Without normalization: with it, an image's brightness as a whole could not be told from another's, and a transformer
-    would not be asked to match it.
+    Without normalization: with it, the discriminator could not see an image's overall brightness, and the transformer
+    would not have to match it.
     """
 
     def __init__(self, channels: int, *, width: int = 16, layers: int = 2) -> None:
@@ -86,7 +86,9 @@ def _layer(a: int, b: int, norm: Norm, *, stride: int = 1) -> list[nn.Module]:
 
 
 def translated(net: nn.Module, images: Tensor, *, chunk: int = 64) -> Tensor:
-    """Apply a transformer, on the device of `images`, in pieces that fit a memory; (n, C, H, W), clipped to [-1, 1]."""
+    """Apply a transformer, on the device of `images`, in chunks that fit into memory; (n, C, H, W), clipped to [-1,
+    1].
+    """
     net = net.to(images.device).eval()
     out = torch.empty_like(images)
     with torch.no_grad():

@@ -1,9 +1,9 @@
-"""Normalization of intensities: what a translation that learns from many patients has to beat.
+"""Normalization of intensities: the baselines for a translation that learns from many patients.
 
 Each of these maps a patient's intensities by one rising curve onto the scale of the shared images, in network space.
-The curve is found from that patient's own images and from the shared ones, so nothing is learnt from other patients
-(`learns` is False) and nothing about them can show. All of them take from a patient what sets their intensities apart
-from the shared images' as a whole; where the absolute value is the diagnosis, as in an ADC map, that is a loss.
+The curve is computed from that patient's own images and from the shared ones, so nothing is learnt from other patients
+(`learns` is False) and nothing about them can leak. All of them remove the overall difference between a patient's
+intensities and the shared images'; where the absolute value is diagnostic, as in an ADC map, that is a loss.
 Background (exactly -1) stays background unless `region` is all; results are clipped to [-1, 1].
 """
 
@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harmonize.own import Own, Region, counted, rows_of
+from harmonize.own import Own, Region, region_mask, rows_of
 from privacy.message import Params
 from privacy.settings_error import Problem, refuse
 
@@ -27,8 +27,8 @@ Curve: TypeAlias = Callable[[Values, Values, int], Values]
 """curve(measured (m,), values (k,), channel) -> (k,), rising in `values`."""
 
 LANDMARKS = (1, 10, 20, 25, 30, 40, 50, 60, 70, 75, 80, 90, 99)  # percentiles, as TorchIO expects them
-LEVELS = 1024  # values that stand for the shared images' histogram
-FLATTEST = 1e-3  # a spread below this share of network space is taken as this: a blank image is not blown up
+LEVELS = 1024  # quantiles that represent the shared images' histogram
+FLATTEST = 1e-3  # the least spread to divide by, so that a blank image is not amplified
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Identity:
     name: Literal["identity"] = "identity"
 
     def fit(self, own: Own, shared: Tensor, **unused: object) -> Params:
-        """Nothing to find."""
+        """Needs no parameters."""
         return {}
 
     def translate(self, params: Params, images: Tensor, patient: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ class Identity:
 class ZScore:
     """Mean and standard deviation become those of the shared images.
 
-    over: whose mean and deviation are measured. region: where.
+    over: whether they are measured per patient or per image. region: in which pixels.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -65,7 +65,7 @@ class ZScore:
 
     def fit(self, own: Own, shared: Tensor, **unused: object) -> Params:
         """Mean and deviation of each channel of the shared images, (C, 2)."""
-        return _numbers(shared, self.region, lambda x: [float(x.mean()), float(x.std())])
+        return _measure_shared(shared, self.region, lambda x: [float(x.mean()), float(x.std())])
 
     def translate(self, params: Params, images: Tensor, patient: Tensor) -> Tensor:
         """Images (n, C, H, W) with the shared images' mean and deviation."""
@@ -77,7 +77,7 @@ class ZScore:
             return moved
 
         groups = torch.arange(len(images)) if self.over == "image" else patient
-        return _mapped(images, groups, self.region, curve)
+        return _map_groups(images, groups, self.region, curve)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ class Percentile:
 
     def fit(self, own: Own, shared: Tensor, **unused: object) -> Params:
         """Both percentiles of each channel of the shared images, (C, 2)."""
-        return _numbers(shared, self.region, lambda x: np.percentile(x, [self.low, self.high]).tolist())
+        return _measure_shared(shared, self.region, lambda x: np.percentile(x, [self.low, self.high]).tolist())
 
     def translate(self, params: Params, images: Tensor, patient: Tensor) -> Tensor:
         """Images (n, C, H, W) with the shared images' percentiles."""
@@ -110,7 +110,7 @@ class Percentile:
             stretched: Values = ((values - low) * ((b - a) / max(high - low, FLATTEST)) + a).astype(np.float32)
             return stretched
 
-        return _mapped(images, patient, self.region, curve)
+        return _map_groups(images, patient, self.region, curve)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,8 @@ class Nyul:
     """Landmarks of each patient's histogram become the shared images', piecewise linearly, through TorchIO.
 
     Nyúl, Udupa, Zhang: New variants of a method of MRI scale standardization, IEEE TMI 2000. The standard scale is the
-    shared images' landmarks, taken over all of them together: they have no patients, and are mapped onto themselves so.
+    shared images' landmarks, computed over all of them together, because they have no patients; they then map onto
+    themselves.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -129,7 +130,7 @@ class Nyul:
 
     def fit(self, own: Own, shared: Tensor, **unused: object) -> Params:
         """The landmarks of each channel of the shared images, (C, 13)."""
-        return _numbers(shared, self.region, lambda x: np.percentile(x, LANDMARKS).tolist())
+        return _measure_shared(shared, self.region, lambda x: np.percentile(x, LANDMARKS).tolist())
 
     def translate(self, params: Params, images: Tensor, patient: Tensor) -> Tensor:
         """Images (n, C, H, W) with the shared images' landmarks."""
@@ -138,7 +139,7 @@ class Nyul:
         numbers = params["numbers"].cpu().numpy()
 
         def curve(measured: Values, values: Values, channel: int) -> Values:
-            # TorchIO measures under a mask and maps everything: what is measured goes before what is mapped.
+            # TorchIO measures under a mask and maps everything: measured pixels come first, then those to map.
             both = torch.from_numpy(np.concatenate([measured, values])).reshape(1, -1, 1, 1)
             mask = torch.arange(both.numel()).reshape(both.shape) < len(measured)
             transform = torchio.HistogramStandardization({"x": numbers[channel]}, masking_method=lambda _: mask)
@@ -146,7 +147,7 @@ class Nyul:
             mapped: Values = transform(torchio.Subject(x=image)).x.data.flatten()[len(measured) :].numpy()
             return mapped
 
-        return _mapped(images, patient, self.region, curve)
+        return _map_groups(images, patient, self.region, curve)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +163,7 @@ class HistogramMatch:
     def fit(self, own: Own, shared: Tensor, **unused: object) -> Params:
         """1024 evenly spaced quantiles of each channel of the shared images, (C, 1024)."""
         middles = (np.arange(LEVELS) + 0.5) / LEVELS
-        return _numbers(shared, self.region, lambda x: np.quantile(x, middles).tolist())
+        return _measure_shared(shared, self.region, lambda x: np.quantile(x, middles).tolist())
 
     def translate(self, params: Params, images: Tensor, patient: Tensor) -> Tensor:
         """Images (n, C, H, W) with the shared images' histogram."""
@@ -174,11 +175,11 @@ class HistogramMatch:
             matched: Values = match_histograms(values, numbers[channel])
             return matched
 
-        return _mapped(images, patient, self.region, curve)
+        return _map_groups(images, patient, self.region, curve)
 
 
-def _numbers(shared: Tensor, region: Region, of: Callable[[Values], Sequence[float]]) -> Params:
-    where = counted(shared, region)
+def _measure_shared(shared: Tensor, region: Region, of: Callable[[Values], Sequence[float]]) -> Params:
+    where = region_mask(shared, region)
     found = []
     for channel in range(shared.shape[1]):
         measured = shared[:, channel][where[:, channel]].cpu().numpy()
@@ -191,13 +192,13 @@ def _numbers(shared: Tensor, region: Region, of: Callable[[Values], Sequence[flo
     return {"numbers": torch.tensor(found, dtype=torch.float32)}
 
 
-def _mapped(images: Tensor, group: Tensor, region: Region, curve: Curve) -> Tensor:
-    """Apply each group's own curve to it. A channel of a group in which nothing can be measured stays as it is."""
+def _map_groups(images: Tensor, group: Tensor, region: Region, curve: Curve) -> Tensor:
+    """Apply each group's own curve to it. A channel of a group without measurable pixels stays unchanged."""
     source = images.detach().cpu()
     out = source.clone()
     for rows in rows_of(group):
         stack = source[rows]
-        measured, changed = counted(stack, region), counted(stack, "all" if region == "all" else "foreground")
+        measured, changed = region_mask(stack, region), region_mask(stack, "all" if region == "all" else "foreground")
         for channel in range(stack.shape[1]):
             values, where = stack[:, channel], changed[:, channel]
             known = values[measured[:, channel]].numpy()

@@ -25,8 +25,9 @@ class Reference(NamedTuple):
     limits: Tensor
 
 
-def referenced(images: Tensor, patient: Tensor, rest: tuple[Tensor, Tensor] | None = None) -> Reference:
-    """References in an order that depends on nothing but what they are, so that neither does a t-SNE map.
+def make_reference(images: Tensor, patient: Tensor, rest: tuple[Tensor, Tensor] | None = None) -> Reference:
+    """References in an order that depends only on their content, so that a t-SNE map does not depend on the input
+    order.
 
     images: (n, ...). patient: (n,). rest: images (r, ...) of the other classes and their `limits` (r,).
     """
@@ -44,10 +45,10 @@ def referenced(images: Tensor, patient: Tensor, rest: tuple[Tensor, Tensor] | No
 def limits(images: Tensor, patient: Tensor, *, others: bool) -> Tensor:
     """(n,) distance of each image (n, ...) to the nearest other one; with `others`, of another patient."""
     pixels = _flat(images)
-    return torch.where(_barred(patient, others), torch.inf, torch.cdist(pixels, pixels)).amin(dim=1)
+    return torch.where(_not_neighbours(patient, others), torch.inf, torch.cdist(pixels, pixels)).amin(dim=1)
 
 
-def judged(
+def meets_requirements(
     candidates: Tensor,
     features: Tensor,
     reference: Reference,
@@ -61,17 +62,17 @@ def judged(
 
     Args:
         reference_features: (n, k), in the order of `reference`. closeness: share of the largest distance between them.
-        neighbours: how many; where fewer may be neighbours, all are that may be. others: of other patients only.
+        neighbours: how many; if fewer images are eligible, all of them. others: of other patients only.
 
     Returns:
-        Of each candidate (m,) whether it is close to its nearest reference in features, and whether it is far from all
+        For each candidate (m,) whether it is close to its nearest reference in features, and whether it is far from all
         references in pixels.
     """
     f, fr = features.double(), reference_features.double()
     between = torch.cdist(fr, fr)
     gap, nearest = _nearest(candidates, reference.pixels)
     close = (f - fr[nearest]).norm(dim=1) < closeness * between.max()
-    barred = _barred(reference.patient, others)
+    barred = _not_neighbours(reference.patient, others)
     ranked = torch.where(barred, torch.inf, between).sort(dim=1, stable=True).indices[:, :neighbours]
     pixels = torch.where(barred, 0.0, reference.between).gather(1, ranked)
     distinct = gap > pixels.amax(dim=1)[nearest]
@@ -81,13 +82,15 @@ def judged(
     return close, distinct
 
 
-def _barred(patient: Tensor, others: bool) -> Tensor:
-    """(n, n): who is no neighbour of whom."""
+def _not_neighbours(patient: Tensor, others: bool) -> Tensor:
+    """(n, n): which pairs are not neighbours."""
     return patient[:, None] == patient if others else torch.eye(len(patient), dtype=torch.bool)
 
 
 def _nearest(candidates: Tensor, pixels: Tensor) -> tuple[Tensor, Tensor]:
-    """Distance (m,) of each candidate to its nearest row of pixels (n, d), and which that is. Of a copy exactly 0."""
+    """Distance (m,) of each candidate to its nearest row of pixels (n, d), and that row's index. Exactly 0 for a
+    copy.
+    """
     nearest = torch.cdist(candidates, pixels).argmin(dim=1)
     return (candidates - pixels[nearest]).norm(dim=1), nearest
 

@@ -5,9 +5,9 @@ grows with the number of parameters while the signal does not; and one core has 
 halved until the shorter side is 4 to 7 pixels (at least three times), so that larger images do not mean larger layers
 at the ends.
 
-No network here has buffers. The critic sees patients, and what a buffer keeps of them would pass by clipping and noise
-(`privacy.dp.modules.unfit`). The generator sees none, but has group norms as well, so that an image does not depend on
-the batch in which it was drawn.
+No network here has buffers. The critic uses patients, and a buffer's memory of them would bypass clipping and noise
+(`privacy.dp.modules.unfit`). The generator uses none, but has group norms as well, so that an image does not depend on
+its batch.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Module = TypeVar("Module", bound=nn.Module)
 
 class Generator(nn.Module):
     """A class-conditional generator. latent: length of z. inputs: (C, H, W). width: a quarter of the channels of the
-    smallest layer; each doubling halves them, because the large layers are what costs time. A dense layer of 16 width
-    reads z first, and costs next to nothing.
+    smallest layer; each doubling of size halves the channels, because the large layers dominate the cost. A dense layer
+    of 16 width units takes z first, at almost no cost.
     """
 
     def __init__(self, latent: int, inputs: Inputs, width: int = 16) -> None:
         super().__init__()
-        _checked(inputs, width)
+        _check(inputs, width)
         self.latent = latent
         self.sizes = halved(inputs)[::-1]
         channels = [max(4 * width // 2**layer, LEAST_CHANNELS) for layer in range(len(self.sizes))]
@@ -64,26 +64,26 @@ class Critic(nn.Module):
     """A class-conditional critic: a linear score of features, with one more for each class (projection: Miyato and
     Koyama, cGANs with projection discriminator, ICLR 2018, equation 3). inputs: (C, H, W). width: of the first layer.
 
-    Features keep their place, because organs have one. No norm, as the penalty already bounds the slope: fewer
-    parameters that noise is added to.
+    Features keep their position, because organs have one. No norm, because the penalty already bounds the slope: fewer
+    parameters get noise.
     """
 
     def __init__(self, inputs: Inputs, width: int = 16) -> None:
         super().__init__()
-        _checked(inputs, width)
+        _check(inputs, width)
         sizes = halved(inputs)
         channels = [inputs[0], *_widths(width, len(sizes) - 1)]
         convolutions = [nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in itertools.pairwise(channels)]
         features = channels[-1] * math.prod(sizes[-1])
         self.score = nn.Linear(features, 1)
         self.of_class = nn.Linear(features, CLASSES, bias=False)
-        for convolution in convolutions:  # torch's own: slopes of hundredths, and the penalty wants 1
+        for convolution in convolutions:  # torch's default gives slopes of hundredths, and the penalty aims at 1
             nn.init.kaiming_normal_(convolution.weight, a=SLOPE)
             nn.init.zeros_(cast(Tensor, convolution.bias))
         self.convolutions = nn.ModuleList(convolutions)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """Images x (b, C, H, W) and classes y (b,) to scores (b,), without bounds."""
+        """Images x (b, C, H, W) and classes y (b,) to unbounded scores (b,)."""
         for convolution in self.convolutions:
             x = functional.leaky_relu(convolution(x), SLOPE)
         h = x.flatten(1)
@@ -96,17 +96,17 @@ class Moments(nn.Module):
 
     D(x, y) = score f(x) + (y - 1/2) (of_class f(x) / 2 + share), with f = (sqrt(d_1 / d_j) p_j / unit) for all j, then
     sqrt(d_1 d_j) ((p_j / d_j)^2 - 1) / (sqrt(8) unit), where d are the deviations of public images along the basis,
-    and unit makes the norm of f for the median public image 1. The root weighs what varies little less than it would
-    be weighed if all were whitened: noise comes equally to all coordinates. Only the three weights are trained: 121
-    numbers for 30 components, against the tens of thousands of `Critic`.
+    and unit makes the norm of f for the median public image 1. The root gives components of small variance less weight
+    than whitening would: noise is equal in all coordinates. Only the three weights are trained: 121 numbers for 30
+    components, against the tens of thousands of `Critic`.
     """
 
-    class_weight = 0.5  # classes are told apart by half the signal, and so is what patients may show of them
+    class_weight = 0.5  # class differences are weighted by half, and so is their sensitivity to a patient
 
     def __init__(self, inputs: Inputs, components: int) -> None:
         super().__init__()
-        _checked(inputs, components)
-        size = math.prod(inputs)  # parameters that nobody trains: private data access refuses buffers
+        _check(inputs, components)
+        size = math.prod(inputs)  # parameters that are never trained: private data access refuses buffers
         self.mean = nn.Parameter(torch.zeros(size), requires_grad=False)
         self.components = nn.Parameter(torch.zeros(components, size), requires_grad=False)
         self.deviation = nn.Parameter(torch.ones(components), requires_grad=False)
@@ -134,13 +134,13 @@ class Moments(nn.Module):
 class Classifier(nn.Module):
     """Logit of class 1. inputs: (C, H, W). width: of the first layer.
 
-    A logit is a linear function of the mean and of the maximum of each feature over the image, so that a small lesion
+    The logit is a linear function of the mean and of the maximum of each feature over the image, so that a small lesion
     counts wherever it is.
     """
 
     def __init__(self, inputs: Inputs, width: int = 16) -> None:
         super().__init__()
-        _checked(inputs, width)
+        _check(inputs, width)
         channels = [inputs[0], *_widths(width, 3)]
         self.features = nn.Sequential(
             *(
@@ -158,14 +158,16 @@ class Classifier(nn.Module):
 
 
 def initialised(build: Callable[[], Module], seed: int) -> Module:
-    """What `build` makes when torch's own random numbers start from `seed`; the caller's go on as if nothing was."""
+    """The module that `build` makes with torch's random state seeded by `seed`; the caller's random state is not
+    changed.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return build()
 
 
 def one_hot(y: Tensor, like: Tensor) -> Tensor:
-    """Classes (b,) as (b, 2), of the type of `like`. Torch's own looks at the values, which vmap forbids."""
+    """Classes (b,) as (b, 2), of the type of `like`. Torch's own one_hot reads the values, which vmap forbids."""
     return (y[:, None] == torch.arange(CLASSES, device=y.device)).to(like.dtype)
 
 
@@ -178,16 +180,16 @@ def halved(inputs: Inputs) -> list[tuple[int, int]]:
 
 
 def groups(channels: int) -> int:
-    """Groups of a group norm: of four channels or so, as many as divide them."""
+    """Number of groups of a group norm: groups of about four channels, and a divisor of their number."""
     return math.gcd(channels, max(1, channels // 4))
 
 
 def _widths(width: int, layers: int) -> list[int]:
-    """Twice as many channels a layer, up to four times."""
+    """Channels by layer: doubled at each, up to four times the width."""
     return [width * min(2**layer, 4) for layer in range(layers)]
 
 
-def _checked(inputs: Inputs, width: int) -> None:
+def _check(inputs: Inputs, width: int) -> None:
     wrong = []
     if len(inputs) != 3 or inputs[0] < 1 or any(n % 8 or not LEAST <= n <= MOST for n in inputs[1:]):
         wrong.append(

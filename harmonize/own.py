@@ -1,4 +1,4 @@
-"""What a translation is given of a site: its training images, which patients they are of, which part of them counts."""
+"""A site's training images for a translation, and which of their pixels are measured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-BACKGROUND = -1.0  # the low end of network space: what a scanner masked out lies exactly there
+BACKGROUND = -1.0  # the low end of network space, the value of pixels that a scanner masked out
 Region: TypeAlias = Literal["foreground", "centre", "all"]
 
 
@@ -28,8 +28,10 @@ def central(images: Tensor) -> Tensor:
     return images[..., h // 4 : h - h // 4, w // 4 : w - w // 4]
 
 
-def counted(images: Tensor, region: Region) -> Tensor:
-    """Which pixels are measured, (n, C, H, W) bool: all of them, all above the background, or those in the middle."""
+def region_mask(images: Tensor, region: Region) -> Tensor:
+    """Which pixels are measured, (n, C, H, W) bool: all of them, all above the background, or those of the central
+    region.
+    """
     if region == "all":
         return torch.ones_like(images, dtype=torch.bool)
     above = images > BACKGROUND
@@ -55,11 +57,11 @@ def patient_means(images: Tensor, patient: Tensor) -> Tensor:
 
 
 def shifted(images: Tensor, goal: Tensor, patient: Tensor) -> Tensor:
-    """Add one number to each patient's images, so that the patient's central mean becomes `goal` once clipped to [-1,
+    """Add one number per patient and channel, so that the patient's central mean becomes `goal` after clipping to [-1,
     1].
 
-    images: (n, C, H, W). goal: (patients, C), in ascending order of patients. What clipping takes is made good by
-    bisection, so the order of patients is kept; a pixel at the background's end stays there.
+    images: (n, C, H, W). goal: (patients, C), in ascending order of patients. Bisection compensates for clipping, so
+    patients keep their order; background pixels stay.
     """
     out, limits = images.clone(), goal.clamp(-1.0, 1.0).double()
     for rows, aim in zip(rows_of(patient), limits, strict=True):

@@ -1,13 +1,13 @@
-"""Public pictures of what a kind of image may look like, drawn by a few lines of code and by no patient.
+"""Public pictures of what a kind of image may look like, drawn by a few lines of code and from no patient.
 
-A synthesis under differential privacy looks at patients a few times only; the less it must learn from them the better
+A synthesis under differential privacy uses patients only a few times; the less it must learn from them the better
 (Lin et al., Differentially private synthetic data via foundation model APIs 1, ICLR 2024; for simulators arXiv
-2502.05505). These priors are that start. Each is broader than any one hospital: a picture's `theta` in [0, 1]^latent
-sets its anatomy and how it was acquired, and its noise seed sets what nobody would name: bends, texture, noise, hair.
+2502.05505). It starts from these priors. Each is broader than any one hospital: a picture's `theta` in [0, 1]^latent
+sets its anatomy and acquisition, and its noise seed sets unnamed variation: bends, texture, noise, hair.
 
-What they are not: they solve no signal equation and know no vendor. Ranges were set by hand and fitted to nobody; those
-of skin_lesion after a look at a page of published dermatoscopy (HAM10000), so that it is
-not quite ignorant of that archive's patients. An image that patients chose shows nothing that its prior cannot draw.
+Their limits: they solve no signal equation and model no vendor. Ranges were set by hand and fitted to no data; those
+of skin_lesion after looking at a page of published dermatoscopy (HAM10000), so that it is
+not entirely independent of that archive's patients. A picture that patients select shows nothing its prior cannot draw.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from harmonize.prior_skin import SKIN, skin
 
 PriorName: TypeAlias = Literal["prostate_adc", "skin_lesion"]
 
-CHUNK = 64  # images that are drawn at a time: their planes stay in the cache
+CHUNK = 64  # images drawn at a time, so that their planes stay in the cache
 
 
 class Prior(NamedTuple):
     """render(theta (n, latent) in [0, 1], y (n,) in {0, 1}, noise_seed (n,) int64, inputs) -> (n, C, H, W) in [-1, 1].
 
-    A row depends on its own theta, y and noise seed only, and is drawn on the CPU. channels: C. ranges: what each
-    column of theta means, and the numbers for which 0 and 1 stand.
+    A row depends on its own theta, y and noise seed only, and is drawn on the CPU. channels: C. ranges: the meaning of
+    each column of theta, with the numbers for 0 and 1.
     """
 
     name: PriorName
@@ -43,7 +43,7 @@ class Prior(NamedTuple):
 
 
 def drawn(prior: Prior, y: Tensor, inputs: Inputs, seed: int) -> Tensor:
-    """Pictures of random theta: (n, C, H, W) in [-1, 1], for the classes y (n,). Pure in its arguments."""
+    """Pictures of random theta: (n, C, H, W) in [-1, 1], for the classes y (n,). Deterministic in its arguments."""
     generator = torch.Generator().manual_seed(seed)
     theta = torch.rand(len(y), prior.latent, generator=generator)
     return prior.render(theta, y, torch.randint(2**62, (len(y),), generator=generator), inputs)

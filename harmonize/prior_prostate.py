@@ -37,7 +37,7 @@ PROSTATE: Ranges = MappingProxyType(
         "lesion_radius": (3.5, 11.0),
         "lesion_flat": (0.55, 1.0),
         "lesion_adc": (0.5, 1.15),
-        "benign": (-1.0, 1.0),  # class 0: above 0 there is a small and weak spot, as of prostatitis
+        "benign": (-1.0, 1.0),  # class 0: above 0 adds a small and weak spot, as of prostatitis
         "nodule": (0.6, 2.0),
         "nodules": (0.0, 1.0),
         "rectum_x": (-5.0, 5.0),
@@ -60,7 +60,7 @@ PROSTATE: Ranges = MappingProxyType(
         "texture": (0.0, 0.16),
         "noise": (0.0, 0.14),  # ADC where a tissue is fully seen
         "smoothing_mm": (0.2, 2.2),
-        "masked": (-0.3, 0.3),  # what is seen less is set to 0; below 0 nothing is
+        "masked": (-0.3, 0.3),  # pixels with less signal are set to 0; below 0 none are
         "shade": (0.0, 0.3),
         "shade_angle": (0.0, 2 * math.pi),
         "gain": (0.8, 1.2),
@@ -74,8 +74,8 @@ PROSTATE: Ranges = MappingProxyType(
 def prostate(p: Numbers, y: Tensor, seeds: Tensor, inputs: Inputs) -> Tensor:
     """Maps (n, 1, H, W), 72 mm wide at zoom 1: -1 is no diffusion, 1 is 3.5e-3 mm2/s. See `drawing.Plane`.
 
-    The canvas has two planes: the ADC, and how much signal a tissue gives. Where that is little, noise is large and a
-    vendor's mask bites.
+    The canvas has two planes: the ADC, and a tissue's signal. Where the signal is low, noise is large and a vendor's
+    mask applies.
     """
     _, height, width = inputs
     bends, texture, spots, noise, edge = fresh(
@@ -89,7 +89,7 @@ def prostate(p: Numbers, y: Tensor, seeds: Tensor, inputs: Inputs) -> Tensor:
     canvas = _surroundings(canvas, p, x, v)
     canvas = _gland(canvas, p, y, x, v, spots)
     adc = canvas[0] * (1 + p["texture"] * field(texture, height, width)[:, 0])
-    return _exported(adc, canvas[1], p, noise, edge)
+    return _scanner_effects(adc, canvas[1], p, noise, edge)
 
 
 def _surroundings(canvas: tuple[Tensor, ...], p: Numbers, x: Tensor, v: Tensor) -> tuple[Tensor, ...]:
@@ -100,7 +100,7 @@ def _surroundings(canvas: tuple[Tensor, ...], p: Numbers, x: Tensor, v: Tensor) 
     canvas = paint(canvas, blob(side, v, p["muscle_x"], -4.0, p["muscle_width"], 24.0), muscle)
     canvas = paint(canvas, blob(side, v, 14.0, gy - b - 14, 12.0, 8.0), (p["bone"], 0.06))
     canvas = paint(canvas, blob(side, v, a + 3.5, gy + 5, 3.0, 15.0), muscle)
-    size = (p["bladder"] - 8).clamp(min=0.1)  # two maps in five lie below it
+    size = (p["bladder"] - 8).clamp(min=0.1)  # two maps in five have no bladder
     canvas = paint(canvas, blob(x, v, gx, gy - b - p["bladder_y"] - 0.4 * size, size, 0.6 * size), (p["urine"], 1.5))
     size = p["rectum_size"]
     cx, cy = gx + p["rectum_x"], gy + b + 0.6 * size + 1
@@ -112,7 +112,7 @@ def _surroundings(canvas: tuple[Tensor, ...], p: Numbers, x: Tensor, v: Tensor) 
 def _gland(
     canvas: tuple[Tensor, ...], p: Numbers, y: Tensor, x: Tensor, v: Tensor, spots: Tensor
 ) -> tuple[Tensor, ...]:
-    """Zones and nodules, and the lesion that makes the class."""
+    """Zones and nodules, and the lesion that defines the class."""
     gx, gy, a, b = p["gland_x"], p["gland_y"], p["gland_a"], p["gland_b"]
     gland = blob(x, v, gx, gy, a, b)
     canvas = paint(canvas, gland, (p["peripheral"], 1.0))
@@ -132,8 +132,10 @@ def _gland(
     return paint(canvas, where * gland * strength, (p["lesion_adc"], 0.75))
 
 
-def _exported(adc: Tensor, seen: Tensor, p: Numbers, noise: Tensor, edge: Tensor) -> Tensor:
-    """Noise, smoothing, shading, mask, window and tone curve; all on a map in 1e-3 mm2/s (n, H, W)."""
+def _scanner_effects(adc: Tensor, seen: Tensor, p: Numbers, noise: Tensor, edge: Tensor) -> Tensor:
+    """Noise, smoothing, shading, mask, window and tone curve, as of a scanner's export; on maps in 1e-3 mm2/s (n, H,
+    W).
+    """
     height, width = adc.shape[1:]
     x, v = grid(height, width)
     finer = math.sqrt(height * width) / 48  # a pixel of half the side has a quarter of the tissue

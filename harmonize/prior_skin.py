@@ -37,7 +37,7 @@ SKIN: Ranges = MappingProxyType(
         "hair_dark": (0.1, 0.6),
         # How it was acquired.
         "vignette": (-0.1, 0.45),
-        "corners": (1.05, 2.6),  # beyond this radius the tube is seen, which is black
+        "corners": (1.05, 2.6),  # beyond this radius the black tube is visible
         "shade": (0.0, 0.2),
         "shade_angle": (0.0, 2 * math.pi),
         "contrast": (0.7, 1.15),
@@ -52,8 +52,8 @@ SKIN: Ranges = MappingProxyType(
 def skin(p: Numbers, y: Tensor, seeds: Tensor, inputs: Inputs) -> Tensor:
     """Pictures (n, 3, H, W), red, green and blue from -1 (black) to 1. See `drawing.Plane`.
 
-    Of two lesions with the same numbers the malignant one (class 1) has the more irregular border, more colours, and is
-    darker; a benign one has half of that.
+    With the same numbers a malignant lesion (class 1) has a more irregular border, more colours, and is darker than a
+    benign one, which has half of each effect.
     """
     _, height, width = inputs
     coarse, fine, hairs, noise = fresh(seeds, (6, COARSE, COARSE), (3, FINE, FINE), (HAIRS, 4), (3, height, width))
@@ -81,7 +81,7 @@ def skin(p: Numbers, y: Tensor, seeds: Tensor, inputs: Inputs) -> Tensor:
 def _lesion(
     planes: tuple[Tensor, ...], p: Numbers, more: Tensor, slow: Tensor, quick: Tensor, x: Tensor, v: Tensor
 ) -> tuple[Tensor, ...]:
-    """A blob with a bent border; its colours vary with smooth fields of their own."""
+    """A blob with a bent border; smooth fields vary its colours."""
     dx, dy, turn = x - p["lesion_x"], v - p["lesion_y"], p["lesion_turn"]
     along, over = dx * turn.cos() + dy * turn.sin(), dy * turn.cos() - dx * turn.sin()
     size = p["lesion_size"]

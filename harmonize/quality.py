@@ -1,17 +1,18 @@
-"""What a translation did to a hospital's own images: figures that the hospital computes at home, without any oracle.
+"""Quality of a translation of a hospital's own images: figures that the hospital computes itself, without ground truth.
 
 A translated image may look right and be wrong: lesions gone, lesions invented, patients all alike. A distance to the
-shared images sees none of that, so it is never the only figure. Those here were chosen on simulated pairs of scanners,
-where the same patient imaged by the target's scanner tells what a good translation is (docs/results.md).
+shared images shows none of that, so it is never the only figure. The figures were chosen on simulated pairs of
+scanners, where an image of the same patient by the target's scanner shows a good translation (docs/results.md).
 
-Values. Images come in [-1, 1]; means and contrasts are computed on (x + 1) / 2, the share of the scale's range above
+Values. Images are in [-1, 1]; means and contrasts are computed on (x + 1) / 2, the share of the scale's range above
 its low end. Where that end is 0, as with ADC, a relative contrast is that of the ADC itself. Colours are averaged.
-Images whose shorter side is 96 pixels or more are averaged down to 48..95 first: a lesion is not a matter of pixels.
+Images whose shorter side is 96 pixels or more are averaged down to 48..95 first: lesions need no finer grid.
 
 Places. Figures are computed inside the gland; where a hospital has no gland masks, in the middle third of the image,
 which separates good from bad less well (`veto.Limits` has limits of its own for it).
 
-All figures are made of patients and tell of them: they stay at home unless the policy lets them out.
+All figures are computed from patients and reveal something about them: they stay at the hospital unless its policy
+releases them.
 """
 
 from __future__ import annotations
@@ -32,31 +33,31 @@ from harmonize.drift import LEAST_REGION, drift, smoothed
 Floats: TypeAlias = NDArray[np.floating[Any]]
 Bools: TypeAlias = NDArray[np.bool_]
 
-SIDE = 48  # pixels that suffice
+SIDE = 48  # sufficient pixels per side
 LEAST_SURROUNDINGS, LEAST_LESION = 20, 4  # pixels
 LEAST_COUNT = 5  # patients or images for a correlation
-FAINT = 0.02  # relative contrast below which lesions are not seen in the raw images either
+FAINT = 0.02  # relative contrast below which lesions are not visible in the raw images either
 SPOT = 0.2  # of the gland's median; significant lesions of the phantom are 0.33 darker than the gland around them
 EPS = 1e-6
 
 
 @dataclass(frozen=True)
 class Quality:
-    """NaN = not computable: the reason stands with each figure.
+    """NaN = not computable, for the reason given with each figure.
 
     sw_before, sw_after: sliced Wasserstein distance to the shared images, in units of [-1, 1].
-    cycle_mae: mean |F(T(x)) - x|; NaN without a way back. 0 says nothing: the identity has it.
-    gradient_correlation: of smoothed gradients before and after, inside the region, mean over images; 1 = all edges are
-    where they were. NaN where no image has a region of 40 pixels.
+    cycle_mae: mean |F(T(x)) - x|; NaN without an inverse F. 0 proves nothing: the identity has it.
+    gradient_correlation: of smoothed gradients before and after, inside the region, mean over images; 1 = all edges
+    unchanged. NaN where no image has a region of 40 pixels.
     contrast_ratio: mean relative contrast of lesions (surroundings - lesion) / surroundings, after over before.
     cnr_before, cnr_after: mean of (surroundings - lesion) / deviation of the surroundings.
     lesion_correlation: rank correlation of the lesions' means before and after, over images. These four are NaN without
-    lesion masks, or with fewer than 5 lesion images; the ratio also where raw lesions cannot be seen.
+    lesion masks, or with fewer than 5 lesion images; the ratio also where raw lesions are not visible.
     gland_correlation: Pearson's correlation of the patients' mean values before and after; NaN below 5 patients, or
-    where they are all alike before.
-    auc_before, auc_after, drift, shift: see `harmonize.drift`; NaN where fewer than two patients have either class;
+    where they are all equal before.
+    auc_before, auc_after, drift, shift: see `harmonize.drift`; NaN where a class has fewer than two patients;
     drift also where auc_before is below 0.7.
-    hallucinated: share of the images of label 0 with a dark spot that was not there, see `hallucinated`; NaN where no
+    hallucinated: share of the images of label 0 with a new dark spot, see `hallucinated`; NaN where no
     image of label 0 has a region.
     masked: 1 = inside gland masks, 0 = in the middle of the image.
     """
@@ -79,7 +80,7 @@ class Quality:
 
 
 class Places(NamedTuple):
-    """Where to look, on the grid of `coarse`. Each (n, h, w)."""
+    """Where figures are computed, on the grid of `coarse`. Each (n, h, w)."""
 
     region: Bools
     lesion: Bools
@@ -98,7 +99,7 @@ def measured(
     cycled: Tensor | None = None,
     seed: int,
 ) -> Quality:
-    """Judge a translation of a hospital's own images.
+    """Measure a translation of a hospital's own images.
 
     Args:
         raw, translated, cycled: (n, C, H, W) in [-1, 1]: x, T(x) and F(T(x)).
@@ -110,7 +111,7 @@ def measured(
     Raises:
         ValueError: naming everything that is wrong with the arguments.
     """
-    wrong = _misfits(
+    wrong = _argument_problems(
         raw,
         {"translated": translated, "cycled": raw if cycled is None else cycled},
         {"labels": labels, "patient": patient},
@@ -132,7 +133,7 @@ def measured(
         hallucinated=hallucinated(before, after, places.region, y),
         masked=float(places.masked),
         **({} if drifted is None else drifted._asdict()),
-        **_of_lesions(before, after, places),
+        **_lesion_figures(before, after, places),
     )
 
 
@@ -152,7 +153,7 @@ def coarse(x: Tensor) -> Floats:
 def gradient_correlation(before: Floats, after: Floats, region: Bools) -> float:
     """Mean over images of the correlation of gradients in the region, after a Gaussian of 1/48 of the side.
 
-    Unsmoothed gradients are mostly noise, and a translation to a quieter scanner would be blamed for taking it away.
+    Unsmoothed gradients are mostly noise; a translation to a scanner with less noise would score badly for removing it.
     """
     from scipy import ndimage
 
@@ -161,7 +162,7 @@ def gradient_correlation(before: Floats, after: Floats, region: Bools) -> float:
         [ndimage.gaussian_filter(x, sigma, order=order) for order in ((0, 1, 0), (0, 0, 1))] for x in (before, after)
     ]
     found = []
-    for i in _large(region):
+    for i in _large_regions(region):
         a, b = (np.concatenate([part[i][region[i]] for part in x]) for x in pair)
         norm = float(np.linalg.norm(a) * np.linalg.norm(b))
         if np.linalg.norm(a) > EPS:
@@ -170,13 +171,13 @@ def gradient_correlation(before: Floats, after: Floats, region: Bools) -> float:
 
 
 def gland_correlation(before: Floats, after: Floats, region: Bools, patient: NDArray[np.int64]) -> float:
-    """Correlation over patients of the mean value in the region: whether who is high before is high after.
+    """Correlation over patients of the mean value in the region: whether patients with high values keep them.
 
-    Pearson's: with 16 patients, neighbours in rank change places by noise alone, and ranks told a good translation
+    Pearson's: with 16 patients, noise alone swaps neighbours in rank, and ranks separated a good translation
     (0.83 to 0.97) from one that erases levels (0.11 to 0.82) worse than values did (0.93 to 0.99, 0.13 to 0.78).
     """
     large = np.zeros(len(region), bool)
-    large[_large(region)] = True
+    large[_large_regions(region)] = True
     of = [(patient == p) & large for p in sorted(set(patient[large].tolist()))]
     means = [np.array([x[rows][region[rows]].mean() for rows in of]) for x in (before, after)]
     return _correlation(*means, ranks=False)
@@ -186,11 +187,11 @@ def hallucinated(before: Floats, after: Floats, region: Bools, labels: NDArray[n
     """Share of the images of label 0 in which a spot became darker than any tone map explains, by 0.2 of the median.
 
     Values in the region are smoothed with a Gaussian of 1/24 of the side, about the size of a small lesion. The
-    increasing tone map that fits best (isotonic regression over all images) is taken off, then each image's median.
-    What is left and dark is new. Classifiers' mean probabilities do not show it: an honest tone map moves them more.
+    best-fitting increasing tone map (isotonic regression over all images) is subtracted, then each image's median.
+    A remaining dark spot is new. Classifiers' mean probabilities do not show it: a harmless tone map moves them more.
     """
     a, b = smoothed(before, region, 1 / 24), smoothed(after, region, 1 / 24)
-    rows = _large(region)
+    rows = _large_regions(region)
     if not len(rows[labels[rows] == 0]):
         return math.nan
     from sklearn.isotonic import IsotonicRegression  # takes a second
@@ -205,8 +206,8 @@ def hallucinated(before: Floats, after: Floats, region: Bools, labels: NDArray[n
     return float(np.mean(spots))
 
 
-def _of_lesions(before: Floats, after: Floats, places: Places) -> dict[str, float]:
-    """The figures that need lesion masks, by name; none where there are too few lesions."""
+def _lesion_figures(before: Floats, after: Floats, places: Places) -> dict[str, float]:
+    """The figures that need lesion masks, by name; none if there are too few lesions."""
     around = places.region & ~places.lesion
     sizes = places.lesion.sum(axis=(1, 2)), around.sum(axis=(1, 2))
     rows = np.flatnonzero((sizes[0] >= LEAST_LESION) & (sizes[1] >= LEAST_SURROUNDINGS))
@@ -229,7 +230,7 @@ def _of_lesions(before: Floats, after: Floats, places: Places) -> dict[str, floa
 
 
 def _correlation(a: Floats, b: Floats, *, ranks: bool) -> float:
-    """NaN for few values or where the first do not vary; 0 where only the second do not: that is what was lost."""
+    """NaN for few values or where the first do not vary; 0 where only the second do not: the order was lost."""
     if len(a) < LEAST_COUNT or np.ptp(a) < EPS:
         return math.nan
     if np.ptp(b) < EPS:
@@ -239,8 +240,8 @@ def _correlation(a: Floats, b: Floats, *, ranks: bool) -> float:
     return float((stats.spearmanr if ranks else stats.pearsonr)(a, b)[0])
 
 
-def _large(region: Bools) -> NDArray[np.intp]:
-    """Indices of the images whose region is large enough to look into."""
+def _large_regions(region: Bools) -> NDArray[np.intp]:
+    """Indices of the images whose region is large enough."""
     return np.flatnonzero(region.sum(axis=(1, 2)) >= LEAST_REGION)
 
 
@@ -254,7 +255,7 @@ def _places(lesion: Tensor, gland: Tensor, shape: tuple[int, ...]) -> Places:
 
 
 def _mask(mask: Tensor, shape: tuple[int, ...]) -> Bools:
-    """A mask (n, H, W) on the coarse grid: where at least half of a pixel is inside; empty where there is none."""
+    """A mask (n, H, W) on the coarse grid: where at least half of a pixel is inside; all False without a mask."""
     if not mask.numel():
         return np.zeros(shape, bool)
     share: Floats = coarse(mask.bool().float()[:, None]) * 2 - 1
@@ -262,7 +263,7 @@ def _mask(mask: Tensor, shape: tuple[int, ...]) -> Bools:
     return inside
 
 
-def _misfits(
+def _argument_problems(
     raw: Tensor, like: Mapping[str, Tensor], rows: Mapping[str, Tensor], masks: Mapping[str, Tensor], shared: Tensor
 ) -> list[str]:
     """Everything that is wrong with the arguments of `measured`, by name. like: images of the shape of raw. rows: one

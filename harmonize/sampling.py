@@ -1,19 +1,19 @@
-"""Which synthetic images are shared: VAFL's Algorithm 1, against private images or against ones that may be seen.
+"""Which synthetic images are shared: VAFL's Algorithm 1, against private images or against synthetic ones.
 
 Yan et al., IEEE JBHI 2021, section II.B. A candidate is kept if, with x the reference image nearest to it in pixels,
 it lies close to x in features (nearer than `closeness` times the largest distance between references) and far from x in
-pixels (farther than any of the 5 references nearest to x in features). x being the nearest, no reference is nearer.
+pixels (farther than any of the 5 references nearest to x in features). As x is the nearest, no reference is nearer.
 
-Read as follows, where Algorithm 1 is loose: its loop collects six neighbours of which x itself is the first, so 5
-others; it ends at exactly the asked number; it gives up after `max_passes`. Classes are sampled apart, with as many
-candidates in a pass as the class has references; the paper has no classes, which labels that are all 0 reproduce. In
-`raw` no candidate may be nearer to a reference of another class than any other reference (of another patient) is to
-that one, so that no copy passes under another label.
-Features of every pass are its own, as in the paper: PCA, then t-SNE, of its candidates and the references together.
+Our readings where Algorithm 1 is loose: its loop collects six neighbours of which x itself is the first, so 5
+others; it ends at exactly the given number; it gives up after `max_passes`. Classes are sampled separately, with as
+many candidates in a pass as the class has references; the paper has no classes, which labels that are all 0 reproduce.
+In `raw` no candidate may be nearer to a reference of another class than any other reference (of another patient) is to
+that one, so that no copy is accepted under another label.
+Each pass computes its own features, as in the paper: PCA, then t-SNE, of its candidates and the references together.
 
-`raw` compares with the patients' own images: an extra defence that no guarantee covers, since whether a candidate is
-kept tells of the image near it. `surrogate` compares with images that are private or public already, as a second draw
-of the same generator: post-processing that costs nothing and protects nobody further; it picks a varied set.
+`raw` compares with the patients' own images: an extra defence that no guarantee covers, because whether a candidate is
+kept depends on the patient image near it. `surrogate` compares with images that are private or public already, as a
+second draw of the same generator: post-processing that costs no privacy and adds none; it selects a varied set.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ import torch
 from torch import Tensor
 
 from harmonize.embedding import FEWEST, basis, project, tsne
-from harmonize.neighbours import Reference, judged, limits, referenced
-from harmonize.scale import Told, silent
+from harmonize.neighbours import Reference, limits, make_reference, meets_requirements
+from harmonize.scale import Progress, silent
 from privacy.settings_error import out_of_range, refuse
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """name: raw or surrogate, as told above. features: pca_tsne = the paper's; pca = faster; null = pca_tsne for raw,
+    """name: raw or surrogate, see above. features: pca_tsne = the paper's; pca = faster; null = pca_tsne for raw,
     pca for surrogate. components, perplexity: of both.
 
     closeness: delta of the paper; null = 0.2, the paper's, for pca_tsne, 0.3 for pca and raw, 0.7 for pca and
-    surrogate: the more dimensions images differ in (synthetic ones with noise: in all), the farther apart are
-    neighbours, and 0.7 refuses outliers only. neighbours: null = 5, the paper's, for raw, 1 for surrogate, whose
-    references need no protection and often come in families. neighbours_of: others = images of the same patient are
-    no neighbours, which is stricter, since slices of one patient are alike; any = the paper's. spacing: of surrogate;
-    a candidate is refused that is nearer to a kept image than `spacing` times the median distance between a reference
-    and the one nearest to it; 0 = none is. max_passes: after how many an error tells what rejected the candidates.
+    surrogate: neighbours are farther apart the more dimensions images differ in (synthetic ones with noise: in all),
+    and 0.7 rejects only outliers. neighbours: null = 5, the paper's, for raw, 1 for surrogate, whose references need no
+    protection and often come in families. neighbours_of: others = images of the same patient are not neighbours, which
+    is stricter, because slices of one patient are alike; any = the paper's. spacing: of surrogate; a candidate is
+    rejected that is nearer to a kept image than `spacing` times the median distance between a reference and the one
+    nearest to it; 0 = none is. max_passes: after this many an error says what rejected the candidates.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -86,7 +86,7 @@ class Sampling:
 class Sampled(NamedTuple):
     """images (n, C, H, W) and labels (n,), class after class, on the CPU. tried = n + far + near + same.
 
-    tried: candidates looked at. far: rejected because not close in features. near: of the others, because not far in
+    tried: candidates tested. far: rejected because not close in features. near: of the others, because not far in
     pixels. same: of the rest, because a kept image was near.
     """
 
@@ -99,11 +99,13 @@ class Sampled(NamedTuple):
 
 
 class TooFew(ValueError):
-    """Too few candidates qualified within `max_passes`. The message counts what was done to patients: it stays."""
+    """Too few candidates qualified within `max_passes`. The message contains counts that depend on patients: it stays
+    at the hospital.
+    """
 
 
 Draw = Callable[[Tensor, int], Tensor]
-"""draw(labels (m,) int64, pass from 0 on) -> candidates (m, C, H, W), others in every pass."""
+"""draw(labels (m,) int64, pass from 0 on) -> candidates (m, C, H, W), new ones in every pass."""
 
 
 def sampled(
@@ -115,34 +117,34 @@ def sampled(
     *,
     count: Mapping[int, int],
     seed: int,
-    told: Told = silent,
+    progress: Progress = silent,
 ) -> Sampled:
     """Draw candidates until exactly count[class] of each class are kept.
 
     Args:
         reference: (n, C, H, W) not augmented, in the space of the candidates. labels, patient: (n,); None = each
             image is a patient of its own, as synthetic ones are. The order of references does not matter.
-        draw: candidates of all classes that are still short, as many of each as it has references.
+        draw: candidates of all classes that are incomplete, as many of each as it has references.
         seed: of t-SNE.
 
     Raises:
-        ValueError: what was asked cannot be, with all reasons; or a candidate is not finite or of another size.
-        TooFew: naming for each class that is short how many each condition rejected, and what to change.
+        ValueError: the request is impossible, with all reasons; or a candidate is not finite or of another size.
+        TooFew: naming for each incomplete class how many each condition rejected, and what to change.
     """
     patient = torch.arange(len(reference)) if patient is None else patient.cpu()
     labels = labels.cpu()
     wanted = {label: number for label, number in sorted(count.items()) if number}
     if wrong := _complaints(settings, reference, labels, patient, wanted):
         raise ValueError("cannot sample: " + "; ".join(wrong))
-    classes = {c: _gathered(settings, reference, patient, labels == c, n) for c, n in wanted.items()}
+    classes = {c: _empty_sample(settings, reference, patient, labels == c, n) for c, n in wanted.items()}
     total = sum(wanted.values())
     for turn in range(settings.max_passes):
-        told(sum(len(one.kept) for one in classes.values()), total, f"sampling, pass {turn + 1}")
+        progress(sum(len(one.kept) for one in classes.values()), total, f"sampling, pass {turn + 1}")
         short = {label: one for label, one in classes.items() if one.short}
         if not short:
             break
         y = torch.cat([torch.full((len(one.reference.pixels),), label) for label, one in short.items()])
-        candidates = _checked(draw(y, turn), (len(y), *reference.shape[1:]))
+        candidates = _check(draw(y, turn), (len(y), *reference.shape[1:]))
         for label, one in short.items():
             one.take(candidates[y == label], seed + turn)
     if complaints := [one.complaint(label) for label, one in classes.items() if one.short]:
@@ -156,8 +158,10 @@ def sampled(
 
 
 @dataclass
-class _Gathered:
-    """What was kept of one class so far, and how much was not. least: distance in pixels of kept images."""
+class _ClassSample:
+    """The kept images of one class, and counts of rejected ones. least: least distance in pixels between kept
+    images.
+    """
 
     settings: Sampling
     reference: Reference
@@ -175,11 +179,11 @@ class _Gathered:
         return len(self.kept) < self.wanted
 
     def take(self, candidates: Tensor, seed: int) -> None:
-        """Judge a pass's candidates (m, C, H, W) one after the other, until as many are kept as are wanted."""
+        """Test a pass's candidates (m, C, H, W) one after the other, until enough are kept."""
         pixels = candidates.flatten(1).double()
         both = _features(self.settings, torch.cat([pixels, self.reference.pixels]), seed)
         features, of_reference = both[: len(pixels)], both[len(pixels) :]
-        verdicts = judged(
+        verdicts = meets_requirements(
             pixels,
             features,
             self.reference,
@@ -196,16 +200,16 @@ class _Gathered:
                 self.far += 1
             elif not distinct:
                 self.near += 1
-            elif self.least and self.kept and self._known(row):
+            elif self.least and self.kept and self._near_kept(row):
                 self.same += 1
             else:
                 self.kept.append(image)
 
-    def _known(self, row: Tensor) -> bool:
+    def _near_kept(self, row: Tensor) -> bool:
         return bool(((torch.stack(self.kept).flatten(1) - row).norm(dim=1) < self.least).any())
 
     def complaint(self, label: int) -> str:
-        """Why there are too few, and what to do about what rejected most."""
+        """Why there are too few, and a remedy for the condition that rejected most."""
         s = self.settings
         remedies = {
             f"train the synthesis longer, or raise sampling.closeness from {s.in_use[1]:g}": self.far,
@@ -220,15 +224,15 @@ class _Gathered:
         )
 
 
-def _gathered(settings: Sampling, images: Tensor, patient: Tensor, own: Tensor, wanted: int) -> _Gathered:
-    """Nothing yet of the class whose images `own` (n,) marks."""
+def _empty_sample(settings: Sampling, images: Tensor, patient: Tensor, own: Tensor, wanted: int) -> _ClassSample:
+    """An empty sample of the class whose images `own` (n,) marks."""
     others = settings.neighbours_of == "others"
     apart = settings.name == "raw" and not bool(own.all())
     rest = (images[~own], limits(images, patient, others=others)[~own]) if apart else None
-    reference = referenced(images[own], patient[own], rest)
+    reference = make_reference(images[own], patient[own], rest)
     nearest = reference.between.clone().fill_diagonal_(torch.inf).amin(dim=1)
     least = settings.spacing * float(nearest.median()) if settings.name == "surrogate" else 0.0
-    return _Gathered(settings, reference, wanted, least)
+    return _ClassSample(settings, reference, wanted, least)
 
 
 def _features(settings: Sampling, pixels: Tensor, seed: int) -> Tensor:
@@ -239,8 +243,8 @@ def _features(settings: Sampling, pixels: Tensor, seed: int) -> Tensor:
     return tsne(components, perplexity=settings.perplexity, seed=seed)
 
 
-def _checked(candidates: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Candidates on the CPU, if they are what was asked for."""
+def _check(candidates: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Candidates on the CPU, after a check of shape and values."""
     if tuple(candidates.shape) != shape:
         raise ValueError(f"candidates have shape {tuple(candidates.shape)}, needed is {shape}, as the references")
     if not bool(candidates.isfinite().all()):
@@ -251,7 +255,7 @@ def _checked(candidates: Tensor, shape: tuple[int, ...]) -> Tensor:
 def _complaints(
     settings: Sampling, reference: Tensor, labels: Tensor, patient: Tensor, wanted: Mapping[int, int]
 ) -> list[str]:
-    """Everything that is wrong with what was asked."""
+    """Everything that is wrong with the request."""
     wrong = []
     if labels.shape != (len(reference),) or patient.shape != (len(reference),):
         shapes = f"{tuple(labels.shape)} and {tuple(patient.shape)}"

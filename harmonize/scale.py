@@ -1,4 +1,4 @@
-"""Between a cohort's units and the [-1, 1] in which every network here works."""
+"""Conversion between a cohort's units and [-1, 1], the range of all networks here."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 
 from privacy.settings_error import Problem, refuse
 
-Told: TypeAlias = Callable[[int, int, str], None]
-"""told(done, total, what): shown as progress; a stop that was asked for may be raised by it."""
+Progress: TypeAlias = Callable[[int, int, str], None]
+"""progress(done, total, what): shows progress; raises if the run is to stop."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """low, high: the values that become -1 and 1, in the unit of the cohort's images; what lies outside is clipped.
+    """low, high: the values that become -1 and 1, in the unit of the cohort's images; values outside are clipped.
 
-    They are settings, never read off patients: a range that a patient's brightest pixel decides tells of that patient.
+    They are settings, never read from patients: a range set by a patient's brightest pixel would reveal that value.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}

@@ -1,8 +1,8 @@
-"""Images that imitate a hospital's: one setting, three ways, and what each of them does to patients.
+"""Images that imitate a hospital's: one setting, three ways, and how each of them uses patients.
 
-dp_wgan_gp (or wgan_gp, without a guarantee) learns a generator, private_evolution lets patients vote on pictures of a
-public prior, real takes the training images themselves, for simulations: no imitation is better. All of them look at
-patients once, in `synthesize`; its result makes as many candidates as are wanted without looking again.
+dp_wgan_gp (or wgan_gp, without a guarantee) trains a generator, private_evolution lets patients vote on pictures of a
+public prior, real takes the training images themselves, for simulations: no imitation is better. All of them use
+patients once, in `synthesize`; its result makes any number of candidates without using them again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from harmonize import evolution, wgan
 from harmonize.evolution import PrivateEvolution
 from harmonize.networks import CLASSES, Inputs
-from harmonize.scale import Told, silent
+from harmonize.scale import Progress, silent
 from harmonize.wgan import WganGp
 from privacy.dp.access import Access, Sample
 from privacy.dp.accounting import calibrated
@@ -49,7 +49,7 @@ def protection(settings: AnySynthesis, *, patients: int, cut: str = "") -> Prote
 
     Args:
         patients: with training images, a number that was declared public; only variant `paper` uses it, whose noise
-            hangs on it, and whose epsilon is a claim (`harmonize.wgan.bought` tells the true one).
+            depends on it, and whose epsilon is a claim (`harmonize.wgan.bought` computes the true one).
         cut: names the division into splits.
 
     Raises:
@@ -71,7 +71,7 @@ def protection(settings: AnySynthesis, *, patients: int, cut: str = "") -> Prote
 
 
 def events(settings: AnySynthesis, protection: Protection) -> list[Event]:
-    """What `synthesize` records with private data access, known in advance.
+    """The events that `synthesize` records with private data access, known in advance.
 
     Raises:
         ValueError: these settings have no guarantee, or votes have no noise.
@@ -80,7 +80,9 @@ def events(settings: AnySynthesis, protection: Protection) -> list[Event]:
         return wgan.events(settings, protection.noise, cut=protection.cut)
     if isinstance(settings, PrivateEvolution) and protection.votes_noise is not None:
         return [SelfComposed(Part(protection.cut, "train", Gaussian(protection.votes_noise)), settings.rounds)]
-    raise ValueError(f"{settings.name} with {protection} has no price: give the protection that `protection` makes")
+    raise ValueError(
+        f"{settings.name} with {protection} has no known cost: give the protection that `protection` makes"
+    )
 
 
 def synthesize(
@@ -90,7 +92,7 @@ def synthesize(
     *,
     start: Params | None = None,
     seed: int,
-    told: Told = silent,
+    progress: Progress = silent,
 ) -> Params:
     """Learn to generate images like the training images.
 
@@ -99,15 +101,15 @@ def synthesize(
         start: of the networks, from `harmonize.wgan.pretrained`; only WGAN-GP has one.
 
     Returns:
-        What `candidates` takes: a generator and its critic, a population of a prior's parameters, or images.
+        The parameters for `candidates`: a generator and its critic, a population of a prior's parameters, or images.
 
     Raises:
         ValueError: as the chosen way, or `real` is used with private data access.
     """
     if isinstance(settings, WganGp):
-        return wgan.train(settings, access, inputs, start=start, seed=seed, told=told)
+        return wgan.train(settings, access, inputs, start=start, seed=seed, progress=progress)
     if isinstance(settings, PrivateEvolution):
-        return evolution.evolve(settings, access, inputs, seed=seed, told=told)
+        return evolution.evolve(settings, access, inputs, seed=seed, progress=progress)
     draw = access.draw(full=True)
     if isinstance(draw, Sample):
         raise ValueError("private data access does not return real images; share them in simulations only")
@@ -115,12 +117,12 @@ def synthesize(
 
 
 def candidates(settings: AnySynthesis, inputs: Inputs, params: Params, y: Tensor, *, seed: int) -> Tensor:
-    """Images of the classes y (n,): (n, C, H, W) in [-1, 1], in y's order. They follow from the arguments alone.
+    """Images of the classes y (n,): (n, C, H, W) in [-1, 1], in y's order. Deterministic in its arguments.
 
-    Real images come in random order, each one once before any comes again.
+    Real images come in random order, each one once before any repeats.
 
     Raises:
-        ValueError: `real` has no image of an asked class.
+        ValueError: `real` has no image of a requested class.
     """
     if isinstance(settings, WganGp):
         return wgan.sampled(settings, inputs, params, y, seed=seed)

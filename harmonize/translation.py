@@ -1,4 +1,4 @@
-"""One interface over everything that makes a site's images look like the shared ones (VAFL, section II.C)."""
+"""One interface for every method that makes a site's images look like the shared ones (VAFL, section II.C)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from harmonize.cyclegan import CycleGan
 from harmonize.intensity import HistogramMatch, Identity, Nyul, Percentile, ZScore
 from harmonize.own import Own
-from harmonize.scale import Told
+from harmonize.scale import Progress
 from privacy.folder import Folder
 from privacy.message import Params
 
@@ -41,7 +41,7 @@ class Translator(Protocol):
 
     @property
     def learns(self) -> bool:
-        """Whether a patient's translation depends on other patients, with no epsilon that covers it."""
+        """Whether a patient's translation depends on other patients, without an epsilon that covers it."""
         ...
 
     def fit(
@@ -51,13 +51,13 @@ class Translator(Protocol):
         *,
         seed: int,
         folder: Folder | None = None,
-        told: Told = ...,
+        progress: Progress = ...,
         device: str | torch.device = "cpu",
     ) -> Params:
-        """Find what the translation needs, from a site's training images and the shared ones (m, C, H, W).
+        """Compute the translation's parameters from a site's training images and the shared ones (m, C, H, W).
 
-        folder: where a training that was cut off goes on from; what it holds is made from patients and stays at home.
-        told: shown progress; a stop may be raised by it.
+        folder: state from which an interrupted training resumes; it is made from patients and stays at the site.
+        progress: shows progress; may raise to stop.
 
         Raises:
             ValueError: the images do not suit these settings; all reasons are named.
@@ -65,25 +65,25 @@ class Translator(Protocol):
         ...
 
     def translate(self, params: Params, images: Tensor, patient: Tensor) -> Tensor:
-        """Translate (n, C, H, W) in [-1, 1]. All images of a patient must come in one call; which others come with them
-        makes no difference.
+        """Translate (n, C, H, W) in [-1, 1]. All images of a patient must come in one call; other patients in the same
+        call make no difference.
         """
         ...
 
 
 Translators: TypeAlias = CycleGan | Identity | ZScore | Percentile | Nyul | HistogramMatch
-"""The translators that a YAML can name: a new one is its class, its place here, and its line in the documents."""
+"""The translators that a YAML can name. A new one needs its class, a member here, and its line in the documents."""
 AnyTranslator: TypeAlias = Annotated[Translators, Field(discriminator="name")]
 
 
 def own_curves() -> tuple[str, ...]:
-    """Names of the translators by which a patient's images depend on no other patient, and change."""
+    """Names of the translators that change images and by which a patient's images depend on no other patient."""
     kinds = (kind for kind in get_args(Translators) if not kind.learns and kind is not Identity)
     return tuple(kind.__dataclass_fields__["name"].default for kind in kinds)
 
 
 def back(settings: Translator, params: Params, images: Tensor) -> Tensor | None:
-    """F(T(x)) for the cycle error; None where there is no way back.
+    """F(T(x)) for the cycle error; None if the translator has no inverse.
 
     images: (n, C, H, W), the site's own images x, *not* translated ones: T is applied here too, without `keep_mean`.
     """

@@ -1,4 +1,4 @@
-"""A training that was cut off, and goes on from the site's own disk as if nothing had been."""
+"""State of an interrupted training on the site's own disk, from which it resumes with the same result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from privacy.message import Json, Malformed, Message, Params, from_bytes, sealed
 
 
 class Training(NamedTuple):
-    """nets: all of them. mean: of the wanted ones' weights. pool: earlier translations, by discriminator."""
+    """nets: all networks. mean: running mean of the transformers' weights. pool: earlier translations, by
+    discriminator.
+    """
 
     nets: nn.ModuleDict
     mean: AveragedModel
@@ -37,7 +39,7 @@ def _tensors(training: Training) -> Params:
 
 
 def write(training: Training, folder: Folder, step: int, of: str) -> None:
-    """Keep what `step` steps have made of a training that `of` names."""
+    """Write the state after `step` steps; `of` is the fingerprint of the training."""
     folder.write(_name(of), sealed(to_bytes(Message(_tensors(training), {"step": step, "of": of}))))
 
 
@@ -45,8 +47,8 @@ def _name(of: str) -> str:
     return f"cyclegan-{of[:16]}"
 
 
-def restored(training: Training, folder: Folder | None, of: str) -> int:
-    """Load the folder's state into `training`; how many steps it has behind it. 0: there is none, or of another one."""
+def restore(training: Training, folder: Folder | None, of: str) -> int:
+    """Load the folder's state into `training` and return its number of steps; 0: no state, or of another training."""
     if folder is None or not folder.has(_name(of)):
         return 0
     try:
@@ -64,7 +66,7 @@ def restored(training: Training, folder: Folder | None, of: str) -> int:
     named = dict(training.nets.named_parameters())
     for key, value in parts["rule"].items():
         name, slot = key.rsplit("/", 1)
-        # Laid out in memory as the parameter is, which a file does not tell.
+        # Same memory layout as the parameter's, which the file does not hold.
         like = torch.empty_like(named[name]) if value.dim() else torch.empty((), device=named[name].device)
         training.rule.state[named[name]][slot] = like.detach().copy_(value)
     training.pool.update({name: value.to(next(iter(named.values())).device) for name, value in parts["pool"].items()})
@@ -72,7 +74,7 @@ def restored(training: Training, folder: Folder | None, of: str) -> int:
 
 
 def fingerprint(facts: Json, tensors: Sequence[Tensor]) -> str:
-    """What a training is made from, as sha256: an unfinished one of anything else is not gone on with."""
+    """sha256 of everything a training depends on: only a state with the same fingerprint is resumed."""
     found = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for tensor in tensors:
         found.update(json.dumps([str(tensor.dtype), list(tensor.shape)]).encode())

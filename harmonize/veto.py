@@ -1,7 +1,7 @@
-"""Who may use a translation: limits on its quality, and what is said when one is passed.
+"""Vetoes: limits on the quality of a translation, and the sentence for each limit that is exceeded.
 
-The limits were set on simulated pairs of scanners: what images the same patients with the target's scanner must pass,
-and translations that are known to do harm must not. They are proposals to a hospital, which may set its own.
+The limits were set on simulated pairs of scanners: images of the same patients by the target's scanner must be within
+them, and translations known to do harm must not. A hospital may set its own.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ WORDS: Mapping[str, str] = {
 """Name of a veto -> what it means."""
 
 HARMLESS = frozenset({"no_effect"})
-"""Vetoes of a translation that does no good, but no harm either."""
+"""Vetoes of a translation that neither helps nor harms."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a translation must keep to; null = not asked for.
+    """Limits for a translation; null = no limit.
 
     gain: least share by which the distance to the shared images falls. contrast_low, contrast_high: of the contrast
     ratio. cnr: least contrast-to-noise ratio, after over before. lesion_order, gland_order, edges: least correlations.
     cycle: most mean absolute cycle error, in units of [-1, 1]. drift: most that the AUC may fall. prevalence: most
-    images of label 0 with a new dark spot, as a share. Without gland masks the three `..._centre` stand for
-    `gland_order`, `edges` and `prevalence`: the middle of an image tells good from bad less well.
+    images of label 0 with a new dark spot, as a share. Without gland masks the three `..._centre` replace
+    `gland_order`, `edges` and `prevalence`: the middle of an image separates good from bad less well.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -78,7 +78,7 @@ class Limits:
 
 
 class Check(NamedTuple):
-    """One figure against its limits; None = no limit on that side. A value on a limit is allowed."""
+    """One figure with its limits; None = no limit on that side. A value equal to a limit is allowed."""
 
     name: str
     value: float
@@ -97,7 +97,7 @@ class Check(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Whether the figure keeps to its limits; one that is not known does."""
+        """Whether the figure is within its limits; NaN counts as within."""
         below = self.low is not None and self.value < self.low
         above = self.high is not None and self.value > self.high
         return not (below or above)
@@ -120,7 +120,7 @@ def checks(quality: Quality, limits: Limits) -> tuple[Check, ...]:
 
 
 def vetoes(quality: Quality, limits: Limits) -> tuple[str, ...]:
-    """Names of the limits that a translation passes, in the order of `WORDS`; empty = it may be used.
+    """Names of the limits that a translation exceeds, in the order of `WORDS`; empty = it may be used.
 
     A figure that is NaN vetoes nothing; `unknown` names it.
     """
@@ -128,12 +128,12 @@ def vetoes(quality: Quality, limits: Limits) -> tuple[str, ...]:
 
 
 def unknown(quality: Quality, limits: Limits) -> tuple[str, ...]:
-    """Names of the limits that are set and could not be checked, because their figure is NaN."""
+    """Names of the limits that are set but could not be checked, because their figure is NaN."""
     return tuple(check.name for check in checks(quality, limits) if check.asked and not check.known)
 
 
 def sentences(quality: Quality, limits: Limits) -> tuple[str, ...]:
-    """A sentence for each veto, with the value found and what is allowed."""
+    """A sentence for each veto, with the value found and the allowed range."""
     return tuple(
         f"{WORDS[check.name].format(value=f'{check.value:.3g}')} (allowed is {_allowed(check)})."
         for check in checks(quality, limits)
@@ -148,7 +148,7 @@ def _allowed(check: Check) -> str:
 
 
 def _gain(quality: Quality) -> float:
-    """Share by which the distance fell. Where there was none, nothing can be gained."""
+    """Share by which the distance fell. A distance of 0 cannot fall."""
     before, after = quality.sw_before, quality.sw_after
     if before == 0:
         return 0.0 if after == 0 else -math.inf
@@ -156,5 +156,5 @@ def _gain(quality: Quality) -> float:
 
 
 def _ratio(after: float, before: float) -> float:
-    """NaN where lesions are not seen in the raw images either."""
+    """NaN where lesions are not visible in the raw images either."""
     return after / before if abs(before) > 1e-6 else math.nan

@@ -1,4 +1,4 @@
-"""What a step of an adversarial training is shown: random views, noise, and translations of earlier steps."""
+"""Inputs of a step of adversarial training: random views, noise, and translations of earlier steps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def noisy(x: Tensor, deviation: float, g: torch.Generator | None) -> Tensor:
 
 
 def pooled(pool: dict[str, Tensor], name: str, made: Tensor, size: int, g: torch.Generator | None) -> Tensor:
-    """Half of what is shown comes from earlier steps, once there are enough (Shrivastava et al., CVPR 2017)."""
+    """Replace about half of the images by those of earlier steps, once the pool is full (Shrivastava et al., CVPR
+    2017).
+    """
     kept, shown = pool.get(name, made[:0]).clone(), []
     places = torch.randint(2 * size, (len(made),), generator=g, device=made.device).tolist()
     for image, place in zip(made, places, strict=True):
@@ -48,6 +50,6 @@ def pooled(pool: dict[str, Tensor], name: str, made: Tensor, size: int, g: torch
     return torch.stack(shown)
 
 
-def mixed(seed: int, step: int) -> int:
+def step_seed(seed: int, step: int) -> int:
     """A seed for (seed, step), the same on every machine. step: any whole number above -2**32."""
     return int(np.random.SeedSequence([seed, step % 2**32]).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -1,23 +1,23 @@
-"""Images of one hospital's kind: WGAN-GP with a critic trained through data access, plain or private.
+"""Synthetic images of one hospital: WGAN-GP with a critic trained through data access, plain or private.
 
 Yan et al. (VAFL), IEEE JBHI 2021, section II, equation 1; Gulrajani et al., Improved training of Wasserstein GANs,
-NeurIPS 2017. Of each view of a patient the critic's loss is
+NeurIPS 2017. For each view of a patient the critic's loss is
 
     D(G(z, y), y) - D(x, y) + lambda (||grad D(x~, y)||_2 - 1)^2,    x~ = alpha x + (1 - alpha) G(z, y),
 
-with a fake of the view's own class, and the generator's is -E[D(G(z, y), y)]. Only the critic's gradient looks at
+with a fake of the view's own class, and the generator's is -E[D(G(z, y), y)]. Only the critic's gradient uses
 patients, and it comes from `privacy.dp.access.Access`: clipped for each patient and noised there, so that the critic,
 the generator and every image are post-processing of it. The fakes, alpha and the generator follow from a seed.
 
-Two critics. `whole` is a network, all of which patients train, each step by the whole of equation 1. Under noise it is
+Two critics. `whole` is a network that patients train in every step, by all of equation 1. Under noise it is
 of no use with tens of patients: at patient epsilon 10, N = 48 and 48x48 its noise has a norm of 18 where a patient's
 share has one of 0.5 at most, and the images get worse than those of the public start. `head` (the default under a
-guarantee) is linear in public features, and patients are asked for nothing but the gradient of -D(x, y)
+guarantee) is linear in public features, and uses patients only for the gradient of -D(x, y)
 (`harmonize/moments.py`).
 
 Every default of the head, and of the public start, was chosen on pictures of the prior `prostate_adc` alone: hospitals
-were made up by narrowing the ranges of its theta, one of them with a blur, a tone curve and a shift beyond what the
-prior draws; 48 patients of 6 pictures each. No phantom and no patient was looked at for it.
+were simulated by narrowing the ranges of its theta, one of them with a blur, a tone curve and a shift beyond what the
+prior draws; 48 patients of 6 pictures each. No phantom and no patient was used for it.
 
 The paper (section II.B, variant `paper`) adds N(0, sigma^2) to the critic's gradients with
 
@@ -26,8 +26,8 @@ The paper (section II.B, variant `paper`) adds N(0, sigma^2) to the critic's gra
 and claims (epsilon, delta) for it. That formula is of one generator step, not of a training run (Xie et al., DPGAN,
 2018, lemma 2), and it needs gradients that no record exceeds by c_g. The gradient penalty does not bound them: it is on
 the slope for the image, not for the weights. So, as printed, there is no finite epsilon. Here each patient's gradient
-is clipped to 1, the noise is added to the mean (added to the sum it would be smaller still, and buy next to nothing),
-and `bought` tells the epsilon that this is worth.
+is clipped to 1, the noise is added to the mean (added to the sum it would be smaller still, with almost no guarantee),
+and `bought` computes the resulting epsilon.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from typing import ClassVar, Literal, cast
 import torch
 from torch import Tensor
 
-from harmonize.game import Players, Rules, kept, loaded, played, players, taught, tensors
-from harmonize.moments import asked, learnt, moments
+from harmonize.game import Players, Rules, kept, loaded, players, tensors, train_adversarially, train_on_pairs
+from harmonize.moments import mean_features, moments, train_generator
 from harmonize.networks import CLASSES, Generator, Inputs, Moments
 from harmonize.prior import PRIORS, PriorName, drawn
-from harmonize.scale import Told, silent
+from harmonize.scale import Progress, silent
 from privacy.dp.access import Access, Rows, open_access
 from privacy.dp.accounting import Cost, cost
 from privacy.dp.events import Event, Gaussian, Part, PoissonSampled, SelfComposed
@@ -53,10 +53,10 @@ from privacy.release.policy import MOST_DELTA
 from privacy.settings_error import Problem, refuse, unmet
 
 SAMPLED = 256  # images that are drawn together
-PUBLIC = 512  # images that a head's penalty mixes fakes with
+PUBLIC = 512  # images that a head's penalty mixes with fakes
 PAPER_CRITIC_STEPS, PAPER_CLIP = 5, 1.0
-CRITIC_SHARE = 8  # prior_steps for one of the critic alone, when the generator is done
-CRITIC_LR = 1e-3  # there
+CRITIC_SHARE = 8  # prior_steps per step of the critic alone, after the generator's training
+CRITIC_LR = 1e-3  # of the critic alone
 MOST: Mapping[str, int] = {
     **dict.fromkeys(("steps", "prior_steps"), 10**6),
     **dict.fromkeys(("critic_steps", "views", "looks", "prior_components"), 1000),
@@ -64,28 +64,27 @@ MOST: Mapping[str, int] = {
     "width": 512,
     "prior_images": 10**5,
 }
-"""Whole numbers from 1 on, and the largest that is allowed: a coordinator that asks for more asks for no end."""
+"""Whole numbers from 1 on, and the largest allowed, so that a coordinator cannot request an endless training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WganGp:
-    """dp_wgan_gp: private with (epsilon, delta), a patient the unit. wgan_gp: no guarantee, epsilon null; the best that
-    can be had, for simulations.
+    """dp_wgan_gp: private with (epsilon, delta), per patient. wgan_gp: no guarantee, epsilon null; the best possible
+    images, for simulations.
 
-    variant: `paper` takes its noise from equation 2, with epsilon what the paper would claim. learns: which critic;
-    null is `head` for dp_wgan_gp with a prior, else (and for variant paper) `whole`. steps: of the critic.
-    critic_steps: of them for one of the generator. clip: of private data access (`Protection`); the features of the
-    median public image have norm 1. batch: rows a step with plain data access, and fakes a step. latent, width: of the
-    networks.
-    ema: decay of the generator's running mean, which is what makes images. gp_weight: lambda.
+    variant: `paper` takes its noise from equation 2, with the paper's claimed epsilon. learns: which critic; null is
+    `head` for dp_wgan_gp with a prior, else (and for variant paper) `whole`. steps: of the critic. critic_steps: steps
+    of the critic per step of the generator. clip: of private data access (`Protection`); the features
+    of the median public image have norm 1. batch: rows per step with plain data access, and fakes per step. latent,
+    width: of the networks. ema: decay of the generator's running mean, which makes the images. gp_weight: lambda.
 
-    whole: sampling and views are those of private data access, lr is both players'. head: looks says how often patients
-    are asked, all of them at a time; the noise allows for it, and with noise it is 2 or more, as only answers that
-    differ tell how large that is; rate is the generator's learning rate, which falls to 0.
+    whole: sampling and views are those of private data access, lr is that of critic and generator. head: looks is how
+    often patients are used, all of them at a time; the noise allows for it, and with noise it is 2 or more, because the
+    noise is estimated from their differences; rate is the generator's learning rate, which falls to 0.
 
-    prior: a public prior that makes the start. The generator learns which of prior_images pictures belongs to which
-    theta (z is its normal quantile), for prior_steps at prior_lr at most; then the critic learns to tell both apart.
-    null: both start from random numbers. prior_components: of the pictures' basis, on which the head stands.
+    prior: a public prior for the start. The generator learns which of prior_images pictures belongs to which
+    theta (z is its normal quantile), for prior_steps at prior_lr at most; then the critic learns to separate the two.
+    null: both start from random numbers. prior_components: of the pictures' basis, which the head uses.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -135,7 +134,7 @@ class WganGp:
             prior=(self.prior is None or self.prior in PRIORS, f"null or one of {sorted(PRIORS)}"),
         )
         if self.learns == "head" and (self.prior is None or self.variant == "paper"):
-            text = "head needs a prior, on which it stands, and variant consilium; give both, or say whole"
+            text = "head needs a prior for its features, and variant consilium; give both, or say whole"
             problems.append(Problem(("learns",), text))
         refuse(problems + _guarantee_problems(self))
 
@@ -158,7 +157,7 @@ def _whole(settings: WganGp, name: str) -> bool:
 
 
 def _guarantee_problems(settings: WganGp) -> list[Problem]:
-    """What is wrong with the guarantee that was asked for."""
+    """Problems of the requested guarantee."""
     own = settings.variant == "paper"
     if settings.name == "wgan_gp":
         problems = unmet(settings, epsilon=(settings.epsilon is None, "null for wgan_gp"))
@@ -173,15 +172,15 @@ def _guarantee_problems(settings: WganGp) -> list[Problem]:
     return problems
 
 
-def pretrained(settings: WganGp, inputs: Inputs, *, seed: int, told: Told = silent) -> Params:
-    """Where training starts: what can be learnt of pictures of the public prior; no patient's.
+def pretrained(settings: WganGp, inputs: Inputs, *, seed: int, progress: Progress = silent) -> Params:
+    """The start of training: networks trained on pictures of the public prior, without patients.
 
     Returns:
         As `train`, for either critic. The same arguments give the same tensors on the same machine, so they can be
-        kept.
+        cached.
 
     Raises:
-        ValueError: inputs that no network here, or not this prior, takes.
+        ValueError: inputs that these networks, or this prior, do not take.
     """
     own = _players(settings, inputs, None, seed, torch.device("cpu"))
     if settings.prior is None:
@@ -192,24 +191,32 @@ def pretrained(settings: WganGp, inputs: Inputs, *, seed: int, told: Told = sile
     images = prior.render(theta, y, torch.randint(2**62, (len(y),), generator=rng), inputs)
     z = torch.special.ndtri(theta[:, : settings.latent].clamp(1e-4, 1 - 1e-4))
     rules = replace(_rules(settings), steps=settings.prior_steps, lr=settings.prior_lr)
-    taught(own, z, y, images, rules, seed=seed, told=lambda done, total: told(done, total, "prior"))
+    train_on_pairs(own, z, y, images, rules, seed=seed, progress=lambda done, total: progress(done, total, "prior"))
     rows = Rows(images, y, torch.arange(len(y)))
     public = open_access({"train": rows}, batch=settings.batch, seed=seed)  # public images only, no patient
     alone = -(-settings.prior_steps // CRITIC_SHARE)
     rules = replace(rules, steps=alone, critic_steps=alone + 1, lr=CRITIC_LR)
-    played(own, public, rules, seed=seed, told=lambda done, total: told(done, total, "prior's critic"))
+    train_adversarially(
+        own, public, rules, seed=seed, progress=lambda done, total: progress(done, total, "prior's critic")
+    )
     return {**kept(own), **tensors({"moments": moments(images, inputs, settings.prior_components)})}
 
 
 def train(
-    settings: WganGp, access: Access, inputs: Inputs, *, start: Params | None = None, seed: int, told: Told = silent
+    settings: WganGp,
+    access: Access,
+    inputs: Inputs,
+    *,
+    start: Params | None = None,
+    seed: int,
+    progress: Progress = silent,
 ) -> Params:
-    """Play `steps` of the critic: a `whole` one on patients, a `head` on the answers that data access gave.
+    """Train for `steps` of the critic: a `whole` critic on patients, a `head` on mean features from data access.
 
     Args:
         inputs: (C, H, W) of the images, which are in [-1, 1].
-        start: what `pretrained`, or an earlier call, returned; None: random numbers from the seed, or, as a head needs
-            the public start, that.
+        start: the result of `pretrained`, or of an earlier call; None: random numbers from the seed, or, because a head
+            needs the public start, that.
         seed: of the networks' start, the fakes and alpha. With private data access the result does not follow from it.
 
     Returns:
@@ -217,18 +224,20 @@ def train(
         "moments/..." beside the critic of the start. The recorded events cover all of it.
 
     Raises:
-        ValueError: inputs that no network here takes, or `start` of other networks.
+        ValueError: inputs that these networks do not take, or `start` of other networks.
     """
     if start is None and settings.head:
-        start = pretrained(settings, inputs, seed=seed, told=told)
+        start = pretrained(settings, inputs, seed=seed, progress=progress)
     own = _players(settings, inputs, start, seed, access.device)
     if start is None or not settings.head:
-        played(own, access, _rules(settings), seed=seed, told=lambda done, total: told(done, total, "synthesis"))
+        train_adversarially(
+            own, access, _rules(settings), seed=seed, progress=lambda done, total: progress(done, total, "synthesis")
+        )
         return kept(own)
     critic = loaded(Moments(inputs, settings.prior_components), start, "moments").to(access.device)
     looks = settings.looks
-    answer = asked(access, critic, looks, told=lambda done: told(done, looks, "patients"))
-    learnt(
+    answer = mean_features(access, critic, looks, progress=lambda done: progress(done, looks, "patients"))
+    train_generator(
         own,
         critic,
         answer,
@@ -236,13 +245,13 @@ def train(
         drawn(PRIORS[cast(PriorName, settings.prior)], torch.arange(PUBLIC) % CLASSES, inputs, seed),
         bound=settings.clip,
         seed=seed,
-        told=lambda done, total: told(done, total, "synthesis"),
+        progress=lambda done, total: progress(done, total, "synthesis"),
     )
     return {**kept(own), **tensors({"moments": critic})}
 
 
 def sampled(settings: WganGp, inputs: Inputs, params: Params, y: Tensor, *, seed: int) -> Tensor:
-    """Images of the classes y (n,): (n, C, H, W) in [-1, 1]. They follow from the arguments alone."""
+    """Images of the classes y (n,): (n, C, H, W) in [-1, 1]. Deterministic in its arguments."""
     generator = loaded(Generator(settings.latent, inputs, settings.width), params, "generator")
     z = torch.randn(len(y), settings.latent, generator=torch.Generator().manual_seed(seed))
     with torch.no_grad():
@@ -251,13 +260,13 @@ def sampled(settings: WganGp, inputs: Inputs, params: Params, y: Tensor, *, seed
 
 
 def events(settings: WganGp, noise: float, *, cut: str = "") -> list[Event]:
-    """What training records with private data access, releases of sizes apart."""
+    """The events that training records with private data access, without releases of sizes."""
     share, times = (1.0, settings.looks) if settings.head else (settings.sampling, settings.steps)
     return [SelfComposed(Part(cut, "train", PoissonSampled(share, Gaussian(noise))), times)]
 
 
 def bought(settings: WganGp, noise: float) -> Cost:
-    """The (epsilon, delta) that a noise multiplier truly buys a patient; the page tells it beside the paper's claim."""
+    """The true (epsilon, delta) per patient of a noise multiplier; the page shows it beside the paper's claim."""
     return cost(events(settings, noise), settings.delta)
 
 
@@ -280,7 +289,7 @@ def paper_noise(settings: WganGp, *, records: int, batch: float) -> float:
     size cost an epsilon of tens of thousands.
 
     Args:
-        records: of which a batch is drawn, each one a unit of privacy: here patients. batch: how many a step expects.
+        records: of which a batch is drawn, each one a unit of privacy: here patients. batch: expected records per step.
 
     Raises:
         ValueError: not 0 < batch <= records, or the settings name no epsilon.

@@ -45,4 +45,4 @@ Personal: TypeAlias = (
     | PGFed
 )
 AnyAlgorithm: TypeAlias = Federated | Personal
-"""Every method that a YAML can name: a new one is its file, its place here, and its test."""
+"""Every method that a YAML can name. A new method needs its file, a member here, and its test."""

@@ -1,14 +1,14 @@
-"""Test-time adaptation: a network moves on unlabelled images, and the state that then serves is chosen without labels.
+"""Test-time adaptation: train a network on unlabelled test images and choose the state that predicts without labels.
 
-IOP-FL (IEEE Transactions on Medical Imaging 2023) says it twice: algorithm 1 predicts each image before its update, in
-one pass; section III.D adapts for 10 epochs over all test images and takes the state with the lowest unsupervised loss.
-`adapt` is the second, and what it adapts on is what it is then scored on; `online` is the first.
+IOP-FL (IEEE Transactions on Medical Imaging 2023) describes two protocols: algorithm 1 predicts each image before its
+update, in one pass; section III.D adapts for 10 epochs on all test images and takes the state with the lowest
+unsupervised loss. `online` is the first. `adapt` is the second, so it adapts on the images on which it is then scored.
 
 The loss of a state is measured after each epoch, on all images, with the same noise each time. The lowest loss alone
-would choose a network that says the same everywhere, whose consistency, shape and entropy losses are all zero: a state
-counts only if the shares of its predicted classes lie within a range (`Range`), which the models that it is made from
-give. If none does, none serves: not the one before either, if its norms go by the test images (`serving`). (The
-released code picks its best epoch by the labels of the test images.)
+would choose a network that predicts one class everywhere: its consistency, shape and entropy losses are all zero. A
+state is therefore eligible only if the shares of its predicted classes lie within a range (`Range`) that the models it
+is made from set. If no state is eligible, none is used, not even the state before adaptation if its norms use the
+test images' statistics (`serving`). (The released code picks its best epoch by the labels of the test images.)
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ import torch
 from torch import Tensor, nn
 
 from personalize.adaptation_norms import SetNorm, batches, calibrate
-from personalize.routing_losses import Judged
+from personalize.routing_losses import ImageLosses
 from privacy.message import Params
 from privacy.settings_error import Problem, unmet
 
-Loss: TypeAlias = Callable[[nn.Module, Tensor, torch.Generator], Judged]
+Loss: TypeAlias = Callable[[nn.Module, Tensor, torch.Generator], ImageLosses]
 
 
 @dataclass(frozen=True)
 class Range:
     """Allowed shares of classes among all predicted pixels, or images: low and high (classes,).
 
-    foreground: the same for all classes but 0 together, in segmentation. why: where no state may pass, the reason.
+    foreground: in segmentation, the range for all classes except 0 together. why: the reason, if no state is allowed.
     """
 
     low: Tensor
@@ -42,7 +42,7 @@ class Range:
     why: str = ""
 
     def holds(self, shares: Tensor) -> bool:
-        """Whether predictions with these shares (classes,) count. One class everywhere never does."""
+        """Whether predictions with these shares (classes,) are allowed. One class everywhere never is."""
         if self.why or shares.max() == 1:
             return False
         if self.foreground is not None and not self.foreground[0] <= 1 - float(shares[0]) <= self.foreground[1]:
@@ -53,12 +53,12 @@ class Range:
 
 @dataclass(frozen=True)
 class Adapted:
-    """What an adaptation came to. The network given to it is left in this state, in evaluation mode.
+    """Result of an adaptation. The network that was passed in is left in this state, in evaluation mode.
 
-    state: what was trained, by name, with what norms remember, for `load_state_dict(..., strict=False)`. losses and
-    shares: of the network before and after each epoch, on all images. epoch: the chosen one, 0 is before; None where no
-    state counts: the network is as before, and `serving` has the model that it came from instead. why: in words.
-    probabilities: what `online` predicted.
+    state: trained parameters and norm statistics by name, for `load_state_dict(..., strict=False)`. losses and shares:
+    of the network before and after each epoch, on all images. epoch: the chosen one, 0 = before training; None if no
+    state is eligible: the network is then as before, and `serving` returns the original model. why: the reason for the
+    choice. probabilities: predictions of `online`.
     """
 
     state: Params
@@ -80,36 +80,41 @@ def adapt(
     seed: int = 0,
     allowed: Range | None = None,
 ) -> Adapted:
-    """Train what requires a gradient in `module` on images (n, C, *spatial) by Adam, in place, and keep the best epoch.
+    """Train the parameters of `module` that require a gradient on images (n, C, *spatial) by Adam, in place, and keep
+    the best epoch.
 
     Args:
         loss: (module, x, generator) -> the losses of images and their logits.
-        epochs: 0 leaves all but the statistics of norms as it was.
-        batch: images a step; they come in another order each epoch.
+        epochs: 0 changes only the statistics of norms.
+        batch: images per step; their order changes each epoch.
         seed: of order and noise.
-        allowed: shares that a state's predictions must have to count; None: any.
+        allowed: shares of predicted classes that make a state eligible; None: any.
 
     Raises:
         ValueError: nothing to train, or no images.
     """
     rule, generator = _optimizer(module, images, lr), torch.Generator().manual_seed(seed)
-    found, states = [_measured(module, images, loss, batch, seed)], [_state(module)]
+    found, states = [_loss_and_shares(module, images, loss, batch, seed)], [_state(module)]
     for _ in range(epochs):
         module.train()
         order = torch.randperm(len(images), generator=generator)
         for index in batches(order, batch):
             _step(rule, loss(module, images[index.to(images.device)], generator).losses)
-        found.append(_measured(module, images, loss, batch, seed))
+        found.append(_loss_and_shares(module, images, loss, batch, seed))
         states.append(_state(module))
     losses, shares = tuple(one for one, _ in found), [two for _, two in found]
-    epoch, why = _chosen(losses, shares, allowed) if epochs else (0, "no epoch was asked for: nothing was trained")
+    epoch, why = (
+        _choose_epoch(losses, shares, allowed) if epochs else (0, "no epoch was asked for: nothing was trained")
+    )
     state = states[epoch or 0]
     module.eval().load_state_dict(dict(state), strict=False)
     return Adapted(state, losses, tuple(tuple(s.tolist()) for s in shares), epoch, why)
 
 
 def serving(module: nn.Module, found: Adapted, before: nn.Module) -> tuple[nn.Module, Adapted]:
-    """What serves after `adapt`: its network, or the model that it came from where no state counts, with no state."""
+    """The network to predict with after `adapt`: the adapted one, or the original model (and no state) if no state is
+    eligible.
+    """
     if found.epoch is not None:
         return module, found
     return before.eval(), replace(found, state={}, why=f"{found.why}, the shared model serves as it came")
@@ -118,11 +123,11 @@ def serving(module: nn.Module, found: Adapted, before: nn.Module) -> tuple[nn.Mo
 def online(
     module: nn.Module, images: Tensor, loss: Loss, *, lr: float = 1e-3, batch: int = 1, seed: int = 0
 ) -> Adapted:
-    """One pass in the given order: predict a batch, then take one step of Adam on it. Nothing is chosen.
+    """One pass in the given order: predict a batch, then take one step of Adam on it. No state is chosen.
 
     Returns:
         The last state, and `probabilities` (n, classes, *spatial) of each image before its own step. losses: the mean
-        over batches at the state that predicted them.
+        over batches, each measured at the state that predicted it.
     """
     rule, generator = _optimizer(module, images, lr), torch.Generator().manual_seed(seed)
     module.train()
@@ -131,7 +136,7 @@ def online(
         judged = loss(module, x, generator)
         parts.append(judged.logits.detach().softmax(dim=1))
         total += float(judged.losses.detach().sum())
-        if judged.losses.isfinite().all():  # one image without a number would leave every later one without
+        if judged.losses.isfinite().all():  # one NaN would make the weights NaN for all later images
             _step(rule, judged.losses)
     calibrate(module, images, batch)
     probabilities = torch.cat(parts)
@@ -141,7 +146,7 @@ def online(
 
 
 def predicted_shares(module: nn.Module, images: Tensor, *, batch: int = 16) -> Tensor:
-    """(classes,) float64: how common each class is among all pixels, or images, that a network predicts."""
+    """(classes,) float64: the share of each class among all pixels, or images, that a network predicts."""
     calibrate(module, images, batch)
     with torch.no_grad():
         parts = [_counts(module(x).logits) for x in batches(images, batch)]
@@ -150,9 +155,9 @@ def predicted_shares(module: nn.Module, images: Tensor, *, batch: int = 16) -> T
 
 
 def range_of(witnesses: Sequence[Tensor], margin: float, *, segmentation: bool) -> Range:
-    """The shares that models predict (classes,), from the lowest / (1 + margin) to the highest * (1 + margin).
+    """The range of shares (classes,) that models predict: from lowest / (1 + margin) to highest * (1 + margin).
 
-    A model that predicts one class everywhere is no witness; if all do, nothing passes.
+    Models that predict one class everywhere are ignored; if all do, no state is allowed.
     """
     able = [shares for shares in witnesses if shares.max() < 1]
     if not able:
@@ -165,7 +170,7 @@ def range_of(witnesses: Sequence[Tensor], margin: float, *, segmentation: bool) 
 
 
 def bounds_problems(how: Any, *, online: bool = False) -> list[Problem]:
-    """What no hospital adapts by, whoever asks. how: settings with `epochs`, `lr`, `batch` and `margin`."""
+    """Problems of adaptation settings. how: settings with `epochs`, `lr`, `batch` and `margin`."""
     if online and not how.epochs:
         return [Problem(("epochs",), "0 adapts nothing, and mode: online adapts on its one pass; say mode: all")]
     return unmet(
@@ -191,8 +196,8 @@ def _step(rule: torch.optim.Optimizer, losses: Tensor) -> None:
     rule.step()
 
 
-def _measured(module: nn.Module, images: Tensor, loss: Loss, batch: int, seed: int) -> tuple[float, Tensor]:
-    """Mean loss and predicted shares of the network as it is."""
+def _loss_and_shares(module: nn.Module, images: Tensor, loss: Loss, batch: int, seed: int) -> tuple[float, Tensor]:
+    """Mean loss and predicted shares of the network in its present state."""
     calibrate(module, images, batch)
     generator = torch.Generator().manual_seed(seed)
     total, counts = 0.0, torch.zeros(0)
@@ -205,7 +210,7 @@ def _measured(module: nn.Module, images: Tensor, loss: Loss, batch: int, seed: i
 
 
 def _counts(logits: Tensor) -> Tensor:
-    """(classes,) float64: of how many places each class is the most probable, on the CPU."""
+    """(classes,) float64 on the CPU: the number of places where each class is the most probable."""
     return torch.bincount(logits.argmax(dim=1).flatten(), minlength=logits.shape[1]).double().cpu()
 
 
@@ -215,19 +220,19 @@ def _shares(probabilities: Tensor) -> Tensor:
 
 
 def _state(module: nn.Module) -> Params:
-    """Copies of what is trained, and of what the norms of a set remember."""
-    kept = dict(_kept(module))
+    """Copies of trained parameters and of the buffers of SetNorms."""
+    kept = dict(_adapted_tensors(module))
     return {name: value.detach().clone() for name, value in module.state_dict().items() if name in kept}
 
 
-def _kept(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def _adapted_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from ((name, p) for name, p in module.named_parameters() if p.requires_grad)
     for name, part in module.named_modules():
         if isinstance(part, SetNorm):
             yield from ((f"{name}.{own}", value) for own, value in part.named_buffers())
 
 
-def _chosen(losses: Sequence[float], shares: Sequence[Tensor], allowed: Range | None) -> tuple[int | None, str]:
+def _choose_epoch(losses: Sequence[float], shares: Sequence[Tensor], allowed: Range | None) -> tuple[int | None, str]:
     counted = [e for e, s in enumerate(shares) if math.isfinite(losses[e]) and (allowed is None or allowed.holds(s))]
     if not counted:
         reason = (allowed.why if allowed else "") or "no state's loss is finite and its predicted shares in the range"

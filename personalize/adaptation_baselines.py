@@ -1,7 +1,7 @@
-"""What test-time routing is compared with: Tent, and the sites' models side by side (Average and Ensemble).
+"""Baselines of test-time routing: Tent, and the sites' models side by side (Average and Ensemble).
 
 Table II of IOP-FL (IEEE Transactions on Medical Imaging 2023). Ensemble is the mean of the site models' logits. Average
-is no network: the mean of the scores that the site models reach, each by itself. Both leave the global model out.
+is not a network: it is the mean of the scores that each site model reaches alone. Both leave out the global model.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from torch import Tensor, nn
 from federation.task import Kind, Output
 from personalize.adaptation import Adapted, adapt, bounds_problems, online, predicted_shares, range_of, serving
 from personalize.adaptation_norms import AtTest, by_test_statistics
-from personalize.routing_losses import Judged, entropy
+from personalize.routing_losses import ImageLosses, entropy
 from privacy.settings_error import refuse
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tent:
-    """Scales and shifts of norms move by the entropy of predictions.
+    """Train scales and shifts of norms to minimize the entropy of predictions.
 
     Wang, Shelhamer, Liu, Olshausen, Darrell: Tent: Fully Test-Time Adaptation by Entropy Minimization, ICLR 2021. Batch
-    norms go by the batch while they adapt, and by all test images afterwards. IOP-FL does not say how it ran Tent:
-    `all` is routing's protocol, guard included, with the model as it was and by the test images' statistics for
-    witnesses; `online` is Tent's own, one pass and one step a batch. With 0 epochs, the model by the test images'
-    statistics and nothing else, as in Nado et al., Evaluating Prediction-Time Batch Normalization, arXiv 2006.10963.
+    norms use the batch's statistics during adaptation and those of all test images afterwards. IOP-FL does not say how
+    it ran Tent: `all` is routing's protocol with its check of predicted shares, whose range comes from the original
+    model and the model with the test images' statistics; `online` is Tent's own protocol, one pass with one step per
+    batch. With 0 epochs only the statistics change, as in Nado et al., Evaluating Prediction-Time Batch Normalization,
+    arXiv 2006.10963.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -49,7 +50,8 @@ def tent(network: nn.Module, images: Tensor, settings: Tent, *, kind: Kind, seed
     """Adapt a copy of the federated model to images (n, C, *spatial).
 
     Returns:
-        The adapted network, ready to predict, and how it came there; `network` itself where no state counts.
+        The adapted network, ready to predict, and the record of its adaptation; `network` itself if no state is
+            eligible.
 
     Raises:
         ValueError: a network without normalization layers that have a scale.
@@ -76,7 +78,7 @@ def tent(network: nn.Module, images: Tensor, settings: Tent, *, kind: Kind, seed
 
 
 class Ensemble(nn.Module):
-    """The mean of the logits of models of one kind, and of their features; each with its own statistics."""
+    """The mean of the logits, and of the features, of models of one architecture; each keeps its own statistics."""
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -90,7 +92,7 @@ class Ensemble(nn.Module):
 
 
 def ensemble(models: Sequence[nn.Module]) -> Ensemble:
-    """One network from the sites' personal models (the global one is not asked).
+    """One network from the sites' personal models, without the global model.
 
     Raises:
         ValueError: no models.
@@ -100,6 +102,6 @@ def ensemble(models: Sequence[nn.Module]) -> Ensemble:
     return Ensemble(models)
 
 
-def _entropy(module: nn.Module, x: Tensor, generator: torch.Generator) -> Judged:
+def _entropy(module: nn.Module, x: Tensor, generator: torch.Generator) -> ImageLosses:
     logits = module(x).logits
-    return Judged(entropy(logits), logits)
+    return ImageLosses(entropy(logits), logits)

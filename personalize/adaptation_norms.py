@@ -1,7 +1,7 @@
-"""Normalization by the test images, and networks of which only some parts adapt at test time.
+"""Normalization by the test images' statistics, and networks of which only some parts adapt at test time.
 
-A batch norm's running statistics are those of the sites it was trained at. At a hospital outside, its mean and
-variance come from that hospital's images (IOP-FL, section III.C; Tent, section 3.2), its scale and shift stay.
+A batch norm's running statistics are those of the sites where it was trained. At an external site, its mean and
+variance come from that site's images (IOP-FL, section III.C; Tent, section 3.2); its scale and shift stay.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from federation.task import Output
 from personalize.sharing import NORMS
 
 Statistics: TypeAlias = Literal["image", "set"]
-"""image: each image by its own mean and variance; set: by the batch while it adapts, then by all test images."""
+"""image: each image's own mean and variance; set: the batch's during adaptation, then those of all test images."""
 Affine: TypeAlias = Literal["fixed", "trained"]
 
 
 class ImageNorm(nn.Module):
     """A batch norm that takes the mean and variance of each image's own feature map (b, C, *spatial).
 
-    A prediction then does not depend on who else is in the batch. It needs more than one place: `name` is told where
-    an image has but one, as in front of a classifier's head.
+    A prediction then does not depend on the other images of the batch. Maps need more than one place: the error names
+    the layer (`name`) where an image has only one, for example in front of a classifier's head.
     """
 
     def __init__(self, norm: _BatchNorm, name: str) -> None:
@@ -44,10 +44,11 @@ class ImageNorm(nn.Module):
 
 
 class SetNorm(nn.Module):
-    """A batch norm by the batch in training mode; in evaluation mode by the mean of what batches showed since `reset`.
+    """A batch norm that uses the batch's statistics in training mode, and in evaluation mode the mean of the statistics
+    of all batches since `reset`.
 
-    `calibrate` weighs a batch by its images. The variance is the mean of the batches' variances: what lies between
-    batches is not in it.
+    `calibrate` weights a batch by its number of images. The variance is the mean of the batches' variances; variance
+    between batches is not included.
     """
 
     adapts = True
@@ -68,9 +69,9 @@ class SetNorm(nn.Module):
 
 
 class AtTest(nn.Module):
-    """A network at test time. Training mode reaches only the parts that say `adapts`: its dropout stays off.
+    """A network at test time. Training mode applies only to parts with `adapts = True`: dropout elsewhere stays off.
 
-    forward: what the network gives, an Output.
+    forward: the network's Output.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -83,7 +84,7 @@ class AtTest(nn.Module):
         return output
 
     def train(self, mode: bool = True) -> AtTest:
-        """Switch the parts that adapt, and what they hold."""
+        """Set the mode of the parts that adapt, and of their submodules."""
         super().train(False)
         for part in self.modules():
             if getattr(part, "adapts", False):
@@ -92,7 +93,7 @@ class AtTest(nn.Module):
 
 
 def by_test_statistics(network: nn.Module, statistics: Statistics, affine: Affine) -> None:
-    """Let a network's batch norms take the test images' statistics, in place, and freeze all but what adapts.
+    """Make a network's batch norms use the test images' statistics, in place, and freeze all other parameters.
 
     affine: whether scales and shifts of all normalization layers, group norms included, may be trained.
     """
@@ -108,14 +109,14 @@ def by_test_statistics(network: nn.Module, statistics: Statistics, affine: Affin
 
 
 def replace(network: nn.Module, name: str, part: nn.Module) -> None:
-    """Put another part where `name` is."""
+    """Replace the submodule `name` by `part`."""
     above, _, own = name.rpartition(".")
     setattr(network.get_submodule(above), own, part)
 
 
 def batches(rows: Tensor, batch: int) -> Sequence[Tensor]:
-    """Parts of `batch` rows, the last one shorter; a single row at the end joins the part before it, because a norm has
-    no variance of one value.
+    """Parts of `batch` rows, the last one shorter; a single row at the end joins the part before it, because a norm
+    cannot compute a variance of one value.
     """
     parts = list(torch.split(rows, batch))
     if batch > 1 and len(parts) > 1 and len(parts[-1]) == 1:
@@ -124,9 +125,10 @@ def batches(rows: Tensor, batch: int) -> Sequence[Tensor]:
 
 
 def calibrate(module: nn.Module, images: Tensor, batch: int) -> None:
-    """Fill the statistics of every SetNorm from all images (n, C, *spatial), without a gradient; then evaluation mode.
+    """Compute the statistics of every SetNorm from all images (n, C, *spatial), without gradients; then evaluation
+    mode.
 
-    All norms are filled in one pass, each while those before it work by the batch.
+    One pass fills all norms; in it each norm normalizes by the batch.
     """
     norms = [part for part in module.modules() if isinstance(part, SetNorm)]
     module.eval()

@@ -1,14 +1,15 @@
-"""Training for test-time training: FedAvg of a network that also tells how an image was turned.
+"""Training for test-time training: FedAvg of a network that also predicts by how many quarter turns an image was
+rotated.
 
 Sun, Wang, Liu, Miller, Efros, Hardt: Test-Time Training with Self-Supervision, ICML 2020, as IOP-FL compares with it
-(IEEE Transactions on Medical Imaging 2023, table II): FedAvg's encoder adapts by rotation prediction. The head must
-exist before a test image is seen, so this is the method of training: FedAvg of the task's loss plus `rotation` times
-the cross-entropy of telling an image's four quarter turns apart, all four of each image at once, so that no chance is
-in it and it stays a loss of one patient under private training.
+(IEEE Transactions on Medical Imaging 2023, table II): FedAvg's encoder adapts by rotation prediction. The rotation
+head must exist before the first test image, so this is a training method: FedAvg of the task's loss plus `rotation`
+times the cross-entropy of predicting the rotation. All four rotations of each image are used at once, so the loss is
+not random and stays a loss of one patient under private training.
 
-The encoder is `stem` and the blocks; of a network that segments, the first half of the blocks, the ways down. The head
-is linear on the encoder's mean over all places, where the paper has a branch of its own; and the paper has group norms,
-because batch statistics see turned images as well. adaptation_turns.py has what comes after.
+The encoder is `stem` and the blocks; in segmentation only the first half of the blocks, the downward path. The head
+is linear on the encoder's mean over all places, where the paper has a separate branch; the paper also uses group norms,
+because batch statistics would include the rotated images. adaptation_turns.py adapts such a network at test time.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ from privacy.settings_error import Problem, refuse
 QUARTERS = 4
 
 
-class Turned(nn.Module):
-    """A task's network `base` and a head `turns` on its encoder. forward: base's Output, and (x, True) both."""
+class RotationNetwork(nn.Module):
+    """A task's network `base` and a rotation head `turns` on its encoder. forward: base's Output; with (x, True) also
+    the rotation logits.
+    """
 
     def __init__(self, base: nn.Module, inputs: tuple[int, ...], depth: int) -> None:
         super().__init__()
@@ -47,17 +50,19 @@ class Turned(nn.Module):
 
     def forward(self, x: Tensor, both: bool = False) -> Output | tuple[Output, Tensor]:
         output = cast(Output, self.base(x))
-        return (output, self.told(x)) if both else output
+        return (output, self.turn_logits(x)) if both else output
 
     def encoded(self, x: Tensor) -> Tensor:
-        """The encoder's features of x, pooled: (b, d)."""
+        """The encoder's features of x, mean over places: (b, d)."""
         h = self.base.get_submodule("stem")(x)
         for block in list(self.base.get_submodule("blocks").children())[: self.depth]:
             h = block(h)
         return pooled(h)
 
-    def told(self, x: Tensor) -> Tensor:
-        """Logits (b, 4 turns made, 4 turns told) for all quarter turns of the last two axes of x."""
+    def turn_logits(self, x: Tensor) -> Tensor:
+        """Rotation logits (b, 4 true rotations, 4 predicted rotations) for all quarter turns of the last two axes of
+        x.
+        """
         views = torch.cat([torch.rot90(x, quarter, (-2, -1)) for quarter in range(QUARTERS)])
         logits: Tensor = self.turns(self.encoded(views))
         return logits.reshape(QUARTERS, len(x), QUARTERS).transpose(0, 1)
@@ -65,7 +70,7 @@ class Turned(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class FedTurns:
-    """FedAvg of a network with a head for quarter turns. rotation: weight of that loss. weights: of FedAvg."""
+    """FedAvg of a network with a rotation head. rotation: weight of the rotation loss. weights: of FedAvg."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
@@ -80,12 +85,12 @@ class FedTurns:
     def network(self, task: Task) -> nn.Module:
         base = task.network()
         if len(task.inputs) < 3 or task.inputs[-1] != task.inputs[-2] or not hasattr(base, "blocks"):
-            return base  # complaints refuses it
+            return base  # `complaints` reports it
         blocks = len(list(base.get_submodule("blocks").children()))
-        return Turned(base, task.inputs, blocks // 2 if task.kind == "segmentation" else blocks)
+        return RotationNetwork(base, task.inputs, blocks // 2 if task.kind == "segmentation" else blocks)
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        if isinstance(module, Turned):
+        if isinstance(module, RotationNetwork):
             return []
         name = type(module).__name__
         return [f"fedavg_turns turns square images, and splits a stem and blocks, found {name}: choose another network"]
@@ -98,8 +103,8 @@ class FedTurns:
         module = loaded(self.network(site.task), section(received.tensors, "model"))
 
         def losses(forward: Forward, batch: Batch) -> Tensor:
-            output, told = cast(tuple[Output, Tensor], forward(batch.x, True))
-            return site.task.objective(lambda _: output, batch) + self.rotation * turning(told)
+            output, turn_logits = cast(tuple[Output, Tensor], forward(batch.x, True))
+            return site.task.objective(lambda _: output, batch) + self.rotation * rotation_loss(turn_logits)
 
         descent = site.descend(module, losses, optimizer=section(memory.tensors, "optimizer"))
         return reply(module, site), Message(prefixed("optimizer", descent.optimizer))
@@ -108,7 +113,7 @@ class FedTurns:
     model = FedAvg.model
 
 
-def turning(told: Tensor) -> Tensor:
-    """Cross-entropy of told turns (b, 4, 4) with those made, mean over the four, per image (b,)."""
-    made = torch.arange(QUARTERS, device=told.device).expand(len(told), -1)
-    return functional.cross_entropy(told.transpose(1, 2), made, reduction="none").mean(dim=1)
+def rotation_loss(turn_logits: Tensor) -> Tensor:
+    """Cross-entropy of rotation logits (b, 4, 4) with the true rotations, mean over the four, per image (b,)."""
+    true = torch.arange(QUARTERS, device=turn_logits.device).expand(len(turn_logits), -1)
+    return functional.cross_entropy(turn_logits.transpose(1, 2), true, reduction="none").mean(dim=1)

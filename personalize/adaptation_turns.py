@@ -1,8 +1,9 @@
-"""Test-time training: the encoder of a network trained by adaptation_rotation.py moves by telling quarter turns.
+"""Test-time training: the encoder of a network trained by adaptation_rotation.py is trained on to predict rotations.
 
 Sun, Wang, Liu, Miller, Efros, Hardt: Test-Time Training with Self-Supervision, ICML 2020; a row of IOP-FL's table II.
-Only the encoder moves, and batch norms keep the statistics of training. The paper adapts to each image alone from the
-trained state, and IOP-FL does not say what it did: here, the protocol that routing has, guard included.
+Only the encoder is trained, and batch norms keep the statistics of training. The paper adapts to each image alone from
+the trained state, and IOP-FL does not say what it did; here the protocol is that of routing, with its check of
+predicted shares.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from torch import Tensor, nn
 from federation.task import Kind, Output
 from personalize.adaptation import Adapted, adapt, bounds_problems, predicted_shares, range_of
 from personalize.adaptation_norms import AtTest
-from personalize.adaptation_rotation import Turned, turning
-from personalize.routing_losses import Judged
+from personalize.adaptation_rotation import RotationNetwork, rotation_loss
+from personalize.routing_losses import ImageLosses
 from privacy.settings_error import refuse
 
 
 @dataclass(frozen=True, kw_only=True)
 class TestTimeTraining:
-    """epochs over all images, by Adam with lr, `batch` images a step; margin: see `range_of`, of the model before."""
+    """epochs over all images, by Adam with lr, `batch` images per step; margin: see `range_of`, around the original
+    model's shares.
+    """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     __test__: ClassVar = False  # pytest takes classes named Test for its own
@@ -40,12 +43,12 @@ class TestTimeTraining:
 
 
 def train_at_test(
-    network: Turned, images: Tensor, settings: TestTimeTraining, *, kind: Kind, seed: int = 0
+    network: RotationNetwork, images: Tensor, settings: TestTimeTraining, *, kind: Kind, seed: int = 0
 ) -> tuple[nn.Module, Adapted]:
     """Adapt the encoder of a copy of `fedavg_turns`' model to images (n, C, *spatial).
 
     Returns:
-        The network in the chosen state, ready to predict, and how it came there.
+        The network in the chosen state, ready to predict, and the record of its adaptation.
     """
     module = AtTest(deepcopy(network))
     encoder = ("network.base.stem.", *(f"network.base.blocks.{k}." for k in range(network.depth)))
@@ -59,7 +62,7 @@ def train_at_test(
     found = adapt(
         module,
         images,
-        _turns,
+        _rotation_loss,
         epochs=settings.epochs,
         lr=settings.lr,
         batch=settings.batch,
@@ -69,6 +72,6 @@ def train_at_test(
     return module, found
 
 
-def _turns(module: nn.Module, x: Tensor, generator: torch.Generator) -> Judged:
-    output, told = cast(tuple[Output, Tensor], cast(AtTest, module).network(x, True))
-    return Judged(turning(told), output.logits)
+def _rotation_loss(module: nn.Module, x: Tensor, generator: torch.Generator) -> ImageLosses:
+    output, turn_logits = cast(tuple[Output, Tensor], cast(AtTest, module).network(x, True))
+    return ImageLosses(rotation_loss(turn_logits), output.logits)

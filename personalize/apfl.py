@@ -1,12 +1,13 @@
-"""APFL: every site answers with a mixture of a local model and the federated one, and learns how much of each.
+"""APFL: each site predicts with a mixture of a local model and the federated one, and learns the mixing weight.
 
 Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, arXiv 2003.13461, algorithm 1: w_i <- w_i - eta grad
 f_i(w_i), v_i <- v_i - eta grad_v f_i(m), alpha_i <- alpha_i - eta_alpha d f_i(m) / d alpha_i clipped to [0, 1], with
-m = alpha_i v_i + (1 - alpha_i) w_i: alpha weights the local twin. All on one batch, and no gradient of m reaches w.
+m = alpha_i v_i + (1 - alpha_i) w_i: alpha weights the local twin. All three steps use one batch, and no gradient of m
+reaches w.
 
-That m mixes parameters. The FENDA benchmark mixes outputs (logits here), which is the default, as its tables are what
-we compare with; for a linear model both are one. alpha moves once a round, at the first step, by plain gradient descent
-whatever the optimizer is. Released code (FedTorch, and FL4Health after it) takes as alpha's gradient
+That m mixes parameters. The FENDA benchmark mixes outputs (logits here); that is the default, because we compare with
+its tables. For a linear model both are the same. alpha moves once a round, at the first step, by plain
+gradient descent whatever the optimizer is. Released code (FedTorch, and FL4Health after it) takes as alpha's gradient
 <v - w, alpha grad_v + (1 - alpha) grad_w> + 0.02 alpha with the values after that step: `variant: official`.
 """
 
@@ -27,18 +28,18 @@ from federation.fedavg import FedAvg, Weights
 from federation.parameters import loaded, prefixed, read, section, select
 from federation.task import Output, Task
 from personalize import twins
-from personalize.twins import both, is_shared, losses_of_both, of_both, with_start
+from personalize.twins import is_shared, losses_of_both, outputs_of_both, pair_params, with_start
 from privacy.message import Call, Message, Params
 from privacy.settings_error import Problem, out_of_range, refuse
 
-DECAY = 0.02  # of `variant: official`: an addend that no paper names
+DECAY = 0.02  # of `variant: official`: a term that is in no paper
 
 
 @dataclass(frozen=True, kw_only=True)
 class Apfl:
-    """alpha: the local twin's weight at the start; with `adaptive` it is learnt at the rate alpha_lr.
+    """alpha: the local twin's initial weight; with `adaptive` it is learnt at the rate alpha_lr.
 
-    alpha = 1 held is local training, alpha = 0 held is FedAvg. weights: of the shared twins' mean.
+    With alpha fixed, 1 is local training and 0 is FedAvg. weights: of the shared twins' mean.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -75,8 +76,8 @@ class Apfl:
             mixed,
             losses_of_both(site.task),
             trainable=lambda name: self.adaptive or name != "alpha",
-            rates={"alpha": 0.0},  # `after` moves it: an adaptive optimizer would make of any gradient a full step
-            after=self._moved() if self.adaptive else None,
+            rates={"alpha": 0.0},  # `after` moves it: an adaptive optimizer would take a full step for any gradient
+            after=self._step_alpha_once() if self.adaptive else None,
             optimizer=section(memory.tensors, "optimizer"),
         )
         after = read(mixed)
@@ -92,25 +93,25 @@ class Apfl:
 
     def _params(self, received: Message, memory: Memory, start: Params) -> Params:
         alpha = torch.tensor([self.alpha], device=next(iter(start.values())).device)
-        return of_both(received, memory, start, {"alpha": alpha})
+        return pair_params(received, memory, start, {"alpha": alpha})
 
-    def _moved(self) -> Callable[[nn.Module], None]:
-        """Moves alpha after the first step of a round; later steps leave it."""
+    def _step_alpha_once(self) -> Callable[[nn.Module], None]:
+        """Return a function that moves alpha after the first step of a round and does nothing after later steps."""
         steps = iter((True,))
 
         def move(module: nn.Module) -> None:
             if not next(steps, False):
                 return
             alpha = cast(_Mixed, module).alpha
-            slope = cast(Tensor, alpha.grad) if self.variant == "paper" else _official(cast(_Mixed, module))
+            slope = cast(Tensor, alpha.grad) if self.variant == "paper" else _official_gradient(cast(_Mixed, module))
             with torch.no_grad():
                 alpha.copy_((alpha - self.alpha_lr * slope).clamp(0.0, 1.0))
 
         return move
 
 
-def _official(mixed: _Mixed) -> Tensor:
-    """The released rule, from the gradients of the step just taken."""
+def _official_gradient(mixed: _Mixed) -> Tensor:
+    """alpha's gradient in the released code, from the gradients of the step just taken."""
     alpha = mixed.alpha.detach()
     total = DECAY * alpha
     for v, w in zip(mixed.personal.parameters(), mixed.shared.parameters(), strict=True):
@@ -120,7 +121,7 @@ def _official(mixed: _Mixed) -> Tensor:
 
 
 class _Mixed(nn.Module):
-    """Two twins and alpha. Mixing parameters, the buffers of `personal` are those of the mixture."""
+    """Two twins and alpha. If parameters are mixed, the mixture uses the buffers of `personal`."""
 
     untuned = ("alpha", "shared.")
 
@@ -131,18 +132,20 @@ class _Mixed(nn.Module):
         self.mix = mix
 
     def forward(self, x: Tensor, apart: bool = False) -> Output | tuple[Output, Output]:
-        """The mixture; with `apart` the shared twin and the mixture, through which no gradient reaches it."""
+        """The mixture; with `apart` the shared twin's output and the mixture, whose gradient does not reach the shared
+        twin.
+        """
         if self.mix == "outputs":
-            one, two = both(self.shared, self.personal, x)
-            mixture = _output(self.alpha, two, one)
+            one, two = outputs_of_both(self.shared, self.personal, x)
+            mixture = _mix_outputs(self.alpha, two, one)
         else:
             w = dict(self.shared.named_parameters())
             m = {n: self.alpha * v + (1 - self.alpha) * w[n].detach() for n, v in self.personal.named_parameters()}
-            one, mixture = both(self.shared, lambda x: functional_call(self.personal, m, (x,)), x)
+            one, mixture = outputs_of_both(self.shared, lambda x: functional_call(self.personal, m, (x,)), x)
         return (one, mixture) if apart else mixture
 
 
-def _output(alpha: Tensor, v: Output, w: Output) -> Output:
+def _mix_outputs(alpha: Tensor, v: Output, w: Output) -> Output:
     logits = alpha * v.logits + (1 - alpha) * w.logits.detach()
     maps = None if v.maps is None or w.maps is None else alpha * v.maps + (1 - alpha) * w.maps.detach()
     return Output(logits, torch.cat([v.features, w.features.detach()], dim=1), maps)

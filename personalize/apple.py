@@ -1,14 +1,14 @@
-"""APPLE: each site diagnoses with a mixture of all sites' core models and learns how much of each to take.
+"""APPLE: each site predicts with a mixture of all sites' core models and learns the mixing weights.
 
-Luo, Wu: Adapt to Adaptation: Learning Personalization for Cross-Silo Federated Learning, IJCAI 2022, as told in the
-slides of Luo's proposal (2025), where the schedule, its length, the rates and the start of p are not given: those here
-are of the released code (pFL-APPLE). It sums outputs layer by layer, which is the same only for affine layers without
-norms; here parameters are mixed. Its pull has no 1/2, so its mu is half of this one, and its cores start independently.
-The slides do not say which M cores to take: after a first full download those with the largest |p_ij| are asked for.
-Buffers are the site's own: p may be negative, and a mixture of running variances with it.
+Luo, Wu: Adapt to Adaptation: Learning Personalization for Cross-Silo Federated Learning, IJCAI 2022, as described in
+the slides of Luo's proposal (2025). The slides do not give the schedule, its length, the rates and the start of p;
+those here are of the released code (pFL-APPLE). That code sums outputs layer by layer, which is the same only for
+affine layers without norms; here parameters are mixed. Its pull has no 1/2, so its mu is half of this one, and its
+cores start independently. The slides do not say which M cores to take: after a first full download a site requests
+those with the largest |p_ij|. Buffers are the site's own: p may be negative, and mixed running variances then too.
 
-A core model goes to every other site and not only to the coordinator, and so do the shares p_0: the recipient is all
-sites. p stays at home; only with M the coordinator hears for whom a site asks. Weight decay would pull p to 0.
+Core models and the shares p_0 are sent to all sites, not only to the coordinator, so `recipient` is "sites". p stays at
+the site; only with M does the coordinator learn which cores a site requests. Weight decay would pull p to 0.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from privacy.settings_error import refuse, unmet
 class Apple:
     """w_i = sum_j p_ij c_j; c_i <- c_i - eta_1 grad F_i(w_i); p_i <- p_i - eta_2 (grad F_i(w_i) + mu s(r) (p_i - p_0)).
 
-    eta_2: learning rate of p; eta_1 is that of the work. mu: peak of the pull to p_0, which weights makes n_j / n or
-    1 / K. s(r) falls from 1 over L rounds (0.001^(r/L) or a half cosine), then is 0. M: cores a site downloads in a
-    round; null is all. cores: whether they start alike.
+    eta_2: learning rate of p; eta_1 is `lr` of the local work. mu: largest strength of the pull to p_0, which `weights`
+    sets to n_j / n or 1 / K. s(r) falls from 1 over L rounds (0.001^(r/L) or a half cosine), then is 0. M: cores a site
+    downloads in a round; null is all. cores: whether all cores start from the same parameters.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -71,8 +71,8 @@ class Apple:
 
     def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
         tensors = dict(prefixed("start", initial))
-        for site, said in introductions.items():
-            tensors |= prefixed(f"core/{site}", section(said.tensors, "core"))
+        for site, introduction in introductions.items():
+            tensors |= prefixed(f"core/{site}", section(introduction.tensors, "core"))
         n = dict(sorted(counted(introductions, self.weights).items()))
         return Message(tensors, {"p_0": {site: one / sum(n.values()) for site, one in n.items()}, "asked": {}})
 
@@ -139,7 +139,9 @@ class Apple:
 
 
 class Mixture(nn.Module):
-    """What is trained: the own core and p (K,). Others' cores are frozen parameters: no buffer, as privacy demands."""
+    """The module that is trained: the site's own core and p (K,). Others' cores are frozen parameters, not buffers,
+    which private training does not allow.
+    """
 
     def __init__(self, core: nn.Module, p: Tensor, own: int, others: Sequence[Params]) -> None:
         super().__init__()
@@ -152,7 +154,7 @@ class Mixture(nn.Module):
         self.others = nn.ParameterList([nn.Parameter(one.detach(), requires_grad=False) for one in stacked])
 
     def mixed(self) -> Params:
-        """The mixture's parameters, by their names in the network."""
+        """The mixture's parameters by their names in the network."""
         p, own = self.p[self.rest], self.p[self.own]
         pairs = zip(self.core.named_parameters(), self.others, strict=True)
         return {name: own * w + torch.tensordot(p, other, dims=1) for (name, w), other in pairs}

@@ -1,20 +1,22 @@
-"""CusFL: every site keeps a network of its own, and the federated feature extractor only guides its features.
+"""CusFL: each site trains its own network, and the federated feature extractor only guides its features.
 
 Wicaksana, Yan, Yang, Liu, Fan, Cheng: Customized Federated Learning for Multi-Source Decentralized Medical Image
 Classification, IEEE JBHI 2022, section III, equations 2 to 5, and the ablations of section V.
 
-What the paper leaves open, and how it is read here.
+What the paper leaves open, and our readings.
 * Balance. lambda_1 L_task = lambda_2 L_sim "dynamically": lambda_1 = 1 and lambda_2 = r / (1 - r) L_task / L_sim, not
   differentiated (else the guidance would cancel), from the means of a mini-batch; under differential privacy from each
-  patient's own, which is another method, CusFL balanced by patient. `paper`: as printed, unbounded; 0 where L_sim is 0
-  up to rounding, as in the first step, where it would be infinite. As its gradient is that of r / (1 - r) L_task log
-  L_sim, nothing keeps the projections from collapsing to one vector. `capped` (ours): at most `cap`, and 0 in the first
-  round, when the federated part is the untrained common start.
+  patient's own losses, which is a different method, CusFL balanced by patient. `paper`: as printed, unbounded; 0 where
+  L_sim is 0 up to rounding, as in the first step, where it would be infinite. As its gradient is that of
+  r / (1 - r) L_task log L_sim, nothing keeps the projections from collapsing to one vector. `capped` (ours): at most
+  `cap`, and 0 in the first round, when the federated part is the untrained common start.
 * Equation 5. Delta theta_k is theta_k - xi, over the sites present: xi <- xi + mean_k (theta_k - xi) = mean_k theta_k,
-  unweighted. h and what lies behind the split never leave a site, and a private network is never overwritten.
-* g: mean over all places, two linear layers with a ReLU between. Without it (`projection: null`) the means are aligned.
-* Batch norm in frozen parts uses the statistics of the batch and updates none; dropout is off there.
-* Not frozen (table X): the site's copy of f_xi, g_xi learns from L_sim beside the private network, and is then dropped.
+  unweighted. h and all layers after the split never leave a site, and a private network is never overwritten.
+* g: mean over all places, then two linear layers with a ReLU between. Without it (`projection: null`) the means are
+  aligned.
+* Batch norms in frozen parts use the batch's statistics and update none; dropout is off there.
+* Not frozen (table X): the site's copy of f_xi, g_xi learns from L_sim beside the private network, and is discarded
+  after the round.
 """
 
 from __future__ import annotations
@@ -42,16 +44,16 @@ from privacy.message import Call, Message, Params
 from privacy.settings_error import refuse, unmet
 
 TINY = 1e-6  # 1 - cosine below this is rounding
-COLLAPSED = 0.98  # mean cosine between projections of different images, above which they say nothing
+COLLAPSED = 0.98  # a higher mean cosine between projections of different images: they carry no information
 
 
 @dataclass(frozen=True, kw_only=True)
 class CusFL:
-    """Equations 4 and 5. r: the share of the guidance in the loss; with r = 0 it is local training.
+    """Equations 4 and 5. r: the share of the guidance in the loss; r = 0 is local training.
 
-    depth: f is the first `depth` of stem and blocks (3 = after the third block, as in the paper). projection: outputs
-    of g. freeze: the federated part stands still at the site. contrast: L_sim, or MOON's loss in its place (table IX).
-    resync (ours, for experiments): f and g of the site restart from the federated ones each round.
+    depth: f is the first `depth` of stem and blocks (3 = up to the third block, as in the paper). projection: width of
+    g's output. freeze: the federated part is not trained at the site. contrast: L_sim, or MOON's loss instead (table
+    IX). resync (ours, for experiments): the site's f and g restart from the federated ones each round.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -80,12 +82,12 @@ class CusFL:
         )
 
     def network(self, task: Task) -> nn.Module:
-        """The task's own network; g is beside it as `projector`, which diagnoses do not use."""
+        """The task's own network; g is beside it as `projector`, which prediction does not use."""
         module = task.network()
         with torch.no_grad():
             width = at_split(module.eval(), self.depth, torch.zeros(1, *task.inputs))[1].shape[1]
         out = self.projection
-        with torch.random.fork_rng(devices=()):  # dropout goes on as it would without g
+        with torch.random.fork_rng(devices=()):  # dropout draws the same numbers as without g
             layers = [] if out is None else [nn.Linear(width, out), nn.ReLU(), nn.Linear(out, out)]
         module.add_module("projector", nn.Sequential(*layers))
         return module.train()
@@ -116,9 +118,9 @@ class CusFL:
         else:
             guide = self._extractor(network, federated or own)
             past = self._extractor(network, own) if self.contrast == "moon" else None
-            optimizer, notes = self._guided(site, Guided(network, guide, past, self.depth, self.freeze), memory)
+            optimizer, notes = self._train_guided(site, Guided(network, guide, past, self.depth, self.freeze), memory)
         kept = {**prefixed("model", read(network)), **prefixed("optimizer", optimizer)}
-        sent = prefixed("model", select(read(network), self._travels))
+        sent = prefixed("model", select(read(network), self._is_shared))
         return Message(sent), Message(kept, {"notes": {**notes}})
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
@@ -127,7 +129,7 @@ class CusFL:
 
     model = Local.model
 
-    def _travels(self, name: str) -> bool:
+    def _is_shared(self, name: str) -> bool:
         part, rest = name.split(".", 1)
         return part in ("stem", "projector") or (part == "blocks" and int(rest.split(".")[0]) < self.depth - 1)
 
@@ -136,10 +138,10 @@ class CusFL:
         module = copy.deepcopy(network)
         module.blocks = nn.ModuleList(parts_of(module)[1 : self.depth])
         module.head = Headless(module.get_parameter("head.weight").shape[0])
-        return loaded(module, select(params, self._travels))
+        return loaded(module, select(params, self._is_shared))
 
-    def _guided(self, site: Site, module: Guided, memory: Memory) -> tuple[Params, dict[str, float]]:
-        """A round of equation 4. Returns the private network's optimizer state, and notes for the site."""
+    def _train_guided(self, site: Site, module: Guided, memory: Memory) -> tuple[Params, dict[str, float]]:
+        """Train one round by equation 4. Returns the private network's optimizer state, and notes for the site."""
         seen: list[Tensor] = []
         trained = ("network.",) if self.freeze else ("network.", "guide.")
         descent = site.descend(
@@ -179,8 +181,9 @@ class CusFL:
 
 
 class Aligned(NamedTuple):
-    """output: of the private network; own, guide, past: (b, d) projected features of it, of the federated part, and of
-    the private network as the round began (None unless they are contrasted)."""
+    """output: of the private network; own, guide, past: (b, d) projected features of the private network, of the
+    federated part, and of the private network at the start of the round (None without MOON's contrast).
+    """
 
     output: Output
     own: Tensor
@@ -189,7 +192,7 @@ class Aligned(NamedTuple):
 
 
 class Guided(nn.Module):
-    """A private network and what guides it; frozen parts stand still in training, too."""
+    """A private network and the federated part that guides it; frozen parts stay frozen in training mode, too."""
 
     def __init__(self, network: nn.Module, guide: nn.Module, past: nn.Module | None, depth: int, freeze: bool) -> None:
         super().__init__()
@@ -199,7 +202,7 @@ class Guided(nn.Module):
         super().train(mode)
         for part in (self.guide if self.freeze else None, self.past):
             if part is not None:
-                stand_still(part)
+                freeze_statistics(part)
         return self
 
     def forward(self, x: Tensor) -> Aligned:
@@ -214,8 +217,9 @@ def parts_of(module: nn.Module) -> list[nn.Module]:
 
 
 def at_split(module: nn.Module, depth: int, x: Tensor) -> tuple[Output, Tensor]:
-    """The network's output, and what its part `depth` (or its last, if there are fewer) gives: (b, c), the mean over
-    places."""
+    """The network's output, and the output (b, c) of its part number `depth` (or its last part, if there are fewer),
+    mean over places.
+    """
     caught: list[Tensor] = []
     part = parts_of(module)[:depth][-1]
     handle = part.register_forward_hook(lambda _, __, value: caught.append(value))
@@ -232,8 +236,8 @@ def projected(module: nn.Module, depth: int, x: Tensor) -> tuple[Output, Tensor]
     return output, module.get_submodule("projector")(features)
 
 
-def stand_still(module: nn.Module) -> None:
-    """No dropout; batch norms normalize by the batch, and remember nothing of it."""
+def freeze_statistics(module: nn.Module) -> None:
+    """Turn dropout off; batch norms normalize by the batch and do not update running statistics."""
     module.eval()
     for part in module.modules():
         if isinstance(part, _BatchNorm):

@@ -1,4 +1,5 @@
-"""Ditto: a model for all by FedAvg, and beside it one for each site that is pulled towards it.
+"""Ditto: FedAvg trains a global model; beside it each site trains a personal model that is pulled towards the global
+one.
 
 Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021, algorithm 1 with
 FedAvg as its solver: v_k <- v_k - eta (grad F_k(v_k) + lambda (v_k - w^t)). Both models step on the same batch, s steps
@@ -21,7 +22,7 @@ from federation.fedavg import FedAvg, Weights, reply
 from federation.parameters import distance, loaded, prefixed, read, section, trainable
 from federation.task import Output
 from personalize import twins
-from personalize.twins import both, losses_of_both, with_start
+from personalize.twins import losses_of_both, outputs_of_both, with_start
 from privacy.message import Call, Message, Params
 from privacy.settings_error import refuse, unmet
 
@@ -30,7 +31,7 @@ from privacy.settings_error import refuse, unmet
 class Ditto:
     """lam: lambda of the penalty lambda/2 |v_k - w^t|^2, over parameters, not buffers. weights: of FedAvg.
 
-    A site diagnoses with v_k, or with w before it first took part.
+    A site predicts with v_k, or with w before its first round.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -81,11 +82,11 @@ class Ditto:
 
 
 class _Twins(nn.Module):
-    """Both models, trained as one module: one look at the patients serves both. They share no parameter."""
+    """Both models as one module, so that one use of the patients trains both. They share no parameter."""
 
     def __init__(self, shared: nn.Module, personal: nn.Module) -> None:
         super().__init__()
         self.shared, self.personal = shared, personal
 
     def forward(self, x: Tensor, apart: bool = True) -> tuple[Output, Output]:
-        return both(self.shared, self.personal, x)
+        return outputs_of_both(self.shared, self.personal, x)

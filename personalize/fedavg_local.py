@@ -1,7 +1,8 @@
-"""FedAvg-local: FedAvg, in which a site diagnoses with its own model after local training, before it is averaged.
+"""FedAvg-local: FedAvg, but a site predicts with its own model after local training, before averaging.
 
-A row of the comparison tables in Luo's slides on APPLE, and there the strongest simple one. It is an evaluation point
-of FedAvg (McMahan et al., AISTATS 2017, algorithm 1), not another training: what travels is FedAvg's, bit for bit.
+A row of the comparison tables in Luo's slides on APPLE, and the strongest simple method there. It evaluates FedAvg
+(McMahan et al., AISTATS 2017, algorithm 1) at another point and does not train differently: its messages are FedAvg's,
+bit for bit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from privacy.message import Call, Message
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvgLocal:
-    """w <- sum_k (n_k / n) w_k; the site keeps its newest w_k whose reply was merged. weights: as FedAvg's."""
+    """w <- sum_k (n_k / n) w_k; a site keeps its newest w_k whose reply was merged. weights: as FedAvg's."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 

@@ -2,8 +2,8 @@
 
 Oh, Kim, Yun: FedBABU: Toward Enhanced Representation for Federated Image Classification, ICLR 2022, algorithm 1.
 
-The paper's personal model is made after the last round, by training the received model on at each site
-(`federation/finetuning.py`); this is the federated part, whose model diagnoses by a body that learnt under a random
+The paper makes the personal model after the last round, by training the received model further at each site
+(`federation/finetuning.py`). This file is the federated part; its model predicts with a body trained under a random
 head.
 """
 
@@ -19,13 +19,13 @@ from federation.descent import Site, Work
 from federation.fedavg import FedAvg, Weights
 from federation.parameters import loaded, section
 from personalize import sharing
-from personalize.sharing import body, parted, without_effect
+from personalize.sharing import body, split_model, without_effect
 from privacy.message import Call, Message
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedBabu:
-    """W_B <- sum_k (n_k / n) W_B,k, trained under a head that nobody trains."""
+    """W_B <- sum_k (n_k / n) W_B,k, trained under a head that is never trained."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
@@ -45,7 +45,7 @@ class FedBabu:
         module = loaded(self.network(site.task), self.model(site, received, memory))
         optimizer = section(memory.tensors, "optimizer")
         descent = site.descend(module, site.task.objective, trainable=body, optimizer=optimizer)
-        return parted(module, body, site, descent.optimizer)
+        return split_model(module, body, site, descent.optimizer)
 
     merge = sharing.merge
     model = sharing.model

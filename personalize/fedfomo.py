@@ -1,14 +1,14 @@
-"""FedFomo: each site mixes the models that do better on its own validation patients.
+"""FedFomo: each site mixes in the models that have a lower loss on its own validation patients.
 
 Zhang, Sapra, Fidler, Yeung, Alvarez: Personalized Federated Learning with First Order Model Optimization, ICLR 2021,
-equations 3 to 5. theta_i of the round before is what all are compared with, and the site's own newest model is one of
-the candidates, as in released code. Where nobody is better, the site goes back to the model of the round before, as the
-equations say. Choice of M: the paper draws at random now and then; here the sums of weights so far, negative ones too,
-decide alone, so that a model that did harm makes room for one not yet seen. Buffers are mixed like parameters.
+equations 3 to 5. All models are compared with theta_i of the round before, and the site's own newest model is one of
+the candidates, as in released code. If no model is better, the site goes back to the model of the round before, as the
+equations say. Choice of M: the paper sometimes draws at random; here only the sums of weights so far decide, negative
+ones included, so that a model that did harm makes room for one not yet tried. Buffers are mixed like parameters.
 
-A site's model goes to every other site and not only to the coordinator: the recipient is all sites. With M the
-coordinator hears for whom a site asks. A site without validation patients cannot take part and says so when it is
-introduced. Evaluated is the site's model after its own training.
+A site's model is sent to all other sites, not only to the coordinator, so `recipient` is "sites". With M the
+coordinator learns which models a site requests. A site without validation patients cannot take part; its introduction
+fails. The site's model after its own training is evaluated.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class FedFomo:
         others = {str(name): section(received.tensors, f"model/{name}") for name in as_list(received.facts["models"])}
         before = section(memory.tensors, "before") or newest
         weights = self._weights(site, before, {**others, site.name: newest}) if others else {}
-        mixed = _mixed(before, {**others, site.name: newest}, weights) if others else newest
+        mixed = _mix_models(before, {**others, site.name: newest}, weights) if others else newest
         module = loaded(self.network(site.task), mixed)
         descent = descend_from(site, module, memory)
         model = prefixed("model", read(module))
@@ -101,10 +101,10 @@ class FedFomo:
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         tensors = dict(state.tensors)
-        for site, said in replies.items():
-            tensors |= prefixed(f"model/{site}", section(said.tensors, "model"))
+        for site, reply in replies.items():
+            tensors |= prefixed(f"model/{site}", section(reply.tensors, "model"))
         seen = sorted({str(name) for name in as_list(state.facts["merged"])} | set(replies))
-        asked = {site: said.facts["asked"] for site, said in replies.items() if "asked" in said.facts}
+        asked = {site: reply.facts["asked"] for site, reply in replies.items() if "asked" in reply.facts}
         whom = {**as_mapping(state.facts["asked"]), **asked}
         return Message(tensors, {**state.facts, "merged": list(seen), "asked": whom})
 
@@ -126,7 +126,9 @@ class FedFomo:
         return weights
 
 
-def _mixed(before: Params, candidates: Mapping[str, Params], weights: Mapping[str, float]) -> Params:
-    """The weights that are kept sum to 1, so before + sum_n w_n (theta_n - before) is the mean of the theta_n."""
+def _mix_models(before: Params, candidates: Mapping[str, Params], weights: Mapping[str, float]) -> Params:
+    """Since the positive weights sum to 1, before + sum_n w_n (theta_n - before) is the weighted mean of the
+    theta_n.
+    """
     better = sorted(name for name, weight in weights.items() if weight > 0)
     return mean([candidates[name] for name in better], [weights[name] for name in better]) if better else before

@@ -1,4 +1,4 @@
-"""FedPer: shared body, personal head. The first of the methods that differ only in which parameters travel."""
+"""FedPer: shared body, personal head; one of the methods of `personalize/partial.py`."""
 
 from personalize.partial import Partial as FedPer
 

@@ -1,11 +1,11 @@
-"""FedRep: in each round the head is trained on the received body first, then the body under that head; only bodies
-travel.
+"""FedRep: in each round the head is trained on the received body first, then the body under that head; only bodies are
+shared.
 
 Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized Federated Learning, ICML
 2021, algorithm 1, which averages bodies uniformly. Ten epochs for the head and one for the body are of its experiments;
-they make a round eleven times as long as FedAvg's of one epoch, and as much dearer in privacy.
+a round then takes eleven times as long as FedAvg's of one epoch, and spends more privacy budget accordingly.
 
-Running statistics are no parameters: they go on counting in both halves and travel with the body.
+Running statistics are not parameters: both halves update them, and they are shared with the body.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from federation.descent import Site, Work
 from federation.fedavg import FedAvg, Weights
 from federation.parameters import loaded, section
 from personalize import sharing
-from personalize.sharing import body, head, parted, without_effect
+from personalize.sharing import body, head, split_model, without_effect
 from privacy.message import Call, Message
 from privacy.settings_error import refuse, unmet
 
@@ -29,7 +29,7 @@ from privacy.settings_error import refuse, unmet
 class FedRep:
     """h_k <- tau epochs on the head; phi_k <- epochs on the body; phi <- mean(phi_k).
 
-    head_epochs (tau) and body_epochs take the place of the epochs or steps of the local work.
+    head_epochs (tau) and body_epochs replace the epochs or steps of the local work.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -60,7 +60,7 @@ class FedRep:
         for trainable, epochs in ((head, self.head_epochs), (body, self.body_epochs)):
             descent = site.descend(module, site.task.objective, epochs=epochs, trainable=trainable, optimizer=optimizer)
             optimizer |= descent.optimizer
-        return parted(module, body, site, optimizer)
+        return split_model(module, body, site, optimizer)
 
     merge = sharing.merge
     model = sharing.model

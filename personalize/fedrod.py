@@ -1,12 +1,12 @@
-"""Fed-RoD: a generic head that is trained as if classes were balanced, and a personal head on top of it.
+"""Fed-RoD: a shared generic head trained with a class-balanced loss, and a personal head on top of it.
 
 Chen, Chao: On Bridging Generic and Personalized Federated Learning for Image Classification, ICLR 2022, sections 4.1
 (balanced softmax, of Ren et al., NeurIPS 2020) and 4.2; the linear personal head, not that of a hypernetwork.
 
-Read here: both losses are taken on one batch in one step; the personal one sees detached features and detached generic
-logits, so that it trains its own head alone. Personal heads start at zero, so that a site begins with the generic
-diagnosis. Losses that a model adds by its maps stay as they are; only the logits are adjusted. In segmentation class
-shares are those of pixels, and h_k is a 1x1 convolution.
+Our readings: both losses are taken on one batch in one step; the personal loss uses detached features and
+detached generic logits, so it trains only its own head. Personal heads start at zero, so a site begins with the generic
+prediction. Losses that a model computes from its maps stay as they are; only the logits are adjusted. In segmentation
+class shares are those of pixels, and h_k is a 1x1 convolution.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from federation.fedavg import FedAvg, Weights
 from federation.parameters import loaded, section
 from federation.task import Output, Task
 from personalize import sharing
-from personalize.sharing import new_head, parted
+from personalize.sharing import new_head, split_model
 from privacy.dp.access import Batch, Forward, Objective
 from privacy.message import Call, Message
 from privacy.settings_error import refuse, unmet
@@ -33,8 +33,8 @@ from privacy.settings_error import refuse, unmet
 class FedRod:
     """Shared: l(g + gamma log pi_k), pi_k the class shares of site k. Personal: l(sg(g) + h_k(sg(features))).
 
-    gamma: 1 in balanced softmax; 0 trains the generic part as FedAvg does. Under differential privacy shares are noised
-    and asked for in every round.
+    gamma: 1 in balanced softmax; 0 trains the generic part as FedAvg does. Under differential privacy the class shares
+    are measured with noise in every round.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -69,20 +69,20 @@ class FedRod:
         loaded(module, self.model(site, received, memory))
         prior = (site.shares() ** self.gamma).log().to(site.device)
         optimizer = section(memory.tensors, "optimizer")
-        descent = site.descend(Apart(module), both(site.task, prior), optimizer=optimizer)
-        return parted(module, shared, site, descent.optimizer)
+        descent = site.descend(Apart(module), two_head_losses(site.task, prior), optimizer=optimizer)
+        return split_model(module, shared, site, descent.optimizer)
 
     merge = sharing.merge
     model = sharing.model
 
 
 def shared(name: str) -> bool:
-    """What travels: everything but the personal head."""
+    """Whether a parameter is shared: all but those of the personal head."""
     return not name.startswith("personal_head.")
 
 
 class TwoHeads(nn.Module):
-    """What a site diagnoses with: the task's network, and a linear head (features -> classes) added to its logits."""
+    """The network that predicts: the task's network, and a linear head (features -> classes) added to its logits."""
 
     def __init__(self, generic: nn.Module, personal_head: nn.Module) -> None:
         super().__init__()
@@ -94,14 +94,18 @@ class TwoHeads(nn.Module):
 
 
 class Heads(NamedTuple):
-    """The network's own output, and the personal logits (b, classes), through which no gradient reaches it."""
+    """The generic network's output, and the personal logits (b, classes), whose gradient does not reach that
+    network.
+    """
 
     generic: Output
     personal: Tensor
 
 
 class Apart(nn.Module):
-    """What is trained: the same parameters under the same names, with both answers apart."""
+    """The network that is trained: the same parameters under the same names, but returning both outputs
+    separately.
+    """
 
     def __init__(self, module: TwoHeads) -> None:
         super().__init__()
@@ -112,8 +116,10 @@ class Apart(nn.Module):
         return Heads(output, output.logits.detach() + self.personal_head(output.features.detach()))
 
 
-def both(task: Task, prior: Tensor) -> Objective:
-    """Balanced loss of the generic head plus the yardstick's of the personal one. prior: gamma log pi (classes,)."""
+def two_head_losses(task: Task, prior: Tensor) -> Objective:
+    """Balanced loss of the generic head plus the task's validation loss of the personal head. prior: gamma log pi
+    (classes,).
+    """
     prior = prior.view(-1, *[1] * len(task.spatial))
 
     def objective(forward: Forward, batch: Batch) -> Tensor:

@@ -3,10 +3,10 @@
 Tavakoli, Emerson, Ayromlou, Jewell, Krishnan, Zhang, Verma, Razak: A Comprehensive View of Personalized Federated
 Learning on Heterogeneous Clinical Datasets, MLHC 2024, section 3.3 and appendix F.
 
-What the paper leaves open, and how it is read here. An extractor is the task's network without its head; the head is
-one linear layer, as in the paper's models for tables (in segmentation a 1x1 convolution). Its activation maps are lost:
-with a network whose own loss needs them (Cam), the loss is cross-entropy. Local extractors and heads begin from a
-common start.
+What the paper leaves open, and our readings. An extractor is the task's network without its head; the head is
+one linear layer, as in the paper's models for tables (in segmentation a 1x1 convolution). Two extractors give no
+activation maps: with a network whose own loss needs them (Cam), the loss is cross-entropy. Local extractors and heads
+begin from a common start.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from federation.models.cam import Cam
 from federation.parameters import loaded, section
 from federation.task import Model, Output, Task
 from personalize import sharing
-from personalize.sharing import Headless, new_head, parted, without_effect
+from personalize.sharing import Headless, new_head, split_model, without_effect
 from privacy.dp.access import Objective
 from privacy.message import Call, Message
 
 
 @dataclass(frozen=True, kw_only=True)
 class Nothing:
-    """No local extractor at all."""
+    """No local extractor."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
@@ -45,7 +45,7 @@ class Nothing:
 class Fenda:
     """w <- sum_k (n_k / n) w_k, while each local extractor w_i and each head theta_i stay at their site.
 
-    local: the local extractor's network, as appendix F varies it; null = the same as the shared one; `{name: none}` =
+    local: the local extractor's network, which appendix F varies; null = the same as the shared one; `{name: none}` =
     no local extractor, which is FedPer.
     """
 
@@ -63,7 +63,7 @@ class Fenda:
         return Parallel(task, shared, local, width + more, outputs)
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        return without_effect(module, travels, self.name)
+        return without_effect(module, is_shared, self.name)
 
     introduce = FedAvg.introduce
     start = sharing.start
@@ -72,31 +72,33 @@ class Fenda:
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = loaded(self.network(site.task), self.model(site, received, memory))
         descent = site.descend(module, objective(site.task), optimizer=section(memory.tensors, "optimizer"))
-        return parted(module, travels, site, descent.optimizer)
+        return split_model(module, is_shared, site, descent.optimizer)
 
     merge = sharing.merge
     model = sharing.model
 
 
-def travels(name: str) -> bool:
-    """The shared extractor."""
+def is_shared(name: str) -> bool:
+    """Whether a parameter or buffer belongs to the shared extractor."""
     return name.startswith("shared.")
 
 
 def objective(task: Task) -> Objective:
-    """The model's own loss; cross-entropy where that needs maps, which two extractors side by side do not have."""
+    """The model's own loss; cross-entropy if that needs activation maps, which two extractors side by side do not
+    have.
+    """
     return task.validation if isinstance(task.model, Cam) else task.objective
 
 
 class Parallel(nn.Module):
-    """Input as the task's network; features (b, H_G + H_i), or (b, H_G + H_i, *spatial) in segmentation, the shared
-    ones first; a single logit stands against 0.
+    """Takes the task network's input; features (b, H_G + H_i), or (b, H_G + H_i, *spatial) in segmentation, the shared
+    ones first. A single logit is compared with 0.
     """
 
     def __init__(self, task: Task, shared: nn.Module, local: nn.Module | None, width: int, outputs: int) -> None:
         super().__init__()
         self.shared, self.local = shared, local
-        with torch.random.fork_rng(devices=()):  # dropout goes on as if the extractors had kept their own heads
+        with torch.random.fork_rng(devices=()):  # dropout draws the same numbers as with the extractors' own heads
             self.head = new_head(task, width, outputs)
 
     def forward(self, x: Tensor) -> Output:
@@ -107,7 +109,7 @@ class Parallel(nn.Module):
 
 
 def extractor(model: Model, task: Task) -> tuple[nn.Module, int, int]:
-    """A network without its head, the width of its features, and how many logits it has: one, or the classes.
+    """A network without its head, the width of its features, and its number of logits: one, or the number of classes.
 
     Raises:
         ValueError: the model is for the other kind of task.

@@ -1,12 +1,13 @@
-"""HeurFedAMP: the coordinator mixes, for each site, the models that point its model's way; the site stays near that.
+"""HeurFedAMP: the coordinator makes for each site a mixture that weights models by cosine similarity to the site's
+model; the site trains near that mixture.
 
 Huang, Chu, Zhou, Wang, Liu, Pei, Zhang: Personalized Cross-Silo Federated Learning on Non-IID Data, AAAI 2021: FedAMP's
-algorithm 1 with the heuristic attention for deep networks. The paper leaves open where a site's descent starts: at u_i
-here. Its alpha_k is a sequence; one number here. The model of a site that was never merged is the common start. Cosines
-are of parameters; buffers are mixed with the same weights.
+algorithm 1 with the heuristic attention for deep networks. The paper leaves open where local training starts: at u_i
+here. Its alpha_k is a sequence; here it is one number. A site that was never merged counts with the common start.
+Cosines are of parameters; buffers are mixed with the same weights.
 
-Site i gets a mixture of all sites' models, in which one of them may weigh most: the recipient is all sites. Evaluated
-is w_i, the site's model after its training.
+Site i gets a mixture of all sites' models, in which one of them may weigh most, so `recipient` is "sites". w_i, the
+site's model after its training, is evaluated.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class HeurFedAMP:
             return Message()
         sites = [str(name) for name in as_list(state.facts["sites"])]
         row = state.tensors["between/attention"][sites.index(site)].tolist()
-        heard = [(_model(state, name), share) for name, share in zip(sites, row, strict=True) if share > 0]
-        return Message(prefixed("model", mean([model for model, _ in heard], [share for _, share in heard])))
+        terms = [(_model(state, name), share) for name, share in zip(sites, row, strict=True) if share > 0]
+        return Message(prefixed("model", mean([model for model, _ in terms], [share for _, share in terms])))
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         u = section(received.tensors, "model")
@@ -89,10 +90,10 @@ class HeurFedAMP:
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         tensors, names = dict(state.tensors), list[str]()
-        for site, said in replies.items():
-            tensors |= prefixed(f"model/{site}", section(said.tensors, "model"))
-            tensors |= prefixed(f"buffer/{site}", section(said.tensors, "buffer"))
-            names = sorted(section(said.tensors, "model"))
+        for site, reply in replies.items():
+            tensors |= prefixed(f"model/{site}", section(reply.tensors, "model"))
+            tensors |= prefixed(f"buffer/{site}", section(reply.tensors, "buffer"))
+            names = sorted(section(reply.tensors, "model"))
         now = Message(tensors, state.facts)
         models = [_model(now, str(name)) for name in as_list(state.facts["sites"])]
         flat = torch.stack([torch.cat([model[name].double().flatten() for name in names]) for model in models])

@@ -1,15 +1,15 @@
-"""IOP-FL inside: FedAvg, in which a site diagnoses with a running mean of its own models after local training.
+"""IOP-FL inside: FedAvg, but a site predicts with a running mean of its own models after local training.
 
 Jiang, Yang, Cheng, Dou: IOP-FL: Inside-Outside Personalization for Federated Medical Image Segmentation, IEEE
-Transactions on Medical Imaging 2023, equations 3 and 4. Read word for word, equation 4 multiplies the personal model
-by 1 - tau each round and never brings in weights again, so that it shrinks to a last step. It is read as
-P_k <- (1 - tau) P_k + tau w_k, where w_k is the site's model after local training from the received global one: there
-w_k is the last global model moved by both gradients of the equation, and tau = 1 leaves "all previous history" behind,
-as section IV.D says. The released code does the same.
+Transactions on Medical Imaging 2023, equations 3 and 4. Taken literally, equation 4 multiplies the personal model
+by 1 - tau each round and never adds weights again, so that it shrinks to the last step. We read it as
+P_k <- (1 - tau) P_k + tau w_k, where w_k is the site's model after local training from the received global one: w_k is
+then the last global model moved by both gradients of the equation, and tau = 1 discards "all previous history", as
+section IV.D says. The released code does the same.
 
-P_k starts as the global model that the site first got. Buffers are averaged along in P_k, as in the code; counters take
-the maximum. The paper weighs sites alike; the code, by their numbers of examples. P_k is a function of what the site
-sent and received: to release it tells nothing more, but it tells it to a new recipient.
+P_k starts as the first global model that the site received. Buffers are averaged in P_k, as in the code; counters take
+the maximum. The paper weights sites equally; the code, by their numbers of examples. P_k is a function of what the site
+sent and received: releasing it reveals nothing more, but to a new recipient.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from privacy.settings_error import Problem, refuse
 class IopFL:
     """tau: share of the newest local model in P_k, in (0, 1]. weights: of the global model's average.
 
-    A site diagnoses with P_k, or with the global model before it first took part.
+    A site predicts with P_k, or with the global model before its first round.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}

@@ -1,13 +1,13 @@
-"""MoE: a federated expert and one of the site's own, and a gate that says for each image whom to trust.
+"""MoE: a federated expert, a local expert, and a gate that weights the two for each image.
 
 Peterson, Kanani, Marathe: Private Federated Learning with Domain Adaptation, arXiv 1912.06733, as Wicaksana et al.
 (CusFL, IEEE JBHI 2022) write it, section II, equation 1: y_i = alpha_i(x) C_G(x) + (1 - alpha_i(x)) C_i(x).
 
-What CusFL leaves open and how it is read. Probabilities are mixed. C_G learns from its own loss, so that it is
-FedAvg's; C_i and the gate learn from the mixture's, through which no gradient reaches C_G (`joint` trains all three by
-the mixture alone, and C_G is then FedAvg's no more). The gate is a linear map of both experts' features, which it
-reads but does not shape (of pixels' features the means), and a sigmoid; it starts at 1/2 for every image. Both experts
-begin at the common start.
+What CusFL leaves open, and our readings. Probabilities are mixed. C_G learns from its own loss, so it is FedAvg's; C_i
+and the gate learn from the mixture's loss, whose gradient does not reach C_G (`joint` trains all three by the mixture's
+loss alone; C_G is then no longer FedAvg's). The gate is a linear map of both experts' features (of pixels'
+features the means) and a sigmoid; no gradient flows from it into the features, and it starts at 1/2 for every image.
+Both experts begin at the common start.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from federation.fedavg import FedAvg, Weights
 from federation.parameters import loaded, prefixed, read, section, select
 from federation.task import Output, Task, pooled
 from personalize import twins
-from personalize.twins import both, is_shared, losses_of_both, of_both, with_start
+from personalize.twins import is_shared, losses_of_both, outputs_of_both, pair_params, with_start
 from privacy.message import Call, Message, Params
 from privacy.settings_error import Problem, refuse, unmet
 
 
 @dataclass(frozen=True, kw_only=True)
 class MoE:
-    """gate: alpha_i held at this value for every image; None = learnt. Held at 1 it is FedAvg, at 0 local training.
+    """gate: alpha_i fixed at this value for every image; None = learnt. Fixed at 1 it is FedAvg, at 0 local training.
 
-    joint: train C_G by the mixture's loss too, instead of its own.
+    joint: train C_G by the mixture's loss instead of its own.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -67,7 +67,7 @@ class MoE:
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         start = section(received.tensors, "start") or section(received.tensors, "model")
-        experts = loaded(self.network(site.task), _params(received, memory, start))
+        experts = loaded(self.network(site.task), _pair_with_gate(received, memory, start))
         descent = site.descend(
             experts,
             site.task.objective if self.joint else losses_of_both(site.task),
@@ -82,16 +82,16 @@ class MoE:
     merge = twins.merge
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
-        return _params(received, memory, section(received.tensors, "model"))
+        return _pair_with_gate(received, memory, section(received.tensors, "model"))
 
 
 def _is_gate(name: str) -> bool:
     return name.startswith("gate.")
 
 
-def _params(received: Message, memory: Memory, start: Params) -> Params:
-    begun = section(received.tensors, "start") or section(received.tensors, "model")
-    return of_both(received, memory, start, select(begun, _is_gate))
+def _pair_with_gate(received: Message, memory: Memory, start: Params) -> Params:
+    initial = section(received.tensors, "start") or section(received.tensors, "model")
+    return pair_params(received, memory, start, select(initial, _is_gate))
 
 
 class _Experts(nn.Module):
@@ -106,7 +106,7 @@ class _Experts(nn.Module):
         with torch.no_grad():
             d = self.shared.eval()(torch.zeros(1, *task.inputs)).features.shape[1]
         self.shared.train()
-        # By way of `meta` it draws no random number, so that what follows is drawn as without a gate.
+        # Created on `meta`, it draws no random number: later draws are the same as without a gate.
         self.gate = nn.Linear(2 * d, 1, device="meta").to_empty(device="cpu")
         nn.init.zeros_(self.gate.weight)
         nn.init.zeros_(self.gate.bias)
@@ -114,12 +114,15 @@ class _Experts(nn.Module):
 
     def forward(self, x: Tensor, apart: bool = False) -> Output | tuple[Output, Output]:
         """The mixture; with `apart` C_G's own output and the mixture."""
-        one, own = both(self.shared, self.personal, x)
+        one, own = outputs_of_both(self.shared, self.personal, x)
         free = one if self.joint else _detached(one)
         features = torch.cat([free.features, own.features], dim=1)
-        seen = pooled(features).detach()
-        z = self.gate(seen)[:, 0] if self.held is None else features.new_full((len(x),), _logit(self.held))
-        mixture = _mixture(z, free, own, features)
+        z = (
+            self.gate(pooled(features).detach())[:, 0]
+            if self.held is None
+            else features.new_full((len(x),), _logit(self.held))
+        )
+        mixture = _mix_experts(z, free, own, features)
         return (one, mixture) if apart else mixture
 
 
@@ -128,8 +131,8 @@ def _detached(output: Output) -> Output:
     return Output(output.logits.detach(), output.features.detach(), maps)
 
 
-def _mixture(z: Tensor, one: Output, own: Output, features: Tensor) -> Output:
-    """sigmoid(z) of `one` and the rest of `own`. z: (b,)."""
+def _mix_experts(z: Tensor, one: Output, own: Output, features: Tensor) -> Output:
+    """sigmoid(z) times `one` plus the rest times `own`. z: (b,)."""
 
     def spread(like: Tensor) -> Tensor:
         return z.reshape(-1, *[1] * (like.dim() - 1))

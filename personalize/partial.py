@@ -1,5 +1,5 @@
-"""Methods that differ only in which parameters travel. A site trains its whole network as in FedAvg; then the shared
-part is averaged and the rest stays.
+"""Methods that differ only in which parameters are shared. A site trains its whole network as in FedAvg; then the
+shared part is averaged and the rest stays.
 
     name               stays at the site                       source
     fedper             the head                                Arivazhagan et al., arXiv 1912.00818, algorithms 1 and 2
@@ -10,9 +10,9 @@ part is averaged and the rest stays.
 
 FedBN means batch norm; here group, layer and instance norms stay too, so that it can be trained privately. Its mean is
 uniform, the others' is weighted by n_k. LG-FedAvg's released code begins with a model that FedAvg trained, averages
-uniformly, and picks rounds by test data; here it begins at the common random start. SplitNN is Vepakomma et al.'s name
-for another protocol, in which activations and their gradients cross; CusFL compares with this one, where only
-parameters do, and splits after its third block.
+uniformly, and picks rounds by test data; here it begins at the common random start. Vepakomma et al. use the name
+SplitNN for another protocol, which exchanges activations and their gradients; CusFL compares with this one, which
+exchanges only parameters, and splits after its third block.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from federation.descent import Site, Work
 from federation.fedavg import FedAvg, Weights, descend_from
 from federation.parameters import loaded
 from personalize import sharing
-from personalize.sharing import SHARED, Shared, joined, parted, parts, without_effect
+from personalize.sharing import SHARED, Shared, merge_shared, parts, split_model, without_effect
 from privacy.message import Call, Message
 from privacy.settings_error import Problem, refuse, unmet
 
@@ -39,8 +39,8 @@ DEPTH = 3  # CusFL, section IV.C: after the third convolution-pooling block
 class Partial:
     """W_S <- sum_k (n_k / n) W_S,k for the shared part S, while each site keeps its own rest.
 
-    weights: null = as in the method's paper. depth: of splitnn, how many first parts stay (the stem is 1, then blocks);
-    null = 3.
+    weights: null = as in the method's paper. depth: of splitnn, how many of the first parts stay (the stem is 1, then
+    blocks); null = 3.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -57,7 +57,7 @@ class Partial:
         refuse(problems)
 
     def shared(self, module: nn.Module) -> Shared:
-        """Which of this network's parameters and buffers travel."""
+        """A predicate that says which of this network's parameters and buffers are shared."""
         return SHARED[self.name](module, DEPTH if self.depth is None else self.depth)
 
     network = FedAvg.network
@@ -78,9 +78,9 @@ class Partial:
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = loaded(self.network(site.task), self.model(site, received, memory))
         descent = descend_from(site, module, memory)
-        return parted(module, self.shared(module), site, descent.optimizer)
+        return split_model(module, self.shared(module), site, descent.optimizer)
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
-        return joined(state, replies, self.weights or ("uniform" if self.name == "fedbn" else "size"))
+        return merge_shared(state, replies, self.weights or ("uniform" if self.name == "fedbn" else "size"))
 
     model = sharing.model

@@ -1,13 +1,13 @@
-"""PerFCL: FENDA's two extractors, held apart by two contrastive losses.
+"""PerFCL: FENDA's two extractors, trained apart from each other by two contrastive losses.
 
 Zhang, Xu, Wei, Wang, Li, Shang: Doubly contrastive representation learning for federated image recognition, Pattern
 Recognition 139, 2023 (Personalized Federated Contrastive Learning, IEEE Big Data 2022), as FENDA-FL compares with it
 (section 3.2 and tables 7 and 9 there).
 
-That source gives no formulas. What is contrasted with what is read from the release of FENDA-FL's authors: the shared
-extractor is drawn to the aggregated one and away from the site's own of its last round; the local extractor is drawn
-to itself as it was before the round and away from the aggregated one; cosine, temperature 0.5, from a site's second
-round on. Ours: the frozen networks are in evaluation mode, without dropout and with averaged norms.
+FENDA-FL gives no formulas. What is contrasted with what is read from its authors' release: the shared extractor is
+pulled to the aggregated one and pushed away from the site's own of its last round; the local extractor is pulled
+to itself as it was before the round and pushed away from the aggregated one; cosine, temperature 0.5, from a site's
+second round on. Ours: the frozen networks are in evaluation mode, without dropout and with averaged norms.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from federation.moon import contrast, frozen
 from federation.parameters import loaded, prefixed, section
 from federation.task import Output, Task
 from personalize import sharing
-from personalize.fenda import Fenda, objective, travels
-from personalize.sharing import parted, without_effect
+from personalize.fenda import Fenda, is_shared, objective
+from personalize.sharing import split_model, without_effect
 from privacy.dp.access import Batch, Forward, Objective
 from privacy.message import Call, Message
 from privacy.settings_error import refuse, unmet
@@ -36,7 +36,7 @@ from privacy.settings_error import refuse, unmet
 class PerFCL:
     """L = L_task + mu L_con(z; aggregated, own previous) + gamma L_con(z_i; local previous, aggregated).
 
-    mu, gamma: what FENDA-FL found best for heart disease. With both 0 it is FENDA-FL.
+    mu, gamma: FENDA-FL's best values for heart disease. With both 0 it is FENDA-FL.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -61,7 +61,7 @@ class PerFCL:
         return Fenda().network(task)
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        return without_effect(module, travels, self.name)
+        return without_effect(module, is_shared, self.name)
 
     introduce = FedAvg.introduce
     start = sharing.start
@@ -73,9 +73,9 @@ class PerFCL:
         loss, seen = objective(site.task), list[Tensor]()
         if previous and (self.mu or self.gamma):
             before = frozen(module, {**start, **previous}).get_submodule("shared")
-            loss = self._contrasted(loss, frozen(module, start), before, seen)
+            loss = self._with_contrasts(loss, frozen(module, start), before, seen)
         descent = site.descend(module, loss, optimizer=section(memory.tensors, "optimizer"))
-        reply, kept = parted(module, travels, site, descent.optimizer)
+        reply, kept = split_model(module, is_shared, site, descent.optimizer)
         notes = averages(("global_contrast", "local_contrast"), seen, descent)
         own_shared = prefixed("previous", section(reply.tensors, "model"))
         return reply, Message({**kept.tensors, **own_shared}, {"notes": {**notes}})
@@ -83,17 +83,17 @@ class PerFCL:
     merge = sharing.merge
     model = sharing.model
 
-    def _contrasted(self, loss: Objective, start: nn.Module, before: nn.Module, seen: list[Tensor]) -> Objective:
+    def _with_contrasts(self, loss: Objective, start: nn.Module, before: nn.Module, seen: list[Tensor]) -> Objective:
         """The loss and both contrasts, per example, so that no patient's gradient depends on another patient.
 
-        start: the network as this round begins, with the aggregated extractor; before: the site's own previous
+        start: the network at the start of this round, with the aggregated extractor; before: the site's own previous
         extractor. Both are frozen.
         """
 
         def whole(forward: Forward, batch: Batch) -> Tensor:
             output = forward(batch.x)
-            z, z_i = _sides(output)
-            aggregated, local = _sides(start(batch.x))
+            z, z_i = _shared_and_local(output)
+            aggregated, local = _shared_and_local(start(batch.x))
             of_shared = contrast(z, aggregated, before(batch.x).features, self.temperature)
             of_local = contrast(z_i, local, aggregated, self.temperature)
             seen.append(torch.stack([of_shared.mean(), of_local.mean()]).detach())
@@ -102,8 +102,8 @@ class PerFCL:
         return whole
 
 
-def _sides(output: object) -> tuple[Tensor, Tensor]:
-    """Shared and local features; they have the same width. Of pixels' features contrasts see the means."""
+def _shared_and_local(output: object) -> tuple[Tensor, Tensor]:
+    """Shared and local features, of the same width; of pixels' features, `contrast` takes the means."""
     if not isinstance(output, Output):
         raise TypeError(f"a network returns Output, found {type(output).__name__}")
     z, z_i = output.features.chunk(2, dim=1)

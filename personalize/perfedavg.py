@@ -1,4 +1,4 @@
-"""Per-FedAvg: a model that is good after one gradient step on a site's own patients.
+"""Per-FedAvg: train a model that performs well after one gradient step on a site's own patients.
 
 Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning
 Approach, NeurIPS 2020, algorithm 1: minimize mean_i f_i(w - alpha grad f_i(w)). A local step takes three batches:
@@ -6,9 +6,9 @@ w~ = w - alpha grad f(w, D); w <- w - beta (I - alpha hess f(w, D'')) grad f(w~,
 Hessian out (first-order) or take (grad f(w + delta v) - grad f(w - delta v)) / (2 delta) for its product with v
 (Hessian-free).
 
-How it is read: beta is the work's `lr`, and the work's batches are the number of such steps, so a round looks at two or
-three times as many batches as others do. What a site diagnoses with is the merged model after one step along the
-gradient over all its training examples, in evaluation mode, in which it is used. Batch norms gather their statistics
+Our readings: beta is the work's `lr`, and the work's batches are the number of such steps, so a round uses two or
+three times as many batches as other methods. A site predicts with the merged model after one step along the gradient
+over all its training examples, taken in evaluation mode, the mode of prediction. Batch norms update their statistics
 wherever a gradient is taken.
 """
 
@@ -69,11 +69,11 @@ class PerFedAvg:
         for _ in range(site.steps()):
             w = {name: p.detach().clone() for name, p in trainable(module).items()}
             inner = site.gradient(module, site.task.objective, site.draw())
-            _put(module, combined(w, plus=inner, times=-self.alpha))
+            _set_params(module, combined(w, plus=inner, times=-self.alpha))
             outer = site.gradient(module, site.task.objective, site.draw())
             if self.variant == "hessian-free":
-                outer = combined(outer, plus=self._curved(site, module, w, outer), times=-self.alpha)
-            _put(module, combined(w, plus=outer, times=-site.work.lr))
+                outer = combined(outer, plus=self._hessian_product(site, module, w, outer), times=-self.alpha)
+            _set_params(module, combined(w, plus=outer, times=-site.work.lr))
         return reply(module, site), Message()
 
     merge = FedAvg.merge
@@ -81,30 +81,33 @@ class PerFedAvg:
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
         w = section(received.tensors, "model")
         module = loaded(self.network(site.task), w).eval()
-        return {**w, **combined({n: w[n] for n in trainable(module)}, plus=_full(site, module), times=-self.alpha)}
+        return {
+            **w,
+            **combined({n: w[n] for n in trainable(module)}, plus=_full_gradient(site, module), times=-self.alpha),
+        }
 
-    def _curved(self, site: Site, module: nn.Module, w: Params, v: Params) -> Params:
+    def _hessian_product(self, site: Site, module: nn.Module, w: Params, v: Params) -> Params:
         """The Hessian's product with v, at w on a batch of its own."""
         third, ends = site.draw(), []
         for sign in (1.0, -1.0):
-            _put(module, combined(w, plus=v, times=sign * self.delta))
-            # The same dropout at both ends: what else they differ by would be divided by delta.
+            _set_params(module, combined(w, plus=v, times=sign * self.delta))
+            # The same dropout at both ends: any other difference would be divided by delta.
             with torch.random.fork_rng(enabled=sign > 0):
                 ends.append(site.gradient(module, site.task.objective, third))
         return {n: slope / (2 * self.delta) for n, slope in difference(*ends).items()}
 
 
-def _put(module: nn.Module, params: Params) -> None:
+def _set_params(module: nn.Module, params: Params) -> None:
     with torch.no_grad():
         for name, p in trainable(module).items():
             p.copy_(params[name])
 
 
-def _full(site: Site, module: nn.Module) -> Params:
+def _full_gradient(site: Site, module: nn.Module) -> Params:
     """Gradient of the mean loss over all training examples.
 
     Raises:
-        ValueError: data access is private, for which this gradient was not planned.
+        ValueError: data access is private; the privacy plan does not include this gradient.
     """
     draw = site.draw(full=True)
     if not isinstance(draw, Draw):

@@ -1,13 +1,13 @@
-"""pFedMe: each site's model minimizes its loss near the federated one, which minimizes the sites' Moreau envelopes.
+"""pFedMe: each site's model minimizes its loss near the global one, which minimizes the sites' Moreau envelopes.
 
 Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, algorithm 1. On each of R
 batches theta <- argmin f_i(theta) + lambda/2 |theta - w_i|^2, then w_i <- w_i - eta lambda (w_i - theta); the server
-takes w <- (1 - beta) w + beta mean_i w_i over those who answered. A site diagnoses with theta.
+takes w <- (1 - beta) w + beta mean_i w_i over the sites that replied. A site predicts with theta.
 
 Left open and read as in the released code: the inner problem is solved by K steps of gradient descent on the same
-batch, from where the last batch left theta, which begins a round at w. The rate of these steps is the work's `lr`; R is
-the number of batches of the local work. The code weighs by examples where the paper does not (`weights`). Buffers
-follow theta and are averaged without beta: beyond 1 it could make a variance negative.
+batch, starting at theta of the last batch; theta begins a round at w. The rate of these steps is the work's `lr`; R is
+the number of batches of the local work. The code weights by examples where the paper does not (`weights`). Buffers
+follow theta and are averaged without beta: a beta above 1 could make a variance negative.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""PGFed and PGFedMo: each site's objective also holds the others' risks, to first order.
+"""PGFed and PGFedMo: each site's objective also includes the other sites' risks, to first order.
 
 Luo, Mendieta, Chen, Wu: PGFed: Personalize Each Client's Global Objective for Federated Learning, ICCV 2023, algorithm
-1, as told in the slides of Luo's proposal (2025). Readings: the slides' estimate must be f_j(theta_i) = f_j(theta_j) +
-grad f_j(theta_j)^T (theta_i - theta_j); the g^(1) that are sent are those of the previous round, and M is how many
-sites gave one; p_i is renormalized over who took part; j = i is in the sum, as printed. alpha is held at 0 or above, as
-in the released code: risks are positive, so without a bound it only falls. As printed, the step of alpha takes the mean
-gradient's product with theta_i for every j (`slopes: mean`), which no longer cancels against g^(1), so that even its
-sign can be wrong; `slopes: each` sends every gradient and is exact. PGFed-CE, a row of the paper's tables, is left out:
-its definition stands in an appendix that our sources do not have.
+1, as described in the slides of Luo's proposal (2025). Our readings: the slides' estimate must be f_j(theta_i) =
+f_j(theta_j) + grad f_j(theta_j)^T (theta_i - theta_j); the g^(1) that are sent are those of the previous round, and M
+is the number of sites that sent one; p_i is renormalized over the sites that took part; j = i is in the sum, as
+printed. alpha is kept at 0 or above, as in the released code: risks are positive, so without a bound it only falls. As
+printed, the step of alpha takes the mean gradient's product with theta_i for every j (`slopes: mean`), which no longer
+cancels against g^(1), so that even its sign can be wrong; `slopes: each` sends every gradient and is exact. PGFed-CE, a
+row of the paper's tables, is left out: its definition is in an appendix that our sources do not have.
 
-f and its gradient are those of the model as it diagnoses (evaluation mode, all training patients). The evaluated model
-is the site's after its training from the global start: with mu = 0, FedAvg-local. With `slopes: each` a site's gradient
-goes to all sites; otherwise sums of them do, from which two sites can find each other's.
+f and its gradient are those of the model in evaluation mode, on all training patients. The evaluated model is the
+site's after its training from the global start: with mu = 0, FedAvg-local. With `slopes: each` a site's gradient is
+sent to all sites; otherwise sums of gradients are, from which two sites can compute each other's.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class PGFed:
     """min f_i(theta_i) + mu sum_j alpha_ij (f_j(theta_j) + grad f_j(theta_j)^T (theta_i - theta_j)).
 
     eta_2: step of alpha; 0 leaves it at alpha_0 and needs no risks. alpha_0: null is 1 / K; the paper's is 1 / M with M
-    the sites asked in a round. beta: momentum of the others' gradient, of pgfedmo only, where null is 0.5. Defaults are
-    of released code.
+    the sites sampled in a round. beta: momentum of the others' gradient, of pgfedmo only, where null is 0.5. Defaults
+    are of released code.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -67,14 +67,14 @@ class PGFed:
 
     @property
     def momentum(self) -> float:
-        """beta, where the method has one."""
+        """beta of pgfedmo; 0 for pgfed."""
         if self.name == "pgfed":
             return 0.0
         return 0.5 if self.beta is None else self.beta
 
     @property
     def recipient(self) -> Recipient:
-        """All sites, where each one's gradient is sent by itself."""
+        """All sites, if each site's gradient is sent separately."""
         return "sites" if self.slopes == "each" and self.eta_2 else "coordinator"
 
     network = FedAvg.network
@@ -127,23 +127,23 @@ class PGFed:
             optimizer=section(memory.tensors, "optimizer"),
         )
         gradient, risk = site.access.gradient(module.eval(), site.task.objective, site.draw(full=True))
-        said, facts = reply(module, site), dict[str, Json]()
+        sent, facts = reply(module, site), dict[str, Json]()
         if self.eta_2:
             facts = {"alpha": dict(alpha), "risk": risk}
         notes: dict[str, Json] = {f"alpha/{name}": value for name, value in alpha.items()}
         personal = {**prefixed("model", read(module)), **prefixed("optimizer", descent.optimizer)}
-        sent = Message({**said.tensors, **prefixed("gradient", gradient)}, {**said.facts, **facts})
+        sent = Message({**sent.tensors, **prefixed("gradient", gradient)}, {**sent.facts, **facts})
         momentum = prefixed("aid", aid or before) if self.momentum else {}
         return sent, Message({**personal, **momentum}, {"notes": notes})
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         sites, alpha = as_list(state.facts["sites"]), state.tensors["between/alpha"].clone()
         tensors, g_1 = dict(prefixed("model", merged(replies, self.weights))), dict[str, Json]()
-        for site, said in replies.items():
-            theta, gradient = section(said.tensors, "model"), section(said.tensors, "gradient")
+        for site, answer in replies.items():
+            theta, gradient = section(answer.tensors, "model"), section(answer.tensors, "gradient")
             tensors |= prefixed(f"gradient/{site}", gradient)
-            g_1[site] = self.mu * (float(str(said.facts.get("risk", 0.0))) - _dot(gradient, theta))
-            for other, value in as_mapping(said.facts.get("alpha")).items():
+            g_1[site] = self.mu * (float(str(answer.facts.get("risk", 0.0))) - _dot(gradient, theta))
+            for other, value in as_mapping(answer.facts.get("alpha")).items():
                 if other in sites and isinstance(value, float) and math.isfinite(value):
                     alpha[sites.index(site), sites.index(other)] = max(0.0, value)
         return Message({**tensors, "between/alpha": alpha}, {**state.facts, "g_1": g_1})
@@ -167,5 +167,5 @@ def _sum(terms: Iterable[tuple[float, Params]]) -> Params:
 
 
 def _dot(gradient: Params, theta: Params) -> float:
-    # In the order of names: a state that was saved and read again has them in another order than one that was not.
+    # In the order of names: saving and loading a state changes the order of its dict.
     return sum(float((gradient[n].double() * theta[n].detach().double()).sum()) for n in sorted(gradient))

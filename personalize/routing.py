@@ -1,14 +1,15 @@
-"""Test-time routing, the network: every layer's kernel is mixed anew for each image from K + 1 models of one kind.
+"""Test-time routing, the network: every layer's kernel is mixed anew for each image from K + 1 models of one
+architecture.
 
 Jiang, Yang, Cheng, Dou: IOP-FL, IEEE Transactions on Medical Imaging 2023, section III.C, equations 5 and 6:
 W_o = sum_k r_k W_k with r = sigmoid(theta(psi(h))), psi the mean over all places of the layer's input h. The models are
-the K sites' personal ones and, last, the global one. What the paper leaves open, or says twice:
+the K sites' personal ones and, last, the global one. What the paper leaves open or contradicts, and our readings:
 
 * Algorithm 1 starts at r = 1/(K + 1), while the sigmoid of equation 6 starts at 1/2: theta's last bias starts at -ln K
   and its last weights at zero, which gives 1/(K + 1) for every image. The first map of theta starts random: with both
-  at zero no gradient would ever reach its weights.
+  at zero its weights would never get a gradient.
 * Coefficients are neither normalized nor tied between layers; each image has its own.
-* theta is a "multi-layer linear network": C -> 2C -> K + 1 with nothing between, as in the released code.
+* theta is a "multi-layer linear network": C -> 2C -> K + 1 without a nonlinearity, as in the released code.
 * All convolutions, transposed ones, the bottleneck, the head and linear layers are mixed, weights and biases. The
   released code mixes and trains fewer: a fifth site's model is dropped, the bottleneck's coefficients stay random.
 * Norms: the scale and shift are the global model's, for group norms too; batch norms take the test images' statistics
@@ -38,7 +39,7 @@ CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 class Router(nn.Module):
-    """theta of one layer: its pooled input (b, C) -> coefficients (b, K + 1), each in (0, 1)."""
+    """theta of one layer: maps its pooled input (b, C) to coefficients (b, K + 1), each in (0, 1)."""
 
     adapts = True
 
@@ -58,7 +59,7 @@ class Router(nn.Module):
 
 
 class OneRouter(nn.Module):
-    """The same coefficients for all layers and images: table III's global combination."""
+    """The same coefficients for all layers and images: the global combination of table III."""
 
     def __init__(self, experts: int) -> None:
         super().__init__()
@@ -69,16 +70,18 @@ class OneRouter(nn.Module):
 
 
 class Mixed(nn.Module):
-    """One layer of all models. used: (b, K + 1), the last coefficients; given: (K + 1,), taken instead of theta's."""
+    """One layer mixed from all models' layers. used: (b, K + 1), the last coefficients; fixed: (K + 1,), used instead
+    of theta's if set.
+    """
 
     def __init__(self, layers: Sequence[Layer], router: nn.Module) -> None:
         super().__init__()
         self.router = router
-        self.given: Tensor | None = None
+        self.fixed: Tensor | None = None
         self.used: Tensor | None = None
-        self.apply_kernels = _kernels_of(layers[-1])
+        self.apply_kernels = _apply_kernels_of(layers[-1])
         self.shape = layers[-1].weight.shape
-        self.out_features = self.shape[0]  # a network may ask its head how many logits it gives
+        self.out_features = self.shape[0]  # a network may read its head's number of logits
         self.weights: Tensor
         self.biases: Tensor | None
         self.register_buffer("weights", torch.stack([layer.weight.detach().flatten() for layer in layers]))
@@ -86,14 +89,14 @@ class Mixed(nn.Module):
         self.register_buffer("biases", torch.stack(biases) if biases else None)
 
     def forward(self, x: Tensor) -> Tensor:
-        r = self.router(pooled(x)) if self.given is None else self.given.to(x).expand(len(x), -1)
+        r = self.router(pooled(x)) if self.fixed is None else self.fixed.to(x).expand(len(x), -1)
         self.used = r.detach()
         biases = None if self.biases is None else r @ self.biases
         return self.apply_kernels(x, (r @ self.weights).view(len(x), *self.shape), biases)
 
 
 class Routed(AtTest):
-    """K + 1 models as one network that takes and gives what each of them does; see `routed`."""
+    """K + 1 models as one network with the same inputs and outputs as each of them; see `routed`."""
 
     def __init__(self, network: nn.Module, experts: int) -> None:
         super().__init__(network)
@@ -114,19 +117,19 @@ def routed(
     dropout: float = 0.0,
     seed: int = 0,
 ) -> Routed:
-    """A network mixed from models of one architecture, on the device of the last. The models stay as they are.
+    """A network mixed from models of one architecture, on the device of the last. The models are not changed.
 
     Args:
-        experts: the K sites' models, and last the global one, whose norms are taken.
+        experts: the K sites' models, and last the global one, whose norms are used.
         layerwise: whether each layer has its own coefficients; otherwise one vector serves all layers and images.
-        statistics: what batch norms go by. affine: whether norms' scales and shifts may be trained.
-        dropout: between the two maps of theta, while it adapts (released code: 0.2).
+        statistics: those that batch norms use. affine: whether norms' scales and shifts may be trained.
+        dropout: between the two maps of theta, in training mode (released code: 0.2).
         seed: of theta's first maps.
 
     Raises:
         ValueError: fewer than two models, different ones, or layers that cannot be mixed; all are named.
     """
-    found = _unlike(experts) or _unmixable(experts[-1])
+    found = _architecture_problems(experts) or _layer_problems(experts[-1])
     if found:
         raise ValueError("; ".join(found))
     network, generator = deepcopy(experts[-1]), torch.Generator().manual_seed(seed)
@@ -155,7 +158,7 @@ def set_coefficients(module: Routed, r: Tensor | None) -> None:
     if r is not None and tuple(r.shape) not in shapes:
         raise ValueError(f"coefficients must have shape {shapes[0]} or {shapes[1]}, found {tuple(r.shape)}")
     for index, layer in enumerate(layers.values()):
-        layer.given = None if r is None else (r if r.dim() == 1 else r[index]).detach().clone()
+        layer.fixed = None if r is None else (r if r.dim() == 1 else r[index]).detach().clone()
 
 
 def coefficients(module: Routed, x: Tensor) -> Tensor:
@@ -166,8 +169,8 @@ def coefficients(module: Routed, x: Tensor) -> Tensor:
     return torch.stack([layer.used for layer in module.layers.values() if layer.used is not None], dim=1)
 
 
-def _kernels_of(layer: Layer) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
-    """(x, kernels (b, *shape), biases (b, out)) -> what the layer gives if each image has its own kernel."""
+def _apply_kernels_of(layer: Layer) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+    """(x, kernels (b, *shape), biases (b, out)) -> the layer's output if each image has its own kernel."""
     if isinstance(layer, nn.Linear):
 
         def multiply(x: Tensor, kernels: Tensor, biases: Tensor | None) -> Tensor:
@@ -198,7 +201,7 @@ def _layer(expert: nn.Module, name: str) -> Layer:
     return found
 
 
-def _unlike(experts: Sequence[nn.Module]) -> list[str]:
+def _architecture_problems(experts: Sequence[nn.Module]) -> list[str]:
     if len(experts) < 2:
         return [f"routing needs the models of a site and of all, at least two, found {len(experts)}"]
     shapes = [{name: tuple(value.shape) for name, value in expert.state_dict().items()} for expert in experts]
@@ -209,8 +212,8 @@ def _unlike(experts: Sequence[nn.Module]) -> list[str]:
     ]
 
 
-def _unmixable(network: nn.Module) -> list[str]:
-    """Parameters outside layers that can be mixed and norms, and paddings other than zeros."""
+def _layer_problems(network: nn.Module) -> list[str]:
+    """Names layers with parameters that are neither mixable nor norms, and paddings other than zeros."""
     known = (*CONVOLUTIONS, nn.Linear, *NORMS)
     parts = [(name, part) for name, part in network.named_modules() if list(part.parameters(recurse=False))]
     odd = [f"{name} ({type(part).__name__})" for name, part in parts if not isinstance(part, known)]

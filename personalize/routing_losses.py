@@ -1,13 +1,13 @@
-"""Test-time routing, the loss: what a network's predictions on unlabelled images should be like.
+"""Test-time routing, the loss: an unsupervised loss of a network's predictions on unlabelled images.
 
 Jiang, Yang, Cheng, Dou: IOP-FL, IEEE Transactions on Medical Imaging 2023, equations 7 to 10: consistency under noise,
 and beta times shape and entropy. Equation 7 is a mean over pixels, equation 9's shape a sum and its entropy has no
 reduction; at 384 x 384 pixels and beta = .01 a sum would outweigh consistency a hundredfold. All three are means over
 pixels here, of softmax probabilities, for each image alone. The radius of the shape term is not given (code: 10 at 384
-pixels). That term wants a class to be the same all around, which suits elliptical organs and may be wrong for others
-(section V): it can be switched off.
+pixels). That term assumes that a class is surrounded by itself, which suits elliptical organs and may be wrong for
+others (section V): it can be switched off.
 
-Where an image has one label, probabilities stand for it as a whole: consistency and entropy stay, shape is nothing.
+If an image has one label, probabilities are of the whole image: consistency and entropy stay, shape is left out.
 
 variant official: 10 entropy + .1 consistency + 1e-6 shape as in the released code, where consistency is a mean over
 classes too, entropy (to the base of the number of classes) a sum over the batch and a mean over classes and pixels, and
@@ -31,8 +31,8 @@ Variant: TypeAlias = Literal["paper", "official"]
 Term: TypeAlias = Literal["consistency", "shape", "entropy"]
 
 
-class Judged(NamedTuple):
-    """losses: of each image (b,); logits: (b, classes, *spatial) of the images as they are."""
+class ImageLosses(NamedTuple):
+    """losses: of each image (b,); logits: (b, classes, *spatial) of the images without noise."""
 
     losses: Tensor
     logits: Tensor
@@ -40,9 +40,9 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Unsupervised:
-    """Equation 10. noise: standard deviation, for images normed to mean 0 and variance 1. radius: in pixels.
+    """Equation 10. noise: standard deviation, for images normalized to mean 0 and variance 1. radius: in pixels.
 
-    A window that does not fit into the image is made smaller until it does. terms: which of the three are used.
+    A window larger than the image is reduced until it fits. terms: which of the three are used.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -64,7 +64,7 @@ class Unsupervised:
             )
         )
 
-    def __call__(self, module: nn.Module, x: Tensor, generator: torch.Generator) -> Judged:
+    def __call__(self, module: nn.Module, x: Tensor, generator: torch.Generator) -> ImageLosses:
         """The loss of each image x (b, C, *spatial); the noise comes from `generator`, on the CPU."""
         logits: Tensor = module(x).logits
         p = logits.softmax(dim=1)
@@ -77,9 +77,9 @@ class Unsupervised:
         if "entropy" in self.terms:
             values["entropy"] = entropy(logits)
         if not values:
-            raise ValueError("terms: shape alone says nothing where an image has one label: add consistency or entropy")
+            raise ValueError("terms: shape alone is no loss where an image has one label: add consistency or entropy")
         weights = self._weights(p)
-        return Judged(torch.stack([weights[term] * value for term, value in values.items()]).sum(dim=0), logits)
+        return ImageLosses(torch.stack([weights[term] * value for term, value in values.items()]).sum(dim=0), logits)
 
     def _weights(self, p: Tensor) -> dict[Term, float]:
         if self.variant == "paper":
@@ -96,30 +96,32 @@ class Unsupervised:
 
 def consistency(p: Tensor, noisy: Tensor) -> Tensor:
     """Equation 7: squared distance of two probability maps (b, C, *spatial), mean over pixels, per image (b,)."""
-    return _over_places((p - noisy).square().sum(dim=1))
+    return _mean_over_places((p - noisy).square().sum(dim=1))
 
 
 def shape(p: Tensor, radius: int) -> Tensor:
-    """Equations 8 and 9: how far a class's probability spreads around a pixel, summed over classes, per image (b,)."""
-    return _over_places(spread(p, radius).sum(dim=1))
+    """Equations 8 and 9: range of a class's probability around a pixel, summed over classes, mean over pixels, per
+    image (b,).
+    """
+    return _mean_over_places(spread(p, radius).sum(dim=1))
 
 
 def entropy(logits: Tensor) -> Tensor:
     """Equation 9: entropy of the softmax of logits (b, C, *spatial) in nats, mean over pixels, per image (b,)."""
     log = logits.log_softmax(dim=1)
-    return _over_places(-(log.exp() * log).sum(dim=1))
+    return _mean_over_places(-(log.exp() * log).sum(dim=1))
 
 
 def spread(p: Tensor, radius: int) -> Tensor:
     """Largest minus smallest value of p (b, C, *spatial) in a window of side 2 radius + 1 around each place.
 
-    Windows end where the image ends; along a short axis the radius is at most (side - 1) / 2.
+    Windows end at the image's border; along a short axis the radius is at most (side - 1) / 2.
     """
-    return _largest(p, radius) + _largest(-p, radius)
+    return _window_maximum(p, radius) + _window_maximum(-p, radius)
 
 
-def _largest(p: Tensor, radius: int) -> Tensor:
-    """Maximum over windows, one axis after the other: the same as over the whole window, in far fewer comparisons."""
+def _window_maximum(p: Tensor, radius: int) -> Tensor:
+    """Maximum over windows, one axis after the other: the same as over the whole window, with far fewer comparisons."""
     sides = p.shape[2:]
     pool = functional.max_pool3d if len(sides) == 3 else functional.max_pool2d
     for axis, side in enumerate(sides):
@@ -128,6 +130,6 @@ def _largest(p: Tensor, radius: int) -> Tensor:
     return p
 
 
-def _over_places(values: Tensor) -> Tensor:
-    """(b, *spatial) -> (b,); (b,) as it is."""
+def _mean_over_places(values: Tensor) -> Tensor:
+    """(b, *spatial) -> (b,); (b,) is returned as it is."""
     return values.flatten(1).mean(dim=1) if values.dim() > 1 else values

@@ -1,7 +1,7 @@
-"""Test-time routing at a hospital outside the federation: from the sites' models and its own unlabelled images.
+"""Test-time routing at an external site: a network from the sites' models and its own unlabelled images.
 
 Jiang, Yang, Cheng, Dou: IOP-FL, IEEE Transactions on Medical Imaging 2023, algorithm 1 (outside) and section III.D. The
-network is told in routing.py, the loss in routing_losses.py, and the choice of a state in adaptation.py.
+network is in routing.py, the loss in routing_losses.py, and the choice of a state in adaptation.py.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Mode: TypeAlias = Literal["all", "online"]
 
 @dataclass(frozen=True, kw_only=True)
 class Routing:
-    """How a hospital outside routes. beta, noise, radius, terms: of the loss (see `Unsupervised`).
+    """How an external site routes. beta, noise, radius, terms: of the loss (see `Unsupervised`).
 
     mode: `all` images for some epochs, then the best state; or `online`, each batch predicted before its one step.
-    With 0 epochs the mean of all models' kernels serves, by the test images' statistics: where routing starts.
-    margin: how far predicted shares may lie outside those of the models, as a part of them. variant: `official` takes
+    With 0 epochs the mean of all models' kernels predicts, with the test images' statistics: the start of routing.
+    margin: how far predicted shares may lie outside those of the models, relative to them. variant: `official` takes
     the released code's loss weights and its dropout of 0.2 in theta; that code also trains norms (affine: trained).
     """
 
@@ -69,15 +69,15 @@ class Routing:
 def route(
     experts: Sequence[nn.Module], images: Tensor, settings: Routing, *, kind: Kind, seed: int = 0
 ) -> tuple[nn.Module, Adapted]:
-    """Mix the models into one network for these images (n, C, *spatial), normed as in training.
+    """Mix the models into one network for these images (n, C, *spatial), normalized as in training.
 
     Args:
         experts: the K sites' personal models and last the global one, on the images' device.
         seed: of theta's start, the order of images and the noise.
 
     Returns:
-        The network in the chosen state, ready to predict, and how it came there; the global model as it came where no
-        state counts. In mode `online` the predictions that count are in `Adapted.probabilities`.
+        The network in the chosen state, ready to predict, and the record of its adaptation; the unchanged global model
+        if no state is eligible. In mode `online` the valid predictions are in `Adapted.probabilities`.
 
     Raises:
         ValueError: models that cannot be mixed, or no images.
@@ -107,7 +107,7 @@ def route(
 
 
 def range_of_experts(module: Routed, images: Tensor, margin: float, *, kind: Kind, batch: int = 16) -> Range:
-    """The range of predicted shares that the models themselves give, each alone in the routed network."""
+    """The range of class shares that the models predict, each alone in the routed network."""
     witnesses = []
     for r in torch.eye(module.experts):
         set_coefficients(module, r)

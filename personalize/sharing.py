@@ -1,7 +1,7 @@
-"""Which parameters travel: predicates on names, and the conversation of every method that shares a part of its network.
+"""Which parameters are shared: predicates on names, and the messages of all methods that share a part of the network.
 
-A network names its parts `stem`, `blocks.k`, `head`. The coordinator does not know the predicate: what replies hold is
-shared, and the rest of the common start goes to a site until its first merge.
+A network names its parts `stem`, `blocks.k`, `head`. The coordinator does not know the predicate: the tensors in
+replies are the shared ones, and the rest of the common start is sent to a site until its first merge.
 """
 
 from __future__ import annotations
@@ -25,34 +25,36 @@ NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 def body(name: str) -> bool:
-    """Everything but the head."""
+    """All parameters except the head's."""
     return not head(name)
 
 
 def head(name: str) -> bool:
-    """The head alone."""
+    """The head's parameters."""
     return name.startswith("head.")
 
 
 def all_but_intercept(name: str) -> bool:
-    """Everything but the bias of the last layer."""
+    """All parameters except the bias of the last layer."""
     return name != "head.bias"
 
 
 def all_but_norms(module: nn.Module) -> Shared:
-    """Everything but normalization layers: their parameters and their running statistics stay."""
+    """All except normalization layers, their parameters and running statistics."""
     norms = tuple(f"{path}." for path, part in module.named_modules() if isinstance(part, NORMS))
     return lambda name: not name.startswith(norms)
 
 
 def all_after(module: nn.Module, depth: int) -> Shared:
-    """Everything after the first `depth` parts (see `parts`)."""
+    """All parameters after the first `depth` parts (see `parts`)."""
     first = tuple(f"{part}." for part in parts(module)[:depth])
     return lambda name: not name.startswith(first)
 
 
 def parts(module: nn.Module) -> tuple[str, ...]:
-    """Names of the parts one after the other, `stem`, `blocks.0`, ..., `head`; those that hold nothing do not count."""
+    """Names of the parts in order, `stem`, `blocks.0`, ..., `head`; parts without parameters and buffers are left
+    out.
+    """
     names: list[str] = []
     for name, part in module.named_children():
         inside = [f"{name}.{k}" for k, _ in part.named_children()] if isinstance(part, nn.ModuleList) else [name]
@@ -71,7 +73,7 @@ SHARED: Mapping[str, Callable[[nn.Module, int], Shared]] = {
 
 
 def without_effect(module: nn.Module, shared: Shared, method: str, remedy: str = "choose another network") -> list[str]:
-    """A complaint when a predicate leaves nothing shared or nothing personal: then it is local training or FedAvg.
+    """A complaint if a predicate leaves nothing shared or nothing personal: that would be local training or FedAvg.
 
     Buffers count as personal: a norm without parameters still has running statistics of its own.
 
@@ -94,12 +96,12 @@ def new_head(task: Task, width: int, outputs: int) -> nn.Module:
 
 
 def start(self: object, initial: Params, introductions: Mapping[str, Message]) -> State:
-    """At the coordinator, before round 1: nothing is shared yet, all is the common start."""
+    """At the coordinator, before round 1: nothing is shared yet; the state holds the common start."""
     return Message(prefixed("start", initial))
 
 
 def send(self: object, state: State, site: str, call: Call) -> Message:
-    """What a site gets: the shared part, and until its first merge the start of what will be personal."""
+    """The message to a site: the shared part, and until its first merge the start of the personal part."""
     part = section(state.tensors, "model")
     return Message(prefixed("model", part if call.merged.get(site, 0) else {**section(state.tensors, "start"), **part}))
 
@@ -109,8 +111,8 @@ def model(self: object, site: Site, received: Message, memory: Memory) -> Params
     return {**section(received.tensors, "model"), **section(memory.tensors, "personal")}
 
 
-def parted(module: nn.Module, shared: Shared, site: Site, optimizer: Params) -> tuple[Message, Memory]:
-    """A trained model as what leaves (the shared part and n_k) and what stays (the rest, and the optimizer's state)."""
+def split_model(module: nn.Module, shared: Shared, site: Site, optimizer: Params) -> tuple[Message, Memory]:
+    """Split a trained model into reply (the shared part and n_k) and memory (the rest, and the optimizer's state)."""
     params = read(module)
     personal = select(params, lambda name: not shared(name))
     reply = Message(prefixed("model", select(params, shared)), {"n": site.size()})
@@ -118,19 +120,19 @@ def parted(module: nn.Module, shared: Shared, site: Site, optimizer: Params) -> 
 
 
 def merge(self: Weighted, state: State, replies: Mapping[str, Message]) -> State:
-    """At the coordinator: the mean of the shared parts, by the method's `weights`."""
-    return joined(state, replies, self.weights)
+    """At the coordinator: the mean of the shared parts, weighted by the method's `weights`."""
+    return merge_shared(state, replies, self.weights)
 
 
-def joined(state: State, replies: Mapping[str, Message], weights: Weights) -> State:
-    """The mean of the shared parts, beside the start of the personal ones."""
+def merge_shared(state: State, replies: Mapping[str, Message], weights: Weights) -> State:
+    """The state after a merge: the mean of the shared parts, and the start of the personal parts."""
     part = merged(replies, weights)
     rest = select(section(state.tensors, "start"), lambda name: name not in part)
     return Message({**prefixed("model", part), **prefixed("start", rest)})
 
 
 class Headless(nn.Module):
-    """Stands where a head stood: no parameters, and zeros (b, outputs, ...) for what nobody reads."""
+    """Replaces a head: no parameters, returns zeros (b, outputs, ...) as unused logits."""
 
     def __init__(self, outputs: int) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Two networks at a site, one shared and one its own, that train together on the same batches.
+"""A shared and a personal network at each site, trained together on the same batches.
 
-For Ditto, APFL and MoE. A network that holds both names them `shared` and `personal`.
+Used by Ditto, APFL and MoE. A module that holds both names them `shared` and `personal`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ from privacy.dp.access import Batch, Forward, Objective
 from privacy.message import Call, Message, Params
 
 
-def both(shared: Callable[[Tensor], Output], personal: Callable[[Tensor], Output], x: Tensor) -> tuple[Output, Output]:
-    """What two networks make of the same inputs, with the same dropout: neither takes the other's random numbers."""
+def outputs_of_both(
+    shared: Callable[[Tensor], Output], personal: Callable[[Tensor], Output], x: Tensor
+) -> tuple[Output, Output]:
+    """Outputs of two networks for the same inputs, with the same dropout: the random state is restored between them."""
     with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
         one = shared(x)
     return one, personal(x)
 
 
 def losses_of_both(task: Task) -> Objective:
-    """The task's loss of each of two outputs, added up, for a module that gives both where it is called (x, True).
+    """The sum of the task's losses of two outputs, for a module that returns both when called with (x,
+    True).
 
-    One look at the patients then serves both. A loss's gradient reaches the other network only where the module lets
-    it through.
+    One use of the patients then serves both networks. The module decides whether a loss's gradient reaches
+    the other network.
     """
 
     def losses(forward: Forward, batch: Batch) -> Tensor:
@@ -45,10 +48,11 @@ def is_shared(name: str) -> bool:
     return name.startswith("shared.")
 
 
-def of_both(received: Message, memory: Memory, start: Params, beside: Params) -> Params:
-    """Parameters and buffers of a network that holds both: `shared` as received, the rest as the site remembers it.
+def pair_params(received: Message, memory: Memory, start: Params, beside: Params) -> Params:
+    """Parameters and buffers of a module that holds both: `shared` as received, the rest from the site's
+    memory.
 
-    Before a site's first merge the personal network is `start` (named `shared.`), and `beside` what else there is.
+    Before a site's first merge the personal network is `start` (named `shared.`); `beside` holds the other parameters.
     """
     fresh = {n.replace("shared.", "personal.", 1): value.clone() for n, value in select(start, is_shared).items()}
     own = section(memory.tensors, "personal") or {**fresh, **beside}
@@ -56,19 +60,21 @@ def of_both(received: Message, memory: Memory, start: Params, beside: Params) ->
 
 
 def with_start(model: Params) -> State:
-    """A coordinator's first state: `model` goes on, `start` stays for personal networks that have not begun."""
+    """The coordinator's first state: `model` is updated by merges, `start` stays for sites that have no personal
+    network yet.
+    """
     start = {name: value.clone() for name, value in model.items()}  # a message's tensors share no memory
     return Message({**prefixed("model", model), **prefixed("start", start)})
 
 
 def send(self: object, state: State, site: str, call: Call) -> Message:
-    """At the coordinator: the shared model; and, where it is another, the common start until the site's first merge."""
+    """At the coordinator: the shared model; after round 1 also the common start, until the site's first merge."""
     first = call.round > 1 and not call.merged.get(site, 0)
     start = prefixed("start", section(state.tensors, "start")) if first else {}
     return Message({**prefixed("model", section(state.tensors, "model")), **start})
 
 
 def merge(self: Weighted, state: State, replies: Mapping[str, Message]) -> State:
-    """At the coordinator: the mean of the shared models, by the method's `weights`, beside the start."""
+    """At the coordinator: the mean of the shared models, weighted by the method's `weights`, and the start."""
     model = prefixed("model", merged(replies, self.weights))
     return Message({**model, **prefixed("start", section(state.tensors, "start"))})

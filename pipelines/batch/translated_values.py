@@ -89,7 +89,7 @@ def _limited(image: Volume, background: NDArray[np.bool_], change: Array, file: 
 
 def looks_at_study(file: TranslatorFile) -> bool:
     """Whether a slice's translation depends on the study's other slices."""
-    return not isinstance(file.settings, CycleGan) or file.settings.meant().keep_mean != "none"
+    return not isinstance(file.settings, CycleGan) or file.settings.with_variant().keep_mean != "none"
 
 
 def _as_learnt(image: Volume, file: TranslatorFile, images: Slices, gland: Volume | None) -> Seen:
@@ -120,7 +120,7 @@ def changing(file: TranslatorFile, seen: Seen) -> Change:
     settings = file.settings
     unshifted, by = settings, 0.0
     if isinstance(settings, CycleGan) and looks_at_study(file):
-        unshifted = replace(settings.meant(), keep_mean="none")
+        unshifted = replace(settings.with_variant(), keep_mean="none")
         by = _shift(file, unshifted, seen.x)
 
     def change(x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from harmonize.elastic import deformed
-from harmonize.scale import Scale, Told
+from harmonize.scale import Progress, Scale
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import COHORT, SPLITS, Hospital, read_cohort_file
 from pipelines.hospital.kept import cut_of
@@ -93,7 +93,7 @@ def affordable(hospital: Hospital, events: Sequence[Event]) -> None:
         raise Refused(code)
 
 
-def telling(hospital: Hospital, step: Shown) -> Told:
+def telling(hospital: Hospital, step: Shown) -> Progress:
     """A progress callback for long work, which also stops the work on request."""
 
     def told(done: int, total: int, what: str) -> None:

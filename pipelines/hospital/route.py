@@ -26,7 +26,7 @@ from federation.randomness import derived
 from federation.task import Task
 from personalize.adaptation import Adapted
 from personalize.adaptation_baselines import ensemble, tent
-from personalize.adaptation_rotation import Turned
+from personalize.adaptation_rotation import RotationNetwork
 from personalize.adaptation_turns import train_at_test
 from personalize.routing import Routed, coefficients
 from personalize.routing_outside import route as routed
@@ -159,7 +159,7 @@ def _came(how: How, experts: Mapping[str, nn.Module], x: Tensor, task: Task, see
         module, adapted = tent(models[-1], x, how, kind=task.kind, seed=seed)
         return Came(module if adapted.probabilities is None else adapted.probabilities, adapted)
     if how.name == "ttt":
-        if not isinstance(models[-1], Turned):
+        if not isinstance(models[-1], RotationNetwork):
             raise ValueError("ttt needs a network with a head for turns, of fedavg_turns")
         return Came(*train_at_test(models[-1], x, how, kind=task.kind, seed=seed))
     network, adapted = routed(models, x, how, kind=task.kind, seed=seed)

@@ -21,7 +21,7 @@ from harmonize.embedding import Basis, basis, project, tsne
 from harmonize.networks import Inputs
 from harmonize.prior import PRIORS, drawn
 from harmonize.sampling import Sampling, TooFew
-from harmonize.scale import Told
+from harmonize.scale import Progress
 from harmonize.synthesis import AnySynthesis, Real
 from harmonize.wgan import WganGp
 from pipelines.data.cohort import Cohort
@@ -92,7 +92,9 @@ def score(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
             access = access_to(
                 hospital, cohort, training_rows(cohort, facts), None, batch=imitation.batch, seed=seed + turn
             )
-            params = wgan.train(imitation, access, inputs, start=None, seed=seed + turn, told=telling(hospital, step))
+            params = wgan.train(
+                imitation, access, inputs, start=None, seed=seed + turn, progress=telling(hospital, step)
+            )
             made.append(wgan.sampled(imitation, inputs, params, rows.y, seed=seed + turn).cpu())
         telling(hospital, step)(0, 0, "maps")
         compared = replace(settings, images=number(facts, "images", 8, 10**5))
@@ -130,7 +132,7 @@ def synthesize(hospital: Hospital, call: Call, message: Message, memory: Message
     with shown(hospital.name) as step:
         told = telling(hospital, step)
         start = _public_start(hospital, settings, inputs, number(facts, "seed", 0, 2**62), told)
-        params = synthesis.synthesize(settings, access, inputs, start=start, seed=seed, told=told)
+        params = synthesis.synthesize(settings, access, inputs, start=start, seed=seed, progress=told)
     kept = {name: tensor.detach().cpu() for name, tensor in params.items()}
     said: dict[str, Json] = {
         **looked_at(str(facts["cohort"]), {"train": SYNTHESIZED}),
@@ -192,7 +194,7 @@ def sample(hospital: Hospital, call: Call, message: Message, memory: Message) ->
                 patient,
                 count={0: count, 1: count},
                 seed=seed % 2**31,
-                told=telling(hospital, step),
+                progress=telling(hospital, step),
             )
         except TooFew as error:
             raise Refused("too_few_images") from error
@@ -222,7 +224,9 @@ def _public_basis(facts: Mapping[str, Json], inputs: Inputs, components: int) ->
     return basis(drawn(prior, torch.arange(PUBLIC) % 2, inputs, seed=0), components)
 
 
-def _public_start(hospital: Hospital, settings: AnySynthesis, inputs: Inputs, seed: int, told: Told) -> Params | None:
+def _public_start(
+    hospital: Hospital, settings: AnySynthesis, inputs: Inputs, seed: int, told: Progress
+) -> Params | None:
     """Networks pretrained on public images only; made once and shared by all runs of the folder."""
     if not isinstance(settings, WganGp) or settings.prior is None:
         return None
@@ -238,7 +242,7 @@ def _public_start(hospital: Hospital, settings: AnySynthesis, inputs: Inputs, se
             return from_bytes(unsealed(folder.read(name))).tensors
         except Malformed:
             folder.remove(name)
-    params = wgan.pretrained(settings, inputs, seed=seed, told=told)
+    params = wgan.pretrained(settings, inputs, seed=seed, progress=told)
     folder.write(name, sealed(to_bytes(Message(params))))
     return params
 

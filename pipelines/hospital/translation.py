@@ -18,7 +18,7 @@ from torch import Tensor
 from federation.randomness import derived
 from harmonize.networks import Inputs
 from harmonize.quality import Quality, measured
-from harmonize.scale import Scale, Told
+from harmonize.scale import Progress, Scale
 from harmonize.translation import Own, Translator, back
 from harmonize.veto import HARMLESS, Limits, sentences, unknown, vetoes
 from pipelines.data.cohort import Cohort
@@ -188,7 +188,7 @@ def _check_shared(shared: Params, inputs: Inputs) -> None:
         raise Refused("malformed_shared")
 
 
-def _brought(hospital: Hospital, call: Call, shared: Params, asked: Asked, cohort: Cohort, told: Told) -> Brought:
+def _brought(hospital: Hospital, call: Call, shared: Params, asked: Asked, cohort: Cohort, told: Progress) -> Brought:
     """The cohort's images in the new space."""
     if isinstance(asked.translator, Oracle):
         return Brought(rendered_again(hospital, cohort, asked.scanner))
@@ -199,7 +199,9 @@ def _brought(hospital: Hospital, call: Call, shared: Params, asked: Asked, cohor
     train = (cohort.split == SPLITS.index("train")).nonzero()[:, 0]
     own = Own(raw[train], cohort.labels[train], cohort.patient[train])
     folder = DiskFolder(hospital.root / "fitting" / call.run.rpartition("/")[2])
-    params = translator.fit(own, shared["images"], seed=asked.seed, folder=folder, told=told, device=hospital.device)
+    params = translator.fit(
+        own, shared["images"], seed=asked.seed, folder=folder, progress=told, device=hospital.device
+    )
     new = translator.translate(params, raw, cohort.patient)
     return Brought(asked.scale.back(new), back(translator, params, raw), params)
 

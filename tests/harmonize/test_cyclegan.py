@@ -15,7 +15,7 @@ from harmonize.distances import sliced_wasserstein
 from harmonize.generators import Discriminator, Transformer, translated
 from harmonize.networks import initialised
 from harmonize.own import Own, patient_means, shifted
-from harmonize.views import mixed, pooled, viewed
+from harmonize.views import pooled, step_seed, viewed
 from privacy.message import Params
 from testbed import MemoryFolder
 
@@ -116,7 +116,7 @@ def test_training_is_the_usual_alternation_of_t_and_f_with_their_critics(norm: s
         for group, lr in (((T, F), s.lr_t), (dis, s.lr_d), ((C_T,), s.lr_c))
     ]
     for step, decay in enumerate((1.0, 1.0, 1.0, 0.5)):
-        g = torch.Generator().manual_seed(mixed(5, step))
+        g = torch.Generator().manual_seed(step_seed(5, step))
         i, j = (torch.randint(16, (4,), generator=g) for _ in range(2))
         x, y, z = own.images[i], own.labels[i], shared[j]
         for rule, lr in zip(rules, (s.lr_t, s.lr_d, s.lr_c), strict=True):
@@ -153,11 +153,11 @@ def test_a_training_that_was_cut_off_ends_with_the_same_bits(extra: dict[str, ob
 
     for _ in range(2):
         with pytest.raises(CutOffError):
-            s.fit(own, shared, seed=3, folder=folder, told=told)
-    assert equal(s.fit(own, shared, seed=3, folder=folder, told=told), whole)
+            s.fit(own, shared, seed=3, folder=folder, progress=told)
+    assert equal(s.fit(own, shared, seed=3, folder=folder, progress=told), whole)
     assert seen == [0, 10, 10, 20, 20, 22]
     seen.clear()
-    assert equal(s.fit(own, shared, seed=3, folder=folder, told=told), whole) and seen == [22]
+    assert equal(s.fit(own, shared, seed=3, folder=folder, progress=told), whole) and seen == [22]
 
 
 def test_a_state_of_something_else_or_a_damaged_one_is_not_gone_on_with() -> None:
@@ -326,10 +326,10 @@ def test_views_keep_what_is_in_an_image() -> None:
 
 
 def test_the_papers_variant_fixes_what_the_paper_says() -> None:
-    s = CycleGan(variant="paper", steps=9, width=4).meant()
+    s = CycleGan(variant="paper", steps=9, width=4).with_variant()
     assert (s.batch, s.lr_t, s.lr_d, s.cycle, s.identity, s.classification) == (24, 1e-4, 1e-4, 10.0, 5.0, 1.0)
     assert (s.decay, s.pool, s.noise, s.keep_mean, s.steps, s.width) == (False, 0, 0.0, "none", 9, 4)
-    assert s.meant() == s and PAPER.keys() <= vars(s).keys()
+    assert s.with_variant() == s and PAPER.keys() <= vars(s).keys()
     with pytest.raises(ValueError, match="variant: paper fixes batch, lr_t: remove them"):
         CycleGan(variant="paper", lr_t=1.0, batch=3)
 

@@ -153,7 +153,7 @@ def test_candidates_without_votes_have_no_weight_and_parents_that_stay_are_kept(
     first = evolve(settings, Saying(), INPUTS, seed=1)
     assert torch.allclose(first["weight"], torch.tensor([1.0, 0.5, 0.0, 0.5] + [0.0] * 6, dtype=torch.float64))
     now = evolution._Candidates(first["theta"], first["y"], first["noise_seed"])
-    following = evolution._next(settings, now, first["weight"], 0.1, torch.Generator().manual_seed(0))
+    following = evolution._next_generation(settings, now, first["weight"], 0.1, torch.Generator().manual_seed(0))
     assert torch.equal(following.y, now.y)
     kept = [bool((following.theta == row).all(dim=1).any()) for row in now.theta]
     assert kept == [True, True, False, True] + [False] * 6
@@ -193,7 +193,7 @@ def test_progress_is_told_and_settings_name_all_problems():
         _private(_patients(6), 0.0),
         INPUTS,
         seed=0,
-        told=lambda *a: told.append(a),
+        progress=lambda *a: told.append(a),
     )
     assert [(done, total) for done, total, _ in told] == [(0, 2), (1, 2), (2, 2)]
     with pytest.raises(ValueError, match=r"epsilon must be .*candidates must be .*prior must be one of .*'liver'"):

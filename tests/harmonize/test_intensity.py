@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from harmonize.intensity import LANDMARKS, HistogramMatch, Identity, Nyul, Percentile, ZScore
-from harmonize.own import Own, central, counted
+from harmonize.own import Own, central, region_mask
 from harmonize.translation import Translator
 
 CURVES = [
@@ -165,5 +165,5 @@ def test_the_centre_is_the_middle_half_of_each_side() -> None:
     x[..., 4:12, 6:18] = 1
     assert central(x).min() == 1 and central(x).numel() == x.sum()
     x[0, 0, 8, 8] = -1
-    assert counted(x, "centre").sum() == 8 * 12 - 1
-    assert counted(x, "foreground").sum() == 16 * 24 - 1 and counted(x, "all").all()
+    assert region_mask(x, "centre").sum() == 8 * 12 - 1
+    assert region_mask(x, "foreground").sum() == 16 * 24 - 1 and region_mask(x, "all").all()

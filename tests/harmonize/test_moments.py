@@ -14,7 +14,7 @@ from torch import Tensor
 
 from harmonize.distances import sliced_wasserstein
 from harmonize.game import loaded
-from harmonize.moments import asked, moments, trusted
+from harmonize.moments import mean_features, moments, shrink
 from harmonize.networks import Moments
 from harmonize.prior import PRIORS, drawn
 from harmonize.synthesis import protection
@@ -87,7 +87,7 @@ def test_what_is_asked_is_each_patients_mean_features_and_both_accesses_agree_wi
     wanted = {"score.weight": f, "of_class.weight": 0.5 * side * f, "share.weight": side}
     quiet = open_private({"train": patients}, Protection(clip=1e4, noise=0.0, sampling=1.0))
     for access in (quiet, open_access({"train": patients}, batch=8, seed=0)):
-        found = asked(access, critic, 2)
+        found = mean_features(access, critic, 2)
         assert found.deviation == 0
         for name, value in wanted.items():
             assert torch.allclose(found.weights[name].float(), value.mean(dim=0), atol=1e-5)
@@ -96,29 +96,29 @@ def test_what_is_asked_is_each_patients_mean_features_and_both_accesses_agree_wi
 def test_the_noise_is_known_from_how_much_answers_differ(public, patients):
     critic, noised = moments(public, INPUTS, 30), Protection(clip=0.5, noise=3.0, sampling=1.0)
     access = open_private({"train": patients}, noised, source=random.Random(0).randbytes)
-    assert asked(access, critic, 4).deviation == pytest.approx(0.5 * 3 / 24 / 2, rel=0.15)
+    assert mean_features(access, critic, 4).deviation == pytest.approx(0.5 * 3 / 24 / 2, rel=0.15)
 
 
 @given(st.integers(10, 60), st.floats(1e-3, 1e6), st.integers(0, 99))
 def test_pure_noise_of_any_size_moves_nothing(size, deviation, seed):
     start = torch.full((size,), 0.1, dtype=torch.float64)
     noise = deviation * torch.randn(size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    assert torch.equal(trusted(start + noise, start, deviation * 1.2, 1.0), start)
-    assert torch.equal(trusted(start + noise, start, 0.0, 1.0), start + noise), "without noise all is trusted"
+    assert torch.equal(shrink(start + noise, start, deviation * 1.2, 1.0), start)
+    assert torch.equal(shrink(start + noise, start, 0.0, 1.0), start + noise), "without noise all is trusted"
 
 
 @settings(max_examples=30)
 @given(st.floats(0.01, 5.0), st.floats(0.0, 1e3))
 def test_what_stands_out_is_followed_part_of_the_way_and_within_the_bound(deviation, far):
     start, answer = torch.zeros(20, dtype=torch.float64), torch.full((20,), far, dtype=torch.float64)
-    found = trusted(answer, start, deviation, 1.0)
+    found = shrink(answer, start, deviation, 1.0)
     assert float(found.norm()) <= min(1.0, float(answer.norm())) + 1e-9
     assert bool((found * answer >= 0).all())
 
 
 def test_an_answer_that_shrinks_to_nothing_is_nothing():
     answer, start = (torch.tensor([one], dtype=torch.float64) for one in (-0.125, 1.0))
-    assert torch.equal(trusted(answer, start, 0.375, 1.0), torch.zeros(1, dtype=torch.float64))
+    assert torch.equal(shrink(answer, start, 0.375, 1.0), torch.zeros(1, dtype=torch.float64))
 
 
 def test_a_private_head_needs_two_answers_to_know_their_noise():

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from harmonize.embedding import basis, project
-from harmonize.neighbours import judged, limits, referenced
+from harmonize.neighbours import limits, make_reference, meets_requirements
 from harmonize.sampling import Sampling, TooFew, sampled
 
 SHAPE = (1, 3, 3)
@@ -68,23 +68,27 @@ seeds = st.integers(0, 10**6)
 def test_both_requirements_are_those_of_the_printed_lines(
     n: int, m: int, d: int, k: int, spread: float, delta: float, seed: int
 ) -> None:
-    reference = referenced(noise(n, seed, d), torch.zeros(n, dtype=torch.int64))
+    reference = make_reference(noise(n, seed, d), torch.zeros(n, dtype=torch.int64))
     candidates, features = spread * noise(m, seed + 1, d).double(), noise(m, seed + 2, k)
     of_reference = noise(n, seed + 3, k)
-    close, distinct = judged(candidates, features, reference, of_reference, closeness=delta, neighbours=5, others=False)
+    close, distinct = meets_requirements(
+        candidates, features, reference, of_reference, closeness=delta, neighbours=5, others=False
+    )
     expected = lines_9_to_23(candidates, features, reference.pixels, of_reference, delta)
     assert (close & distinct).nonzero().flatten().tolist() == expected
 
 
 @given(n=st.integers(4, 12), patients=st.integers(2, 4), seed=seeds)
 def test_neighbours_of_others_are_the_nearest_images_of_other_patients(n: int, patients: int, seed: int) -> None:
-    reference = referenced(noise(n, seed, 3), torch.arange(n) % patients)
+    reference = make_reference(noise(n, seed, 3), torch.arange(n) % patients)
     candidates, features, of_reference = (
         2 * noise(9, seed + 1, 3).double(),
         noise(9, seed + 2, 2),
         noise(n, seed + 3, 2),
     )
-    found = judged(candidates, features, reference, of_reference, closeness=1.0, neighbours=5, others=True)[1].tolist()
+    found = meets_requirements(candidates, features, reference, of_reference, closeness=1.0, neighbours=5, others=True)[
+        1
+    ].tolist()
     for candidate, distinct in zip(candidates, found, strict=True):
         x = min(range(n), key=lambda i: distance(reference.pixels[i], candidate))
         others = [i for i in range(n) if reference.patient[i] != reference.patient[x]]
@@ -187,13 +191,13 @@ def test_nobody_may_be_nearer_to_an_image_of_another_class_than_the_nearest_refe
     for i in range(n):
         rest = [j for j in range(n) if (patient[j] != patient[i] if others else j != i)]
         assert float(found[i]) == pytest.approx(min(distance(images[i], images[j]) for j in rest), rel=1e-6)
-    reference = referenced(images[own], patient[own], (images[~own], found[~own]))
-    apart = referenced(images[own], patient[own])
+    reference = make_reference(images[own], patient[own], (images[~own], found[~own]))
+    apart = make_reference(images[own], patient[own])
     candidates = 2 * noise(9, seed + 1).flatten(1).double()
     z = [min((distance(c, images[j]), j) for j in range(2, n)) for c in candidates]
     f, fr = torch.zeros(9, 2), noise(2, seed, 2)
     how = {"closeness": 1.0, "neighbours": 5, "others": False}
-    without, with_ = (judged(candidates, f, one, fr, **how)[1].tolist() for one in (apart, reference))
+    without, with_ = (meets_requirements(candidates, f, one, fr, **how)[1].tolist() for one in (apart, reference))
     assert with_ == [a and gap > float(found[j]) for a, (gap, j) in zip(without, z, strict=True)]
 
 
@@ -222,7 +226,7 @@ def test_a_stop_that_was_asked_for_is_raised_between_passes() -> None:
 
     reference = noise(10, 0)
     with pytest.raises(InterruptedError):
-        sampled(Sampling(), lambda y, turn: reference, reference, torch.zeros(10), count={0: 4}, seed=0, told=told)
+        sampled(Sampling(), lambda y, turn: reference, reference, torch.zeros(10), count={0: 4}, seed=0, progress=told)
     assert seen == [(0, 4), (0, 4)]
 
 

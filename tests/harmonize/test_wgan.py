@@ -177,7 +177,7 @@ def test_a_public_start_follows_from_its_arguments_and_saw_the_prior():
     settings = replace(SMALL, prior="prostate_adc")
     inputs = (1, 32, 32)
     told = []
-    one = pretrained(settings, inputs, seed=4, told=lambda *what: told.append(what))
+    one = pretrained(settings, inputs, seed=4, progress=lambda *what: told.append(what))
     two = pretrained(settings, inputs, seed=4)
     raw = pretrained(replace(settings, prior=None), inputs, seed=4)
     assert all(torch.equal(one[name], two[name]) for name in one)
@@ -221,7 +221,7 @@ def test_what_is_told_may_stop_it():
 
     access = open_access(table(), batch=4, seed=0)
     with pytest.raises(Stopped):
-        train(OPEN, access, INPUTS, seed=0, told=told)
+        train(OPEN, access, INPUTS, seed=0, progress=told)
     assert len(access.events) < 2 * OPEN.steps
 
 

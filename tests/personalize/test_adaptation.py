@@ -20,7 +20,7 @@ from federation.rounds import Schedule
 from federation.task import Task
 from personalize.adaptation_baselines import Tent, ensemble, tent
 from personalize.adaptation_norms import AtTest, SetNorm, by_test_statistics, calibrate
-from personalize.adaptation_rotation import FedTurns, Turned, turning
+from personalize.adaptation_rotation import FedTurns, RotationNetwork, rotation_loss
 from personalize.adaptation_turns import TestTimeTraining, train_at_test
 from personalize.routing_losses import entropy
 from privacy.dp.access import Batch, Rows
@@ -180,7 +180,7 @@ def test_turns_are_told_for_each_quarter_of_each_image(task):
         alone = module.turns(module.encoded(torch.rot90(x, quarter, (-2, -1))))
         assert torch.allclose(told[:, quarter], alone, atol=1e-5)
     expected = sum(functional.cross_entropy(told[:, q], torch.full((3,), q), reduction="none") for q in range(4)) / 4
-    assert torch.allclose(turning(told), expected, atol=1e-6)
+    assert torch.allclose(rotation_loss(told), expected, atol=1e-6)
 
 
 def test_the_encoder_is_the_way_down_of_a_network_that_segments_and_all_blocks_of_another():
@@ -219,7 +219,7 @@ def test_turns_train_under_a_map_over_patients():
 
     def loss(values, one, mask):
         output, told = torch.func.functional_call(module, values, (one[None], True))
-        return (task.objective(lambda _: output, Batch(one[None], mask[None])) + turning(told)).sum()
+        return (task.objective(lambda _: output, Batch(one[None], mask[None])) + rotation_loss(told)).sum()
 
     mapped = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(params, x, y)
     for i in range(3):
@@ -249,7 +249,7 @@ def test_turns_need_square_images_and_blocks():
     for task in (wide, Task(Mlp(hidden=(6,)), (4,), 2)):
         module = FedTurns().network(task)
         (text,) = FedTurns().complaints(module, Work(), False)
-        assert not isinstance(module, Turned) and "square images" in text
+        assert not isinstance(module, RotationNetwork) and "square images" in text
     assert FedTurns().complaints(FedTurns().network(MASKS), Work(), True) == []
     with pytest.raises(ValueError, match="rotation must be > 0"):
         FedTurns(rotation=0.0)

@@ -249,7 +249,7 @@ def test_a_site_that_joins_late_starts_from_the_common_start_and_is_guided_at_on
     algorithm, task = CusFL(depth=1), testbed.task()
     initial = initial_parameters(algorithm, task, seed=1)
     state = algorithm.start(initial, {"a": Message(), "b": Message()})
-    f = {name: value for name, value in initial.items() if algorithm._travels(name)}
+    f = {name: value for name, value in initial.items() if algorithm._is_shared(name)}
     state = algorithm.merge(state, {"a": Message({f"model/{n}": v + 1 for n, v in f.items()})})
     known = algorithm.send(state, "a", Call("law", 2, "train", {"a": 1}))
     joins = algorithm.send(state, "b", Call("law", 2, "train", {"a": 1}))

@@ -17,7 +17,7 @@ from federation.models.mlp import Mlp
 from federation.parameters import section
 from federation.rehearsal import initial_parameters, rehearse, rehearse_events
 from federation.task import Output, Task
-from personalize.fedrod import Apart, FedRod, both
+from personalize.fedrod import Apart, FedRod, two_head_losses
 from privacy.dp.access import Batch, Rows
 from privacy.dp.events import Composed, Gaussian, SelfComposed
 from privacy.dp.protection import Protection
@@ -97,7 +97,7 @@ def test_the_balanced_loss_by_hand():
     for p in module.parameters():
         torch.nn.init.zeros_(p)
     prior = torch.tensor([0.75, 0.25], dtype=torch.float64).log()
-    losses = both(task, prior)(Apart(module), Batch(torch.zeros(2, 1), torch.tensor([0, 1])))
+    losses = two_head_losses(task, prior)(Apart(module), Batch(torch.zeros(2, 1), torch.tensor([0, 1])))
     assert losses.tolist() == pytest.approx([math.log(4 / 3) + math.log(2), math.log(4) + math.log(2)])
 
 

@@ -13,7 +13,7 @@ from federation.task import Task
 from personalize.adaptation import Range, adapt, online, predicted_shares, range_of
 from personalize.adaptation_baselines import Tent, tent
 from personalize.routing import routed
-from personalize.routing_losses import Judged, Unsupervised
+from personalize.routing_losses import ImageLosses, Unsupervised
 from personalize.routing_outside import Routing, range_of_experts, route
 
 
@@ -112,7 +112,7 @@ def test_no_epoch_is_the_mean_of_all_kernels_by_each_images_own_statistics(feder
 def nothing(module, x, generator):
     """A loss that wants background everywhere, and is lowest there."""
     output = module(x).logits
-    return Judged(output.softmax(dim=1)[:, 1].flatten(1).mean(dim=1), output)
+    return ImageLosses(output.softmax(dim=1)[:, 1].flatten(1).mean(dim=1), output)
 
 
 def test_a_loss_that_wants_a_constant_map_does_not_get_it(federation):
@@ -138,7 +138,7 @@ def test_where_no_state_counts_the_network_is_not_adapted_and_says_so(federation
 def test_a_loss_that_is_no_number_is_never_the_lowest(federation):
     def broken(module, x, generator):
         judged = nothing(module, x, generator)
-        return Judged(judged.losses * float("nan"), judged.logits)
+        return ImageLosses(judged.losses * float("nan"), judged.logits)
 
     found = adapt(routed(federation), SHIFTED, broken, epochs=1, batch=6)
     assert found.epoch is None and "finite" in found.why

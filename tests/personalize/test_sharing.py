@@ -22,7 +22,7 @@ from federation.task import Task
 from personalize import sharing
 from personalize.fedper import FedPer
 from personalize.partial import Partial
-from personalize.sharing import SHARED, body, head, parted, parts, without_effect
+from personalize.sharing import SHARED, body, head, parts, split_model, without_effect
 from privacy.dp.access import Rows, open_access
 from privacy.message import Call, Message
 
@@ -205,6 +205,6 @@ def test_personal_parts_are_sent_until_the_first_merge_and_never_replied(name):
 def test_what_leaves_and_what_stays_are_the_model_again(name, depth, widths, norm):
     network = Cnn(widths=tuple(widths), norm=norm).build(inputs=(1, 8, 8), classes=2)
     site = Site("a", reference.CNN, reference.SGD, open_access(reference.IMAGES["a"], batch=4, seed=0))
-    reply, memory = parted(network, SHARED[name](network, depth), site, {})
+    reply, memory = split_model(network, SHARED[name](network, depth), site, {})
     assert not set(section(reply.tensors, "model")) & set(section(memory.tensors, "personal"))
     assert testbed.equal(sharing.model(None, site, reply, memory), network.state_dict())
