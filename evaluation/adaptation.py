@@ -1,4 +1,4 @@
-"""How networks came to suit a hospital outside the federation, for its own page: figures and what a table tells."""
+"""How networks were adapted to an external site, for that hospital's own page: table entries and figures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AdaptedLine:
 
     way: its name. experts: the models, in words. losses, shares: before and after each epoch, shares (classes,) of all
     predicted pixels or images; one entry where nothing was trained or each image was predicted before the step on it,
-    none where nothing was adapted. epoch: the chosen one, 0 = before, None = no state of it serves. why: in words.
+    none where nothing was adapted. epoch: the chosen one, 0 = before, None = no state is used. why: in words.
     pictures: the curves, and how the models were mixed.
     """
 
@@ -43,7 +43,7 @@ class AdaptedLine:
 
     @property
     def found(self) -> tuple[float, float]:
-        """The predicted share of all classes but 0, before and in the chosen state; NaN where nobody said."""
+        """The predicted share of all classes but 0, before and in the chosen state; NaN without predictions."""
         fronts = [1 - own[0] for own in self.shares] or [math.nan]
         return fronts[0], fronts[self.epoch or 0]
 
@@ -56,13 +56,14 @@ def adaptation_curves(
     names: Sequence[str],
     given: Sequence[float],
 ) -> Picture:
-    """The loss and what is predicted, of the network before (0) and after each epoch; dotted: the one that serves.
+    """Loss and predicted shares of the network before (0) and after each epoch; a dotted line marks the state that is
+    used.
 
     Args:
         label: of the line.
         losses, shares, epoch: as in `AdaptedLine`.
         names: of the classes but 0.
-        given: how common each class but 0 is in the given masks or labels.
+        given: the share of each class but 0 in the given masks or labels.
     """
     from matplotlib.ticker import MaxNLocator  # slow to import
 
@@ -85,8 +86,8 @@ def adaptation_curves(
             axes.grid(axis="y")
         legend(figure, looks)
 
-    last, which = (len(losses) - 1, "none of which serves") if epoch is None else (epoch, "which serves")
-    ends = [f"{name} {number(shares[0][c])} before, {number(shares[last][c])} then" for c, name in enumerate(names, 1)]
+    last, which = (len(losses) - 1, "and no state is used") if epoch is None else (epoch, "which is used")
+    ends = [f"{name} {number(shares[0][c])} before, {number(shares[last][c])} after" for c, name in enumerate(names, 1)]
     alt = (
         f"{label}: loss {number(losses[0])} before, {number(losses[last])} after epoch {last}, {which}. Share "
         f"of predictions: {'; '.join(ends)}."
@@ -94,7 +95,7 @@ def adaptation_curves(
     truth = ", ".join(f"{name} {number(share)}" for name, share in zip(names, given, strict=True))
     caption = (
         "Of the network before (epoch 0) and after each epoch, on all of this hospital's images; "
-        f"{'no state serves' if epoch is None else 'dotted: the state that serves'}. "
-        f"As given, which adaptation does not see: {truth}."
+        f"{'no state is used' if epoch is None else 'dotted: the state that is used'}. "
+        f"True shares, which adaptation does not see: {truth}."
     )
     return Picture(f"{label}: how adaptation went", caption, svg(SIZE, alt, draw))

@@ -1,4 +1,4 @@
-"""The first screen of a page: which model to use and how sure that is, what left, and what needs a person's eye."""
+"""The first screen of a page: which model to use and how sure that is, what left, and what a person should check."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from privacy.release.statement import Statement
 
 @dataclass(frozen=True)
 class Answers:
-    """use: a model for each hospital. sure: how it was chosen, and what the choice does to its score, in sentences.
-    left: what left. unit: whom a guarantee is about, empty where nobody made a statement. look: what a person should
-    look at; empty = nothing was found.
+    """use: a model for each hospital. sure: how it was chosen, and how that biases its score, in sentences.
+    left: what left. unit: the unit of the guarantee, empty without a statement. look: what a person should check;
+    empty = nothing was found.
     """
 
     use: tuple[Choice, ...]
@@ -31,10 +31,10 @@ class Answers:
 
 def run_answers(page: RunPage) -> Answers:
     """The answers of a run, for the coordinator."""
-    chosen = _fit(choices(page.models, page.scores, page.reference, page.words), page.scores)
+    chosen = _drop_guessing(choices(page.models, page.scores, page.reference, page.words), page.scores)
     validated = {site.site: s.patients for site in page.sites for s in site.splits if s.split == "validation"}
     lines = len({row.method for row in page.scores} & {model.method for model in page.models})
-    sure = _sure(chosen, validated, page.optimism, lines, primary(page.scores))
+    sure = _how_chosen(chosen, validated, page.optimism, lines, primary(page.scores))
     return Answers(
         chosen, sure, departures(page.left, page.statements, page.words), _unit(page.statements), run_notices(page)
     )
@@ -42,32 +42,34 @@ def run_answers(page: RunPage) -> Answers:
 
 def site_answers(page: SitePage) -> Answers:
     """The answers of a run, for one hospital."""
-    chosen = _fit(choices(page.models, page.scores, page.reference, page.words), page.scores)
+    chosen = _drop_guessing(choices(page.models, page.scores, page.reference, page.words), page.scores)
     validated = dict.fromkeys([page.site], sum(s.patients for s in page.splits if s.split == "validation"))
     lines = len({row.method for row in page.scores} & {model.method for model in page.models})
-    sure = _sure(chosen, validated, page.optimism, lines, primary(page.scores))
+    sure = _how_chosen(chosen, validated, page.optimism, lines, primary(page.scores))
     said = () if page.statement is None else (page.statement,)
     return Answers(chosen, sure, departures(page.left, said, page.words), _unit(said), site_notices(page))
 
 
-def _fit(chosen: tuple[Choice, ...], rows: Sequence[ScoreRow]) -> tuple[Choice, ...]:
-    """No model is recommended that does no better than guessing on test patients who are enough to judge by."""
-    return tuple(_refused(one, why) if (why := _guessing(one, rows)) else one for one in chosen)
+def _drop_guessing(chosen: tuple[Choice, ...], rows: Sequence[ScoreRow]) -> tuple[Choice, ...]:
+    """Withdraw recommendations of models that do no better than guessing on enough test patients."""
+    return tuple(_without_model(one, why) if (why := _reason_guessing(one, rows)) else one for one in chosen)
 
 
-def _guessing(one: Choice, rows: Sequence[ScoreRow]) -> str:
+def _reason_guessing(one: Choice, rows: Sequence[ScoreRow]) -> str:
     return collapse(one.score, rows) if one.score is not None and one.score.assessable else ""
 
 
-def _refused(one: Choice, why: str) -> Choice:
+def _without_model(one: Choice, why: str) -> Choice:
     said = f"No model can be recommended: {one.method}, chosen by {one.by}, does no better than guessing ({why})."
     return replace(one, method="", file="", by="", said=(said,))
 
 
-def _sure(
+def _how_chosen(
     chosen: tuple[Choice, ...], validated: Mapping[str, int], optimism: Mapping[str, float], lines: int, measure: str
 ) -> tuple[str, ...]:
-    """How the models were chosen. validated: validation patients by hospital. lines: of how many the best was taken."""
+    """How the models were chosen. validated: validation patients by hospital. lines: number of methods to choose
+    from.
+    """
     said: list[str] = []
     held = [one for one in chosen if one.by == "validation"]
     if held:
@@ -76,9 +78,9 @@ def _sure(
         patients = ", ".join(f"{name}{validated[one.site]}" for name, one in named if one.site in validated)
         few = f" ({patients})" if patients else ""
         said.append(
-            f"Chosen by the lowest loss on {whose} hospital's validation patients{few}, without a look at the test "
+            f"Chosen by the lowest loss on {whose} hospital's validation patients{few}, without using the test "
             "patients, so the choice does not flatter these scores. With so few patients a small difference in loss "
-            "decides little."
+            "means little."
         )
         if tops := [f"{name}{one.top.method} ({number(one.top.value)})" for name, one in named if one.top is not None]:
             most = max((optimism.get(one.site, math.nan) for one in held), default=math.nan)

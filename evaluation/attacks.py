@@ -1,4 +1,4 @@
-"""What attacks on results come to, in words: does it work, how well, and what should a person do."""
+"""Verdicts on attacks, in words: whether an attack succeeds, how well, and what a person should do."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 CONTROL = 0.9
-"""An attack whose control finds fewer than this cannot be told from one that does not work."""
+"""If the control's AUC is below this, the attack may simply not work."""
 
 
 @dataclass(frozen=True)
 class MembershipRow:
-    """An attack on a result: AUC of telling patients who took part from others, with its interval. control_auc: of the
-    same attack on something that copies its patients."""
+    """A membership attack: its AUC of separating patients who took part from others, with interval. control_auc: of the
+    same attack on a model that memorizes its patients.
+    """
 
     site: str
     method: str
@@ -29,8 +30,9 @@ class MembershipRow:
 
 @dataclass(frozen=True)
 class InversionRow:
-    """What an attack drew of single training images, and how like them it is: mean PSNR in dB and mean SSIM; of the
-    mean training image, the floor, too. better: images of which more was drawn than the floor shows."""
+    """Mean PSNR in dB and mean SSIM of reconstructions of single training images; floor_*: of the mean training image
+    as a baseline. better: number of images reconstructed better than by that baseline.
+    """
 
     site: str
     method: str
@@ -46,7 +48,7 @@ class InversionRow:
 
 @dataclass(frozen=True)
 class Verdict:
-    """word: for a table. said: a sentence with the numbers."""
+    """word: for a table. said: a sentence with the figures."""
 
     word: Literal["succeeds", "not shown to succeed", "says nothing"]
     said: str
@@ -60,7 +62,7 @@ REMEDY = (
 
 
 def membership_verdict(row: MembershipRow) -> Verdict:
-    """Of an attack that guesses who took part. The interval decides: one that holds 0.5 proves nothing."""
+    """The verdict on a membership attack. An interval that contains 0.5 proves nothing."""
     if not math.isfinite(row.auc):
         return Verdict("says nothing", f"There is no result: {row.note or 'no reason was given'}.")
     if not row.control_auc >= CONTROL:
@@ -81,7 +83,7 @@ def pairs(row: MembershipRow) -> str:
 
 
 def inversion_verdict(row: InversionRow) -> Verdict:
-    """Of an attack that draws training images: it succeeds if it draws more of one than the mean image shows."""
+    """The verdict on an inversion attack: it succeeds if it reconstructs an image better than the mean image does."""
     if not row.images:
         return Verdict("says nothing", f"There is no result: {row.note or 'no reason was given'}.")
     how = f"{row.better} of {row.images} training images are drawn better than the mean image shows them"
@@ -89,6 +91,6 @@ def inversion_verdict(row: InversionRow) -> Verdict:
 
 
 def strongest(rows: Sequence[MembershipRow]) -> MembershipRow | None:
-    """Of the attacks that succeed the one that is surest to."""
+    """The successful attack with the highest lower bound; None if no attack succeeds."""
     found = [row for row in rows if membership_verdict(row).word == "succeeds"]
     return max(found, key=lambda row: row.low, default=None)

@@ -1,8 +1,8 @@
-"""Which of its models a hospital should use, how sure that is, and how far the choice flatters the score.
+"""Which model each hospital should use, how certain that is, and how much the choice biases the score.
 
-A model is chosen by its loss on the hospital's validation patients, so that the score on test patients is not that of a
-winner. Where a run has no validation loss, the highest score on the test patients decides, and the page says by how
-much that score is too high. Only a model that lies in the hospital's folder as a file can be chosen.
+A model is chosen by its loss on the hospital's validation patients, so that its score on test patients is not that of
+a winner on them. If a run has no validation loss, the highest score on the test patients decides, and the page says by
+how much that score is too high. Only a model that is stored as a file in the hospital's folder can be chosen.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from evaluation.rows import FLOORS, PRIVATE, ScoreRow
 from evaluation.wording import Words, counted, number, signed
 
 PRIMARY = (AUC.name, DICE.name)
-"""By which models are compared in words: the first one that was measured."""
+"""Measures that compare models in words: the first one that is available."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A hospital's model. method: empty where none can be named. by: what decided. score: on its test patients, None =
-    not scored. said: how good it is, in sentences. top: the line with the highest score there, where it is another one.
+    """A hospital's model. method: empty if none can be named. by: the criterion. score: on its test patients, None =
+    not scored. said: how good it is, in sentences. top: the row with the highest score there, if it is another one.
     """
 
     site: str
@@ -42,25 +42,25 @@ class Choice:
 
 
 def choices(models: Sequence[Model], rows: Sequence[ScoreRow], reference: str, words: Words) -> tuple[Choice, ...]:
-    """One for each hospital that has models, in their order."""
+    """One choice for each hospital that has models, in their order."""
     sites = dict.fromkeys(model.site for model in models)
     return tuple(_choice(site, [m for m in models if m.site == site], rows, reference, words) for site in sites)
 
 
 def primary(rows: Sequence[ScoreRow]) -> str:
-    """The measure by which models are compared in words; empty where none of them was measured."""
+    """The measure that compares models in words; empty if none is available."""
     held = {row.measure for row in rows}
     return next((name for name in PRIMARY if name in held), "")
 
 
 def own_rows(rows: Sequence[ScoreRow], site: str, measure: str) -> dict[str, ScoreRow]:
-    """Scores of a hospital's own models on its own test patients, by method; floors and what has no value left out."""
+    """Scores of a hospital's own models on its own test patients, by method; without baselines and missing values."""
     own = (row for row in rows if row.protocol == PRIVATE and row.sites == (site,) and row.measure == measure)
     return {row.method: row for row in own if row.method not in FLOORS and math.isfinite(row.value)}
 
 
 def optimism(tables: Mapping[str, Table], site: str, measure: Measure) -> float:
-    """By how much the best of all methods at a hospital looks better than it is, if its test patients choose it.
+    """How much better the best of all methods at a hospital looks than it is, if it is chosen on the test patients.
 
     The mean over bootstrap copies of (the copy's winner in the copy - the same method in the sample), as Efron (1983)
     estimates optimism; Tsamardinos et al. (2018) do so for the choice of a method. NaN with fewer than two methods.
@@ -94,7 +94,11 @@ def _choice(site: str, models: Sequence[Model], rows: Sequence[ScoreRow], refere
     elif tested:
         best, by = max(tested, key=lambda model: scored[model.method].value), "test"
     else:
-        why = "no model of this run lies in its folder as a file" if models and not filed else "none was scored there"
+        why = (
+            "no model of this run is stored as a file in its folder"
+            if models and not filed
+            else "none was scored there"
+        )
         return Choice(site, "", "", "", None, (f"No model can be named: {why}.",), top)
     score = scored.get(best.method)
     other = None if top is None or score is None or top.value <= score.value else top
@@ -125,7 +129,7 @@ def _sentences(
 
 
 def against(row: ScoreRow, reference: str) -> str:
-    """How a score compares with that of the reference method; empty where there is no other to compare with."""
+    """How a score compares with that of the reference method, as a sentence; empty without a reference."""
     if not reference:
         return ""
     if row.method == reference:
@@ -138,12 +142,12 @@ def against(row: ScoreRow, reference: str) -> str:
 
 
 def direction(low: float, high: float) -> int:
-    """1 or -1 where an interval lies wholly above or below 0; 0 where it holds 0 or is not known."""
+    """1 or -1 if an interval lies wholly above or below 0; 0 if it contains 0 or is not known."""
     return 1 if low > 0 else -1 if high < 0 else 0
 
 
 def between(row: ScoreRow) -> str:
-    """An interval in words; nothing where there is none."""
+    """An interval in words; empty if there is none."""
     return f" (95 % interval {number(row.low)} to {number(row.high)})" if math.isfinite(row.low) else ""
 
 

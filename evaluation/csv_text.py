@@ -1,9 +1,9 @@
-"""Every CSV that is written goes through here, so that no cell of it is a formula for a spreadsheet.
+"""Writes every CSV, so that no cell becomes a formula in a spreadsheet.
 
-Names of files and patients, and whatever a header says, come from outside. A spreadsheet takes a cell that begins with
+Names of files and patients, and texts of headers, come from outside. A spreadsheet takes a cell that begins with
 = + - or @ for a formula, which can send other cells away or start a program. Such a cell gets an apostrophe before it
-(OWASP, "CSV Injection"); so does what stands behind a semicolon, tab or line break within a cell, because a spreadsheet
-may split there. Numbers stay numbers, -0.5 as well. `read_csv_text` takes the apostrophes away.
+(OWASP, "CSV Injection"); so does such text after a semicolon, tab or line break within a cell, because a spreadsheet
+may split there. Numbers stay numbers, -0.5 as well. `read_csv_text` removes the apostrophes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def read_csv_text(text: str) -> list[dict[str, str]]:
-    """The rows of a table of `csv_text` by the names of its columns, each cell as it was; short rows are left out.
+    """The rows of a table of `csv_text` by the names of its columns, with the original cells; short rows are left out.
 
     Raises:
         csv.Error: it is no table.

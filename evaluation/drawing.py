@@ -1,8 +1,7 @@
-"""From a matplotlib figure to a picture that a page can hold: inline SVG that takes the page's ink, or PNG in a data
-URI.
+"""Converts a matplotlib figure for a page: inline SVG that takes the page's text colour, or PNG in a data URI.
 
-Lines and text that belong to the page, not to a curve, are drawn in INK and leave as `currentColor`, so that one
-picture reads in a light and in a dark page.
+Lines and text that belong to the page, not to a curve, are drawn in INK and exported as `currentColor`, so that one
+picture is readable in light and dark mode.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LEVEL = 3  # of compression; from here on a photograph grows smaller by some percent and takes several times as long
-INK = "#010203"  # a colour nobody would choose: it marks what takes the page's colour
+INK = "#010203"  # an unlikely colour, to be replaced by the page's colour
 
-# After Paul Tol's "vibrant" scheme (Technical note SRON/EPS/TN/09-002), told apart with any colour vision. Its orange
-# is darker here and its cyan a violet, so that each has 3 : 1 against white and against the page's dark panel (WCAG
-# 1.4.11). Marker and dash tell them apart once more.
+# After Paul Tol's "vibrant" scheme (Technical note SRON/EPS/TN/09-002), distinguishable with any colour vision. Its
+# orange is darker here and its cyan a violet, so that each has 3 : 1 against white and against the page's dark panel
+# (WCAG 1.4.11). Marker and dash distinguish them as well.
 COLOURS = ("#0077bb", "#dd6611", "#009988", "#cc3311", "#ee3377", "#a860c8", "#8c8c8c")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = (
@@ -81,7 +80,7 @@ class Picture:
 def svg(size: tuple[float, float], alt: str, draw: Callable[[Figure], None]) -> str:
     """Let `draw` fill a figure of (width, height) inches; return it as an inline `<svg>` named `alt`.
 
-    Equal figures give equal text; ids are distinct from those of other figures, and nothing refers to another document.
+    Equal figures give equal text; ids differ from those of other figures, and nothing refers to another document.
     """
     import matplotlib  # slow to import
     from matplotlib.backends.backend_svg import FigureCanvasSVG  # slow to import
@@ -122,7 +121,7 @@ def png_uri(pixels: NDArray[np.uint8]) -> str:
 
 
 def _inline(text: str, size: tuple[float, float], alt: str) -> str:
-    """The `<svg>` element of an SVG document, fit to stand in a page beside others."""
+    """The `<svg>` element of an SVG document, for use in a page with others."""
     body = text[text.index("<svg") :]
     inner = body[body.index(">") + 1 :]
     inner = NAMESPACES.sub("", re.sub(r"<metadata>.*?</metadata>", "", inner, flags=re.DOTALL))

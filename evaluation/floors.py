@@ -1,11 +1,11 @@
-"""Baselines under every table: scores of a predictor that knows the hospital and does not look at the image.
+"""Baselines in every table: scores of a predictor that knows the hospital but not the image.
 
 The majority-class baseline gives all images of a hospital one score, the share of positive images in its test set, and
 the most common class. Its AUC and balanced accuracy are 0.5 at each hospital; over the pooled sample of all hospitals
-its AUC shows what can be gained by telling the hospitals apart. It is a generous baseline: the share is that of the
+its AUC shows how much is gained by distinguishing the hospitals. It is a generous baseline: the share is that of the
 test set, not of training.
 
-The baseline of segmentation is the mean mask: every image gets the same mask, where the structure mostly lies in the
+The baseline of segmentation is the mean mask: every image gets the same mask, the usual place of the structure in the
 hospital's own training masks. The hospital computes and scores it like a model.
 """
 
@@ -40,12 +40,12 @@ def majority(counts: Counts) -> Counts:
 
 
 def mean_mask(masks: ArrayLike, classes: int) -> NDArray[np.int64]:
-    """The one answer (*spatial) to all images: the class that a pixel has in more than half of the masks that hold the
-    class at all, the likeliest of several, else background. Without a mask it is empty.
+    """One mask (*spatial) for all images: the class that a pixel has in more than half of the masks that contain the
+    class, the likeliest of several, else background. Without masks it is empty.
 
     Args:
         masks: (n, *spatial) int, of training images; 0 = background, 1 .. classes - 1.
-        classes: the background among them.
+        classes: with the background.
     """
     given = np.asarray(masks)
     shares = np.full((classes, *given.shape[1:]), 0.5)
@@ -53,18 +53,18 @@ def mean_mask(masks: ArrayLike, classes: int) -> NDArray[np.int64]:
         of_class = given == c
         shown = of_class.any(axis=tuple(range(1, given.ndim)))
         shares[c] = of_class[shown].mean(axis=0) if shown.any() else 0.0
-    return np.asarray(shares.argmax(axis=0), dtype=np.int64)  # of equals the first: half is background
+    return np.asarray(shares.argmax(axis=0), dtype=np.int64)  # argmax takes the first of equals: half is background
 
 
 def unfloored(rows: Iterable[ScoreRow]) -> list[ScoreRow]:
-    """The rows of methods alone."""
+    """The rows of methods, without baselines."""
     return [row for row in rows if row.method not in FLOORS]
 
 
 def with_floor(tables: Mapping[str, Table], masks: Mapping[str, Overlaps] | None = None) -> dict[str, Table]:
-    """The tables of all methods, and the floor at every site where some method was scored at home.
+    """The tables of all methods, and the baseline at every site where some method was scored at home.
 
-    masks: the mean mask's overlaps, by site, where methods segment.
+    masks: the mean mask's overlaps, by site, if methods segment.
     """
     own: dict[tuple[str, str], Evidence] = {(site, site): found for site, found in (masks or {}).items()}
     name = MEAN_MASK if own else MAJORITY

@@ -1,4 +1,4 @@
-"""Scores by where they stand in a table of methods and test sites."""
+"""Scores arranged by their place in a table of methods and test sites."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def weak_columns(rows: Sequence[ScoreRow]) -> set[str]:
 
 
 def decided(rows: Sequence[ScoreRow], measure: str) -> dict[str, tuple[int, int, int]]:
-    """Method -> at how many hospitals its gain lies above 0 with its whole interval, below 0, and of how many."""
+    """Method -> number of hospitals with a gain whose interval lies above 0, below 0, and of all with a gain."""
     gains: dict[str, list[int]] = {}
     for row in rows:
         if row.protocol == PRIVATE and row.measure == measure and math.isfinite(row.gain):
@@ -34,7 +34,7 @@ def _column(row: ScoreRow) -> str:
 
 
 def weak_rows(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
-    """One row of each site whose scores are not assessable: not one that lacks values, whose cell says so itself."""
+    """One row per site whose scores are not assessable, without those that lack values, whose cell says so."""
     poor = (row for row in rows if row.protocol == PRIVATE and not row.assessable)
     weak = {row.sites[0]: row for row in poor if row.defined is None or row.defined >= row.positive_patients}
     return [weak[site] for site in sorted(weak)]

@@ -1,4 +1,4 @@
-"""What pages say of harmonization: whose images became the target, what was shared, what each translation did."""
+"""Harmonization on pages: the target hospital, the shared images, and the effect of each translation."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ REASONS: Mapping[str, str] = {
     "class_drift": "class drift",
     "prevalence": "new dark spots",
 }
-"""Veto (`harmonize/veto.py`) -> the same in the words of the columns."""
+"""Veto (`harmonize/veto.py`) -> the words of its column."""
 
 
 @dataclass(frozen=True)
 class SpaceRow:
     """One hospital's images in one space. vetoed: why the hospital uses its raw images instead; empty = it does not.
-    quality: figures by the names of `COLUMNS`; NaN = not computable or not told. note: what stands instead of them.
-    sentences: what was found against it, and what could not be judged, for the hospital's own page."""
+    quality: figures by the names of `COLUMNS`; NaN = not computable or not sent. note: replaces them if they are
+    missing. sentences: why it was vetoed, and what could not be checked, for the hospital's own page.
+    """
 
     site: str
     space: str
@@ -54,13 +55,13 @@ class SpaceRow:
         return tuple(REASONS.get(name, name) for name in self.vetoed)
 
     def figure(self, name: str) -> float:
-        """One figure, NaN where there is none."""
+        """One figure, NaN if it is missing."""
         return float(self.quality.get(name, math.nan))
 
 
 @dataclass(frozen=True)
 class ScoreLine:
-    """How hard a hospital's images are to imitate. deviation: over seeds; NaN where it was computed once."""
+    """Complexity of a hospital's images. deviation: over seeds; NaN with one seed."""
 
     site: str
     score: float
@@ -70,8 +71,9 @@ class ScoreLine:
 @dataclass(frozen=True)
 class Harmony:
     """target: the hospital whose images were imitated; release: how it was chosen (exact, dp, public). synthesis: how,
-    in a sentence with its epsilon. shared: pictures of what was shared: synthetic images, no patient's. maps: pictures
-    of real beside synthetic images, for a hospital's own page. translations: the same, before and after.
+    in a sentence with its epsilon. shared: pictures of the shared images: synthetic ones, no patient's. maps: pictures
+    of real and synthetic images as points, for a hospital's own page. translations: images before and after
+    translation.
     """
 
     target: str
@@ -91,10 +93,10 @@ class Harmony:
 
     @property
     def absent(self) -> tuple[str, ...]:
-        """Heads of the other columns, where anything was judged at all."""
+        """Heads of the other columns, if any translation was measured."""
         return tuple(head for name, head in COLUMNS.items() if self.columns and name not in self.columns)
 
 
 def as_number(value: object) -> float:
-    """A figure that was told; NaN where there is none, as JSON knows no NaN."""
+    """A number from JSON; NaN for null."""
     return float(value) if isinstance(value, int | float) else math.nan

@@ -1,7 +1,7 @@
-"""Heat maps: the cross-site matrix, what the coordinator holds between sites, what a site noted of others by round, how
+"""Heat maps: the cross-site matrix, the coordinator's matrices between sites, a site's notes about others by round, how
 routing mixes models.
 
-A value stands in its cell where there is room for it; the alternative text has them all.
+Values are printed in their cells if they fit; the alternative text has them all.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CELL, ROW = (0.85, 0.45)  # inches; a cell where there is room
-LOW_ROW = 0.25  # inches; where there are many, as layers of a network
+LOW_ROW = 0.25  # inches; for many rows, as layers of a network
 FITS = 0.5  # inches; the width of a cell that can hold a number
-PALE = 0.05  # a coefficient that moved less is not painted as if it had moved far
+PALE = 0.05  # least half-width of the colour scale, so that small changes look small
 TICKS = 20  # labels along an axis
 
 
@@ -35,7 +35,7 @@ def cross_site(models: Sequence[str], tests: Sequence[str], values: Floats, meas
     low, high = (0.5, 1.0) if np.isnan(values).all() or np.nanmin(values) >= 0.5 else (float(np.nanmin(values)), 1.0)
 
     def draw(figure: Figure) -> None:
-        axes = _drawn(figure, models, tests, values, (low, high), measure)
+        axes = _draw_cells(figure, models, tests, values, (low, high), measure)
         axes.set(xlabel="tested on the patients of", ylabel="model of")
 
     caption = "The diagonal is private testing; a column shows which hospitals' models suit these patients."
@@ -43,7 +43,7 @@ def cross_site(models: Sequence[str], tests: Sequence[str], values: Floats, meas
 
 
 def between_sites(sites: Sequence[str], values: Floats, name: str, method: str) -> Picture:
-    """What the coordinator holds of each site (row) about each (column) after the last round: (K, K)."""
+    """A matrix (K, K) that the coordinator holds after the last round: of each site (row) about each (column)."""
     told = [
         f"{one} from {other} {number(float(value))}"
         for one, row in zip(sites, values, strict=True)
@@ -52,25 +52,25 @@ def between_sites(sites: Sequence[str], values: Floats, name: str, method: str) 
     alt = f"{name} of {method} between hospitals: " + "; ".join(told) + "."
 
     def draw(figure: Figure) -> None:
-        axes = _drawn(figure, sites, sites, values, _range(values), name)
+        axes = _draw_cells(figure, sites, sites, values, _range(values), name)
         axes.set(xlabel="takes from", ylabel="hospital")
 
     caption = (
-        "How much each hospital (row) takes from each (column), as the coordinator holds it after the last round. What "
-        "hospitals note of each other and do not send, as APPLE's relationships, is on their own pages only."
+        "How much each hospital (row) takes from each (column), as the coordinator knows it after the last round. "
+        "Notes that hospitals do not send, as APPLE's relationships, are on their own pages only."
     )
     return Picture(f"{method}: {name} between hospitals", caption, svg(_size(sites, sites), alt, draw))
 
 
 def over_rounds(sites: Sequence[str], rounds: Sequence[int], values: Floats, name: str, method: str) -> Picture:
-    """What one site noted of each site (row) in each round (column); NaN where it noted nothing."""
+    """A site's notes about each site (row) in each round (column); NaN = no note."""
     last = [f"{site} {number(float(values[i, -1]))}" for i, site in enumerate(sites)]
     first = [f"{site} {number(float(values[i, 0]))}" for i, site in enumerate(sites)]
     alt = f"{name} of {method} by hospital and round. Round {rounds[0]}: {', '.join(first)}. "
     alt += f"Round {rounds[-1]}: {', '.join(last)}."
 
     def draw(figure: Figure) -> None:
-        axes = _drawn(figure, sites, [str(one) for one in rounds], values, _range(values), name)
+        axes = _draw_cells(figure, sites, [str(one) for one in rounds], values, _range(values), name)
         axes.set_xlabel("round")
 
     caption = f"{name} that this hospital gives each hospital, itself among them, after each round."
@@ -88,18 +88,18 @@ def mixture(layers: Sequence[str], experts: Sequence[str], values: Floats, sprea
 
     def draw(figure: Figure) -> None:
         limits = (start - reach, start + reach)
-        axes = _drawn(figure, layers, experts, values, limits, "coefficient", colours="PuOr_r")
+        axes = _draw_cells(figure, layers, experts, values, limits, "coefficient", colours="PuOr_r")
         axes.set(xlabel="model of", ylabel="layer")
 
     caption = (
-        f"With what coefficient each model enters each layer's kernel, mean over this hospital's images. White is "
-        f"1/{len(experts)}, where each starts; coefficients lie between 0 and 1 and need not sum to 1. From image to "
-        f"image they differ by a standard deviation of at most {float(spread.max()):.2g}."
+        f"Coefficient of each model in each layer's kernel, mean over this hospital's images. White is "
+        f"1/{len(experts)}, the start; coefficients are between 0 and 1 and need not sum to 1. Between images "
+        f"they have a standard deviation of at most {float(spread.max()):.2g}."
     )
     return Picture(f"{label}: how models are mixed", caption, svg(_size(layers, experts, LOW_ROW), alt, draw))
 
 
-def _drawn(
+def _draw_cells(
     figure: Figure,
     rows: Sequence[str],
     columns: Sequence[str],
@@ -109,8 +109,8 @@ def _drawn(
     *,
     colours: str = "",
 ) -> Axes:
-    """The cells with what they hold, their names and the key of colours. Below 0 there is another colour, or colours
-    that are named.
+    """Cells with their values, names of rows and columns, and the colour bar. Other colours if values are below 0, or
+    as named.
     """
     import matplotlib  # slow to import
 
@@ -133,14 +133,14 @@ def _drawn(
 
 
 def _range(values: Floats) -> tuple[float, float]:
-    """From 0 upwards; where there are negative values as far to either side of 0."""
+    """From 0 to the largest value; symmetric around 0 if there are negative values."""
     finite = values[np.isfinite(values)]
     top = float(np.abs(finite).max()) if finite.size and finite.any() else 1.0
     return (-top if finite.size and finite.min() < 0 else 0.0), top
 
 
 def _edge(rows: Sequence[str]) -> float:
-    """Inches beside the cells: the names of the rows, and the key of colours."""
+    """Inches beside the cells: the names of the rows, and the colour bar."""
     return 1.7 + CHARACTER * max(map(len, rows))
 
 

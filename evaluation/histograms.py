@@ -1,15 +1,15 @@
-"""What a hospital tells about a model: how many images fell into each bin of predicted probability.
+"""Counts that a hospital sends about a model: how many images fall into each bin of predicted probability.
 
 A model's scores on a hospital's test patients become, per class, a histogram on [0, 1] of the images of that class and
-of all others, and a confusion matrix at threshold 0.5 (two classes) or at the largest probability. Beside the sample
-itself come B copies in which the hospital's *patients* were drawn again with replacement (Efron and Tibshirani, An
+of all others, and a confusion matrix at threshold 0.5 (two classes) or at the largest probability. Besides the sample
+itself there are B copies in which the hospital's *patients* were resampled with replacement (Efron and Tibshirani, An
 Introduction to the Bootstrap, 1993, with the patient as the unit): every interval that the coordinator prints is
 computed from them.
 
-What the copies tell beyond the histogram: bins that change together across copies belong to the same patient. Who knows
-the seed, and has at least as many copies as there are patients, can solve for every patient's own histogram; so a
-hospital draws with a seed of its own, kept to itself and the same for all models, which keeps them paired. Even then
-the scores of one patient can be told to be one patient's, though not whose.
+What the copies reveal beyond the histogram: bins that change together across copies belong to the same patient. With
+the seed, and at least as many copies as patients, one can solve for every patient's own histogram; so a
+hospital draws with a secret seed of its own, the same for all models, which keeps them paired. Even then
+scores can be attributed to one and the same patient, though not to a named one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-NOISE_SHARE = 0.1  # what the noise in a class's number of patients may be of it: `Support.assessable`
+NOISE_SHARE = 0.1  # largest noise in a class's number of patients, as a share of it: `Support.assessable`
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 BINS = 1024
 TOLERANCE = 1e-3  # how far a row of probabilities may sum from 1: half precision is enough
 PACKED = ("class_patients", "columns", "confusion", "patients", "scores", "shape")
-LARGEST = 2**28  # elements of `scores` once unpacked: a shape that came over a wall must not fill the memory
+LARGEST = 2**28  # elements of `scores` once unpacked: a received shape must not fill the memory
 
 
 @dataclass(frozen=True)
@@ -114,13 +114,13 @@ def count(
 
 def add(counts: Sequence[Counts]) -> Counts:
     """Pool sites: samples and copies are summed pairwise, so a pooled copy draws patients within each site.
-    Where some are noised, and so have few bins, the others' bins are joined.
+    If some are noised, and so have few bins, the others' bins are merged to match.
 
     Raises:
         ValueError: there is nothing to pool, or the counts differ in copies, classes or bins.
     """
     if any(c.noise for c in counts):
-        counts = [_joined(c, min(one.scores.shape[-1] for one in counts)) for c in counts]
+        counts = [_with_bins(c, min(one.scores.shape[-1] for one in counts)) for c in counts]
     shapes = {(c.scores.shape, c.confusion.shape) for c in counts}
     if len(shapes) != 1:
         found = ", ".join(f"scores {a} with confusion {b}" for a, b in sorted(shapes)) or "none"
@@ -135,7 +135,7 @@ def add(counts: Sequence[Counts]) -> Counts:
 
 
 def support(counts: Counts) -> Support:
-    """On how many images and patients a score of these counts rests."""
+    """The number of images and patients behind a score of these counts."""
     images = counts.scores[0].sum(axis=-1)
     positive = counts.class_patients[1:] if counts.classes == 2 else counts.class_patients
     return Support(
@@ -197,14 +197,14 @@ def from_tensors(tensors: Mapping[str, Tensor]) -> Counts:
     return counts
 
 
-def _joined(counts: Counts, bins: int) -> Counts:
-    """The same counts with neighbouring bins joined, where they can be."""
+def _with_bins(counts: Counts, bins: int) -> Counts:
+    """The same counts with neighbouring bins merged, if their number allows it."""
     shape = (*counts.scores.shape[:-1], bins, -1)
     return counts if counts.scores.shape[-1] % bins else replace(counts, scores=counts.scores.reshape(shape).sum(-1))
 
 
 def draws(patients: Ints, copies: int, seed: int, site: str) -> Ints:
-    """(copies, P): how often each patient, of distinct ones in ascending order, is in each copy."""
+    """(copies, P): how often each patient, in ascending order, is in each copy."""
     name = hashlib.blake2b(patients.astype("<i8").tobytes() + site.encode(), digest_size=16).digest()
     generator = np.random.default_rng([abs(seed), int(seed < 0), int.from_bytes(name, "little")])
     number = len(patients)
@@ -213,7 +213,7 @@ def draws(patients: Ints, copies: int, seed: int, site: str) -> Ints:
 
 
 def _tally(patient: Ints, column: Ints, weights: Ints, width: int) -> Ints:
-    """(1 + B, width): how often each column occurs, each patient counted as often as each copy holds them."""
+    """(1 + B, width): how often each column occurs, each patient counted as often as it is in the copy."""
     from scipy import sparse  # slow to import
 
     rows, columns = (a.ravel() for a in np.broadcast_arrays(patient, column))
@@ -246,7 +246,7 @@ def complaints(y: NDArray[np.generic], p: Floats, who: NDArray[np.generic], copi
 
 
 def _malformed(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Everything that can be said before unpacking."""
+    """Problems that are visible before unpacking."""
     if set(tensors) != set(PACKED):
         return [f"found {sorted(tensors)}, needed is {list(PACKED)}"]
     wrong = [f"{n} is {t.dtype}, needed is int32" for n, t in sorted(tensors.items()) if t.dtype != torch.int32]
@@ -276,14 +276,15 @@ def _malformed(tensors: Mapping[str, Tensor]) -> list[str]:
 
 @dataclass(frozen=True)
 class Support:
-    """On how many a score rests.
+    """The number of images and patients behind a score.
 
     `positives` and `negatives` count images of the rarest score row (two classes: class 1 and class 0; more: the class
     with fewest images, and the fewest images outside a class); `positive_patients` those of the rarest positive class.
-    Noised counts do not tell the images of a class, only that each of its patients has one: both are then patients.
-    `noise`: as in `Counts`; `class_noise`: in a class's number of patients. They say how, not on whom: not compared.
-    Of masks (`evaluation.overlap`) both count patients, with and without the structure; `defined` = patients for whom
-    the measure has a value, None where it has one for all. It hangs on the model, so it is not compared either.
+    Noised counts do not contain the number of images of a class, only of its patients: both then count patients.
+    `noise`: as in `Counts`; `class_noise`: in a class's number of patients. They describe the measurement, not the
+    sample, so they are not compared. For masks (`evaluation.overlap`) both count patients, with and without the
+    structure; `defined` = patients for whom the measure has a value, None if it has one for all. It depends on the
+    model, so it is not compared either.
     """
 
     patients: int
@@ -296,11 +297,12 @@ class Support:
     defined: int | None = field(default=None, compare=False)
 
     def assessable(self, *, images: int = 20, patients: int = 5, noise: float = NOISE_SHARE) -> bool:
-        """Whether there are at least so many images on either side and so many positive patients, and little noise.
-        Of masks: whether there are so many patients with the structure.
+        """Whether there are at least this many images on either side and positive patients, and little noise.
+        For masks: whether there are this many patients with the structure.
 
-        noise: what `class_noise` may be of the smaller class. Up to 0.1 the 95 % intervals held AUC and balanced
-        accuracy in 90 to 100 % of simulated hospitals, above that in as few as 73 % (benchmarks/noised_scores.py).
+        noise: largest `class_noise` as a share of the smaller class. Up to 0.1 the 95 % intervals contained AUC and
+        balanced accuracy in 90 to 100 % of simulated hospitals, above that in as few as 73 %
+        (benchmarks/noised_scores.py).
         """
         if self.defined is not None:
             return self.positive_patients >= patients

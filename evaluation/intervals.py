@@ -1,4 +1,4 @@
-"""How sure: intervals from bootstrap copies and from repeated runs."""
+"""Intervals from bootstrap copies and from repeated runs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from evaluation.histograms import Floats
 class Estimate:
     """A value with its interval.
 
-    n: how many copies or runs the interval rests on. ignored: copies in which the value is not defined, for instance
-    because no patient with a lesion was drawn. low and high are NaN where no interval can be given.
+    n: number of copies or runs behind the interval. ignored: copies in which the value is not defined, for instance
+    because no patient with a lesion was drawn. low and high are NaN if no interval can be given.
     """
 
     value: float

@@ -1,4 +1,4 @@
-"""What left the hospitals, in answer to which request, and what it comes to; and the same in a few sentences."""
+"""What left the hospitals, by request, with its privacy loss; and the same in a few sentences."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from privacy.release.statement import Statement
 
 @dataclass(frozen=True)
 class Left:
-    """What left a hospital in answer to one request. content: what it is. epsilon: a text, because ∞ is explained in
-    words; without a statement there is no guarantee."""
+    """What left a hospital in response to one request. content: what it is. epsilon: a text, because ∞ is explained in
+    words; without a statement there is no guarantee.
+    """
 
     site: str
     request: str
@@ -28,7 +29,8 @@ class Left:
 @dataclass(frozen=True)
 class Total:
     """What left one hospital over all requests. epsilons: the total of its statement; without one they are listed,
-    since adding them up is the accountant's work."""
+    because only the accountant can add them up.
+    """
 
     site: str
     messages: int
@@ -44,7 +46,7 @@ def spent(statement: Statement) -> str:
 
 
 def totals(left: Sequence[Left], statements: Sequence[Statement]) -> list[Total]:
-    """Of each hospital, in the order in which they come."""
+    """The total of each hospital, in order of appearance."""
     whole = {one.site: (spent(one),) for one in statements}
     return [
         Total(
@@ -59,8 +61,8 @@ def totals(left: Sequence[Left], statements: Sequence[Statement]) -> list[Total]
 
 
 class Patients(NamedTuple):
-    """Whose own images, labels or records are among what left. pooled: for a central baseline. shared: as images that
-    the others shall look like. unknown: what was shared cannot be told any more. All are names of hospitals.
+    """Hospitals whose own patients' images, labels or records left. pooled: for a central baseline. shared: as target
+    images for translation. unknown: the ledger does not say what was shared. All are names of hospitals.
     """
 
     pooled: tuple[str, ...]
@@ -69,7 +71,7 @@ class Patients(NamedTuple):
 
 
 def of_patients(left: Iterable[Left]) -> Patients:
-    """By the ledgers, because the settings of this run would not show what an earlier run released."""
+    """Read from the ledgers' entries, because the settings of this run would not show what an earlier run released."""
     pooled, shared, unknown = dict[str, None](), dict[str, None](), dict[str, None]()
     for entry in left:
         if not entry.messages:
@@ -85,7 +87,7 @@ def of_patients(left: Iterable[Left]) -> Patients:
 
 @dataclass(frozen=True)
 class Departure:
-    """What left some hospitals, alike. epsilon: in a few words, for the eye. said: sentences."""
+    """What left several hospitals alike. epsilon: in a few words. said: sentences."""
 
     sites: tuple[str, ...]
     epsilon: str
@@ -98,11 +100,11 @@ KINDS = (
     (("sample",), "synthetic images that other hospitals translate their images towards"),
     (("audit",), "results of attacks"),
 )
-"""Requests, and what replies to them hold, in two words. What is left of the others are counts and digests."""
+"""Requests, and the content of their replies in a few words. Replies to all others are counts and digests."""
 
 
 def departures(left: Sequence[Left], statements: Sequence[Statement], words: Words) -> tuple[Departure, ...]:
-    """Hospitals of which the same can be said stand together, in the order in which they come."""
+    """Hospitals with equal sentences are grouped, in order of appearance."""
     stated, found = {one.site: one for one in statements}, dict[tuple[str, tuple[str, ...]], list[str]]()
     for site in dict.fromkeys(entry.site for entry in left):
         own = [entry for entry in left if entry.site == site and entry.messages]
@@ -133,7 +135,7 @@ def _epsilon(statement: Statement | None, own: Sequence[Left]) -> str:
 
 
 def _guarantee(statement: Statement | None) -> tuple[str, ...]:
-    """What is guaranteed to one patient, and for which replies."""
+    """The guarantee for one patient, and the replies that it covers."""
     if statement is None:
         return ("No privacy statement was made.",)
     if not math.isinf(statement.epsilon):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def point_map(real: NDArray[np.generic], made: NDArray[np.generic], *, title: str) -> Picture:
-    """Two clouds. real: (n, 2); made: (m, 2), in the same units, which mean nothing by themselves.
+    """A scatter plot of two sets. real: (n, 2); made: (m, 2), in the same units, which have no meaning of their own.
 
     Raises:
         ValueError: points have another shape.
@@ -36,7 +36,7 @@ def point_map(real: NDArray[np.generic], made: NDArray[np.generic], *, title: st
 
     alt = f"{len(real)} real and {len(made)} synthetic images as points; where the clouds overlap, they look alike"
     caption = (
-        "Every point is an image; t-SNE of principal components, so only nearness means something. Where the clouds "
-        "overlap, imitation and original look alike to these features."
+        "Every point is an image; t-SNE of principal components, so only nearness is meaningful. Where the clouds "
+        "overlap, synthetic and real images have similar features."
     )
     return Picture(title, caption, svg((4.6, 3.2), alt, draw))

@@ -1,9 +1,9 @@
-"""How well a model's masks and the given ones agree, patient by patient.
+"""Agreement of a model's masks with the given ones, patient by patient.
 
-Dice (Dice, Ecology 26, 1945) of a patient is taken over all images as one volume, 2 |A and B| / (|A| + |B|). It is 0
-where one of the two is empty; where both are, there is nothing to judge and it has no value. HD95 is the symmetric 95th
-percentile of distances between surfaces, the larger of both directions' percentiles, as MONAI has it (after the
-Hausdorff distance: Huttenlocher et al., IEEE PAMI 15, 1993). It has no value where either mask is empty.
+Dice (Dice, Ecology 26, 1945) of a patient is computed over all images as one volume, 2 |A and B| / (|A| + |B|). It is 0
+if one of the two is empty; if both are, it has no value. HD95 is the symmetric 95th
+percentile of distances between surfaces, the larger of both directions' percentiles, as in MONAI (after the
+Hausdorff distance: Huttenlocher et al., IEEE PAMI 15, 1993). It has no value if either mask is empty.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from evaluation.histograms import Floats
 DICE_AT, HD95_AT = 0, 1
 GRID = 2.0**20
 """Values are rounded to 1 / GRID: sums of them are then exact, in any order, on any machine."""
-FARTHEST = 2.0**20  # in mm or pixels; sums of what came over a wall must stay exact
+FARTHEST = 2.0**20  # in mm or pixels; sums of received values must stay exact
 
 
 @dataclass(frozen=True)
 class Values:
-    """Of P single patients: stays at the hospital. patients: (P,) ascending. scores: (P, C, M), NaN where a measure has
-    no value. present: (P, C) whether the structure is there by the given masks. images: in all."""
+    """Scores of P single patients: stays at the hospital. patients: (P,) ascending. scores: (P, C, M), NaN where a
+    measure has no value. present: (P, C) whether the given masks contain the structure. images: in all.
+    """
 
     patients: NDArray[np.int64]
     scores: Floats
@@ -44,14 +45,14 @@ def values(
 ) -> Values:
     """Dice and HD95 of each patient and class.
 
-    HD95 is taken of each image, so of slices in the plane; a patient's is the mean over those in which both masks hold
-    something. A structure that is missed in a slice, or drawn where none is, shows in Dice alone.
+    HD95 is computed for each image, so in the plane for slices; a patient's is the mean over images in which neither
+    mask is empty. A structure that is missed in a slice, or drawn where none is, affects only Dice.
 
     Args:
         truth, predicted: (n, *spatial) int, 0 = background, 1 .. classes - 1.
-        patients: (n,) int, whose image it is.
+        patients: (n,) int, the patient of each image.
         spacing_mm: distance between neighbouring pixels along each axis of an image.
-        classes: the background among them.
+        classes: with the background.
 
     Raises:
         ValueError: naming everything that is wrong with the arguments.
@@ -81,9 +82,9 @@ def dice(given: NDArray[np.bool_], found: NDArray[np.bool_]) -> float:
 
 
 def hd95(given: NDArray[np.bool_], found: NDArray[np.bool_], spacing_mm: Sequence[float]) -> float:
-    """Symmetric 95th percentile of the distances between two masks' surfaces, in mm; NaN where either is empty.
+    """Symmetric 95th percentile of the distances between two masks' surfaces, in mm; NaN if either is empty.
 
-    A pixel is on the surface where it has a neighbour along an axis that is not in the mask, or none at all.
+    A pixel is on the surface if a neighbour along an axis is outside the mask or outside the image.
     """
     if not (given.any() and found.any()):
         return float("nan")

@@ -1,6 +1,6 @@
-"""How good: metrics from histograms of scores and from confusion counts, over any leading axes.
+"""Metrics from histograms of scores and from confusion counts, over any leading axes.
 
-Array functions first; at the end the measures that the report knows, each a number per copy of `Counts`. A ratio whose
+Array functions come first, then the measures of the report, each a number per copy of `Counts`. A ratio whose
 denominator counts no image is NaN: a score that cannot be computed is not zero.
 """
 
@@ -19,7 +19,7 @@ from evaluation.histograms import Counts, Floats, Ints, Support, support
 def auc(scores: Ints | Floats) -> Floats:
     """Area under the ROC curve as the Mann-Whitney statistic, ties counting half (Hanley and McNeil 1982).
 
-    Images of one bin are tied: the value lies within half the share of pairs that meet in a bin of the unbinned one.
+    Images of one bin are tied: the value differs from the unbinned one by at most half the share of pairs within a bin.
 
     Args:
         scores: (..., 2, bins), images of (other, this) class.
@@ -42,7 +42,7 @@ def roc(scores: Ints) -> tuple[Floats, Floats]:
 
 
 def recalls(confusion: Ints | Floats) -> Floats:
-    """(..., C): of the images of each true class, the share that was recognised; NaN for an absent class."""
+    """(..., C): the share of images of each true class that was recognised; NaN for an absent class."""
     return ratio(np.diagonal(confusion, axis1=-2, axis2=-1), confusion.sum(axis=-1))
 
 
@@ -57,7 +57,7 @@ def sensitivity(confusion: Ints, *, positive: int = 1) -> Floats:
 
 
 def specificity(confusion: Ints, *, positive: int = 1) -> Floats:
-    """Of the images of all other classes, the share that was not called positive, (...,)."""
+    """The share of images of all other classes that was not called positive, (...,)."""
     others = np.delete(confusion, positive, axis=-2)
     total = others.sum(axis=(-2, -1))
     return ratio(total - others[..., positive].sum(axis=-1), total)
@@ -66,7 +66,7 @@ def specificity(confusion: Ints, *, positive: int = 1) -> Floats:
 def brier(scores: Ints) -> Floats:
     """Mean squared difference of probability and truth (Brier 1950), (...,).
 
-    Every probability is taken at its bin's centre, which moves the value by less than 1 / bins.
+    Every probability is replaced by its bin's centre, which changes the value by less than 1 / bins.
     """
     centre = _centres(scores.shape[-1])
     squares = scores[..., 1, :] * (1 - centre) ** 2 + scores[..., 0, :] * centre**2
@@ -105,7 +105,7 @@ def _centres(bins: int) -> Floats:
 @dataclass(frozen=True)
 class Measure:
     """A metric with its name, of `Counts` or of `overlap.Overlaps`: `of` gives (1 + B,), the sample's value and its
-    copies'; `rests`, on how many the sample's value rests.
+    copies'; `rests`, the support of the sample's value.
     """
 
     name: str
@@ -115,7 +115,7 @@ class Measure:
 
 
 def _present(counts: Counts) -> NDArray[np.bool_]:
-    """Which classes a mean runs over: all of two, otherwise those that the sample holds.
+    """Classes that a mean includes: both of two, otherwise those of the sample.
 
     A hospital may never see a class of eight; the mean is then over the others, in the sample and in every copy.
     """
@@ -149,6 +149,6 @@ FURTHER = (SENSITIVITY, SPECIFICITY, BRIER, CALIBRATION)
 
 
 def _groups(counts: Counts) -> int:
-    """16 groups where the bins allow it, else as many as there are bins."""
+    """16 groups if the bins allow it, else as many as there are bins."""
     bins = counts.scores.shape[-1]
     return 16 if bins % 16 == 0 else bins

@@ -1,17 +1,17 @@
-"""Scores from one noised histogram: what a hospital tells about a model under patient-level differential privacy.
+"""Scores from one noised histogram, which a hospital sends about a model under patient-level differential privacy.
 
-Counts and bootstrap copies (`evaluation.histograms`) hide no patient. Under differential privacy the hospital releases
-one histogram instead: over 2 x bins cells, (other, this class) x bins of the predicted probability of class 1. Each
-test patient adds a non-negative vector that sums to 1 - their images per cell over all their images - and Gaussian
-noise is added to each cell. Everything here but `votes` only sees the result, so it costs no privacy. What else it
-needs is declared public: the numbers of test patients, of images, and of patients with at least one image of a class.
+Counts and bootstrap copies (`evaluation.histograms`) protect no patient. Under differential privacy the hospital
+releases one histogram instead: over 2 x bins cells, (other, this class) x bins of the predicted probability of class 1.
+Each test patient adds a non-negative vector that sums to 1 - their images per cell over all their images - and Gaussian
+noise is added to each cell. All functions here but `votes` see only the result, so they cost no privacy. Their other
+inputs are declared public: the numbers of test patients, of images, and of patients with at least one image of a class.
 
-Noise makes cells negative, and a true 0 looks like a few patients. So the histogram is first projected onto what it can
-be: no cell negative, all patients, and of each class no more patients than have it. Measured against clipping at 0 it
-does not make the error smaller, but intervals hold the truth more often. The last condition changed no error; it keeps
-a class that nobody has empty.
+Noise makes cells negative, and a true 0 looks like a few patients. So the histogram is first projected onto possible
+ones: no cell negative, the declared number of patients, and of each class no more patients than have it. Compared with
+clipping at 0 this does not reduce the error, but intervals contain the truth more often. The last condition changed no
+error; it keeps a class without patients empty.
 
-Such counts weigh every patient alike; counts without noise weigh every image alike. Both are the same where each
+Such counts weight every patient equally; counts without noise weight every image equally. Both are the same where each
 patient has one image.
 """
 
@@ -30,10 +30,10 @@ from evaluation.histograms import LARGEST, Counts, Floats, Ints, complaints
 
 NOISED_BINS = 8
 """By measurement (benchmarks/noised_scores.py): with more bins the noise pulls the AUC towards 0.5 and intervals miss
-it; with fewer, images that the model tells apart share a bin. A model whose scores all lie within a few bins looks
-worse than it is, noise or not, and no interval knows it: scores on 0.35 .. 0.55 lost 0.1 of AUC at 8 bins."""
+it; with fewer, images that the model separates share a bin. A model whose scores all lie within a few bins looks
+worse than it is, noise or not, and no interval shows it: scores on 0.35 .. 0.55 lost 0.1 of AUC at 8 bins."""
 
-MOST = 2**31 - 1  # images and patients; what came over a wall must not overflow
+MOST = 2**31 - 1  # images and patients; received numbers must not overflow
 FACTS = ("class_patients", "images", "noise", "patients")
 
 
@@ -42,12 +42,12 @@ def votes(
 ) -> NDArray[np.int64]:
     """Images per cell of each patient, (P, 2 * bins), patients in ascending order of their number.
 
-    Divided by its sum, a row is what its patient adds to the histogram. Nothing here is private yet.
+    Divided by its sum, a row is its patient's contribution to the histogram. The result is not private yet.
 
     Args:
         labels: (n,) int, 0 or 1.
         probabilities: (n, 2), rows sum to 1. Probability p of class 1 falls into bin min(floor(p * bins), bins - 1).
-        patients: (n,) int, whose image it is.
+        patients: (n,) int, the patient of each image.
         bins: bins on [0, 1], an even number, so that 0.5 is an edge.
 
     Raises:
@@ -77,12 +77,13 @@ def from_noised(
     copies: int,
     seed: int,
 ) -> Counts:
-    """Counts from a noised histogram, so that every protocol, table, figure and interval can be had of it.
+    """Counts from a noised histogram, so that every protocol, table, figure and interval works with it.
 
     The projected histogram is scaled to `images`, and rounded so that the total stays. Each copy is a parametric
     bootstrap (Efron and Tibshirani 1993, section 6.5): `patients` are drawn from the projected histogram, each as one
-    cell, noise is added anew, then the same projection and rounding. So intervals carry the choice of patients and the
-    noise. They are not paired between models, whatever the seed: one model's noise tells nothing about another's.
+    cell, noise is added anew, then the same projection and rounding. So intervals include the sampling of patients and
+    the noise. They are not paired between models, whatever the seed, because the noise of different models is
+    independent.
 
     Args:
         histogram: (2, bins), cells of (class 0, class 1); bins even.
@@ -130,12 +131,12 @@ def projected(histogram: Floats, patients: float, least: Floats, most: Floats) -
 
 
 def to_tensors(histogram: ArrayLike) -> dict[str, Tensor]:
-    """A noised histogram (2, bins) as it travels: noised, float32 (2, bins). Its facts (`FACTS`) go beside it."""
+    """A noised histogram (2, bins) as sent: noised, float32 (2, bins). Its facts (`FACTS`) are sent with it."""
     return {"noised": torch.from_numpy(np.asarray(histogram, dtype=np.float32))}
 
 
 def from_tensors(tensors: Mapping[str, Tensor], facts: Mapping[str, object], *, copies: int, seed: int) -> Counts:
-    """Counts from what travelled: the tensor of `to_tensors` and the facts noise, patients, images, class_patients.
+    """Counts from a received message: the tensor of `to_tensors` and the facts noise, patients, images, class_patients.
 
     Raises:
         ValueError: naming everything that keeps them from being noised counts.
@@ -182,7 +183,7 @@ def _apportioned(shares: Floats, total: Ints) -> Ints:
 
 
 def _digest(histogram: Floats) -> int:
-    """A number of the histogram itself: two models must not share the noise of their copies."""
+    """A seed from the histogram itself: copies of two models must not have the same noise."""
     return int.from_bytes(hashlib.blake2b(histogram.astype("<f8").tobytes(), digest_size=16).digest(), "little")
 
 
@@ -201,7 +202,7 @@ def _misshapen(h: NDArray[np.floating], copies: int) -> list[str]:
 
 
 def _impossible(noise: object, patients: object, images: object, class_patients: object) -> list[str]:
-    """Everything that is wrong with what is declared, each fact for itself and then together."""
+    """Everything that is wrong with the declared facts, each by itself and then together."""
     wrong = []
     if isinstance(noise, bool) or not isinstance(noise, int | float) or not (noise >= 0 and math.isfinite(noise)):
         wrong.append(f"noise is {noise!r}, allowed is a finite number >= 0")

@@ -1,8 +1,8 @@
-"""What a hospital tells about a model that segments: how well its masks and the given ones agree, summed over patients.
+"""Sums that a hospital sends about a segmentation model: agreement of its masks with the given ones, over patients.
 
-A model that misses a patient pays in Dice and not in HD95 (see `evaluation.masks`), so every score says for how many
-patients it has a value. Beside the sample's sums come those of B copies with patients drawn again, the same draws as in
-`evaluation.histograms`; what that module says of who knows the seed holds here: such sums can be solved for single
+A model that misses a patient loses in Dice and not in HD95 (see `evaluation.masks`), so every score says for how many
+patients it has a value. Besides the sample's sums there are those of B copies with patients resampled, the same draws
+as in `evaluation.histograms`; its warning about the seed applies here too: such sums can be solved for single
 patients' values.
 """
 
@@ -24,11 +24,11 @@ PACKED = ("class_patients", "images", "known", "patients", "totals")
 
 @dataclass(frozen=True)
 class Overlaps:
-    """One model on the test images of one or more sites, C classes beside the background, M = 2 measures: Dice, HD95.
+    """One model on the test images of one or more sites, C classes without the background, M = 2 measures: Dice, HD95.
 
     totals: (1 + B, C, M) sums over patients; index 0 is the sample, 1..B its patient-bootstrap copies.
     known: (1 + B, C, M) patients for whom the measure has a value.
-    patients, images: in the sample. class_patients: (C,) patients in whom the structure is, by the given masks.
+    patients, images: in the sample. class_patients: (C,) patients whose given masks contain the structure.
     """
 
     totals: Floats
@@ -39,16 +39,16 @@ class Overlaps:
 
     @property
     def noise(self) -> float:
-        """None is added: `histograms.Counts` may hold some."""
+        """No noise: `histograms.Counts` may have some."""
         return 0.0
 
 
 def summed(found: Values, *, copies: int, seed: int, site: str = "") -> Overlaps:
-    """Sums over patients and over their copies.
+    """Sums over patients and over their bootstrap copies.
 
     Args:
         found: of single patients.
-        copies: B, how often the patients are drawn again.
+        copies: B, how often the patients are resampled.
         seed, site: as in `histograms.count`; they fix the draws whatever the model.
 
     Raises:
@@ -89,8 +89,8 @@ def add(sites: Sequence[Overlaps]) -> Overlaps:
 
 
 def to_tensors(found: Overlaps) -> dict[str, Tensor]:
-    """As it travels: totals (1 + B, C, M) float64, the others int32: known (1 + B, C, M), patients (1,), images (1,),
-    class_patients (C,).
+    """Pack for sending: totals (1 + B, C, M) float64, the others int32: known (1 + B, C, M), patients (1,), images
+    (1,), class_patients (C,).
     """
     whole = {
         "known": found.known,
@@ -103,7 +103,7 @@ def to_tensors(found: Overlaps) -> dict[str, Tensor]:
 
 
 def from_tensors(tensors: Mapping[str, Tensor]) -> Overlaps:
-    """Unpack what `to_tensors` packed.
+    """Unpack the tensors of `to_tensors`.
 
     Raises:
         ValueError: naming everything that keeps the tensors from being overlaps.
@@ -120,7 +120,7 @@ def from_tensors(tensors: Mapping[str, Tensor]) -> Overlaps:
 
 
 def _malformed(tensors: Mapping[str, Tensor]) -> list[str]:
-    """What can be said of types and shapes."""
+    """Problems of types and shapes."""
     if set(tensors) != set(PACKED):
         return [f"found {sorted(tensors)}, needed is {list(PACKED)}"]
     needed = {name: torch.float64 if name == "totals" else torch.int32 for name in PACKED}
@@ -136,7 +136,7 @@ def _malformed(tensors: Mapping[str, Tensor]) -> list[str]:
 
 
 def _impossible(tensors: Mapping[str, Tensor]) -> list[str]:
-    """What no patients can give, of tensors with the right types and shapes."""
+    """Values that no patients could give, in tensors with the right types and shapes."""
     totals, known, held = tensors["totals"], tensors["known"], tensors["class_patients"]
     patients, most = int(tensors["patients"][0]), torch.tensor([1.0, FARTHEST], dtype=torch.float64)
     tests = {
@@ -157,19 +157,19 @@ def _impossible(tensors: Mapping[str, Tensor]) -> list[str]:
 
 
 def _means(found: Overlaps, at: int, only: int | None) -> Floats:
-    """(1 + B,): mean over patients, then over the classes that are in the sample's given masks, or of one class."""
+    """(1 + B,): mean over patients, then over the classes in the sample's given masks, or of one class."""
     means = ratio(found.totals[..., at], found.known[..., at])
     held = _classes(found, only)
     return np.asarray(means[:, held].mean(axis=-1)) if held else np.full(len(means), np.nan)
 
 
 def _classes(found: Overlaps, only: int | None) -> list[int]:
-    """A hospital may not have every structure: a mean over classes runs over those that its patients have."""
+    """The classes of a mean: structures that the hospital's patients have, because it may lack some."""
     return [c for c, held in enumerate(found.class_patients) if held] if only is None else [only]
 
 
 def _support(found: Overlaps, at: int, only: int | None) -> Support:
-    """On how many patients a score rests: of several classes, those with the rarest structure."""
+    """The number of patients behind a score: of several classes, those with the rarest structure."""
     held = _classes(found, only)
     positive = min((found.class_patients[c] for c in held), default=0)
     return Support(
@@ -196,7 +196,7 @@ HD95 = _measure("HD95", HD95_AT)
 
 
 def measures(structures: Sequence[str]) -> tuple[Measure, ...]:
-    """Dice and HD95 over all structures, and where there are several also of each. structures: names, class 1 first."""
+    """Dice and HD95 over all structures, and if there are several also of each. structures: names, class 1 first."""
     each = enumerate(structures if len(structures) > 1 else ())
     named = [_measure(f"{m.name} {name}", at, c) for c, name in each for at, m in enumerate((DICE, HD95))]
     return (DICE, HD95, *named)

@@ -1,4 +1,4 @@
-"""What the figures share: how a line, a mark and a key look, and a grid of panels, one for each hospital or feature."""
+"""Shared by all figures: line styles, marks, keys, and a grid of panels, one for each hospital or feature."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PANEL = 2.45  # inches; a side of a small multiple
 CHARACTER = 0.075  # inches; a letter of a name
 KEY = 0.66  # inches; of an entry of a key, beside its name
 ROW = 0.17  # inches; the row of a method
-LINES = 8  # of one panel that can still be told apart
+LINES = 8  # that are still distinguishable in one panel
 
 
 def line(place: int) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def wide(count: int, names: Sequence[str]) -> tuple[float, float]:
 
 
 def panels(figure: Figure, shown: Mapping[str, Lines], *, share_y: bool) -> list[tuple[Axes, tuple[str, Lines]]]:
-    """Axes and (name, lines) of each panel; places of the grid that stay empty are hidden."""
+    """Axes and (name, lines) of each panel; unused places of the grid are hidden."""
     columns = _columns(len(shown))
     grid = figure.subplots(math.ceil(max(1, len(shown)) / columns), columns, squeeze=False, sharey=share_y)
     cells = list(grid.ravel())
@@ -53,9 +53,9 @@ def panels(figure: Figure, shown: Mapping[str, Lines], *, share_y: bool) -> list
 
 
 def parts(names: Sequence[str], always: str | None = None) -> list[tuple[str, list[str]]]:
-    """Names in groups of which each is few enough for one picture, `always` in each of them; sizes differ by at most 1.
+    """Groups of names, each small enough for one picture, with `always` in each of them; sizes differ by at most 1.
 
-    Returns: what a title says of the group (nothing where there is one only), and its names. They follow one another,
+    Returns: a suffix for the title (empty if there is only one group), and its names. Names of a group are consecutive,
     so that no two have the same colour.
     """
     if len(names) <= LINES:
@@ -67,7 +67,7 @@ def parts(names: Sequence[str], always: str | None = None) -> list[tuple[str, li
 
 
 def rows(figure: Figure, groups: Sequence[str], methods: Sequence[str]) -> list[Axes]:
-    """A panel for each group with a row for each method, the first one at the top; each has a scale of its own."""
+    """A panel for each group with a row for each method, the first one at the top; each has its own scale."""
     from matplotlib.ticker import MaxNLocator  # slow to import
 
     columns = _side_by_side(groups, methods)
@@ -93,7 +93,7 @@ def tall(groups: Sequence[str], methods: Sequence[str]) -> tuple[float, float]:
 
 
 def legend(figure: Figure, looks: Mapping[str, Mapping[str, Any]]) -> None:
-    """A key below the figure, in as many columns as there is room for."""
+    """A key below the figure, in as many columns as fit."""
     from matplotlib.lines import Line2D  # slow to import
 
     handles = [Line2D([], [], **look) for look in looks.values()]
@@ -107,11 +107,11 @@ def _columns(count: int) -> int:
 
 
 def _entries(width: float, names: Sequence[str]) -> int:
-    """How many entries of a key stand side by side."""
+    """How many entries of a key fit side by side."""
     return max(1, int(width / (KEY + CHARACTER * max(map(len, names), default=0))))
 
 
 def _side_by_side(groups: Sequence[str], methods: Sequence[str]) -> int:
-    """How many panels of `rows` stand beside the names of the methods."""
+    """How many panels of `rows` fit beside the names of the methods."""
     fit = int((WIDTH - 0.2 - CHARACTER * max(map(len, methods), default=0)) / 1.35)
     return max(1, min(len(groups), fit))

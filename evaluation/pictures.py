@@ -1,5 +1,6 @@
-"""Pictures of patients, for a hospital's own page only: slices with outlines of lesion and organ, or a CAM on top, or
-a model's mask beside the given one."""
+"""Pictures of patients, for a hospital's own page only: slices with outlines of lesion and organ, with a CAM, or with
+a model's mask beside the given one.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +21,10 @@ def contact_sheet(
     """Tiles side by side, all in one grey window, so that they can be compared.
 
     Args:
-        tiles: what to show; at most a few dozen, each becomes an image of its own.
+        tiles: at most a few dozen, because each becomes an image of its own.
         title: what they are, "training images" for instance.
         window: intensities shown as black and white; by default the 1st and 99.5th percentile over all tiles.
-        columns: tiles in a row, where rows mean something; by default as many as fit.
+        columns: tiles in a row, if rows have a meaning; by default as many as fit.
 
     Raises:
         ValueError: naming every tile that is not (H, W), or whose outlines or CAM have another shape.

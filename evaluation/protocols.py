@@ -1,6 +1,6 @@
-"""For whom: which model is tested on whose patients.
+"""Protocols: which model is tested on which patients.
 
-All protocols read one table of evidence by (model site, test site): counts, or overlaps of masks. The words, and what
+All protocols read one table of evidence by (model site, test site): counts, or overlaps of masks. The terms, and what
 the papers call the same thing:
 
 private: each site's model on its own test patients (VAFL and CusFL: private testing; FENDA for local models: siloed).
@@ -27,15 +27,15 @@ from evaluation.metrics import Measure
 from evaluation.overlap import Overlaps
 
 Evidence: TypeAlias = Counts | Overlaps
-"""What a hospital tells about a model: one that gives labels, or masks."""
+"""A hospital's scores of a model that predicts labels, or masks."""
 Table: TypeAlias = Mapping[tuple[str, str], Evidence]
 """Evidence by (model site, test site)."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a score needs to be called assessable: images on either side, positive patients, noise at most this share of
-    the smaller class; of masks only `patients` with the structure. level: of its interval.
+    """When a score is assessable: least images on either side and positive patients, largest noise as a share of
+    the smaller class; for masks only `patients` with the structure. level: of its interval.
     """
 
     images: int = 20
@@ -49,9 +49,9 @@ STANDARD = Limits()
 
 @dataclass(frozen=True)
 class Score:
-    """A value for a set of sites, with what it rests on.
+    """A value for a set of sites, with its support.
 
-    copies: (1 + B,), the sample's value and its copies', by which scores are compared pair by pair. assessable: False =
+    copies: (1 + B,), the sample's value and its copies', for paired comparisons. assessable: False =
     too few images or patients, or too much noise, to judge by. mixes_sites: scores of different models were pooled, so
     the offset between hospitals is in the value.
     """
@@ -65,7 +65,7 @@ class Score:
 
 
 def score(evidence: Evidence, measure: Measure, *, sites: tuple[str, ...], limits: Limits = STANDARD) -> Score:
-    """One sample's score."""
+    """The score of one sample."""
     held = measure.rests(evidence)
     enough = held.assessable(images=limits.images, patients=limits.patients, noise=limits.noise)
     return summarised(measure.of(evidence), held, sites=sites, assessable=enough, limits=limits)
@@ -85,7 +85,7 @@ def pooled(sites: Sequence[Evidence]) -> Evidence:
 
 
 def summarised(copies: Floats, held: Support, *, sites: tuple[str, ...], assessable: bool, limits: Limits) -> Score:
-    """A score from its copies. A value that is not defined is not assessable."""
+    """A score from its copies. An undefined value is not assessable."""
     estimate = percentile_interval(copies, level=limits.level)
     return Score(estimate, held, sites, assessable and bool(np.isfinite(estimate.value)), copies)
 
@@ -100,9 +100,9 @@ def private(table: Table, measure: Measure, *, limits: Limits = STANDARD) -> dic
 
 
 def mean_score(scores: Mapping[str, Score], *, limits: Limits = STANDARD) -> Score:
-    """Mean over sites, each weighing the same. Its copies are means over sites of independent draws.
+    """Mean over sites with equal weights. Its copies are means over sites of independent draws.
 
-    Sites that are not assessable are left out, since one of them could swing the mean; when none is assessable all
+    Sites that are not assessable are left out, because one of them could swing the mean; if none is assessable, all
     sites with a defined value enter, and the mean is not assessable either. `sites` names those that entered.
 
     Raises:
@@ -162,7 +162,7 @@ def matrix(table: Table, measure: Measure) -> tuple[tuple[str, ...], tuple[str, 
 
 
 def as_own(table: Table, model: str) -> dict[tuple[str, str], Evidence]:
-    """Let one model, for instance the central one, stand as each test site's own.
+    """Use one model, for instance the central one, as each test site's own.
 
     Raises:
         ValueError: the model was not tested anywhere.
@@ -227,7 +227,7 @@ def gains(method: Table, reference: Table, measure: Measure, *, limits: Limits =
     """Each site's gain in private testing, by site.
 
     Raises:
-        ValueError: the two were not tested at the same sites, or not on the same patients.
+        ValueError: the two were tested at different sites, or on different patients.
     """
     ours, theirs = private(method, measure, limits=limits), private(reference, measure, limits=limits)
     if set(ours) != set(theirs):
@@ -238,7 +238,7 @@ def gains(method: Table, reference: Table, measure: Measure, *, limits: Limits =
 def mean_individual_gain(by_site: Mapping[str, Score]) -> Spread:
     """Mean gain over sites ± population standard deviation (PGFed); sites follow the rule of `protocols.mean_score`.
 
-    The deviation tells how unevenly sites gain, not how sure the mean is.
+    The deviation describes how unevenly sites gain, not the uncertainty of the mean.
     """
     kept = [s.estimate.value for s in by_site.values() if s.assessable]
     values = np.array(kept or [s.estimate.value for s in by_site.values() if math.isfinite(s.estimate.value)])
@@ -248,11 +248,11 @@ def mean_individual_gain(by_site: Mapping[str, Score]) -> Spread:
 
 
 def rounds_to_reach(scores: Sequence[float], target: float) -> int | None:
-    """The first round, counted from 1, whose score is at least the target; None when no round's is."""
+    """The first round, counted from 1, whose score is at least the target; None if no round's is."""
     return next((round_ for round_, value in enumerate(scores, 1) if value >= target), None)
 
 
 def home(table: Table) -> Table:
-    """The table itself, or, where its one model is no test site's own, that model as every site's own."""
+    """The table itself, or, if its one model is no test site's own, that model as every site's own."""
     models, tests = {m for m, _ in table}, {t for _, t in table}
     return as_own(table, next(iter(models))) if len(models) == 1 and not models & tests else table

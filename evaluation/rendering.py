@@ -1,4 +1,4 @@
-"""From one of the templates beside this file to a page."""
+"""Renders a page from one of the templates beside this file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _environment() -> Environment:
 
 
 def rendered(template: str, **values: object) -> str:
-    """A page from a template and what it tells."""
+    """A page from a template and its values."""
     environment = _environment()
     style = environment.get_template("style.css").render()
     return environment.get_template(template).render(style=Markup(style), **values)  # noqa: S704

@@ -1,8 +1,8 @@
 """The pages: the coordinator's, made from messages only, and each hospital's own, in the federation or outside, which
-stays there.
+stays at the hospital.
 
-Everything arrives in the frozen records below; a page is one self-contained HTML text without script, and without any
-reference to another document.
+All input is in the frozen records of `evaluation.records`; a page is one self-contained HTML text without script, and
+without any reference to another document.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from privacy.release.statement import Audit, Statement
 
 
 def coordinator_page(page: RunPage) -> str:
-    """The run in one page: how good, for whom, what left."""
+    """The run in one page: scores, patients, what left."""
     sites = sorted({site for row in page.scores if row.protocol == PRIVATE for site in row.sites})
     return rendered(
         "coordinator.html",
@@ -63,12 +63,12 @@ def coordinator_page(page: RunPage) -> str:
 
 
 def site_page(page: SitePage) -> str:
-    """One hospital's page, with pictures of its patients: it is written for that hospital's disk only."""
-    return rendered("site.html", **_told_of(page))
+    """One hospital's page, with pictures of its patients: it is written to that hospital's disk only."""
+    return rendered("site.html", **_site_values(page))
 
 
-def _told_of(page: SitePage) -> dict[str, object]:
-    """What the template of a hospital's page is given."""
+def _site_values(page: SitePage) -> dict[str, object]:
+    """The values of a hospital page's template."""
     said = () if page.statement is None else (page.statement,)
     return {
         "page": page,
@@ -93,7 +93,9 @@ def _told_of(page: SitePage) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Beyond:
-    """What such a page has beside a hospital's page. field: as in `RunPage`. pictures: of the lines' masks."""
+    """What an external site's page has in addition to a hospital's page. field: as in `RunPage`. pictures: of the
+    lines' masks.
+    """
 
     lines: tuple[AdaptedLine, ...]
     field: str = ""
@@ -101,12 +103,12 @@ class Beyond:
 
 
 def outside_page(page: SitePage, beyond: Beyond) -> str:
-    """For that hospital's disk only. page: with scores by line, of all of its patients, and one split."""
-    return rendered("outside.html", **{**_told_of(page), "foreign": True}, beyond=beyond, best=best(page.scores))
+    """An external site's page, for its disk only. page: with scores by line, of all of its patients, and one split."""
+    return rendered("outside.html", **{**_site_values(page), "foreign": True}, beyond=beyond, best=best(page.scores))
 
 
 def best(rows: Sequence[ScoreRow]) -> tuple[ScoreRow, ...]:
-    """The lines of the first measure with the best value, several where they are equal; none where there is no value.
+    """The rows of the first measure with the best value, several if they are equal; none without values.
 
     Raises:
         ValueError: that measure is better where it is lower, and another should come first.
@@ -119,7 +121,9 @@ def best(rows: Sequence[ScoreRow]) -> tuple[ScoreRow, ...]:
 
 
 def _leading(rows: Sequence[ScoreRow], structures: Sequence[str]) -> list[str]:
-    """The measures of the first table: of several structures those over all of them; of labels not the further ones."""
+    """The measures of the first table: for several structures those over all of them; for labels not the further
+    ones.
+    """
     each = {f"{name} {structure}" for name in (DICE.name, HD95.name) for structure in structures}
     each |= {measure.name for measure in FURTHER}
     return [name for name in _ordered(row.measure for row in rows) if name not in each]
@@ -132,7 +136,7 @@ def _further(rows: Sequence[ScoreRow]) -> list[str]:
 
 
 def _reasons(quarantine: Sequence[Quarantined]) -> list[Reason]:
-    """The quarantine by reason and words, most frequent first."""
+    """The quarantine by reason and text, most frequent first."""
     found: dict[tuple[str, str], list[str]] = {}
     for one in quarantine:
         found.setdefault((one.reason, one.detail), []).append(one.study)
@@ -146,7 +150,7 @@ def _ordered(names: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Together:
-    """What the statements of several hospitals say alike, and so is printed once."""
+    """What the statements of several hospitals have in common, to be printed once."""
 
     outside: tuple[str, ...]
     paragraphs: Mapping[str, tuple[str, ...]]
@@ -154,7 +158,9 @@ class _Together:
 
 
 def _together(statements: Sequence[Statement], audits: Sequence[Audit] = ()) -> _Together:
-    """All that is outside, all paragraphs by title, and all audits (of the run and of its hospitals), each once."""
+    """All texts outside the guarantee, all paragraphs by title, and all audits (of the run and of its hospitals),
+    each once.
+    """
     own = [one.audit for one in statements if one.audit is not None]
     paragraphs: dict[str, tuple[str, ...]] = {}
     for said in dict.fromkeys(p for one in statements for p in one.paragraphs):

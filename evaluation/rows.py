@@ -13,7 +13,7 @@ from evaluation.csv_text import csv_text
 
 MAJORITY = "majority guess"
 MEAN_MASK = "mean mask"
-"""Their lines in the tables; no method can be called so, because of the space."""
+"""Their rows in the tables; no method can have such a name, because of the space."""
 FLOORS = (MAJORITY, MEAN_MASK)
 
 
@@ -30,9 +30,9 @@ class ScoreRow:
     protocol: private or outside (one test site), private mean, overall, public or outside mean (several).
     sites: the test sites that entered.
     low, high: 95 % interval over `copies` bootstrap copies; `ignored` more had no value. gain: over the reference
-    method, on the same patients, positive = better; NaN where there is none. Supports as in `histograms.Support`.
+    method, on the same patients, positive = better; NaN without one. Supports as in `histograms.Support`.
     noise: standard deviation of the noise in each bin, in patients, over all sites that entered; 0 = counted. defined:
-    of masks, the patients for whom the measure has a value.
+    for masks, the patients for whom the measure has a value.
     """
 
     method: str
@@ -75,7 +75,7 @@ class GainRow:
 
 
 def scores_csv(rows: Sequence[ScoreRow]) -> str:
-    """One line per row, a header, comma-separated (RFC 4180); what is not defined is empty."""
+    """One line per row, a header, comma-separated (RFC 4180); undefined values are empty."""
     names = [field.name for field in dataclasses.fields(ScoreRow)]
     return csv_text(names, ([_cell(getattr(row, name)) for name in names] for row in rows))
 

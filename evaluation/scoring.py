@@ -35,11 +35,11 @@ def score_rows(
     """All methods' scores by all protocols that their tables allow.
 
     A table with one model that is no test site's own (a central baseline) is read as that model being every site's own.
-    Public testing needs every model on every site, and is left out where that was not asked for.
+    Public testing needs every model on every site, and is left out if that was not requested.
 
     Args:
         tables: method -> evidence by (model site, test site).
-        reference: the method over which gains are taken, or None.
+        reference: the method over which gains are computed, or None.
         measures: which metrics.
         limits: what makes a score assessable, and the intervals' level.
 
@@ -58,8 +58,8 @@ def score_rows(
 
 
 def label_measures(tables: Mapping[str, Table]) -> tuple[Measure, ...]:
-    """What is reported of models that give labels. Sensitivity and specificity need two classes; from noised counts,
-    whose few bins lie 1/8 apart, the Brier score and the calibration error would be wrong by more than they say.
+    """The measures for models that predict labels. Sensitivity and specificity need two classes; from noised counts,
+    whose few bins are 1/8 wide, the Brier score and the calibration error would be too inexact.
     """
     counts = [found for table in tables.values() for found in table.values() if isinstance(found, Counts)]
     two, exact = all(one.classes == 2 for one in counts), not any(one.noise for one in counts)
@@ -68,7 +68,7 @@ def label_measures(tables: Mapping[str, Table]) -> tuple[Measure, ...]:
 
 
 def scores(table: Table, measure: Measure, *, limits: Limits = STANDARD) -> Iterator[tuple[str, Score]]:
-    """(protocol, score) of one method: each site's private one, their mean, overall, and public if it was asked for."""
+    """(protocol, score) of one method: each site's private one, their mean, overall, and public if it was requested."""
     models, tests, own = {m for m, _ in table}, {t for _, t in table}, home(table)
     by_site = private(own, measure, limits=limits)
     yield from ((PRIVATE, score) for score in by_site.values())
@@ -81,7 +81,7 @@ def scores(table: Table, measure: Measure, *, limits: Limits = STANDARD) -> Iter
 
 
 def outside_rows(tables: Mapping[str, Table], measures: Sequence[Measure] = MEASURES) -> tuple[ScoreRow, ...]:
-    """Scores at hospitals outside the federation, one by one and their mean.
+    """Scores at external sites, one by one and their mean.
 
     tables: line -> evidence by (site, site).
     """
@@ -114,7 +114,9 @@ def gain_rows(
 
 
 def _shared(left: Table, right: Table) -> tuple[Table, Table]:
-    """Both tables at the sites that both tested their own model at: one may have refused for the other's cost."""
+    """Both tables at the sites where both own models were tested: a site may have refused one because of its privacy
+    cost.
+    """
     sites = {test for model, test in left if model == test} & {test for model, test in right if model == test}
     return tuple(  # type: ignore[return-value]
         {(model, test): counts for (model, test), counts in table.items() if {model, test} <= sites}

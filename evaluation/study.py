@@ -1,4 +1,6 @@
-"""A study's page: the same methods in several cases, each run with several seeds; who gains and who loses."""
+"""A study's page: the same methods in several cases, each run with several seeds; where they gain and where they
+lose.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,14 @@ from evaluation.study_figures import Gain, Gains, by_share, by_site
 from evaluation.study_numbers import EVERY, Cell, Key, Spread, StudyRow, cells, doubt, spread
 
 MEASURES = (AUC.name, BALANCED_ACCURACY.name)
-"""Those of a page that names no others; the table has all."""
+"""The default measures of a page; the table has all."""
 POOLED, MEAN, ALL = f"/{OVERALL}", f"/{PRIVATE_MEAN}", f"/{EVERY}"
 
 
 @dataclass(frozen=True)
 class StudyRun:
     """One run. page: its page, relative to the study's; empty = not done, and `state` says why. target: the hospital
-    whose images were imitated. unused: translations that a hospital did not use, and why.
+    whose images were imitated. unused: translations that a hospital did not use, with the reasons.
     """
 
     run: str
@@ -49,7 +51,7 @@ class StudyCase:
 @dataclass(frozen=True)
 class StudyPage:
     """The page. varies: what differs between seeds, in a sentence. settings: the study's YAML as plain text. measures:
-    which it shows. masks: whether methods outline, so that no patient is positive or negative.
+    those on the page. masks: whether methods segment, so that no patient is positive or negative.
     """
 
     title: str
@@ -68,8 +70,8 @@ class StudyPage:
 
 @dataclass(frozen=True)
 class Balance:
-    """Who gains by a method in a case, and who loses. sites: hospitals with a gain on the mean over seeds, of all that
-    have one. times: the same of hospitals and seeds. worst: the hospital that gains least, and its gain.
+    """Where a method gains in a case, and where it loses. sites: hospitals whose mean over seeds is a gain, of all that
+    have one. times: the same for pairs of hospital and seed. worst: the hospital that gains least, and its gain.
     """
 
     case: str
@@ -82,7 +84,7 @@ class Balance:
 
 
 def balances(cases: Sequence[StudyCase], found: Mapping[Key, Cell], measure: str) -> list[Balance]:
-    """For every case and method who gains over the reference and who loses."""
+    """For every case and method the hospitals that gain over the reference and those that lose."""
     result = []
     for case in cases:
         for method in (name for name in case.methods if name != case.reference):
@@ -107,7 +109,7 @@ def balances(cases: Sequence[StudyCase], found: Mapping[Key, Cell], measure: str
 
 
 def study_page(page: StudyPage) -> str:
-    """The study in one page: how good, who gains and who loses, every case, every run."""
+    """The study in one page: scores, gains and losses, every case, every run."""
     found = cells(page.rows)
     order = list(dict.fromkeys(method for case in page.cases for method in case.methods))
     floors = [name for name in FLOORS if any(row.method == name for row in page.rows)]
@@ -144,12 +146,12 @@ def _weak(cases: Sequence[StudyCase], found: Mapping[Key, Cell]) -> set[tuple[st
 
 
 def _columns(case: StudyCase) -> dict[str, str]:
-    """Column -> its name, of a case with its hospitals."""
+    """Column -> its name, for a case with its hospitals."""
     return {POOLED: "overall", MEAN: "mean", **{site: site for site in case.sites}}
 
 
 def _shares(page: StudyPage, found: Mapping[Key, Cell], order: Sequence[str]) -> list[Picture]:
-    """Gains against the share of patients in training, for hospitals that meet again with several shares."""
+    """Gains against the share of patients in training, for hospitals that occur with several shares."""
     groups: dict[tuple[tuple[str, ...], str], list[StudyCase]] = {}
     for case in page.cases:
         groups.setdefault((case.sites, case.reference), []).append(case)
@@ -157,7 +159,7 @@ def _shares(page: StudyPage, found: Mapping[Key, Cell], order: Sequence[str]) ->
     for (sites, reference), own in groups.items():
         own = sorted(own, key=lambda case: case.share)
         if not reference or len({case.share for case in own}) < max(2, len(own)):
-            continue  # one share, or two cases with the same one: a line would join what differs in something else
+            continue  # one share, or two cases with the same one: a line would join cases that differ in something else
         for measure in page.measures:
             points: Gains = {}
             for case in own:

@@ -1,7 +1,7 @@
 """Figures of a study: gains over the reference, against the share in training and by hospital (VAFL, Figs 9 and 11).
 
-Every seed is a small mark, so that nothing hides behind a mean; the mean is a large one, and a line spans one standard
-deviation to either side of it.
+Every seed is a small mark, so that all are visible beside the mean; the mean is a large one, and a line spans one
+standard deviation to either side of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Values: TypeAlias = tuple[float, ...]
-"""One gain a seed."""
+"""One gain per seed."""
 
 
 class Gain(NamedTuple):
@@ -34,7 +34,7 @@ Gains: TypeAlias = dict[str, dict[str, dict[float, Gain]]]
 """Panel -> method -> share in training -> gains."""
 HOW = (
     "Small marks are single seeds, large ones their mean, bars one standard deviation over seeds. Below 0 {} is "
-    "better. Hollow means rest on too few patients in some seed."
+    "better. Hollow means have too few patients in some seed."
 )
 
 
@@ -43,7 +43,7 @@ def by_share(
 ) -> Picture:
     """Gains against the share of patients in training, a panel for each hospital and a line for each method."""
     words = [
-        f"{panel}, {method} at {100 * share:.0f} %: {told(gain)}"
+        f"{panel}, {method} at {100 * share:.0f} %: {gain_in_words(gain)}"
         for panel, methods in gains.items()
         for method, points in methods.items()
         for share, gain in points.items()
@@ -59,7 +59,7 @@ def by_share(
                 shares = np.array([100 * share for share in own[method]]) + shift
                 axes.plot(shares, [np.mean(gain.values) for gain in own[method].values()], **line(look), alpha=0.7)
                 for x, gain in zip(shares, own[method].values(), strict=True):
-                    _marked(axes, float(x), gain, look, lying=False)
+                    _mark_gain(axes, float(x), gain, look, lying=False)
             axes.axhline(0, color=INK, linewidth=0.9)
             axes.grid(axis="y")
             ticks = sorted({100 * share for points in own.values() for share in points})
@@ -78,22 +78,22 @@ def by_site(
 ) -> Picture:
     """Gains of one case: column of the table -> method -> a gain for each seed."""
     methods = [name for name in order if any(name in own for own in gains.values())]
-    words = [f"{name}, {method}: {told(gain)}" for name, own in gains.items() for method, gain in own.items()]
+    words = [f"{name}, {method}: {gain_in_words(gain)}" for name, own in gains.items() for method, gain in own.items()]
     alt = f"Gain in {measure} over {reference} by hospital in {case}. {'; '.join(words)}."
 
     def draw(figure: Figure) -> None:
         for axes, own in zip(rows(figure, list(gains), methods), gains.values(), strict=True):
             for method, gain in own.items():
-                _marked(axes, methods.index(method), gain, order.index(method), lying=True)
+                _mark_gain(axes, methods.index(method), gain, order.index(method), lying=True)
             axes.axvline(0, color=INK, linewidth=0.9)
         figure.supxlabel(f"gain in {measure}", fontsize=9)
 
-    caption = f"{HOW.format(reference)} Each panel has a scale of its own."
+    caption = f"{HOW.format(reference)} Each panel has its own scale."
     return Picture(f"{measure}: gain over {reference}", caption, svg(tall(list(gains), methods), alt, draw))
 
 
-def told(gain: Gain) -> str:
-    """Gains in words, for whoever does not see the figure."""
+def gain_in_words(gain: Gain) -> str:
+    """Gains in words, for the alternative text."""
     values, few = gain.values, "" if gain.fine else ", not assessable with every seed"
     if not values:
         return "no value"
@@ -101,7 +101,7 @@ def told(gain: Gain) -> str:
     return f"{float(np.mean(values)):+.3f}{between}{few}"
 
 
-def _marked(axes: Axes, at: float, gain: Gain, look: int, *, lying: bool) -> None:
+def _mark_gain(axes: Axes, at: float, gain: Gain, look: int, *, lying: bool) -> None:
     """One method at one place: its seeds, their mean, and one standard deviation to either side. lying: along x."""
     values, looks = gain.values, mark(look)
     if not values:

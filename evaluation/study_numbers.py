@@ -1,7 +1,7 @@
-"""The numbers of a study: one row a score of one run, and what a case's seeds make of it together.
+"""The numbers of a study: one row per score of a run, and the summary of a case's seeds.
 
 A value of a case is the mean over its seeds with the standard deviation (divisor n - 1). Every seed is one training,
-and where patients are drawn anew one set of patients, so the deviation tells how far a single run may mislead.
+and if patients are resampled one set of patients, so the deviation says how far a single run may mislead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from evaluation.rows import AT_ONE, PRIVATE, to_json
 
 COVERED = 0.95
 EVERY = "every hospital"
-"""Mean of the private scores of all hospitals, those that cannot be assessed among them: what the field averages."""
+"""Mean of the private scores of all hospitals, also of those that are not assessable: what papers average."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class StudyRow:
 
     @property
     def column(self) -> str:
-        """Where it stands in a table: a test site, or "/" and a protocol over sites."""
+        """Its place in a table: a test site, or "/" and a protocol over sites."""
         return self.sites[0] if self.protocol in AT_ONE else f"/{self.protocol}"
 
 
@@ -76,7 +76,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Cell:
-    """What a table shows of one method in one column of a case. assessable: of how many seeds the score is.
+    """One method in one column of a case's table. assessable: the number of seeds with an assessable score.
 
     patients, positives: fewest and most over seeds.
     """
@@ -89,7 +89,7 @@ class Cell:
 
 
 def spread(values: Iterable[float]) -> Spread:
-    """Mean and sample standard deviation of what is finite."""
+    """Mean and sample standard deviation of the finite values."""
     held = tuple(value for value in values if math.isfinite(value))
     mean = float(np.mean(held)) if held else math.nan
     return Spread(mean, float(np.std(held, ddof=1)) if len(held) > 1 else math.nan, held)
@@ -100,7 +100,7 @@ Key = tuple[str, str, str, str]
 
 
 def with_means(rows: Sequence[StudyRow]) -> list[StudyRow]:
-    """The rows, and of each run, method and measure the mean over every hospital (`EVERY`)."""
+    """The rows, and for each run, method and measure the mean over every hospital (`EVERY`)."""
     own: dict[tuple[str, int, str, str], list[StudyRow]] = {}
     for row in rows:
         if row.protocol == PRIVATE:
@@ -145,7 +145,7 @@ def _cell(rows: Sequence[StudyRow]) -> Cell:
 
 
 def doubt(seeds: int) -> tuple[float, float]:
-    """Between which multiples of a printed deviation the true one lies with 95 % confidence, for normal values.
+    """The range of multiples of a printed deviation that contains the true one with 95 % confidence, for normal values.
 
     The interval of a normal sample's standard deviation by the chi-squared distribution. (NaN, NaN) for one seed.
     """
@@ -164,8 +164,8 @@ SUMMARY = (
 
 
 def summary_csv(rows: Sequence[StudyRow]) -> str:
-    """One line a case, method, measure and column: over seeds the mean, the deviation (n - 1), half of Student's 95 %
-    interval, and the mean gain with its deviation; what is not defined is empty.
+    """One line per case, method, measure and column: over seeds the mean, the deviation (n - 1), half of Student's 95 %
+    interval, and the mean gain with its deviation; undefined values are empty.
     """
     lines: list[list[object]] = []
     for (case, method, measure, column), cell in cells(rows).items():
@@ -177,7 +177,7 @@ def summary_csv(rows: Sequence[StudyRow]) -> str:
 
 
 def table_csv(rows: Sequence[StudyRow]) -> str:
-    """One line a row, a header, comma-separated (RFC 4180); what is not defined is empty."""
+    """One line per row, a header, comma-separated (RFC 4180); undefined values are empty."""
     names = [each.name for each in fields(StudyRow)]
     told = (asdict(r) | {"sites": " ".join(r.sites), "assessable": str(r.assessable).lower()} for r in rows)
     return csv_text(names, (["" if v != v else v for v in (values[name] for name in names)] for values in told))

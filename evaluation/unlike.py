@@ -1,11 +1,11 @@
-"""Whether a study is like those that a model learnt from: a Mahalanobis distance, and how rare one so great is.
+"""Out-of-distribution test of a study: its Mahalanobis distance from the training studies, and the p-value of that.
 
-A study is described by numbers: of its images, or of what a network made of them. The reference is the mean and the
+A study is described by numbers: of its images, or of a network's features. The reference is the mean and the
 covariance of training studies, shrunk as in Ledoit and Wolf, J Multivariate Anal 2004 (88:365), so that it can be
-inverted with few of them. How far a study of a patient who did not enter the reference lies is measured by leaving
-training patients out, a tenth at a time; the logarithm of that distance is taken as normally distributed, and a new
-study's p-value is that of a prediction from so many patients (Student's t). A p-value by ranks needs no such assumption
-and cannot fall below 1 / (patients + 1), so that a hospital with fewer than 99 could never mark anything at 1 %.
+inverted with few of them. The distance of a study of a new patient is estimated by leaving
+training patients out, a tenth at a time; its logarithm is assumed to be normally distributed, and a new
+study's p-value is that of a prediction from this number of patients (Student's t). A p-value by ranks needs no such
+assumption, but cannot fall below 1 / (patients + 1), so a hospital with fewer than 99 could never mark anything at 1 %.
 
 Mahalanobis distances of features: Lee, Lee, Lee, Shin, A Simple Unified Framework for Detecting Out-of-Distribution
 Samples, NeurIPS 2018.
@@ -24,20 +24,20 @@ FEWEST = 5
 """Patients of a reference: four degrees of freedom."""
 FOLDS = 10
 MOST = 512
-"""Numbers of a description whose covariance is taken; of more than these, variances only."""
+"""Largest number of features for a covariance; with more, variances only."""
 PERCENTILES = (1, 10, 25, 50, 75, 90, 99)
 BANDS = 7
 NARROWEST = 0.1
-"""Of the median standard deviation: a number that never varied in training does not decide alone."""
+"""Least scale, relative to the median one: a number that never varied in training does not dominate."""
 LEAST_CHANGE = 1e-3  # added before a logarithm, in the unit of the images, which lie about 1
 LEAST_POWER = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """What is kept of training studies: no single one of them.
+    """Statistics of training studies, none of a single study.
 
-    mean, scale: (d,). precision: (d, d) of the scaled numbers, or (d,) where only variances were taken. patients: how
+    mean, scale: (d,). precision: (d, d) of the scaled numbers, or (d,) if only variances were computed. patients: how
     many. centre, spread: mean and standard deviation of the logarithm of left-out studies' distances.
     """
 
@@ -49,11 +49,11 @@ class Reference:
     spread: float
 
     def distances(self, described: Floats) -> Floats:
-        """(n,) of studies (n, d): the root of the mean squared deviation, 1 for a usual one of the reference."""
+        """(n,) of studies (n, d): the root of the mean squared deviation, 1 for a typical one of the reference."""
         return _distances((self.mean, self.scale, self.precision), described)
 
     def p_values(self, distances: Floats) -> Floats:
-        """(n,): how often a study of the same hospital would lie so far; 0 of what is no number."""
+        """(n,): the probability that a study of the same hospital is at least as far; 0 for NaN."""
         from scipy import stats  # slow to import
 
         width = self.spread * np.sqrt(1 + 1 / self.patients)
@@ -71,9 +71,9 @@ class Reference:
 
 
 def reference_of(described: Floats, patient: Sequence[int] | NDArray[np.int64]) -> Reference | None:
-    """The reference of training studies (n, d); None of fewer than 5 patients, or where something is no number.
+    """The reference of training studies (n, d); None with fewer than 5 patients, or if a value is not finite.
 
-    patient: (n,) whose study it is.
+    patient: (n,) of each study.
     """
     own = np.asarray(patient)
     everybody = np.unique(own)
@@ -119,9 +119,9 @@ def of_studies(described: Floats, study: NDArray[np.int64]) -> Floats:
 
 
 def described(images: NDArray[np.float32]) -> Floats:
-    """Numbers (n, d) of examples: intensities, edges, noise, and how power is spread over scales.
+    """Numbers (n, d) of examples: intensities, edges, noise, and the power spectrum over scales.
 
-    images: (n, C, *spatial) with two or three axes in space; or (n, F), lines of a table, which stay as they are.
+    images: (n, C, *spatial) with two or three axes in space; or (n, F), rows of a table, which stay as they are.
     """
     values = images.astype(np.float64)
     if values.ndim < 4:
@@ -141,7 +141,7 @@ def described(images: NDArray[np.float32]) -> Floats:
 
 
 def _powers(values: Floats) -> list[Floats]:
-    """Logarithm of the mean power (n, C) of each band of frequencies in the plane, up to the pixels' own."""
+    """Logarithm of the mean power (n, C) of each frequency band in the plane, up to the pixels' own."""
     rows, columns = values.shape[-2:]
     window = np.hanning(rows)[:, None] * np.hanning(columns)
     centred = values - values.mean(axis=(-2, -1), keepdims=True)

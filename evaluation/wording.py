@@ -1,4 +1,4 @@
-"""How the pages put things: what an example and a study are called, and numbers, sizes and times in words."""
+"""Words on the pages: names of examples and studies, and numbers, sizes and times as text."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from datetime import datetime
 
 @dataclass(frozen=True)
 class Words:
-    """What is learnt from, and what can be unusable, one and many. looked_at: whether it is a picture. length: in what
-    distances are told.
+    """Names of an example and of a study, singular and plural. looked_at: whether an example is a picture. length: the
+    unit of distances.
     """
 
     example: str = "image"
@@ -22,22 +22,22 @@ class Words:
 
 
 def number(value: float) -> str:
-    """Three decimals; an en dash where there is no value."""
+    """Three decimals; an en dash for NaN and infinity."""
     return f"{value:.3f}" if math.isfinite(value) else "–"
 
 
 def decibel(value: float) -> str:
-    """One decimal; an en dash where there is no value, "∞" where two images are equal."""
+    """One decimal; an en dash for NaN, "∞" where two images are equal."""
     return f"{value:.1f}" if math.isfinite(value) else "∞" if value == math.inf else "–"
 
 
 def figures(value: float) -> str:
-    """Four significant figures; an en dash where there is no value."""
+    """Four significant figures; an en dash for NaN and infinity."""
     return f"{value:.4g}" if math.isfinite(value) else "–"
 
 
 def signed(value: float) -> str:
-    """Three decimals with a sign, a true minus; an en dash where there is no value."""
+    """Three decimals with a sign, a true minus; an en dash for NaN and infinity."""
     return f"{value:+.3f}".replace("-", "−") if math.isfinite(value) else "–"
 
 
@@ -75,5 +75,5 @@ def moment(text: str) -> str:
 
 
 def counted(value: int, one: str, many: str) -> str:
-    """A number and the word that fits it."""
+    """A number and its noun, singular or plural."""
     return f"{whole(value)} {one if value == 1 else many}"

@@ -1,4 +1,4 @@
-"""Where a room keeps bytes on disk without knowing about disks."""
+"""Storage of named bytes, independent of the file system."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Protocol
 
 
 class Folder(Protocol):
-    """Named bytes. `write` is whole or not at all, and on the disk when it returns."""
+    """Named bytes. `write` is atomic, and on the disk when it returns."""
 
     def write(self, name: str, data: bytes) -> None:
         """Write or replace."""
         ...
 
     def read(self, name: str) -> bytes:
-        """Read. Raises: FileNotFoundError where there is nothing of that name."""
+        """Read. Raises: FileNotFoundError if the name does not exist."""
         ...
 
     def has(self, name: str) -> bool:
-        """Whether there is something of that name."""
+        """Whether the name exists."""
         ...
 
     def names(self) -> Sequence[str]:
@@ -26,5 +26,5 @@ class Folder(Protocol):
         ...
 
     def remove(self, name: str) -> None:
-        """Remove; nothing happens where there is nothing of that name. After a loss of power it may be there again."""
+        """Remove; does nothing if the name does not exist. After a loss of power it may be there again."""
         ...

@@ -1,4 +1,4 @@
-"""What is wrong with settings: a `Problem` for each thing, with the place where it stands, and all of them at once."""
+"""Problems of settings: a `Problem` for each mistake, with its place, and all of them at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Path: TypeAlias = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with settings.
+    """One mistake in settings.
 
     where: keys and indices, from the group that was checked; () = the group itself. message: what is wrong, what was
     found, what is allowed, what to do. line: in the text, from 1; None = not known.
@@ -29,7 +29,7 @@ class Problem:
         return notation(self.where)
 
     def within(self, *group: str | int) -> Problem:
-        """The same problem, seen from around the group that was checked."""
+        """The same problem, with its path extended by the enclosing group."""
         return replace(self, where=(*group, *self.where))
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ def refuse(problems: Sequence[Problem]) -> None:
 
 
 def problems_of(error: Exception) -> tuple[Problem, ...]:
-    """The problems that an error tells; what is no `SettingsError` tells one, of the whole group."""
+    """The problems in an error; an error other than `SettingsError` gives one, for the whole group."""
     return error.problems if isinstance(error, SettingsError) else (Problem((), str(error)),)
 
 

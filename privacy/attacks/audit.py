@@ -1,11 +1,11 @@
-"""Does the code keep its word? An audit in one run, with synthetic patients.
+"""An empirical audit of differential privacy in one run, with synthetic patients.
 
-Fake patients, the canaries, are each put in with probability 1/2, the thing under audit runs once, and an auditor who
-sees everything that was released guesses who was in. Too many right guesses refute the claimed epsilon (Steinke, Nasr
-and Jagielski, Privacy auditing with one (1) training run, NeurIPS 2023, arXiv 2305.08846).
+Synthetic patients, the canaries, are each included with probability 1/2, the audited mechanism runs once, and an
+auditor who sees everything that was released guesses which were included. Too many right guesses refute the claimed
+epsilon (Steinke, Nasr and Jagielski, Privacy auditing with one (1) training run, NeurIPS 2023, arXiv 2305.08846).
 
-A bound below the claim proves nothing: the audit finds faults of clipping, sampling and noise, it does not find that
-there are none. m canaries can refute no claim above about ln(m / 3), so code is audited at a small claim, such as 1.
+A bound below the claim proves nothing: the audit can find faults of clipping, sampling and noise, but not their
+absence. m canaries can refute no claim above about ln(m / 3), so code is audited at a small claim, such as 1.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ Step: TypeAlias = Callable[[], Tensor]
 Make: TypeAlias = Callable[[Tensor], Step]
 """make(included (m,) bool) -> the steps of a run in which just these canaries are patients."""
 
-COUNTS = Declared("counts")  # how many canaries there are is no secret: the auditor made them up
-FEWEST = 10  # guesses on either side: with fewer no bound above 0 comes out
+COUNTS = Declared("counts")  # the number of canaries is no secret: the auditor made them
+FEWEST = 10  # guesses on either side: with fewer no bound is above 0
 HIGHEST = 100.0  # no number of canaries refutes a claim this high
 TOLERANCE = 1e-6
 LOUDNESS = 10.0  # a canary's gradient in units of the clipping norm: above 1, so that missing clipping shows
 
 
 def lower_bound(scores: Tensor, included: Tensor, *, delta: float, confidence: float = 0.95) -> float:
-    """Epsilon that the code has at least, if each canary was in with probability 1/2, independently.
+    """A lower bound on the code's epsilon, if each canary was included with probability 1/2, independently.
 
     The k highest scores are guessed to be in and the k lowest to be out, for k = m/2, m/4, m/8 ..; each k gets an equal
-    part of the allowed error (Bonferroni), and the best bound counts.
+    part of the allowed error (Bonferroni), and the best bound is returned.
 
     Args:
-        scores: (m,), higher for a canary that rather seems to be in. Made from what was released only.
-        included: (m,) bool, who was in.
+        scores: (m,), higher for a canary that is more likely included. Computed from released values only.
+        included: (m,) bool, the true inclusion.
         delta: of the claim. The term that it adds (theorem 5.2) is never left out.
-        confidence: with what probability, at least, the bound is not above the true epsilon.
+        confidence: least probability that the bound is not above the true epsilon.
 
     Returns:
-        A number >= 0; 0 where nothing is refuted.
+        A number >= 0; 0 if nothing is refuted.
 
     Raises:
         ValueError: naming every argument that is not allowed.
@@ -69,7 +69,7 @@ def lower_bound(scores: Tensor, included: Tensor, *, delta: float, confidence: f
     if wrong:
         raise ValueError("lower_bound: " + "; ".join(wrong))
     m = len(scores)
-    order = scores.argsort(stable=True)  # ties by index, which knows nothing of who was in
+    order = scores.argsort(stable=True)  # ties by index, which is independent of inclusion
     sides = [m >> halvings for halvings in range(1, m.bit_length()) if m >> halvings >= FEWEST]
     error = (1 - confidence) / len(sides)
     right = [int(included[order[-k:]].sum() + (~included[order[:k]]).sum()) for k in sides]
@@ -100,16 +100,16 @@ def audit_gradients(
     confidence: float = 0.95,
     source: Source = os.urandom,
 ) -> Audit:
-    """Audit whatever makes noisy gradients: a canary's score is the sum of its coordinate over all steps.
+    """Audit any source of noisy gradients: a canary's score is the sum of its coordinate over all steps.
 
-    The setting decides what shows. Subsampling that is missing is found where it should have saved much: at a claim of
-    1 the bound was 3.3 to 4.4 with a sampling of 0.1 and 50 steps, but 0.9 to 1.7 with 1/3 and 200 steps.
+    The setting decides which faults are detectable. Missing subsampling is found if it should have saved much: at a
+    claim of 1 the bound was 3.3 to 4.4 with a sampling of 0.1 and 50 steps, but 0.9 to 1.7 with 1/3 and 200 steps.
 
     Args:
-        make: builds the run from who is in; `through_private_access` builds one of private data access.
+        make: builds the run from the inclusion; `through_private_access` builds one of private data access.
         claimed: the epsilon that an accountant gives for `steps` steps at `delta`.
         canaries: m. 1000 find a noise that is 4 times too small at a claim of 1; 150 do not.
-        source: draws who is in.
+        source: draws the inclusion.
 
     Raises:
         ValueError: naming every argument that is not allowed, or a gradient that has no coordinate for each canary.
@@ -156,7 +156,7 @@ def through_private_access(protection: Protection, *, slices: int = 7, source: S
 
 
 def canary_rows(included: Tensor, clip: float, slices: int) -> Rows:
-    """The images of the canaries that are in. x: (included * slices, m) float32."""
+    """The images of the included canaries. x: (included * slices, m) float32."""
     who = included.nonzero().flatten()
     patient = who.repeat_interleave(slices)
     x = torch.zeros(len(patient), len(included))
@@ -178,7 +178,7 @@ def _inner_product(forward: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
 
 
 def _refuted(m: int, guesses: int, right: int, delta: float, error: float) -> float:
-    """Largest epsilon under which so many right guesses have a probability below `error`."""
+    """Largest epsilon at which this many right guesses have a probability below `error`."""
     from scipy import optimize  # slow to import
 
     def excess(epsilon: float) -> float:

@@ -1,17 +1,17 @@
-"""What does a patient's image look like to somebody who sees its gradient, or its features? Attacks that draw it.
+"""Inversion attacks: reconstruct a patient's image from its gradient or from its features.
 
-Whoever holds a model and one of the two moves an image until it gives the same, and keeps it smooth on the way:
+An attacker with the model and one of the two optimizes an image until it gives the same, with a smoothness penalty:
 gradients by their cosine (Geiping et al., Inverting gradients - how easy is it to break privacy in federated learning?,
 NeurIPS 2020, equation 4), features by their distance (Mahendran and Vedaldi, Understanding deep image representations
 by inverting them, CVPR 2015; on medical images Subbanna et al., Sensors 21(11):3874, 2021).
 
-The attacker here has more than a coordinator of a federation has: the gradient of a single image, where a round sums up
+The attacker here knows more than a coordinator of a federation: the gradient of a single image, where a round sums up
 many images over many steps; its label, or its mask; the range of the images; and the network in evaluation mode, with
-running statistics of batch norm that came along with the model. In training mode the image would be normalized by its
-own statistics, which nobody sent: that hides something. So what is drawn badly here is drawn no better there.
+running statistics of batch norm that were sent with the model. In training mode the image would be normalized by its
+own statistics, which are not sent: that hides information. So a bad reconstruction here would be no better there.
 
-What such an attack can show: that an image leaks, if it is drawn. What it cannot: that it does not, if it is not; a
-better attack may come. Beside it stands a floor that needs no attack: the mean of other patients' images.
+A good reconstruction shows that an image leaks. A bad one does not show that it does not leak; a better attack may
+exist. A baseline needs no attack: the mean of other patients' images.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ from privacy.message import Params
 from privacy.settings_error import out_of_range, refuse
 
 Features: TypeAlias = Callable[[Tensor], Tensor]
-"""features(x (1, ...)) -> what is known of it, of any shape."""
+"""features(x (1, ...)) -> the known features of x, of any shape."""
 FADING = (3 / 8, 5 / 8, 7 / 8)  # of the steps, after which the rate is a tenth of what it was (Geiping's code)
 IMAGES, STEPS = 16, 2000
-GRAIN = 0.1  # of the first image: from coarse noise, as in Geiping et al., a U-Net's features led nowhere
+GRAIN = 0.1  # of the first image: from coarse noise, as in Geiping et al., inversion of a U-Net's features failed
 TINY = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inversion:
-    """How hard is tried. A pixel runs from -1 to 1 while it is moved, whatever its unit: lr and tv are in these units.
+    """Effort of the attack. Pixels are scaled to [-1, 1] during optimization, whatever their unit; lr and tv are in
+    that unit.
 
-    images: how many, a patient each. steps: of Adam. lr: its rate at first. tv: weight of the total variation. sign:
-    of gradients only: it follows the signs of the derivatives alone, as Geiping et al. do.
+    images: how many, of a patient each. steps: of Adam. lr: its initial rate. tv: weight of the total variation. sign:
+    for gradients only: use only the signs of the derivatives, as Geiping et al. do.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -61,7 +62,7 @@ class Inversion:
 
 
 class Pixels(NamedTuple):
-    """What is known of an image's values beforehand: bounds, within which they stay, and the mean, where it begins."""
+    """Prior knowledge of an image's values: bounds, and the mean, where the optimization begins."""
 
     low: float = -1.0
     high: float = 1.0
@@ -72,7 +73,7 @@ UNIT = Pixels()
 
 
 class Likeness(NamedTuple):
-    """psnr: dB. ssim: at most 1. Of an image without any range both are NaN."""
+    """psnr: dB. ssim: at most 1. Both are NaN for a constant image."""
 
     psnr: float
     ssim: float
@@ -94,8 +95,8 @@ def shown_gradient(
     """The gradient of one example, as the data access of a training round gives it.
 
     x: (C, *spatial). y: (), the label, or (*spatial), the mask.
-    protection: clipped and noised by private data access, as of a patient whose only image this is, in a draw in which
-    nobody else is: whoever knows all others can subtract them.
+    protection: clipped and noised by private data access, for a patient with only this image, in a draw without
+    other patients: an attacker who knows all others can subtract them.
 
     Raises:
         ValueError: the network cannot be trained privately (all reasons).
@@ -105,7 +106,9 @@ def shown_gradient(
     if protection is None:
         plain = open_access({"train": rows}, batch=1, seed=0)
         return plain.gradient(module, objective, plain.draw(full=True)).gradient
-    from privacy.dp.private_access import open_private  # Opacus: seconds that plain training saves
+    from privacy.dp.private_access import (
+        open_private,  # Opacus takes seconds to import; plain training does not need it
+    )
 
     private = open_private({"train": rows}, replace(protection, sampling=1.0, views=1), source=source)
     return private.gradient(module, objective, private.draw(full=True)).gradient
@@ -122,13 +125,13 @@ def invert_gradient(
     *,
     pixels: Pixels = UNIT,
 ) -> Tensor:
-    """An image whose gradient points the same way: (*shape), like the target's device.
+    """An image whose gradient has the same direction: (*shape), like the target's device.
 
     Args:
-        module: it is put into evaluation mode. objective: whose gradient it was.
-        target: by name of a parameter; of any length, since only its direction counts.
+        module: it is put into evaluation mode. objective: of the target gradient.
+        target: by name of a parameter; only its direction matters.
         shape: (C, *spatial). y: (), the label, or (*spatial), the mask.
-        generator: of the grain of the first image.
+        generator: of the noise in the first image.
     """
     named = {name: p for name, p in module.named_parameters() if name in target}
     goals = [target[name] for name in named]
@@ -142,7 +145,7 @@ def invert_gradient(
         return 1 - along / (_norm([part for part, _ in reached]) * length).clamp(min=TINY)
 
     module.eval()
-    return _moved(apart, shape, settings, generator, pixels, goals[0])
+    return _optimized(apart, shape, settings, generator, pixels, goals[0])
 
 
 def invert_features(
@@ -159,7 +162,7 @@ def invert_features(
 
     Args:
         module: it is put into evaluation mode. features: of a batch of one, by this module.
-        target: the features of the image, (1, ...). The distance to them is taken in units of their length.
+        target: the features of the image, (1, ...). Their distance is relative to their norm.
     """
     goal = target.detach()
 
@@ -167,11 +170,11 @@ def invert_features(
         return (features(x) - goal).square().sum() / goal.square().sum().clamp(min=TINY)
 
     module.eval()
-    return _moved(apart, shape, replace(settings, sign=False), generator, pixels, goal)
+    return _optimized(apart, shape, replace(settings, sign=False), generator, pixels, goal)
 
 
 def likeness(original: Tensor, found: Tensor) -> Likeness:
-    """How alike two images (C, *spatial) are, in the range of the original one.
+    """Similarity of two images (C, *spatial), in the range of the original one.
 
     PSNR and SSIM (Wang et al., Image quality assessment, IEEE TIP 2004) of scikit-image. The window of SSIM is 7 wide,
     or as wide as the image.
@@ -198,7 +201,7 @@ def total_variation(x: Tensor) -> Tensor:
     return torch.stack([x.diff(dim=axis).abs().mean() for axis in axes if x.shape[axis] > 1] or [x.sum() * 0]).sum()
 
 
-def _moved(
+def _optimized(
     apart: Callable[[Tensor], Tensor],
     shape: tuple[int, ...],
     settings: Inversion,
@@ -206,7 +209,7 @@ def _moved(
     pixels: Pixels,
     like: Tensor,
 ) -> Tensor:
-    """The image with the lowest objective on the way, from an even grey one."""
+    """The image with the lowest objective during the optimization, which starts at grey."""
     middle, half = (pixels.high + pixels.low) / 2, max((pixels.high - pixels.low) / 2, TINY)
     first = (pixels.mean - middle) / half + GRAIN * torch.randn((1, *shape), generator=generator)
     u = first.to(like).clamp(-1, 1).requires_grad_()
@@ -217,7 +220,7 @@ def _moved(
         total = apart(middle + half * u) + settings.tv * total_variation(u)
         value = float(total.detach())
         if not math.isfinite(value):
-            break  # a network that gives no number shows nothing
+            break  # the network's output is not finite
         if value < lowest:
             best, lowest = u.detach().clone(), value
         (u.grad,) = torch.autograd.grad(total, u)

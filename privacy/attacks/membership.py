@@ -1,17 +1,17 @@
-"""Who was in the training? Attacks on a trained model and on a pool of synthetic images, and a control beside each.
+"""Membership inference attacks on a trained model and on a pool of synthetic images, each with a control.
 
 The unit is the patient: a patient has one score, the mean over their images, however many images there are.
 
-What such an attack can show: that something leaks, if it succeeds. What it cannot: that nothing leaks, if it fails.
-These are weak attacks; published ones with shadow models find more (Carlini et al., Membership inference attacks from
-first principles, 2022). The control is what the same attack finds where training images were copied. If the control is
-not found either, the attack says nothing at all.
+A successful attack shows that something leaks. A failed one does not show that nothing leaks:
+these are weak attacks; published ones with shadow models find more (Carlini et al., Membership inference attacks from
+first principles, 2022). The control is the same attack where training images were copied. If it fails there too, the
+attack shows nothing at all.
 
-An AUC above 0.5 is no proof of a leak either. Members and others are different patients, and where they differ by
-cohort (scanner, year, how they were split), images that never saw the members can look nearer to them: 0.62 to 0.71 was
-measured. So draw both from the same patients at random, and compare a pool with one that never saw them.
+An AUC above 0.5 is no proof of a leak either. Members and others are different patients, and if they differ by
+cohort (scanner, year, how they were split), images of a model that never saw the members can look nearer to them: 0.62
+to 0.71 was measured. So draw both from the same patients at random, and compare with a pool that never saw them.
 
-What comes out depends on patients and has no noise: it stays at the hospital, or leaves as a non-private event.
+Results depend on patients and have no noise: they stay at the hospital, or leave as a non-private event.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Membership:
-    """What an attack finds. NaN throughout, with a reason, where there are too few patients.
+    """Result of an attack. NaN throughout, with a reason, if there are too few patients.
 
     auc: probability that a member's score is above another patient's. low, high: 95 % bootstrap interval over patients.
-    tpr_at_1, tpr_at_10: share of members found where 1 % or 10 % of the others are taken for members. control_auc: auc
+    tpr_at_1, tpr_at_10: share of members found at a false positive rate of 1 % or 10 %. control_auc: auc
     of the same attack on copies of the members' images. members, others: patients.
     """
 
@@ -51,14 +51,14 @@ class Membership:
 
 
 def attack(members: ArrayLike, others: ArrayLike, *, control: tuple[ArrayLike, ArrayLike], seed: int = 0) -> Membership:
-    """How well scores tell members from others, and how well they do in the control.
+    """How well scores separate members from others, with the same for the control.
 
-    The interval is a percentile bootstrap in which both sides' patients are drawn again (Efron and Tibshirani 1993);
-    where all scores of one side lie above the other's it has no width. With n other patients, a rate of 1 % means none
-    of them while n < 100.
+    The interval is a percentile bootstrap in which both sides' patients are resampled (Efron and Tibshirani 1993); if
+    all scores of one side are above the other's it has no width. With n < 100 other patients, a rate of 1 % means none
+    of them.
 
     Args:
-        members: (n,) one score a patient, higher for one who seems to be a member. others: (m,).
+        members: (n,) one score per patient, higher for likely members. others: (m,).
         control: the same for copies: (members' scores, others' scores), of any number of patients.
         seed: of the bootstrap.
 
@@ -99,14 +99,14 @@ def model_membership(
     control_noise: float = 0.1,
     seed: int = 0,
 ) -> Membership:
-    """Attack on a trained model by its losses: members are those on whom it errs less (Yeom et al., Privacy risk in
+    """Attack on a trained model by its losses: members have lower losses (Yeom et al., Privacy risk in
     machine learning, CSF 2018).
 
-    The control is a model that copies: it keeps the members' images with noise, and its loss on an image is the
-    distance to the nearest that it keeps.
+    The control is a model that memorizes: it stores the members' images with noise, and its loss on an image is the
+    distance to the nearest stored one.
 
     Args:
-        member_losses: (n,) of training images. member_patients: (n,) int, whose they are. member_images: (n, ...).
+        member_losses: (n,) of training images. member_patients: (n,) int, their patients. member_images: (n, ...).
         other_losses, other_patients, other_images: of patients of the same hospital who were held out.
         control_noise: standard deviation of the copies' noise, in standard deviations of the members' pixels.
 
@@ -144,8 +144,8 @@ def pool_membership(
     components: int | None = None,
     seed: int = 0,
 ) -> Membership:
-    """Attack on synthetic images: members are those to whom they lie nearer (Chen et al., GAN-Leaks, CCS 2020, with the
-    patient as the unit).
+    """Attack on synthetic images: members are patients whose images are nearer to the pool (Chen et al., GAN-Leaks, CCS
+    2020, with the patient as the unit).
 
     The control is a pool of equally many images that copies members: their images, drawn at random, with noise. A small
     pool can copy few of them; then the control shows how little this attack would find.
@@ -204,7 +204,7 @@ def _copies(images: Floats, count: int, noise: float, seed: int) -> Floats:
 
 
 def _distinct(images: Floats, patients: Ints) -> tuple[Floats, Ints]:
-    """Without a patient's repeated images, in an order of their own: neither repetition nor order changes a figure."""
+    """Without a patient's repeated images, in a canonical order: neither repetition nor order changes a figure."""
     keys = [(int(whose), image.tobytes()) for whose, image in zip(patients, images, strict=True)]
     first = {key: place for place, key in enumerate(keys)}
     places = [first[key] for key in sorted(first)]

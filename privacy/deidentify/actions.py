@@ -1,7 +1,8 @@
-"""What is to be done with each attribute: PS3.15 table E.1-1 (2026c) as dicom-anonymizer holds it, and our own lists.
+"""The action for each attribute: PS3.15 table E.1-1 (2026c) as in dicom-anonymizer, and our own lists.
 
-The table names what is known to identify. What it does not name is kept only if it cannot hold free text, or if it is
-on a list here of technical attributes that images need; this is stricter than the Basic Profile asks for.
+The table lists attributes that are known to identify. An attribute that it does not list is kept only if it cannot
+contain free text, or if it is on a list here of technical attributes that images need; this is stricter than the Basic
+Profile.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def tags(keywords: str) -> frozenset[int]:
     return frozenset(tag for tag in found.values() if tag is not None)
 
 
-# Dates that are a scanner's or a standard's, one for all patients: moved, they would tell the shift.
+# Dates of a scanner or a standard, the same for all patients: shifted, they would reveal the shift.
 NOBODYS_TIMES = tags(
     "ContextGroupVersion ContextGroupLocalVersion TemplateVersion TemplateLocalVersion DateOfLastCalibration "
     "TimeOfLastCalibration DateTimeOfLastCalibration CalibrationDateTime CalibrationDate CalibrationTime "
@@ -60,7 +61,7 @@ NOBODYS_TIMES = tags(
 PIXELS = tags("PixelData FloatPixelData DoubleFloatPixelData")
 BIRTH = tags("PatientBirthDate")
 
-# Free text that the table leaves and an image needs; it is still searched for identifiers.
+# Free text that the table does not remove and an image needs; it is still searched for identifiers.
 KEPT_TEXT = tags(
     "Manufacturer ManufacturerModelName SoftwareVersions CodeValue LongCodeValue CodingSchemeDesignator "
     "CodingSchemeVersion CodeMeaning SequenceName PulseSequenceName ImagedNucleus FilterType ConvolutionKernel "
@@ -91,7 +92,7 @@ DEVICE = tags(
 )
 CHARACTERISTICS = tags("PatientSex PatientAge PatientSize PatientWeight PregnancyStatus SmokingStatus")
 
-# Numbers without which an image is another one: they are never altered. A file where one is an identifier is refused.
+# Numbers that define the image: they are never altered. A file where one is an identifier is refused.
 ESSENTIAL = tags(
     "Rows Columns NumberOfFrames BitsAllocated BitsStored HighBit PixelRepresentation SamplesPerPixel "
     "PlanarConfiguration ImagePositionPatient ImageOrientationPatient PixelSpacing ImagerPixelSpacing "
@@ -103,7 +104,7 @@ ESSENTIAL = tags(
     "DimensionIndexValues"
 )
 
-# Coded words of closed lists: a patient Mr Se leaves a spin echo what it is.
+# Coded words of closed lists: they stay even if a patient is called Se, like the code of a spin echo.
 CLOSED = tags(
     "Modality PhotometricInterpretation PatientPosition BurnedInAnnotation RecognizableVisualFeatures "
     "LossyImageCompression ScanningSequence SequenceVariant ScanOptions MRAcquisitionType VolumetricProperties "
@@ -125,7 +126,7 @@ IMAGE_TYPES = words(
     "WATER FAT IN_PHASE OPP_PHASE MAXIMUM MINIMUM FILTERED DIVISION MULTIPLICATION STATIC DYNAMIC GATED"
 )
 
-# Without these nobody can read the pixels: a file that would lose one is refused.
+# Without these the pixels cannot be read: a file that would lose one is refused.
 NEEDED = tags(
     "SOPClassUID SOPInstanceUID StudyInstanceUID SeriesInstanceUID Rows Columns BitsAllocated SamplesPerPixel "
     "PhotometricInterpretation"
@@ -134,10 +135,10 @@ NEEDED = tags(
 # Sequences that may be emptied: PS3.3 C.7.6.14 requires the attribute and allows no item in it.
 MAY_BE_EMPTY = tags("AcquisitionContextSequence")
 
-# Sequences whose items are told apart by their number alone.
+# Sequences whose items are distinguished only by their number.
 PER_FRAME = tags("PerFrameFunctionalGroupsSequence SharedFunctionalGroupsSequence")
 
-# Codes of other schemes are a hospital's own and may say anything.
+# Codes of other schemes are a hospital's own and may contain any text.
 PUBLIC_SCHEMES = words(
     "ACR ASTM-sigpurpose C4 CD10 CPT4 CVX DC DCM DOI FDATRIAL FMA HPC I10 I10P I11 I9 I9C IBSI ICDO3 IMAGENCI "
     "ISO3166_1 ISO639_1 ITIS_TSN LN MA MDNS MGI MDC MSH NCIt NDC NEU NICIP NYUMCCG POS RADELEMENT RADLEX RFC3066 "

@@ -1,7 +1,9 @@
-"""Text in the pixels: which images may show some, and blanking it. Pixels cannot be searched here; flags and kinds are.
+"""Text in the pixels: which images may show some, and blanking it. Pixels are not searched; flags and image types
+decide.
 
-An image is refused if its header says that text is burned in, or if it is of a kind that usually has some (ultrasound,
-secondary capture, video, screenshots) and does not say NO. Blanking decodes every frame and writes it uncompressed.
+An image is refused if its header says that text is burned in, or if its type usually has some (ultrasound,
+secondary capture, video, screenshots) and the header does not say NO. Blanking decodes every frame and writes it
+uncompressed.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ RISKY_TYPES = ("SCREEN", "REPORT", "DOSE", "SUMMARY", "CAPTURE")
 
 
 def may_show_text(dataset: Dataset) -> bool:
-    """Whether the pixels may hold text: flagged, or of a risky kind and not flagged NO."""
+    """Whether the pixels may contain text: flagged, or of a risky type and not flagged NO."""
     flag = _words(dataset, "BurnedInAnnotation")
     if flag:
         return flag != ["NO"]
@@ -55,8 +57,8 @@ def may_show_text(dataset: Dataset) -> bool:
 class Blanked:
     """Pixels (frames, rows, columns, samples) before and after their rectangles were made constant.
 
-    digest: of both, the rectangles and the image's identity, under the hospital's key; who confirms it confirms these
-    pixels and no others. photometric: of the pixels, which are RGB where the file has YBR.
+    digest: of both, the rectangles and the image's identity, under the hospital's key; a confirmation applies to
+    exactly these pixels. photometric: of the pixels, which are RGB if the file has YBR.
     """
 
     before: NDArray[np.generic]
@@ -67,10 +69,10 @@ class Blanked:
 
 
 def to_blank(dataset: Dataset, layouts: Sequence[Layout]) -> tuple[Rectangle, ...]:
-    """What must be blanked; nothing = the pixels may leave as they are.
+    """The rectangles to blank; empty = the pixels may leave as they are.
 
     Raises:
-        NotDeidentifiable: `burned_in` (may show text, and no layout says where), `recognizable` (a face), or
+        NotDeidentifiable: `burned_in` (may show text, and no layout gives rectangles), `recognizable` (a face), or
             `overlay_in_pixels`.
     """
     if "YES" in _words(dataset, "RecognizableVisualFeatures"):
@@ -151,7 +153,7 @@ def stored(dataset: Dataset, values: NDArray[np.generic]) -> Dataset:
 
 
 def only_pixels(dataset: Dataset, tag: int, data: bytes, order: str) -> bytes:
-    """Uncompressed pixels without what lies behind the last one, or in bits that are no part of a value.
+    """Uncompressed pixels without bytes after the last pixel and without bits that are no part of a value.
 
     order: "<" or ">", of the file's bytes.
 
@@ -175,7 +177,7 @@ def only_pixels(dataset: Dataset, tag: int, data: bytes, order: str) -> bytes:
 def _stored_bits(dataset: Dataset, data: bytes, order: str) -> bytes:
     """Pixels whose other bits are zero, or the sign; the values are the same.
 
-    If HighBit leaves out bits below, readers differ in what the value is: such bits must be clear.
+    If HighBit leaves out bits below, readers disagree about the value: such bits must be clear.
     """
     allocated = int(dataset.BitsAllocated)
     held = int(dataset.get("BitsStored") or allocated)
@@ -196,7 +198,7 @@ def _stored_bits(dataset: Dataset, data: bytes, order: str) -> bytes:
 def _words(dataset: Dataset, keyword: str) -> list[str]:
     try:
         value = dataset.get(keyword) or ""
-    except Exception:  # what cannot be read is no NO
+    except Exception:  # an unreadable flag is not NO
         return ["?"]
     parts = [value] if isinstance(value, str) else list(value)
     return [str(part).strip().upper() for part in parts if str(part).strip()]

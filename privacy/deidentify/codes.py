@@ -1,6 +1,6 @@
-"""Coded entries (PS3.3 8.8): a code of a public scheme stays; any other may say anything and becomes "Unknown".
+"""Coded entries (PS3.3 8.8): a code of a public scheme stays; any other may contain any text and becomes "Unknown".
 
-A standard code stands in its place, because an item without a code is invalid wherever the standard asks for one.
+It is replaced by a standard code, because an item without a code is invalid where the standard requires one.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ CONTEXT = tags(
 
 
 def unknown_code() -> Dataset:
-    """A coded entry that says nothing."""
+    """A coded entry with the code "Unknown"."""
     item = Dataset()
     item.CodeValue, item.CodingSchemeDesignator, item.CodeMeaning = UNKNOWN, "SCT", "Unknown"
     return item
 
 
 def make_public(original: Dataset, cleaned: Dataset) -> None:
-    """Leave `cleaned` alone if its code is of a public scheme and lost no part; or else make its code the unknown one.
+    """Leave `cleaned` alone if its code is of a public scheme and complete; otherwise make its code the unknown one.
 
-    original: the item before cleaning. A scheme that is not public is removed where there is no code, too.
+    original: the item before cleaning. A scheme that is not public is removed even if there is no code.
     """
     code = CODE & set(map(int, original.keys()))
     if not code and not SCHEME & set(map(int, original.keys())):

@@ -1,20 +1,21 @@
-"""One DICOM image without what identifies: PS3.15's Basic Application Confidentiality Profile, with moved dates.
+"""De-identifies one DICOM image: PS3.15's Basic Application Confidentiality Profile, with shifted dates.
 
 The action for each attribute is that of table E.1-1, at any depth; of two allowed actions the one that keeps the file
 valid in every IOD is taken (X/Z empties, X/D and Z/D replace). Decisions beyond the table, each on the safe side:
 
 * Private attributes, curves, overlays, group lengths, unknown attributes, UN and padding are removed; a few private
-  ones that hold b-values are kept, if they are numbers.
-* UIDs are replaced by keyed ones, unless PS3.6 registers them. Dates move by a number of days that follows from key and
-  patient; birth dates and times of day are removed. Patient ID and name become the pseudonym of a cohort of that key.
-* Attributes that the table does not name are kept if they are numbers or coded words, or on a list of technical text;
+  ones with b-values are kept, if they are numbers.
+* UIDs are replaced by keyed ones, unless PS3.6 registers them. Dates are shifted by a number of days computed from key
+  and patient; birth dates and times of day are removed. Patient ID and name become the pseudonym of a cohort of that
+  key.
+* Attributes that the table does not list are kept if they are numbers or coded words, or on a list of technical text;
   codes of a hospital's own scheme are removed. All of it is searched for the file's own names, numbers, places, dates
-  and UIDs, and removed where one is found.
-* What has no pixels (structured reports, encapsulated documents, presentation states, DICOMDIR) is refused, as are
-  images that may show text, unless it is known where, and a person confirmed what they look like blanked.
-* Compressed streams keep nothing but what decoding needs: comments, application segments and bytes behind the image are
-  cut, and a stream that cannot be taken apart is written uncompressed. Of uncompressed pixels, bytes behind the last
-  and bits outside the stored ones are cut. The preamble is zeros, and file meta information is written anew.
+  and UIDs, and removed if one is found.
+* Files without pixels (structured reports, encapsulated documents, presentation states, DICOMDIR) are refused, as are
+  images that may show text, unless the place of the text is known and a person confirmed the blanked result.
+* Of compressed streams only the parts that decoding needs are kept: comments, application segments and bytes after the
+  image are cut, and a stream that cannot be parsed is written uncompressed. Of uncompressed pixels, bytes after the
+  last and bits outside the stored ones are cut. The preamble is zeros, and file meta information is written anew.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ CODES = {
 
 
 def deidentify(dataset: Dataset, *, key: bytes, profile: Profile | None = None) -> Dataset:
-    """A new dataset with file meta information and nothing that identifies; `dataset` is not changed.
+    """A new dataset with file meta information and without identifiers; `dataset` is not changed.
 
     key: the hospital's secret, at least 16 bytes; the same key gives the same pseudonyms, UIDs and shifts.
 
@@ -79,14 +80,14 @@ def deidentify(dataset: Dataset, *, key: bytes, profile: Profile | None = None) 
         raise
     except RecursionError:
         raise NotDeidentifiable("unparsable", f"Sequences lie deeper than {DEEPEST} levels.") from None
-    except Exception as error:  # damage fails in every way there is, and messages may quote values
+    except Exception as error:  # damaged files raise all kinds of exceptions, and messages may quote values
         raise NotDeidentifiable(
             "unparsable", f"The headers cannot be read ({type(error).__name__}). Export the image again."
         ) from None
 
 
 def as_bytes(cleaned: Dataset) -> bytes:
-    """The DICOM file of what `deidentify` gave: a preamble of zeros, file meta information, the dataset.
+    """The DICOM file of a result of `deidentify`: a preamble of zeros, file meta information, the dataset.
 
     Raises:
         NotDeidentifiable: `unparsable`, if it cannot be written.
@@ -111,15 +112,17 @@ def _deidentified(dataset: Dataset, key: bytes, profile: Profile) -> Dataset:
     rules = _rules(dataset, key, patient, profile)
     cleaned = _cleaned(dataset, rules, 0)
     syntax = _pixels(dataset, cleaned, blank)
-    missing = sorted(tag for tag in NEEDED if not _filled(cleaned, tag))
+    missing = sorted(tag for tag in NEEDED if not _has_value(cleaned, tag))
     if missing:
         told = ", ".join(f"({tag >> 16:04X},{tag & 0xFFFF:04X})" for tag in missing)
         raise NotDeidentifiable("unparsable", f"{told} missing or not readable. Export the image again.")
     cleaned.PatientID = cleaned.PatientName = pseudonym(key, patient)
     if "BodyPartExamined" in dataset and "BodyPartExamined" not in cleaned and "Laterality" not in cleaned:
-        cleaned.Laterality = None  # type 2C: needed, empty or not, where nothing says that no paired part is shown
+        cleaned.Laterality = (
+            None  # type 2C: required, possibly empty, unless the image is known to show no paired body part
+        )
     _declare(cleaned, profile, blank is not None, kept_private=any(tag.is_private for tag in present(cleaned)))
-    _meta(cleaned, syntax)
+    _add_meta(cleaned, syntax)
     return cleaned
 
 
@@ -133,7 +136,7 @@ class _Context:
 def _text(dataset: Dataset, keyword: str) -> str:
     try:
         return str(dataset.get(keyword) or "")
-    except Exception:  # what cannot be parsed says nothing
+    except Exception:  # an unreadable value counts as empty
         return ""
 
 
@@ -187,7 +190,7 @@ def _cleaned(dataset: Dataset, context: _Context, depth: int) -> Dataset:
             kept = _sequence(found, context, depth) if found.VR == "SQ" else element.cleaned(found, context.rules)
         except (RecursionError, NotDeidentifiable):
             raise
-        except Exception:  # a value that cannot be parsed may be anything
+        except Exception:  # a value that cannot be parsed may be any text
             kept = element.lost(tag)
         if kept is not None:
             made.add(kept)
@@ -199,7 +202,7 @@ def _cleaned(dataset: Dataset, context: _Context, depth: int) -> Dataset:
 
 
 def _sequence(found: DataElement, context: _Context, depth: int) -> DataElement | None:
-    """A sequence as it may leave; no item, and no sequence, becomes empty that was not, unless PS3.3 allows it."""
+    """A sequence as it may leave; no item and no sequence becomes empty that was not, unless PS3.3 allows it."""
     action = TABLE.get(int(found.tag), "")
     if not dictionary_has_tag(found.tag):
         return None
@@ -211,7 +214,7 @@ def _sequence(found: DataElement, context: _Context, depth: int) -> DataElement 
         return None
     items = list(found.value or ())
     made = [_cleaned(item, context, depth + 1) for item in items]
-    if int(found.tag) not in PER_FRAME:  # an item for each frame, whether it says something or not
+    if int(found.tag) not in PER_FRAME:  # one item per frame, even if it is empty
         made = [new for old, new in zip(items, made, strict=True) if new or not old]
     return DataElement(found.tag, "SQ", Sequence(made)) if made or not items else None
 
@@ -255,12 +258,12 @@ def _pixels(dataset: Dataset, cleaned: Dataset, blank: burned.Blanked | None) ->
     return ExplicitVRLittleEndian
 
 
-def _filled(dataset: Dataset, tag: int) -> bool:
+def _has_value(dataset: Dataset, tag: int) -> bool:
     return tag in dataset and dataset[tag].value not in (None, "", [])
 
 
 def _declare(cleaned: Dataset, profile: Profile, blank: bool, *, kept_private: bool) -> None:
-    """Say in the file what was done (PS3.15 E.1.1), and nothing that was not."""
+    """Record in the file what was done (PS3.15 E.1.1)."""
     moved = any(map(_is_day, cleaned.iterall()))
     chosen = {
         "113107": moved,
@@ -285,11 +288,11 @@ def _declare(cleaned: Dataset, profile: Profile, blank: bool, *, kept_private: b
 
 
 def _is_day(found: DataElement) -> bool:
-    """Whether it holds a date that was moved; the dummy of the table is none."""
+    """Whether it is a shifted date; the table's dummy value is none."""
     return found.VR in {"DA", "DT"} and any(text[:8] != element.DUMMIES["DA"] for text in texts(found.value) if text)
 
 
-def _meta(cleaned: Dataset, syntax: UID) -> None:
+def _add_meta(cleaned: Dataset, syntax: UID) -> None:
     meta = FileMetaDataset()
     meta.MediaStorageSOPClassUID = cleaned.SOPClassUID
     meta.MediaStorageSOPInstanceUID = cleaned.SOPInstanceUID

@@ -28,7 +28,7 @@ from privacy.deidentify.actions import (
 )
 from privacy.deidentify.identifiers import SIGNIFICANT, Identifiers, texts
 from privacy.deidentify.profile import NotDeidentifiable
-from privacy.deidentify.shift import shifted_date, shifted_datetime, time_of_day, told_age
+from privacy.deidentify.shift import capped_age, shifted_date, shifted_datetime, time_of_day
 
 FREE = frozenset({"AE", "LO", "LT", "PN", "SH", "ST", "UC", "UR", "UT"})
 CODES = {"FL": "f", "FD": "d", "SL": "i", "SS": "h", "UL": "I", "US": "H", "SV": "q", "UV": "Q", "AT": "I"}
@@ -54,9 +54,9 @@ DUMMIES = {
 
 @dataclass(frozen=True)
 class Rules:
-    """known: what must not remain. uid: the new UID of an old one. kept: tags that an option retains.
+    """known: identifiers that must not remain. uid: the new UID of an old one. kept: tags that an option retains.
 
-    days: shift of the dates that lie `around` a day; others are not kept. colour: an ICC profile has a use.
+    days: shift of dates near the day `around`; others are not kept. colour: whether an ICC profile is used.
     """
 
     known: Identifiers
@@ -81,7 +81,7 @@ def cleaned(found: DataElement, rules: Rules) -> DataElement | None:
     if tag in TABLE and tag not in rules.kept:
         return acted(found, TABLE[tag])
     if found.VR == "AS":
-        return _mapped(found, [told_age(text) or "" for text in texts(found.value)]) if tag in rules.kept else None
+        return _mapped(found, [capped_age(text) or "" for text in texts(found.value)]) if tag in rules.kept else None
     if tag == IMAGE_TYPE and found.VR == "CS":
         return _typed(found, rules.known)
     if (tag != ICC or rules.colour) and unnamed(found, rules.known, free=tag in rules.kept):
@@ -94,7 +94,7 @@ def cleaned(found: DataElement, rules: Rules) -> DataElement | None:
 
 
 def lost(tag: BaseTag) -> DataElement | None:
-    """What stands for a value that cannot be parsed."""
+    """The replacement of a value that cannot be parsed."""
     if not dictionary_has_tag(tag) or int(tag) not in TABLE:
         return None
     vr = dictionary_VR(tag).split(" or ")[0]
@@ -109,7 +109,7 @@ def acted(found: DataElement, action: str) -> DataElement | None:
 
 
 def unnamed(found: DataElement, known: Identifiers, *, free: bool = False) -> bool:
-    """Whether an element that the table does not name may stay. free: free text may, if it names nobody."""
+    """Whether an element that the table does not list may stay. free: free text may, if it contains no identifier."""
     tag, vr = int(found.tag), str(found.VR)
     if vr in FREE:
         return (free or tag in KEPT_TEXT) and all(
@@ -128,7 +128,7 @@ def unnamed(found: DataElement, known: Identifiers, *, free: bool = False) -> bo
 
 
 def refuse_numbers(found: DataElement, known: Identifiers) -> None:
-    """Refuse the file if an essential number is an identifier; one that is damaged is no number of anybody.
+    """Refuse the file if an essential number is an identifier; a damaged number is none.
 
     Raises:
         NotDeidentifiable: `identifier`.
@@ -144,9 +144,9 @@ def refuse_numbers(found: DataElement, known: Identifiers) -> None:
 
 
 def numbers(found: DataElement, known: Identifiers) -> bool:
-    """Whether a value is made of numbers, none of which is an identifier; nor are all its digits together."""
+    """Whether a value is made of numbers, none of which is an identifier, and neither are all digits together."""
     if isinstance(found.value, bytes):
-        short = len(found.value) <= 8  # "US or SS", not yet told apart
+        short = len(found.value) <= 8  # "US or SS", not yet decided
         return short and not known.spoken(found.value, shortest=4)
     parts = [text for text in texts(found.value) if text]
     digits = re.sub(r"\D", "", "".join(parts)).lstrip("0")[:LONGEST]
@@ -157,7 +157,7 @@ def numbers(found: DataElement, known: Identifiers) -> bool:
 
 
 def unspoken(found: DataElement, known: Identifiers) -> bool:
-    """Whether the bytes of binary numbers are no text that names somebody."""
+    """Whether the bytes of binary numbers contain no identifier as text."""
     code = CODES.get(found.VR)
     if code is None or found.value is None:
         return True
@@ -169,10 +169,10 @@ def unspoken(found: DataElement, known: Identifiers) -> bool:
 
 
 def plain(found: DataElement, known: Identifiers) -> bool:
-    """Whether a private element holds nothing but reasonable numbers, or a coded word.
+    """Whether a private element contains nothing but plausible numbers, or a coded word.
 
     Raises:
-        NotDeidentifiable: `identifier`, if one of reasonable numbers is an identifier.
+        NotDeidentifiable: `identifier`, if one of the plausible numbers is an identifier.
     """
     if found.VR == "CS":
         return unnamed(found, known)
@@ -181,7 +181,7 @@ def plain(found: DataElement, known: Identifiers) -> bool:
     values = [_float(text) for text in texts(found.value)]
     if not all(value is not None and (value == 0 or 1 / REASONABLE < abs(value) < REASONABLE) for value in values):
         return False
-    if not unspoken(found, known):  # text in the place of numbers
+    if not unspoken(found, known):  # text in place of numbers
         return False
     refuse_numbers(found, known)
     return True
@@ -192,7 +192,7 @@ def _coded(text: str, known: Identifiers) -> bool:
 
 
 def _typed(found: DataElement, known: Identifiers) -> DataElement | None:
-    """An image's type, without those of its words that name somebody."""
+    """An image's type, without words that are identifiers."""
     values = [text if _usual(text, known) or _coded(text, known) else "REMOVED" for text in texts(found.value)]
     others = [text for text in values if not _usual(text, known)]
     return _mapped(found, values) if values and not known.within("_".join(others)) else None
@@ -221,7 +221,7 @@ def _dummy(vr: str) -> object:
 
 
 def _kept_time(found: DataElement, rules: Rules) -> DataElement | None:
-    """A date that was moved, or a time that may stay; None leaves it to the table."""
+    """A shifted date, or a time that may stay; None leaves it to the table."""
     if int(found.tag) in BIRTH | NOBODYS_TIMES or (found.VR == "TM" and not rules.times):
         return None
     moved = {

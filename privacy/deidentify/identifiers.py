@@ -1,7 +1,7 @@
-"""What in a file names somebody: names, numbers, places, UIDs and dates, gathered at any depth; and whether text holds
+"""Identifiers of a file: names, numbers, places, UIDs and dates, gathered at any depth; and whether text contains
 one of them, in any case, with or without accents.
 
-Words that are common in headers (ORIGINAL, HOSPITAL, MR) are no identifiers, even when a name contains them.
+Words that are common in headers (ORIGINAL, HOSPITAL, MR) are no identifiers, even if a name contains them.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from privacy.deidentify.spelling import (
 
 DEEPEST = 40  # sequences within sequences; a file that goes deeper is an attack or damage
 SHORT = 5  # shorter words must stand alone to be found
-SIGNIFICANT = 6  # digits from which on a number may be no identifier; shorter ones are everywhere in an image
-LONG_UID = 12  # characters; a shorter one must stand alone, as a version looks the same
+SIGNIFICANT = 6  # least digits of a number that counts as an identifier; shorter ones are everywhere in an image
+LONG_UID = 12  # characters; a shorter one must stand alone, because a version number looks the same
 
 PATIENT_NAMES = tags("PatientName OtherPatientNames PatientBirthName PatientMotherBirthName")
 PLACES = tags(
@@ -63,17 +63,17 @@ COMMON = words(
 
 
 def walk(dataset: Dataset, depth: int = 0) -> Iterator[tuple[int, str, list[str]]]:
-    """Yield (tag, VR, texts) of every element at any depth; bytes are read as text as far as they are.
+    """Yield (tag, VR, texts) of every element at any depth; bytes are decoded as text as far as possible.
 
     Raises:
-        RecursionError: sequences lie deeper than 40 levels.
+        RecursionError: sequences are nested deeper than 40 levels.
     """
     if depth > DEEPEST:
         raise RecursionError(f"sequences lie deeper than {DEEPEST} levels")
     for tag in present(dataset):
         try:
             element = dataset[tag]
-        except Exception:  # what cannot be parsed is still read as text
+        except Exception:  # an unparsable value is still read as text
             raw = dataset.get_item(tag)
             if isinstance(raw, RawDataElement) and isinstance(raw.value, bytes):
                 yield int(tag), raw.VR or "UN", [raw.value.decode("utf-8", "replace")]
@@ -103,9 +103,10 @@ def texts(value: object) -> list[str]:
 
 @dataclass(frozen=True)
 class Identifiers:
-    """words: folded names and numbers. joined: those of them, and dates, that count with anything between their parts.
+    """words: folded names and numbers. joined: those of them, and dates, that match with any separators between their
+    parts.
 
-    uids: as they stand. numbers: what a numeric value must not be. days: in any usual spelling.
+    uids: as written. numbers: forbidden numeric values. days: in any usual spelling.
     """
 
     words: frozenset[str]
@@ -137,7 +138,7 @@ class Identifiers:
         return re.compile("|".join([*long, *whole]) or r"(?!)")
 
     def within(self, text: str, *, shortest: int = 2) -> bool:
-        """Whether the text holds an identifier of at least `shortest` characters."""
+        """Whether the text contains an identifier of at least `shortest` characters."""
         return bool(self._uids.search(text)) or any(self._in(folded, shortest) for folded in spellings(text))
 
     def _in(self, folded: str, shortest: int) -> bool:
@@ -145,22 +146,22 @@ class Identifiers:
             self._anywhere.search(folded)
             or self._joined.search(compact(folded))
             or self._days.search(folded)
-            or any(len(match[0]) >= shortest and _stands(folded, match) for match in self._alone.finditer(folded))
+            or any(len(match[0]) >= shortest and _stands_alone(folded, match) for match in self._alone.finditer(folded))
         )
 
     def spoken(self, data: bytes, *, shortest: int) -> bool:
-        """Whether bytes hold an identifier as text: one byte a character, UTF-8, or UTF-16 at any place."""
+        """Whether bytes contain an identifier as text: one byte per character, UTF-8, or UTF-16 at any offset."""
         read = {data.decode("latin-1"), data.replace(b"\0", b"").decode("latin-1"), data.decode("utf-8", "ignore")}
         wide = {data[at:].decode(code, "ignore") for at in (0, 1) for code in ("utf-16-le", "utf-16-be")}
         return any(self.within(text, shortest=shortest) for text in read | wide)
 
     def among(self, number: float) -> bool:
-        """Whether a number is an identifier, whatever its sign and what is behind its point."""
+        """Whether a number is an identifier, ignoring its sign and decimals."""
         return int(abs(number)) in self.numbers
 
 
 def identifiers(dataset: Dataset, *, but: frozenset[int] = frozenset()) -> Identifiers:
-    """All that names somebody in a dataset, at any depth, `but` those attributes that are meant to stay."""
+    """All identifiers in a dataset, at any depth, except in the attributes `but`, which are meant to stay."""
     names: set[str] = set()
     joined: set[str] = set()
     uids: set[str] = set()
@@ -196,8 +197,8 @@ def _any(found: Iterator[str] | frozenset[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, ordered)) or r"(?!)")
 
 
-def _stands(text: str, match: re.Match[str]) -> bool:
-    """Whether a short word stands alone; digits behind one of three letters make it no other word."""
+def _stands_alone(text: str, match: re.Match[str]) -> bool:
+    """Whether a short word stands alone; digits after a word of three letters do not make it another word."""
     before, after = text[: match.start()][-1:], text[match.end() :]
     if len(match[0]) > 2 and match[0].isalpha():
         after = after.lstrip("0123456789")

@@ -1,8 +1,8 @@
-"""Replacements that follow from the hospital's key: a patient's pseudonym, a UID's new UID, a patient's shift in days.
+"""Replacements computed with the hospital's key: a patient's pseudonym, a UID's new UID, a patient's shift in days.
 
 All are HMAC-SHA256 (RFC 2104); UIDs and days have keys of their own, derived from the hospital's, so that no pseudonym
-of whatever text tells one of them. The same key gives the same replacement in every run and on every machine, so files
-that are de-identified one by one still fit together; without the key nobody can test a guess.
+of any text reveals one of them. The same key gives the same replacement in every run and on every machine, so files
+that are de-identified one by one still fit together; without the key a guess cannot be tested.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def checked_key(key: bytes) -> bytes:
 
 
 def normalized(patient: str) -> str:
-    """An identifier without blanks around it, in Unicode's composed form (NFC): two spellings are one patient."""
+    """An identifier without surrounding blanks, in Unicode's composed form (NFC): two spellings are one patient."""
     return unicodedata.normalize("NFC", patient).strip()
 
 
 def pseudonym(key: bytes, patient: str) -> str:
     """A stable name for a patient: 16 characters of base32 in lower case, the first 80 bits of HMAC-SHA256.
 
-    key: the hospital's secret. patient: the identifier in the files; blanks around it do not matter. Cohorts and
+    key: the hospital's secret. patient: the identifier in the files; surrounding blanks do not matter. Cohorts and
     de-identified files of one key have the same names.
 
     Raises:
@@ -54,7 +54,7 @@ def pseudonym(key: bytes, patient: str) -> str:
 
 
 def new_uid(key: bytes, uid: str) -> str:
-    """The UID that stands for `uid`: 2.25 and a UUID as a number (PS3.5 B.2). Registered UIDs stay as they are.
+    """The UID that replaces `uid`: 2.25 and a UUID as a number (PS3.5 B.2). Registered UIDs stay as they are.
 
     A UID is registered if it is in PS3.6 annex A: SOP classes, transfer syntaxes, coding schemes, well-known frames.
     """
@@ -66,13 +66,13 @@ def new_uid(key: bytes, uid: str) -> str:
 
 
 def days(key: bytes, patient: str, least: int, most: int) -> int:
-    """By how many days all dates of a patient are moved: from `least` to `most`, both included."""
+    """Number of days by which all dates of a patient are shifted: from `least` to `most`, both included."""
     digest = hmac.new(_derived(key, b"dates"), normalized(patient).encode(), hashlib.sha256).digest()
     return least + int.from_bytes(digest[:8], "big") % (most - least + 1)
 
 
 def keyed_digest(key: bytes, purpose: str, text: str) -> str:
-    """64 hexadecimal digits that nobody can make, or test a guess against, without the key."""
+    """64 hexadecimal digits that cannot be computed, or tested against a guess, without the key."""
     return hmac.new(
         _derived(key, purpose.encode()), text.encode("utf-8", "surrogateescape"), hashlib.sha256
     ).hexdigest()

@@ -1,7 +1,7 @@
-"""Where text stands in images, for each layout of a screen: manufacturer, model, rows and columns.
+"""Rectangles of text in images, for each screen layout: manufacturer, model, rows and columns.
 
 A rectangle that covers the name on one machine's screen misses it on another's, so none is used for any other layout.
-Its corners have names and no order: `{top: 0, left: 0, bottom: 60, right: 960}`.
+Its corners are named, without an order: `{top: 0, left: 0, bottom: 60, right: 960}`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ FORBID: dict[str, Any] = {"extra": "forbid"}
 
 @dataclass(frozen=True, kw_only=True)
 class Rectangle:
-    """Pixels from row `top` and column `left` up to row `bottom` and column `right`, which are outside; from 0.
+    """Pixels from row `top` and column `left` up to, but without, row `bottom` and column `right`; from 0.
 
-    A layout looks at its rectangles: only there is the size of the image known.
+    A layout checks its rectangles, because only there the size of the image is known.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -36,8 +36,7 @@ class Rectangle:
 class Layout:
     """The rectangles of all images of one machine and size; manufacturer and model as in the header, "" if absent.
 
-    Upper and lower case, and blanks around, do not count. Without rectangles the layout is known, and nothing is said
-    of where its text stands.
+    Case and surrounding blanks do not matter. Without rectangles the layout is known, but not the place of its text.
 
     Raises:
         ValueError: a size below 1, or a rectangle that is not inside or has no pixel; one message names all.
@@ -52,7 +51,7 @@ class Layout:
     rectangles: tuple[Rectangle, ...]
 
     def __post_init__(self) -> None:
-        """Look at every rectangle."""
+        """Check every rectangle."""
         problems = [
             Problem((name,), f"must be 1 to 65535, found {size}")
             for name, size in (("rows", self.rows), ("columns", self.columns))
@@ -75,23 +74,23 @@ class Layout:
 
     @property
     def kind(self) -> tuple[str, str, int, int]:
-        """By what an image is known to be of this layout."""
+        """The key by which images are matched to this layout."""
         return kind(self.manufacturer, self.model, self.rows, self.columns)
 
 
 def kind(manufacturer: object, model: object, rows: object, columns: object) -> tuple[str, str, int, int]:
-    """The same for all images of one layout."""
+    """The same key for all images of one layout."""
     size = [int(str(side)) if str(side or "").isdecimal() else 0 for side in (rows, columns)]
     return _folded(manufacturer), _folded(model), size[0], size[1]
 
 
 def kind_of(dataset: Dataset) -> tuple[str, str, int, int]:
-    """The kind of an image; what cannot be read is as if it were absent."""
+    """The key of an image; an unreadable attribute counts as absent."""
     return kind(*(_read(dataset, keyword) for keyword in ("Manufacturer", "ManufacturerModelName", "Rows", "Columns")))
 
 
 def layout_problems(layouts: Sequence[Layout], name: str) -> list[Problem]:
-    """Layouts that stand there twice. name: of the list."""
+    """Layouts that are listed twice. name: of the list."""
     seen: dict[tuple[str, str, int, int], int] = {}
     return [
         Problem((name, place), f"the same layout as {name}[{first}]; put its rectangles there")
@@ -101,7 +100,7 @@ def layout_problems(layouts: Sequence[Layout], name: str) -> list[Problem]:
 
 
 def rectangles_of(layouts: Sequence[Layout], wanted: tuple[str, str, int, int]) -> tuple[Rectangle, ...]:
-    """The rectangles for images of a kind; none if nobody gave any."""
+    """The rectangles for images of a kind; empty if none are given."""
     return next((layout.rectangles for layout in layouts if layout.kind == wanted), ())
 
 
@@ -112,5 +111,5 @@ def _folded(text: object) -> str:
 def _read(dataset: Dataset, keyword: str) -> object:
     try:
         return dataset.get(keyword)
-    except Exception:  # damage fails in every way there is
+    except Exception:  # damaged files raise all kinds of exceptions
         return None

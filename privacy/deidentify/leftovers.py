@@ -1,7 +1,7 @@
-"""What of an original's identity is left in a written file: a second opinion that shares no code with the cleaning.
+"""Identifiers of the original that are left in a written file: a second check that shares no code with the cleaning.
 
-It reads the file anew, looks at every element at any depth, and at the bytes as a whole. It names places, never values,
-so that what it says may be written to a log.
+It reads the file anew, checks every element at any depth, and the bytes as a whole. It names places, never values,
+so its messages may be logged.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from privacy.deidentify.actions import B_VALUES, TABLE
 from privacy.deidentify.identifiers import COMMON
 from privacy.deidentify.quiet import quiet
 
-SMALL = 10000  # below, a patient's number may be a b-value, too
-LONG = 6  # characters; shorter secrets are looked for as words of text, not in the bytes
+SMALL = 10000  # a smaller patient number may also be a b-value
+LONG = 6  # characters; shorter secrets are searched as words of text, not in the bytes
 SINGLE = str.maketrans({"ß": "ss", "ł": "l", "ø": "o", "đ": "d", "ı": "i", "þ": "th", "ð": "d", "æ": "ae", "œ": "oe"})
 TEXT = {"AE", "AS", "CS", "DS", "IS", "LO", "LT", "PN", "SH", "ST", "UC", "UR", "UT", "UN", "OB", "TM"}
 TELLING = re.compile(r"(Name|IDs?|Address|Telephone\w*|Phone\w*|AccessionNumber|SerialNumber|Residence|Location)$")
@@ -43,7 +43,7 @@ def leftovers(
 ) -> list[str]:
     """Sentences about what is left of `original` in the file `written`; empty = nothing was found.
 
-    private: private attributes that may be there. kept: options retain devices or characteristics, so that the table's
+    private: private attributes that are allowed. kept: options retain devices or characteristics, so the table's
     attributes are not compared one by one.
     """
     with quiet():
@@ -59,7 +59,7 @@ def leftovers(
 
 
 def leaves(dataset: Dataset, path: tuple[int, ...] = ()) -> Iterator[Leaf]:
-    """Every element at any depth, also those that do not parse; pixels are left out."""
+    """Every element at any depth, also unparsable ones; pixels are left out."""
     for tag in list(dataset.keys()):
         if tag == 0x7FE00010:
             continue
@@ -91,7 +91,7 @@ def _bare(text: str) -> str:
 
 
 def _secrets(original: Dataset) -> Iterator[tuple[str, str]]:
-    """(secret in lower case, where it stood): words of names, numbers, places; UIDs."""
+    """(secret in lower case, its place): words of names, numbers, places; UIDs."""
     for leaf in leaves(original):
         tag = leaf.path[-1]
         place, keyword = _place(leaf.path), keyword_for_tag(tag)
@@ -106,7 +106,7 @@ def _secrets(original: Dataset) -> Iterator[tuple[str, str]]:
 
 
 def _names(value: str) -> Iterator[str]:
-    """The words of a name of three letters, of two in another script, and those of one script written together."""
+    """The words of a name of three letters, of two in another script, and those of one script joined."""
     for group in re.split(r"[=\\]", value):
         words = [word for word in re.split(r"[^\w]+|_", _bare(group)) if word]
         yield from (word for word in words if len(word) >= (3 if word.isascii() else 2) and word not in COMMON)
@@ -161,7 +161,7 @@ def _private(cleaned: Dataset, allowed: frozenset[tuple[str, int, int]], depth: 
 
 
 def _dates(original: Dataset, cleaned: Dataset) -> Iterator[str]:
-    """Dates in text that is no date; a moved date may be the day of another one."""
+    """Dates in text that is no date; a shifted date may equal another one."""
     days = {
         day
         for leaf in leaves(original)
@@ -177,7 +177,7 @@ def _dates(original: Dataset, cleaned: Dataset) -> Iterator[str]:
 
 
 def _same(original: Dataset, cleaned: Dataset) -> Iterator[str]:
-    """Attributes of the table that have a value of the original."""
+    """Attributes of the table that kept their original value."""
     before: dict[int, set[str]] = {}
     for leaf in leaves(original):
         before.setdefault(leaf.path[-1], set()).add(leaf.text.strip())

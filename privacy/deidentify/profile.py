@@ -1,4 +1,4 @@
-"""What a hospital decides about de-identification, and how a file is refused."""
+"""A hospital's decisions about de-identification, and the error of a refused file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from privacy.settings_error import Problem, refuse
 
 
 class NotDeidentifiable(Exception):
-    """A file that must not leave. reason: one word. detail: a sentence without any value of the file."""
+    """A file that must not leave. reason: one word. detail: a sentence without any value from the file."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -20,14 +20,14 @@ class NotDeidentifiable(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """The Basic Profile of PS3.15 with the option to retain modified dates, and what a hospital may decide beside.
+    """The Basic Profile of PS3.15 with the option to retain modified dates, and the hospital's own decisions.
 
     keep_private: private attributes that stay, as (creator, group, element without its block); only numbers and coded
-    words are ever kept of them. shift_days: dates of a patient are moved by so many days, the least and the most, and 0
-    must not lie between them. keep_times: times of day stay as they are; otherwise they are removed as the table says.
-    blank: what to blank in images that may show text; those of another layout are refused. confirmed: of which of these
-    a person looked at the result (`burned.Blanked.digest`); the others are refused. keep_device: serial numbers and
-    names of devices stay. keep_characteristics: sex, age (at most 90), size, weight and smoking stay.
+    words of them are ever kept. shift_days: the least and the most days by which a patient's dates are shifted; 0 must
+    not lie between them. keep_times: times of day stay as they are; otherwise they are removed as the table says.
+    blank: rectangles in images that may show text; those of another layout are refused. confirmed: digests of images
+    whose blanked result a person checked (`burned.Blanked.digest`); the others are refused. keep_device: serial numbers
+    and names of devices stay. keep_characteristics: sex, age (at most 90), size, weight and smoking stay.
 
     Raises:
         ValueError: a field is out of its range; one message names all of them.
@@ -42,7 +42,7 @@ class Profile:
     keep_characteristics: bool = False
 
     def __post_init__(self) -> None:
-        """Look at every field."""
+        """Check every field."""
         least, most = self.shift_days
         problems = layout_problems(self.blank, "blank")
         if least > most or least <= 0 <= most or max(-least, most) > 36500:

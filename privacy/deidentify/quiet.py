@@ -1,4 +1,4 @@
-"""Silence of the DICOM reader: what it warns of, it quotes, and a quoted value may name a patient."""
+"""Silences the DICOM reader: its warnings quote values, and a quoted value may name a patient."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-_SILENT: ContextVar[bool] = ContextVar("silent", default=False)  # of this thread: readers work side by side
+_SILENT: ContextVar[bool] = ContextVar("silent", default=False)  # per thread, because readers run in parallel
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Inside, neither Python's warnings nor pydicom's log say anything."""
+    """Inside, Python's warnings and pydicom's log are silent."""
     before = _SILENT.set(True)
     try:
         with warnings.catch_warnings():
@@ -23,8 +23,8 @@ def quiet() -> Iterator[None]:
         _SILENT.reset(before)
 
 
-def _spoken(_: logging.LogRecord) -> bool:
+def _not_silent(_: logging.LogRecord) -> bool:
     return not _SILENT.get()
 
 
-logging.getLogger("pydicom").addFilter(_spoken)
+logging.getLogger("pydicom").addFilter(_not_silent)

@@ -1,7 +1,8 @@
-"""Dates moved by whole days, as DICOM writes them (PS3.5 6.2). What does not parse is not kept: it may be anything.
+"""Dates shifted by whole days, as DICOM writes them (PS3.5 6.2). A value that does not parse is removed: it may be any
+text.
 
-A date that everybody knows must not be moved, as it would tell the shift: placeholders (19000101), and what lies far
-from the study.
+A date that everybody knows must not be shifted, because it would reveal the shift: placeholders (19000101), and dates
+far from the study.
 """
 
 from __future__ import annotations
@@ -14,48 +15,48 @@ DATE = re.compile(r"(\d{4})([.\-]?)(\d{2})\2(\d{2})")  # with dots: ACR-NEMA, be
 DATETIME = re.compile(r"(\d{4})(\d{2})(\d{2})(\d{2}(?:\d{2}(?:\d{2}(?:\.\d{1,6})?)?)?)?(?:[+\-]\d{4})?")
 TIME = re.compile(r"([01]\d|2[0-3]):?(?:[0-5]\d:?(?:(?:[0-5]\d|60)(?:\.\d{1,6})?)?)?")
 AGE = re.compile(r"\d{3}[DWMY]")
-FAR = 20 * 366  # days; patients' dates in an image lie nearer to its study
+FAR = 20 * 366  # days; patients' dates in an image are nearer to its study
 FIRST, LAST = date(1901, 1, 2), date(2199, 12, 31)  # outside are placeholders
 RESETS = {(1970, 1, 1), (1980, 1, 1), (2000, 1, 1)}  # of clocks
-OLDEST = 90  # years; above 89 an age tells who it is (45 CFR 164.514 (b)(2)(i)(C))
+OLDEST = 90  # years; ages above 89 identify a person (45 CFR 164.514 (b)(2)(i)(C))
 
 
 def sound(day: date) -> bool:
-    """Whether a day may be one of a patient's, and no placeholder."""
+    """Whether a day may be a patient's date and not a placeholder."""
     return FIRST <= day <= LAST and (day.year, day.month, day.day) != (1970, 1, 1)
 
 
 def middle(study: Collection[date], others: Collection[date]) -> date | None:
-    """The day around which a file's dates lie: that of the study, else the median of all; None if there is none."""
+    """The central day of a file's dates: that of the study, else the median of all; None if there is none."""
     days = sorted(filter(sound, study)) or sorted(filter(sound, others))
     return days[(len(days) - 1) // 2] if days else None
 
 
 def shifted_date(text: str, days: int, around: date | None) -> str | None:
-    """YYYYMMDD, `days` later; None if the text is no date, or not one that may be told moved."""
+    """YYYYMMDD, `days` later; None if the text is no date, or one that must not be shifted."""
     match = DATE.fullmatch(text.strip())
-    return _moved(match[1], match[3], match[4], days, around) if match else None
+    return _shift(match[1], match[3], match[4], days, around) if match else None
 
 
 def shifted_datetime(text: str, days: int, around: date | None, *, times: bool) -> str | None:
-    """A DT `days` later, with its time of day or without; the time zone, which tells a place, is left out.
+    """A DT `days` later, with its time of day or without; the time zone, which reveals a place, is left out.
 
-    None if the text is no DT, less precise than a day, or not one that may be told moved.
+    None if the text is no DT, less precise than a day, or must not be shifted.
     """
     match = DATETIME.fullmatch(text.strip())
-    moved = _moved(match[1], match[2], match[3], days, around) if match else None
+    moved = _shift(match[1], match[2], match[3], days, around) if match else None
     if match is None or moved is None or not times or not match[4]:
         return moved
     return moved + match[4] if TIME.fullmatch(match[4]) else None
 
 
 def time_of_day(text: str) -> str | None:
-    """The time itself, if it is one."""
+    """The time itself, if it is valid."""
     plain = text.strip()
     return plain if TIME.fullmatch(plain) else None
 
 
-def told_age(text: str) -> str | None:
+def capped_age(text: str) -> str | None:
     """An age of at most 90 years; None if the text is no age."""
     plain = text.strip()
     if not AGE.fullmatch(plain):
@@ -64,7 +65,7 @@ def told_age(text: str) -> str | None:
     return f"{OLDEST:03d}Y" if years >= OLDEST else plain
 
 
-def _moved(year: str, month: str, day: str, days: int, around: date | None) -> str | None:
+def _shift(year: str, month: str, day: str, days: int, around: date | None) -> str | None:
     try:
         found = date(int(year), int(month), int(day))
         moved = found + timedelta(days=days)

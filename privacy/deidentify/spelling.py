@@ -1,4 +1,4 @@
-"""How names, numbers and days are written: what is one and the same for a reader must be one and the same here."""
+"""Spellings of names, numbers and days: texts that mean the same to a reader are made equal here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import date
 from itertools import permutations
 
-# What Unicode does not take apart, in the usual two spellings.
+# Letters that Unicode does not decompose, in the usual two spellings.
 PLAIN = str.maketrans({"ł": "l", "ø": "o", "đ": "d", "ı": "i", "þ": "th", "ð": "d", "æ": "ae", "œ": "oe", "ħ": "h"})
 LONG = str.maketrans(
     {"ä": "ae", "ö": "oe", "ü": "ue", "å": "aa", "ø": "oe", "đ": "dj", "ð": "dh", "ñ": "ny", "ё": "е", "ş": "sh"}
@@ -19,7 +19,7 @@ GAP = r"[\W_]*"
 
 
 def fold(text: str) -> str:
-    """Text as it is compared: lower case, no accents, no other form of one character, nothing of no width."""
+    """Text for comparison: lower case, no accents, one form of each character, no zero-width characters."""
     plain = unicodedata.normalize("NFKC", text).casefold().translate(PLAIN)
     parts = unicodedata.normalize("NFKD", plain)
     kept = "".join(part for part in parts if unicodedata.category(part) not in {"Mn", "Mc", "Me", "Cf"})
@@ -44,14 +44,14 @@ def parts(text: str) -> list[str]:
 
 
 def name_words(value: str, shortest: int) -> set[str]:
-    """The words of a name; of one in another script those of two characters, too."""
+    """The words of a name; in another script also those of two characters."""
     return {part for text in spellings(value) for part in parts(text) if len(part) >= shortest or _foreign(part)}
 
 
 def joined_names(value: str, common: frozenset[str]) -> set[str]:
     """Two parts of a person's name written as one word, in both orders: DEWIT, DeWitJan, annlee, 山田太郎.
 
-    Pairs of words that are all common are left out, and so are those of less than four letters.
+    Pairs of common words are left out, and so are those of less than four letters.
     """
     found = set()
     for group in value.split("="):
@@ -66,7 +66,7 @@ def joined_names(value: str, common: frozenset[str]) -> set[str]:
 
 
 def number_forms(value: str) -> set[str]:
-    """A number as it stands, without zeros before it, and the runs of digits in it, from five characters on."""
+    """A number as written, without leading zeros, and the runs of digits in it, from five characters on."""
     whole = compact(value)
     found = {whole, *re.findall(r"\d+", fold(value))}
     return {form for run in found for form in (run, run.lstrip("0")) if len(form) >= 5 and form.strip("0")}

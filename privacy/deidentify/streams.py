@@ -1,7 +1,8 @@
-"""Compressed pixels without what is no image: comments, application segments, and bytes behind or between the frames.
+"""Removes from compressed pixels what is no image: comments, application segments, and bytes after or between the
+frames.
 
-JPEG (ITU-T T.81), JPEG-LS (T.87) and JPEG 2000 (T.800) streams are walked marker by marker, and only those markers that
-decoding needs are kept. What cannot be walked so (RLE, video, a JP2 file) is not searched; it has to be decoded.
+JPEG (ITU-T T.81), JPEG-LS (T.87) and JPEG 2000 (T.800) streams are parsed marker by marker, and only those markers that
+decoding needs are kept. Streams that cannot be parsed so (RLE, video, a JP2 file) must be decoded instead.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ PART, DATA = 0x90, 0x93  # SOT and SOD of a JPEG 2000 tile-part
 
 
 class Unknown(Exception):
-    """A stream that cannot be walked."""
+    """A stream that cannot be parsed."""
 
 
 def cleaned_streams(dataset: Dataset, syntax: UID) -> DataElement | None:
-    """Pixel Data with nothing but the frames, encapsulated anew; None if a frame cannot be walked."""
+    """Pixel Data with nothing but the frames, encapsulated anew; None if a frame cannot be parsed."""
     try:
         count = int(dataset.get("NumberOfFrames") or 1)
         frames = list(generate_frames(dataset.PixelData, number_of_frames=count))
         if len(frames) != count:
             return None
         made = DataElement(Tag(0x7FE00010), "OB", encapsulate([stripped(frame, syntax) for frame in frames]))
-    except Exception:  # damage fails in every way there is; decoding will tell
+    except Exception:  # damaged streams raise all kinds of exceptions; decoding will report them
         return None
     made.is_undefined_length = True
     return made
@@ -46,7 +47,7 @@ def stripped(stream: bytes, syntax: UID) -> bytes:
     """One frame's stream without what is no image.
 
     Raises:
-        Unknown: it cannot be walked.
+        Unknown: it cannot be parsed.
     """
     if stream[:2] == b"\xff\x4f":
         return _jpeg2000(stream)
@@ -77,7 +78,7 @@ def _jpeg(stream: bytes) -> bytes:
 
 
 def _needed(marker: int, segment: bytes) -> bool:
-    """Whether an application segment tells how colours are to be read, and nothing else."""
+    """Whether an application segment says how colours are to be read, and nothing else."""
     if marker == 0xE8 and segment[2:6] == b"mrfx":
         raise Unknown
     return (marker == 0xE0 and len(segment) == 16 and segment[2:7] == b"JFIF\0" and segment[-2:] == b"\0\0") or (
@@ -95,8 +96,8 @@ def _jpeg2000(stream: bytes) -> bytes:
         if marker == PART:
             end = start + int.from_bytes(stream[at + 4 : at + 8], "big")
             if end <= start or end > len(stream):
-                raise Unknown  # "to the end": where that is cannot be seen
-            _looked_through(stream, at + _length(stream, at), end)
+                raise Unknown  # "to the end", which is not known here
+            _check_tile_header(stream, at + _length(stream, at), end)
             kept.append(stream[start:end])
         else:
             end = at + _length(stream, at)
@@ -107,8 +108,8 @@ def _jpeg2000(stream: bytes) -> bytes:
         at = end
 
 
-def _looked_through(stream: bytes, at: int, end: int) -> None:
-    """Raise Unknown if the header of a tile-part has something else than parameters of its coding."""
+def _check_tile_header(stream: bytes, at: int, end: int) -> None:
+    """Raise Unknown if the header of a tile-part contains anything but coding parameters."""
     while at < end:
         marker, at = _marker(stream, at)
         if marker == DATA:

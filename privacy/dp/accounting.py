@@ -1,8 +1,8 @@
-"""What the events of `privacy/dp/events.py` cost a patient: (epsilon, delta) when that patient is added or removed.
+"""Privacy cost of the events of `privacy/dp/events.py`: (epsilon, delta) when one patient is added or removed.
 
-Events are first brought into the form that accountants know, by steps that are exact: Gaussian noise of multiplier s,
+Events are first transformed into the form that accountants know, by exact steps: Gaussian noise of multiplier s,
 used k times, is Gaussian noise of s / sqrt(k), also on one and the same Poisson sample; a sample with probability 1 is
-no sample; equal mechanisms are counted. Then `privacy/dp/losses.py` has them added up.
+no sample; equal mechanisms are counted. Then `privacy/dp/losses.py` composes them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from privacy.dp.losses import ENDLESS, LIBRARY, UNIT, Curve, Spend, Step, by_cur
 NO_GUARANTEE, NOTHING_SPENT = "none: no formal guarantee", "none: nothing was spent"
 OVER_SPLITS = f"RDP, {LIBRARY} (too many combinations of splits for PLD)"
 COMBINATIONS = 64  # of splits that are tried one by one
-MOST_TIMES = 2**1000  # beyond it a count is no float any more
+MOST_TIMES = 2**1000  # a larger count is no float any more
 LEAST_NOISE, MOST_NOISE = 2.0**-10, 2.0**20
 GROWTH = 4.0
 TOLERANCE = 2e-4  # of the logarithm of a calibrated noise multiplier
@@ -47,7 +47,7 @@ Tally: TypeAlias = Mapping[_Share, Spend]
 
 @dataclass(frozen=True)
 class Cost:
-    """(epsilon, delta) of a patient, and who says so. epsilon: inf where there is no formal guarantee."""
+    """(epsilon, delta) of a patient, and the accountant. epsilon: inf without a formal guarantee."""
 
     epsilon: float
     delta: float
@@ -55,17 +55,17 @@ class Cost:
 
 
 def cost(events: Sequence[Event], delta: float) -> Cost:
-    """What the patient pays who pays most: all events outside a `Part`, and of each cut those of one split.
+    """The highest cost of any patient: all events outside a `Part`, and for each cut those of one split.
 
     Raises:
         UnknownEvent: an event is of a kind, or in a place, that no accountant here can read.
         ValueError: delta is not between 0 and 1.
     """
-    return _dearest(tallied(events), checked(delta))
+    return _highest_cost(tallied(events), checked(delta))
 
 
 def by_split(events: Sequence[Event], delta: float) -> dict[tuple[str, str], Cost]:
-    """(cut, split) -> what the patients of that split pay at most: `cost` without the other splits of the cut.
+    """(cut, split) -> the highest cost of that split's patients: `cost` without the other splits of the cut.
 
     Raises:
         UnknownEvent, ValueError: as `cost`.
@@ -73,13 +73,15 @@ def by_split(events: Sequence[Event], delta: float) -> dict[tuple[str, str], Cos
     checked(delta)
     tally = tallied(events)
     return {
-        mine: _dearest({s: spend for s, spend in tally.items() if s is None or s[0] != mine[0] or s == mine}, delta)
+        mine: _highest_cost(
+            {s: spend for s, spend in tally.items() if s is None or s[0] != mine[0] or s == mine}, delta
+        )
         for mine in sorted(share for share in tally if share is not None)
     }
 
 
 def group_cost(q: float, noise: float, steps: int, members: int, delta: float) -> Cost:
-    """What a person pays who owns `members` records, each Poisson sampled with q and clipped for itself.
+    """The cost of a person with `members` records, each Poisson sampled with q and clipped separately.
 
     In every step the person's records shift the sum by at most Binomial(members, q) sensitivities: a mixture of
     Gaussians (Choquette-Choo et al. 2023, arXiv 2310.15526, corollary 4.7).
@@ -122,10 +124,10 @@ def mu_of(epsilon: float, delta: float) -> float:
 def calibrated(planned: Callable[[float], Sequence[Event]], *, epsilon: float, delta: float) -> float:
     """The least noise multiplier, to 1 in 1000, for which planned(noise) costs at most (epsilon, delta).
 
-    More noise must never cost more. At least 2^-10 comes back, even where less would do.
+    More noise must never cost more. The result is at least 2^-10, even if less would be enough.
 
     Raises:
-        ValueError: no noise is enough, because of what else is planned; or epsilon or delta is out of range.
+        ValueError: no noise is enough, because of the plan's other events; or epsilon or delta is out of range.
         UnknownEvent: as `cost`.
     """
     from scipy.optimize import brentq  # slow to import
@@ -167,7 +169,7 @@ def checked(delta: float) -> float:
 
 
 def tallied(events: Iterable[Event]) -> dict[_Share, dict[Step, float]]:
-    """What the patients of each split pay, and under None what all pay. Raises: UnknownEvent."""
+    """Events of the patients of each split, and under None those of all patients. Raises: UnknownEvent."""
     tally: dict[_Share, dict[Step, float]] = defaultdict(lambda: defaultdict(float))
     for event in events:
         _tally(event, 1, None, tally)
@@ -175,7 +177,7 @@ def tallied(events: Iterable[Event]) -> dict[_Share, dict[Step, float]]:
 
 
 def _tally(event: Event, times: float, share: _Share, tally: dict[_Share, dict[Step, float]]) -> None:
-    """Add `times` events to what the patients of a share pay. Of a part within a part all patients of the outer pay."""
+    """Add `times` events to those of a share. A part within a part counts for all patients of the outer one."""
     if isinstance(event, Composed):
         for one in event.events:
             _tally(one, times, share, tally)
@@ -200,10 +202,10 @@ def _tally(event: Event, times: float, share: _Share, tally: dict[_Share, dict[S
 
 
 def _sampled(event: PoissonSampled) -> Spend:
-    """What one Poisson sample and all that was done to it cost.
+    """The cost of one Poisson sample with all its mechanisms.
 
     Raises:
-        UnknownEvent: it was neither Gaussian noise only, nor Laplace noise once.
+        UnknownEvent: they were neither Gaussian noise only, nor Laplace noise once.
     """
     q, inner = event.probability, tallied([event.event])
     spend = {step: count for step, count in inner.pop(None, {}).items() if count}
@@ -219,7 +221,7 @@ def _sampled(event: PoissonSampled) -> Spend:
     )
 
 
-def _dearest(tally: Tally, delta: float) -> Cost:
+def _highest_cost(tally: Tally, delta: float) -> Cost:
     """The largest cost over all ways to be in one split of every cut."""
     if any(spend.get(ENDLESS) for spend in tally.values()):
         return Cost(math.inf, delta, NO_GUARANTEE)
@@ -231,7 +233,7 @@ def _dearest(tally: Tally, delta: float) -> Cost:
 
 
 def split_choices(tally: Tally) -> tuple[Spend, list[list[Spend]]]:
-    """What all patients pay, and of each cut what those of its splits pay, but for splits that pay less anyway."""
+    """The events of all patients, and for each cut those of its splits, without splits that never cost most."""
     cuts = defaultdict(list)
     for share, spend in tally.items():
         if share is not None:
@@ -246,7 +248,7 @@ def _worst_curve(outside: Spend, choices: Sequence[Sequence[Spend]]) -> Curve:
 
 
 def _undominated(spends: Sequence[Spend]) -> list[Spend]:
-    """Without the splits of which nothing was done more often than on another one."""
+    """Without splits that another split exceeds or equals in every mechanism."""
     kept: list[Spend] = []
     for spend in sorted(spends, key=lambda s: sum(s.values()), reverse=True):
         if not any(all(other.get(step, 0) >= count for step, count in spend.items()) for other in kept):
@@ -255,7 +257,7 @@ def _undominated(spends: Sequence[Spend]) -> list[Spend]:
 
 
 def summed(*spends: Spend) -> Spend:
-    """All of them together."""
+    """The sum of several spends."""
     whole: dict[Step, float] = defaultdict(float)
     for spend in spends:
         for step, count in spend.items():
@@ -264,7 +266,7 @@ def summed(*spends: Spend) -> Spend:
 
 
 def price(spend: Spend, delta: float) -> Cost:
-    """What they cost, and by which accountant."""
+    """Their cost, and the accountant."""
     done = {step: count for step, count in spend.items() if count}
     epsilon, accountant = priced(done, delta) if done else (0.0, NOTHING_SPENT)
     return Cost(epsilon, delta, accountant)

@@ -1,6 +1,6 @@
-"""Clip every patient, add noise once: a private gradient (Abadi et al., CCS 2016, algorithm 1), by Opacus's optimizer.
+"""DP-SGD: clip every patient, add noise once (Abadi et al., CCS 2016, algorithm 1), by Opacus's optimizer.
 
-Opacus clips, adds up over as many parts as memory asks for, and divides by the expected number of patients. Only its
+Opacus clips, sums over chunks that fit into memory, and divides by the expected number of patients. Only its
 noise is replaced, because that must come from the operating system (`privacy/dp/entropy.py` says why).
 """
 
@@ -41,15 +41,15 @@ def private_gradient(
     """(sum of clipped gradients of patients + noise) / expected, by name.
 
     Args:
-        parts: gradients of the patients of one sample, by name (U, *shape), in as many parts as memory asks for; no
-            patient at all is one part of length 0, and gets noise like any other.
-        clip: C, the L2 norm over all parameters that one patient's gradient may have. noise: the multiplier of C.
-        expected: the number of patients that is expected in a sample, q N.
+        parts: gradients of the patients of one sample, by name (U, *shape), in chunks that fit into memory; a sample
+            without patients is one part of length 0, and gets noise like any other.
+        clip: C, the largest L2 norm, over all parameters, of one patient's gradient. noise: the multiplier of C.
+        expected: the expected number of patients in a sample, q N.
 
     Raises:
         ValueError: no part at all, or a part without a name.
     """
-    shells = {name: nn.Parameter(p.detach()) for name, p in params.items()}  # Opacus writes on parameters
+    shells = {name: nn.Parameter(p.detach()) for name, p in params.items()}  # Opacus writes into parameters
     rule = _Noised(
         SGD(list(shells.values()), lr=0.0),
         noise_multiplier=noise,
@@ -60,22 +60,22 @@ def private_gradient(
     waiting: Mapping[str, Tensor] | None = None
     for part in parts:
         if waiting is not None:
-            _accumulated(rule, shells, waiting)
+            _accumulate(rule, shells, waiting)
         waiting = part
     if waiting is None or set(waiting) != set(shells):
         raise ValueError(f"gradients of patients for {sorted(waiting or {})}, needed are {sorted(shells)}")
-    _given(shells, waiting)
+    _set_gradients(shells, waiting)
     rule.pre_step()
     return {name: shell.grad.detach() for name, shell in shells.items() if shell.grad is not None}
 
 
-def _accumulated(rule: _Noised, shells: Mapping[str, nn.Parameter], part: Mapping[str, Tensor]) -> None:
-    _given(shells, part)
+def _accumulate(rule: _Noised, shells: Mapping[str, nn.Parameter], part: Mapping[str, Tensor]) -> None:
+    _set_gradients(shells, part)
     rule.signal_skip_step()
     rule.pre_step()
     rule.zero_grad()
 
 
-def _given(shells: Mapping[str, nn.Parameter], part: Mapping[str, Tensor]) -> None:
+def _set_gradients(shells: Mapping[str, nn.Parameter], part: Mapping[str, Tensor]) -> None:
     for name, shell in shells.items():
         shell.grad_sample = part[name]  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
 """Randomness that protects patients: from the operating system, never from a seed that is logged.
 
-Whoever can repeat the noise can take it away again. Torch's generators cannot be used for it: `manual_seed` keeps 32
+An attacker who can reproduce the noise can remove it. Torch's generators are not suitable: `manual_seed` keeps 32
 bits of a seed on the CPU, few enough to try them all, and the Mersenne Twister is no cipher. So noise, and the choice
-of patients, is made here from `os.urandom`; a test passes another `Source`.
+of patients, come from `os.urandom`; a test passes another `Source`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 Source: TypeAlias = Callable[[int], bytes]
-"""source(n) -> n random bytes. Only tests give another one than `os.urandom`."""
+"""source(n) -> n random bytes. Only tests pass another one than `os.urandom`."""
 
 RESOLUTION = 52  # with 53 bits the last middle would be rounded to 1
 PARTS = 4
 
 
 def uniform(shape: tuple[int, ...], source: Source = os.urandom) -> Tensor:
-    """Float64 on the open interval (0, 1): the middles of 2^52 equal steps, so neither 0 nor 1 comes."""
+    """Float64 on the open interval (0, 1): the middles of 2^52 equal steps, so never 0 or 1."""
     count = math.prod(shape)
     if count == 0:
         return torch.zeros(shape, dtype=torch.float64)
@@ -35,7 +35,7 @@ def uniform(shape: tuple[int, ...], source: Source = os.urandom) -> Tensor:
 def gaussian(shape: tuple[int, ...], std: float, source: Source = os.urandom) -> Tensor:
     """Float64 Gaussian noise of mean 0, as the sum of four (Holohan and Braghin, arXiv 2107.10138, section 5.1).
 
-    Rounding leaves gaps in what one sample can be, and gaps tell values apart; a sum of several has none that can be
+    Rounding leaves gaps between possible samples, and gaps reveal values; a sum of several has none that can be
     searched. Each part is one of a Box-Muller pair.
 
     Raises:
@@ -66,9 +66,9 @@ def choices(shape: tuple[int, ...], below: Tensor, source: Source = os.urandom) 
 
 
 def generator(source: Source = os.urandom) -> torch.Generator:
-    """A torch generator for what happens inside one patient's share (views, dropout), never for noise.
+    """A torch generator for randomness within one patient's contribution (views, dropout), never for noise.
 
-    All of the Mersenne Twister's state is random, not the 32 bits that a seed would give it.
+    All of the Mersenne Twister's state is random, not only the 32 bits of a seed.
     """
     made = torch.Generator().manual_seed(0)
     state = made.get_state()

@@ -1,8 +1,8 @@
-"""What sums of noise mechanisms cost, by dp-accounting: the numbers behind `privacy/dp/accounting.py`.
+"""Composition of noise mechanisms by dp-accounting: the numbers behind `privacy/dp/accounting.py`.
 
 Privacy loss distributions (PLD; Koskela et al. 2020, arXiv 1906.03049; Doroshenko et al. 2022, arXiv 2207.04380);
-where they cannot be had, Renyi divergences (RDP; Mironov 2017, arXiv 1702.07476). Both are rounded towards more loss,
-so whatever comes out is an upper bound, and what neither can tell is infinite.
+if they cannot be computed, Renyi divergences (RDP; Mironov 2017, arXiv 1702.07476). Both are rounded towards more loss,
+so every result is an upper bound; if neither can be computed, it is infinite.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ WHOLE = np.unique(np.ceil(ORDERS))
 
 
 class Step(NamedTuple):
-    """One mechanism. size: the noise multiplier, or the epsilon of a pure one; q: of the Poisson sample it works on.
+    """One mechanism. size: the noise multiplier, or the epsilon of a pure one; q: of its Poisson sample.
 
-    members: how many records one person has, each drawn and clipped for itself; more than one only for a Gaussian.
-    replaced: Gaussian noise where one patient takes another's place.
+    members: number of records of one person, each drawn and clipped separately; more than one only for a Gaussian.
+    replaced: Gaussian noise for a replaced patient.
     """
 
     kind: Literal["endless", "gaussian", "replaced", "laplace", "pure"]
@@ -46,7 +46,7 @@ class Step(NamedTuple):
 
 
 Spend: TypeAlias = Mapping[Step, float]
-"""How often each was done. All unsampled Gaussian noise together stands as UNIT: noise s counts 1 / s^2 times."""
+"""How often each was used. All unsampled Gaussian noise together is one UNIT: noise s counts 1 / s^2 times."""
 Curve: TypeAlias = NDArray[np.float64]
 ENDLESS, UNIT = Step("endless"), Step("gaussian", 1.0)
 
@@ -63,9 +63,9 @@ def priced(spend: Spend, delta: float) -> tuple[float, str]:
 
 
 def by_pld(spend: Spend, delta: float) -> float:
-    """Epsilon from finer and finer distributions, each of which gives an upper bound; inf where none is small enough.
+    """Epsilon from increasingly fine distributions, each of which gives an upper bound; inf if none is small enough.
 
-    The first resolution is relative to the widest distribution: little noise makes it coarse, not large.
+    The first resolution is relative to the widest distribution: with little noise it is coarse rather than large.
     """
     if not all(n * FIRST**2 <= POINTS**2 for step, n in spend.items() if step != UNIT):
         return math.inf
@@ -87,18 +87,18 @@ def curve(spend: Spend) -> Curve:
 
 
 def by_curve(divergences: Callable[[], Curve], delta: float) -> float:
-    """Epsilon from upper bounds on the Renyi divergences at ORDERS; infinite where they cannot be computed."""
+    """Epsilon from upper bounds on the Renyi divergences at ORDERS; infinite if they cannot be computed."""
     from dp_accounting.rdp import rdp_privacy_accountant as rdp  # slow to import
 
     def compute() -> float:
-        found = divergences()  # dp-accounting takes what is negative or no number for no loss at all
+        found = divergences()  # dp-accounting treats negative values and NaN as no loss
         return float(rdp.compute_epsilon(ORDERS, np.where(found >= 0, found, math.inf), delta)[0])
 
     return _attempt(compute)
 
 
 def _attempt(compute: Callable[[], float]) -> float:
-    """What was computed, or infinity: where the numbers are too large to be handled there is no guarantee to tell."""
+    """The computed value, or infinity: if the numbers are too large, there is no guarantee."""
     try:
         with np.errstate(all="ignore"):
             epsilon = float(compute())
@@ -108,14 +108,14 @@ def _attempt(compute: Callable[[], float]) -> float:
 
 
 def _at(parts: Sequence[tuple[Step, int]], grid: float, delta: float) -> tuple[float, int]:
-    """Epsilon at one resolution, and how many points the composed distribution has (inf, 0 when it failed)."""
+    """Epsilon at one resolution, and how many points the composed distribution has (inf, 0 on failure)."""
     points = 0
 
     def compute() -> float:
         nonlocal points
         every = (_repeated(step, count, grid) for step, count in parts)
         whole = reduce(lambda one, other: one.compose(other), every)
-        points = whole._pmf_remove.size  # dp-accounting tells it nowhere else
+        points = whole._pmf_remove.size  # dp-accounting has no public field for it
         return float(whole.get_epsilon_for_delta(delta))
 
     return _attempt(compute), points
@@ -155,7 +155,7 @@ def _distribution(step: Step, grid: float) -> Any:
 
 
 def _width(step: Step) -> float:
-    """About how far apart the smallest and the largest privacy loss of one mechanism are, tails of 1e-22 left out."""
+    """Approximate distance of the smallest and the largest privacy loss of one mechanism, without tails of 1e-22."""
     if step.kind == "pure":
         return 2 * step.size
     if step.kind == "replaced":
@@ -171,20 +171,20 @@ def _log_missed(step: Step) -> float:
 
 
 def amplified(step: Step, epsilon: float) -> float:
-    """log(1 + q (exp(epsilon) - 1)): what is left of a pure epsilon after sampling (Li et al. 2012, theorem 1)."""
+    """log(1 + q (exp(epsilon) - 1)): a pure epsilon after sampling (Li et al. 2012, theorem 1)."""
     missed = _log_missed(step)
     return float(np.logaddexp(missed, math.log(-math.expm1(missed)) + epsilon))
 
 
 @lru_cache(maxsize=256)
 def _divergences(step: Step) -> Curve:
-    """Upper bounds on the Renyi divergences of one mechanism; infinite where they could not be computed.
+    """Upper bounds on the Renyi divergences of one mechanism; infinite if they could not be computed.
 
     A pure epsilon bounds them by min(epsilon, order * epsilon^2 / 2) (Bun and Steinke 2016, arXiv 1605.02065,
-    proposition 3.3), after sampling a smaller one (Li, Qardaji and Su 2012, arXiv 1101.2604). Who owns several records
-    is charged as if all were drawn whenever one is. Of a sampled Gaussian the whole orders are computed; between them
-    (order - 1) times the divergence is convex (van Erven and Harremoes 2014, arXiv 1206.2459, corollary 2), hence below
-    its chord. No sample loses more than all the data would.
+    proposition 3.3), after sampling a smaller one (Li, Qardaji and Su 2012, arXiv 1101.2604). A person with several
+    records is charged as if all were drawn whenever one is. For a sampled Gaussian the whole orders are computed;
+    between them (order - 1) times the divergence is convex (van Erven and Harremoes 2014, arXiv 1206.2459, corollary
+    2), hence below its chord. A sample loses no more than all the data would.
     """
     from dp_accounting import dp_event  # slow to import
     from dp_accounting.rdp import rdp_privacy_accountant as rdp  # slow to import

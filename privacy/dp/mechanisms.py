@@ -1,15 +1,15 @@
-"""One number, one histogram, one choice: what leaves with noise, and the event that says so.
+"""Noise mechanisms for one number, one histogram, one choice; each returns the noised value and its event.
 
-Every mechanism states what one patient can change at most when that patient is added or removed, bounds it itself where
-it can, and returns the event that an accountant prices. Noise is added whatever the patients are, none included.
+Every mechanism states the sensitivity to one patient who is added or removed, enforces it itself if it can, and returns
+the event that an accountant prices. Noise is added whatever the patients are, also if there are none.
 
 Rounding (Mironov, On significance of the least significant bits for differential privacy, 2012). Covered: noise and sum
 are float64 and are rounded once, to the type of the result; one noise value is the sum of four
 (`privacy/dp/entropy.py`), so that the gaps of a single sample cannot be searched; patients are summed exactly and the
-sum is rounded once, so that their order does not show and errors do not pile up (Casacuberta et al., Widespread
-underestimation of sensitivity in differentially private libraries, CCS 2022). Not covered: the proofs are about real
-numbers. A rounded sum can differ by one unit in its last place more than the stated bound, uniform numbers have 53
-bits, and nothing here hides how long a computation took.
+sum is rounded once, so that it does not depend on their order and errors do not accumulate (Casacuberta et al.,
+Widespread underestimation of sensitivity in differentially private libraries, CCS 2022). Not covered: the proofs are
+about real numbers. A rounded sum can differ by one unit in its last place more than the stated bound, uniform numbers
+have 53 bits, and nothing here hides the duration of a computation.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from privacy.dp.events import Event, Gaussian, Pure
 
 T = TypeVar("T")
 
-SLACK = 1e-9  # the library's root of delta(sigma) may lie on the wrong side of the asked delta by its tolerance
+SLACK = 1e-9  # the library's root of delta(sigma) may be on the wrong side of delta by its tolerance
 
 
 class Noised(NamedTuple, Generic[T]):
-    """value: what may leave; event: what was done to patients to make it."""
+    """value: what may leave; event: the mechanism that made it."""
 
     value: T
     event: Event
@@ -48,8 +48,8 @@ def analytic_gaussian(
     sqrt(2 ln(1.25 / delta)) / epsilon and holds for epsilon > 1 too.
 
     Args:
-        value: (...) floating point, what was computed from patients.
-        sensitivity: the most by which one patient changes `value`, in L2. The caller answers for it.
+        value: (...) floating point, computed from patients.
+        sensitivity: the largest change of `value` by one patient, in L2. The caller guarantees it.
 
     Returns:
         The shape and type of `value`, and Gaussian(sigma).
@@ -75,14 +75,14 @@ def analytic_gaussian(
 def bounded_mean(
     values: Tensor, *, low: float, high: float, count: int, noise_multiplier: float, source: Source = os.urandom
 ) -> Noised[float]:
-    """Mean of one value a patient, each clipped to [low, high].
+    """Mean of one value per patient, each clipped to [low, high].
 
     Values are measured from the middle of the interval, so a patient changes their sum by (high - low) / 2 at most, and
-    one whose value is not finite changes nothing. The sum is divided by `count`, which was declared public: how many
-    patients there really are, and whether there are any, does not show.
+    one whose value is not finite changes nothing. The sum is divided by `count`, which was declared public, so the
+    result does not reveal the true number of patients, or whether there are any.
 
     Args:
-        values: (n,), one value a patient; n may be 0.
+        values: (n,), one value per patient; n may be 0.
         count: the divisor, about n, which the hospital declared public.
         noise_multiplier: standard deviation of the noise on the sum, in units of (high - low) / 2. With 0 there is no
             noise, and the event says so.
@@ -113,16 +113,16 @@ def bounded_mean(
 def vote_histogram(votes: Tensor, *, noise_multiplier: float, source: Source = os.urandom) -> Noised[Tensor]:
     """Sum of the patients' votes, each patient's divided by their sum, with Gaussian noise on every bin.
 
-    A normalised row has L1 norm 1 and therefore L2 norm 1 at most: that is what one patient can change (Lin et al.,
+    A normalised row has L1 norm 1 and therefore L2 norm 1 at most: the sensitivity to one patient (Lin et al.,
     Differentially private synthetic data via foundation model APIs 1, ICLR 2024, with the patient as the unit).
 
     Args:
-        votes: (n, bins), one row a patient; n may be 0. A row of zeros votes for nothing, and so does one with a
-            negative or not finite entry: an error would tell that such a patient is there.
+        votes: (n, bins), one row per patient; n may be 0. A row of zeros votes for nothing, and so does one with a
+            negative or not finite entry: an error would reveal that such a patient is present.
         noise_multiplier: standard deviation of the noise. With 0 there is no noise, and the event says so.
 
     Returns:
-        (bins,) float64, negative where noise outweighs the votes, and Gaussian(noise_multiplier).
+        (bins,) float64, negative where noise exceeds the votes, and Gaussian(noise_multiplier).
 
     Raises:
         ValueError: naming every argument that is not allowed.
@@ -135,7 +135,7 @@ def vote_histogram(votes: Tensor, *, noise_multiplier: float, source: Source = o
     usable = (exact.isfinite() & (exact >= 0)).all(dim=1, keepdim=True) & (exact > 0).any(dim=1, keepdim=True)
     exact = torch.where(usable, exact, 0.0)
     largest = torch.where(usable, exact.amax(dim=1, keepdim=True), 1.0)
-    share = exact / largest  # first by the largest: the sum of a row of huge votes is not finite
+    share = exact / largest  # divided by the largest first: the sum of a row of huge votes is not finite
     share = share / torch.where(usable, share.sum(dim=1, keepdim=True), 1.0)
     total = torch.tensor([math.fsum(bin_) for bin_ in share.T.tolist()], dtype=torch.float64)
     noise = entropy.gaussian((votes.shape[1],), noise_multiplier, source)
@@ -147,14 +147,14 @@ def noisy_max(
 ) -> Noised[int]:
     """Index of a score that is about the largest: permute-and-flip.
 
-    In random order each candidate i is taken with probability exp(-rate * (max - score_i)), and the first that is taken
-    is the answer (McKenna and Sheldon, Permute-and-flip, NeurIPS 2020, algorithm 1). Its expected score is never below
-    that of the exponential mechanism, and it is report-noisy-max with exponential noise (Ding et al., arXiv
+    In random order each candidate i is accepted with probability exp(-rate * (max - score_i)), and the first accepted
+    one is returned (McKenna and Sheldon, Permute-and-flip, NeurIPS 2020, algorithm 1). Its expected score is never
+    below that of the exponential mechanism, and it equals report-noisy-max with exponential noise (Ding et al., arXiv
     2105.07260), without comparing noisy floating point numbers.
 
     Args:
-        scores: (k,), finite. An error about them depends on patients: bound each patient's part before.
-        sensitivity: the most by which one patient changes each score, up or down. The caller answers for it.
+        scores: (k,), finite. An error about them would depend on patients: bound each patient's part before.
+        sensitivity: the largest change of each score by one patient, up or down. The caller guarantees it.
         monotone: an added patient moves no score down (or none up), as with counts. Then rate = epsilon / sensitivity;
             otherwise one score may rise while another falls, and rate = epsilon / (2 sensitivity).
 
@@ -178,7 +178,7 @@ def noisy_max(
 
 
 def flip_probabilities(scores: Tensor, *, sensitivity: float, epsilon: float, monotone: bool) -> Tensor:
-    """(k,) float64: with which probability permute-and-flip takes each candidate when its turn comes; 1 for the
+    """(k,) float64: the probability that permute-and-flip accepts each candidate in its turn; 1 for the
     largest.
     """
     rate = epsilon / (sensitivity if monotone else 2 * sensitivity)

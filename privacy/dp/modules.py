@@ -1,4 +1,4 @@
-"""What keeps a network from being trained privately, told all at once and with the remedy."""
+"""Reasons why a network cannot be trained privately, all at once and with the remedy."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ REMEDY = "use group norm (norm: group)"
 
 
 def unfit(module: nn.Module) -> list[str]:
-    """Why gradients of single patients would not protect them here; empty = fine.
+    """Why per-patient gradients would not protect patients with this network; empty = fine.
 
-    A buffer that training changes (running statistics of a norm, vectors of spectral norm) takes what patients are past
-    clipping and noise straight into the model, so a private module has none. Opacus's validator does not look at
-    modules without parameters: it lets BatchNorm2d(affine=False) and InstanceNorm2d(track_running_stats=True) pass,
-    which is why buffers and norms are looked at here first; whatever else it objects to is passed on.
+    A buffer that training changes (running statistics of a norm, vectors of spectral norm) carries patients' data past
+    clipping and noise into the model, so a private module has none. Opacus's validator ignores
+    modules without parameters: it accepts BatchNorm2d(affine=False) and InstanceNorm2d(track_running_stats=True),
+    so buffers and norms are checked here first; its other complaints are passed on.
     """
     from opacus.validators import ModuleValidator  # slow to import
 
@@ -36,7 +36,7 @@ def unfit(module: nn.Module) -> list[str]:
 
 
 def _of_one_example(part: _NormBase) -> bool:
-    """Instance norms without running statistics see one example at a time; batch norms never do."""
+    """Instance norms without running statistics use one example at a time; batch norms never do."""
     return not part.track_running_stats and isinstance(part, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d)
 
 

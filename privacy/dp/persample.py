@@ -60,16 +60,16 @@ def patient_gradients(
 
 
 def without_strays(gradients: dict[str, Tensor]) -> tuple[dict[str, Tensor], int]:
-    """The same with zeros for every patient whose gradient has no finite norm, and how many those are.
+    """The same with zeros for every patient whose gradient has no finite norm, and the number of these patients.
 
-    Clipping does not help against them: one NaN would go through any factor into everybody's sum.
+    Clipping does not help against them: one NaN, times any factor, would make everybody's sum NaN.
     """
     first = next(iter(gradients.values()), torch.zeros(0))
     good = torch.ones(len(first), dtype=torch.bool, device=first.device)
     square = torch.zeros(len(first), device=first.device)
     for gradient in gradients.values():
         square = square + gradient.flatten(1).to(square.dtype).square().sum(dim=1)
-    good &= square.isfinite()  # so is every part, and the norm that the clipping divides by
+    good &= square.isfinite()  # then every part is finite, and so is the norm used in clipping
     if bool(good.all()):
         return gradients, 0
     kept = {

@@ -1,16 +1,16 @@
-"""What a patient pays where neighbours differ by one patient in another's place, beside one added or taken away.
+"""Privacy cost when neighbours differ by one replaced patient, besides one added or removed.
 
-Both are usual, and an epsilon without its neighbours says little: replacing moves a sum by up to twice as much. A
-ledger's mechanisms are brought into the form that they have for such neighbours:
+Both definitions are usual, and an epsilon without its neighbours says little: replacing changes a sum by up to twice as
+much. A ledger's mechanisms are transformed into the form that they have for such neighbours:
 
 * Gaussian noise, on a Poisson sample too: dp-accounting's own distribution for REPLACE_ONE, in which the two
   patients pull in opposite directions.
 * Laplace noise: half the multiplier; a pure epsilon: twice, after sampling if it was sampled.
-* Splits: the patient who goes and the one who comes can be in different splits of a division. Then one pays as taken
-  away and the other as added, both for mechanisms of their own split: the two add up.
+* Splits: the removed patient and the added one can be in different splits of a division. Then one counts as removed
+  and the other as added, both for mechanisms of their own split: the two add up.
 
-Where that cannot be computed, group privacy: (epsilon, d) for one added or taken away is (2 epsilon, (1 + e^epsilon) d)
-for one taken away and another added (Dwork and Roth 2014, theorem 2.2, for groups of two).
+If that cannot be computed, group privacy: (epsilon, d) for one added or removed is (2 epsilon, (1 + e^epsilon) d)
+for one removed and another added (Dwork and Roth 2014, theorem 2.2, for groups of two).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from privacy.dp.losses import ENDLESS, UNIT, Spend, Step, amplified
 
 BY_GROUP = "group privacy: twice what one patient added or taken away costs"
 MOST_EPSILON = 300.0
-"""Above it e^epsilon leaves no delta to share out, and the answer is no guarantee anyway."""
+"""Above it e^epsilon leaves no delta to divide, and there is no useful guarantee."""
 STEP_UP = 1.01
 
 
 def replaced_cost(events: Sequence[Event], delta: float) -> Cost:
-    """What the patient pays who pays most, where neighbours are a set of patients and the same with one replaced.
+    """The highest cost of any patient, if neighbours are a set of patients and the same with one replaced.
 
     Raises:
         UnknownEvent, ValueError: as `privacy.dp.accounting.cost`.
@@ -48,10 +48,10 @@ def any_of(spend: Spend) -> bool:
 
 
 def replaced(spend: Spend) -> Spend | None:
-    """The same mechanisms where one patient takes another's place; None where one of them has no such form."""
+    """The same mechanisms for a replaced patient; None if one of them has no such form."""
     found: dict[Step, float] = {}
     for step, count in spend.items():
-        twin = _twin(step)
+        twin = _replaced_step(step)
         if twin is None:
             return None
         # Unsampled Gaussian noise counts 1 / noise^2: half the multiplier counts four times.
@@ -59,20 +59,20 @@ def replaced(spend: Spend) -> Spend | None:
     return found
 
 
-def _twin(step: Step) -> Step | None:
+def _replaced_step(step: Step) -> Step | None:
     if step == UNIT:
         return UNIT
     if step.members > 1:
         return None
     if step.kind == "gaussian":
-        return step._replace(kind="replaced")  # a sample: all that is unsampled stands as UNIT
+        return step._replace(kind="replaced")  # a sample: all unsampled noise is in UNIT
     if step.kind == "laplace" and step.q == 1:
         return step._replace(size=step.size / 2)
     return Step("pure", 2 * (amplified(step, 1 / step.size) if step.kind == "laplace" else step.size))
 
 
 def _composed(tally: Tally, delta: float) -> Cost | None:
-    """Every way for the two patients to be in splits, each priced; None where that is too much, or has no form."""
+    """The highest cost over all splits of the two patients; None if there are too many, or a mechanism has no form."""
     outside, choices = split_choices(tally)
     common, pairs = replaced(outside), [list(_pairs(spends)) for spends in choices]
     if common is None or any(one is None for spends in pairs for one in spends):
@@ -85,13 +85,13 @@ def _composed(tally: Tally, delta: float) -> Cost | None:
 
 
 def _pairs(spends: Sequence[Spend]) -> Iterator[Spend | None]:
-    """What is spent if both are in one split, and if they are in two."""
+    """The events if both are in one split, and if they are in two."""
     yield from map(replaced, spends)
     yield from (summed(one, other) for one, other in itertools.combinations(spends, 2))
 
 
 def _by_group(events: Sequence[Event], delta: float) -> Cost:
-    """The least epsilon, up to a hundredth, whose own delta leaves enough for both steps."""
+    """The least epsilon, up to 1 %, whose own delta is small enough for both steps."""
     guess = cost(events, delta).epsilon
     while guess <= MOST_EPSILON:
         found = cost(events, delta / (1 + math.exp(guess))).epsilon

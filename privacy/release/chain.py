@@ -1,7 +1,7 @@
-"""The chain of a ledger's lines: what each vouches for, and what does not fit. Bytes in, complaints out; no disk.
+"""The hash chain of a ledger's lines, and what does not fit it. Works on bytes; reads no disk.
 
-`previous` of a line is the sha256 of the line before, without its newline. A line that has none (torn by a crash, or
-written before there was a chain) vouches for nothing that stands before it: such lines are hashed together with the
+`previous` of a line is the sha256 of the line before, without its newline. A line without it (torn by a crash, or
+written before the chain existed) vouches for no earlier line: such lines are hashed together with the
 last line that has one, or from the beginning of the file, with the newlines between them. The first line's is 64 zeros.
 """
 
@@ -19,11 +19,11 @@ ZEROS = "0" * 64
 
 
 class Damaged(ValueError):
-    """A ledger that is not as it was written. Nothing is added to it, and so nothing leaves."""
+    """A ledger that was changed. Nothing is added to it, and so nothing leaves."""
 
 
 class Head(NamedTuple):
-    """How many lines a ledger has, and the sha256 that vouches for all of them: that of the last line."""
+    """The number of a ledger's lines, and the sha256 of the last line, which vouches for all."""
 
     lines: int
     sha256: str
@@ -31,11 +31,11 @@ class Head(NamedTuple):
 
 @dataclass
 class Chain:
-    """What was read of a ledger so far.
+    """The part of a ledger that was read so far.
 
     said: the lines. links: after each line, the `previous` that the next one must have. size: bytes. whole: hash of all
     bytes. since: hash of the last line that has `previous`, and of all after it. first: number of the first such line,
-    0 = there is none. head: as it stands on the disk. stamp: of the file, when all this was so.
+    0 = there is none. head: as stored on disk. stamp: of the file at that time.
     """
 
     said: list[dict[str, Json]] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Chain:
         return Head(len(self.links), self.link(len(self.links)))
 
     def link(self, lines: int) -> str:
-        """What vouches for the first `lines` lines."""
+        """The hash that vouches for the first `lines` lines."""
         return self.links[lines - 1] if lines else ZEROS
 
 
@@ -64,7 +64,7 @@ def split(data: bytes) -> list[bytes]:
 
 
 def parsed(raw: bytes, number: int) -> dict[str, Json]:
-    """The line's object, or {"torn": True, "line": number}: no true beginning of an object is an object."""
+    """The line's object, or {"torn": True, "line": number}: the beginning of an object is never an object."""
     try:
         said = json.loads(raw.decode())
     except (ValueError, RecursionError):
@@ -78,7 +78,7 @@ def torn(line: Mapping[str, Json]) -> bool:
 
 
 def written(line: Mapping[str, Json], previous: str) -> bytes:
-    """The line as it stands in the file, newline included.
+    """The line as stored in the file, newline included.
 
     Raises:
         ValueError: the line is not JSON, or has a number that is not finite.
@@ -90,7 +90,7 @@ def written(line: Mapping[str, Json], previous: str) -> bytes:
 
 
 def follow(chain: Chain, data: bytes) -> list[str]:
-    """Read on from where the chain ends; say which lines do not fit."""
+    """Read on from the end of the chain; return what does not fit."""
     complaints = []
     for raw in split(data):
         number, before = len(chain.links) + 1, chain.end.sha256
@@ -117,7 +117,9 @@ def follow(chain: Chain, data: bytes) -> list[str]:
 
 
 def against_heads(chain: Chain, before: Head | None, after: Head | None) -> list[str]:
-    """What does not fit the head, as it was before the lines were read and after: somebody may write meanwhile."""
+    """What does not fit the head, as it was before the lines were read and after: another process may write
+    meanwhile.
+    """
     found = len(chain.links)
     if after is None:
         return [f"the head is missing, though line {chain.first} was written with one"] if chain.first else []
@@ -141,7 +143,7 @@ def against_heads(chain: Chain, before: Head | None, after: Head | None) -> list
 
 
 def against_witness(chain: Chain, witness: tuple[int, str]) -> list[str]:
-    """What does not fit the head that somebody kept."""
+    """What does not fit a head that a witness kept."""
     lines, sha256 = witness
     if lines > len(chain.links):
         return [f"a witness saw {lines} lines, found {len(chain.links)}: the end was cut off"]

@@ -171,7 +171,7 @@ def test_a_conditional_sentence_stands_there_exactly_when_it_is_true(make, kind)
     exact = not private or not coordinator
     facts = {
         "Simulation.": near,
-        "the coordinator sees them through noise": private and not coordinator,
+        "the coordinator receives them with noise": private and not coordinator,
         "ε = 3 at δ = 1e-05": private,
         "ε = ∞: no formal guarantee": not private,
         "Nothing is proved about what all of this reveals about one patient": not private,
@@ -187,7 +187,7 @@ def test_a_conditional_sentence_stands_there_exactly_when_it_is_true(make, kind)
         "At the threshold 0.5 it finds": not masks,
         "Its probabilities are off by": not masks and exact,
         "calibration error": not masks and exact,
-        "Nothing was found that does": harmony != "vetoed",
+        "Nothing was found:": harmony != "vetoed",
         "No space was asked for": False,
         "it picks the right one": False,
     }

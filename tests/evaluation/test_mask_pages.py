@@ -68,7 +68,7 @@ def test_the_coordinators_page_tells_dice_and_distances_with_their_floor(scored)
         assert f"<h3>{name}</h3>" in text
     said = words(text)
     assert text.count(f'<th scope="row">{MEAN_MASK}</th>') == 1 + 6
-    assert "outlines in pixels" in said and "means over disc, cup" in said and "mean mask : one answer" in said
+    assert "outlines in pixels" in said and "means over disc, cup" in said and "mean mask : one mask" in said
     assert "6 of 7 patients" in said  # fedavg found nothing in one
     assert "b (3 patients with the rarest of the structures)" in said
 

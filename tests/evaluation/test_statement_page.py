@@ -189,7 +189,7 @@ def test_attacks_stand_beside_their_control():
             text
         ).rows
         assert "0.5 is chance" in text and EVIL not in text
-    assert "attacks that find who took part" not in run_page()
+    assert "attacks that detect who took part" not in run_page()
 
 
 def test_scores_of_noised_counts_say_so_and_others_do_not():

@@ -106,9 +106,9 @@ def test_what_has_no_guarantee_has_no_private_access_and_no_price():
         protection(WganGp(name="wgan_gp", epsilon=None), patients=5)
     with pytest.raises(ValueError, match="has no private data access"):
         protection(Real(), patients=5)
-    with pytest.raises(ValueError, match="has no price"):
+    with pytest.raises(ValueError, match="has no known cost"):
         events(Real(), Protection())
-    with pytest.raises(ValueError, match="has no price"):
+    with pytest.raises(ValueError, match="has no known cost"):
         events(VOTES, Protection())
     with pytest.raises(ValueError, match="simulations only"):
         synthesize(Real(), open_private({"train": rows()}, Protection()), INPUTS, seed=0)

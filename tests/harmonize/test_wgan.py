@@ -208,7 +208,7 @@ def test_which_critic_learns_follows_from_what_is_promised():
     paper = WganGp(variant="paper", critic_steps=5)
     assert not any(one.head for one in (paper, WganGp(prior=None), WganGp(learns="whole"), OPEN))
     for wrong in ({"prior": None}, {"variant": "paper", "critic_steps": 5}):
-        with pytest.raises(ValueError, match="head needs a prior, on which it stands"):
+        with pytest.raises(ValueError, match="head needs a prior for its features"):
             WganGp(learns="head", **wrong)
 
 
