@@ -217,8 +217,9 @@ def test_of_labels_the_page_has_scores_and_mixture_and_no_masks(finished_run):
     assert page.count("each image was predicted by an earlier one") == 1
     assert "best, median" not in page and "positive slices" in page and "ROC curves" in page
     for text in (page, (root / "report.html").read_text()):
-        assert "cropped around their masks (images.centre: gland); adaptation itself saw neither mask nor label" in re.sub(
-            r" (?=[);])|(?<=\() ", "", words(text)
+        assert (
+            "cropped around their masks (images.centre: gland); adaptation itself saw neither mask nor label"
+            in re.sub(r" (?=[);])|(?<=\() ", "", words(text))
         )
 
 
@@ -285,7 +286,9 @@ def test_both_pages_say_whether_masks_found_the_field_of_view(cut):
         ),
     )
     for said in map(words, pages):
-        assert ("cropped around their masks" in said and cut in said and "adaptation itself saw no mask" in said) == bool(cut)
+        assert (
+            "cropped around their masks" in said and cut in said and "adaptation itself saw no mask" in said
+        ) == bool(cut)
         assert ("without their masks" in said) != bool(cut)
 
 
