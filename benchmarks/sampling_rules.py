@@ -30,7 +30,7 @@ from torch import Tensor
 
 from harmonize.complexity import Outside, Score, deviation_of, scored
 from harmonize.embedding import Basis, basis, project, tsne
-from harmonize.neighbours import Reference, judged, referenced
+from harmonize.neighbours import Reference, make_reference, meets_requirements
 from harmonize.prior import PRIORS, drawn
 from harmonize.sampling import Sampling
 from pipelines.phantom.scanner import SCANNERS
@@ -75,7 +75,7 @@ def kept(rule: Sampling, candidates: Tensor, reference: Reference, seed: int) ->
     features = project(basis(both, rule.components), both)
     if rule.features == "pca_tsne":
         features = tsne(features, perplexity=rule.perplexity, seed=seed)
-    close, distinct = judged(
+    close, distinct = meets_requirements(
         pixels,
         features[: len(pixels)],
         reference,
@@ -88,7 +88,7 @@ def kept(rule: Sampling, candidates: Tensor, reference: Reference, seed: int) ->
 
 
 def sampling(own: Rows, draws: Sequence[Mapping[str, Tensor]]) -> None:
-    reference = referenced(own.x[:NUMBER], own.patient[:NUMBER])
+    reference = make_reference(own.x[:NUMBER], own.patient[:NUMBER])
     print(f"| candidates | {' | '.join(RULES)} |\n|{'---|' * (len(RULES) + 1)}")
     spent = dict.fromkeys(RULES, 0.0)
     for name in draws[0]:

@@ -13,4 +13,4 @@ from federation.moon import Moon
 from federation.scaffold import Scaffold
 
 Federated: TypeAlias = FedAvg | FedDG | FedDyn | FedOpt | FedProx | FedSld | Local | Moon | Scaffold
-"""The methods of this room that a YAML can name: a new one is its file, its place here, and its test."""
+"""The methods of this folder that a YAML can name. A new method needs its file, a member here, and its test."""

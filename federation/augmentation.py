@@ -1,4 +1,6 @@
-"""Random views of a mini-batch, drawn for the whole batch at once, on the device where it lies. Masks move along."""
+"""Random views of a mini-batch, drawn for the whole batch at once, on its device. Masks are transformed with the
+images.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The boundary-oriented contrast of FedDG: features on a structure's edge against those around it.
 
-Liu, Chen, Qin, Dou, Heng: FedDG, CVPR 2021, section 3.3. What the paper leaves open, and how it is read here, beside
-its released code: an edge is a pixel wide, and what is around lies within `rim` pixels, both in squares where the code
-has diamonds; an image's own border is no edge. A class is left out of the examples that have no edge of it, or nothing
-around it, where the code divides by zero.
+Liu, Chen, Qin, Dou, Heng: FedDG, CVPR 2021, section 3.3. What the paper leaves open, and our readings compared with
+its released code: an edge is one pixel wide, and its surroundings lie within `rim` pixels, both in squares where the
+code has diamonds; an image's own border is no edge. A class is left out of examples without an edge of it, or without
+surroundings, where the code divides by zero.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch.nn import functional
 def contrast(views: list[Tensor], y: Tensor, *, classes: int, rim: int, tau: float) -> Tensor:
     """Sum over foreground classes of `info_nce` between mean features on edges and mean features around them: ().
 
-    views: features of the same examples under different looks, (b, d, *spatial) each; all that lie on edges of a class
-    are alike, whatever their example and view. y: masks (b, *spatial).
+    views: features of the same examples in different styles, (b, d, *spatial) each; features on edges of a class are
+    positives of each other, whatever their example and view. y: masks (b, *spatial).
     """
     masks = torch.stack([y == c for c in range(1, classes)], dim=1).to(views[0].dtype)
     edge, around = edges(masks, rim)
@@ -37,7 +37,8 @@ def edges(masks: Tensor, rim: int) -> tuple[Tensor, Tensor]:
 
 
 def info_nce(on: Tensor, off: Tensor, tau: float) -> Tensor:
-    """Mean over pairs (m, p) of alike rows of -log(e^(s_mp) / (e^(s_mp) + sum_q e^(s_mq))), q over the other kind: ().
+    """Mean over positive pairs (m, p) of rows of -log(e^(s_mp) / (e^(s_mp) + sum_q e^(s_mq))), q over the negatives:
+    ().
 
     s: cosine similarity over tau. on, off: (n, d), n >= 2 of each kind.
     """
@@ -50,12 +51,12 @@ def info_nce(on: Tensor, off: Tensor, tau: float) -> Tensor:
 
 
 def _mean(features: Tensor, region: Tensor) -> Tensor:
-    """Mean of features (n, d, *spatial) over a region (n, *spatial) that is nowhere empty: (n, d)."""
+    """Mean of features (n, d, *spatial) over a region (n, *spatial) that is never empty: (n, d)."""
     flat = region.flatten(1).unsqueeze(1)
     return (features.flatten(2) * flat).sum(dim=2) / flat.sum(dim=2)
 
 
 def _grown(masks: Tensor, width: int) -> Tensor:
-    """Every pixel with a mask's pixel within `width` of it on each axis."""
+    """Masks dilated by `width` pixels on each axis."""
     pool = functional.max_pool2d if masks.dim() == 4 else functional.max_pool3d
     return pool(masks, 2 * width + 1, stride=1, padding=width)

@@ -1,11 +1,12 @@
-"""A trained model fitted to one hospital without training: its logits centred, or its batch norm adapted (AdaBN).
+"""Calibration of a trained model to one hospital without training: its logits centred, or its batch norm adapted
+(AdaBN).
 
-Both look at the hospital's own training images only, and neither moves a weight. What they correct is an offset between
-hospitals: a model that calls everything a little likelier at one of them loses accuracy at 0.5, and AUC where the
-hospitals' scores are pooled, while its order of the patients of each hospital may be as good as any.
+Both use only the hospital's own training images, and neither changes a weight. They correct an offset between
+hospitals: a model whose probabilities are a little too high at one of them loses accuracy at 0.5, and AUC where the
+hospitals' scores are pooled, though it may rank the patients of each hospital as well as any.
 
 AdaBN: Li, Wang, Shi, Liu, Hou, Revisiting Batch Normalization For Practical Domain Adaptation, arXiv 1603.04779, 2016,
-algorithm 1: statistics of the images at hand take the place of those of training.
+algorithm 1: statistics of the present images replace those of training.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ BATCH = 256
 
 
 class Centring(NamedTuple):
-    """What centring learnt of training logits: offset, which becomes probability 0.5, and their standard deviation.
+    """Offset and spread of training logits: the offset becomes probability 0.5, the spread is their standard deviation.
 
-    spread: inf where no training logit is a number, so that nothing is known.
+    spread: inf if no training logit is finite, so that nothing is known.
     """
 
     offset: float
@@ -41,13 +42,15 @@ class Centring(NamedTuple):
 
 
 class Calibrated(NamedTuple):
-    """A fitted model: all that a prediction needs, and no image. centring: None where logits stay as they are."""
+    """A calibrated model: everything that a prediction needs, and no image. centring: None if logits stay as they
+    are.
+    """
 
     module: nn.Module
     centring: Centring | None = None
 
     def probabilities(self, task: Task, x: Tensor) -> Tensor:
-        """Predicted probabilities (n, classes, *spatial) of examples x; of two classes and float64 where centred."""
+        """Predicted probabilities (n, classes, *spatial) of examples x; for two classes and float64 if centred."""
         if self.centring is None:
             return task.probabilities(self.module, x)
         positive = recentred(log_odds(self.module, x), self.centring)
@@ -55,18 +58,19 @@ class Calibrated(NamedTuple):
 
 
 def calibrated(task: Task, module: nn.Module, train: Rows, how: How, quantile: Quantile = QUANTILE) -> Calibrated:
-    """A trained model fitted to this hospital's training rows.
+    """A trained model calibrated to this hospital's training rows.
 
     Args:
-        task: what was learnt; for `centred` two classes.
+        task: of the model; for `centred` two classes.
         module: the trained network, on the device of the images. It is not changed.
         train: the hospital's own training rows. Their labels are read for `quantile: prevalence` only.
-        how: `adabn` comes before `centred` where both are asked for.
-        quantile: see `centring`; `prevalence` = 1 - the share of positive training rows: labels enter, at home.
+        how: `adabn` comes before `centred` if both are chosen.
+        quantile: see `centring`; `prevalence` = 1 - the share of positive training rows: it uses labels, at the
+            hospital.
 
     Raises:
-        ValueError: `centred`, and not two classes, a class a pixel, or no training rows; `adabn` and a network without
-            batch norm.
+        ValueError: `centred` without two classes, with a class per pixel, or without training rows; `adabn` and a
+            network without batch norm.
     """
     if how != "adabn" and task.kind != "classification":
         raise ValueError(f"centring needs a class an example, found {task.kind}; leave the variant out")
@@ -86,8 +90,8 @@ def calibrated(task: Task, module: nn.Module, train: Rows, how: How, quantile: Q
 def centring(train_logits: Tensor, quantile: float) -> Centring:
     """The quantile of training logits, and their standard deviation.
 
-    Training logits that are no finite numbers are left out; where all others are equal, or there is one, logits will
-    only be shifted (spread 1); where there is none, nothing is known (spread inf).
+    Training logits that are not finite are left out; if all others are equal, or there is one, logits are
+    only shifted (spread 1); if there is none, nothing is known (spread inf).
 
     Args:
         train_logits: (m,) log-odds of the hospital's training examples.
@@ -108,10 +112,10 @@ def centring(train_logits: Tensor, quantile: float) -> Centring:
 
 
 def recentred(logits: Tensor, by: Centring) -> Tensor:
-    """Probabilities (n,) float64 of log-odds (n,): sigmoid of (logit - offset) / spread; 0.5 where nothing is known.
+    """Probabilities (n,) float64 of log-odds (n,): sigmoid of (logit - offset) / spread; 0.5 if nothing is known.
 
     The order of the logits stays. A constant added to all logits of the hospital, and a positive factor, cancel out.
-    Not a number stays so.
+    NaN stays NaN.
     """
     if math.isinf(by.spread):
         return torch.full_like(logits, 0.5, dtype=torch.float64)
@@ -149,12 +153,12 @@ def adaptable(module: nn.Module) -> bool:
 def adapted(module: nn.Module, x: Tensor, *, batch: int = BATCH) -> nn.Module:
     """A copy whose batch-norm statistics are those of these images, in evaluation mode (AdaBN); weights stay.
 
-    One pass without gradient, in an order that is fixed and mixes the patients, in equal batches of at most `batch`;
+    One pass without gradient, in a fixed order that mixes the patients, in equal batches of at most `batch`;
     means and variances are averaged over the batches. The same images always give the same copy. Dropout is off.
 
     Args:
         module: on the device of the images; it is not changed.
-        x: (n, ...) images; their labels are not asked for.
+        x: (n, ...) images, without labels.
         batch: images in memory at a time.
 
     Raises:
@@ -168,7 +172,7 @@ def adapted(module: nn.Module, x: Tensor, *, batch: int = BATCH) -> nn.Module:
     made = copy.deepcopy(module)
     for part in made.modules():
         if isinstance(part, _DropoutNd):
-            part.p = 0.0  # the statistics are for a network that is used, and must not depend on chance
+            part.p = 0.0  # the statistics are for prediction, and must not be random
     # Neighbouring rows are one patient's: batches of a few patients would miss the variance between patients.
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0)).to(x.device)
     with torch.no_grad():

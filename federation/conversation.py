@@ -1,8 +1,8 @@
-"""Exactly once: a site commits its reply and its memory together before anything is sent.
+"""Exactly-once replies: a site commits its reply and its memory together before anything is sent.
 
-One file per answered call of a run holds both. A repeated call gets the stored bytes: nothing is trained or spent
-again. A call after a lost reply starts from the memory of the last round that was merged, so a site and the coordinator
-never drift apart.
+One file per answered call of a run contains both. A repeated call gets the stored bytes: no training and no privacy
+cost are repeated. A call after a lost reply starts from the memory of the last merged round, so site and coordinator
+stay consistent.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from privacy.release.gate import Refused
 
 Work: TypeAlias = Callable[[Memory], tuple[Message, Memory]]
 JUMP = 1000
-"""Rounds of a run in which a site may not have been asked, one after the other: a round further off is none of it."""
+"""Most consecutive rounds of a run that a site may miss: a round further off is refused."""
 
 
 class Answer(NamedTuple):
-    """reply: the bytes that may leave. memory: what was committed with them. before: what the work began with. again:
-    they were committed before, and nothing was worked on.
+    """reply: the bytes that may leave. memory: committed with them. before: the memory at the start of the work. again:
+    they were committed before, and no work was done.
     """
 
     reply: bytes
@@ -38,13 +38,13 @@ def once(folder: Folder, call: Call, site: str, work: Work) -> Answer:
     Raises:
         Malformed: the committed file is corrupt.
         Refused: `stale_round`: a later round of this run was answered, so this one must not be trained again;
-        `malformed_round`: so far beyond the last one that was answered, that all rounds before it would be stale.
+        `malformed_round`: so far beyond the last answered one that all rounds before it would be stale.
     """
     name = f"{call.request}-{call.round}"
     if folder.has(name):
         reply, memory = _unpack(folder.read(name))
         return Answer(reply, memory, Message(), True)
-    trained = _trained(folder) if call.request in ("train", "finish") else []
+    trained = _trained_rounds(folder) if call.request in ("train", "finish") else []
     if any(round_ >= call.round for round_ in trained):
         raise Refused("stale_round")
     if call.round > max(trained, default=0) + JUMP:
@@ -66,7 +66,7 @@ def remembered(folder: Folder, merged: int) -> Memory:
     """The memory after round `merged` (0: after the introduction; nothing before it).
 
     Raises:
-        Refused: `no_memory`: a round of this site was merged, and what it remembered of it is gone.
+        Refused: `no_memory`: a round of this site was merged, and its memory of it is missing.
     """
     name = f"train-{merged}" if merged else "introduce-0"
     if merged and not folder.has(name):
@@ -75,17 +75,17 @@ def remembered(folder: Folder, merged: int) -> Memory:
 
 
 def newest(folder: Folder) -> Memory:
-    """The memory of the last thing that this site did in this run."""
+    """This site's latest memory in this run."""
     names = sorted(folder.names(), key=lambda name: int(name.rpartition("-")[2]))
     return _unpack(folder.read(names[-1]))[1] if names else Message()
 
 
 def stored_reply(folder: Folder, name: str) -> bytes:
-    """The reply that was committed under a name."""
+    """The committed reply of a name."""
     return _unpack(folder.read(name))[0]
 
 
-def _trained(folder: Folder) -> list[int]:
+def _trained_rounds(folder: Folder) -> list[int]:
     found = (name.rpartition("-") for name in folder.names())
     return [int(round_) for request, _, round_ in found if request == "train"]
 

@@ -1,8 +1,8 @@
 """What a site offers a method: draws, gradients, means and descent on its own patients.
 
-Whether a descent is plain or private is the site's affair (`Access` decides); a method only says what to minimize, what
-to train, and what to add to the gradient. `correction` is added after any noise, so it costs no privacy as long as it
-depends only on received messages and on privately trained values.
+Whether a descent is plain or private is decided by the site's `Access`; a method only defines the loss, the trainable
+parameters, and what is added to the gradient. `correction` is added after any noise, so it costs no privacy as long as
+it depends only on received messages and on privately trained values.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Correction: TypeAlias = Callable[[Params], Params]
 class Work:
     """The local work of one round, the same for every method unless a method or a site overrides a field.
 
-    epochs or steps: exactly one of them. keep_optimizer: whether a site's optimizer state lives on between rounds.
+    epochs or steps: exactly one of them. keep_optimizer: whether a site keeps its optimizer state between rounds.
     balance: draw the classes of the training split equally often. augment: flips, or flips with small affine maps.
     """
 
@@ -63,7 +63,7 @@ class Work:
 
 
 class Descent(NamedTuple):
-    """What a descent did. optimizer: its state as tensors `<parameter>/<slot>`, to be given to the next descent."""
+    """Result of a descent. optimizer: its state as tensors `<parameter>/<slot>`, for the next descent."""
 
     steps: int
     lr: float
@@ -73,7 +73,7 @@ class Descent(NamedTuple):
 
 @dataclass(frozen=True)
 class Site:
-    """One site during one request, as a method sees it. The site, never the method, picks patients."""
+    """One site during one request, as a method sees it. The site, never the method, selects patients."""
 
     name: str
     task: Task
@@ -86,15 +86,15 @@ class Site:
 
     @property
     def device(self) -> torch.device:
-        """Where this site's patients lie, and so where it computes."""
+        """The device of this site's patients, on which it computes."""
         return self.access.device
 
     def shares(self) -> Tensor:
-        """(classes,) How common each class is in training; under differential privacy among patients, and noised."""
+        """(classes,) The share of each class in training; under differential privacy among patients, with noise."""
         return self.access.shares(self.task.classes)
 
     def draw(self, *, full: bool = False) -> Draw | Sample:
-        """A mini-batch, or all training examples; under differential privacy a sample of patients, unseen."""
+        """A mini-batch, or all training examples; under differential privacy an opaque sample of patients."""
         return self.access.draw(full=full)
 
     def gradient(
@@ -121,7 +121,7 @@ class Site:
         optimizer: Params | None = None,
         rates: Mapping[str, float] | None = None,
     ) -> Descent:
-        """Train `module` in place on this site's patients; what is not given comes from the site's `Work`.
+        """Train `module` in place on this site's patients; missing arguments come from the site's `Work`.
 
         Args:
             objective: (forward, batch) -> per-example losses (b,).
@@ -129,7 +129,7 @@ class Site:
             correction: (current parameters) -> tensors added to the gradient, after any noise.
             after: called on the module after each step (clamps).
             optimizer: state of an earlier descent over the same parameters; empty or None starts afresh.
-            rates: parameter name -> its own learning rate, where it is not that of the others.
+            rates: parameter name -> its own learning rate, if it differs from that of the others.
         """
         lr = self.work.lr if lr is None else lr
         total = self.steps(steps, epochs)
@@ -154,7 +154,7 @@ class Site:
         return Descent(total, lr, loss, _state(rule, params) if self.work.keep_optimizer else {})
 
     def steps(self, steps: int | None = None, epochs: int | None = None) -> int:
-        """How many batches so much local work has; without arguments, that of this site's `Work`."""
+        """Number of batches of this much local work; without arguments, of this site's `Work`."""
         if steps is None and epochs is None:
             steps, epochs = self.work.steps, self.work.epochs
         if steps is not None:
@@ -196,12 +196,12 @@ def _restore(rule: torch.optim.Optimizer, params: Mapping[str, nn.Parameter], st
     for key, value in state.items():
         name, slot = key.rsplit("/", 1)
         if name in params:
-            # A counter of steps stays where torch keeps it: on the CPU, beside parameters on any device.
+            # A step counter stays on the CPU, as in torch, whatever the parameters' device.
             rule.state[params[name]][slot] = value.clone() if value.dim() else value.cpu().clone()
 
 
 def plain_sgd(work: Work, method: str) -> list[str]:
-    """A complaint where the local work has another optimizer than the one that a method's own rule for a step needs."""
+    """A complaint if the local work's optimizer does not fit a method's own update rule."""
     if work.optimizer == "sgd" and not work.momentum and not work.weight_decay:
         return []
     return [
@@ -212,9 +212,9 @@ def plain_sgd(work: Work, method: str) -> list[str]:
 
 
 def averages(names: Sequence[str], seen: Sequence[Tensor], descent: Descent) -> dict[str, float]:
-    """What training saw, averaged over its steps, for the site alone.
+    """Recorded values averaged over the steps of training, for the site alone.
 
-    Empty under differential privacy: there not even the loss is told, and `seen` holds nothing that may be read.
+    Empty under differential privacy: there not even the loss is released, and `seen` must not be read.
     """
     if not seen or math.isnan(descent.loss):
         return {}

@@ -1,22 +1,23 @@
-"""FedDG: training masks on images that take the look of other hospitals, by episodes of meta-learning.
+"""FedDG: segmentation trained on images in the style of other hospitals, by episodes of meta-learning.
 
 Liu, Chen, Qin, Dou, Heng: FedDG: Federated Domain Generalization on Medical Image Segmentation via Episodic Learning in
 Continuous Frequency Space, CVPR 2021, sections 3.2 and 3.3, with released code (liuquande/FedDG-ELCFS); a row of
-IOP-FL's table II. One model for all hospitals, meant for those outside the federation.
+IOP-FL's table II. One model for all hospitals, meant for external sites.
 
-**What it gives away.** Once, in its introduction, a hospital releases the amplitudes of the lowest frequencies of up to
+**What it reveals.** Once, in its introduction, a hospital releases the amplitudes of the lowest frequencies of up to
 `spectra` of its training images, drawn at random, and every other hospital gets them: the recipient is all sites, for
-its rounds too, as a method has one. The paper calls this private because phases stay. It is no private release: these
-are numbers of single patients, without noise. No image follows from so few, but mean brightness and coarse shading do,
-which can tell a scanner, a disease, or that an image which somebody has is among them. Private training is refused.
+its rounds too, because a method has one. The paper calls this private because phases stay. It is no private release:
+these are numbers of single patients, without noise. So few numbers do not determine an image, but they contain mean
+brightness and coarse shading, which can reveal a scanner, a disease, or that a known image is among them. Private
+training is refused.
 
-How it is read. A batch is meta-train; meta-test are the same images with the amplitudes of others, one draw an image
-and a step, as in the code. The code exchanges the mean of an image alone (a window of 0), and wholly (lambda = 1); its
-demonstration interpolates in a window of 1, and so does the paper between 0 and 1: here. The outer gradient goes to
+Our readings. A batch is meta-train; meta-test are the same images with the amplitudes of others, one draw per image
+and step, as in the code. The code exchanges the mean of an image alone (a window of 0), and fully (lambda = 1); its
+demonstration interpolates in a window of 1, and so does the paper between 0 and 1: here. The outer gradient reaches
 theta through theta' as if the inner gradient were constant: first order, as in the code, which also clamps inner
 gradients at 100 (not here). The loss is the task's (the paper's: Dice alone). The contrast is one of the batch, so it
-is no mean over examples. Batch norms, of which the code has none, gather both kinds of images. The code clips images to
-the range of pixels, which nobody here knows. amplitude.py has the interpolation, boundary.py the contrast.
+is no mean over examples. Batch norms, of which the code has none, see both kinds of images. The code clips images to
+the range of pixels, which is not known here. amplitude.py has the interpolation, boundary.py the contrast.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ from privacy.message import Call, Message, Params
 from privacy.settings_error import out_of_range, refuse, unmet
 
 WINDOW, SPECTRA = 8, 64
-"""The most that a hospital releases whoever asks: all amplitudes of an image can be enough to find its phases."""
+"""Upper limits of a hospital's release: all amplitudes of an image can be enough to compute its phases."""
 SHARE = 0.25
-"""Of an image's frequencies, the most whose amplitudes leave: our choice, a window of 8 at 34 pixels."""
+"""Largest share of an image's frequencies whose amplitudes leave: our choice, a window of 8 at 34 pixels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +107,7 @@ class FedDG:
         draw = site.draw(full=True)
         if not isinstance(draw, Draw):
             raise ValueError("feddg was asked for spectra under differential privacy; its complaints say why not")
-        self._little(site.task)  # who sets the window is the coordinator, and who answers for it is here
+        self._little(site.task)  # the coordinator sets the window, but the hospital is responsible for the release
         chosen = torch.randperm(len(draw.x))[: self.spectra].to(draw.x.device)
         return Message({"spectra": low_amplitudes(draw.x[chosen], self.window)})
 
@@ -127,7 +128,7 @@ class FedDG:
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = loaded(self.network(site.task), section(received.tensors, "model"))
-        # The request's own seed: how much was drawn from it before this hangs on what else was kept.
+        # The request's own seed: the number of earlier draws from it depends on what the site has in memory.
         chance = torch.Generator().manual_seed(torch.initial_seed())
         objective = self._objective(site.task, module, received.tensors.get("others"), chance)
         descent = site.descend(module, objective, optimizer=section(memory.tensors, "optimizer"))

@@ -3,12 +3,12 @@
 Acar, Zhao, Navarro, Mattina, Whatmough, Saligrama: Federated Learning Based on Dynamic Regularization, ICLR 2021,
 algorithm 1.
 
-What the paper leaves open, and how it is read here. Its inner problem is an exact minimum; a round of local work stands
-for it, so the site's gradient at the minimum is what the first-order condition says, g_k - alpha (theta_k - theta). Its
-objective is the plain mean of the sites' losses; `weights: size` makes it the mean over examples as the authors'
-released code does, by alpha n_mean / n_k at site k (and a site with an alpha of its own weighs alpha / alpha_k). The
+What the paper leaves open, and our readings. Its inner problem is an exact minimum; a round of local work replaces
+it, so the site's gradient at the minimum is taken from the first-order condition, g_k - alpha (theta_k - theta). Its
+objective is the plain mean of the sites' losses; `weights: size` makes it the mean over examples as in the authors'
+released code, by alpha n_mean / n_k at site k (and a site with its own alpha is weighted by alpha / alpha_k). The
 released code also clips gradients to norm 10 and reports means of the sites' models; here it is the theta of algorithm
-1, which is what all sites get. Buffers are averaged.
+1, which all sites get. Buffers are averaged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 from federation.algorithm import Memory, State
 from federation.descent import Site
 from federation.fedavg import FedAvg, Weights, counted, descend_from, merged
-from federation.parameters import combined, difference, loaded, parted, prefixed, read, section, trainable, zeros
+from federation.parameters import combined, difference, loaded, mark_buffers, prefixed, read, section, trainable, zeros
 from privacy.message import Call, Json, Message, Params, as_mapping
 from privacy.settings_error import refuse, unmet
 
@@ -71,7 +71,7 @@ class FedDyn:
         w = read(module)
         g = {n: g[n] - alpha * (w[n] - theta[n]) for n in g}
         kept = {**prefixed("gradient", g), **prefixed("optimizer", descent.optimizer)}
-        return Message(parted(module, prefixed("model", w))), Message(kept)
+        return Message(mark_buffers(module, prefixed("model", w))), Message(kept)
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         theta = section(state.tensors, "model")

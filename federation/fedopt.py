@@ -1,15 +1,16 @@
-"""FedAdam, FedYogi, FedAdagrad: the coordinator takes the mean of the sites' steps for a gradient.
+"""FedAdam, FedYogi, FedAdagrad: the coordinator treats the mean of the sites' steps as a gradient.
 
 Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive Federated Optimization, ICLR 2021, algorithm 2.
 
-FENDA-FL (appendix H) prints sqrt(v + tau) where Reddi has sqrt(v) + tau; here it is Reddi's. So it is in Flower, which
-that benchmark's released code calls; v starts at 0 there and at tau^2 here, the same thing for tau = 1e-9. None of the
+FENDA-FL (appendix H) prints sqrt(v + tau) where Reddi has sqrt(v) + tau; here it is Reddi's, as in Flower, which
+that benchmark's released code calls; there v starts at 0 and here at tau^2, the same thing for tau = 1e-9. None of the
 three corrects for the zero start of m, so with a tiny tau the first step of FedAdam and FedYogi is
 eta (1 - beta1) / sqrt(1 - beta2) for every parameter that moved at all: eta for FENDA's betas.
 
-Algorithm 2 prints a plain mean of the sites' steps; Flower, and so FENDA, weighs them by examples, as FedAvg does here.
-Parameters get moments; buffers (running statistics) are averaged. A moment could drive a variance below zero (FENDA,
-appendix H), which is why that benchmark switches the tracking off; averaging keeps it, and keeps it positive.
+Algorithm 2 prints a plain mean of the sites' steps; Flower, and so FENDA, weights them by examples, as FedAvg does
+here. Parameters get moments; buffers (running statistics) are averaged. A moment could drive a variance below zero
+(FENDA, appendix H), which is why that benchmark switches tracking off; averaging keeps it, and keeps variances
+positive.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from torch import Tensor
 from federation.algorithm import Memory, State
 from federation.descent import Site
 from federation.fedavg import FedAvg, Weights, descend_from, merged, reply
-from federation.parameters import difference, loaded, parted, prefixed, section, zeros
+from federation.parameters import difference, loaded, mark_buffers, prefixed, section, zeros
 from privacy.message import Call, Message
 from privacy.settings_error import refuse, unmet
 
@@ -69,7 +70,9 @@ class FedOpt:
         module = loaded(self.network(site.task), section(received.tensors, "model"))
         descent = descend_from(site, module, memory)
         whole = reply(module, site)
-        return Message(parted(module, whole.tensors), whole.facts), Message(prefixed("optimizer", descent.optimizer))
+        return Message(mark_buffers(module, whole.tensors), whole.facts), Message(
+            prefixed("optimizer", descent.optimizer)
+        )
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         x = section(state.tensors, "model")

@@ -1,14 +1,14 @@
-"""FedSLD: the loss of an example is weighted by how common its label is everywhere, over how common it is here.
+"""FedSLD: the loss of an example is weighted by its label's global frequency over its local one.
 
 Luo, Wu: FedSLD: Federated Learning with Shared Label Distribution for Medical Image Classification, ISBI 2022,
 algorithm 1 and equations 1 to 3.
 
-What the paper leaves open or prints otherwise, and how it is read here. Equation 3 sums over the batch, which is a
+What the paper leaves open or prints differently, and our readings. Equation 3 sums over the batch, which is a
 learning rate times the batch size: the default is the mean, as in every other method (`reduction`). The weights of a
-batch do not average to 1 but to the common share of the labels present in it, so a site with one label learns slower
+batch do not average to 1 but to the global share of the labels present in it, so a site with one label learns slower
 and is not rebalanced: as printed by default; `normalize` divides by that share. A weight by the batch's own labels
-hangs on who else is in it, so one patient would move everybody's gradient and clipping would not bound it: private
-training wants `share: site`, the site's label shares as they were released. Shares count what the loss counts:
+depends on the other examples in it, so one patient would move everybody's gradient and clipping would not bound it:
+private training needs `share: site`, the site's released label shares. Shares count the units of the loss:
 examples, or patients in private training.
 """
 
@@ -76,7 +76,7 @@ class FedSld:
         return Message(prefixed("model", initial), {"prior": torch.as_tensor(prior).tolist(), "shares": shares})
 
     def send(self, state: State, site: str, call: Call) -> Message:
-        own = as_mapping(state.facts["shares"])[site]  # of this site only, as it left there: nothing is told twice
+        own = as_mapping(state.facts["shares"])[site]  # only this site's own shares
         return Message(state.tensors, {"prior": state.facts["prior"], "shares": own})
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
@@ -107,9 +107,9 @@ class FedSld:
 
 
 def label_weights(prior: Tensor, p: Tensor, *, normalize: bool) -> Tensor:
-    """P(c) / p(c), (classes,), and 0 for labels that are not there.
+    """P(c) / p(c), (classes,), and 0 for absent labels.
 
-    normalize: divide by the common share of the labels that are there, so that weights average to 1 under p.
+    normalize: divide by the global share of the present labels, so that weights average to 1 under p.
     """
     weight = torch.where(p > 0, prior / p.clamp(min=1e-12), 0.0)
     return weight / torch.where(p > 0, prior, 0.0).sum() if normalize else weight

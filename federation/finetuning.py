@@ -1,8 +1,9 @@
-"""A trained model trained on at one hospital, after the federation: FedAvg-FT, FedProx-FT, FedBABU's own evaluation.
+"""Fine-tuning of a trained model at one hospital, after the federation: FedAvg-FT, FedProx-FT, FedBABU's own
+evaluation.
 
-The comparison tables of APPLE and PGFed have FedAvg and FedProx so; Oh, Kim, Yun, FedBABU, ICLR 2022, section 4, tunes
-the whole network or its head; CusFL, table XIV, goes on for 100 rounds after 200. Nothing is sent any more. The tuned
-model is the hospital's own: it is scored at home and never handed out.
+The comparison tables of APPLE and PGFed fine-tune FedAvg and FedProx; Oh, Kim, Yun, FedBABU, ICLR 2022, section 4,
+tunes the whole network or its head; CusFL, table XIV, continues for 100 rounds after 200. Nothing more is sent. The
+tuned model is the hospital's own: it is scored there and never released.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from privacy.settings_error import Problem, out_of_range, refuse, unmet
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
     """epochs or steps: exactly one. lr: null = that of the method's own work. trainable: the whole network, or every
-    parameter of a part whose name ends in `head` (`personal_head`). What a method's network calls `untuned` stays as it
-    is: the federated twin of APFL and of MoE, and APFL's alpha, which its own rule keeps in [0, 1].
+    parameter of a part whose name ends in `head` (`personal_head`). Parts that a method's network lists in `untuned`
+    are not tuned: the federated twin of APFL and of MoE, and APFL's alpha, which its own rule keeps in [0, 1].
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -70,7 +71,7 @@ def fine_tuned(site: Site, module: nn.Module, tuning: Tuning) -> nn.Module:
 
 
 def tunable(module: nn.Module, tuning: Tuning) -> bool:
-    """Whether the network has what shall be trained."""
+    """Whether the network has the parameters to be tuned."""
     return tuning.trainable == "all" or any(_head(name) for name, _ in module.named_parameters())
 
 

@@ -49,7 +49,7 @@ class ClientApp:
     def answer(self, key: str, question: bytes, wait_s: float) -> bytes:
         """See `Pending.answer`; callers other than the coordinator get an error code."""
         if self._caller() != COORDINATOR:
-            return wire.coded("not_the_coordinator")
+            return wire.code_answer("not_the_coordinator")
         return self._pending.answer(key, question, wait_s)
 
 

@@ -1,15 +1,16 @@
-"""MOON: a site's features are drawn to those of the global model and away from those of its own last model.
+"""MOON: a site's features are pulled towards those of the global model and away from those of its own last model.
 
 Li, He, Song: Model-Contrastive Federated Learning, CVPR 2021, equations 3 and 4, algorithm 1.
 
-What the paper leaves open, and how it is read here. The two models that are compared with are in evaluation mode and do
-not learn, as in the authors' released code. A site that never had a model merged has nothing to be pushed away from:
-no contrast then, as in that code, whose loss over the positive pair alone is zero (of a site that joins later it would
-take an untrained network instead). One previous model is kept, the released code's default, and the paper's. Features
-are those before the network's head; the paper puts a two-layer projection before it, which is a matter of the network.
+What the paper leaves open, and our readings. The two reference models are in evaluation mode and are
+not trained, as in the authors' released code. A site whose model was never merged has no negative:
+no contrast then, as in that code, whose loss over the positive pair alone is zero (for a site that joins later it would
+use an untrained network instead). One previous model is kept, as by default in the released code and in the paper.
+Features are those before the network's head; the paper adds a two-layer projection before it, which is a matter of the
+network.
 
-FENDA's released code contrasts the same way, but its earlier versions replaced the previous model at every receipt of
-parameters, that for validation included: then positive and negative are the same model, and the loss has no gradient.
+FENDA's released code contrasts the same way, but its earlier versions replaced the previous model whenever parameters
+were received, also for validation: then positive and negative are the same model, and the loss has no gradient.
 """
 
 from __future__ import annotations
@@ -95,9 +96,9 @@ def cosine(left: Tensor, right: Tensor) -> Tensor:
 
 
 def frozen(module: nn.Module, params: Params) -> nn.Module:
-    """A copy of the module with these parameters, that neither learns nor follows its batches.
+    """A copy of the module with these parameters, which is not trained and does not update running statistics.
 
-    A copy, because a new network would draw its start from torch's generator, and dropout would go on elsewhere.
+    A copy, because initializing a new network would consume random numbers of torch's generator and change dropout.
     """
     return loaded(copy.deepcopy(module), params).eval().requires_grad_(False)
 

@@ -16,7 +16,7 @@ def read(module: nn.Module) -> Params:
 
 
 def loaded(module: nn.Module, params: Params) -> nn.Module:
-    """The module with these parameters and buffers copied in, on the device where they lie.
+    """The module with these parameters and buffers copied in, on the device of the tensors.
 
     Raises:
         RuntimeError: a name or a shape does not fit (torch's own message names them all).
@@ -34,7 +34,7 @@ def loaded(module: nn.Module, params: Params) -> nn.Module:
 
 
 def section(tensors: Params, name: str) -> Params:
-    """The tensors whose names begin with `name/`, without that beginning."""
+    """The tensors whose names begin with `name/`, without that prefix."""
     return {key[len(name) + 1 :]: value for key, value in tensors.items() if key.startswith(f"{name}/")}
 
 
@@ -99,12 +99,14 @@ def trainable(module: nn.Module) -> Mapping[str, nn.Parameter]:
 
 
 def count(params: Params) -> int:
-    """How many numbers these are."""
+    """Total number of values."""
     return sum(value.numel() for value in params.values())
 
 
-def parted(module: nn.Module, tensors: Params) -> Params:
-    """`model/...` of a whole module with its buffers under `buffer/...`: a coordinator does not know which is which."""
+def mark_buffers(module: nn.Module, tensors: Params) -> Params:
+    """`model/...` of a whole module with its buffers under `buffer/...`, because a coordinator cannot distinguish
+    them.
+    """
     names = trainable(module)
     return {
         (key if (name := key.removeprefix("model/")) in names else f"buffer/{name}"): value

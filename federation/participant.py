@@ -1,10 +1,10 @@
 """A site's side of federated training: `introduce`, `train` and `finish`, for any algorithm.
 
-Beside what the algorithm does, a site scores the merged model that it just received on its own validation patients,
-keeps the models that a checkpoint may still ask for, and remembers its losses. All of it is memory: a message that is
-committed together with the reply. Model files are written under their round's number first; written twice they are the
-same bytes. What a method puts under `notes` in the facts of its memory (a lambda, a cosine, whom it hears) is filed
-by round for the site's own page, and never leaves.
+In addition to the algorithm, a site scores the merged model that it just received on its own validation patients,
+keeps the models that a checkpoint may still need, and remembers its losses. All of it is memory: a message that is
+committed together with the reply. Model files are first written under their round's number; written twice they are the
+same bytes. A method's `notes` in the facts of its memory (a lambda, a cosine, weights of other sites) are stored
+by round for the site's own page, and never leave.
 
 Federated checkpointing (FENDA-FL, section 3.4): `latest` is the model after the last merge, `local` the one with the
 lowest validation loss at this site, `global` the one of the round with the lowest example-weighted mean of all sites'
@@ -67,7 +67,7 @@ def participate(
         return Message({}, {"algorithm": {}, **validation}), Message(
             memory.tensors, {**memory.facts, "losses": dict(losses)}
         )
-    with ThreadPoolExecutor(1) as beside:  # the disk works while the site learns
+    with ThreadPoolExecutor(1) as beside:  # writes to disk during training
         written = beside.submit(_keep, models, call, model)
         sent, kept = algorithm.train(site, received, own, call)
     written.result()
@@ -82,7 +82,7 @@ def participate(
 def _validate(
     algorithm: Algorithm, site: Site, call: Call, received: Message, own: Message, memory: Memory
 ) -> tuple[Mapping[str, Json], dict[str, Json], Params | None]:
-    """Score the model after the previous merge, and return it: it is to be kept, unless it is the common start."""
+    """Score the model after the previous merge, and return it to be kept, unless it is the common start."""
     losses = as_mapping(memory.facts.get("losses"))
     if call.round <= 1:
         return losses, {"loss": None, "n": 0}, None
@@ -102,7 +102,7 @@ def _keep(models: Folder, call: Call, model: bytes | None) -> None:
 
 
 def _put_back(algorithm: Algorithm, task: Task, module: nn.Module) -> None:
-    """Keep a network for the next model, with nothing of this one in it. See `_IDLE`."""
+    """Keep a network for the next model, without this one's parameters. See `_IDLE`."""
     if not any(isinstance(part, _DropoutNd) and part.p > 0 for part in module.modules()):
         for tensor in module.state_dict().values():
             tensor.zero_()
@@ -111,9 +111,9 @@ def _put_back(algorithm: Algorithm, task: Task, module: nn.Module) -> None:
 
 
 def prune(models: Folder, memories: Sequence[Memory], *, best: int | None, newest: int) -> None:
-    """Remove the models that no checkpoint can ask for any more. Call it after the commit, and not for a replay.
+    """Remove the models that no checkpoint can need any more. Call it after the commit, and not for a replay.
 
-    memories: the one just committed, and the merged one to which a lost reply would lead back.
+    memories: the one just committed, and the merged one to which a lost reply would return.
     """
     kept: set[int | None] = {newest, newest - 1, best}
     for memory in memories:
@@ -129,11 +129,11 @@ def prune(models: Folder, memories: Sequence[Memory], *, best: int | None, newes
 def checkpoint(models: Folder, memory: Memory, which: Checkpoint, *, best: int | None) -> tuple[int, Params]:
     """The round and the parameters of a checkpoint at this site.
 
-    A site without validation patients has no `local` best, and a run without any has no `global` one: that is the
+    A site without validation patients has no `local` best, and a run without any has no `global` one: then it is the
     latest.
 
     Raises:
-        KeyError: this site does not hold the model that it should (it never finished a round, or a file is gone).
+        KeyError: this site lacks the model (it never finished a round, or a file is gone).
         Malformed: the model's file is damaged.
     """
     losses = as_mapping(memory.facts.get("losses"))
@@ -157,7 +157,7 @@ def best_round(losses: Mapping[str, Json]) -> int | None:
 
 
 def _finite(notes: Json) -> dict[str, Json]:
-    """Notes with null for what is no finite number: one that diverged must not cost a good reply."""
+    """Notes with null for values that are not finite: a diverged note must not invalidate a good reply."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in as_mapping(notes).items()
@@ -165,5 +165,5 @@ def _finite(notes: Json) -> dict[str, Json]:
 
 
 def _on(device: torch.device, tensors: Params) -> Params:
-    """The tensors on a device; what leaves again is brought back to the CPU when it becomes bytes."""
+    """The tensors on a device; they return to the CPU when they are serialized."""
     return {name: tensor.to(device) for name, tensor in tensors.items()}

@@ -1,4 +1,4 @@
-"""One logged seed, and named numbers derived from it. Privacy noise never comes from here: it uses the system's
+"""Named seeds derived from one logged seed. Privacy noise never comes from here: it uses the system's
 entropy.
 """
 
@@ -20,7 +20,7 @@ def derived(seed: int, *names: str | int) -> int:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's global generators (dropout, initialization) for a block, and put them back afterwards."""
+    """Seed torch's global generators (dropout, initialization) for a block, and restore them afterwards."""
     with torch.random.fork_rng():
         if torch.accelerator.is_available():
             torch.manual_seed(seed)

@@ -1,8 +1,8 @@
-"""The engine between machines, whatever carries its calls: long work through short calls.
+"""The engine between machines, for any transport: long work through short calls.
 
-Work at a hospital can take hours, and a call that waits for hours cannot tell a hospital that works from one that is
-gone. So calls are short: the first brings the question, the hospital works on in a thread of its own, and the
-coordinator comes back for the answer every few seconds. A call that is lost is made again; the work is done once.
+Work at a hospital can take hours, and during a call of hours a working hospital and a lost one look the same.
+So calls are short: the first brings the question, the hospital works in a thread of its own, and the
+coordinator polls for the answer every few seconds. A lost call is repeated; the work is done once.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from privacy.message import Call, Message
 WAIT_S = 10.0
 """How long a hospital keeps one call open while it works."""
 AGAIN_S = 15.0
-"""Silence that is waited for where a hospital was gone when it was asked last: few come back within a job."""
+"""Silence to wait for if a hospital was gone at the last request: few come back within a job."""
 MOST = 3
 """Questions that a hospital works on or keeps waiting; a late one, the next, and one to spare."""
 TRIES = 3
 """How often a hospital may say that it does not know a question that was sent."""
 WORKING, UNKNOWN = "working", "unknown_question"
 OURS = ("unknown_site", "gone", "late", "stopped")
-"""Codes that the engine gives, and no hospital may."""
+"""Codes that only the engine gives, never a hospital."""
 
 
 class Unreachable(Exception):
@@ -36,7 +36,7 @@ class Unreachable(Exception):
 
 
 class Stopped(Exception):
-    """There are no more calls: whoever carries them was told to end."""
+    """There are no more calls: the transport was told to end."""
 
 
 Reach: TypeAlias = Callable[[str, bytes, float, float], object]
@@ -45,7 +45,7 @@ whatever a hospital sends in their place. Raises: Unreachable, Stopped."""
 
 
 class Pending:
-    """The hospital's side: its worker, one question at a time, and the questions that it is not done with."""
+    """The hospital's side: its worker, one question at a time, and the unfinished questions."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -54,30 +54,32 @@ class Pending:
         self._lock = threading.Lock()
 
     def answer(self, key: str, question: bytes, wait_s: float) -> bytes:
-        """The answer, or `working` after `wait_s`. key: sha256 of the question, which is sent once; empty later."""
+        """The answer, or `working` after `wait_s`. key: sha256 of the question, which is sent once; later it is
+        empty.
+        """
         if not (isinstance(key, str) and isinstance(question, bytes) and isinstance(wait_s, int | float)):
-            return wire.coded("malformed")
+            return wire.code_answer("malformed")
         with self._lock:
             begun = self._begun.get(key)
             if begun is None:
                 if hashlib.sha256(question).hexdigest() != key:
-                    return wire.coded(UNKNOWN)
+                    return wire.code_answer(UNKNOWN)
                 self._begun = {old: work for old, work in self._begun.items() if not work.done()}
                 if len(self._begun) >= MOST:
-                    return wire.coded("busy")
+                    return wire.code_answer("busy")
                 begun = self._begun[key] = self._hands.submit(wire.answer, self._worker, question)
         try:
             return begun.result(timeout=min(max(wait_s, 0.0), WAIT_S))
         except TimeoutError:
-            return wire.coded(WORKING)
+            return wire.code_answer(WORKING)
 
 
 class Remote:
-    """The engine. All hospitals work at once.
+    """The engine. All hospitals work in parallel.
 
-    reached: those that can be called now. sites: who takes part; one that cannot be called is `gone`. silence_s:
-    without a sign of life for so long, a hospital is `gone`; silence adds up over questions whose deadline is shorter.
-    on_gone: told of each that is gone.
+    reached: hospitals that can be called now. sites: all participants; one that cannot be called is `gone`. silence_s:
+    without a sign of life for this long, a hospital is `gone`; silence adds up over questions with shorter deadlines.
+    on_gone: called for each that is gone.
     """
 
     def __init__(
@@ -111,7 +113,7 @@ class Remote:
         if site not in self._sites:
             return "unknown_site"
         if site not in self._reached:
-            return self._gone(site)
+            return self._mark_gone(site)
         question = wire.question(call, message)
         key, known, unknown = hashlib.sha256(question).hexdigest(), False, 0
         heard = time.monotonic() - self._silent.pop(site, 0.0)
@@ -120,14 +122,14 @@ class Remote:
             left = None if until is None else until - time.monotonic()
             if left is not None and left <= 0:
                 self._silent[site] = time.monotonic() - heard
-                return "late" if self._silent[site] <= patience else self._gone(site)
+                return "late" if self._silent[site] <= patience else self._mark_gone(site)
             try:
-                said = _called(self._reached[site], key, b"" if known else question, left, patience)
+                said = _call(self._reached[site], key, b"" if known else question, left, patience)
             except Stopped:
                 return "stopped"
             except Unreachable:
                 if time.monotonic() - heard > patience:
-                    return self._gone(site)
+                    return self._mark_gone(site)
                 continue
             heard, patience = time.monotonic(), self._silence_s
             self._lost.discard(site)
@@ -140,19 +142,19 @@ class Remote:
                 return "malformed"
             known = said == WORKING
 
-    def _gone(self, site: str) -> str:
+    def _mark_gone(self, site: str) -> str:
         self._silent.pop(site, None)
         self._lost.add(site)
         self._on_gone(site)
         return "gone"
 
 
-def _called(reach: Reach, key: str, question: bytes, left_s: float | None, patience_s: float) -> Message | str:
-    """One call. One that fails takes a second at least, where so much is left: it is made again at once."""
+def _call(reach: Reach, key: str, question: bytes, left_s: float | None, patience_s: float) -> Message | str:
+    """One call. A failed one takes at least a second, if there is time, because it is repeated at once."""
     begun, left = time.monotonic(), WAIT_S if left_s is None else left_s
     try:
         timeout = patience_s if left_s is None else min(patience_s, max(left, 1.0))
-        return wire.answered(reach(key, question, min(left, WAIT_S), timeout))
+        return wire.read_answer(reach(key, question, min(left, WAIT_S), timeout))
     except Unreachable:
         time.sleep(max(0.0, min(1.0, left) - (time.monotonic() - begun)))
         raise

@@ -24,8 +24,8 @@ from privacy.settings_error import refuse, unmet
 class Scaffold:
     """y_i <- y_i - eta_l (g_i(y_i) - c_i + c); x <- x + eta_g mean(y_i - x); c <- c + |S|/N mean(c_i+ - c_i).
 
-    global_lr: eta_g. Buffers (running statistics) have no control variate and are averaged. Wants plain SGD: option II
-    reads the mean gradient off the distance travelled, (x - y_i) / (K eta_l), which only plain SGD makes true.
+    global_lr: eta_g. Buffers (running statistics) have no control variate and are averaged. Needs plain SGD: option II
+    computes the mean gradient from the distance, (x - y_i) / (K eta_l), which only holds for plain SGD.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}

@@ -1,6 +1,6 @@
-"""What all sites learn: the kind of label, the network, and the loss of one example.
+"""The learning task of all sites: the kind of label, the network, and the loss of one example.
 
-Classification has a label an example; segmentation has a class a pixel or voxel, of which 0 is the background.
+Classification has a label per example; segmentation has a class per pixel or voxel, of which 0 is the background.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Output(NamedTuple):
 
 
 class Model(Protocol):
-    """Settings that make a network. Its parts are named `stem`, `blocks.k`, `head`, so that methods can split it.
+    """Settings that build a network. Its parts are named `stem`, `blocks.k`, `head`, so that methods can split it.
 
-    One that segments says so by an attribute `kind`.
+    A segmentation model has an attribute `kind`.
     """
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
@@ -66,7 +66,7 @@ class Task:
 
     @property
     def spatial(self) -> tuple[int, ...]:
-        """Shape of one example's target: its sides in segmentation, nothing in classification."""
+        """Shape of one example's target: its sides in segmentation, empty in classification."""
         return self.inputs[1:] if self.kind == "segmentation" else ()
 
     def network(self) -> nn.Module:
@@ -81,14 +81,14 @@ class Task:
         return self.model.losses(output, batch.y)
 
     def validation(self, forward: Forward, batch: Batch) -> Tensor:
-        """Cross-entropy of each example (b,), and in segmentation `overlap_loss`: one yardstick for all methods."""
+        """Cross-entropy of each example (b,), and in segmentation `overlap_loss`: the same for all methods."""
         output = forward(batch.x)
         if not isinstance(output, Output) or batch.y is None:
             raise TypeError(f"a network returns Output and validation needs labels, found {type(output).__name__}")
         return self.yardstick(output, batch.y)
 
     def yardstick(self, output: Output, y: Tensor) -> Tensor:
-        """The loss of each example (b,) that hangs on no model's settings and needs no maps."""
+        """The loss of each example (b,) that depends on no model's settings and needs no maps."""
         return overlap_loss(output, y) if self.kind == "segmentation" else cross_entropy(output, y)
 
     def probabilities(self, module: nn.Module, x: Tensor, *, chunk: int | None = None) -> Tensor:
@@ -101,12 +101,12 @@ class Task:
 
 
 def segments(module: nn.Module) -> bool:
-    """Whether a network, not wrapped, gives a class a pixel."""
+    """Whether an unwrapped network predicts a class per pixel."""
     return getattr(module, "kind", "classification") == "segmentation"
 
 
 def cross_entropy(output: Output, y: Tensor) -> Tensor:
-    """Cross-entropy of the logits, per example (b,): its mean over pixels where y has any, (b, *spatial)."""
+    """Cross-entropy of the logits, per example (b,): its mean over pixels if y has any, (b, *spatial)."""
     found = functional.cross_entropy(output.logits, y, reduction="none")
     return found.flatten(1).mean(dim=1) if found.dim() > 1 else found
 

@@ -1,4 +1,4 @@
-"""Questions and answers as bytes, for engines that cross a network: safetensors with JSON facts, and nothing else."""
+"""Serialization of questions and answers for engines over a network: safetensors with JSON facts, and nothing else."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def question(call: Call, message: Message) -> bytes:
     return to_bytes(Message(message.tensors, {"call": said, "facts": dict(message.facts)}))
 
 
-def asked(data: bytes) -> tuple[Call, Message]:
-    """Read what `question` wrote. Raises: Malformed."""
+def read_question(data: bytes) -> tuple[Call, Message]:
+    """Read the bytes of `question`. Raises: Malformed."""
     if len(data) > BYTES + HEADER or int.from_bytes(data[:8], "little") > HEADER:
         raise Malformed(
             f"{len(data)} bytes are too many for a question, or {HEADER} too few for what stands before them"
@@ -36,26 +36,28 @@ def asked(data: bytes) -> tuple[Call, Message]:
 
 
 def answer(worker: Worker, data: bytes) -> bytes:
-    """What a site says to a question: its reply, or a code. Never an exception: its words could quote a patient."""
+    """A site's answer to a question: its reply, or a code. Never an exception, because its text could quote a
+    patient.
+    """
     try:
-        call, message = asked(data)
+        call, message = read_question(data)
         reply = worker(call, message)
         return to_bytes(Message(reply.tensors, {"reply": dict(reply.facts)}))
     except Refused as refused:
-        return coded(refused.code)
+        return code_answer(refused.code)
     except Malformed:
-        return coded("malformed")
+        return code_answer("malformed")
     except Exception:
-        return coded("failed")
+        return code_answer("failed")
 
 
-def coded(code: str) -> bytes:
+def code_answer(code: str) -> bytes:
     """A code in place of a reply."""
     return to_bytes(Message({}, {"code": code}))
 
 
-def answered(data: object) -> Message | str:
-    """A site's reply, or the code in its place; `malformed` where it is neither. Never an exception."""
+def read_answer(data: object) -> Message | str:
+    """A site's reply, or the code in its place; `malformed` if it is neither. Never an exception."""
     try:
         whole = from_bytes(data) if isinstance(data, bytes) else Message()
     except Malformed:

@@ -91,7 +91,7 @@ class Check(NamedTuple):
         return not math.isnan(self.value)
 
     @property
-    def asked(self) -> bool:
+    def limited(self) -> bool:
         """Whether there is a limit."""
         return self.low is not None or self.high is not None
 
@@ -129,7 +129,7 @@ def vetoes(quality: Quality, limits: Limits) -> tuple[str, ...]:
 
 def unknown(quality: Quality, limits: Limits) -> tuple[str, ...]:
     """Names of the limits that are set but could not be checked, because their figure is NaN."""
-    return tuple(check.name for check in checks(quality, limits) if check.asked and not check.known)
+    return tuple(check.name for check in checks(quality, limits) if check.limited and not check.known)
 
 
 def sentences(quality: Quality, limits: Limits) -> tuple[str, ...]:

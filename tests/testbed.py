@@ -158,7 +158,7 @@ class SerializingEngine:
 
     @staticmethod
     def exchange(worker: Worker, call: Call, message: Message) -> Message:
-        said = wire.answered(wire.answer(worker, wire.question(call, message)))
+        said = wire.read_answer(wire.answer(worker, wire.question(call, message)))
         if isinstance(said, str):
             raise Refused(said)
         return said

@@ -1,4 +1,4 @@
-"""The networks that a YAML can name. One file a network; a new one is its file and its place in this union."""
+"""The networks that a YAML can name. One file per network; a new one needs its file and a member of this union."""
 
 from typing import TypeAlias
 

@@ -100,7 +100,8 @@ def activation_maps(maps: Tensor) -> Tensor:
 
 
 def local_probabilities(maps: Tensor) -> Tensor:
-    """What the maps say at each place: softmax over classes of the mean of both heads' maps, (b, classes, h, w).
+    """Class probabilities of the maps at each place: softmax over classes of the mean of both heads' maps, (b, classes,
+    h, w).
 
     For pictures. Equation 9 rewards empty CAMs, and a network that decides by negative evidence alone reaches them, so
     the normalized CAMs of a trained network are often blank; the difference between its classes' maps is not.

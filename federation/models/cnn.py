@@ -1,4 +1,4 @@
-"""A small convolutional network: what two CPU cores can train in minutes."""
+"""A small convolutional network, which two CPU cores can train in minutes."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from privacy.settings_error import refuse, unmet
 class Mlp:
     """Linear layers with ReLU and dropout between; `hidden: []` is logistic regression.
 
-    logits: `all` = one for each class; `one` = a single one, against 0 for class 0, as binary models are often written:
-    the same family of functions with half the parameters in the head, and other steps of any optimizer.
+    logits: `all` = one for each class; `one` = a single one, compared with 0 for class 0, as often in binary models:
+    the same family of functions with half the parameters in the head, and different optimizer steps.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -49,7 +49,7 @@ class Mlp:
 
 
 class MlpModule(nn.Module):
-    """See `Mlp`. Features are the last hidden layer (b, hidden[-1]), or the input where there is none."""
+    """See `Mlp`. Features are the last hidden layer (b, hidden[-1]), or the input if there is none."""
 
     def __init__(self, inputs: int, outputs: int, hidden: tuple[int, ...], dropout: float) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""A U-Net: a class for each pixel or voxel.
+"""A U-Net: predicts a class for each pixel or voxel.
 
 Ronneberger, Fischer, Brox: U-Net: Convolutional Networks for Biomedical Image Segmentation, MICCAI 2015, figure 1.
-Blocks are MONAI's (those of its BasicUNet). Where this differs from the figure: convolutions are padded, so that a mask
-is as large as its image, and normed.
+Blocks are MONAI's (those of its BasicUNet). Differences from the figure: convolutions are padded, so that a mask
+is as large as its image, and normalized.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class UNet:
 
 
 class UNetModule(nn.Module):
-    """See `UNet`. Input (b, C, H, W) or (b, C, D, H, W); `blocks` are the ways down, then the ways up.
+    """See `UNet`. Input (b, C, H, W) or (b, C, D, H, W); `blocks` are the downward path, then the upward path.
 
-    Output: logits (b, classes, *spatial), features (b, width, *spatial), which are what the head sees.
+    Output: logits (b, classes, *spatial), features (b, width, *spatial), which are the head's input.
     """
 
     kind: ClassVar[Kind] = "segmentation"

@@ -191,7 +191,7 @@ def _cleaned(dataset: Dataset, context: _Context, depth: int) -> Dataset:
         except (RecursionError, NotDeidentifiable):
             raise
         except Exception:  # a value that cannot be parsed may be any text
-            kept = element.lost(tag)
+            kept = element.replacement_of_unparsable(tag)
         if kept is not None:
             made.add(kept)
     _private(dataset, made, context)

@@ -74,41 +74,43 @@ def cleaned(found: DataElement, rules: Rules) -> DataElement | None:
     if group % 2 or 0x5000 <= group <= 0x60FF or found.tag.element == 0 or not dictionary_has_tag(tag):
         return None
     if found.VR == "UI":
-        return _mapped(found, [rules.uid(text) for text in texts(found.value)])
+        return _with_values(found, [rules.uid(text) for text in texts(found.value)])
     kept = _kept_time(found, rules) if found.VR in {"DA", "DT", "TM"} else None
     if kept is not None:
         return kept
     if tag in TABLE and tag not in rules.kept:
-        return acted(found, TABLE[tag])
+        return apply_action(found, TABLE[tag])
     if found.VR == "AS":
-        return _mapped(found, [capped_age(text) or "" for text in texts(found.value)]) if tag in rules.kept else None
+        return (
+            _with_values(found, [capped_age(text) or "" for text in texts(found.value)]) if tag in rules.kept else None
+        )
     if tag == IMAGE_TYPE and found.VR == "CS":
-        return _typed(found, rules.known)
-    if (tag != ICC or rules.colour) and unnamed(found, rules.known, free=tag in rules.kept):
+        return _clean_image_type(found, rules.known)
+    if (tag != ICC or rules.colour) and may_stay_unlisted(found, rules.known, free=tag in rules.kept):
         return DataElement(found.tag, found.VR, found.value)
     if tag in ESSENTIAL and found.VR in NUMERIC | {"DS", "IS"}:
         refuse_numbers(found, rules.known)
     if tag in REPLACED_TEXT and found.VR in FREE:
-        return acted(found, "D")
-    return acted(found, TABLE[tag]) if tag in TABLE else None
+        return apply_action(found, "D")
+    return apply_action(found, TABLE[tag]) if tag in TABLE else None
 
 
-def lost(tag: BaseTag) -> DataElement | None:
+def replacement_of_unparsable(tag: BaseTag) -> DataElement | None:
     """The replacement of a value that cannot be parsed."""
     if not dictionary_has_tag(tag) or int(tag) not in TABLE:
         return None
     vr = dictionary_VR(tag).split(" or ")[0]
-    return None if vr in {"SQ", "UI"} else acted(DataElement(tag, vr, None), TABLE[int(tag)])
+    return None if vr in {"SQ", "UI"} else apply_action(DataElement(tag, vr, None), TABLE[int(tag)])
 
 
-def acted(found: DataElement, action: str) -> DataElement | None:
+def apply_action(found: DataElement, action: str) -> DataElement | None:
     """The element after an action of the table: of two, the one that fits every IOD."""
     if "D" in action:
         return DataElement(found.tag, found.VR, _dummy(found.VR))
     return DataElement(found.tag, found.VR, None) if "Z" in action else None
 
 
-def unnamed(found: DataElement, known: Identifiers, *, free: bool = False) -> bool:
+def may_stay_unlisted(found: DataElement, known: Identifiers, *, free: bool = False) -> bool:
     """Whether an element that the table does not list may stay. free: free text may, if it contains no identifier."""
     tag, vr = int(found.tag), str(found.VR)
     if vr in FREE:
@@ -123,8 +125,8 @@ def unnamed(found: DataElement, known: Identifiers, *, free: bool = False) -> bo
     if vr in {"DS", "IS"} or vr in NUMERIC:
         return numbers(found, known)
     if vr in BINARY and tag in KEPT_BINARY:
-        return not isinstance(found.value, bytes) or not known.spoken(found.value, shortest=5)
-    return vr == "AT" and unspoken(found, known)
+        return not isinstance(found.value, bytes) or not known.in_bytes(found.value, shortest=5)
+    return vr == "AT" and free_of_identifiers(found, known)
 
 
 def refuse_numbers(found: DataElement, known: Identifiers) -> None:
@@ -147,16 +149,16 @@ def numbers(found: DataElement, known: Identifiers) -> bool:
     """Whether a value is made of numbers, none of which is an identifier, and neither are all digits together."""
     if isinstance(found.value, bytes):
         short = len(found.value) <= 8  # "US or SS", not yet decided
-        return short and not known.spoken(found.value, shortest=4)
+        return short and not known.in_bytes(found.value, shortest=4)
     parts = [text for text in texts(found.value) if text]
     digits = re.sub(r"\D", "", "".join(parts)).lstrip("0")[:LONGEST]
     telling = LONG_NUMBER if int(found.tag) in ESSENTIAL else SIGNIFICANT
     if found.VR in {"DS", "IS"} and len(digits) >= telling and known.among(int(digits)):
         return False
-    return all(_number(text, known) for text in parts) and unspoken(found, known)
+    return all(_number(text, known) for text in parts) and free_of_identifiers(found, known)
 
 
-def unspoken(found: DataElement, known: Identifiers) -> bool:
+def free_of_identifiers(found: DataElement, known: Identifiers) -> bool:
     """Whether the bytes of binary numbers contain no identifier as text."""
     code = CODES.get(found.VR)
     if code is None or found.value is None:
@@ -165,7 +167,7 @@ def unspoken(found: DataElement, known: Identifiers) -> bool:
     if found.VR == "AT":
         values = [int(value) >> 16 | (int(value) & 0xFFFF) << 16 for value in values]  # group first, each its own bytes
     packed = (struct.pack(f"{order}{len(values)}{code}", *values) for order in "<>")
-    return not any(known.spoken(data, shortest=4) for data in packed)
+    return not any(known.in_bytes(data, shortest=4) for data in packed)
 
 
 def plain(found: DataElement, known: Identifiers) -> bool:
@@ -175,13 +177,13 @@ def plain(found: DataElement, known: Identifiers) -> bool:
         NotDeidentifiable: `identifier`, if one of the plausible numbers is an identifier.
     """
     if found.VR == "CS":
-        return unnamed(found, known)
+        return may_stay_unlisted(found, known)
     if found.VR not in NUMERIC | {"DS", "IS"} or isinstance(found.value, bytes):
         return False
     values = [_float(text) for text in texts(found.value)]
     if not all(value is not None and (value == 0 or 1 / REASONABLE < abs(value) < REASONABLE) for value in values):
         return False
-    if not unspoken(found, known):  # text in place of numbers
+    if not free_of_identifiers(found, known):  # text in place of numbers
         return False
     refuse_numbers(found, known)
     return True
@@ -191,11 +193,11 @@ def _coded(text: str, known: Identifiers) -> bool:
     return CODED.fullmatch(text) is not None and not known.within(text)
 
 
-def _typed(found: DataElement, known: Identifiers) -> DataElement | None:
+def _clean_image_type(found: DataElement, known: Identifiers) -> DataElement | None:
     """An image's type, without words that are identifiers."""
     values = [text if _usual(text, known) or _coded(text, known) else "REMOVED" for text in texts(found.value)]
     others = [text for text in values if not _usual(text, known)]
-    return _mapped(found, values) if values and not known.within("_".join(others)) else None
+    return _with_values(found, values) if values and not known.within("_".join(others)) else None
 
 
 def _usual(text: str, known: Identifiers) -> bool:
@@ -231,8 +233,8 @@ def _kept_time(found: DataElement, rules: Rules) -> DataElement | None:
     }[found.VR]
     values = [moved(text) if text else "" for text in texts(found.value)]
     whole = [value for value in values if value is not None]
-    return _mapped(found, whole) if len(whole) == len(values) else None
+    return _with_values(found, whole) if len(whole) == len(values) else None
 
 
-def _mapped(found: DataElement, values: list[str]) -> DataElement:
+def _with_values(found: DataElement, values: list[str]) -> DataElement:
     return DataElement(found.tag, found.VR, MultiValue(str, values) if len(values) > 1 else "".join(values) or None)

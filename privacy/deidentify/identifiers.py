@@ -149,7 +149,7 @@ class Identifiers:
             or any(len(match[0]) >= shortest and _stands_alone(folded, match) for match in self._alone.finditer(folded))
         )
 
-    def spoken(self, data: bytes, *, shortest: int) -> bool:
+    def in_bytes(self, data: bytes, *, shortest: int) -> bool:
         """Whether bytes contain an identifier as text: one byte per character, UTF-8, or UTF-16 at any offset."""
         read = {data.decode("latin-1"), data.replace(b"\0", b"").decode("latin-1"), data.decode("utf-8", "ignore")}
         wide = {data[at:].decode(code, "ignore") for at in (0, 1) for code in ("utf-16-le", "utf-16-be")}

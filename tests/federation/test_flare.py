@@ -41,7 +41,7 @@ def test_who_is_not_the_coordinator_gets_no_work_done():
     question = wire.question(CALL, Message())
     for caller in ("other_hospital", "Server", ""):
         said = ClientApp(worker, lambda caller=caller: caller).answer(key_of(question), question, 1.0)
-        assert wire.answered(said) == "not_the_coordinator"
+        assert wire.read_answer(said) == "not_the_coordinator"
     assert worker.asked == 0
 
 
@@ -49,18 +49,20 @@ def test_a_question_is_worked_on_once_however_often_it_comes():
     worker = Counted(0.2)
     client = ClientApp(worker, lambda: COORDINATOR)
     question = wire.question(CALL, Message())
-    assert wire.answered(client.answer(key_of(question), question, 0.0)) == WORKING
-    assert wire.answered(client.answer(key_of(question), question, 0.01)) == WORKING
-    said = wire.answered(client.answer(key_of(question), b"", 5.0))
+    assert wire.read_answer(client.answer(key_of(question), question, 0.0)) == WORKING
+    assert wire.read_answer(client.answer(key_of(question), question, 0.01)) == WORKING
+    said = wire.read_answer(client.answer(key_of(question), b"", 5.0))
     assert isinstance(said, Message) and said.facts == {"round": 1}
-    assert wire.answered(client.answer(key_of(question), b"", 5.0)) == said, "an answer that was lost can be had again"
+    assert wire.read_answer(client.answer(key_of(question), b"", 5.0)) == said, (
+        "an answer that was lost can be had again"
+    )
     assert worker.asked == 1
 
 
 def test_a_key_without_its_question_is_unknown():
     client = ClientApp(Counted(), lambda: COORDINATOR)
-    assert wire.answered(client.answer("0" * 64, b"", 0.0)) == UNKNOWN
-    assert wire.answered(client.answer("0" * 64, wire.question(CALL, Message()), 0.0)) == UNKNOWN
+    assert wire.read_answer(client.answer("0" * 64, b"", 0.0)) == UNKNOWN
+    assert wire.read_answer(client.answer("0" * 64, wire.question(CALL, Message()), 0.0)) == UNKNOWN
 
 
 def test_questions_wait_for_each_other():

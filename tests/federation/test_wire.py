@@ -35,14 +35,14 @@ def echo(call, message):
 @given(CALLS, FACTS)
 def test_a_question_comes_as_it_went(call, facts):
     sent = Message({"x": torch.tensor([1.0, float("-inf")], dtype=torch.bfloat16)}, facts)
-    call_, message = wire.asked(wire.question(call, sent))
+    call_, message = wire.read_question(wire.question(call, sent))
     assert (call_, dict(message.facts)) == (call, facts)
     assert torch.equal(message.tensors["x"], sent.tensors["x"]) and message.tensors["x"].dtype == torch.bfloat16
 
 
 @given(CALLS, FACTS)
 def test_an_answer_is_what_the_worker_said(call, facts):
-    said = wire.answered(wire.answer(echo, wire.question(call, Message({"y": torch.arange(3)}, facts))))
+    said = wire.read_answer(wire.answer(echo, wire.question(call, Message({"y": torch.arange(3)}, facts))))
     assert isinstance(said, Message)
     assert dict(said.facts) == {**facts, "run": call.run} and torch.equal(said.tensors["y"], torch.arange(3))
 
@@ -50,9 +50,9 @@ def test_an_answer_is_what_the_worker_said(call, facts):
 @given(st.binary(max_size=64))
 def test_bytes_that_are_no_question_get_a_code(data):
     with pytest.raises(Malformed):
-        wire.asked(data)
-    assert wire.answered(wire.answer(echo, data)) == "malformed"
-    assert wire.answered(data) == "malformed"
+        wire.read_question(data)
+    assert wire.read_answer(wire.answer(echo, data)) == "malformed"
+    assert wire.read_answer(data) == "malformed"
 
 
 @pytest.mark.parametrize(
@@ -69,15 +69,15 @@ def test_bytes_that_are_no_question_get_a_code(data):
 )
 def test_a_question_with_a_wrong_part_is_malformed(facts):
     with pytest.raises(Malformed, match="no question"):
-        wire.asked(to_bytes(Message({}, facts)))
+        wire.read_question(to_bytes(Message({}, facts)))
 
 
 @pytest.mark.parametrize(
     "facts", [{}, {"code": 1}, {"code": "Mr Smith, 1950"}, {"code": "x" * 81}, {"code": "failed", "reply": {}}]
 )
 def test_an_answer_that_is_neither_reply_nor_code_is_malformed(facts):
-    assert wire.answered(to_bytes(Message({}, facts))) == "malformed"
-    assert wire.answered(None) == "malformed"
+    assert wire.read_answer(to_bytes(Message({}, facts))) == "malformed"
+    assert wire.read_answer(None) == "malformed"
 
 
 def test_no_words_of_a_failure_cross():
@@ -88,8 +88,8 @@ def test_no_words_of_a_failure_cross():
         raise Refused("policy_request") from ValueError("Mr Smith, born 1950")
 
     question = wire.question(Call("r", 1, "train", {}), Message())
-    assert wire.answered(wire.answer(fail, question)) == "failed"
-    assert wire.answered(wire.answer(refuse, question)) == "policy_request"
+    assert wire.read_answer(wire.answer(fail, question)) == "failed"
+    assert wire.read_answer(wire.answer(refuse, question)) == "policy_request"
     assert b"Smith" not in wire.answer(fail, question) + wire.answer(refuse, question)
 
 
@@ -97,10 +97,10 @@ def test_no_words_of_a_failure_cross():
 def test_a_number_that_is_none_is_refused_however_it_is_spelt(number, tmp_path):
     good = to_bytes(Message({}, {"reply": {"loss": 1234567.5}}))
     spelt = good.replace(b"1234567.5", number.encode().rjust(9))
-    assert wire.answered(good) == Message({}, {"loss": 1234567.5})
+    assert wire.read_answer(good) == Message({}, {"loss": 1234567.5})
     with pytest.raises(Malformed):
         from_bytes(spelt)
-    assert wire.answered(spelt) == "malformed"
+    assert wire.read_answer(spelt) == "malformed"
     (tmp_path / "file").write_bytes(spelt)
     with pytest.raises(Malformed):
         from_file(tmp_path / "file")

@@ -146,13 +146,13 @@ def test_a_question_beyond_bounds_is_refused_and_leaves_nothing_behind(started, 
     tail = logged(hospital)[log:]
     assert len(tail) < LEAST and tail.count(b"\n") == 1 and tail.isascii() and b"\x1b" not in tail
     if name not in ("half a character", "no number"):  # such a question cannot be put on a wire
-        far = wire.answered(wire.answer(worker(hospital), wire.question(call, message)))
+        far = wire.read_answer(wire.answer(worker(hospital), wire.question(call, message)))
         assert far in (found, "malformed"), "what is refused in process is refused over a wire"
 
 
 def test_a_header_beyond_bounds_is_not_read():
     data = (2**27).to_bytes(8, "little") + b"{" * 100
-    assert wire.answered(wire.answer(lambda call, message: pytest.fail("asked"), data)) == "malformed"
+    assert wire.read_answer(wire.answer(lambda call, message: pytest.fail("asked"), data)) == "malformed"
 
 
 ODD = st.one_of(
