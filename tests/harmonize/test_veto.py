@@ -238,7 +238,7 @@ def test_a_figure_that_is_not_known_vetoes_nothing_and_is_told(quality, limits, 
     without = replace(quality, **{name: math.nan})
     gone = {c.name for c in checks(quality, limits)} - {c.name for c in checks(without, limits) if c.known}
     assert not gone & set(vetoes(without, limits))
-    asked = {check.name for check in checks(without, limits) if check.asked}
+    asked = {check.name for check in checks(without, limits) if check.limited}
     assert gone & asked <= set(unknown(without, limits))
     assert set(unknown(without, limits)).isdisjoint(vetoes(without, limits))
 
