@@ -1,7 +1,7 @@
-"""Figures of a run: scores with intervals, gains, ROC curves, learning curves, what methods noted by round.
+"""Figures of a run: scores with intervals, gains, ROC curves, learning curves, notes of methods by round.
 
-Each takes numbers and returns a `Picture` whose alternative text tells the same numbers in words. Sites are panels,
-methods are named rows, or colours with a marker or dash of their own, and always in the order given.
+Each takes numbers and returns a `Picture` whose alternative text has the same numbers in words. Sites are panels,
+methods are named rows, or colours with a marker or dash of their own, always in the given order.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 GREY = "#8c8c8c"
 SPIKE = 2.0
-"""A line whose maximum is above so many times the others' goes over the edge of its panel, and is marked there."""
-SCALES = "Each panel has a scale of its own."
+"""A line whose maximum exceeds the others' by this factor is cut off at the edge of its panel, and marked there."""
+SCALES = "Each panel has its own scale."
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def dots(scores: Sequence[ScoreRow], measure: str) -> Picture:
         figure.supxlabel(measure, fontsize=9)
 
     caption = "Each hospital's own model on its own test patients; bars are 95 % intervals over patients, hollow marks "
-    return Picture(measure, caption + f"rest on too few patients. {SCALES}", svg(tall(*_axes_of(values)), alt, draw))
+    return Picture(measure, caption + f"have too few patients. {SCALES}", svg(tall(*_axes_of(values)), alt, draw))
 
 
 def gain_bars(scores: Sequence[ScoreRow], measure: str, reference: str) -> Picture:
@@ -75,9 +75,9 @@ def gain_bars(scores: Sequence[ScoreRow], measure: str, reference: str) -> Pictu
         figure.supxlabel(f"gain in {measure} over {reference}", fontsize=9)
 
     caption = (
-        f"Same patients, same bootstrap copies: an interval that leaves out 0 is a difference to {reference} that "
-        f"chance alone would rarely make. Grey bars: the interval holds 0, so the method is not distinguishable from "
-        f"{reference}. Pale bars rest on too few patients. {SCALES}"
+        f"Same patients, same bootstrap copies: an interval without 0 is a difference from {reference} that "
+        f"chance alone would rarely make. Grey bars: the interval contains 0, so the method is not distinguishable "
+        f"from {reference}. Pale bars have too few patients. {SCALES}"
     )
     return Picture(f"Gain over {reference}", caption, svg(tall(*_axes_of(values)), alt, draw))
 
@@ -88,7 +88,7 @@ def roc_curves(scores: Mapping[str, Mapping[str, Ints]], *, order: Sequence[str]
     Args:
         scores: site -> method -> (2, bins) counts of examples.
         order: all methods of the run, so that each looks as in the other figures.
-        part: which part of the methods this is, where one picture cannot hold them.
+        part: which part of the methods this is, if they do not fit in one picture.
     """
     looks = _looks(scores, order)
     areas = {site: {m: float(auc(s)) for m, s in lines.items()} for site, lines in scores.items()}
@@ -161,8 +161,9 @@ def learning_curves(
 
 
 def top_of(lines: Mapping[str, Curve]) -> float:
-    """Where a panel's scale ends: at the highest value of the lines whose maximum is at most `SPIKE` times the lower
-    median of all maxima. So one method whose values leap does not flatten the others. Infinity: nothing is cut off.
+    """Upper end of a panel's scale: the highest value of the lines whose maximum is at most `SPIKE` times the lower
+    median of all maxima, so that one method with large values does not flatten the others. Infinity: nothing is cut
+    off.
     """
     maxima = sorted(max(curve.values) for curve in lines.values() if curve.values)
     if len(maxima) < 2 or maxima[0] < 0:
@@ -172,12 +173,12 @@ def top_of(lines: Mapping[str, Curve]) -> float:
 
 
 def cut_off(lines: Mapping[str, Curve], top: float) -> dict[str, float]:
-    """Method -> its highest value, of those that go above the end of a panel's scale."""
+    """Method -> its highest value, for lines that exceed the upper end of a panel's scale."""
     return {method: max(c.values) for method, c in lines.items() if c.values and max(c.values) > top}
 
 
 def note_curves(curves: Mapping[tuple[str, str], Curve], *, order: Sequence[str] = ()) -> Picture:
-    """What methods noted at a site, by round: a panel for each (method, note). order: as above."""
+    """Notes of methods at a site, by round: a panel for each (method, note). order: as above."""
     from matplotlib.ticker import MaxNLocator  # slow to import
 
     looks = _looks({"": {method: None for method, _ in curves}}, order)
@@ -196,7 +197,7 @@ def note_curves(curves: Mapping[tuple[str, str], Curve], *, order: Sequence[str]
             axes.set_xlabel("round")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
 
-    alt = "What methods noted by round. " + "; ".join(words) + "."
+    alt = "Notes of methods by round. " + "; ".join(words) + "."
     caption = (
         "Averages over a round's steps, or the value after the last one, in rounds that this hospital took part in."
     )
@@ -235,7 +236,7 @@ def _axes_of(values: Values) -> tuple[list[str], list[str]]:
 
 
 def _places(figure: Figure, values: Values) -> Iterator[tuple[Axes, int, str, tuple[float, float, float, bool]]]:
-    """(panel, row, method, value) of everything to be drawn: a panel for each group, a row for each method."""
+    """(panel, row, method, value) of everything to draw: a panel for each group, a row for each method."""
     groups, methods = _axes_of(values)
     drawn = dict(zip(groups, rows(figure, groups, methods), strict=True)) if groups else {}
     for (group, method), value in values.items():
@@ -243,13 +244,13 @@ def _places(figure: Figure, values: Values) -> Iterator[tuple[Axes, int, str, tu
 
 
 def _looks(shown: Mapping[str, Mapping[str, object]], order: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """How the line of every method that is shown looks."""
+    """The line style of every method that is shown."""
     methods = {method for lines in shown.values() for method in lines}
     everything = dict.fromkeys([*order, *(method for lines in shown.values() for method in lines)])
     return {method: line(place) for place, method in enumerate(everything) if method in methods}
 
 
 def _corners(fpr: Floats, tpr: Floats) -> tuple[Floats, Floats]:
-    """The points at which the line bends."""
+    """The points where the line bends."""
     moved = np.r_[True, (np.diff(fpr) != 0) | (np.diff(tpr) != 0)]
     return fpr[moved], tpr[moved]

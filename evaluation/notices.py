@@ -1,4 +1,4 @@
-"""What needs a person's eye: everything in a run that should be looked at before its numbers or models are used."""
+"""Notices: everything in a run that a person should check before using its numbers or models."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from evaluation.wording import Words, counted, number
 from privacy.release.statement import Audit, Statement
 
 NEARLY = 0.1
-"""Of a budget: with less than this left, a person should know."""
+"""Share of a budget: if less is left, there is a notice."""
 
 
 @dataclass(frozen=True)
 class Notice:
-    """what: a few words in bold. text: one or two sentences. link: the section that says more; empty = none."""
+    """what: a few words in bold. text: one or two sentences. link: the section with details; empty = none."""
 
     what: str
     text: str
@@ -37,7 +37,7 @@ class Notice:
 
 
 def run_notices(page: RunPage) -> tuple[Notice, ...]:
-    """For the coordinator's page; the most urgent first."""
+    """Notices of the coordinator's page, the most urgent first."""
     held = [*page.sites, *page.external_sites]
     rejected = {site.site: sum(site.rejected.values()) for site in held}
     return (
@@ -54,7 +54,7 @@ def run_notices(page: RunPage) -> tuple[Notice, ...]:
 
 
 def site_notices(page: SitePage) -> tuple[Notice, ...]:
-    """For a hospital's own page."""
+    """Notices of a hospital's own page."""
     rejected = {page.site: len(page.quarantine)}
     said = () if page.statement is None else (page.statement,)
     return (
@@ -96,7 +96,7 @@ def _membership(rows: Sequence[MembershipRow]) -> Iterator[Notice]:
     works = [row for row in rows if membership_verdict(row).word == "succeeds"]
     judged = [row for row in rows if membership_verdict(row).word != "says nothing"]
     text = (
-        f"An attack can tell who took part in training, for {len(works)} of {len(judged)} models that were attacked. "
+        f"An attack can detect who took part in training, for {len(works)} of {len(judged)} models that were attacked. "
         f"{best.method} at {best.site}: {pairs(best)}. {KEEP}"
     )
     yield Notice("Attack succeeds", text, "privacy")
@@ -107,7 +107,7 @@ def _inversion(rows: Sequence[InversionRow]) -> Iterator[Notice]:
     if works:
         best = max(works, key=lambda row: row.better / row.images)
         text = (
-            f"Training images can be drawn in part, by {len(works)} of {sum(bool(r.images) for r in rows)} attacks. "
+            f"{len(works)} of {sum(bool(r.images) for r in rows)} attacks can reconstruct training images in part. "
             f"{best.method} at {best.site}, from its {best.attack}: {inversion_verdict(best).said} {KEEP}"
         )
         yield Notice("Attack succeeds", text, "privacy")
@@ -147,8 +147,8 @@ def _scores(rows: Sequence[ScoreRow], reference: str, words: Words) -> Iterator[
         worse = [f"{m}{_gain(r)}" for m, r in own.items() if direction(r.gain_low, r.gain_high) < 0]
         if worse and reference:
             text = (
-                f"Models learnt with others are worse than {reference} at {site}: {', '.join(worse)}. Its patients or "
-                f"its {words.examples} may be unlike the others'; let it keep its own model."
+                f"Federated models are worse than {reference} at {site}: {', '.join(worse)}. Its patients or "
+                f"its {words.examples} may differ from the others'; let it keep its own model."
             )
             yield Notice("A hospital loses", text, "scores")
     if poor:
@@ -161,12 +161,12 @@ def _gain(row: ScoreRow) -> str:
 
 
 def collapse(row: ScoreRow, rows: Sequence[ScoreRow]) -> str:
-    """Why a method does no better at a hospital than one that does not look at the patient; empty where it does."""
+    """Why a method does no better at a hospital than a predictor that ignores the patient; empty if it does better."""
     site = row.sites[0]
     if row.measure == AUC.name:
         sees, spares = (own_rows(rows, site, name).get(row.method) for name in (SENSITIVITY.name, SPECIFICITY.name))
         if sees is not None and spares is not None and {sees.value, spares.value} == {0.0, 1.0}:
-            return "one answer for everybody"
+            return "the same prediction for every patient"
         return f"{AUC.name} {number(row.value)}{between(row)}" if row.low <= 0.5 else ""
     floors = [r for r in rows if r.method in FLOORS and r.measure == row.measure and r.protocol == PRIVATE]
     floor = next((r for r in floors if r.sites == row.sites), None)
@@ -187,8 +187,8 @@ def _withdrawn(knew: Iterable[tuple[str, Sequence[str]]]) -> Iterator[Notice]:
     for site, runs in knew:
         if runs:
             text = (
-                f"Models of {counted(len(runs), 'earlier run', 'earlier runs')} knew patients of {site} who are "
-                "excluded now. A model does not forget: stop using them."
+                f"Models of {counted(len(runs), 'earlier run', 'earlier runs')} used patients of {site} who are "
+                "excluded now. A model does not forget: stop using these models."
             )
             yield Notice("Withdrawn", text, "withdrawn")
 
@@ -196,7 +196,7 @@ def _withdrawn(knew: Iterable[tuple[str, Sequence[str]]]) -> Iterator[Notice]:
 def row_notes(
     rows: Sequence[ScoreRow], harmony: Harmony | None, spaces: Mapping[str, str], site: str = ""
 ) -> dict[str, str]:
-    """What a method's row has to say of itself: a translation that was vetoed, scores that are another method's.
+    """Notes in a method's row: a vetoed translation, scores equal to another method's.
 
     site: the hospital whose page it is; empty = the coordinator's.
     """
@@ -213,7 +213,7 @@ def row_notes(
 
 
 def same_as(rows: Sequence[ScoreRow]) -> dict[str, str]:
-    """Method -> an earlier one whose every score and interval is equal, digit for digit. Floors are left out."""
+    """Method -> an earlier one whose scores and intervals are all equal, digit for digit. Baselines are left out."""
     found: dict[str, set[tuple[object, ...]]] = {}
     for row in rows:
         if row.method not in FLOORS:

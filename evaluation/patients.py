@@ -1,4 +1,4 @@
-"""Figures of what a hospital's patients look like, for its own page: intensities by split, features by class."""
+"""Figures of a hospital's patients, for its own page: intensities by split, features by class."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CLASSES = ("negative", "positive")
-FEW = 6  # values that a feature may have to be drawn one by one
+FEW = 6  # a feature with at most this many values is drawn value by value
 BINS = 12
 
 
@@ -36,7 +36,7 @@ def intensities(values: Mapping[str, NDArray[np.generic]], *, unit: str, bins: i
 
     Args:
         values: split -> intensities of any shape, foreground only.
-        unit: what they are measured in.
+        unit: of the intensities.
         bins: between the 0.1st and the 99.9th percentile.
     """
     flat = {split: np.asarray(v, dtype=np.float64).ravel() for split, v in values.items()}
@@ -56,15 +56,13 @@ def intensities(values: Mapping[str, NDArray[np.generic]], *, unit: str, bins: i
         axes.grid(axis="y")
         legend(figure, {split: line(place) for place, split in enumerate(flat)})
 
-    caption = (
-        "Splits that look alike here were drawn from alike patients; a shifted split is worth a look at its pictures."
-    )
+    caption = "Splits with similar curves have similar patients; if a split is shifted, look at its pictures."
     caption = caption if len(flat) > 1 else ""
     return Picture("Intensities", caption, svg((5.4, 2.7), alt, draw))
 
 
 def characteristics(features: Mapping[str, Floats], positive: NDArray[np.bool_]) -> tuple[Characteristic, ...]:
-    """Mean ± standard deviation (ddof = 1) by class; of a feature that is 0 or 1, how many have it.
+    """Mean ± standard deviation (ddof = 1) by class; for a feature that is 0 or 1, the number of ones.
 
     features: name -> (n,). positive: (n,).
     """
@@ -79,12 +77,12 @@ def characteristics(features: Mapping[str, Floats], positive: NDArray[np.bool_])
 
 
 def by_class(features: Mapping[str, Floats], positive: NDArray[np.bool_], *, examples: str = "lines") -> Picture:
-    """Share of the positive and of the negative examples by value, a panel per feature that is more than yes or no.
+    """Share of the positive and of the negative examples by value, a panel per feature with more values than 0 and 1.
 
     Args:
-        features: name -> (n,); those that are 0 or 1 are told best by `characteristics`.
+        features: name -> (n,); features of 0 and 1 are in `characteristics` only.
         positive: (n,).
-        examples: what they are called.
+        examples: their name.
     """
     shown = {name: values for name, values in features.items() if not _yes_or_no(values)}
     told = [f"{c.name}: negative {c.negative}, positive {c.positive}" for c in characteristics(shown, positive)]

@@ -1,4 +1,6 @@
-"""What the pages are made of: frozen records, filled from messages for the coordinator and at home for a hospital."""
+"""The content of the pages: frozen records, filled from messages for the coordinator and at the hospital for its
+page.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from privacy.release.statement import Audit, Statement
 
 @dataclass(frozen=True)
 class SplitCount:
-    """How many of what a split holds; `positives` are images."""
+    """Patients, images and positives of a split; `positives` are images."""
 
     split: str
     patients: int
@@ -29,7 +31,7 @@ class SplitCount:
 
 @dataclass(frozen=True)
 class Knew:
-    """An earlier run that patients had a part in who must not be used any more. how: what part, where it is known."""
+    """An earlier run that used patients who are withdrawn now. how: how it used them, if known."""
 
     run: str
     how: str = ""
@@ -49,8 +51,8 @@ class Withdrawn:
 
 @dataclass(frozen=True)
 class SiteCounts:
-    """A site as the coordinator knows it. rejected: reason code -> studies. released: how it counted its patients,
-    where it does so once for all runs, and does not tell what was rejected.
+    """A site as the coordinator knows it. rejected: reason code -> studies. released: how the site counted its
+    patients, if it does so once for all runs and does not send what was rejected.
     """
 
     site: str
@@ -62,7 +64,7 @@ class SiteCounts:
 
 @dataclass(frozen=True)
 class MethodCost:
-    """What a method's model holds, and its traffic in bytes.
+    """Size of a method's model, and its traffic in bytes.
 
     sent, received: of one site over all rounds. total: of all sites, both ways. reached: the first round whose
     aggregated validation loss is as low as the reference's lowest; None: never, or the reference has none.
@@ -79,7 +81,7 @@ class MethodCost:
 
 @dataclass(frozen=True)
 class StageState:
-    """The result of a stage. state: when it was finished. seconds: it took, NaN = not known yet. why: its folder."""
+    """The result of a stage. state: when it was finished. seconds: its duration, NaN = unknown. why: its folder."""
 
     stage: str
     state: str
@@ -89,7 +91,7 @@ class StageState:
 
 @dataclass(frozen=True)
 class Missing:
-    """Replies that did not come, by the code that the site or the engine gave."""
+    """Missing replies, by the code that the site or the engine gave."""
 
     site: str
     request: str
@@ -99,7 +101,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Command:
-    """How to go on."""
+    """A command for the next step."""
 
     what: str
     line: str
@@ -109,14 +111,14 @@ class Command:
 class RunPage:
     """The coordinator's page.
 
-    what: a line on what was run. date: as it shall be printed. reference: the method over which gains are taken.
-    settings: the YAML. pooled: training and validation images left for a central baseline. statements: one of each
-    hospital that has one. audits: of mechanisms; membership: attacks that guess who took part. structures: what the
-    methods outline; none = they give labels. outside: scores at hospitals outside the federation, by line of `route`;
-    external_sites: their counts, all in one split. field: the setting by which images are cropped about their masks;
-    empty = none. inversion: how like training images the pictures are that attackers drew. models: of each hospital,
-    which of them it can use. optimism: by hospital, how much the best line on its test patients looks better than it
-    is. spaces: method -> the space of images in which it learns, as `harmonize.translate` names it.
+    what: a line on what was run. date: as printed. reference: the method over which gains are computed. settings: the
+    YAML. pooled: training and validation images left for a central baseline. statements: one of each hospital that has
+    one. audits: of mechanisms; membership: attacks that detect who took part. structures: what the methods segment;
+    none = they predict labels. outside: scores at external sites, by line of `route`; external_sites: their counts, all
+    in one split. field: the setting that crops images around their masks; empty = none. inversion: attacks that
+    reconstruct training images. models: the models that each hospital can use. optimism: by
+    hospital, how much the best row on its test patients looks better than it is. spaces:
+    method -> the space of images in which it learns, as `harmonize.translate` names it.
     """
 
     title: str
@@ -153,7 +155,9 @@ class RunPage:
 
 @dataclass(frozen=True)
 class Quarantined:
-    """A study that was not used. study: its code. detail: what is wrong and what to do, alike for all of a reason."""
+    """A study that was not used. study: its code. detail: what is wrong and what to do, the same for all with one
+    reason.
+    """
 
     study: str
     reason: str
@@ -162,7 +166,7 @@ class Quarantined:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why studies were not used, and which."""
+    """A reason why studies were not used, and their codes."""
 
     reason: str
     detail: str
@@ -172,10 +176,10 @@ class Reason:
 @dataclass(frozen=True)
 class SitePage:
     """A hospital's own page. images: contact sheets, one for each split. maps: the same with class activation maps, one
-    for each method, or where methods outline `structures`, their outlines. characteristics: of features. noted: what
-    methods noted here while they learnt; warnings: what of it a person should know, in sentences. Neither has a place
-    on the coordinator's page. released: which counts others hear instead of the page's. noised: whether the coordinator
-    sees these scores through noise. models, optimism, spaces: as in `RunPage`, of this hospital.
+    for each method, or if methods segment `structures`, their outlines. characteristics: of features. noted: what
+    methods noted here during training; warnings: notes that a person should know, in sentences. Neither is on the
+    coordinator's page. released: which counts others receive instead of the page's. noised: whether the coordinator
+    receives these scores with noise. models, optimism, spaces: as in `RunPage`, of this hospital.
     """
 
     title: str
@@ -210,7 +214,7 @@ class SitePage:
 
 @dataclass(frozen=True)
 class Model:
-    """A line of the tables at one hospital. loss: on its validation patients, of the model that is used; NaN = not
+    """A row of the tables at one hospital. loss: on its validation patients, of the model that is used; NaN = not
     scored there. file: where the hospital finds it; empty = there is none.
     """
 

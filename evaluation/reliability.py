@@ -1,4 +1,4 @@
-"""Can a probability be read as one? A curve of calibration for each hospital, with intervals over its patients."""
+"""Whether predicted probabilities are calibrated: a curve for each hospital, with intervals over its patients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def grouped(scores: Ints) -> tuple[Floats, Floats, Ints]:
     groups; and examples, (..., GROUPS).
 
     Args:
-        scores: (..., 2, bins) examples of (other, this) class; every probability is taken at its bin's centre.
+        scores: (..., 2, bins) examples of (other, this) class; every probability is replaced by its bin's centre.
 
     Raises:
         ValueError: the bins cannot be grouped evenly.
@@ -47,7 +47,7 @@ def calibration_curves(
     Args:
         shown: site -> method -> (1 + B, 2, bins) counts, the sample first and then its bootstrap copies.
         order: all methods of the run, so that each looks as in the other figures.
-        examples: what is counted.
+        examples: their name.
     """
     places = {
         name: place for place, name in enumerate(dict.fromkeys([*order, *(m for own in shown.values() for m in own)]))
@@ -73,13 +73,13 @@ def calibration_curves(
 
     caption = (
         f"Of the {examples} that a model gives about the same probability, the share that is positive; bars are 95 % "
-        "intervals over patients. On the diagonal a probability is what it says; below it the model promises too much."
+        "intervals over patients. On the diagonal probabilities are calibrated; below it they are too high."
     )
     return Picture("Calibration", caption, svg(wide(len(shown), list(looks)), alt, draw))
 
 
 def _interval(observed: Floats) -> tuple[Floats, Floats]:
-    """Percentiles over bootstrap copies, of each group of the sample; no width without copies."""
+    """Percentiles over bootstrap copies, of each group of the sample; zero width without copies."""
     low, high = observed[0].copy(), observed[0].copy()
     for group in range(observed.shape[-1]):
         usable = observed[1:, group][np.isfinite(observed[1:, group])]
@@ -90,4 +90,6 @@ def _interval(observed: Floats) -> tuple[Floats, Floats]:
 
 def _calibration_text(predicted: Floats, observed: Floats, examples: Ints) -> str:
     held = [g for g in range(GROUPS) if examples[0, g]]
-    return ", ".join(f"{predicted[0, g]:.2f} said, {observed[0, g]:.2f} found of {examples[0, g]}" for g in held)
+    return ", ".join(
+        f"{predicted[0, g]:.2f} predicted, {observed[0, g]:.2f} observed of {examples[0, g]}" for g in held
+    )

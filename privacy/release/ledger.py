@@ -1,12 +1,12 @@
 """The ledger: one line of JSON for everything that left a site, on disk before it leaves.
 
-    ledger.jsonl   the lines, each with the sha256 of what stands before it: `privacy/release/chain.py`
-    ledger.head    how many lines there are and the sha256 of the last, in its last line: so a missing end is noticed
-    ledger.lock    held by the one who reads what was spent and writes the next line
+    ledger.jsonl   the lines, each with the sha256 of the lines before it: `privacy/release/chain.py`
+    ledger.head    the number of lines and the sha256 of the last, in its last line: so a missing end is noticed
+    ledger.lock    held by the process that reads what was spent and writes the next line
 
 A line is forced to the disk before the head counts it, and the head before the next line begins. So after a crash the
-head is at most one line behind, which is repaired; whatever else does not fit is damage. Who can write the files can
-write a new history that fits: only a head that somebody else kept, a witness, proves that this did not happen.
+head is at most one line behind, which is repaired; any other mismatch is damage. A person who can write the files can
+write a consistent new history: only a head that someone else kept, a witness, proves that this did not happen.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from privacy.release.chain import (
 
 HEAD, NEW_HEAD, LOCK = ".head", ".head.new", ".lock"
 PATIENCE_S, POLL_S = 60.0, 0.005
-HEADS = 16  # lines of a head, before it is begun anew
+HEADS = 16  # lines of a head file, before it is replaced
 SHOWN = 3  # complaints in an error; `verify` gives all
 
 _KNOWN: dict[Path, Chain] = {}
-"""What this process has checked. Changed only by who holds that ledger's lock."""
+"""Chains that this process has checked. Changed only with the ledger's lock held."""
 
 
 @dataclass(frozen=True)
 class OpenLedger:
-    """A ledger that nobody else writes to meanwhile: see `transaction`."""
+    """A ledger that no other process writes to meanwhile: see `transaction`."""
 
     path: Path
     _lock: FileLock = field(repr=False)
@@ -70,14 +70,15 @@ class OpenLedger:
 
 @contextmanager
 def transaction(ledger: Path) -> Iterator[OpenLedger]:
-    """Read and append with nobody else between: `with transaction(path) as book`, then `book.lines()`, `book.append`.
+    """Read and append without other writers: `with transaction(path) as opened`, then `opened.lines()`,
+    `opened.append`.
 
-    A ledger is checked whole once in a process, after that only what others added. Within a transaction, the function
-    `append` would wait for the transaction's end, and give up.
+    A ledger is checked completely once per process, after that only lines that others added. Within a transaction, the
+    function `append` would wait for the transaction's end, and give up.
 
     Raises:
-        Damaged: the ledger is not as it was written. Says where, what was found, and what to do.
-        OSError: the disk; as filelock.Timeout, somebody else held the ledger for a minute.
+        Damaged: the ledger was changed. Says where, what was found, and what to do.
+        OSError: the disk; as filelock.Timeout, another process held the ledger for a minute.
     """
     path = ledger.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,8 +97,8 @@ def append(ledger: Path, line: Mapping[str, Json]) -> None:
 
 
 def lines(ledger: Path) -> Iterator[dict[str, Json]]:
-    """Read the ledger as it stands, without checking it: from memory, if nothing changed since this process checked it.
-    A torn line (the write during which the machine died; its reply never left) is reported as {"torn": True, "line":
+    """Read the ledger without checking it: from memory, if nothing changed since this process checked it.
+    A torn line (the write during which the machine crashed; its reply never left) is reported as {"torn": True, "line":
     its number, from 1}.
     """
     known = _KNOWN.get(ledger.resolve())
@@ -107,7 +108,7 @@ def lines(ledger: Path) -> Iterator[dict[str, Json]]:
 
 
 def head(ledger: Path) -> Head:
-    """What a witness keeps, to hand it to `verify` later. Of a ledger that has no head yet: what it will be.
+    """The head for a witness to keep and pass to `verify` later. For a ledger without a head yet: its future one.
 
     Raises:
         Damaged: the head cannot be read.
@@ -120,13 +121,13 @@ def head(ledger: Path) -> Head:
 
 
 def verify(ledger: Path, witness: tuple[int, str] | None = None) -> list[str]:
-    """All that is wrong with a ledger; nothing if it is intact. It may be appended to meanwhile; nothing is written.
+    """Everything that is wrong with a ledger; empty if it is intact. Others may append meanwhile; nothing is written.
 
-    A single line that was edited, removed, put in or moved is found, and an end that was cut off. Not found, because a
-    crash looks the same: one line put in at the very end, which can only make more seem to have left.
+    A single line that was edited, removed, inserted or moved is found, and an end that was cut off. Not found, because
+    a crash looks the same: one line added at the very end, which can only make more seem to have left.
 
     Args:
-        witness: a `head` that somebody kept: its sha256 vouched for line n and all lines before it.
+        witness: a `head` that someone kept: its sha256 vouched for line n and all lines before it.
     """
     path, chain = ledger.resolve(), Chain()
     try:
@@ -139,11 +140,11 @@ def verify(ledger: Path, witness: tuple[int, str] | None = None) -> list[str]:
 
 
 def charged(lines: Iterable[Mapping[str, Json]]) -> Iterator[tuple[Mapping[str, Json], Event]]:
-    """The lines that a patient is charged for, each with its event; one that cannot be read counts as non-private.
+    """The lines that count as privacy cost, each with its event; an unreadable event counts as non-private.
 
     Not charged: a torn line, whose reply never left; and a reply sent again, which says `again` and whose (run, round,
-    request, sha256) stands in a line before. Equal bytes without `again` were made anew, from patients looked at anew.
-    A refused line is charged what its event says, since a refusal tells something too.
+    request, sha256) is in an earlier line. Equal bytes without `again` were computed anew from patients.
+    A refused line is charged its event, because a refusal reveals something too.
     """
     left: set[tuple[str, ...]] = set()
     for line in lines:
@@ -156,7 +157,7 @@ def charged(lines: Iterable[Mapping[str, Json]]) -> Iterator[tuple[Mapping[str, 
 
 
 def spent(lines: Iterable[Mapping[str, Json]]) -> tuple[Event, ...]:
-    """The events that a patient is charged for, in the ledger's order: see `charged`."""
+    """The charged events, in the ledger's order: see `charged`."""
     return tuple(event for _, event in charged(lines))
 
 
@@ -170,7 +171,7 @@ def _bytes(ledger: Path) -> bytes:
 def _head(path: Path) -> Head | None:
     file = path.with_suffix(HEAD)
     try:
-        whole, _, rest = file.read_bytes().rpartition(b"\n")  # a crash tears the last line off
+        whole, _, rest = file.read_bytes().rpartition(b"\n")  # a crash tears the last line
         said = json.loads((whole.strip().rpartition(b"\n")[2] or rest).decode())
         found = Head(said["lines"], said["sha256"])
         if type(found.lines) is not int or found.lines < 0 or not isinstance(found.sha256, str):
@@ -183,7 +184,7 @@ def _head(path: Path) -> Head | None:
 
 
 def _checked(path: Path) -> Chain:
-    """What is known of a ledger, whole and in order: from memory if nothing changed, else read and repaired."""
+    """The checked chain of a ledger: from memory if nothing changed, else read and repaired."""
     known, now = _KNOWN.pop(path, None), _head(path)
     if known is None or (known.head, known.stamp) != (now, _stamp(path)):
         data = _bytes(path)
@@ -208,8 +209,8 @@ def _damage_message(path: Path, complaints: list[str]) -> str:
 
 
 def _settle(path: Path, chain: Chain, data: bytes, *, everything: bool) -> None:
-    """Finish what a crash began: close a torn line, let the head count it. What a killed process wrote can be read, but
-    need not be on the disk yet. everything: also that the folders above are there.
+    """Finish a write that a crash interrupted: close a torn line, let the head count it. Lines of a killed process are
+    readable, but perhaps not on the disk yet. everything: also make sure that the parent folders exist.
     """
     if path.exists():
         closing = b"\n" if data and not data.endswith(b"\n") else b""
@@ -219,12 +220,12 @@ def _settle(path: Path, chain: Chain, data: bytes, *, everything: bool) -> None:
     _sync_folder(path.parent)
     if everything:
         for folder in path.parent.parents:
-            with suppress(OSError):  # not ours to open, or of a kind that has no fsync
+            with suppress(OSError):  # no permission to open it, or no fsync on this file system
                 _sync_folder(folder)
     if chain.head is not None and chain.head != chain.end:
         _put_head(path, chain)
     elif chain.head is not None:
-        _write(path.with_suffix(HEAD), b"", os.O_APPEND)  # it was read, and may be lost still
+        _write(path.with_suffix(HEAD), b"", os.O_APPEND)  # it was read, but may not be on the disk yet
     chain.stamp = _stamp(path)
 
 
@@ -244,10 +245,10 @@ def _add(path: Path, chain: Chain, line: Mapping[str, Json]) -> None:
 
 
 def _count(path: Path, chain: Chain) -> None:
-    """Let the head count a new line, by one line more: that forces one file to the disk, and no folder."""
+    """Append one line to the head, which counts a new line: that forces one file to the disk, and no folder."""
     if chain.end.lines % HEADS == 0:
         _put_head(path, chain)
-    else:  # a new line, also where somebody put back a head without its newline
+    else:  # a new line, also if the head was restored without its newline
         _write(path.with_suffix(HEAD), b"\n" + _head_line(chain.end), os.O_APPEND)
         chain.head = chain.end
 
