@@ -14,6 +14,7 @@ image size).
 from __future__ import annotations
 
 import itertools
+from collections import OrderedDict
 from dataclasses import dataclass
 from math import log
 from typing import ClassVar, Literal
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from federation.models.cnn import Norm, conv_pool
+from federation.models.cnn import Norm, conv_pool, convolution
 from federation.task import Output, cross_entropy
 from privacy.settings_error import refuse, unmet
 
@@ -62,18 +63,28 @@ class Cam:
         return cross_entropy(output, y) + self.head_weight * heads + self.map_weight * map_loss(output.maps, y)
 
 
+class Residual(nn.Module):
+    """A residual block of two convolutions, (b, width, h, w): MONAI's `ResidualUnit`, by name and number."""
+
+    def __init__(self, width: int, norm: Norm) -> None:
+        super().__init__()
+        units = {f"unit{place}": convolution(width, width, norm, bias=True) for place in range(2)}
+        self.conv = nn.Sequential(OrderedDict(units))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.conv(x)
+        return h + x
+
+
 class CamModule(nn.Module):
     """See `Cam`. Input (b, C, H, W); maps (b, 2 heads, classes, H/16, W/16); logits are log((p1 + p2) / 2)."""
 
     def __init__(self, inputs: tuple[int, ...], classes: int, widths: tuple[int, ...], norm: Norm) -> None:
-        from monai.networks.blocks import ResidualUnit  # MONAI takes seconds to import
-
         super().__init__()
         w = widths
-        kind = ("group", {"num_groups": 8}) if norm == "group" else "batch"
         self.stem = conv_pool(inputs[0], w[0], norm)
         pools = [conv_pool(a, b, norm) for a, b in itertools.pairwise(w)]
-        residuals = [ResidualUnit(2, w[-1], w[-1], norm=kind, act="relu", adn_ordering="NA") for _ in range(2)]
+        residuals = [Residual(w[-1], norm) for _ in range(2)]
         self.blocks = nn.ModuleList([*pools, *residuals])
         self.head = nn.Conv2d(w[-1], 2 * classes, kernel_size=1)
         self.classes = classes

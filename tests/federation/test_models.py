@@ -8,9 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from monai.networks.blocks import Convolution, ResidualUnit
+from torch import Tensor, nn
 
-from federation.models.cam import Cam, activation_maps, map_loss
-from federation.models.cnn import Cnn
+from federation.models.cam import Cam, Residual, activation_maps, map_loss
+from federation.models.cnn import Cnn, convolution
 from federation.models.mlp import Mlp
 from federation.models.resnet import ResNet18
 from federation.task import Output, Task
@@ -52,6 +54,37 @@ def test_every_network_keeps_the_contract(model, inputs, classes):
 @pytest.mark.parametrize("model", [Cam(norm="group"), Cnn(norm="group"), ResNet18(width=8, norm="group")])
 def test_group_norm_has_no_buffers_so_it_can_be_private(model):
     assert not list(Task(model, (1, 48, 48), 2).network().buffers())
+
+
+def _the_same_network(ours: nn.Module, monais: nn.Module, x: Tensor) -> None:
+    """Names and numbers, from one seed, in training and evaluation."""
+    mine, theirs = ours.state_dict(), monais.state_dict()
+    assert list(mine) == list(theirs)
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    for training in (True, False):
+        assert torch.equal(ours.train(training)(x), monais.train(training)(x))
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+@pytest.mark.parametrize("spatial", [2, 3])
+def test_a_convolution_is_monais(norm, spatial):
+    kind = ("group", {"num_groups": 8}) if norm == "group" else "batch"
+    x = torch.rand(2, 3, *[8] * spatial)
+    torch.manual_seed(1)
+    ours = convolution(3, 16, norm, spatial, bias=norm == "group")
+    torch.manual_seed(1)
+    monais = Convolution(spatial, 3, 16, norm=kind, act="relu", adn_ordering="NA", bias=norm == "group")
+    _the_same_network(ours, monais, x)
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_a_residual_block_is_monais(norm):
+    kind = ("group", {"num_groups": 8}) if norm == "group" else "batch"
+    x = torch.rand(2, 16, 8, 8)
+    torch.manual_seed(1)
+    ours = Residual(16, norm)
+    torch.manual_seed(1)
+    _the_same_network(ours, ResidualUnit(2, 16, 16, norm=kind, act="relu", adn_ordering="NA"), x)
 
 
 def test_resnet_18_has_as_many_parameters_as_its_authors_network():
