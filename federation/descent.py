@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
 
 from federation.task import Task
 from privacy.dp.access import Draw, Objective, Questions, Sample, Split
@@ -138,20 +140,25 @@ class Site:
         for name, p in module.named_parameters():
             p.requires_grad_(name in names)
         params = {name: p for name, p in module.named_parameters() if name in names}
-        rule = _optimizer(self.work, params, lr, rates or {})
-        if optimizer and self.work.keep_optimizer:
-            _restore(rule, params, optimizer)
+        rates = rates or {}
+        groups = [(lr, {name: p for name, p in params.items() if name not in rates})]
+        groups += [(rates[name], {name: p}) for name, p in params.items() if name in rates]
+        state = _restored(params, optimizer or {}) if self.work.keep_optimizer else {}
         module.train()
         loss = 0.0
         for _ in range(total):
             gradient, value = self.access.gradient(module, objective, self.access.draw())
             loss += value / total
-            _step(rule, params, gradient, correction)
+            extra = {} if correction is None else correction({name: p.detach() for name, p in params.items()})
+            for name, p in params.items():  # where `after` finds it too
+                p.grad = gradient[name] + extra[name] if name in extra else gradient[name]
+            for rate, group in groups:
+                _step(self.work, rate, group, state)
             if after is not None:
                 after(module)
         for name, p in module.named_parameters():
             p.requires_grad_(flags[name])
-        return Descent(total, lr, loss, _state(rule, params) if self.work.keep_optimizer else {})
+        return Descent(total, lr, loss, state if self.work.keep_optimizer else {})
 
     def steps(self, steps: int | None = None, epochs: int | None = None) -> int:
         """Number of batches of this much local work; without arguments, of this site's `Work`."""
@@ -162,42 +169,42 @@ class Site:
         return (epochs or 0) * self.access.epoch()
 
 
-def _step(
-    rule: torch.optim.Optimizer, params: Mapping[str, nn.Parameter], gradient: Params, correction: Correction | None
-) -> None:
-    extra = {} if correction is None else correction({name: p.detach() for name, p in params.items()})
-    for name, p in params.items():
-        p.grad = gradient[name] + extra[name] if name in extra else gradient[name]
-    rule.step()
+@torch.no_grad()
+def _step(work: Work, lr: float, params: Mapping[str, nn.Parameter], state: dict[str, Tensor]) -> None:
+    """One step of the optimizer, by the gradients; changes the parameters, and the state `<parameter>/<slot>`.
 
-
-def _optimizer(
-    work: Work, params: Mapping[str, nn.Parameter], lr: float, rates: Mapping[str, float]
-) -> torch.optim.Optimizer:
-    groups = [{"params": [p for name, p in params.items() if name not in rates], "lr": lr}]
-    groups += [{"params": [p], "lr": rates[name]} for name, p in params.items() if name in rates]
-    groups = [group for group in groups if group["params"]]
+    It calls the functions behind the classes of torch.optim, which import torch's compiler: 1.5 s of every run.
+    """
+    values: list[Tensor] = list(params.values())
+    gradients = [cast(Tensor, p.grad) for p in params.values()]
     if work.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=lr, momentum=work.momentum, weight_decay=work.weight_decay)
-    kind = torch.optim.AdamW if work.optimizer == "adamw" else torch.optim.Adam
-    return kind(groups, lr=lr, weight_decay=work.weight_decay)
+        keys = [f"{name}/momentum_buffer" for name in params]
+        buffers = [state.get(key) for key in keys]
+        sgd(
+            values, gradients, buffers, lr=lr, momentum=work.momentum, weight_decay=work.weight_decay, dampening=0.0,
+            nesterov=False, maximize=False,
+        )  # fmt: skip
+        state |= {key: buffer for key, buffer in zip(keys, buffers, strict=True) if buffer is not None}
+        return
+    for name, p in params.items():
+        if f"{name}/step" not in state:
+            state[f"{name}/step"] = torch.tensor(0.0)
+            state |= {f"{name}/{slot}": torch.zeros_like(p) for slot in ("exp_avg", "exp_avg_sq")}
+    steps, means, squares = ([state[f"{name}/{slot}"] for name in params] for slot in ("step", "exp_avg", "exp_avg_sq"))
+    adam(
+        values, gradients, means, squares, [], steps, lr=lr, weight_decay=work.weight_decay, beta1=0.9, beta2=0.999,
+        eps=1e-8, decoupled_weight_decay=work.optimizer == "adamw", amsgrad=False, maximize=False,
+    )  # fmt: skip
 
 
-def _state(rule: torch.optim.Optimizer, params: Mapping[str, nn.Parameter]) -> Params:
+def _restored(params: Mapping[str, nn.Parameter], state: Params) -> dict[str, Tensor]:
+    """A copy of an earlier descent's state for these parameters."""
+    # A step counter stays on the CPU, as in torch, whatever the parameters' device.
     return {
-        f"{name}/{slot}": value.detach().clone()
-        for name, p in params.items()
-        for slot, value in rule.state.get(p, {}).items()
-        if isinstance(value, Tensor)
+        key: value.clone() if value.dim() else value.cpu().clone()
+        for key, value in state.items()
+        if key.rsplit("/", 1)[0] in params
     }
-
-
-def _restore(rule: torch.optim.Optimizer, params: Mapping[str, nn.Parameter], state: Params) -> None:
-    for key, value in state.items():
-        name, slot = key.rsplit("/", 1)
-        if name in params:
-            # A step counter stays on the CPU, as in torch, whatever the parameters' device.
-            rule.state[params[name]][slot] = value.clone() if value.dim() else value.cpu().clone()
 
 
 def plain_sgd(work: Work, method: str) -> list[str]:
