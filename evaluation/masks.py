@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import ndimage
 
 from evaluation.histograms import Floats
 
@@ -88,6 +87,8 @@ def hd95(given: NDArray[np.bool_], found: NDArray[np.bool_], spacing_mm: Sequenc
     """
     if not (given.any() and found.any()):
         return float("nan")
+    from scipy import ndimage  # slow to import
+
     (box,) = ndimage.find_objects((given | found).astype(np.int8))
     surfaces = [mask & ~ndimage.binary_erosion(mask) for mask in (given[box], found[box])]
     far = [ndimage.distance_transform_edt(~surface, sampling=spacing_mm) for surface in surfaces]

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import functools
 import shlex
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from typing import TYPE_CHECKING
 
 from evaluation.attacks import REMEDY, membership_verdict, strongest
 from evaluation.wording import counted, decibel, duration, figures, moment, number, signed, size, whole
 from privacy.release.meaning import loss
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
 
 @functools.cache
 def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # slow to import
+    from markupsafe import Markup
+
     environment = Environment(
         loader=PackageLoader("evaluation"),
         autoescape=True,
@@ -43,6 +47,8 @@ def _environment() -> Environment:
 
 def rendered(template: str, **values: object) -> str:
     """A page from a template and its values."""
+    from markupsafe import Markup
+
     environment = _environment()
     style = environment.get_template("style.css").render()
     return environment.get_template(template).render(style=Markup(style), **values)  # noqa: S704

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from pipelines.coordinator.arguments import PROG, parse, read_settings
 from pipelines.coordinator.arguments import parser as parser  # as every command has one
-from pipelines.loader.command_line import announce
+from pipelines.loader.command_line import announce, importing
 from pipelines.loader.document import ConfigError, Document, render
 from pipelines.runs.exits import Exit, print_error
 from privacy.settings_error import Problem
@@ -33,7 +33,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     except ConfigError as error:
         return print_error(render(error, options.config), Exit.CONFIG, console, as_json=options.json)
     announce(f"reading {options.config}")
-    from pipelines.coordinator.run import report_failure, run_command  # torch: seconds
+    with importing():
+        from pipelines.coordinator.run import report_failure, run_command  # torch: seconds
 
     if options.engine != "flare":
         return run_command(options, console, said=said)

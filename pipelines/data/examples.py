@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pipelines.data.images import AnyImages, Features, Pictures, Slices, Target, Volumes
 from pipelines.data.intake import Intake
-from pipelines.data.pictures.reader import open_pictures
 from pipelines.data.requirements import kind_problems, mask_problems
 from pipelines.data.sources import (
     DicomSource,
@@ -15,7 +14,6 @@ from pipelines.data.sources import (
     PictureSource,
     TableSource,
 )
-from pipelines.data.studies import open_studies
 from pipelines.data.tables.features import open_lines
 from privacy.settings_error import SettingsError, refuse
 
@@ -36,9 +34,13 @@ def open_source(
     """
     refuse(mask_problems(source, labels, images, gland, target))
     if isinstance(source, PictureSource) and isinstance(images, Pictures):
+        from pipelines.data.pictures.reader import open_pictures  # readers are slow to import
+
         return open_pictures(source, images, target, classes)
     if isinstance(source, TableSource) and isinstance(images, Features):
         return open_lines(source, images)
     if isinstance(source, DicomSource | NiftiSource) and isinstance(images, Slices | Volumes):
+        from pipelines.data.studies import open_studies
+
         return open_studies(source, labels, images, gland, target)
     raise SettingsError(kind_problems(source.kind, images))

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydicom.multival import MultiValue
-
 from pipelines.data.study import Affine
 
 
@@ -32,6 +30,8 @@ class Frame:
 
 def text_of(value: object) -> str:
     """A header value as text; multiple values are joined by a backslash, as in the file."""
+    from pydicom.multival import MultiValue  # slow to import
+
     return "\\".join(map(str, value)) if isinstance(value, MultiValue) else str(value or "")
 
 

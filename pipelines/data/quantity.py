@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
-
-from pydicom.dataset import Dataset
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipelines.data.adc import factor
 from pipelines.data.headers import text_of
 from pipelines.data.study import Unusable
+
+if TYPE_CHECKING:
+    from pydicom.dataset import Dataset  # slow to import
 
 HEADERS = (
     *("ImageType", "SeriesDescription", "ProtocolName", "Modality", "RescaleType", "ModalityLUTSequence"),
@@ -163,6 +164,8 @@ def _codes(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def _items(value: object) -> list[Dataset]:
+    from pydicom.dataset import Dataset
+
     return [item for item in value if isinstance(item, Dataset)] if isinstance(value, Sequence) else []
 
 

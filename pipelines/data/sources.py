@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter
-from pydicom.datadict import tag_for_keyword
 
 from privacy.deidentify.layouts import Layout, layout_problems
 from privacy.settings_error import Problem, SettingsError, refuse, unmet
@@ -48,6 +47,8 @@ class DicomSource:
     blank: tuple[Layout, ...] = ()
 
     def __post_init__(self) -> None:
+        from pydicom.datadict import tag_for_keyword  # slow to import
+
         problems = [
             Problem(("select", keyword), "no such DICOM keyword; use one of PS3.6, as in ImageType")
             for keyword in self.select

@@ -9,8 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from pipelines.data.folder import walk
-from pipelines.data.pictures.label_maps import map_name
-from pipelines.data.pictures.reader import picture_names
 from pipelines.data.sources import Files, GlandMask, Labels, MaskLabels, PictureSource, TableLabels, TableSource
 from privacy.message import Json
 
@@ -59,6 +57,9 @@ def _folder(role: str, folder: str) -> Iterator[tuple[str, str, Path]]:
 
 def _pictures(source: PictureSource) -> Iterator[tuple[str, str, Path]]:
     """The pictures that the table names, and their masks; the folder may hold those of other hospitals."""
+    from pipelines.data.pictures.label_maps import map_name  # readers are slow to import
+    from pipelines.data.pictures.reader import picture_names
+
     with suppress(OSError, ValueError, csv.Error):  # a bad table is reported when it is opened
         for name in picture_names(source):
             path = Path(source.folder, source.pattern.replace("{image}", name))

@@ -15,7 +15,6 @@ from pydantic import Field
 
 from personalize.adaptation_baselines import Tent
 from personalize.routing_outside import Routing
-from pipelines.batch.masks import lies_in
 from pipelines.data.images import AnyImages
 from pipelines.data.sources import DicomSource, Files, NiftiSource, PictureSource, Separator, TableSource
 from pipelines.loader.names import name_problems
@@ -105,6 +104,8 @@ class ExternalSettings:
         problems = []
         if out.exists() and not out.is_dir():
             problems.append(Problem(("out",), f"{self.out!r} is a file; give a folder"))
+        from pipelines.batch.masks import lies_in  # writers of masks are slow to import
+
         if lies_in(out, place):
             text = "lies in the folder of images, where masks would be read as studies; give another one"
             problems.append(Problem(("out",), text))

@@ -13,7 +13,6 @@ from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, NiftiSour
 from pipelines.data.sources import Files as Source
 from pipelines.hospital.hospital import Done, Hospital
 from pipelines.loader.validation import to_plain
-from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.store import DiskFolder, digest, short
 from pipelines.settings.sites import Elsewhere, SiteSettings
@@ -92,6 +91,8 @@ def files_of(hospital: Hospital) -> Files:
     known = written.read(mark).decode() if written.has(mark) else None
     if known is None or known != survey(*files)["digest"]:  # never written, or changed since
         shutil.rmtree(folder, ignore_errors=True)
+        from pipelines.phantom.files import write  # writers of DICOM and NIfTI are slow to import
+
         write(settings.source, folder)
         written.write(mark, str(survey(*files)["digest"]).encode())
     return files

@@ -27,7 +27,6 @@ from pipelines.hospital.files import files_of
 from pipelines.hospital.harmonization import SCALE, cohort_in, number, parsed, telling
 from pipelines.hospital.hospital import COHORT, SPLITS, Done, Hospital, keyed, write_cohort_file
 from pipelines.hospital.kept import QUALITIES, REJECTED, SPLIT, digest_of, split_of
-from pipelines.hospital.simulated_spaces import exported, rendered_again
 from pipelines.hospital.synthesis import inputs_of
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.loader.names import named
@@ -190,6 +189,8 @@ def _check_shared(shared: Params, inputs: Inputs) -> None:
 
 def _brought(hospital: Hospital, call: Call, shared: Params, asked: Asked, cohort: Cohort, told: Progress) -> Brought:
     """The cohort's images in the new space."""
+    from pipelines.hospital.simulated_spaces import exported, rendered_again  # slow to import
+
     if isinstance(asked.translator, Oracle):
         return Brought(rendered_again(hospital, cohort, asked.scanner))
     if isinstance(asked.translator, Exported):

@@ -5,8 +5,10 @@ wrong flag are answered at once.
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 PACKAGE = "consilium"
@@ -41,6 +43,22 @@ def installed_version() -> str:
         return version(PACKAGE)
     except PackageNotFoundError:
         return "(not installed: pip install -e .)"
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Import torch and what is built on it without looking for garbage: half a million objects that stay, and each look
+    goes through all of them, then and later.
+    """
+    if "torch" in sys.modules:
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def announce(text: str) -> None:

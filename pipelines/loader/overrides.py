@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Mapping
-from functools import lru_cache
 from typing import Any, TypeVar, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from pipelines.loader.document import Document
-from pipelines.loader.validation import problems_in, to_plain
+from pipelines.loader.validation import adapter_of, problems_in, to_plain
 from privacy.message import as_mapping
 from privacy.settings_error import SettingsError
 
@@ -28,13 +27,7 @@ def overridden(settings: T, changes: Mapping[str, Any]) -> T:
         if one in changes and other not in changes and other in changed:
             changed[other] = None
     try:
-        found: T = _adapter(cast(Hashable, type(settings))).validate_json(json.dumps(changed), strict=True)
+        found: T = adapter_of(cast(Hashable, type(settings))).validate_json(json.dumps(changed), strict=True)
         return found
     except ValidationError as error:
         raise SettingsError(problems_in(error, Document(changed, {}), type(settings))) from error
-
-
-@lru_cache(maxsize=128)
-def _adapter(kind: Hashable) -> TypeAdapter[Any]:
-    """Made once per type: a hospital overrides its settings in every request."""
-    return TypeAdapter(cast("type[Any]", kind))

@@ -13,8 +13,9 @@ import enum
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -61,6 +62,12 @@ PASSES = 6
 """The greatest number of checks, each without the wrong values of the one before."""
 
 
+@lru_cache(maxsize=128)
+def adapter_of(kind: Hashable) -> TypeAdapter[Any]:
+    """Pydantic's adapter of a type, made once per type: that of a run's settings takes 60 ms."""
+    return TypeAdapter(cast("type[Any]", kind))
+
+
 def validate(document: Document, kind: type[T], missing: Callable[[Json], Sequence[Problem]] | None = None) -> T:
     """Settings of a frozen dataclass, from plain data. The class carries `__pydantic_config__ = {"extra": "forbid"}`.
 
@@ -84,7 +91,7 @@ def validate(document: Document, kind: type[T], missing: Callable[[Json], Sequen
 
 def _checked(document: Document, kind: type[T]) -> tuple[T | None, list[Problem]]:
     """The settings; or None, and all problems."""
-    adapter, told = TypeAdapter(kind), list(document.problems)
+    adapter, told = adapter_of(cast(Hashable, kind)), list(document.problems)
     problems = list(told)
     data, gone = without(kind, document.data, [problem.where for problem in problems if problem.where], ())
     for _ in range(PASSES):

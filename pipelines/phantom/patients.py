@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from pipelines.data.study import Affine, Array
 from pipelines.phantom.organs import (
@@ -200,6 +199,8 @@ def _spline(points: int, cells: int) -> Array:
     """(points, cells) cubic interpolation weights; every row has norm 1, so that white noise keeps its variance."""
     if cells == 1:
         return np.ones((points, 1), np.float32)
+    from scipy import ndimage  # slow to import, and checks of settings paint no patient
+
     weights = ndimage.zoom(np.eye(cells), (points / cells, 1), order=3)
     unit: Array = (weights / np.linalg.norm(weights, axis=1, keepdims=True)).astype(np.float32)
     return unit

@@ -75,6 +75,17 @@ def works(run: RunSettings) -> Iterator[tuple[str, str, Work]]:
 
 
 @lru_cache(maxsize=64)
+def try_network(task: Task) -> None:
+    """Give two examples of zeros to the network of a task; done once, the global random state is not changed.
+
+    Raises:
+        RuntimeError, ValueError, MemoryError: it cannot be built, or cannot take them.
+    """
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        task.network().eval()(torch.zeros(2, *task.inputs))
+
+
+@lru_cache(maxsize=64)
 def network(algorithm: AnyAlgorithm, task: Task) -> nn.Module:
     """A network for the checks, made once; the global random state is not changed.
 

@@ -13,8 +13,6 @@ import hmac
 import unicodedata
 import uuid
 
-from pydicom.uid import UID_dictionary
-
 SHORTEST_KEY = 16  # bytes
 PSEUDONYM_BYTES = 10  # 80 bits: a collision among a million patients has probability 4e-13
 
@@ -58,6 +56,8 @@ def new_uid(key: bytes, uid: str) -> str:
 
     A UID is registered if it is in PS3.6 annex A: SOP classes, transfer syntaxes, coding schemes, well-known frames.
     """
+    from pydicom.uid import UID_dictionary  # slow to import, and pseudonyms are keyed for pictures and tables too
+
     plain = uid.strip().rstrip("\0").strip()
     if not plain or plain in UID_dictionary:
         return plain

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
-from pydicom.dataset import Dataset
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from privacy.settings_error import Problem, refuse
+
+if TYPE_CHECKING:
+    from pydicom.dataset import Dataset  # slow to import, and layouts are settings
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
 

@@ -11,9 +11,7 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from nibabel.orientations import apply_orientation, axcodes2ornt, inv_ornt_aff, io_orientation, ornt_transform
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from pipelines.data.study import Affine, Unusable, Volume
 
@@ -174,6 +172,14 @@ def reading_order(volume: Volume) -> Volume:
         (columns, rows, slices): columns run closest to right -> left, rows anterior -> posterior, slices inferior ->
         superior. Every voxel keeps its world coordinates.
     """
+    from nibabel.orientations import (  # slow to import, as is SciPy below
+        apply_orientation,
+        axcodes2ornt,
+        inv_ornt_aff,
+        io_orientation,
+        ornt_transform,
+    )
+
     change = ornt_transform(io_orientation(volume.affine), axcodes2ornt(READING_AXES))
     values: NDArray[np.generic] = apply_orientation(volume.values, change)
     affine: Affine = volume.affine @ inv_ornt_aff(change, volume.values.shape)
@@ -205,6 +211,8 @@ def resample(volume: Volume, target_affine: Affine, shape: tuple[int, int, int],
     """
     if order not in (0, 1):
         raise ValueError(f"order must be 0 (nearest) or 1 (linear), found {order}")
+    from scipy import ndimage
+
     index = np.linalg.inv(volume.affine) @ target_affine
     values = volume.values if order == 0 else _smoothed(volume.values.astype(np.float32, copy=False), index)
     # grid-constant: a point that is 1e-15 outside by rounding still counts as inside
@@ -236,5 +244,7 @@ def _smoothed(values: NDArray[np.float32], index: Affine) -> NDArray[np.float32]
     sigma = np.maximum(factors - 1, 0) / 2
     if (sigma < 0.125).all():  # scipy cuts the kernel off at 4 sigma, rounded to whole voxels
         return values
+    from scipy import ndimage
+
     smooth: NDArray[np.float32] = ndimage.gaussian_filter(values, sigma, mode="nearest")
     return smooth

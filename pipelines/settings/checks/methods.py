@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import torch
-
 from federation.algorithm import recipient_of
 from federation.descent import Work
 from federation.rehearsal import initial_parameters, rehearse
 from federation.rounds import verdict
 from federation.task import Task
 from personalize import AnyAlgorithm
-from pipelines.settings.run_settings import RunSettings, network, works
+from pipelines.settings.run_settings import RunSettings, network, try_network, works
 from privacy.release.policy import SITES
 from privacy.settings_error import Problem
 
@@ -52,8 +50,7 @@ def _network_problems(run: RunSettings) -> Iterator[Problem]:
             yield Problem(("task", "kind"), f"{error} (method {label})")
             continue
         try:
-            with torch.no_grad():
-                task.network().eval()(torch.zeros(2, *task.inputs))
+            try_network(task)
         except (RuntimeError, ValueError, MemoryError) as error:
             yield Problem(
                 ("images",),
