@@ -96,10 +96,11 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Mapping[
 @pytest.fixture(scope="session", autouse=True)
 def _phantoms_are_written_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Hospitals of equal phantoms get copies of files that were written once: they follow from the settings alone."""
-    files = sys.modules.get("pipelines.hospital.files")
-    if files is None:  # no test of this session has a hospital
+    if "pipelines.hospital.files" not in sys.modules:  # no test of this session has a hospital
         yield
         return
+    from pipelines.phantom import files  # a hospital imports `write` from there when it writes
+
     kept, write = tmp_path_factory.mktemp("phantoms"), files.write
 
     def copied(source: object, folder: Path) -> None:
