@@ -44,9 +44,9 @@ def alone(seed: int, shift: float = 0.0) -> dict[str, Rows]:
 
 
 NAMES = ("a", "b", "c")
-TABLES = {"a": testbed.table(1), "b": testbed.table(2, shift=0.7), "c": testbed.table(3, n=10, shift=-0.4)}
-UNEVEN = {**TABLES, "b": testbed.table(2, n=30, shift=0.7)}  # no two sites have as many patients
-IMAGES = {"a": images(1, 9), "b": images(2, 14), "c": images(3, 6)}
+TABLES = {"a": testbed.table(1, n=10), "b": testbed.table(2, n=10, shift=0.7), "c": testbed.table(3, n=6, shift=-0.4)}
+UNEVEN = {**TABLES, "b": testbed.table(2, n=14, shift=0.7)}  # no two sites have as many patients
+IMAGES = {"a": images(1, 6), "b": images(2, 9), "c": images(3, 4)}
 CNN = Task(Cnn(widths=(8, 8), norm="batch"), (1, 8, 8), 2)
 KINDS = {"mlp": (testbed.task(), TABLES), "batch norm": (CNN, IMAGES)}
 UNEVEN_KINDS = [pytest.param(testbed.task(), UNEVEN, id="mlp"), pytest.param(CNN, IMAGES, id="batch norm")]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,13 +23,13 @@ from federation.participant import participate, prune
 from federation.randomness import derived, seeded
 from federation.rehearsal import initial_parameters, rehearse
 from federation.rounds import Outcome, Schedule, conduct
-from federation.task import Output, Task
+from federation.task import Kind, Output, Task, overlap_loss
 from privacy.dp.access import Access, Rows, open_access
 from privacy.dp.events import NOTHING, Event
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
 from privacy.folder import Folder
-from privacy.message import Call, Message, from_bytes, unsealed
+from privacy.message import Call, Message, Params, from_bytes, unsealed
 from privacy.release.gate import Refused
 
 
@@ -97,6 +98,53 @@ def scenes(seed: int, n: int = 4, side: int = 8, *, shift: float = 0.0) -> dict[
 
 def dense_task(side: int = 8, norm: Norm = "batch") -> Task:
     return Task(UNet(width=4, levels=1, norm=norm), (1, side, side), 3, "segmentation")
+
+
+@dataclass(frozen=True)
+class Pixelwise:
+    """A class for each pixel from two normed convolutions: made in a tenth of the time of the smallest U-Net."""
+
+    kind: ClassVar[Kind] = "segmentation"
+    name: str = "pixelwise"
+    width: int = 4
+    norm: Norm = "batch"
+
+    def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
+        return PixelwiseModule(inputs[0], classes, self)
+
+    def losses(self, output: Output, y: Tensor) -> Tensor:
+        return overlap_loss(output, y)
+
+
+class PixelwiseModule(nn.Module):
+    """Parts are named as in every network: `stem`, `blocks.0`, `head`."""
+
+    kind: ClassVar[Kind] = "segmentation"
+
+    def __init__(self, channels: int, classes: int, settings: Pixelwise) -> None:
+        super().__init__()
+        width, batch = settings.width, settings.norm == "batch"
+        self.stem, block = (
+            nn.Sequential(
+                nn.Conv2d(before, width, 3, padding=1, bias=not batch),
+                nn.BatchNorm2d(width) if batch else nn.GroupNorm(2, width),
+                nn.ReLU(),
+            )
+            for before in (channels, width)
+        )
+        self.blocks = nn.ModuleList([block])
+        self.head = nn.Conv2d(width, classes, 1)
+
+    def forward(self, x: Tensor) -> Output:
+        h = self.stem(x)
+        for block in self.blocks:
+            h = block(h)
+        return Output(self.head(h), h)
+
+
+def mask_task(side: int = 8, norm: Norm = "batch") -> Task:
+    """Masks of three classes as in `dense_task`, with a network that takes less time than a U-Net."""
+    return Task(Pixelwise(norm=norm), (1, side, side), 3, "segmentation")
 
 
 @dataclass
@@ -196,6 +244,13 @@ def federation(
     }
 
 
+@cache
+def opened(algorithm: Algorithm, task: Task, work: Work, dtype: torch.dtype) -> tuple[Params, Message]:
+    """The common start, and the form of a reply: the same each time, so made once."""
+    initial = initial_parameters(algorithm, task, seed=1)
+    return initial, rehearse(algorithm, task, work, initial)
+
+
 def train(
     algorithm: Algorithm,
     hospitals: Mapping[str, Worker],
@@ -208,14 +263,14 @@ def train(
     between: Callable[[Outcome], None] = lambda outcome: None,
     run: str = "law",
 ) -> Outcome:
-    initial = initial_parameters(algorithm, task, seed=1)
+    initial, template = opened(algorithm, task, work, torch.get_default_dtype())
     return conduct(
         engine or InProcess(hospitals),  # type: ignore[arg-type]
         algorithm,
         run=run,
-        initial=initial,
+        initial={name: value.clone() for name, value in initial.items()},
         opening={name: Message() for name in hospitals},
-        template=rehearse(algorithm, task, work, initial),
+        template=template,
         schedule=schedule,
         seed=0,
         folder=folder or MemoryFolder(),

@@ -236,7 +236,7 @@ def test_private_access_moves_masks_with_the_views_of_a_patient():
     "algorithm",
     [
         one
-        for one in methods.private(testbed.dense_task(norm="group"))
+        for one in methods.private(testbed.mask_task(norm="group"))
         if one.name in {*methods.SHAPED, "fedavg", "apple"}
     ],
     ids=lambda one: one.name,
@@ -245,7 +245,7 @@ def test_private_training_on_masks_without_noise_is_plain_training(algorithm, do
     """Same draws (all patients each step), patient-mean loss, huge clip, no noise; and what was done was planned."""
     if algorithm.name == "cusfl":  # by patient its balance is another method, unless the cap binds
         algorithm = replace(algorithm, cap=0.01)
-    task, work, schedule = testbed.dense_task(norm="group"), Work(lr=0.02), Schedule(rounds=2)
+    task, work, schedule = testbed.mask_task(norm="group"), Work(lr=0.02), Schedule(rounds=2)
     sites = {name: alone(testbed.scenes(k)) for k, name in enumerate("ab")}
     plain, bare = (testbed.federation(algorithm, sites, task=task, work=work) for _ in range(2))
     private = {name: replace(hospital, protection=QUIET) for name, hospital in bare.items()}

@@ -194,7 +194,7 @@ def episode(theta, x, t, y, task, algorithm):
 
 @pytest.mark.parametrize("norm", ["batch", "group"])
 def test_rounds_of_two_sites_by_hand(norm):
-    task, algorithm = testbed.dense_task(norm=norm), FedDG(beta=0.3, gamma=0.2, tau=0.5, rim=2, spectra=3)
+    task, algorithm = testbed.mask_task(norm=norm), FedDG(beta=0.3, gamma=0.2, tau=0.5, rim=2, spectra=3)
     model = reference.network(task)
     for round_ in (1, 2):
         locals_ = []
@@ -217,7 +217,7 @@ def test_rounds_of_two_sites_by_hand(norm):
 
 
 def test_without_spectra_inner_steps_and_contrast_it_is_fedavg_at_twice_the_rate():
-    task, plain = testbed.dense_task(norm="group"), FedDG(beta=0.0, gamma=0.0, spectra=0)
+    task, plain = testbed.mask_task(norm="group"), FedDG(beta=0.0, gamma=0.0, spectra=0)
     one = reference.trained(plain, SITES, task, SGD)[0]
     two = reference.trained(FedAvg(), SITES, task, Work(optimizer="sgd", lr=2 * SGD.lr, batch=SGD.batch))[0]
     assert testbed.close(section(one.state.tensors, "model"), section(two.state.tensors, "model"), 1e-5)
@@ -228,7 +228,7 @@ def test_without_spectra_inner_steps_and_contrast_it_is_fedavg_at_twice_the_rate
 @pytest.mark.parametrize("change", [{"beta": 0.5}, {"gamma": 1.0}, {"window": 0}, {"tau": 1.0}, {"rim": 1}])
 def test_every_setting_changes_what_is_learnt(change):
     settled = {"beta": 0.1, "gamma": 0.5, "window": 2, "tau": 0.2, "rim": 3}
-    task = testbed.dense_task(norm="group")
+    task = testbed.mask_task(norm="group")
     one, two = (
         section(reference.trained(FedDG(**said), SITES, task, SGD)[0].state.tensors, "model")
         for said in (settled, {**settled, **change})
@@ -237,7 +237,7 @@ def test_every_setting_changes_what_is_learnt(change):
 
 
 def site_of(name, work=SGD):
-    return Site(name, testbed.dense_task(), work, open_access(SITES[name], batch=work.batch, seed=0))
+    return Site(name, testbed.mask_task(), work, open_access(SITES[name], batch=work.batch, seed=0))
 
 
 def test_a_site_releases_low_amplitudes_of_some_of_its_training_images_and_nothing_else():
@@ -260,14 +260,14 @@ def test_a_site_that_sets_0_is_not_looked_at_and_still_hears_the_others():
     silent = FedDG(spectra=0).introduce(site)
     assert silent == Message() and site.access.events == []
     said = {"a": silent, "b": algorithm.introduce(site_of("b"))}
-    state = algorithm.start(initial_parameters(algorithm, testbed.dense_task(), seed=0), said)
+    state = algorithm.start(initial_parameters(algorithm, testbed.mask_task(), seed=0), said)
     call = Call("law", 1, "train", {})
     assert torch.equal(algorithm.send(state, "a", call).tensors["others"], said["b"].tensors["spectra"])
     assert "others" not in algorithm.send(state, "b", call).tensors
 
 
 def test_a_site_gets_the_others_spectra_in_rounds_and_its_replies_hold_the_model_alone():
-    algorithm, task = FedDG(spectra=4), testbed.dense_task()
+    algorithm, task = FedDG(spectra=4), testbed.mask_task()
     names = "abc"
     said = {n: algorithm.introduce(site_of(k)) for n, k in zip(names, "aba", strict=True)}
     state = algorithm.start(initial_parameters(algorithm, task, seed=0), said)
@@ -286,7 +286,7 @@ def test_a_site_gets_the_others_spectra_in_rounds_and_its_replies_hold_the_model
 
 
 def test_a_round_draws_the_same_whatever_was_drawn_before_it():
-    algorithm, task = FedDG(), testbed.dense_task()
+    algorithm, task = FedDG(), testbed.mask_task()
     state = algorithm.start(
         initial_parameters(algorithm, task, seed=0), {n: algorithm.introduce(site_of(n)) for n in SITES}
     )
@@ -299,7 +299,7 @@ def test_a_round_draws_the_same_whatever_was_drawn_before_it():
 
 
 def test_spectra_that_cannot_be_used_together_are_refused_by_name():
-    initial, good = initial_parameters(FedDG(), testbed.dense_task(), seed=0), FedDG().introduce(site_of("a"))
+    initial, good = initial_parameters(FedDG(), testbed.mask_task(), seed=0), FedDG().introduce(site_of("a"))
     wide = FedDG(window=2).introduce(site_of("b"))
     with pytest.raises(ValueError, match=r"'b': \(1, 5, 3\).*let no site set a window"):
         FedDG().start(initial, {"a": good, "b": wide})
@@ -310,7 +310,7 @@ def test_spectra_that_cannot_be_used_together_are_refused_by_name():
 
 
 def test_labels_and_private_training_are_refused_by_name():
-    dense, table = testbed.dense_task().network(), testbed.task().network()
+    dense, table = testbed.mask_task().network(), testbed.task().network()
     assert FedDG().complaints(dense, SGD, False) == []
     (text,) = FedDG().complaints(table, SGD, False)
     assert "edges of masks" in text and "fedavg" in text
@@ -322,8 +322,8 @@ def test_private_access_gives_no_spectra():
     noised = Protection(sampling=0.5, noise=1.0, counts_noise=1.0, cut="c")
     access = open_private(SITES["a"], noised, source=random.Random(0).randbytes)
     with pytest.raises(ValueError, match="under differential privacy"):
-        FedDG().introduce(Site("a", testbed.dense_task(norm="group"), SGD, access))
-    task = testbed.dense_task(norm="group")
+        FedDG().introduce(Site("a", testbed.mask_task(norm="group"), SGD, access))
+    task = testbed.mask_task(norm="group")
     with pytest.raises(ValueError, match="under differential privacy"):
         rehearse_events(FedDG(), task, SGD, initial_parameters(FedDG(), task, seed=0), noised)
 

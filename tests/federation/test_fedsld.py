@@ -61,7 +61,7 @@ def test_sites_with_the_same_label_shares_weighed_by_them_are_fedavg():
 
 def test_a_sum_over_the_batch_is_a_learning_rate_times_its_size():
     work = Work(optimizer="sgd", lr=0.01, batch=6)
-    even = {"a": reference.TABLES["a"]}  # 24 examples: every batch has 6
+    even = {"a": testbed.table(1)}  # 24 examples: every batch has 6
     mean = run(FedSld(), even, work=replace(work, lr=0.06))
     total = run(FedSld(reduction="sum"), even, work=work)
     assert testbed.close(model_of(mean), model_of(total), 1e-5)
@@ -141,8 +141,9 @@ def test_label_counts_leave_in_the_introduction_and_a_site_gets_its_own_back():
         introductions[name] = algorithm.introduce(site)
         assert introductions[name].facts["n"] == len(rows["train"].y)
     state = algorithm.start(initial_parameters(algorithm, testbed.task(), seed=1), introductions)
-    ones = sum(int(rows["train"].y.sum()) for rows in reference.TABLES.values())
-    assert state.facts["prior"] == pytest.approx([1 - ones / 58, ones / 58])
+    y = torch.cat([rows["train"].y for rows in reference.TABLES.values()])
+    ones = int(y.sum()) / len(y)
+    assert state.facts["prior"] == pytest.approx([1 - ones, ones])
     message = algorithm.send(state, "b", Call("law", 1, "train", {}))
     assert set(message.facts) == {"prior", "shares"}
     assert message.facts["shares"] == pytest.approx(
@@ -178,7 +179,7 @@ def test_privately_label_shares_are_paid_for_once_and_rounds_as_in_fedavg():
 
 def test_privately_nobodys_gradient_hangs_on_others():
     """One patient's part of a private gradient is the same with and without another patient in the sample."""
-    rows = replace(reference.TABLES["a"]["train"], patient=torch.arange(24))
+    rows = replace(testbed.table(1)["train"], patient=torch.arange(24))
     prior, shares = torch.tensor([0.3, 0.7], dtype=torch.float64), torch.tensor([0.6, 0.4], dtype=torch.float64)
     objective = FedSld(share="site")._objective(testbed.task(), prior, shares)
     module = testbed.task().network()

@@ -19,7 +19,7 @@ from harmonize.views import pooled, step_seed, viewed
 from privacy.message import Params
 from testbed import MemoryFolder
 
-SMALL = CycleGan(steps=6, width=4, critic=4, classifier=4, copies=0, batch=2, every=2)
+SMALL = CycleGan(steps=3, width=4, critic=4, classifier=4, copies=0, batch=2, every=2)
 BOTH = pytest.mark.parametrize("norm", ["instance", "none"])
 
 
@@ -139,7 +139,9 @@ def test_training_is_the_usual_alternation_of_t_and_f_with_their_critics(norm: s
 # A training that was cut off
 
 
-@pytest.mark.parametrize("extra", [{}, {"pool": 3, "norm": "none", "augment": "affine"}], ids=str)
+@pytest.mark.parametrize(
+    "extra", [pytest.param({}, marks=pytest.mark.slow), {"pool": 3, "norm": "none", "augment": "affine"}], ids=str
+)
 def test_a_training_that_was_cut_off_ends_with_the_same_bits(extra: dict[str, object]) -> None:
     own, shared = toy(16, 4)
     s = replace(SMALL, steps=22, every=7, copies=1, **extra)

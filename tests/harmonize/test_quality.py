@@ -51,6 +51,13 @@ GLAND = DRAWN["gland"].bool().numpy()
 VALUES = coarse(DRAWN["raw"])
 
 
+@pytest.fixture(autouse=True)
+def once(request, monkeypatch):
+    """Classifiers are cross-validated once, not five times, where a test is not about them."""
+    if "drift" not in request.node.name:
+        monkeypatch.setattr("harmonize.drift.REPEATS", 1)
+
+
 def judged(translated: Tensor, **other: Tensor | None) -> dict[str, float]:
     given_ = {**DRAWN, **other}
     return asdict(measured(given_.pop("raw"), translated, **given_, seed=0))

@@ -95,8 +95,8 @@ def test_scaffold_reaches_the_optimum_of_different_quadratics_and_fedavg_does_no
     sites, optimum = quadratics()
     task = Task(testbed.Linear(), (2,), 2)
     work = Work(optimizer="sgd", lr=0.1, batch=40, epochs=None, steps=5)
-    scaffold, _ = run(Scaffold(), sites, work, task, rounds=300)
-    average, _ = run(FedAvg(), sites, work, task, rounds=300)
+    scaffold, _ = run(Scaffold(), sites, work, task, rounds=60)
+    average, _ = run(FedAvg(), sites, work, task, rounds=60)
     assert distance(scaffold, optimum) < 1e-4
     assert distance(average, optimum) > 1e-2
 

@@ -35,7 +35,7 @@ ONE_DESCENT = {
     "ditto",
 }
 """Methods whose round is one descent and nothing else."""
-SCHEDULE = Schedule(rounds=3)
+SCHEDULE = Schedule(rounds=2)
 NOISED = Protection(clip=0.5, sampling=0.4, views=2, noise=1.1, validation_noise=3.0, cut="c")
 
 
@@ -86,7 +86,7 @@ def test_what_was_done_is_what_was_rehearsed(algorithm, work):
     go(algorithm, work, hospitals)
     initial = initial_parameters(algorithm, testbed.task(), seed=0)
     seen = rehearse_events(algorithm, testbed.task(), work, initial, NOISED)
-    wanted = [seen.introduction, *[seen.training] * 3, *[seen.validation] * 3]
+    wanted = [seen.introduction, *[seen.training] * SCHEDULE.rounds, *[seen.validation] * SCHEDULE.rounds]
     for hospital in hospitals.values():
         assert composed(hospital.events) == composed(wanted)
     steps = 2 * round(1 / 0.4)

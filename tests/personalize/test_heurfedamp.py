@@ -90,9 +90,12 @@ def test_several_rounds_against_a_slow_implementation(task, sites, algorithm, lo
 
 
 def test_the_pull_holds_a_site_near_u_and_says_how_near():
-    apart = {}
+    apart, sites = (
+        {},
+        {"a": testbed.table(1), "b": testbed.table(2, n=30, shift=0.7), "c": testbed.table(3, n=10, shift=-0.4)},
+    )
     for lam in (0.0, 5.0):
-        _, crew = reference.trained(HeurFedAMP(lam=lam, alpha=1.0), rounds=2)
+        _, crew = reference.trained(HeurFedAMP(lam=lam, alpha=1.0), sites, rounds=2)
         apart[lam] = newest(crew["a"].disk).facts["notes"]["2"]["distance to u"]
     assert 0 < apart[5.0] < 0.7 * apart[0.0]
 
