@@ -38,6 +38,7 @@ from privacy.release.gate import Refused
 
 ADAM = Work(optimizer="adam", lr=0.02, batch=5)
 SGD = Work(optimizer="sgd", lr=0.05, batch=5)
+ROUGH = Work(optimizer="adam", lr=0.5, batch=5)  # losses rise too: the lowest is not the last
 SITES = {"a": testbed.table(1, n=14), "b": testbed.table(2, n=14, shift=0.7), "c": testbed.table(3, n=8, shift=-0.4)}
 SCENES = {"a": testbed.scenes(1), "b": testbed.scenes(2, shift=0.1), "c": testbed.scenes(3, n=6, shift=-0.1)}
 
@@ -514,7 +515,9 @@ EVERY_TIME = [pytest.param(*param.values, id=param.id, marks=pytest.mark.slow) f
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize(("algorithm", "work", "ground"), [pytest.param(FedPer(), ADAM, TABLES, id="one"), *EVERY_TIME])
+@pytest.mark.parametrize(
+    ("algorithm", "work", "ground"), [pytest.param(FedPer(), ROUGH, TABLES, id="one"), *EVERY_TIME]
+)
 def test_every_checkpoint_is_there_whatever_was_lost(algorithm, work, ground, seed):
     """Replies lost at random."""
     chance = torch.Generator().manual_seed(seed)
