@@ -19,6 +19,7 @@ from torch.optim.sgd import sgd
 
 from federation.task import Task
 from privacy.dp.access import Draw, Objective, Questions, Sample, Split
+from privacy.dp.moments import Embed, Moments
 from privacy.message import Params
 from privacy.settings_error import Problem, refuse, unmet
 
@@ -108,6 +109,10 @@ class Site:
     def measure(self, module: nn.Module, statistic: Objective, split: Split) -> float:
         """Mean of a per-example statistic over a split."""
         return self.access.measure(module, statistic, split)
+
+    def moments(self, embed: Embed, *, width: int, radius: float) -> Moments:
+        """Class sizes, class sums and second moments of the training patients' embedded rows (m, width)."""
+        return self.access.moments(embed, self.task.classes, width=width, radius=radius)
 
     def descend(
         self,

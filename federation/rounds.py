@@ -56,6 +56,12 @@ class Schedule:
         )
 
 
+def schedule_of(algorithm: Algorithm, schedule: Schedule) -> Schedule:
+    """The schedule of one method: one that declares an attribute `rounds` has so many, with all sites in each."""
+    rounds: int | None = getattr(algorithm, "rounds", None)
+    return schedule if rounds is None else replace(schedule, rounds=rounds, participation=1.0)
+
+
 class QuorumLost(RuntimeError):
     """Too few sites sent a valid reply. The last complete round is saved; the same command resumes from there."""
 
@@ -103,7 +109,7 @@ def conduct(
     folder: Folder,
     between: Callable[[Outcome], None],
 ) -> Outcome:
-    """Train: introduce, `schedule.rounds` rounds, finish. Resumes from `folder` if it holds this run's state.
+    """Train: introduce, the rounds of `schedule_of`, finish. Resumes from `folder` if it holds this run's state.
 
     Args:
         opening: site -> message sent with the introduction (settings of this run).
@@ -113,6 +119,7 @@ def conduct(
     Raises:
         QuorumLost: too few valid replies; the last complete round is saved.
     """
+    schedule = schedule_of(algorithm, schedule)
     outcome = restored(folder, run)
     if outcome is None:
         outcome = _introduce(engine, algorithm, run, initial, opening)

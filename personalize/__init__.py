@@ -17,6 +17,7 @@ from personalize.fenda import Fenda
 from personalize.heurfedamp import HeurFedAMP
 from personalize.iopfl import IopFL
 from personalize.moe import MoE
+from personalize.moments import Moments
 from personalize.partial import Partial
 from personalize.perfcl import PerFCL
 from personalize.perfedavg import PerFedAvg
@@ -38,6 +39,7 @@ Personal: TypeAlias = (
     | HeurFedAMP
     | IopFL
     | MoE
+    | Moments
     | Partial
     | PerFCL
     | PerFedAvg

@@ -4,8 +4,9 @@ from typing import TypeAlias
 
 from federation.models.cam import Cam
 from federation.models.cnn import Cnn
+from federation.models.features import Features
 from federation.models.mlp import Mlp
 from federation.models.resnet import ResNet18
 from federation.models.unet import UNet
 
-AnyModel: TypeAlias = Cam | Cnn | Mlp | ResNet18 | UNet
+AnyModel: TypeAlias = Cam | Cnn | Features | Mlp | ResNet18 | UNet

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from pipelines.coordinator.spaces import features_in
 from pipelines.settings.config import Config
 from privacy.message import Json, as_list
 
@@ -39,6 +40,7 @@ def refused_requests(config: Config, by_site: Mapping[str, Permissions], *, spar
     asked += ["export"] if (config.evaluate.public and len(config.sites) > 1) or config.route is not None else []
     asked += ["audit"] if config.audit.membership or config.audit.inversion is not None else []
     asked += ["score", "synthesize", "sample", "translate"] if config.harmonize is not None else []
+    asked += ["extract"] if features_in(config) else []
     found = []
     for site, permitted in by_site.items():
         needed = ["survey", "ingest", "route", "holds"] if site in config.outside else asked

@@ -22,9 +22,11 @@ from federation.engine import Engine, InProcess
 from federation.rounds import QuorumLost
 from pipelines.coordinator.arguments import command_of, read_settings
 from pipelines.coordinator.check import check
+from pipelines.coordinator.spaces import features_in
 from pipelines.coordinator.stages import (
     audit,
     evaluate,
+    features,
     ingest,
     report,
     route,
@@ -68,6 +70,7 @@ HARMONIZING: tuple[Stage[World], ...] = (score.STAGE, synthesize.STAGE, sample.S
 BEFORE_REPORT: tuple[Stage[World], ...] = (
     ingest.STAGE,
     *HARMONIZING,
+    features.STAGE,
     train.STAGE,
     evaluate.STAGE,
     audit.STAGE,
@@ -219,8 +222,9 @@ def _stage_printer(step: Shown, console: Console, world: World) -> Callable[[Eve
 
 
 def stages_of(config: Config) -> tuple[Stage[World], ...]:
-    """The stages of a run, without those of `harmonize:` or `route:` if these are not set."""
+    """The stages of a run, without those of `harmonize:`, `route:` or models on features if there are none."""
     without = {stage.name for stage in HARMONIZING} if config.harmonize is None else set()
+    without |= set() if features_in(config) else {features.STAGE.name}
     without |= {route.STAGE.name} if config.route is None else set()
     kept = (stage for stage in STAGES if stage.name not in without)
     return tuple(replace(stage, needs=tuple(need for need in stage.needs if need not in without)) for stage in kept)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from federation.models.features import Features
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
+from pipelines.runs.store import digest, short
 from pipelines.settings.config import Config
 from pipelines.settings.harmonization import RAW, default_scale
 from privacy.message import Json, as_mapping
@@ -46,8 +49,28 @@ def cohorts_in(inputs: Mapping[str, Path], space: str) -> Cohorts:
 
 
 def cohorts_for(config: Config, inputs: Mapping[str, Path], label: str) -> Cohorts:
-    """Cohorts of all sites in the space of a method."""
-    return cohorts_in(inputs, space_of(config, label))
+    """Cohorts of all sites in the space of a method, or of the features of their images on which its model is built."""
+    space, model = space_of(config, label), config.model_of(label)
+    homes = cohorts_in(inputs, space)
+    if not isinstance(model, Features):
+        return homes
+    found = json.loads((inputs["features"] / f"{features_name(space, model)}.json").read_text())
+    return {site: {**facts, **found[site]} for site, facts in homes.items()}
+
+
+def features_in(config: Config) -> list[tuple[str, Features]]:
+    """The features that the methods' models are built on: a space, and a model for each different kind of them."""
+    found = {}
+    for label in config.train.methods:
+        space, model = space_of(config, label), config.model_of(label)
+        if isinstance(model, Features):
+            found[features_name(space, model)] = (space, replace(model, hidden=()))
+    return list(found.values())
+
+
+def features_name(space: str, model: Features) -> str:
+    """The name of a kind of features of the images of a space; networks on the same features share it."""
+    return f"{space}-{model.of.name}-{short(digest(to_plain(replace(model, hidden=()))))}"
 
 
 def window_of(world: World) -> Json:

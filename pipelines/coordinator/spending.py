@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from federation.descent import Work
 from federation.rehearsal import initial_parameters, rehearse_events
+from federation.rounds import schedule_of
 from federation.task import Task
 from personalize import AnyAlgorithm
 from pipelines.settings.config import Config
@@ -54,7 +55,8 @@ def planned(config: Config, label: str, site: str) -> Plan:
     if not isinstance(config.privacy, PatientLevel):
         raise ValueError("privacy: none has no plan")
     evaluations = len(config.sites) if config.evaluate.public else 1
-    releases = Releases(config.train.schedule.rounds, evaluations, config.split.validation > 0)
+    rounds = schedule_of(config.train.methods[label], config.train.schedule).rounds
+    releases = Releases(rounds, evaluations, config.split.validation > 0)
     task = config.task_of(label)
     return _planned(config.method(label, site), task, config.work(label, site), config.privacy, releases)
 

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 import torch
 
 from federation.calibration import Calibrated
+from federation.models.features import Features
 from federation.parameters import read
 from pipelines.data.cohort import Cohort
+from pipelines.hospital.features import SCALE as FEATURES
 from pipelines.hospital.files import files_of
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.opening import Opening
 from pipelines.loader.validation import to_plain
-from pipelines.models.file import CENTRING, FORMAT, PREFIX, READY, digest_of, window_in
+from pipelines.models.file import CENTRING, FORMAT, PREFIX, READY, SCALED, digest_of, window_in
 from pipelines.models.likeness import ENDING, likeness_of, to_file
 from pipelines.models.translator_file import BESIDE, read_translator, unplaced
 from pipelines.runs.store import DiskFolder
@@ -22,6 +24,7 @@ from privacy.message import (
     Message,
     Params,
     as_mapping,
+    from_bytes,
     sealed,
     to_bytes,
 )
@@ -41,7 +44,10 @@ def make_ready(
 
     served: the network that was scored, so that the file predicts as the evaluation did.
     """
-    translator, tensors = _translator(hospital, start.cohort, cohort)
+    translator, tensors = _translator(hospital, str(cohort.recipe.get("of", start.cohort)), cohort)
+    if isinstance(start.task.model, Features):
+        scale = from_bytes((hospital.cohort_folder(start.cohort) / FEATURES).read_bytes())
+        tensors = {**tensors, **{f"{SCALED}{name}": tensor for name, tensor in scale.tensors.items()}}
     if translator is None and "space" in cohort.recipe:
         return  # a space of simulations, into which no new study can be translated
     files = files_of(hospital)

@@ -204,6 +204,13 @@ class OutsidePage(Page):
     field: Line
 
 
+class Extraction(TypedDict):
+    """Features of a cohort's images."""
+
+    cohort: Line
+    model: Settings
+
+
 QUESTIONS: Mapping[str, TypeAdapter[Any]] = {
     "survey": TypeAdapter(Nothing),
     "holds": TypeAdapter(Held),
@@ -220,12 +227,13 @@ QUESTIONS: Mapping[str, TypeAdapter[Any]] = {
     "synthesize": TypeAdapter(Synthesis),
     "sample": TypeAdapter(Sample),
     "translate": TypeAdapter(Translation),
+    "extract": TypeAdapter(Extraction),
     "route": TypeAdapter(Routing),
     "report": TypeAdapter(Page),
 }
 """Request -> types of its facts. Other facts are allowed."""
 OUTSIDE: TypeAdapter[Any] = TypeAdapter(OutsidePage)
-TAKE_TENSORS = frozenset({"ingest", "train", "finish", "evaluate", "translate", "route"})
+TAKE_TENSORS = frozenset({"ingest", "train", "finish", "evaluate", "translate", "extract", "route"})
 """Requests that may carry tensors."""
 MOMENTS = frozenset({"count", "total", "squares"})
 

@@ -21,6 +21,7 @@ from pipelines.hospital import scoring as score
 from pipelines.hospital import synthesis as imitate
 from pipelines.hospital import training as learn
 from pipelines.hospital import translation as translate
+from pipelines.hospital.features import extract
 from pipelines.hospital.hospital import Done, Hospital
 from pipelines.hospital.page import page
 from pipelines.hospital.private_limits import check_may_answer, check_paid
@@ -47,6 +48,7 @@ ONCE: Mapping[str, Handler] = {
     "synthesize": imitate.synthesize,
     "sample": imitate.sample,
     "translate": translate.translate,
+    "extract": extract,
     "introduce": learn.introduce,
     "train": learn.train,
     "finish": learn.finish,
@@ -60,7 +62,7 @@ ONCE: Mapping[str, Handler] = {
 
 LONGEST = 1000
 """Most characters of a reason in the log."""
-REPEATABLE = ("moments", "ingest", "sample", "translate", "export", "pool", "evaluate", "audit", "route")
+REPEATABLE = ("moments", "ingest", "sample", "translate", "extract", "export", "pool", "evaluate", "audit", "route")
 """Work without training: a damaged committed reply may be computed again, with the same result."""
 
 

@@ -18,7 +18,9 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from federation.calibration import Calibrated, Centring
+from federation.features.whitening import Whitening
 from federation.models import AnyModel
+from federation.models.features import Features
 from federation.parameters import loaded
 from federation.task import Kind, Task
 from personalize import AnyAlgorithm
@@ -28,6 +30,7 @@ from pipelines.data.tables.features import Moments, from_json, normalized_by
 from pipelines.data.tables.principal_components import Axes, axes_from_json, projected
 from pipelines.loader.names import named
 from pipelines.models.answers import probable
+from pipelines.models.fixed_features import featured, from_tensors
 from pipelines.models.likeness import ENDING, Likeness, Verdict, read_likeness
 from pipelines.models.translator_file import SCALE, SETTINGS
 from privacy.message import (
@@ -46,6 +49,8 @@ FORMAT = 1
 KIND: TypeAdapter[Kind] = TypeAdapter(Kind)
 PREFIX = "translator:"
 """Prefix of a translator's tensors, in a file that also holds a classifier."""
+SCALED = "features:"
+"""Prefix of the tensors that scale fixed features, in the file of a model that is built on them."""
 CENTRING = "calibration:centring"
 """The tensor (2,) float64 of a calibrated classifier: offset and spread of its logits."""
 
@@ -60,7 +65,8 @@ class Ready:
     normalization of features, and their principal axes. translate: brings one study's examples (n, C, H, W) into the
     space in which the model was trained. names: of classes 1, 2, ... of a segmentation; empty in classification.
     digest: of the file, 16 letters. window: sides of the input window with which it was scored; None = whole images.
-    centring: shift and scale of logits, if any. likeness: statistics by which a study unlike the training patients is
+    centring: shift and scale of logits, if any. features: scale of the fixed features on which the model is built,
+    computed after translation. likeness: statistics by which a study unlike the training patients is
     detected, or in words why there are none.
     """
 
@@ -77,6 +83,7 @@ class Ready:
     digest: str = ""
     window: tuple[int, ...] | None = None
     centring: Centring | None = None
+    features: Whitening | None = None
     likeness: Likeness | str = "this kind of file has no statistics of training patients"
 
     def seen(self, x: Tensor) -> Tensor:
@@ -85,7 +92,10 @@ class Ready:
             x = normalized_by(x, self.scale)
         if self.axes is not None:
             x = projected(x, self.axes)
-        return self.translate(x)
+        x = self.translate(x)
+        if self.features is not None and isinstance(self.task.model, Features):
+            x = featured(self.task.model, self.features, x)
+        return x
 
     def probabilities(self, x: Tensor) -> Tensor:
         """Probabilities (n, classes, *spatial) of network inputs x, computed as in the evaluation."""
@@ -127,7 +137,9 @@ def read_ready(path: Path) -> Ready:
         names = _read_names(facts, task)
         window = window_in(facts)
         algorithm = ALGORITHM.validate_json(json.dumps(facts["algorithm"]), strict=True)
-        own = {n: t for n, t in message.tensors.items() if not n.startswith(PREFIX) and n != CENTRING}
+        own = {n: t for n, t in message.tensors.items() if not n.startswith((PREFIX, SCALED)) and n != CENTRING}
+        scaled = {n.removeprefix(SCALED): t for n, t in message.tensors.items() if n.startswith(SCALED)}
+        features = from_tensors(scaled, model) if isinstance(model, Features) else None
         centring = _read_centring(message.tensors.get(CENTRING))
         module = loaded(algorithm.network(task), own).eval()
         images = IMAGES.validate_json(json.dumps(facts["images"]), strict=True)
@@ -147,6 +159,7 @@ def read_ready(path: Path) -> Ready:
         digest=digest,
         window=window,
         centring=centring,
+        features=features,
         likeness=read_likeness(path.with_name(f"{path.stem}{ENDING}"), digest),
     )
 

@@ -11,11 +11,23 @@ from pydantic import Field
 
 from federation.descent import Work
 from federation.models import AnyModel
+from federation.models.features import Features
 from federation.task import Task
 from personalize import AnyAlgorithm
 from pipelines.data.images import AnyImages, Slices
 from pipelines.loader.overrides import overridden
-from pipelines.settings.checks import harmonization, methods, partition, privacy, route, run, sites, task, variants
+from pipelines.settings.checks import (
+    features,
+    harmonization,
+    methods,
+    partition,
+    privacy,
+    route,
+    run,
+    sites,
+    task,
+    variants,
+)
 from pipelines.settings.harmonization import Harmonize
 from pipelines.settings.learning import Audits, Evaluation, Split, Training
 from pipelines.settings.privacy import AnyPrivacy
@@ -30,6 +42,7 @@ CHECKS: tuple[Callable[[RunSettings], Iterable[Problem]], ...] = (
     run.problems,
     sites.problems,
     partition.problems,
+    features.problems,
     methods.problems,
     variants.problems,
     task.problems,
@@ -89,10 +102,15 @@ class Config:
         synthetic = self.harmonize is not None and self.harmonize.synthesis.private
         return self.privacy != "none" or synthetic
 
+    def model_of(self, label: str) -> AnyModel:
+        """The network of one method."""
+        return self.train.method_model.get(label, self.model)
+
     def task_of(self, label: str) -> Task:
         """The task of all sites for one method."""
-        model, classes = self.train.method_model.get(label, self.model), len(self.task.names)
-        return Task(model, self.images.inputs, classes, self.task.kind)
+        model, classes = self.model_of(label), len(self.task.names)
+        inputs = (model.components,) if isinstance(model, Features) else self.images.inputs
+        return Task(model, inputs, classes, self.task.kind)
 
     def method(self, label: str, site: str) -> AnyAlgorithm:
         """A method with one site's overrides."""

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from privacy.dp.chunks import at_once, in_turn
 from privacy.dp.events import NON_PRIVATE, Event
+from privacy.dp.moments import Embed, Moments, Patients, exact_moments
 from privacy.message import Params
 
 Split: TypeAlias = Literal["train", "validation", "test"]
@@ -117,6 +118,13 @@ class Questions(Protocol):
         """Mean of a statistic over a split, in evaluation mode; NaN if the split is empty or no noise was paid for."""
         ...
 
+    def moments(self, embed: Embed, classes: int, *, width: int, radius: float) -> Moments:
+        """Moments of the training patients' embedded rows (m, width), each patient weighing the same.
+
+        radius: to which private access cuts the norm of a row, from public knowledge.
+        """
+        ...
+
 
 class Access(Questions, Protocol):
     """Access to a site's patients during one request."""
@@ -210,6 +218,13 @@ class PlainAccess:
         cast = ballots(self.splits["train"], assign, bins)
         total = cast.sum(dim=1, keepdim=True)
         return (cast / total.clamp(min=1.0)).sum(dim=0)
+
+    def moments(self, embed: Embed, classes: int, *, width: int, radius: float) -> Moments:
+        """Moments of the training patients' embedded rows. Nothing is cut."""
+        self.events.append(NON_PRIVATE)
+        rows = self.splits["train"]
+        whose = [(rows.patient == patient).nonzero()[:, 0] for patient in torch.unique(rows.patient)]
+        return exact_moments(Patients(rows.x, rows.y, whose), embed, classes)
 
     def measure(self, module: nn.Module, statistic: Objective, split: Split, *, chunk: int | None = None) -> float:
         """Mean of a per-example statistic over a split, in evaluation mode; NaN for an empty split."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from privacy.dp.access import Access, Draw, Gradient, Objective, Questions, Sample, Split
+from privacy.dp.moments import Embed, Moments
 
 
 def questions(access: Access) -> Questions:
@@ -41,5 +42,8 @@ def questions(access: Access) -> Questions:
 
         def measure(self, module: nn.Module, statistic: Objective, split: Split) -> float:
             return access.measure(module, statistic, split)
+
+        def moments(self, embed: Embed, classes: int, *, width: int, radius: float) -> Moments:
+            return access.moments(embed, classes, width=width, radius=radius)
 
     return Asked(access.device)

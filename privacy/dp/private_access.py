@@ -29,6 +29,7 @@ from privacy.dp.entropy import Source, choices, chosen, generator
 from privacy.dp.events import NON_PRIVATE, Event, Gaussian, Part, PoissonSampled, composed
 from privacy.dp.mechanisms import bounded_mean, vote_histogram
 from privacy.dp.modules import unfit
+from privacy.dp.moments import Embed, Moments, Patients, noised_moments
 from privacy.dp.persample import CHUNK, patient_gradients, without_strays
 from privacy.dp.protection import Protection
 from privacy.dp.units import Units, Views, all_views, some_views, units_of
@@ -180,6 +181,21 @@ class PrivateAccess:
         )
         self.booked.extend((self.counts, Part(p.cut, split, noised.event)))
         return float(noised.value)
+
+    def moments(self, embed: Embed, classes: int, *, width: int, radius: float) -> Moments:
+        """Moments of the training patients' embedded rows, with noise: one event of the noise multiplier of gradients.
+
+        See `privacy.dp.moments`.
+        """
+        self._count("moments", width * width)
+        p, rows, units = self.protection, self.splits["train"], self.units["train"]
+        whose = [] if self.dry else list(torch.split(units.order, units.sizes.tolist()))
+        patients = Patients(rows.x, rows.y, whose)
+        count = self.sizes.get("train", 0)
+        self.booked.extend((self.counts, Part(p.cut, "train", Gaussian(p.noise))))  # the count divides the centre
+        return noised_moments(
+            patients, embed, classes, width=width, radius=radius, count=count, noise=p.noise, source=self.source
+        )
 
     def votes(self, assign: Assign, bins: int) -> Tensor:
         """The sum of training patients' vote shares, with noise: (bins,) float64. A patient's shares sum to 1.

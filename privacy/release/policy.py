@@ -21,6 +21,7 @@ REQUESTS = (
     "synthesize",
     "sample",
     "translate",
+    "extract",
     "introduce",
     "train",
     "finish",

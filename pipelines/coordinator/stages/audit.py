@@ -97,4 +97,4 @@ def _entry(one: Mapping[str, Json], attack: str) -> dict[str, Json]:
     return {**{name: one[name] for name in ("site", "method", "refused")}, "found": as_mapping(one["said"]).get(attack)}
 
 
-STAGE = Stage("audit", VERSION, ("ingest", "translate", "train"), settings, run)
+STAGE = Stage("audit", VERSION, ("ingest", "translate", "features", "train"), settings, run)

@@ -187,4 +187,4 @@ def _central(world: World, facts: Mapping[str, Json], homes: Cohorts) -> Params:
     return answers.replies[CENTRAL].tensors
 
 
-STAGE = Stage("evaluate", VERSION, ("ingest", "translate", "train"), settings, run)
+STAGE = Stage("evaluate", VERSION, ("ingest", "translate", "features", "train"), settings, run)

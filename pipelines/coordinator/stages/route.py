@@ -141,4 +141,6 @@ def intact(world: World, artifact: Path) -> str | None:
     return ingest.intact(world.beyond(), artifact / HOMES)
 
 
-STAGE = Stage("route", VERSION, ("ingest", "translate", "train"), settings, run, outside=files, intact=intact)
+STAGE = Stage(
+    "route", VERSION, ("ingest", "translate", "features", "train"), settings, run, outside=files, intact=intact
+)

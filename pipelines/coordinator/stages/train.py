@@ -10,7 +10,7 @@ from pathlib import Path
 from federation.engine import Engine
 from federation.parameters import count, section
 from federation.rehearsal import initial_parameters, rehearse
-from federation.rounds import Outcome, conduct, restored
+from federation.rounds import Outcome, conduct, restored, schedule_of
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.conversations import learnt, opening, pooled_engine
 from pipelines.coordinator.spaces import Cohorts, cohorts_for, space_of
@@ -62,11 +62,12 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
 def train_one(world: World, label: str, cohorts: Cohorts, told: Callable[[int], None]) -> dict[str, Json]:
     """Train one method, continuing where an earlier run of the same settings stopped."""
     config, algorithm = world.config, world.config.train.methods[label]
+    rounds = schedule_of(algorithm, config.train.schedule).rounds
     engine, homes = world.engine, cohorts
     if algorithm.name == CENTRAL:
         engine, homes = pooled_engine(world, cohorts)
     work = overridden(config.train.work, config.train.method_work.get(label, {}))
-    name = _conversation(world, engine, f"{label}-{short(digest(_identity(world, label, homes)))}")
+    name = _conversation(world, engine, rounds, f"{label}-{short(digest(_identity(world, label, homes)))}")
     folder = _folder(world, name)
     folder.write(BEGUN, b"")  # marks the conversation as this coordinator's
     task = config.task_of(label)
@@ -74,7 +75,7 @@ def train_one(world: World, label: str, cohorts: Cohorts, told: Callable[[int], 
 
     def between(outcome: Outcome) -> None:
         world.stop.check()
-        told(min(outcome.round, config.train.schedule.rounds))
+        told(min(outcome.round, rounds))
 
     outcome = conduct(
         engine,
@@ -93,7 +94,7 @@ def train_one(world: World, label: str, cohorts: Cohorts, told: Callable[[int], 
         "name": algorithm.name,
         "space": space_of(config, label),
         "train_run": name,
-        "rounds": config.train.schedule.rounds,
+        "rounds": rounds,
         "best": outcome.best,
         "losses": {site: dict(series) for site, series in outcome.losses.items()},
         "totals": dict(outcome.totals),
@@ -114,8 +115,8 @@ def matrices(state: Message) -> dict[str, Json]:
     return found
 
 
-def _conversation(world: World, engine: Engine, base: str) -> str:
-    """The name of the conversation to continue, or of a new one.
+def _conversation(world: World, engine: Engine, rounds: int, base: str) -> str:
+    """The name of the conversation to continue, or of a new one. rounds: of the method.
 
     A new one is begun with `--fresh`, if the coordinator's state is corrupt, if a site lost its models of a finished
     one, and if sites know a conversation that the coordinator has lost: no round is ever requested twice.
@@ -125,7 +126,7 @@ def _conversation(world: World, engine: Engine, base: str) -> str:
         folder = _folder(world, name)
         mine = folder.has(BEGUN)
         replies = engine.ask(
-            Call(world.run("holds"), 0, "holds", {}), _everyone(engine, {"runs": {name: _state(folder, name, world)}})
+            Call(world.run("holds"), 0, "holds", {}), _everyone(engine, {"runs": {name: _state(folder, name, rounds)}})
         ).replies
         if not mine and not any(reply.facts["known"] for reply in replies.values()):
             return name
@@ -135,13 +136,13 @@ def _conversation(world: World, engine: Engine, base: str) -> str:
     raise RuntimeError("unreachable")
 
 
-def _state(folder: DiskFolder, name: str, world: World) -> Json:
+def _state(folder: DiskFolder, name: str, rounds: int) -> Json:
     """The state sent to sites so that they check their files of a conversation: "begun", or the best round if done."""
     try:
         outcome = restored(folder, name)
     except Malformed:
         return "begun"
-    return outcome.best if outcome is not None and outcome.round > world.config.train.schedule.rounds else "begun"
+    return outcome.best if outcome is not None and outcome.round > rounds else "begun"
 
 
 def _usable(folder: DiskFolder, name: str, replies: Mapping[str, Message]) -> bool:
@@ -191,4 +192,4 @@ def intact(world: World, artifact: Path) -> str | None:
     return next((f"{site}: {complaint}" for site, complaint in sorted(said.items()) if complaint), None)
 
 
-STAGE = Stage("train", VERSION, ("ingest", "translate"), settings, run, intact=intact)
+STAGE = Stage("train", VERSION, ("ingest", "translate", "features"), settings, run, intact=intact)

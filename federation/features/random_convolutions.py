@@ -1,0 +1,67 @@
+"""Random convolutions: patches of fixed random filters, pooled; Rahimi and Recht's random features for images.
+
+Filters are drawn once from a seed that stands in the settings, so they are the same everywhere and no patient shaped
+them. Each scale halves the image. A filter's responses are pooled to their mean, their spread, their largest value and
+their share above 0 (Dempster et al., ROCKET, Data Min Knowl Disc 2020), over all places.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from privacy.dp.chunks import at_once
+from privacy.settings_error import out_of_range, refuse
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomConvolutions:
+    """filters: at each scale. scales: the image, half of it, ... seed: of the filters. width: sides of a filter."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["random_convolutions"] = "random_convolutions"
+    filters: int = 48
+    scales: int = 3
+    width: int = 5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        refuse(out_of_range(self, filters=(1, 4096), scales=(1, 6), width=(2, 15)))
+
+    def complaints(self, inputs: tuple[int, ...]) -> list[str]:
+        """Why examples of this shape have no such features; empty = they have."""
+        least = self.width * 2 ** (self.scales - 1)
+        if len(inputs) in (3, 4) and min(inputs[1:]) >= least:
+            return []
+        return [f"random_convolutions needs images or volumes whose sides are at least {least}, found {inputs}"]
+
+    def extract(self, images: Floats) -> Floats:
+        """Features (n, d) of images (n, C, H, W) or volumes (n, C, D, H, W)."""
+        x = torch.from_numpy(np.ascontiguousarray(images)).float()
+        return np.concatenate([self._of(part).double().numpy() for part in torch.split(x, at_once(x, dense=True))])
+
+    @torch.no_grad()
+    def _of(self, x: torch.Tensor) -> torch.Tensor:
+        sides = x.dim() - 2
+        convolve, halve = (
+            (functional.conv2d, functional.avg_pool2d) if sides == 2 else (functional.conv3d, functional.avg_pool3d)
+        )
+        generator = torch.Generator().manual_seed(self.seed)
+        found = []
+        for scale in range(self.scales):
+            weight = torch.randn(self.filters, x.shape[1], *[self.width] * sides, generator=generator)
+            weight -= weight.flatten(2).mean(dim=2).view(*weight.shape[:2], *[1] * sides)  # an offset changes nothing
+            weight /= weight.flatten(1).norm(dim=1).view(-1, *[1] * (sides + 1))
+            bias = torch.randn(self.filters, generator=generator) * 0.05
+            z = convolve(x, weight, bias).flatten(2)
+            found += [z.mean(dim=2), z.std(dim=2), z.amax(dim=2), (z > 0).float().mean(dim=2)]
+            x = halve(x, 2) if scale + 1 < self.scales else x
+        return torch.cat(found, dim=1)

@@ -1,0 +1,52 @@
+"""Standardize, whiten and shorten features by public pictures, so that no patient shaped the scale either.
+
+A moment or a gradient under differential privacy gets the same noise in every direction. So directions should carry
+about the same: features are standardized by the public pictures' means and standard deviations, cut to +-4, turned to
+the public pictures' principal axes, of which the first are kept, and divided by the root of (eigenvalue + softness x
+mean eigenvalue). softness 0 makes all directions equal; a large one keeps their order of size.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+MOST = 4.0
+
+
+class Whitening(NamedTuple):
+    """mean, spread: (d,) of the features. axes: (d, k), from standardized features to whitened ones."""
+
+    mean: Floats
+    spread: Floats
+    axes: Floats
+
+
+def fitted(public: Floats, *, components: int, softness: float) -> Whitening:
+    """The whitening by features (n, d) of public pictures. Their whitened numbers have a mean square of 1.
+
+    Raises:
+        ValueError: there are fewer pictures or features than components.
+    """
+    if min(public.shape) < components:
+        found = f"{public.shape[0]} public pictures with {public.shape[1]} features"
+        raise ValueError(
+            f"components must be at most the number of pictures and of features, found {components} of {found}"
+        )
+    mean, spread = public.mean(axis=0), public.std(axis=0)
+    spread = np.where(spread > 1e-9 * (1 + np.abs(mean)), spread, np.inf)  # a constant feature becomes 0
+    z = np.clip((public - mean) / spread, -MOST, MOST)
+    values, axes = np.linalg.eigh(z.T @ z / len(z))
+    values, axes = values[::-1][:components], axes[:, ::-1][:, :components]
+    axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(components)])  # either sign would do: fix it
+    axes = axes / np.sqrt(np.maximum(values, 0) + softness * values.mean() + 1e-9)
+    return Whitening(mean, spread, axes / np.sqrt(((z @ axes) ** 2).mean()))
+
+
+def whitened(features: Floats, by: Whitening) -> Floats:
+    """Features (n, d) standardized, cut and turned: (n, k)."""
+    found: Floats = np.clip((features - by.mean) / by.spread, -MOST, MOST) @ by.axes
+    return found

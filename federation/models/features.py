@@ -1,0 +1,47 @@
+"""A network on fixed features of an image: `{name: features, of: {name: colour}, public: skin_lesion}`.
+
+A hospital computes the features of each of its images once, and networks get them in place of images.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar, Literal
+
+from torch import Tensor, nn
+
+from federation.features import AnyExtractor
+from federation.models.mlp import MlpModule
+from federation.task import Output, cross_entropy
+from privacy.settings_error import out_of_range, refuse, unmet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """of: what is computed of an image. public: which pictures that no patient shaped set the scale, by the name of a
+    prior; pictures: how many. components, softness: see `federation.features.whitening`. hidden: widths of the hidden
+    layers of the network on the features; none is a linear model.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["features"] = "features"
+    of: AnyExtractor
+    public: str
+    pictures: int = 1200
+    components: int = 32
+    softness: float = 1.0
+    hidden: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        problems = out_of_range(self, pictures=(16, 100_000), components=(1, 4096), softness=(0.0, 1e6))
+        refuse(problems + unmet(self, hidden=(all(width >= 1 for width in self.hidden), "positive widths")))
+
+    def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
+        """A network for features (components,)."""
+        return MlpModule(prod(inputs), classes, self.hidden, 0.0)
+
+    def losses(self, output: Output, y: Tensor) -> Tensor:
+        """Cross-entropy, per example."""
+        return cross_entropy(output, y)

@@ -1,0 +1,176 @@
+"""Moments: a linear head for each hospital, in closed form, from sums that every hospital sends once.
+
+The network before its head stays as all hospitals got it; z is its output. Hospital i sends, over its training
+patients and about their mean m_i: class sizes n_i, class sums S_i = sum y (z - m_i)', second moments G_i = sum
+(z - m_i)(z - m_i)'. Sums of these lose nothing that ridge regression or discriminant analysis needs (Fani et al.,
+Accelerating heterogeneous federated learning with closed-form classifiers, ICML 2024, eqs 4 to 6), so one round is
+enough, and a hospital that comes or leaves adds or takes away its own sums, exactly.
+
+Each hospital then solves for itself, with weights a = `others_gram` and r = `others_classes` of the other hospitals:
+
+    N   = sum_c n_ic + a sum_j sum_c n_jc                                     patients behind the second moments
+    C   = (G_i + a sum_j G_j + t I) / N                                       scatter, with a ridge
+    H_i = diag(n_i) - n_i n_i' / |n_i|,  B_i = S_i' - S_i' 1 n_i' / |n_i|     centred labels, and their products with z
+    M   = (B_i + r sum_j B_j) (H_i + r sum_j H_j)^+                           class means, but for a shift
+    W   = C^-1 M                                                              directions of linear discriminant analysis
+
+a = r = 0 is local; a = r = 1 is one model with a private intercept, and in between hospitals share directions and not
+shifts, because every sum is about its own hospital's mean. W is scaled as the scatter within classes asks for
+(Woodbury's identity), and the intercepts take the hospital's own class shares.
+
+Privately, the four sums leave with noise in one release (`privacy.dp.moments`); what is solved from them costs nothing
+more, the hospital's own model included. The ridge is AdaSSP's (Wang, Revisiting differentially private linear
+regression, UAI 2018): t covers the largest eigenvalue that the noise of G is expected to have, 2 s sqrt(d / 2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from federation.algorithm import Memory, State
+from federation.descent import Site, Work
+from federation.fedavg import FedAvg
+from federation.parameters import loaded, prefixed, read, section
+from federation.task import Output
+from privacy.message import Call, Message, Params
+from privacy.settings_error import out_of_range, refuse
+
+SUMS = ("sizes", "gram", "variance", "labels", "products")
+LARGEST = 0.9  # share of a direction's scatter that may lie between classes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moments:
+    """others_gram: a. others_classes: r. ridge: t in shares of the mean eigenvalue of the scatter, beside what noise
+    asks for. radius: in private training, the norm to which z is cut, in units of sqrt(d).
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+    rounds: ClassVar[int] = 1
+
+    name: Literal["moments"] = "moments"
+    others_gram: float = 1.0
+    others_classes: float = 0.3
+    ridge: float = 1e-2
+    radius: float = 1.0
+
+    def __post_init__(self) -> None:
+        refuse(
+            out_of_range(self, others_gram=(0.0, 1.0), others_classes=(0.0, 1.0), ridge=(0.0, 1e6), radius=(1e-6, 1e6))
+        )
+
+    network = FedAvg.network
+    introduce = FedAvg.introduce
+    start = FedAvg.start
+
+    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
+        head = getattr(module, "head", None)
+        if isinstance(head, nn.Linear):
+            return []
+        return ["moments solves for a linear layer called head, and this network has none: take mlp or cnn"]
+
+    def send(self, state: State, site: str, call: Call) -> Message:
+        if call.request == "train":
+            return Message(prefixed("model", section(state.tensors, "model")))
+        every = [centred(section(state.tensors, f"site/{name}")) for name in sorted(_sites(state))]
+        return Message(prefixed("total", {part: sum_exactly([one[part] for one in every]) for part in SUMS}))
+
+    def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
+        start = section(received.tensors, "model")
+        module = loaded(self.network(site.task), start).eval()
+        own, centre = moments_of(site, module, self.radius)
+        return Message(prefixed("moments", own)), Message(
+            {**prefixed("model", read(module)), **prefixed("moments", own), "centre": centre}
+        )
+
+    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
+        kept = dict(state.tensors)
+        for site, reply in replies.items():
+            kept |= prefixed(f"site/{site}", section(reply.tensors, "moments"))
+        return Message(kept)
+
+    def model(self, site: Site, received: Message, memory: Memory) -> Params:
+        start, sent = section(memory.tensors, "model"), section(memory.tensors, "moments")
+        if not sent:  # this hospital did not answer in the only round
+            return start or section(received.tensors, "model")
+        own, total = centred(sent), section(received.tensors, "total")
+        others = {part: total[part] - own[part] for part in SUMS} if total else {p: 0 * own[p] for p in SUMS}
+        weight, bias = solved(self, own, others, memory.tensors["centre"])
+        return {**start, **_head(start, weight, bias)}
+
+
+def moments_of(site: Site, module: nn.Module, radius: float) -> tuple[Params, Tensor]:
+    """What a hospital sends, float64, and the mean m (d,) that it keeps. radius: in units of sqrt(d)."""
+    width = read(module)["head.weight"].shape[1]
+
+    def embed(x: Tensor) -> Tensor:
+        output: Output = module(x)
+        return output.features
+
+    found = site.moments(embed, width=width, radius=radius * math.sqrt(width))
+    deviation = torch.tensor(found.deviation, dtype=torch.float64)
+    return {"sizes": found.sizes, "sums": found.sums, "gram": found.gram, "variance": deviation**2}, found.centre
+
+
+def centred(sent: Params) -> Params:
+    """What a hospital sent, with its labels and their products with z about their means: H_i and B_i."""
+    n = sent["sizes"].clamp(min=1.0)  # noise can make a size negative
+    shares = n / n.sum()
+    labels, products = n.diag() - n[:, None] * shares, sent["sums"] - shares[:, None] * sent["sums"].sum(dim=0)
+    return {"sizes": n, "gram": sent["gram"], "variance": sent["variance"], "labels": labels, "products": products}
+
+
+def solved(how: Moments, own: Params, others: Params, centre: Tensor) -> tuple[Tensor, Tensor]:
+    """The head W (classes, d) and its bias (classes,), float64. See the head of this file."""
+    a, r = how.others_gram, how.others_classes
+    n = own["sizes"].sum() + a * others["sizes"].sum()
+    gram = own["gram"] + a * others["gram"]
+    width = len(gram)
+    noise = (own["variance"] + a**2 * others["variance"]).clamp(min=0).sqrt()
+    ridge = how.ridge * gram.trace().clamp(min=0) / width + 2 * noise * math.sqrt(width / 2)
+    values, axes = torch.linalg.eigh(gram + ridge * torch.eye(width, dtype=gram.dtype))
+    values = values.clamp(min=torch.finfo(values.dtype).eps * values.abs().max() + 1e-12).clamp(min=ridge / 2)
+    labels = (own["labels"] + r * others["labels"]) / n
+    means = (own["products"] + r * others["products"]).T / n @ torch.linalg.pinv(labels, hermitian=True)
+    shares = own["sizes"] / own["sizes"].sum()
+    means = means - (means @ shares)[:, None]
+    weight = axes @ ((axes.T @ means) / (values / n)[:, None])
+    weight = _within(weight, means, (own["labels"] + a * others["labels"]) / n)
+    bias = shares.log() - 0.5 * (means * weight).sum(dim=0) - centre @ weight
+    return weight.T, bias
+
+
+def _within(weight: Tensor, means: Tensor, h: Tensor) -> Tensor:
+    """C_w^-1 M from W = C^-1 M (d, classes), where C = C_w + M H M' (Woodbury): W R (I - R M' W R)^-1 R^+, R R = H."""
+    values, axes = torch.linalg.eigh(h)
+    there = values > 1e-9 * values.max()
+    root, inverse = torch.where(there, values.clamp(min=0).sqrt(), 0), torch.where(there, values.rsqrt(), 0)
+    r, r_plus = axes * root @ axes.T, axes * inverse @ axes.T
+    between = r @ means.T @ weight @ r
+    share, turned = torch.linalg.eigh((between + between.T) / 2)
+    scaled: Tensor = weight @ r @ (turned / (1 - share.clamp(0, LARGEST))) @ turned.T @ r_plus
+    return scaled
+
+
+def _head(start: Params, weight: Tensor, bias: Tensor) -> Params:
+    """The head's parameters, also of a network with one logit for two classes."""
+    if len(start["head.weight"]) == 1 and len(weight) == 2:
+        weight, bias = weight[1:] - weight[:1], bias[1:] - bias[:1]
+    found = {"head.weight": weight.to(start["head.weight"])}
+    return found | ({"head.bias": bias.to(start["head.bias"])} if "head.bias" in start else {})
+
+
+def sum_exactly(parts: list[Tensor]) -> Tensor:
+    """The sum of tensors, each number rounded once, so that it does not depend on their order."""
+    stacked = torch.stack([part.flatten() for part in parts]).T.tolist()
+    return torch.tensor([math.fsum(one) for one in stacked], dtype=parts[0].dtype).view(parts[0].shape)
+
+
+def _sites(state: State) -> set[str]:
+    return {name.split("/")[1] for name in state.tensors if name.startswith("site/")}

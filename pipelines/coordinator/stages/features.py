@@ -1,0 +1,78 @@
+"""Every hospital computes the fixed features on which models are built, and keeps them as a cohort of their own.
+
+The scale of the features comes from public pictures. The coordinator draws them, fits the scale once, and sends it to
+all hospitals. What leaves a hospital is the new cohort's name and keyed digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from federation.features.whitening import fitted
+from federation.models.features import Features
+from harmonize.prior import PRIORS, drawn
+from pipelines.coordinator.spaces import cohorts_in, features_in, features_name
+from pipelines.coordinator.world import World
+from pipelines.loader.validation import to_plain
+from pipelines.models.fixed_features import extracted, to_tensors
+from pipelines.runs.progress import shown
+from pipelines.runs.runner import Stage
+from pipelines.runs.store import digest, short
+from pipelines.settings.harmonization import default_scale
+from privacy.message import Json, Message, to_bytes
+
+VERSION = 1
+SEED = 0  # of the public pictures: the same in all runs, so that a digest of the settings says everything
+
+
+def settings(world: World) -> Json:
+    """Which features are computed of which images."""
+    asked = features_in(world.config)
+    return {"features": {f"{space}: {features_name(space, model)}": to_plain(model) for space, model in asked}}
+
+
+def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
+    """Fit the scale of each kind of features, and ask every site to compute them; write one JSON file a kind."""
+    asked = features_in(world.config)
+    with shown("features") as step:
+        for position, (space, model) in enumerate(asked):
+            homes, answers = cohorts_in(inputs, space), dict[str, Json]()
+            step(position * len(homes), len(asked) * len(homes), f"{model.of.name}, public pictures")
+            scale = public_scale(world, model)
+            (out / f"{features_name(space, model)}.safetensors").write_bytes(to_bytes(Message(scale)))
+            for number, site in enumerate(world.engine.sites):
+                step(position * len(homes) + number, len(asked) * len(homes), f"{model.of.name}, {site}")
+                message = Message(scale, {"cohort": homes[site]["cohort"], "model": to_plain(model)})
+                code = hashlib.sha256(to_bytes(message)).hexdigest()
+                name = world.run(f"features-{short(digest({'asked': code, 'version': VERSION}))}")
+                answers[site] = dict(world.ask_all(name, "extract", {site: message})[site].facts)
+            (out / f"{features_name(space, model)}.json").write_text(json.dumps(answers, indent=1, sort_keys=True))
+    return {"features": [features_name(space, model) for space, model in asked]}
+
+
+def public_scale(world: World, model: Features) -> dict[str, torch.Tensor]:
+    """The scale of features by pictures of a prior, both classes equally often, in the unit of the run's images."""
+    images = world.config.images
+    y = torch.arange(model.pictures) % 2
+    pictures = default_scale(images).back(drawn(PRIORS[model.public], y, images.inputs, SEED))
+    found = fitted(extracted(model, pictures), components=model.components, softness=model.softness)
+    return to_tensors(found)
+
+
+def intact(world: World, artifact: Path) -> str | None:
+    """A complaint unless every site still holds its features."""
+    for space, model in features_in(world.config):
+        for site, said in json.loads((artifact / f"{features_name(space, model)}.json").read_text()).items():
+            facts = {"cohort": said["cohort"], "sha256": said["sha256"]}
+            reply = world.ask_one(world.run("holds"), "holds", site, facts)
+            if reply.facts.get("complaint"):
+                return f"{site}: {reply.facts['complaint']}"
+    return None
+
+
+STAGE = Stage("features", VERSION, ("ingest", "translate"), settings, run, intact=intact)

@@ -1,0 +1,61 @@
+"""Compute the fixed features of a hospital's images: `extract`. Images and features stay; a name and a digest leave."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+
+import torch
+
+from federation.models.features import Features
+from pipelines.hospital.harmonization import parsed
+from pipelines.hospital.hospital import COHORT, Done, Hospital, keyed, read_cohort_file, write_cohort_file
+from pipelines.hospital.kept import REJECTED, SPLIT, digest_of, split_of
+from pipelines.models.file import MODEL
+from pipelines.models.fixed_features import featured, from_tensors, to_tensors
+from pipelines.runs.store import DiskFolder, short
+from privacy.dp.events import NOTHING, describe
+from privacy.message import Call, Message, to_bytes
+from privacy.release.gate import Refused
+
+SCALE = "features.safetensors"
+"""The scale of the features, beside their cohort, for finished models."""
+CHUNK = 256
+
+
+def extract(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+    """Write the features of a cohort's images as a cohort.
+
+    Facts: `cohort`; `model`, of which `of`, `public`, `components` and `softness` matter here. Tensors: the scale.
+    Each row of the new cohort depends on its own image and on public pictures only.
+
+    Returns:
+        `cohort` and `sha256` of the new cohort.
+
+    Raises:
+        Refused: `malformed_settings`: the model has no features, or images of this form have none.
+    """
+    facts = message.facts
+    model = parsed(MODEL, facts["model"])
+    cohort = read_cohort_file(hospital.cohort_folder(str(facts["cohort"])) / COHORT)
+    try:
+        if not isinstance(model, Features):
+            raise ValueError(f"{model.name} is no model on features")
+        if wrong := model.of.complaints(tuple(cohort.images.shape[1:])):
+            raise ValueError("; ".join(wrong))
+        scale = from_tensors(message.tensors, model)
+    except ValueError as error:
+        raise Refused("malformed_settings") from error
+    found = [featured(model, scale, part) for part in torch.split(cohort.images, CHUNK)]
+    question = hashlib.sha256(to_bytes(message)).hexdigest()
+    recipe = {**cohort.recipe, "features": facts["model"], "of": str(facts["cohort"]), "asked": question}
+    none = torch.zeros(len(cohort.labels), 0, dtype=torch.uint8)  # features have no pixels
+    made = replace(cohort, images=torch.cat(found), lesion=none, gland=none, mask=none, recipe=recipe)
+    name = short(write_cohort_file(hospital.root / "cohorts", made, hospital.key()))
+    folder = DiskFolder(hospital.cohort_folder(name))
+    folder.write(REJECTED, b"[]")  # rejections are listed beside the images
+    folder.write(SPLIT, json.dumps(split_of(cohort), indent=1).encode())
+    folder.write(SCALE, to_bytes(Message(to_tensors(scale))))
+    code = digest_of(hospital.cohort_folder(name) / COHORT) or ""
+    return Done(Message({}, {"cohort": name, "sha256": keyed(hospital.key(), code)}), describe(NOTHING))

@@ -1,0 +1,39 @@
+"""Checks of models on fixed features: whether the run's images have them, and public pictures of their kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from federation.models.features import Features
+from pipelines.settings.run_settings import RunSettings
+from privacy.settings_error import Problem
+
+
+def problems(run: RunSettings) -> Iterator[Problem]:
+    """All conflicts between images, task and models on fixed features."""
+    for label in run.train.methods:
+        model = run.train.method_model.get(label, run.model)
+        if not isinstance(model, Features):
+            continue
+        where = ("train", "method_model", label) if label in run.train.method_model else ("model",)
+        yield from (Problem((*where, "of"), text) for text in _of_problems(run, model))
+        yield from (Problem((*where, "public"), text) for text in _public_problems(run, model))
+
+
+def _of_problems(run: RunSettings, model: Features) -> Iterator[str]:
+    if run.task.kind != "classification":
+        yield "features of an image have no pixels to segment; take another model"
+    elif run.images.kind == "features":
+        yield "a table's columns are features already; take mlp"
+    else:
+        yield from model.of.complaints(run.images.inputs)
+
+
+def _public_problems(run: RunSettings, model: Features) -> Iterator[str]:
+    from harmonize.prior import PRIORS  # not needed by other runs
+
+    prior = PRIORS.get(model.public)
+    if prior is None:
+        yield f"unknown pictures {model.public!r}; there are {', '.join(PRIORS)}"
+    elif run.images.kind != "features" and (len(run.images.inputs) != 3 or run.images.inputs[0] != prior.channels):
+        yield f"{model.public} draws pictures of {prior.channels} channels, and images are {list(run.images.inputs)}"
