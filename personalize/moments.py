@@ -95,6 +95,10 @@ class Moments:
             kept |= prefixed(f"site/{site}", section(reply.tensors, "moments"))
         return Message(kept)
 
+    def without(self, state: State, site: str) -> State:
+        """The state in which a hospital never took part."""
+        return Message({name: value for name, value in state.tensors.items() if not name.startswith(f"site/{site}/")})
+
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
         start, sent = section(memory.tensors, "model"), section(memory.tensors, "moments")
         if not sent:  # this hospital did not answer in the only round
@@ -147,14 +151,13 @@ def solved(how: Moments, own: Params, others: Params, centre: Tensor) -> tuple[T
 
 
 def _within(weight: Tensor, means: Tensor, h: Tensor) -> Tensor:
-    """C_w^-1 M from W = C^-1 M (d, classes), where C = C_w + M H M' (Woodbury): W R (I - R M' W R)^-1 R^+, R R = H."""
+    """C_w^-1 M from W = C^-1 M, where C = C_w + M H M' (Woodbury): W + W R (I - R M' W R)^-1 R M' W with R R = H."""
     values, axes = torch.linalg.eigh(h)
-    there = values > 1e-9 * values.max()
-    root, inverse = torch.where(there, values.clamp(min=0).sqrt(), 0), torch.where(there, values.rsqrt(), 0)
-    r, r_plus = axes * root @ axes.T, axes * inverse @ axes.T
-    between = r @ means.T @ weight @ r
+    root = axes * values.clamp(min=0).sqrt() @ axes.T
+    between = root @ means.T @ weight @ root
     share, turned = torch.linalg.eigh((between + between.T) / 2)
-    scaled: Tensor = weight @ r @ (turned / (1 - share.clamp(0, LARGEST))) @ turned.T @ r_plus
+    inverse = turned / (1 - share.clamp(0, LARGEST)) @ turned.T
+    scaled: Tensor = weight + weight @ root @ inverse @ root @ means.T @ weight
     return scaled
 
 

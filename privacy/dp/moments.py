@@ -90,15 +90,9 @@ def noised_moments(
     """
     if not (radius > 0 and math.isfinite(radius)):
         raise ValueError(f"radius must be a positive number, found {radius}")
-    first = (_whole(cut(z / radius).mean(dim=0)) for z, _ in _embedded(patients, embed, classes))
-    total = sum(first, torch.zeros(width, dtype=torch.int64)).double() / UNIT
+    total = centre_sum(patients, embed, classes, width=width, radius=radius).double() / UNIT
     centre = (total + _noise((width,), noise, CENTRE, source)) / max(1, count)
-    sizes = torch.zeros(classes, dtype=torch.int64)
-    sums = torch.zeros(classes, width, dtype=torch.int64)
-    gram = torch.zeros(width, width, dtype=torch.int64)
-    for z, y in _embedded(patients, embed, classes):
-        for part, own in zip((sizes, sums, gram), _parts(cut(z / radius - centre), y), strict=True):
-            part += _whole(own)
+    sizes, sums, gram = sums_about(centre, patients, embed, classes, radius=radius)
     around = _noise((width, width), noise, GRAM, source).triu()
     symmetric = around.triu(1) / math.sqrt(2)
     return Moments(
@@ -108,6 +102,25 @@ def noised_moments(
         (gram.double() / UNIT + around.diag().diag() + symmetric + symmetric.T) * radius**2,
         SLACK * noise / math.sqrt(GRAM) * radius**2,
     )
+
+
+def centre_sum(patients: Patients, embed: Embed, classes: int, *, width: int, radius: float) -> Tensor:
+    """The sum of the patients' mean rows, each row cut to the radius and divided by it: (width,) int64 of 1 / UNIT."""
+    means = (_whole(cut(z / radius).mean(dim=0)) for z, _ in _embedded(patients, embed, classes))
+    return sum(means, torch.zeros(width, dtype=torch.int64))
+
+
+def sums_about(
+    centre: Tensor, patients: Patients, embed: Embed, classes: int, *, radius: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The sums over patients of y, y u' and u u' with u = z / radius - centre cut to norm 1, int64 of 1 / UNIT."""
+    width = len(centre)
+    sizes = torch.zeros(classes, dtype=torch.int64)
+    sums, gram = torch.zeros(classes, width, dtype=torch.int64), torch.zeros(width, width, dtype=torch.int64)
+    for z, y in _embedded(patients, embed, classes):
+        for part, own in zip((sizes, sums, gram), _parts(cut(z / radius - centre), y), strict=True):
+            part += _whole(own)
+    return sizes, sums, gram
 
 
 def cut(z: Tensor) -> Tensor:

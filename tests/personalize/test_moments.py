@@ -1,0 +1,147 @@
+"""Moments: discriminant analysis by scikit-learn, exact forgetting, one round, and what noise leaves of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+import testbed
+from federation.descent import Site, Work
+from federation.models.cnn import Cnn
+from federation.models.mlp import Mlp
+from federation.parameters import loaded
+from federation.rehearsal import initial_parameters
+from federation.rounds import Schedule
+from federation.task import Task
+from personalize.moments import Moments
+from privacy.dp.access import Rows, open_access
+from privacy.dp.private_access import open_private
+from privacy.dp.protection import Protection
+from privacy.message import Call, Message
+
+WIDTH = 5
+TRAIN, FINISH = Call("r", 1, "train", {}), Call("r", 2, "finish", {})
+
+
+def hospital(seed: int, n: int, classes: int, *, shift: float = 0.0, prevalence: float = 0.5) -> Rows:
+    """Normal classes with means 1 apart; one row a patient. shift: of all rows, as another scanner makes it."""
+    g = torch.Generator().manual_seed(seed)
+    weights = torch.tensor([prevalence, *[1 - prevalence] * (classes - 1)])
+    y = torch.multinomial(weights, n, replacement=True, generator=g)
+    means = torch.eye(classes, WIDTH) * 1.5
+    return Rows(means[y] + torch.randn(n, WIDTH, generator=g) + shift, y, torch.arange(n))
+
+
+def solved(
+    how: Moments, task: Task, rows: dict[str, Rows], *, noise: float | None = None
+) -> dict[str, torch.nn.Module]:
+    """Each hospital's model after the one round."""
+    state = how.start(initial_parameters(how, task, seed=0), {})
+    replies, memories, sites = {}, {}, {}
+    for name, own in rows.items():
+        splits = {"train": own, "validation": own}
+        access = (
+            open_access(splits, batch=8, seed=0) if noise is None else open_private(splits, Protection(noise=noise))
+        )
+        sites[name] = Site(name, task, Work(), access)
+        replies[name], memories[name] = how.train(sites[name], how.send(state, name, TRAIN), Message(), TRAIN)
+    state = how.merge(state, replies)
+    return {
+        name: loaded(task.network(), how.model(site, how.send(state, name, FINISH), memories[name])).eval()
+        for name, site in sites.items()
+    }
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_alone_it_is_linear_discriminant_analysis(classes):
+    task, rows = Task(Mlp(hidden=()), (WIDTH,), classes), hospital(0, 300, classes, prevalence=0.3)
+    model = solved(Moments(others_gram=0.0, others_classes=0.0, ridge=0.0), task, {"a": rows})["a"]
+    theirs = LinearDiscriminantAnalysis(solver="eigen").fit(rows.x.double().numpy(), rows.y.numpy())
+    ours = model(rows.x).logits.softmax(dim=1).detach().numpy()
+    assert np.abs(ours - theirs.predict_proba(rows.x.double().numpy())).max() < 1e-3
+
+
+def test_together_it_is_discriminant_analysis_of_all_rows_about_their_hospitals_means():
+    """Whatever shift a scanner adds and however common a disease is, directions are those of all hospitals."""
+    task = Task(Mlp(hidden=()), (WIDTH,), 2)
+    rows = {"a": hospital(0, 60, 2, shift=0.0), "b": hospital(1, 200, 2, shift=4.0, prevalence=0.8)}
+    models = solved(Moments(others_gram=1.0, others_classes=1.0, ridge=0.0), task, rows)
+    x = np.concatenate([(one.x - one.x.mean(dim=0)).double().numpy() for one in rows.values()])
+    y = np.concatenate([(one.y - one.y.double().mean()).numpy() for one in rows.values()])
+    least_squares = np.linalg.lstsq(x, y, rcond=None)[0]
+    for model in models.values():
+        weight = (model.head.weight[1] - model.head.weight[0]).detach().double().numpy()
+        cosine = weight @ least_squares / np.linalg.norm(weight) / np.linalg.norm(least_squares)
+        assert cosine == pytest.approx(1.0, abs=1e-6)
+
+
+def test_the_intercept_is_the_hospitals_own():
+    task = Task(Mlp(hidden=()), (WIDTH,), 2)
+    rows = {"a": hospital(0, 400, 2), "b": hospital(1, 400, 2, shift=3.0, prevalence=0.9)}
+    for name, model in solved(Moments(others_classes=1.0), task, rows).items():
+        said = model(rows[name].x).logits.softmax(dim=1)[:, 1].mean()
+        assert said.item() == pytest.approx(float(rows[name].y.double().mean()), abs=0.03)
+
+
+def test_one_logit_for_two_classes_answers_as_two_do():
+    rows = {"a": hospital(0, 100, 2), "b": hospital(1, 100, 2)}
+    one, two = (
+        solved(Moments(), Task(Mlp(hidden=(), logits=logits), (WIDTH,), 2), rows)["a"] for logits in ("one", "all")
+    )
+    x = rows["a"].x
+    assert torch.allclose(one(x).logits.softmax(dim=1), two(x).logits.softmax(dim=1), atol=1e-5)
+
+
+def test_a_hospital_that_leaves_is_forgotten_bit_for_bit():
+    """Models without it are those of a federation in which it never was."""
+    task, how = Task(Mlp(hidden=()), (WIDTH,), 2), Moments()
+    rows = {name: hospital(k, 50, 2, shift=float(k)) for k, name in enumerate("abc")}
+    state = how.start(initial_parameters(how, task, seed=0), {})
+    replies = {
+        name: how.train(
+            Site(name, task, Work(), open_access({"train": own}, batch=8, seed=0)),
+            how.send(state, name, TRAIN),
+            Message(),
+            TRAIN,
+        )[0]
+        for name, own in rows.items()
+    }
+    never = how.merge(state, {name: replies[name] for name in "ab"})
+    later = how.merge(how.merge(state, {"b": replies["b"]}), {"a": replies["a"]})
+    left = how.without(how.merge(state, replies), "c")
+    for other in (later, left):
+        ours, theirs = (how.send(one, "a", FINISH).tensors for one in (never, other))
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_it_takes_one_round_however_many_the_others_have():
+    task, work = testbed.task(), Work(lr=0.02, batch=5)
+    crew = testbed.federation(Moments(), {"a": testbed.table(1), "b": testbed.table(2)}, task=task, work=work)
+    outcome = testbed.train(Moments(), crew, task=task, work=work, schedule=Schedule(rounds=7))
+    assert outcome.round == 2  # one round, and the finish
+    assert outcome.best == 1
+
+
+def test_noise_costs_less_the_more_patients_there_are():
+    task = Task(Mlp(hidden=()), (WIDTH,), 2)
+
+    def right(n: int) -> float:
+        rows = {name: hospital(seed, n, 2) for seed, name in enumerate("ab")}
+        models = solved(Moments(), task, rows, noise=1.5)
+        fresh = hospital(9, 2000, 2)
+        return float(
+            np.mean([float((m(fresh.x).logits.argmax(1) == fresh.y).double().mean()) for m in models.values()])
+        )
+
+    assert right(4000) > 0.8
+
+
+def test_a_network_without_a_linear_head_is_refused_in_words():
+    from federation.models.cam import Cam
+
+    task = Task(Cam(), (1, 16, 16), 2)
+    assert "linear layer" in Moments().complaints(task.network(), Work(), False)[0]
+    assert Moments().complaints(Task(Cnn(widths=(8, 8)), (1, 16, 16), 2).network(), Work(), False) == []

@@ -1,0 +1,151 @@
+"""Models on fixed features, from YAML to a scored file: what leaves, what is kept, and what a private run costs."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import os
+import re
+import typing
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from federation.features import AnyExtractor
+from federation.models.features import Features
+from pipelines.hospital.hospital import COHORT, read_cohort_file
+from pipelines.predict import main as predict
+from pipelines.run import main as run
+from pipelines.runs.exits import Exit
+from pipelines_settings import BASE
+from privacy.message import from_bytes
+from privacy.release import ledger
+
+FEATURES = {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc", "pictures": 60, "components": 8}
+TRAIN = {
+    "schedule": {"rounds": 2},
+    "work": {"lr": 1e-2, "batch": 16},
+    "methods": {"heads": {"name": "fedavg"}, "moments": {"name": "moments"}},
+}
+SETTINGS = {**BASE, "model": FEATURES, "train": TRAIN, "evaluate": {"copies": 20, "reference": "heads"}}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """The folder of a run in which two methods learn on the same features."""
+    folder = tmp_path_factory.mktemp("features")
+    os.chdir(folder)
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(SETTINGS))
+    assert run(["tiny.yaml"]) == Exit.OK
+    return folder / "runs" / BASE["name"]
+
+
+def test_features_are_computed_once_for_all_methods_and_no_image_leaves(finished):
+    for site in ("a", "b"):
+        lines = [
+            line for line in ledger.lines(finished / "sites" / site / "ledger.jsonl") if line["request"] == "extract"
+        ]
+        assert len(lines) == 1
+        assert lines[0]["bytes"] < 2000
+    made = [read_cohort_file(path) for path in (finished / "sites" / "a").glob(f"cohorts/*/{COHORT}")]
+    shapes = sorted(tuple(cohort.images.shape[1:]) for cohort in made)
+    assert shapes == [(1, 32, 32), (8,)]
+    images, features = sorted(made, key=lambda cohort: -cohort.images.dim())
+    for part in ("labels", "patient", "split"):
+        assert torch.equal(getattr(images, part), getattr(features, part))
+
+
+def test_one_round_sends_a_fraction_of_what_two_send_and_the_page_says_one(finished):
+    page = (finished / "report.html").read_text()
+    assert "moments" in page
+    found = json.loads(next(finished.rglob("train/*/moments.json")).read_text())
+    assert found["rounds"] == 1 and found["best"] == 1
+
+
+@pytest.mark.parametrize("label", ["heads", "moments"])
+def test_a_finished_model_scores_new_files_as_the_run_did(finished, label, tmp_path):
+    home = finished / "sites" / "a"
+    (files,) = home.glob("phantom/*/images")
+    gland = files.parent / "masks" / "gland"
+    model = home / "ready" / f"{label}.safetensors"
+    assert predict([str(model), str(files), "--gland", str(gland), "--out", str(tmp_path)]) == Exit.OK
+    with (tmp_path / "predictions.csv").open() as file:
+        found = [float(line["score"]) for line in csv.DictReader(file)]
+    (kept,) = home.glob(f"scores/{label}-*.safetensors")
+    scores = from_bytes(kept.read_bytes()).tensors
+    highest = [float(scores["probabilities"][scores["patient"] == p, 1].max()) for p in scores["patient"].unique()]
+    assert all(min(abs(score - one) for one in found) < 2e-6 for score in highest)
+
+
+def test_nothing_is_computed_again_while_nothing_changes(finished, capsys):
+    os.chdir(finished.parents[1])
+    assert run(["tiny.yaml"]) == Exit.OK
+    said = capsys.readouterr().err
+    assert "features  kept" in said and "train     kept" in said
+
+
+def test_lost_features_are_noticed_and_made_again(finished, capsys):
+    os.chdir(finished.parents[1])
+    for path in finished.glob(f"sites/a/cohorts/*/{COHORT}"):
+        if read_cohort_file(path).images.dim() == 2:
+            path.unlink()
+    assert run(["tiny.yaml"]) == Exit.OK
+    assert "features  done" in capsys.readouterr().err
+
+
+def test_the_page_of_methods_has_every_key_and_every_extractor():
+    page = (Path(__file__).parents[2] / "docs/reference/methods.md").read_text()
+    section = page.partition("## Models on fixed features")[2].partition("\n## ")[0]
+    keys = {
+        key
+        for line in section.splitlines()
+        if line.startswith("| `")
+        for key in re.findall(r"`(\w+)`", line.split("|")[1])
+    }
+    assert keys == {field.name for field in dataclasses.fields(Features)} - {"name"}
+    assert all(f"`{kind().name}`" in section for kind in typing.get_args(typing.get_args(AnyExtractor)[0]))
+
+
+def problems(tmp_path, capsys, **changed) -> str:
+    os.chdir(tmp_path)
+    (tmp_path / "x.yaml").write_text(yaml.safe_dump({**SETTINGS, **changed}))
+    assert run(["x.yaml", "--check"]) == Exit.CONFIG
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (
+            {"of": {"name": "colour"}},
+            "colour needs pictures (3, height, width) of 16 pixels or more, found (1, 32, 32)",
+        ),
+        ({"public": "cats"}, "unknown pictures 'cats'; there are prostate_adc, skin_lesion"),
+        ({"public": "skin_lesion"}, "skin_lesion draws pictures of 3 channels, and images are [1, 32, 32]"),
+    ],
+)
+def test_features_that_do_not_fit_are_told_before_anything_runs(model, said, tmp_path, capsys):
+    assert said in " ".join(problems(tmp_path, capsys, model={**FEATURES, **model}).split())
+
+
+def test_a_private_run_costs_the_epsilon_that_was_asked_for_and_no_more(tmp_path):
+    os.chdir(tmp_path)
+    budget = {"budget": {"epsilon": 9, "delta": 1e-3}, "public": ["counts"]}
+    sites = {
+        name: {"source": {**site["source"], "patients": 16}, "policy": budget} for name, site in BASE["sites"].items()
+    }
+    privacy = {"epsilon": 3.0, "delta": 1e-3, "clip": 1.0, "sampling": 0.5}
+    train = {**TRAIN, "methods": {"moments": {"name": "moments"}}}
+    audit = {"membership": False, "canaries": 0}
+    settings = {**SETTINGS, "sites": sites, "privacy": privacy, "train": train, "audit": audit}
+    settings["evaluate"] = {"copies": 20, "checkpoint": "latest", "public": False}
+    (tmp_path / "private.yaml").write_text(yaml.safe_dump({**settings, "name": "private"}))
+    assert run(["private.yaml"]) == Exit.OK
+    from privacy.dp.accounting import cost
+
+    for site in sites:
+        lines = ledger.lines(tmp_path / "runs" / "private" / "sites" / site / "ledger.jsonl")
+        assert cost(ledger.spent(lines), 1e-3).epsilon == pytest.approx(3.0, rel=0.02)
