@@ -48,5 +48,22 @@ def fitted(public: Floats, *, components: int, softness: float) -> Whitening:
 
 def whitened(features: Floats, by: Whitening) -> Floats:
     """Features (n, d) standardized, cut and turned: (n, k)."""
-    found: Floats = np.clip((features - by.mean) / by.spread, -MOST, MOST) @ by.axes
+    return row_by_row(np.clip((features - by.mean) / by.spread, -MOST, MOST), by.axes)
+
+
+def fourier(x: Floats, width: int, bandwidth: float) -> Floats:
+    """Random Fourier features (n, width) of whitened features (n, k), with a mean square of about 1.
+
+    A linear model on them approximates one with a Gaussian kernel (Rahimi and Recht, Random features for large-scale
+    kernel machines, NIPS 2007). bandwidth: of the kernel, in units of sqrt(k). The frequencies are the same everywhere.
+    """
+    random = np.random.default_rng(0)
+    frequencies = random.standard_normal((x.shape[1], width)) / (bandwidth * np.sqrt(x.shape[1]))
+    phases = random.uniform(0, 2 * np.pi, width)
+    found: Floats = np.sqrt(2.0) * np.cos(row_by_row(x, frequencies) + phases)
     return found
+
+
+def row_by_row(x: Floats, matrix: Floats) -> Floats:
+    """x @ matrix, each row on its own: the product of many rows rounds a row by how many there are."""
+    return np.stack([row @ matrix for row in x]) if len(x) else np.zeros((0, matrix.shape[1]))

@@ -20,8 +20,9 @@ from privacy.settings_error import out_of_range, refuse, unmet
 @dataclass(frozen=True, kw_only=True)
 class Features:
     """of: what is computed of an image. public: which pictures that no patient shaped set the scale, by the name of a
-    prior; pictures: how many. components, softness: see `federation.features.whitening`. hidden: widths of the hidden
-    layers of the network on the features; none is a linear model.
+    prior; pictures: how many. components, softness: see `federation.features.whitening`. fourier: how many random
+    Fourier features of the components the network gets in their place, and bandwidth of their kernel; 0 = the
+    components themselves. hidden: widths of the hidden layers of the network on the features; none is a linear model.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -32,14 +33,28 @@ class Features:
     pictures: int = 1200
     components: int = 32
     softness: float = 1.0
+    fourier: int = 0
+    bandwidth: float = 2.0
     hidden: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        problems = out_of_range(self, pictures=(16, 100_000), components=(1, 4096), softness=(0.0, 1e6))
+        problems = out_of_range(
+            self,
+            pictures=(16, 100_000),
+            components=(1, 4096),
+            softness=(0.0, 1e6),
+            fourier=(0, 4096),
+            bandwidth=(1e-3, 1e3),
+        )
         refuse(problems + unmet(self, hidden=(all(width >= 1 for width in self.hidden), "positive widths")))
 
+    @property
+    def width(self) -> int:
+        """Numbers that the network gets of an image."""
+        return self.fourier or self.components
+
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
-        """A network for features (components,)."""
+        """A network for features (width,)."""
         return MlpModule(prod(inputs), classes, self.hidden, 0.0)
 
     def losses(self, output: Output, y: Tensor) -> Tensor:

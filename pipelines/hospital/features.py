@@ -27,8 +27,8 @@ CHUNK = 256
 def extract(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
     """Write the features of a cohort's images as a cohort.
 
-    Facts: `cohort`; `model`, of which `of`, `public`, `components` and `softness` matter here. Tensors: the scale.
-    Each row of the new cohort depends on its own image and on public pictures only.
+    Facts: `cohort`; `model`, of which `of`, `public`, `components`, `fourier` and `bandwidth` matter here. Tensors: the
+    scale. Each row of the new cohort depends on its own image and on public pictures only.
 
     Returns:
         `cohort` and `sha256` of the new cohort.

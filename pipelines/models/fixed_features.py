@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from federation.features.whitening import Whitening, whitened
+from federation.features.whitening import Whitening, fourier, whitened
 from federation.models.features import Features
 
 PARTS = ("mean", "spread", "axes")
@@ -28,8 +28,9 @@ def extracted(model: Features, images: Tensor) -> NDArray[np.float64]:
 
 
 def featured(model: Features, scale: Whitening, images: Tensor) -> Tensor:
-    """Whitened features (n, components) float32 of images (n, *inputs)."""
-    return torch.from_numpy(whitened(extracted(model, images), scale)).float()
+    """The network's input (n, width) float32 from images (n, *inputs)."""
+    x = whitened(extracted(model, images), scale)
+    return torch.from_numpy(fourier(x, model.fourier, model.bandwidth) if model.fourier else x).float()
 
 
 def to_tensors(scale: Whitening) -> dict[str, Tensor]:

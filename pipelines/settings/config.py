@@ -109,7 +109,7 @@ class Config:
     def task_of(self, label: str) -> Task:
         """The task of all sites for one method."""
         model, classes = self.model_of(label), len(self.task.names)
-        inputs = (model.components,) if isinstance(model, Features) else self.images.inputs
+        inputs = (model.width,) if isinstance(model, Features) else self.images.inputs
         return Task(model, inputs, classes, self.task.kind)
 
     def method(self, label: str, site: str) -> AnyAlgorithm:

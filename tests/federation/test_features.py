@@ -10,7 +10,7 @@ import pytest
 from federation.features import AnyExtractor
 from federation.features.colour import Colour
 from federation.features.radiomics import Radiomics
-from federation.features.whitening import fitted, whitened
+from federation.features.whitening import fitted, fourier, whitened
 
 EXTRACTORS = [kind() for kind in typing.get_args(typing.get_args(AnyExtractor)[0])]
 SHAPES = [(3, 32, 40), (1, 24, 24), (3, 24, 24), (1, 20, 24, 24)]
@@ -87,6 +87,12 @@ def test_public_pictures_have_a_mean_square_of_one(softness):
         assert np.allclose(found.T @ found / len(found), np.eye(6), atol=0.02)
 
 
+def test_a_whitened_row_depends_on_its_own_features_alone():
+    x = np.random.default_rng(0).standard_normal((200, 90))
+    by = fitted(x, components=40, softness=1.0)
+    assert all(np.array_equal(whitened(x[k : k + 1], by)[0], whitened(x, by)[k]) for k in range(20))
+
+
 def test_a_feature_that_is_constant_in_public_pictures_says_nothing():
     public = np.random.default_rng(0).standard_normal((50, 4))
     public[:, 2] = 3.0
@@ -108,3 +114,12 @@ def test_more_components_than_there_are_features_are_refused():
         ValueError, match=r"components must be at most .* found 9 of 50 public pictures with 4 features"
     ):
         fitted(np.random.default_rng(0).standard_normal((50, 4)), components=9, softness=1.0)
+
+
+def test_random_fourier_features_are_a_gaussian_kernel():
+    """Their inner products approach exp(-|x - y|^2 / (2 s^2)), s = bandwidth x sqrt(k), by 1 / sqrt(width)."""
+    x = np.random.default_rng(0).standard_normal((30, 5))
+    found = fourier(x, 40_000, 1.5)
+    distances = ((x[:, None] - x[None]) ** 2).sum(axis=2)
+    assert np.abs(found @ found.T / 40_000 - np.exp(-distances / (2 * 1.5**2 * 5))).max() < 0.03
+    assert np.array_equal(fourier(x[3:4], 50, 1.5)[0], fourier(x, 50, 1.5)[3])
