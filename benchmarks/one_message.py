@@ -75,7 +75,7 @@ def scaled(found: np.ndarray, public: np.ndarray, how: dict[str, float]) -> np.n
 
 
 def hospitals(lines: list[dict[str, str]], parts: int, seed: int) -> np.ndarray:
-    """The hospital of each picture: three sources (vienna_dias with vidir_modern), each dealt into `parts` by lesion."""
+    """The hospital of each picture: three sources, vienna_dias with vidir_modern, each dealt into `parts` by lesion."""
     source = np.array([{"vienna_dias": "vidir_modern"}.get(line["site"], line["site"]) for line in lines])
     lesion = np.array([line["patient"] for line in lines])
     random, found = np.random.default_rng(10_000 + seed), np.empty(len(lines), dtype=object)
