@@ -41,6 +41,8 @@ from federation.task import Output
 from privacy.message import Call, Message, Params
 from privacy.settings_error import out_of_range, refuse
 
+SENT = ("sizes", "sums", "gram", "variance")
+OF = "head.weight"  # moments are of what this layer gets
 SUMS = ("sizes", "gram", "variance", "labels", "products")
 LARGEST = 0.9  # share of a direction's scatter that may lie between classes
 
@@ -76,23 +78,25 @@ class Moments:
         return ["moments solves for a linear layer called head, and this network has none: take mlp or cnn"]
 
     def send(self, state: State, site: str, call: Call) -> Message:
+        model = prefixed("model", section(state.tensors, "model"))
         if call.request == "train":
-            return Message(prefixed("model", section(state.tensors, "model")))
+            return Message(model)
         every = [centred(section(state.tensors, f"site/{name}")) for name in sorted(_sites(state))]
-        return Message(prefixed("total", {part: sum_exactly([one[part] for one in every]) for part in SUMS}))
+        total = {part: sum_exactly([one[part] for one in every]) for part in SUMS if every}
+        # A site whose reply was lost has no start, and no sums in the total.
+        return Message({**prefixed("total", total), **({} if site in call.merged else model)})
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
-        start = section(received.tensors, "model")
-        module = loaded(self.network(site.task), start).eval()
+        module = loaded(self.network(site.task), section(received.tensors, "model")).eval()
         own, centre = moments_of(site, module, self.radius)
-        return Message(prefixed("moments", own)), Message(
-            {**prefixed("model", read(module)), **prefixed("moments", own), "centre": centre}
+        return Message({f"{part}/{OF}": own[part] for part in SENT}), Message(
+            {**prefixed("model", read(module)), **prefixed("own", own), "centre": centre}
         )
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         kept = dict(state.tensors)
         for site, reply in replies.items():
-            kept |= prefixed(f"site/{site}", section(reply.tensors, "moments"))
+            kept |= {f"site/{site}/{part}": reply.tensors[f"{part}/{OF}"] for part in SENT}
         return Message(kept)
 
     def without(self, state: State, site: str) -> State:
@@ -100,9 +104,9 @@ class Moments:
         return Message({name: value for name, value in state.tensors.items() if not name.startswith(f"site/{site}/")})
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
-        start, sent = section(memory.tensors, "model"), section(memory.tensors, "moments")
+        start, sent = section(memory.tensors, "model"), section(memory.tensors, "own")
         if not sent:  # this hospital did not answer in the only round
-            return start or section(received.tensors, "model")
+            return section(received.tensors, "model")
         own, total = centred(sent), section(received.tensors, "total")
         others = {part: total[part] - own[part] for part in SUMS} if total else {p: 0 * own[p] for p in SUMS}
         weight, bias = solved(self, own, others, memory.tensors["centre"])

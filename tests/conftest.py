@@ -6,9 +6,11 @@ which is `make test-all`, runs all examples, and also the tests marked `slow`.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -36,6 +38,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--thorough"):
         config.option.markexpr = ""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so a shell starts jobs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # tests of Ctrl-C would wait for ever
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -19,6 +19,7 @@ from federation.task import Task
 from personalize import AnyAlgorithm
 from personalize.cusfl import CusFL
 from personalize.fedrep import FedRep
+from personalize.moments import Moments
 from personalize.partial import Partial
 from personalize.pgfed import PGFed
 
@@ -30,6 +31,7 @@ SETTLED = {
     "fedrep": FedRep(head_epochs=1),
     "cusfl": CusFL(depth=1),
     "pgfedmo": PGFed(name="pgfedmo", beta=0.5),
+    "moments": Moments(radius=4.0),
 }
 """Methods whose defaults do not fit such a small network, or have no effect in it."""
 

@@ -13,6 +13,7 @@ Each test of a group may be wrong with ALARM / (their number), so a group raises
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,9 +25,11 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
+from privacy.dp import moments
 from privacy.dp.access import Assign, Objective, Sample, Split
 from privacy.dp.access import Gradient as Answer
 from privacy.dp.events import Composed, Event, Gaussian, Part, PoissonSampled, SelfComposed
+from privacy.dp.moments import Embed, Moments, Patients
 from privacy.dp.private_access import PrivateAccess
 
 ALARM = 1e-6
@@ -129,6 +132,28 @@ class RecordingAccess:
                 raise AssertionError(f"a mean of {found} was cut at [0, {p.loss_bound}]: nothing can be said of noise")
             unit = p.loss_bound / 2 / len(self.access.units[split].sizes)
             self._note((split, 1.0), {"mean": torch.tensor([(found - exact) / unit])})
+        return found
+
+    def moments(self, embed: Embed, classes: int, *, width: int, radius: float) -> Moments:
+        """Noise of the four parts about the centre that was released, each by its share of the one event."""
+        found = self.access.moments(embed, classes, width=width, radius=radius)
+        rows, units = self.access.splits["train"], self.access.units["train"]
+        patients = Patients(rows.x, rows.y, list(torch.split(units.order, units.sizes.tolist())))
+        total = moments.centre_sum(patients, embed, classes, width=width, radius=radius).double() / moments.UNIT
+        exact = moments.sums_about(found.centre / radius, patients, embed, classes, radius=radius)
+        sizes, sums, gram = (part.double() / moments.UNIT for part in exact)
+        upper = torch.triu_indices(width, width, 1)
+        noise = found.gram / radius**2 - gram
+        self._note(
+            ("train", 1.0),
+            {
+                "centre": (found.centre / radius * len(units.sizes) - total) * math.sqrt(moments.CENTRE),
+                "sizes": (found.sizes - sizes) * math.sqrt(moments.SIZES),
+                "sums": (found.sums / radius - sums) * math.sqrt(moments.SUMS),
+                "diagonal": noise.diagonal() * math.sqrt(moments.GRAM),
+                "gram": noise[upper[0], upper[1]] * math.sqrt(2 * moments.GRAM),
+            },
+        )
         return found
 
     def votes(self, assign: Assign, bins: int) -> Tensor:

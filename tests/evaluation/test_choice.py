@@ -131,9 +131,9 @@ def test_images_of_patients_that_left_are_said_in_the_first_words():
 
 def test_a_model_that_guesses_is_not_recommended(rows):
     chosen = choice.choices([Model("a", "blind", 0.1, "f")], rows, "local", Words())
-    (one,) = answers._fit(chosen, rows)
+    (one,) = answers._drop_guessing(chosen, rows)
     assert (one.method, one.file, one.by) == ("", "", "") and "blind, chosen by validation, does no better" in one.said[
         0
     ]
     fine = choice.choices([Model("a", "good", 0.1, "f")], rows, "local", Words())
-    assert answers._fit(fine, rows) == fine
+    assert answers._drop_guessing(fine, rows) == fine

@@ -12,7 +12,7 @@ import testbed
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.rehearsal import initial_parameters, rehearse_events
-from federation.rounds import QuorumLost, Schedule
+from federation.rounds import QuorumLost, Schedule, schedule_of
 from privacy.dp.access import Rows
 from privacy.dp.events import Gaussian, Part, PoissonSampled, SelfComposed, composed
 from privacy.dp.protection import Protection
@@ -72,10 +72,11 @@ def test_without_noise_and_clipping_and_with_everybody_drawn_it_is_plain_trainin
     )
     plain, private = crew(algorithm, work, sites, None), crew(algorithm, work, sites, quiet)
     left, right = go(algorithm, work, plain), go(algorithm, work, private)
+    near = 1e-7 if algorithm.name == "moments" else 1e-9  # it sums whole multiples of 2^-40
     for name in sites:
-        assert testbed.close(testbed.final(plain[name]), testbed.final(private[name]), 1e-9)
+        assert testbed.close(testbed.final(plain[name]), testbed.final(private[name]), near)
         for round_, loss in left.losses[name].items():
-            assert right.losses[name][round_] == pytest.approx(loss, abs=1e-9)
+            assert right.losses[name][round_] == pytest.approx(loss, abs=near)
 
 
 @pytest.mark.parametrize(("algorithm", "work"), METHODS)
@@ -86,7 +87,8 @@ def test_what_was_done_is_what_was_rehearsed(algorithm, work):
     go(algorithm, work, hospitals)
     initial = initial_parameters(algorithm, testbed.task(), seed=0)
     seen = rehearse_events(algorithm, testbed.task(), work, initial, NOISED)
-    wanted = [seen.introduction, *[seen.training] * SCHEDULE.rounds, *[seen.validation] * SCHEDULE.rounds]
+    rounds = schedule_of(algorithm, SCHEDULE).rounds
+    wanted = [seen.introduction, *[seen.training] * rounds, *[seen.validation] * rounds]
     for hospital in hospitals.values():
         assert composed(hospital.events) == composed(wanted)
     steps = 2 * round(1 / 0.4)

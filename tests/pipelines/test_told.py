@@ -57,6 +57,7 @@ from privacy.release.statement_markdown import markdown
 NOISED = Policy(budget=Budget(epsilon=30.0), min_patients=1)
 EXACT = replace(NOISED, public=("counts",))
 SIZE = 16
+NUMBERS = 134  # features that radiomics computes of a slice
 PATIENTS = 15
 EVOLUTION: dict[str, Json] = {"name": "private_evolution", "epsilon": 1.0, "candidates": 16, "rounds": 1}
 EVOLUTION |= {"public": 50, "components": 5}
@@ -166,6 +167,10 @@ def asking(site: Site, turn: str) -> Iterator[tuple[str, Answer]]:
     shared = {"images": torch.rand(8, 1, SIZE, SIZE) * 2 - 1, "labels": torch.arange(8) % 2}
     curve: dict[str, Json] = {"space": "s", "translator": {"name": "identity"}, "veto": {}, "is_target": False}
     yield "translate", site.ask("translate", f"r/translate-{turn}", {**common, **curve, "scanner": "P"}, shared)
+    features: Json = {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc", "components": 2}
+    scale = {"mean": torch.zeros(NUMBERS), "spread": torch.ones(NUMBERS), "axes": torch.eye(NUMBERS)[:, :2]}
+    scale = {name: part.double() for name, part in scale.items()}
+    yield "extract", site.ask("extract", f"r/extract-{turn}", {"cohort": cohort, "model": features}, scale)
     run, private = f"r/train-{turn}", {"clip": 1.0, "sampling": 1.0, "views": 2, "noise": 8.0, "validation_noise": 20.0}
     opening: dict[str, Json] = {"label": "x", "algorithm": {"name": "fedavg"}, "model": {"name": "mlp", "hidden": [2]}}
     opening |= {"inputs": [1, SIZE, SIZE], "classes": 2, "seed": 0, "cohort": cohort, "evaluation_noise": 20.0}
