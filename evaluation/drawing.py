@@ -90,7 +90,7 @@ def svg(size: tuple[float, float], alt: str, draw: Callable[[Figure], None]) -> 
         figure = Figure(figsize=size, dpi=72, layout="constrained")
         FigureCanvasSVG(figure)  # text is measured as it will be written
         draw(figure)
-        if (engine := figure.get_layout_engine()) is not None:
+        if figure.axes and (engine := figure.get_layout_engine()) is not None:  # without axes it would warn
             engine.execute(figure)
         figure.set_layout_engine(None)  # with an engine savefig draws twice: to lay out, and to write
         buffer = io.StringIO()

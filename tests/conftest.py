@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import html
 import os
 import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,6 +29,9 @@ settings.load_profile("house")
 
 SHARE, LEAST = 5, 4  # the default suite tries one example in SHARE, but LEAST of them where a law has so many
 LAW = "_hypothesis_internal_use_settings"  # what `@settings` writes on a law; there is no public name for it
+
+LOOK_AT_PAGES = ("tests/evaluation/", "pages.py", "tests/golden/", "test_told", "test_study", "test_run.py")
+SHARED_RUN = "CONSILIUM_SHARED_RUN"  # in the environment while a run is made that several tests look at
 
 DATA = Path(os.environ.get("CONSILIUM_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
@@ -95,6 +100,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Mapping[
             if not folder.with_suffix(".done").exists():
                 folder.mkdir(exist_ok=True)
                 patch.chdir(folder)
+                patch.setenv(SHARED_RUN, "1")
                 (folder / "tiny.yaml").write_text(text)
                 assert main(["tiny.yaml"]) == 0
                 folder.with_suffix(".done").touch()
@@ -121,6 +127,26 @@ def _phantoms_are_written_once(tmp_path_factory: pytest.TempPathFactory) -> Iter
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "write", copied)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _only_pages_that_are_looked_at_have_figures(thorough: bool) -> Iterator[None]:
+    """By default matplotlib draws for the tests of pages (`LOOK_AT_PAGES`) and for shared runs, elsewhere nothing."""
+    from evaluation import drawing
+
+    real = drawing.svg
+
+    def drawn(size: tuple[float, float], alt: str, draw: Callable[[Any], None]) -> str:
+        test = os.environ.get("PYTEST_CURRENT_TEST", "")
+        if SHARED_RUN in os.environ or any(part in test for part in LOOK_AT_PAGES):
+            return real(size, alt, draw)
+        return f'<svg role="img" aria-label="{html.escape(alt, quote=True)}"></svg>'
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [] if thorough else [name for name in sys.modules if name.startswith("evaluation.")]:
+            if getattr(sys.modules[name], "svg", None) is real:
+                patch.setattr(sys.modules[name], "svg", drawn)
         yield
 
 
