@@ -1,6 +1,8 @@
 """What one message of moments is worth on real pictures: hospitals of HAM10000, with and without privacy.
 
-    CONSILIUM_DATA=... python benchmarks/one_message.py [--splits 10] [--out docs/results/data/one_message_runs.json]
+    CONSILIUM_DATA=... python benchmarks/one_message.py [--splits 10]
+
+Every figure is kept in benchmarks/one_message.json; the table goes into docs/results/data/one-message.json.
 
 Pictures of 112 x 112; features `colour`, scaled by the prior `skin_lesion`. A lesion's pictures are in one split: 60 %
 train, 10 % are left out (validation), 30 % test. AUC of each hospital's model on its own test pictures; the mean over
@@ -18,12 +20,14 @@ import json
 import math
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import torch
 from dp_accounting import get_sigma_gaussian
 from PIL import Image
+from scipy import stats
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -44,7 +48,9 @@ from privacy.dp.protection import Protection
 from privacy.message import Call, Message
 
 DATA = Path(os.environ.get("CONSILIUM_DATA", Path(__file__).parents[2] / "shared" / "data")) / "ham10000"
-CACHE = Path(__file__).parents[1] / "build" / "one_message"
+HERE = Path(__file__).parent
+CACHE = HERE.parent / "build" / "one_message"
+TABLE = HERE.parent / "docs/results/data/one-message.json"
 SIDE, PICTURES, DELTA = 112, 1200, 1e-5
 TRAIN, FINISH = Call("one_message", 1, "train", {}), Call("one_message", 2, "finish", {})
 LINEAR = {"components": 24, "softness": 1.0}
@@ -167,11 +173,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--splits", type=int, default=10)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("docs/results/data/one_message_runs.json"))
+    parser.add_argument("--commit", default="0000000", help="of the code that is measured, for the table")
+    parser.add_argument("--out", type=Path, default=HERE / "one_message.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
     found, public, lines = computed()
-    kept: dict[str, list[float]] = json.loads(options.out.read_text()) if options.out.exists() else {}
+    kept: dict[str, dict[str, float]] = json.loads(options.out.read_text()) if options.out.exists() else {}
     for split in range(options.first, options.first + options.splits):
         for parts in (1, 4):
             for label, epsilon, value in lines_of(split, parts, found, public, lines):
@@ -179,10 +186,41 @@ def main() -> None:
                 kept.setdefault(name, {})[str(split)] = round(value, 5)
         options.out.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
         print(split, "done", flush=True)
-    for name, values in kept.items():
-        auc = np.array(list(values.values()))
-        half = 2.262 if len(auc) == 10 else math.nan
-        print(f"{name:75s} {auc.mean():.3f} ± {half * auc.std(ddof=1) / math.sqrt(len(auc)):.3f}")
+    known = json.loads(TABLE.read_text()) if TABLE.exists() else {}
+    TABLE.write_text(json.dumps({**known, **tables(kept, options.commit)}, indent=1, ensure_ascii=False) + "\n")
+
+
+def interval(values: np.ndarray) -> str:
+    """Mean and half of Student's 95 % interval."""
+    half = float(stats.t.ppf(0.975, len(values) - 1)) * values.std(ddof=1) / math.sqrt(len(values))
+    return f"{values.mean():.3f} ± {half:.3f}"
+
+
+def tables(kept: dict[str, dict[str, float]], commit: str) -> dict[str, object]:
+    """For each number of hospitals: AUC by epsilon, and the gain over the same hospital alone, in pairs of splits."""
+    origin = {
+        "command": "CONSILIUM_DATA=… python benchmarks/one_message.py",
+        "commit": commit,
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+    epsilons = ["1", "3", "8", "inf"]
+    found: dict[str, object] = {}
+    for hospitals_ in ("3 hospitals", "12 hospitals"):
+        models_ = dict.fromkeys(name.split(" | ")[1] for name in kept if name.startswith(hospitals_))
+        rows = []
+        for model in models_:
+            cells, gains = [], []
+            for epsilon in epsilons:
+                values = kept.get(f"{hospitals_} | {model} | {epsilon}")
+                alone = kept.get(f"{hospitals_} | {model.partition(', together')[0]}, alone | {epsilon}")
+                cells.append("" if values is None else interval(np.array(list(values.values()))))
+                if values is not None and alone is not None and "together" in model:
+                    change = np.array([values[split] - alone[split] for split in values])
+                    gains.append(f"{'∞' if epsilon == 'inf' else epsilon}: {interval(change)}")
+            rows.append([model, *cells, "; ".join(gains)])
+        columns = ["model", "ε = 1", "ε = 3", "ε = 8", "ε = ∞", "gain over alone, by ε"]
+        found[hospitals_.replace(" ", "-")] = {**origin, "columns": columns, "rows": rows}
+    return found
 
 
 if __name__ == "__main__":
