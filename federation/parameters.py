@@ -6,8 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from privacy.message import Params
+
+NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+"""Layers that normalize."""
 
 
 def read(module: nn.Module) -> Params:

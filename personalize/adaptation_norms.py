@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from federation.parameters import NORMS
 from federation.task import Output
-from personalize.sharing import NORMS
 
 Statistics: TypeAlias = Literal["image", "set"]
 """image: each image's own mean and variance; set: the batch's during adaptation, then those of all test images."""

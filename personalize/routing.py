@@ -30,9 +30,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from federation.parameters import NORMS
 from federation.task import pooled
 from personalize.adaptation_norms import Affine, AtTest, Statistics, by_test_statistics, replace
-from personalize.sharing import NORMS
 
 Layer: TypeAlias = nn.Conv2d | nn.Conv3d | nn.ConvTranspose2d | nn.ConvTranspose3d | nn.Linear
 CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)

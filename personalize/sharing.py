@@ -10,18 +10,15 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from federation.algorithm import Memory, State
 from federation.descent import Site
 from federation.fedavg import Weighted, Weights, merged
-from federation.parameters import prefixed, read, section, select
+from federation.parameters import NORMS, prefixed, read, section, select
 from federation.task import Task
 from privacy.message import Call, Message, Params
 
 Shared: TypeAlias = Callable[[str], bool]
-
-NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 def body(name: str) -> bool:

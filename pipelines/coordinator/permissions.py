@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from pipelines.coordinator.spaces import features_in
 from pipelines.settings.config import Config
+from pipelines.settings.image_spaces import features_in
 from privacy.message import Json, as_list
 
 

@@ -22,7 +22,6 @@ from federation.engine import Engine, InProcess
 from federation.rounds import QuorumLost
 from pipelines.coordinator.arguments import command_of, read_settings
 from pipelines.coordinator.check import check
-from pipelines.coordinator.spaces import features_in
 from pipelines.coordinator.stages import (
     audit,
     evaluate,
@@ -62,6 +61,7 @@ from pipelines.runs.runner import (
 )
 from pipelines.runs.stopping import RunLock, Stop, safe_stop
 from pipelines.settings.config import Config, chosen_device
+from pipelines.settings.image_spaces import features_in
 from pipelines.settings.load import configured, played
 from pipelines.settings.sites import Elsewhere
 from privacy.settings_error import Problem

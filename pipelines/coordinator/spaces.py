@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from federation.models.features import Features
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
-from pipelines.runs.store import digest, short
 from pipelines.settings.config import Config
 from pipelines.settings.harmonization import RAW, default_scale
+from pipelines.settings.image_spaces import features_name, space_of
 from privacy.message import Json, as_mapping
 
 Cohorts: TypeAlias = Mapping[str, Mapping[str, Any]]
@@ -29,11 +28,6 @@ def common_facts(world: World) -> dict[str, Json]:
         "seed": config.seed,
         "private": config.privacy != "none",
     }
-
-
-def space_of(config: Config, label: str) -> str:
-    """The space in which a method learns."""
-    return config.train.method_images.get(label, RAW)
 
 
 def cohorts_in(inputs: Mapping[str, Path], space: str) -> Cohorts:
@@ -56,21 +50,6 @@ def cohorts_for(config: Config, inputs: Mapping[str, Path], label: str) -> Cohor
         return homes
     found = json.loads((inputs["features"] / f"{features_name(space, model)}.json").read_text())
     return {site: {**facts, **found[site]} for site, facts in homes.items()}
-
-
-def features_in(config: Config) -> list[tuple[str, Features]]:
-    """The features that the methods' models are built on: a space, and a model for each different kind of them."""
-    found = {}
-    for label in config.train.methods:
-        space, model = space_of(config, label), config.model_of(label)
-        if isinstance(model, Features):
-            found[features_name(space, model)] = (space, replace(model, hidden=()))
-    return list(found.values())
-
-
-def features_name(space: str, model: Features) -> str:
-    """The name of a kind of features of the images of a space; networks on the same features share it."""
-    return f"{space}-{model.of.name}-{short(digest(to_plain(replace(model, hidden=()))))}"
 
 
 def window_of(world: World) -> Json:

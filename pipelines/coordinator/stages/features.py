@@ -16,7 +16,7 @@ import torch
 from federation.features.whitening import fitted
 from federation.models.features import Features
 from harmonize.prior import PRIORS, drawn
-from pipelines.coordinator.spaces import cohorts_in, features_in, features_name
+from pipelines.coordinator.spaces import cohorts_in
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.models.fixed_features import extracted, to_tensors
@@ -24,6 +24,7 @@ from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import digest, short
 from pipelines.settings.harmonization import default_scale
+from pipelines.settings.image_spaces import features_in, features_name
 from privacy.message import Json, Message, to_bytes
 
 VERSION = 1

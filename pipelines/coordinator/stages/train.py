@@ -13,13 +13,14 @@ from federation.rehearsal import initial_parameters, rehearse
 from federation.rounds import Outcome, conduct, restored, schedule_of
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.conversations import learnt, opening, pooled_engine
-from pipelines.coordinator.spaces import Cohorts, cohorts_for, space_of
+from pipelines.coordinator.spaces import Cohorts, cohorts_for
 from pipelines.coordinator.world import World
 from pipelines.loader.overrides import overridden
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import DiskFolder, digest, short
+from pipelines.settings.image_spaces import space_of
 from privacy.message import Call, Json, Malformed, Message, as_list
 
 VERSION = 7

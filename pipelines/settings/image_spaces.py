@@ -1,0 +1,31 @@
+"""What a method learns from: images in a space, or fixed features of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from federation.models.features import Features
+from pipelines.loader.validation import to_plain
+from pipelines.runs.store import digest, short
+from pipelines.settings.harmonization import RAW
+from pipelines.settings.run_settings import RunSettings
+
+
+def space_of(config: RunSettings, label: str) -> str:
+    """The space in which a method learns."""
+    return config.train.method_images.get(label, RAW)
+
+
+def features_in(config: RunSettings) -> list[tuple[str, Features]]:
+    """The features that the methods' models are built on: a space, and a model for each different kind of them."""
+    found = {}
+    for label in config.train.methods:
+        space, model = space_of(config, label), config.model_of(label)
+        if isinstance(model, Features):
+            found[features_name(space, model)] = (space, replace(model, hidden=()))
+    return list(found.values())
+
+
+def features_name(space: str, model: Features) -> str:
+    """The name of a kind of features of the images of a space; networks on the same features share it."""
+    return f"{space}-{model.of.name}-{short(digest(to_plain(replace(model, hidden=()))))}"
