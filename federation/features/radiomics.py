@@ -8,6 +8,7 @@ scales, in the middle and everywhere.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -37,7 +38,8 @@ class Radiomics:
     window: tuple[float, float] = (0.0, 3.0)
 
     def __post_init__(self) -> None:
-        refuse(unmet(self, window=(self.window[0] < self.window[1], "two numbers, the lower first")))
+        low, high = self.window
+        refuse(unmet(self, window=(low < high and math.isfinite(high - low), "two finite numbers, the lower first")))
 
     def complaints(self, inputs: tuple[int, ...]) -> list[str]:
         """Why examples of this shape have no such features; empty = they have."""

@@ -46,7 +46,15 @@ class Features:
             fourier=(0, 4096),
             bandwidth=(1e-3, 1e3),
         )
-        refuse(problems + unmet(self, hidden=(all(width >= 1 for width in self.hidden), "positive widths")))
+        fits = self.components <= self.pictures
+        refuse(
+            problems
+            + unmet(
+                self,
+                components=(fits, f"at most the number of pictures, {self.pictures}"),
+                hidden=(all(width >= 1 for width in self.hidden), "positive widths"),
+            )
+        )
 
     @property
     def width(self) -> int:

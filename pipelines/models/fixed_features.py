@@ -9,10 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from federation.features.whitening import Whitening, fourier, whitened
+from federation.features.whitening import MOST, Whitening, fourier, whitened
 from federation.models.features import Features
 
 PARTS = ("mean", "spread", "axes")
+LARGEST = 1e12  # of a feature: far from the largest float32, also after a few layers of a network
 
 
 def extracted(model: Features, images: Tensor) -> NDArray[np.float64]:
@@ -52,4 +53,7 @@ def from_tensors(tensors: Mapping[str, Tensor], model: Features) -> Whitening:
         raise ValueError(f"a scale of {model.components} components has other forms than {[*axes.shape]}")
     if not bool((spread > 0).all()) or not bool(mean.isfinite().all()) or not bool(axes.isfinite().all()):
         raise ValueError("a scale holds finite numbers and positive spreads")
+    # Otherwise some images' features would be infinite as float32, and a failure would tell that they are there.
+    if bool((MOST * axes.abs().sum(dim=0) > LARGEST).any()):
+        raise ValueError(f"a scale gives features of at most {LARGEST:g}, found larger axes")
     return Whitening(mean.numpy(), spread.numpy(), axes.numpy())

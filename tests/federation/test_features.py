@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import typing
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from federation.features import AnyExtractor
 from federation.features.colour import Colour
 from federation.features.radiomics import Radiomics
+from federation.features.random_convolutions import RandomConvolutions
 from federation.features.whitening import fitted, fourier, whitened
 
 EXTRACTORS = [kind() for kind in typing.get_args(typing.get_args(AnyExtractor)[0])]
@@ -46,6 +48,20 @@ def test_a_row_depends_on_its_own_image_alone(one, shape):
     assert together.shape == alone.shape and together.dtype == np.float64
     assert np.array_equal(together, alone)
     assert not np.allclose(together[0], together[1])
+
+
+@pytest.mark.parametrize("width", [2, 3, 4])
+def test_company_changes_no_bit_for_narrow_filters_either(width):
+    """For filters of up to 3 pixels, torch takes another convolution algorithm from 16 images on."""
+    one = RandomConvolutions(filters=3, scales=2, width=width)
+    x = images((3, 28, 28), n=17)
+    assert np.array_equal(one.extract(x), np.concatenate([one.extract(x[k : k + 1]) for k in range(len(x))]))
+
+
+@pytest.mark.parametrize("window", [(1.0, 1.0), (-math.inf, 0.0), (0.0, math.inf), (-1e308, 1e308), (math.nan, 1.0)])
+def test_a_window_that_scales_nothing_is_refused(window):
+    with pytest.raises(ValueError, match="two finite numbers, the lower first"):
+        Radiomics(window=window)
 
 
 @pytest.mark.parametrize(("one", "shape"), FIT)

@@ -5,18 +5,23 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import math
 import os
 import re
 import typing
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
 
 from federation.features import AnyExtractor
+from federation.features.radiomics import Radiomics
+from federation.features.whitening import Whitening
 from federation.models.features import Features
 from pipelines.hospital.hospital import COHORT, read_cohort_file
+from pipelines.models.fixed_features import from_tensors, to_tensors
 from pipelines.predict import main as predict
 from pipelines.run import main as run
 from pipelines.runs.exits import Exit
@@ -87,6 +92,18 @@ def test_nothing_is_computed_again_while_nothing_changes(finished, capsys):
     assert "features  kept" in said and "train     kept" in said
 
 
+@pytest.mark.parametrize("huge", [1e300, 1e37, 1e13, math.inf, math.nan])
+def test_a_scale_that_only_some_patients_would_exceed_is_refused(huge):
+    """Whether anything fails must not depend on a patient: 1e300 overflows float32 for some patients' features only."""
+    model = Features(**{**FEATURES, "of": Radiomics(), "components": 2})
+    good = Whitening(np.zeros(3), np.ones(3), np.ones((3, 2)))
+    assert np.array_equal(from_tensors(to_tensors(good), model).axes, good.axes)
+    axes = good.axes.copy()
+    axes[1, 0] = huge
+    with pytest.raises(ValueError, match="a scale"):
+        from_tensors(to_tensors(good._replace(axes=axes)), model)
+
+
 def test_lost_features_are_noticed_and_made_again(finished, capsys):
     os.chdir(finished.parents[1])
     for path in finished.glob(f"sites/a/cohorts/*/{COHORT}"):
@@ -123,12 +140,26 @@ def problems(tmp_path, capsys, **changed) -> str:
             {"of": {"name": "colour"}},
             "colour needs pictures (3, height, width) of 16 pixels or more, found (1, 32, 32)",
         ),
+        ({"components": 61}, "model.components: must be at most the number of pictures, 60, found 61"),
+        (
+            {"of": {"name": "random_convolutions", "filters": 1, "scales": 1}},
+            "model.components: must be at most the number of features of random_convolutions, 4, found 8",
+        ),
         ({"public": "cats"}, "unknown pictures 'cats'; there are prostate_adc, skin_lesion"),
         ({"public": "skin_lesion"}, "skin_lesion draws pictures of 3 channels, and images are [1, 32, 32]"),
     ],
 )
 def test_features_that_do_not_fit_are_told_before_anything_runs(model, said, tmp_path, capsys):
     assert said in " ".join(problems(tmp_path, capsys, model={**FEATURES, **model}).split())
+
+
+def test_external_sites_are_not_promised_a_model_on_features(tmp_path, capsys):
+    """They compute none; without this check the run would fail after training."""
+    sites = {**BASE["sites"], "c": {**BASE["sites"]["a"]}}
+    sites = {name: {**site, "policy": {"recipients": ["coordinator", "outside"]}} for name, site in sites.items()}
+    route = {"shared": "heads", "personal": "moments", "lines": {"sent": {"how": {"name": "as_trained"}}}}
+    said = problems(tmp_path, capsys, sites=sites, outside=["c"], route=route, pooling="refused")
+    assert "heads is on fixed features, which an external site does not compute" in " ".join(said.split())
 
 
 def test_a_private_run_costs_the_epsilon_that_was_asked_for_and_no_more(tmp_path):

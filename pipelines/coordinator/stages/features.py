@@ -27,7 +27,7 @@ from pipelines.settings.harmonization import default_scale
 from pipelines.settings.image_spaces import features_in, features_name
 from privacy.message import Json, Message, to_bytes
 
-VERSION = 1
+VERSION = 2  # 1 rounded random convolutions of narrow filters by how many images there were
 SEED = 0  # of the public pictures: the same in all runs, so that a digest of the settings says everything
 
 

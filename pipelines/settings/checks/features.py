@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from federation.models.features import Features
 from pipelines.settings.run_settings import RunSettings
 from privacy.settings_error import Problem
@@ -17,6 +19,7 @@ def problems(run: RunSettings) -> Iterator[Problem]:
             continue
         where = ("train", "method_model", label) if label in run.train.method_model else ("model",)
         yield from (Problem((*where, "of"), text) for text in _of_problems(run, model))
+        yield from (Problem((*where, "components"), text) for text in _size_problems(run, model))
         yield from (Problem((*where, "public"), text) for text in _public_problems(run, model))
 
 
@@ -27,6 +30,15 @@ def _of_problems(run: RunSettings, model: Features) -> Iterator[str]:
         yield "a table's columns are features already; take mlp"
     else:
         yield from model.of.complaints(run.images.inputs)
+
+
+def _size_problems(run: RunSettings, model: Features) -> Iterator[str]:
+    """Whether there are as many features as components; told here, because the run would find out after intake."""
+    if any(_of_problems(run, model)):
+        return
+    found = model.of.extract(np.zeros((1, *run.images.inputs))).shape[1]
+    if model.components > found:
+        yield f"must be at most the number of features of {model.of.name}, {found}, found {model.components}"
 
 
 def _public_problems(run: RunSettings, model: Features) -> Iterator[str]:

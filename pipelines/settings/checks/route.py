@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from federation.models.features import Features
 from personalize import AnyAlgorithm
 from personalize.adaptation_baselines import Tent, tent
 from personalize.routing_outside import Routing
@@ -67,6 +68,8 @@ def _line_problems(run: RunSettings, route: Route, line: Line) -> list[Problem]:
             text = f"{label} is the pooled baseline of a simulation, which no hospital can be given"
         elif run.train.method_images.get(label, RAW) != RAW:
             text = f"{label} learns from translated images, which an external site does not have"
+        elif isinstance(run.train.method_model.get(label, run.model), Features):
+            text = f"{label} is on fixed features, which an external site does not compute; say one on images"
         elif (line.how.name == "ttt") != (method.name == "fedavg_turns"):
             text = f"{label} is {method.name}; ttt goes with fedavg_turns, and nothing else does"
         elif part == SHARED and not for_all(method):
