@@ -146,7 +146,10 @@ def problems(tmp_path, capsys, **changed) -> str:
             "model.components: must be at most the number of features of random_convolutions, 4, found 8",
         ),
         ({"public": "cats"}, "unknown pictures 'cats'; there are prostate_adc, skin_lesion"),
-        ({"public": "skin_lesion"}, "skin_lesion draws pictures of 3 channels, and images are [1, 32, 32]"),
+        (
+            {"public": "skin_lesion"},
+            "skin_lesion draws pictures of 3 channels, height and width; images are [1, 32, 32]",
+        ),
     ],
 )
 def test_features_that_do_not_fit_are_told_before_anything_runs(model, said, tmp_path, capsys):

@@ -48,4 +48,5 @@ def _public_problems(run: RunSettings, model: Features) -> Iterator[str]:
     if prior is None:
         yield f"unknown pictures {model.public!r}; there are {', '.join(PRIORS)}"
     elif run.images.kind != "features" and (len(run.images.inputs) != 3 or run.images.inputs[0] != prior.channels):
-        yield f"{model.public} draws pictures of {prior.channels} channels, and images are {list(run.images.inputs)}"
+        found = list(run.images.inputs)
+        yield f"{model.public} draws pictures of {prior.channels} channels, height and width; images are {found}"
