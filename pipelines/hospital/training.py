@@ -20,7 +20,7 @@ from pipelines.hospital.released_counts import need_counts
 from privacy.dp.access import Access, Rows, open_access
 from privacy.dp.capability import questions
 from privacy.dp.events import NON_PRIVATE, NOTHING, Event, composed, describe
-from privacy.message import Call, Message
+from privacy.message import Call, Json, Message
 from privacy.release import ledger as ledgers
 from privacy.release.gate import PRIVACY, Refused, lacks_noise, unaffordable
 from privacy.release.policy import COORDINATOR, OUTSIDE, SITES
@@ -88,9 +88,8 @@ def pool(hospital: Hospital, call: Call, message: Message, memory: Message) -> D
     return Done(Message(tensors), describe(NON_PRIVATE))
 
 
-def tidy(hospital: Hospital, call: Call, message: Message, memories: Sequence[Message]) -> None:
-    """After the release, delete models that no checkpoint can need. memories: see `prune`."""
-    best = message.facts.get("best")
+def tidy(hospital: Hospital, call: Call, best: Json, memories: Sequence[Message]) -> None:
+    """After the release, delete models that no checkpoint can need. best, memories: see `prune`."""
     best = best if isinstance(best, int) else None
     prune(hospital.models(call.run), memories, best=best, newest=call.round - 1)
 

@@ -89,8 +89,9 @@ def worker(hospital: Hospital) -> Worker:
                 _log(hospital, f"{call.run} round {call.round} {call.request}: {error}")
             raise Refused("damaged_ledger") from error
         with suppress(Exception):  # the reply has left; files that cannot be deleted do not change that
-            if call.request in ("train", "finish") and not done.replay:
-                learn.tidy(hospital, call, message, done.memories)
+            # A kill may have come between the commit and this; only for the finish no later request makes up for it.
+            if done.best and (call.request == "finish" or not done.replay):
+                learn.tidy(hospital, call, done.best[0], done.memories)
         return from_bytes(done.reply)
 
     return answer
@@ -114,7 +115,8 @@ def _check_request(hospital: Hospital, call: Call, message: Message) -> None:
 
 class Work(NamedTuple):
     """The serialized reply, its privacy event, whether it was committed before, that commit's random name, and the
-    recipient. memories: facts of the memory committed with it, and of the memory before the work.
+    recipient. memories: facts of the memory committed with it, and of the memory before the work. best: the globally
+    best round in the request that was worked on, whatever a repeated request says; () if it was no training.
     """
 
     reply: bytes
@@ -123,6 +125,7 @@ class Work(NamedTuple):
     commit: str = ""
     recipient: str = COORDINATOR
     memories: tuple[Message, ...] = ()
+    best: tuple[Json, ...] = ()
 
 
 class Place(TypedDict):
@@ -168,7 +171,8 @@ def _work(hospital: Hospital, call: Call, message: Message) -> Work:
     def work(memory: Message) -> tuple[Message, Message]:
         check_paid(hospital, memory)
         done = handler(hospital, call, message, memory)
-        facts = {**done.memory.facts, "event": done.event, "commit": secrets.token_hex(16)}
+        said: dict[str, Json] = {"best": message.facts.get("best")} if call.request in ("train", "finish") else {}
+        facts = {**done.memory.facts, **said, "event": done.event, "commit": secrets.token_hex(16)}
         return done.reply, Message(done.memory.tensors, facts)
 
     if call.request in REPEATABLE:
@@ -177,7 +181,8 @@ def _work(hospital: Hospital, call: Call, message: Message) -> Work:
     facts = answer.memory.facts
     recipient = str(facts.get(learn.RECIPIENT, COORDINATOR))
     memories = (Message({}, facts), Message({}, answer.before.facts))
-    return Work(answer.reply, facts["event"], answer.again, str(facts.get("commit", "")), recipient, memories)
+    commit, best = str(facts.get("commit", "")), (facts["best"],) if "best" in facts else ()
+    return Work(answer.reply, facts["event"], answer.again, commit, recipient, memories, best)
 
 
 def cause(error: BaseException) -> str:

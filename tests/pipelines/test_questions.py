@@ -227,6 +227,7 @@ WHOLE: dict[str, dict[str, Json]] = {
         **SHAPED,
         **{"space": "s", "translator": {"name": "z_score"}, "veto": {}, "is_target": False, "scanner": "P"},
     },
+    "extract": {"cohort": "c", "model": {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc"}},
     "route": {"experts": ["a"], "line": "x", "how": {"name": "average"}, "copies": 3, "seed": 0},
     "report": {
         **{"title": "t", "run": "r", "date": "d", "reference": None, "copies": 3, "methods": [{**MODEL, "label": "x"}]},

@@ -20,6 +20,7 @@ from evaluation.rows import MAJORITY
 from pipelines import study
 from pipelines.coordinator.arguments import parser
 from pipelines.coordinator.run import stages_of
+from pipelines.hospital import training
 from pipelines.loader.document import ConfigError
 from pipelines.loader.files import CONFIGS
 from pipelines.remote.site_config import read_place
@@ -449,6 +450,30 @@ def test_kill_9_in_training_and_a_second_run_is_the_uninterrupted_one(run, tmp_p
     changed(tmp_path / "tiny.yaml")
     monkeypatch.chdir(tmp_path)
     killed_often(tmp_path, times=1, seed=0)
+    assert state(tmp_path / "runs" / "tiny") == state(run)
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_models_that_a_kill_left_behind_go_when_the_run_goes_on(run, tmp_path, monkeypatch):
+    """The last reply is committed, and the process dies before models that nobody needs are deleted."""
+    changed(tmp_path / "tiny.yaml")
+    monkeypatch.chdir(tmp_path)
+    real, killed = training.prune, []
+
+    def dies_once(models, memories, *, best, newest):
+        if newest == BASE["train"]["schedule"]["rounds"] and not killed:
+            killed.append(newest)
+            raise Killed
+        real(models, memories, best=best, newest=newest)
+
+    monkeypatch.setattr(training, "prune", dies_once)
+    with pytest.raises(Killed):
+        main(["tiny.yaml", *TRAINED])
+    assert main(["tiny.yaml", *TRAINED]) == Exit.OK
+    assert killed
     assert state(tmp_path / "runs" / "tiny") == state(run)
 
 
