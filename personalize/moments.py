@@ -44,6 +44,7 @@ from privacy.settings_error import out_of_range, refuse
 SENT = ("sizes", "sums", "gram", "variance")
 OF = "head.weight"  # moments are of what this layer gets
 SUMS = ("sizes", "gram", "variance", "labels", "products")
+ABSENT = 1e-2  # of a patient: the size of a class that a hospital does not have
 LARGEST = 0.9  # share of a direction's scatter that may lie between classes
 
 
@@ -128,7 +129,8 @@ def moments_of(site: Site, module: nn.Module, radius: float) -> tuple[Params, Te
 
 def centred(sent: Params) -> Params:
     """What a hospital sent, with its labels and their products with z about their means: H_i and B_i."""
-    n = sent["sizes"].clamp(min=1.0)  # noise can make a size negative
+    # Noise can make a size negative. Without noise an absent class keeps a finite, small share.
+    n = sent["sizes"].clamp(min=1.0 if float(sent["variance"]) > 0 else ABSENT)
     shares = n / n.sum()
     labels, products = n.diag() - n[:, None] * shares, sent["sums"] - shares[:, None] * sent["sums"].sum(dim=0)
     return {"sizes": n, "gram": sent["gram"], "variance": sent["variance"], "labels": labels, "products": products}
