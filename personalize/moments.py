@@ -3,8 +3,8 @@
 The network before its head stays as all hospitals got it; z is its output. Hospital i sends, over its training
 patients and about their mean m_i: class sizes n_i, class sums S_i = sum y (z - m_i)', second moments G_i = sum
 (z - m_i)(z - m_i)'. Sums of these lose nothing that ridge regression or discriminant analysis needs (Fani et al.,
-Accelerating heterogeneous federated learning with closed-form classifiers, ICML 2024, eqs 4 to 6), so one round is
-enough, and a hospital that comes or leaves adds or takes away its own sums, exactly.
+Accelerating heterogeneous federated learning with closed-form classifiers, ICML 2024), so one round is enough, and what
+others get depends on which hospitals took part and on no order.
 
 Each hospital then solves for itself, with weights a = `others_gram` and r = `others_classes` of the other hospitals:
 
@@ -99,10 +99,6 @@ class Moments:
         for site, reply in replies.items():
             kept |= {f"site/{site}/{part}": reply.tensors[f"{part}/{OF}"] for part in SENT}
         return Message(kept)
-
-    def without(self, state: State, site: str) -> State:
-        """The state in which a hospital never took part."""
-        return Message({name: value for name, value in state.tensors.items() if not name.startswith(f"site/{site}/")})
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
         start, sent = section(memory.tensors, "model"), section(memory.tensors, "own")

@@ -20,7 +20,7 @@ from federation.features.texture import co_occurrence, patterns
 
 Floats = NDArray[np.float64]
 
-# CIE Lab of what the ABCD rule calls white, red, light brown, dark brown, blue-grey, black.
+# CIE Lab, set by hand, of what the ABCD rule calls white, red, light brown, dark brown, blue-grey, black.
 NAMED = np.array([[90, 0, 5], [52, 38, 22], [60, 15, 25], [32, 16, 18], [45, -4, -12], [12, 3, 3]], dtype=np.float64)
 NEAR = 15.0  # a colour's reach in Lab
 SCALES = (0.01, 0.02, 0.04, 0.08, 0.16)  # of Gaussians, in sides of the picture

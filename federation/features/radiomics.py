@@ -1,8 +1,8 @@
 """Radiomics of slices and volumes of one quantity: first order, focal extremes at several scales, texture.
 
-Names follow the image biomarker standardisation initiative (Zwanenburg et al., Radiology 2020) where it has them. Grey
-levels are cut to a fixed `window` and not to a patient's own range, so a feature means the same in every patient and
-an ADC keeps its unit. What the standard lacks and a focal lesion needs are extremes of the smoothed image at several
+Kinds of features are those of the image biomarker standardisation initiative (Zwanenburg et al., Radiology 2020), their
+definitions are our own. Grey levels are cut to a fixed `window` and not to a patient's own range, so a feature means
+the same in every patient and an ADC keeps its unit. Added for focal lesions: extremes of the smoothed image at several
 scales, in the middle and everywhere.
 """
 
