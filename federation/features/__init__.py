@@ -7,8 +7,9 @@ from pydantic import Field
 from federation.features.colour import Colour
 from federation.features.radiomics import Radiomics
 from federation.features.random_convolutions import RandomConvolutions
+from federation.features.scattering import Scattering
 
-AnyExtractor: TypeAlias = Annotated[Colour | Radiomics | RandomConvolutions, Field(discriminator="name")]
+AnyExtractor: TypeAlias = Annotated[Colour | Radiomics | RandomConvolutions | Scattering, Field(discriminator="name")]
 """Every extractor that a YAML can name: a new one is its file and its place here.
 
 `complaints(inputs)` says why examples of a shape have no such features; `extract(images (n, *inputs) float64)` gives

@@ -12,6 +12,8 @@ from federation.features import AnyExtractor
 from federation.features.colour import Colour
 from federation.features.radiomics import Radiomics
 from federation.features.random_convolutions import RandomConvolutions
+from federation.features.scattering import Scattering
+from federation.features.slices import by_slice
 from federation.features.whitening import fitted, fourier, whitened
 
 EXTRACTORS = [kind() for kind in typing.get_args(typing.get_args(AnyExtractor)[0])]
@@ -43,7 +45,7 @@ def test_every_extractor_takes_some_shape_and_says_why_it_takes_no_other():
 @pytest.mark.parametrize(("one", "shape"), FIT)
 def test_a_row_depends_on_its_own_image_alone(one, shape):
     """Bit for bit, in any company: a patient's features must tell nothing of other patients."""
-    x = images(shape)
+    x = images(shape, n=2 if len(shape) == 4 else 4)
     together, alone = one.extract(x), np.concatenate([one.extract(x[k : k + 1]) for k in range(len(x))])
     assert together.shape == alone.shape and together.dtype == np.float64
     assert np.array_equal(together, alone)
@@ -92,6 +94,26 @@ def test_radiomics_keep_the_unit():
     assert not np.allclose(Radiomics().extract(x), Radiomics().extract(x / 2))
     double = Radiomics(window=(0.0, 1.5)).extract(x / 2)
     assert np.allclose(Radiomics(window=(0.0, 3.0)).extract(x), double)
+
+
+def test_scattering_knows_the_scale_of_stripes_and_not_their_direction():
+    y, x = np.mgrid[:64, :64]
+    fine, coarse = (np.sin(2 * np.pi * x / period)[None] for period in (2.7, 12.0))  # of scales 0 and 2
+    turned = np.sin(2 * np.pi * y / 2.7)[None]
+    found = Scattering(scales=3).extract(np.stack([fine, coarse, turned]))
+    energies = found[:, 2:11:3]  # after two numbers of the second low pass: three of each scale
+    assert energies.argmax(axis=1).tolist() == [0, 2, 0]
+    assert np.allclose(found[0], found[2], atol=0.05)
+    assert not np.allclose(found[0], found[1], atol=0.5)
+
+
+def test_a_volume_of_equal_slices_has_the_slice_s_features_and_no_spread():
+    plane = images((1, 24, 24), n=1)[0]
+    volume = np.repeat(plane[:, None], 3, axis=1)
+    one = Scattering().extract(plane[None])[0]
+    mean, largest, spread = np.split(Scattering().extract(volume[None])[0], 3)
+    assert np.allclose(mean, one) and np.array_equal(largest, one) and np.allclose(spread, 0)
+    assert np.array_equal(by_slice(lambda x: x.ravel(), plane), plane.ravel())
 
 
 @pytest.mark.parametrize("softness", [0.0, 1.0, 100.0])
