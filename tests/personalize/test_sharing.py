@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,13 +20,14 @@ from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
 from federation.parameters import section
-from federation.rehearsal import initial_parameters
+from federation.rehearsal import initial_parameters, rehearse_events
 from federation.task import Task
 from personalize import sharing
 from personalize.fedper import FedPer
-from personalize.partial import Partial
+from personalize.partial import Partial, prior_odds
 from personalize.sharing import SHARED, body, head, parts, split_model, without_effect
 from privacy.dp.access import Rows, open_access
+from privacy.dp.protection import Protection
 from privacy.message import Call, Message
 
 ADAM = Work(optimizer="adam", lr=0.02, batch=5)
@@ -136,6 +140,10 @@ def test_a_slow_loop_with_sites_away_and_replies_lost_finds_the_same(name, weigh
     start = initial_parameters(FedAvg(), reference.CNN, seed=1)
     server = {n: v for n, v in start.items() if n not in stays}
     personal = {site: {n: start[n] for n in stays} for site in reference.IMAGES}
+    if name == "private_intercept":
+        for site, splits in reference.IMAGES.items():
+            held = [float((splits["train"].y == c).sum()) + 0.5 for c in (0, 1)]
+            personal[site] = {"head.bias": torch.tensor([math.log(n / sum(held)) for n in held])}
     for r in range(1, rounds + 1):
         locals_ = {}
         for site in reference.present(r, lost):
@@ -152,7 +160,9 @@ def test_a_slow_loop_with_sites_away_and_replies_lost_finds_the_same(name, weigh
 
 
 def test_the_private_intercept_by_hand():
-    """Two sites, one full-batch step on half the squared error: weights are averaged 1 to 3, biases stay."""
+    """Two sites, one full-batch step on half the squared error: weights are averaged 1 to 3, biases, which begin at
+    the logs of the hospital's class shares with half a label more of each, stay.
+    """
     task = Task(testbed.Linear(), (1,), 2)
     x = {"a": [1.0], "b": [1.0, 3.0, 2.0]}
     y = {"a": [1], "b": [0, 1, 1]}
@@ -163,15 +173,53 @@ def test_the_private_intercept_by_hand():
     work = Work(optimizer="sgd", lr=0.5, batch=8)
     _, found = run(Partial(name="private_intercept"), sites, task, work, rounds=1)
     start = initial_parameters(FedAvg(), task, seed=1)
-    w, b = float(start["head.weight"][0, 0]), float(start["head.bias"][0])
-    stepped = {}
+    w, stepped = float(start["head.weight"][0, 0]), {}
     for s in x:
+        b = math.log((y[s].count(0) + 0.5) / (len(y[s]) + 1))
         residual = [w * v + b - t for v, t in zip(x[s], y[s], strict=True)]
         slope = sum(r * v for r, v in zip(residual, x[s], strict=True)) / len(residual)
         stepped[s] = (w - 0.5 * slope, b - 0.5 * sum(residual) / len(residual))
     for s in x:
         assert float(found[s]["head.weight"][0, 0]) == pytest.approx(0.25 * stepped["a"][0] + 0.75 * stepped["b"][0])
         assert float(found[s]["head.bias"][0]) == pytest.approx(stepped[s][1])
+
+
+RARE = replace(testbed.table(4, n=60)["train"], y=(torch.arange(60) < 1).long())
+
+
+def test_an_intercept_begins_at_the_hospitals_own_log_odds_which_adam_would_not_reach():
+    """A disease of one in sixty: a network that learns nothing must not give it a third of the probability."""
+    task, sites = testbed.task(hidden=(4,)), {"a": {"train": RARE, "validation": RARE}, "b": testbed.table(5)}
+    algorithm, work = Partial(name="private_intercept"), Work(lr=1e-6, batch=10)
+    _, found = run(algorithm, sites, task, work)
+    shares = found["a"]["head.bias"].softmax(dim=0)
+    assert float(shares[1]) == pytest.approx(1.5 / 61, rel=1e-3)
+    balanced, _ = reference.trained(algorithm, {"a": sites["a"]}, task, replace(work, balance=True), rounds=1)
+    assert not balanced.state.facts, "who draws the classes equally often needs no odds, and tells no shares"
+
+
+def test_one_logit_begins_at_the_log_odds_and_an_absent_class_is_finite():
+    assert float(prior_odds([0.75, 0.25], 16, torch.zeros(1))) == pytest.approx(math.log(4.5 / 12.5))
+    of_three = prior_odds([0.5, 0.5, 0.0], 8, torch.zeros(3))
+    assert of_three.exp().tolist() == pytest.approx([4.5 / 9.5, 4.5 / 9.5, 0.5 / 9.5])
+
+
+def test_a_hospital_gets_its_own_shares_only_and_until_it_has_an_intercept():
+    algorithm, task = Partial(name="private_intercept"), testbed.task(hidden=(4,))
+    said = {name: Message({}, {"shares": shares}) for name, shares in (("a", [0.9, 0.1]), ("b", [0.5, 0.5]))}
+    state = algorithm.start(initial_parameters(algorithm, task, seed=1), said)
+    assert algorithm.send(state, "a", Call("r", 1, "train", {})).facts == {"shares": [0.9, 0.1]}
+    assert not algorithm.send(state, "a", Call("r", 3, "train", {"a": 2})).facts
+    assert Partial(name="fedper").start({}, {"a": Message()}).facts == {}
+
+
+def test_privately_class_shares_cost_one_noised_release():
+    """Not one a round, which would need more noise for the same epsilon."""
+    algorithm, task = Partial(name="private_intercept"), testbed.task(hidden=(4,))
+    protection = Protection(clip=1.0, sampling=0.5, noise=1.0, counts_noise=7.0)
+    start = initial_parameters(algorithm, task, seed=0)
+    seen = rehearse_events(algorithm, task, Work(), start, protection)
+    assert "7.0" in str(seen.introduction) and "7.0" not in str(seen.training)
 
 
 @pytest.mark.parametrize("name", SHARED)
