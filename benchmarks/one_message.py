@@ -41,6 +41,7 @@ from federation.parameters import loaded
 from federation.rehearsal import initial_parameters
 from federation.task import Task
 from harmonize.prior import PRIORS, drawn
+from personalize.dp_head import DpHead
 from personalize.moments import Moments
 from privacy.dp.access import Rows, open_access
 from privacy.dp.private_access import open_private
@@ -52,13 +53,18 @@ HERE = Path(__file__).parent
 CACHE = HERE.parent / "build" / "one_message"
 TABLE = HERE.parent / "docs/results/data/one-message.json"
 SIDE, PICTURES, DELTA = 112, 1200, 1e-5
-TRAIN, FINISH = Call("one_message", 1, "train", {}), Call("one_message", 2, "finish", {})
+FINISH = Call("one_message", 1000, "finish", {})
 LINEAR = {"components": 24, "softness": 1.0}
 KERNEL = {"components": 60, "softness": 1.0, "fourier": 300, "bandwidth": 2.0}
 FLOOR = "SVM with a Gaussian kernel, alone"
+NOBODY = "the prior's head, which no patient shaped (ε = 0)"
 ALONE = Moments(others_gram=0.0, others_classes=0.0, ridge=0.1)
 TOGETHER = Moments(others_gram=0.3, others_classes=0.1, ridge=0.1)
 FIRMER = Moments(others_gram=1.0, others_classes=0.3, ridge=0.1)
+DESCENT, DESCENT_TOGETHER = DpHead(others=0.0), DpHead(others=0.1)
+FEDERATED = DpHead(rounds=30, steps=1, lr=4.0, others=1.0)
+PRIOR = DpHead(steps=50, lr=0.3)  # on the prior's own pictures
+BEGUN, BEGUN_TOGETHER = DpHead(lr=1.0, others=0.0, begin="given"), DpHead(lr=1.0, begin="given")
 
 
 def computed() -> tuple[np.ndarray, np.ndarray, list[dict[str, str]]]:
@@ -106,29 +112,44 @@ def cut(site: np.ndarray, lesion: np.ndarray, seed: int) -> np.ndarray:
     return found
 
 
-def models(x: np.ndarray, y: np.ndarray, lesion: np.ndarray, train: dict[str, np.ndarray], epsilon: float | None):
-    """A function from a method to each hospital's network; every hospital sends its moments once for all methods."""
-    task = Task(Mlp(hidden=()), (x.shape[1],), 2)
-    initial = initial_parameters(TOGETHER, task, seed=0)
-    state, sites, replies, memories = TOGETHER.start(initial, {}), {}, {}, {}
+def models(x, y, lesion, train: dict[str, np.ndarray], epsilon: float | None, base=TOGETHER, initial=None):
+    """A function from a method to each hospital's network; what leaves is the same for all methods, and leaves once.
+
+    base: the method that decides what leaves. initial: the network's parameters that all hospitals get.
+    """
+    task = Task(Mlp(hidden=()), (x.shape[1],), int(y.max()) + 1)
+    initial = initial_parameters(base, task, seed=0) if initial is None else initial
+    sites, memories = {}, dict.fromkeys(train, Message())
+    noises = base.rounds * getattr(base, "steps", 1)  # nothing is sampled: k of sigma sqrt(k) cost as one of sigma
     for name, rows in train.items():
         number = np.unique(lesion[rows], return_inverse=True)[1]
         own = Rows(torch.from_numpy(x[rows]).float(), torch.from_numpy(y[rows]), torch.from_numpy(number))
         access = open_access({"train": own}, batch=8, seed=0)
         if epsilon is not None:
-            access = open_private({"train": own}, Protection(noise=float(get_sigma_gaussian(epsilon, DELTA))))
+            noise = float(get_sigma_gaussian(epsilon, DELTA)) * math.sqrt(noises)
+            access = open_private({"train": own}, Protection(noise=noise, clip=1.0))
         sites[name] = Site(name, task, Work(), access)
-        sent = TOGETHER.send(state, name, TRAIN)
-        replies[name], memories[name] = TOGETHER.train(sites[name], sent, Message(), TRAIN)
-    state = TOGETHER.merge(state, replies)
+    state = base.start(initial, {})
+    for round_ in range(1, base.rounds + 1):
+        call, replies = Call("one_message", round_, "train", {}), {}
+        for name, site in sites.items():
+            replies[name], memories[name] = base.train(site, base.send(state, name, call), memories[name], call)
+        state = base.merge(state, replies)
 
-    def by(how: Moments) -> dict[str, torch.nn.Module]:
+    def by(how) -> dict[str, torch.nn.Module]:
         return {
             name: loaded(task.network(), how.model(site, how.send(state, name, FINISH), memories[name])).eval()
             for name, site in sites.items()
         }
 
     return by
+
+
+def prior_head(public: np.ndarray) -> dict[str, torch.Tensor]:
+    """A network whose head was learnt on the prior's pictures alone, whose classes are drawn in turn."""
+    number = np.arange(len(public))
+    made = models(public, number % 2, number, {"prior": number}, None, PRIOR)(PRIOR)["prior"]
+    return {name: tensor.detach() for name, tensor in made.state_dict().items()}
 
 
 def assessable(y: np.ndarray, lesion: np.ndarray) -> bool:
@@ -155,10 +176,19 @@ def lines_of(split: int, parts: int, found, public, lines) -> Iterator[tuple[str
         return mean(score)
 
     linear, kernel = scaled(found, public, LINEAR), scaled(found, public, KERNEL)
+    begun = prior_head(scaled(public, public, LINEAR))
     for epsilon in (1.0, 3.0, 8.0, None):
         solve = models(linear, y, lesion, train, epsilon)
         for label, how in (("alone", ALONE), ("together", TOGETHER), ("together, firmer", FIRMER)):
             yield f"moments, 24 components, {label}", epsilon, by_network(linear, solve(how))
+        solve = models(linear, y, lesion, train, epsilon, DESCENT)
+        yield "dp_head, 24 components, alone", epsilon, by_network(linear, solve(DESCENT))
+        yield "dp_head, 24 components, together", epsilon, by_network(linear, solve(DESCENT_TOGETHER))
+        solve = models(linear, y, lesion, train, epsilon, FEDERATED)
+        yield "dp_head, 24 components, together, a step a round", epsilon, by_network(linear, solve(FEDERATED))
+        solve = models(linear, y, lesion, train, epsilon, BEGUN, begun)
+        yield "dp_head begun with the prior's head, alone", epsilon, by_network(linear, solve(BEGUN))
+        yield "dp_head begun with the prior's head, together", epsilon, by_network(linear, solve(BEGUN_TOGETHER))
     solve = models(kernel, y, lesion, train, None)
     for label, how in (("alone", ALONE), ("together", TOGETHER), ("together, firmer", FIRMER)):
         yield f"moments, 300 Fourier features, {label}", None, by_network(kernel, solve(how))
@@ -168,6 +198,8 @@ def lines_of(split: int, parts: int, found, public, lines) -> Iterator[tuple[str
         return fit.decision_function(found[rows])
 
     yield FLOOR, None, mean(svm)
+    task = Task(Mlp(hidden=()), (linear.shape[1],), 2)
+    yield NOBODY, None, by_network(linear, dict.fromkeys(train, loaded(task.network(), begun)))
 
 
 def main() -> None:
@@ -203,6 +235,11 @@ def change(values: dict[str, float], other: dict[str, float]) -> str:
     return text if text.startswith("-") else f"+{text}"
 
 
+def _place(model: str) -> tuple[bool, ...]:
+    """The order of lines: moments, dp_head, floors."""
+    return model in (FLOOR, NOBODY), "dp_head" in model, "Fourier" in model, "begun" in model
+
+
 def tables(kept: dict[str, dict[str, float]], commit: str) -> dict[str, object]:
     """For each number of hospitals: AUC by epsilon, and the gain over the same hospital alone, in pairs of splits."""
     origin = {
@@ -216,7 +253,7 @@ def tables(kept: dict[str, dict[str, float]], commit: str) -> dict[str, object]:
         models_ = dict.fromkeys(name.split(" | ")[1] for name in kept if name.startswith(hospitals_))
         floor = kept[f"{hospitals_} | {FLOOR} | inf"]
         rows = []
-        for model in sorted(models_, key=lambda one: (one == FLOOR, "Fourier" in one)):
+        for model in sorted(models_, key=_place):
             cells, gains, above = [], [], []
             for epsilon in epsilons:
                 values = kept.get(f"{hospitals_} | {model} | {epsilon}")

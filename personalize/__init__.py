@@ -8,6 +8,7 @@ from personalize.apfl import Apfl
 from personalize.apple import Apple
 from personalize.cusfl import CusFL
 from personalize.ditto import Ditto
+from personalize.dp_head import DpHead
 from personalize.fedavg_local import FedAvgLocal
 from personalize.fedbabu import FedBabu
 from personalize.fedfomo import FedFomo
@@ -29,6 +30,7 @@ Personal: TypeAlias = (
     | Apple
     | CusFL
     | Ditto
+    | DpHead
     | FedAvgLocal
     | FedBabu
     | FedFomo

@@ -1,0 +1,96 @@
+"""A linear head for each hospital, by noisy full-batch gradient descent.
+
+The network before its head stays as all hospitals got it. A step takes the mean gradient of all training patients, each
+patient's own clipped to one norm, with noise (Song, Chaudhuri and Sarwate: Stochastic gradient descent with
+differentially private updates, GlobalSIP 2013). Everybody is in every step, so nothing is sampled, and the accountant
+composes the steps exactly: T of noise multiplier s sqrt(T) cost as much as one of s. What noise does to the single
+iterates w_t mostly goes in their mean, in which w_t has weight t (Shamir and Zhang: Stochastic gradient descent for
+non-smooth optimization, ICML 2013): after each step, mean += 2 / (t + 1) (w_t - mean).
+
+With `rounds: 1` every hospital descends alone and sends its head once. With `rounds: 30, steps: 1, others: 1` it is
+federated gradient descent: one step a round on the mean gradient of all. A hospital with n patients ends with
+
+    w = (n own + r sum_j n_j w_j) / (n + r sum_j n_j),  r = `others`, j over the other hospitals,
+
+own and w_j being the means of iterates that left. So the model costs no more than what left. r = 0 is local. A hospital
+that never answered gets the mean of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import nn
+
+from federation.algorithm import Memory, State
+from federation.descent import Site, Work
+from federation.fedavg import FedAvg, counted, merged
+from federation.parameters import loaded, mean, prefixed, section, select, trainable, zeros
+from personalize.sharing import head
+from privacy.message import Call, Message, Params
+from privacy.settings_error import out_of_range, refuse
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpHead:
+    """rounds, steps: in each round each hospital takes so many steps of size `lr`. others: r. begin: at 0, where all
+    classes are as likely, or with the head that the network came with (`given`), if public pictures shaped it.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["dp_head"] = "dp_head"
+    rounds: int = 1
+    steps: int = 30
+    lr: float = 2.0
+    others: float = 0.1
+    begin: Literal["zero", "given"] = "zero"
+
+    def __post_init__(self) -> None:
+        limits = {"rounds": (1, 10**4), "steps": (1, 10**4), "lr": (1e-6, 1e6), "others": (0.0, 1.0)}
+        refuse(out_of_range(self, **limits))
+
+    network = FedAvg.network
+    introduce = FedAvg.introduce
+
+    def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
+        if isinstance(getattr(module, "head", None), nn.Linear):
+            return []
+        return ["dp_head learns a linear layer called head, and this network has none: take mlp or cnn"]
+
+    def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
+        first = select(initial, head)
+        first = first if self.begin == "given" else zeros(first)
+        return Message({**prefixed("model", {**initial, **first}), **prefixed("mean", first)}, {"n": 0.0})
+
+    send = FedAvg.send
+
+    def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
+        module = loaded(self.network(site.task), section(received.tensors, "model")).eval()
+        for name, p in module.named_parameters():
+            p.requires_grad_(head(name))
+        w, averaged = select(trainable(module), head), section(received.tensors, "mean")
+        for t in range((call.round - 1) * self.steps + 1, call.round * self.steps + 1):
+            gradient = site.gradient(module, site.task.objective, site.draw(full=True))
+            with torch.no_grad():
+                for name, value in w.items():
+                    value.sub_(self.lr * gradient[name])
+                averaged = {name: old + 2 / (t + 1) * (w[name] - old) for name, old in averaged.items()}
+        n = site.size()
+        own = {name: p.detach() for name, p in w.items()}
+        sent = Message({**prefixed("model", own), **prefixed("mean", averaged)}, {"n": n})
+        return sent, Message(prefixed("mean", averaged), {"n": n})
+
+    def merge(self, state: State, replies: Mapping[str, Message]) -> State:
+        parts = {part: merged(replies, "size", part) for part in ("model", "mean")}
+        new = {**prefixed("model", parts["model"]), **prefixed("mean", parts["mean"])}
+        return Message({**state.tensors, **new}, {"n": sum(counted(replies, "size").values())})
+
+    def model(self, site: Site, received: Message, memory: Memory) -> Params:
+        start, everyone = section(received.tensors, "model"), section(received.tensors, "mean")
+        own, n = section(memory.tensors, "mean") or everyone, float(str(memory.facts.get("n", 0)))
+        weights = [(1 - self.others) * n, self.others * float(str(received.facts["n"]))]
+        return {**start, **(mean([own, everyone], weights) if sum(weights) > 0 else everyone)}
