@@ -1,17 +1,35 @@
 """Fixed features of images: numbers that no patient shaped, from which a head learns. One file an extractor."""
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Protocol, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from federation.features.colour import Colour
+from federation.features.encoder import Encoder
 from federation.features.radiomics import Radiomics
 from federation.features.random_convolutions import RandomConvolutions
 from federation.features.scattering import Scattering
 
-AnyExtractor: TypeAlias = Annotated[Colour | Radiomics | RandomConvolutions | Scattering, Field(discriminator="name")]
+AnyExtractor: TypeAlias = Annotated[
+    Colour | Encoder | Radiomics | RandomConvolutions | Scattering, Field(discriminator="name")
+]
 """Every extractor that a YAML can name: a new one is its file and its place here.
 
-`complaints(inputs)` says why examples of a shape have no such features; `extract(images (n, *inputs) float64)` gives
-(n, d) float64, finite, each row from its own image alone.
+`complaints(inputs)` says why examples of a shape have no such features. An `Encoder` becomes an `Extractor` with the
+bytes of its file, by `frozen`; the others are extractors.
 """
+
+
+class Extractor(Protocol):
+    """What computes features."""
+
+    @property
+    def name(self) -> str:
+        """The extractor's name in YAML."""
+        ...
+
+    def extract(self, images: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Features (n, d) of images (n, *inputs): finite, each row from its own image alone."""
+        ...

@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import torch
 
+from federation.features.encoder import Encoder
 from federation.models.features import Features
+from pipelines.hospital.beginnings import FEATURES
 from pipelines.hospital.harmonization import parsed
 from pipelines.hospital.hospital import COHORT, Done, Hospital, keyed, read_cohort_file, write_cohort_file
 from pipelines.hospital.kept import REJECTED, SPLIT, digest_of, split_of
@@ -16,7 +18,7 @@ from pipelines.models.file import MODEL
 from pipelines.models.fixed_features import featured, from_tensors, to_tensors
 from pipelines.runs.store import DiskFolder, short
 from privacy.dp.events import NOTHING, describe
-from privacy.message import Call, Message, to_bytes
+from privacy.message import Call, Json, Message, to_bytes
 from privacy.release.gate import Refused
 
 SCALE = "features.safetensors"
@@ -27,14 +29,17 @@ CHUNK = 256
 def extract(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
     """Write the features of a cohort's images as a cohort.
 
-    Facts: `cohort`; `model`, of which `of`, `public`, `components`, `fourier` and `bandwidth` matter here. Tensors: the
-    scale. Each row of the new cohort depends on its own image and on public pictures only.
+    Facts: `cohort`; `model`, of which `of`, `components`, `fourier` and `bandwidth` matter here; `public`, the pictures
+    that set the scale: `prior` or `sha256`, and `pictures`, their number. Tensors: the scale; of an encoder also its
+    file, which must have the digest that the model names. Each row of the new cohort depends on its own image and on
+    public pictures only.
 
     Returns:
         `cohort` and `sha256` of the new cohort.
 
     Raises:
-        Refused: `malformed_settings`: the model has no features, or images of this form have none.
+        Refused: `malformed_settings`: the model has no features, images of this form have none, or the encoder's file
+            is another one or cannot be used here.
     """
     facts = message.facts
     model = parsed(MODEL, facts["model"])
@@ -44,10 +49,10 @@ def extract(hospital: Hospital, call: Call, message: Message, memory: Message) -
             raise ValueError(f"{model.name} is no model on features")
         if wrong := model.of.complaints(tuple(cohort.images.shape[1:])):
             raise ValueError("; ".join(wrong))
-        scale = from_tensors(message.tensors, model)
+        fixed = from_tensors(message.tensors, model)
     except ValueError as error:
         raise Refused("malformed_settings") from error
-    found = [featured(model, scale, part) for part in torch.split(cohort.images, CHUNK)]
+    found = [featured(model, fixed, part) for part in torch.split(cohort.images, CHUNK)]
     question = hashlib.sha256(to_bytes(message)).hexdigest()
     recipe = {**cohort.recipe, "features": facts["model"], "of": str(facts["cohort"]), "asked": question}
     none = torch.zeros(len(cohort.labels), 0, dtype=torch.uint8)  # features have no pixels
@@ -56,6 +61,14 @@ def extract(hospital: Hospital, call: Call, message: Message, memory: Message) -
     folder = DiskFolder(hospital.cohort_folder(name))
     folder.write(REJECTED, b"[]")  # rejections are listed beside the images
     folder.write(SPLIT, json.dumps(split_of(cohort), indent=1).encode())
-    folder.write(SCALE, to_bytes(Message(to_tensors(scale))))
+    folder.write(SCALE, to_bytes(Message(to_tensors(fixed))))
     code = digest_of(hospital.cohort_folder(name) / COHORT) or ""
-    return Done(Message({}, {"cohort": name, "sha256": keyed(hospital.key(), code)}), describe(NOTHING))
+    kept = Message({}, {FEATURES: {"public": facts["public"], "encoder": _encoder(model)}})
+    return Done(Message({}, {"cohort": name, "sha256": keyed(hospital.key(), code)}), describe(NOTHING), kept)
+
+
+def _encoder(model: Features) -> dict[str, Json]:
+    """The architecture and the digest of a frozen network; empty if there is none."""
+    if not isinstance(model.of, Encoder):
+        return {}
+    return {"kind": json.loads(model.of.architecture)["model_type"], "sha256": model.of.sha256}

@@ -27,6 +27,7 @@ Named: TypeAlias = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 Run: TypeAlias = Annotated[str, Field(pattern=f"^{RUN.pattern}$")]
 Round: TypeAlias = Annotated[int, Field(ge=0, le=ROUNDS)]
 Count: TypeAlias = Annotated[int, Field(ge=0, le=2**31)]
+Digest: TypeAlias = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Line: TypeAlias = Annotated[str, Field(max_length=200)]
 Window: TypeAlias = list[Count] | None
 Settings: TypeAlias = dict[str, Any]
@@ -204,11 +205,20 @@ class OutsidePage(Page):
     field: Line
 
 
+class Public(TypedDict):
+    """Public pictures: those of a prior, or any with the digest of their values."""
+
+    prior: NotRequired[Named]
+    sha256: NotRequired[Digest]
+    pictures: Count
+
+
 class Extraction(TypedDict):
     """Features of a cohort's images."""
 
     cohort: Line
     model: Settings
+    public: Public
 
 
 QUESTIONS: Mapping[str, TypeAdapter[Any]] = {

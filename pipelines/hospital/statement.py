@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from evaluation.leaving import Left
 from federation.conversation import newest
+from pipelines.hospital.beginnings import beginnings
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import REAL_SENT
 from pipelines.hospital.opening import opened
@@ -53,7 +54,7 @@ def own_statement(hospital: Hospital, lines: Lines) -> Statement:
     """
     budget, unit = hospital.policy.budget, hospital.policy.unit
     settings = hospital.settings
-    learnt = _remembered(hospital, [line for line in lines if line.get("request") == "synthesize"])
+    learnt = _remembered(hospital, [line for line in lines if line.get("request") in ("synthesize", "extract")])
     runs = {str(line.get("run")) for line in lines}
     nobody = settings is not None and isinstance(settings.source, PhantomSource)
     return build_statement(
@@ -63,7 +64,7 @@ def own_statement(hospital: Hospital, lines: Lines) -> Statement:
         budget=None if budget is None else (budget.epsilon, budget.delta),
         details={run: _details(hospital, run, learnt.get(run, {})) for run in runs},
         contents=contents(hospital, lines),
-        pretraining="; ".join(sorted(set(filter(None, map(_pretraining, learnt.values()))))) or "none",
+        pretraining=beginnings(learnt) or "none",
         unit=f"simulated {unit}" if nobody else unit,
     )
 
@@ -118,14 +119,6 @@ def _remembered(hospital: Hospital, lines: Lines) -> Mapping[str, Mapping[str, J
         except (Refused, Malformed):
             found[run] = {}
     return found
-
-
-def _pretraining(learnt: Mapping[str, Json]) -> str:
-    """The data on which a synthesis was pretrained."""
-    prior = as_mapping(learnt.get("synthesis")).get("prior")
-    if not prior:
-        return ""
-    return f"the synthesis was pretrained on pictures of the procedural prior {prior}, which is code of this program"
 
 
 def _details(hospital: Hospital, run: str, learnt: Mapping[str, Json]) -> Details:

@@ -18,7 +18,6 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from federation.calibration import Calibrated, Centring
-from federation.features.whitening import Whitening
 from federation.models import AnyModel
 from federation.models.features import Features
 from federation.parameters import loaded
@@ -30,7 +29,7 @@ from pipelines.data.tables.features import Moments, from_json, normalized_by
 from pipelines.data.tables.principal_components import Axes, axes_from_json, projected
 from pipelines.loader.names import named
 from pipelines.models.answers import probable
-from pipelines.models.fixed_features import featured, from_tensors
+from pipelines.models.fixed_features import Fixed, featured, from_tensors
 from pipelines.models.likeness import ENDING, Likeness, Verdict, read_likeness
 from pipelines.models.translator_file import SCALE, SETTINGS
 from privacy.message import (
@@ -65,7 +64,7 @@ class Ready:
     normalization of features, and their principal axes. translate: brings one study's examples (n, C, H, W) into the
     space in which the model was trained. names: of classes 1, 2, ... of a segmentation; empty in classification.
     digest: of the file, 16 letters. window: sides of the input window with which it was scored; None = whole images.
-    centring: shift and scale of logits, if any. features: scale of the fixed features on which the model is built,
+    centring: shift and scale of logits, if any. features: the fixed features on which the model is built,
     computed after translation. likeness: statistics by which a study unlike the training patients is
     detected, or in words why there are none.
     """
@@ -83,7 +82,7 @@ class Ready:
     digest: str = ""
     window: tuple[int, ...] | None = None
     centring: Centring | None = None
-    features: Whitening | None = None
+    features: Fixed | None = None
     likeness: Likeness | str = "this kind of file has no statistics of training patients"
 
     def seen(self, x: Tensor) -> Tensor:

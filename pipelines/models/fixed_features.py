@@ -3,50 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from federation.features import Extractor
+from federation.features.encoder import Encoder, frozen
 from federation.features.whitening import MOST, Whitening, fourier, whitened
 from federation.models.features import Features
 
 PARTS = ("mean", "spread", "axes")
+WEIGHTS = "weights"
+"""The tensor (bytes,) uint8 with an encoder's file, beside the parts of the scale."""
 LARGEST = 1e12  # of a feature: far from the largest float32, also after a few layers of a network
 
 
-def extracted(model: Features, images: Tensor) -> NDArray[np.float64]:
+class Fixed(NamedTuple):
+    """All that a model's features depend on but the image. weights: of an encoder, the bytes of its file."""
+
+    extractor: Extractor
+    scale: Whitening
+    weights: bytes = b""
+
+
+def extractor_of(model: Features, weights: bytes = b"") -> Extractor:
+    """What computes a model's features. weights: of an encoder, the bytes of its file.
+
+    Raises:
+        ValueError: they are not those of this encoder.
+    """
+    return frozen(model.of, weights) if isinstance(model.of, Encoder) else model.of
+
+
+def extracted(extractor: Extractor, images: Tensor) -> NDArray[np.float64]:
     """Features (n, d) of images (n, *inputs), not yet whitened.
 
     Raises:
         ValueError: some feature is not finite, which a mistake in an extractor can cause.
     """
-    found = model.of.extract(images.double().numpy())
+    found = extractor.extract(images.double().numpy())
     if not np.isfinite(found).all():
-        raise ValueError(f"{model.of.name} gives features that are not finite, of images that are: report this")
+        raise ValueError(f"{extractor.name} gives features that are not finite, of images that are: report this")
     return found
 
 
-def featured(model: Features, scale: Whitening, images: Tensor) -> Tensor:
+def featured(model: Features, fixed: Fixed, images: Tensor) -> Tensor:
     """The network's input (n, width) float32 from images (n, *inputs)."""
-    x = whitened(extracted(model, images), scale)
+    x = whitened(extracted(fixed.extractor, images), fixed.scale)
     return torch.from_numpy(fourier(x, model.fourier, model.bandwidth) if model.fourier else x).float()
 
 
-def to_tensors(scale: Whitening) -> dict[str, Tensor]:
-    """A scale as tensors of a message."""
-    return {name: torch.from_numpy(np.ascontiguousarray(part)) for name, part in scale._asdict().items()}
+def to_tensors(fixed: Fixed) -> dict[str, Tensor]:
+    """A scale, and an encoder's file, as tensors of a message."""
+    scale = {name: torch.from_numpy(np.ascontiguousarray(part)) for name, part in fixed.scale._asdict().items()}
+    data = bytearray(fixed.weights)  # a tensor needs memory that may be written
+    return scale | ({WEIGHTS: torch.frombuffer(data, dtype=torch.uint8)} if data else {})
 
 
-def from_tensors(tensors: Mapping[str, Tensor], model: Features) -> Whitening:
-    """The scale in a message.
+def from_tensors(tensors: Mapping[str, Tensor], model: Features) -> Fixed:
+    """The scale, and the encoder, in a message.
 
     Raises:
-        ValueError: a tensor is missing, or has another form than features of this model.
+        ValueError: a tensor is missing, or has another form than features of this model; or an encoder's file is not
+            the one that the model names.
     """
-    if set(tensors) != set(PARTS):
-        raise ValueError(f"a scale has the tensors {', '.join(PARTS)}, found {', '.join(sorted(tensors))}")
+    parts = [*PARTS, *([WEIGHTS] if isinstance(model.of, Encoder) else [])]
+    if set(tensors) != set(parts):
+        raise ValueError(f"a scale has the tensors {', '.join(parts)}, found {', '.join(sorted(tensors))}")
     mean, spread, axes = (tensors[name] for name in PARTS)
     good = mean.dim() == 1 and spread.shape == mean.shape and axes.shape == (len(mean), model.components)
     if not good or any(part.dtype != torch.float64 for part in (mean, spread, axes)):
@@ -56,4 +82,5 @@ def from_tensors(tensors: Mapping[str, Tensor], model: Features) -> Whitening:
     # Otherwise some images' features would be infinite as float32, and a failure would tell that they are there.
     if bool((MOST * axes.abs().sum(dim=0) > LARGEST).any()):
         raise ValueError(f"a scale gives features of at most {LARGEST:g}, found larger axes")
-    return Whitening(mean.numpy(), spread.numpy(), axes.numpy())
+    weights = tensors[WEIGHTS].to(torch.uint8).numpy().tobytes() if WEIGHTS in tensors else b""
+    return Fixed(extractor_of(model, weights), Whitening(mean.numpy(), spread.numpy(), axes.numpy()), weights)

@@ -29,6 +29,7 @@ from pipelines.settings.checks import (
     variants,
 )
 from pipelines.settings.harmonization import Harmonize
+from pipelines.settings.image_spaces import portable
 from pipelines.settings.learning import Audits, Evaluation, Split, Training
 from pipelines.settings.privacy import AnyPrivacy
 from pipelines.settings.route import Route
@@ -107,8 +108,8 @@ class Config:
         return self.train.method_model.get(label, self.model)
 
     def task_of(self, label: str) -> Task:
-        """The task of all sites for one method."""
-        model, classes = self.model_of(label), len(self.task.names)
+        """The task of all sites for one method, as they are told it."""
+        model, classes = portable(self.model_of(label)), len(self.task.names)
         inputs = (model.width,) if isinstance(model, Features) else self.images.inputs
         return Task(model, inputs, classes, self.task.kind)
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from federation.features.encoder import Encoder
+from federation.models import AnyModel
 from federation.models.features import Features
+from pipelines.data.encoder_file import portable as portable_encoder
 from pipelines.loader.validation import to_plain
 from pipelines.runs.store import digest, short
 from pipelines.settings.harmonization import RAW
@@ -14,6 +17,13 @@ from pipelines.settings.run_settings import RunSettings
 def space_of(config: RunSettings, label: str) -> str:
     """The space in which a method learns."""
     return config.train.method_images.get(label, RAW)
+
+
+def portable(model: AnyModel) -> AnyModel:
+    """A model as it is sent: of an encoder's file the name, the digest and the architecture, and no folder."""
+    if not isinstance(model, Features) or not isinstance(model.of, Encoder):
+        return model
+    return replace(model, of=portable_encoder(model.of))
 
 
 def features_in(config: RunSettings) -> list[tuple[str, Features]]:
@@ -28,4 +38,4 @@ def features_in(config: RunSettings) -> list[tuple[str, Features]]:
 
 def features_name(space: str, model: Features) -> str:
     """The name of a kind of features of the images of a space; networks on the same features share it."""
-    return f"{space}-{model.of.name}-{short(digest(to_plain(replace(model, hidden=()))))}"
+    return f"{space}-{model.of.name}-{short(digest(to_plain(portable(replace(model, hidden=())))))}"

@@ -21,7 +21,7 @@ from federation.features.radiomics import Radiomics
 from federation.features.whitening import Whitening
 from federation.models.features import Features
 from pipelines.hospital.hospital import COHORT, read_cohort_file
-from pipelines.models.fixed_features import from_tensors, to_tensors
+from pipelines.models.fixed_features import Fixed, from_tensors, to_tensors
 from pipelines.predict import main as predict
 from pipelines.run import main as run
 from pipelines.runs.exits import Exit
@@ -97,11 +97,11 @@ def test_a_scale_that_only_some_patients_would_exceed_is_refused(huge):
     """Whether anything fails must not depend on a patient: 1e300 overflows float32 for some patients' features only."""
     model = Features(**{**FEATURES, "of": Radiomics(), "components": 2})
     good = Whitening(np.zeros(3), np.ones(3), np.ones((3, 2)))
-    assert np.array_equal(from_tensors(to_tensors(good), model).axes, good.axes)
+    assert np.array_equal(from_tensors(to_tensors(Fixed(model.of, good)), model).scale.axes, good.axes)
     axes = good.axes.copy()
     axes[1, 0] = huge
     with pytest.raises(ValueError, match="a scale"):
-        from_tensors(to_tensors(good._replace(axes=axes)), model)
+        from_tensors(to_tensors(Fixed(model.of, good._replace(axes=axes))), model)
 
 
 def test_lost_features_are_noticed_and_made_again(finished, capsys):
@@ -123,7 +123,7 @@ def test_the_page_of_methods_has_every_key_and_every_extractor():
         for key in re.findall(r"`(\w+)`", line.split("|")[1])
     }
     assert keys == {field.name for field in dataclasses.fields(Features)} - {"name"}
-    assert all(f"`{kind().name}`" in section for kind in typing.get_args(typing.get_args(AnyExtractor)[0]))
+    assert all(f"`{kind.name}`" in section for kind in typing.get_args(typing.get_args(AnyExtractor)[0]))
 
 
 def problems(tmp_path, capsys, **changed) -> str:

@@ -18,23 +18,26 @@ from federation.models.features import Features
 from harmonize.prior import PRIORS, drawn
 from pipelines.coordinator.spaces import cohorts_in
 from pipelines.coordinator.world import World
+from pipelines.data.encoder_file import opened
 from pipelines.loader.validation import to_plain
-from pipelines.models.fixed_features import extracted, to_tensors
+from pipelines.models.fixed_features import Fixed, extracted, to_tensors
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import digest, short
 from pipelines.settings.harmonization import default_scale
-from pipelines.settings.image_spaces import features_in, features_name
+from pipelines.settings.image_spaces import features_in, features_name, portable
 from privacy.message import Json, Message, to_bytes
 
-VERSION = 2  # 1 rounded random convolutions of narrow filters by how many images there were
+VERSION = 3  # 1 rounded random convolutions of narrow filters by how many images there were; 3 tells what is public
 SEED = 0  # of the public pictures: the same in all runs, so that a digest of the settings says everything
 
 
 def settings(world: World) -> Json:
     """Which features are computed of which images."""
     asked = features_in(world.config)
-    return {"features": {f"{space}: {features_name(space, model)}": to_plain(model) for space, model in asked}}
+    return {
+        "features": {f"{space}: {features_name(space, model)}": to_plain(portable(model)) for space, model in asked}
+    }
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
@@ -44,11 +47,13 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         for position, (space, model) in enumerate(asked):
             homes, answers = cohorts_in(inputs, space), dict[str, Json]()
             step(position * len(homes), len(asked) * len(homes), f"{model.of.name}, public pictures")
-            scale = public_scale(world, model)
-            (out / f"{features_name(space, model)}.safetensors").write_bytes(to_bytes(Message(scale)))
+            tensors = to_tensors(fixed_by_public(world, model))
+            public: Json = {"prior": model.public, "pictures": model.pictures}
+            (out / f"{features_name(space, model)}.safetensors").write_bytes(to_bytes(Message(tensors)))
             for number, site in enumerate(world.engine.sites):
                 step(position * len(homes) + number, len(asked) * len(homes), f"{model.of.name}, {site}")
-                message = Message(scale, {"cohort": homes[site]["cohort"], "model": to_plain(model)})
+                facts = {"cohort": homes[site]["cohort"], "model": to_plain(portable(model)), "public": public}
+                message = Message(tensors, facts)
                 code = hashlib.sha256(to_bytes(message)).hexdigest()
                 name = world.run(f"features-{short(digest({'asked': code, 'version': VERSION}))}")
                 answers[site] = dict(world.ask_all(name, "extract", {site: message})[site].facts)
@@ -56,13 +61,14 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     return {"features": [features_name(space, model) for space, model in asked]}
 
 
-def public_scale(world: World, model: Features) -> dict[str, torch.Tensor]:
-    """The scale of features by pictures of a prior, both classes equally often, in the unit of the run's images."""
+def fixed_by_public(world: World, model: Features) -> Fixed:
+    """The features of a model, scaled by pictures of a prior, both classes equally often, in the run's unit."""
     images = world.config.images
+    extractor, weights = opened(model.of)
     y = torch.arange(model.pictures) % 2
     pictures = default_scale(images).back(drawn(PRIORS[model.public], y, images.inputs, SEED))
-    found = fitted(extracted(model, pictures), components=model.components, softness=model.softness)
-    return to_tensors(found)
+    scale = fitted(extracted(extractor, pictures), components=model.components, softness=model.softness)
+    return Fixed(extractor, scale, weights)
 
 
 def intact(world: World, artifact: Path) -> str | None:

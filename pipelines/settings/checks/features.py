@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 
+from federation.features import AnyExtractor
+from federation.features.encoder import Encoder
 from federation.models.features import Features
+from pipelines.data.encoder_file import opened, portable
 from pipelines.settings.run_settings import RunSettings
 from privacy.settings_error import Problem
 
@@ -18,8 +22,10 @@ def problems(run: RunSettings) -> Iterator[Problem]:
         if not isinstance(model, Features):
             continue
         where = ("train", "method_model", label) if label in run.train.method_model else ("model",)
-        yield from (Problem((*where, "of"), text) for text in _of_problems(run, model))
-        yield from (Problem((*where, "components"), text) for text in _size_problems(run, model))
+        found = list(_of_problems(run, model))
+        yield from (Problem((*where, "of"), text) for text in found)
+        if not found:
+            yield from (Problem((*where, at), text) for at, text in _size_problems(run, model))
         yield from (Problem((*where, "public"), text) for text in _public_problems(run, model))
 
 
@@ -32,13 +38,25 @@ def _of_problems(run: RunSettings, model: Features) -> Iterator[str]:
         yield from model.of.complaints(run.images.inputs)
 
 
-def _size_problems(run: RunSettings, model: Features) -> Iterator[str]:
+def _size_problems(run: RunSettings, model: Features) -> Iterator[tuple[str, str]]:
     """Whether there are as many features as components; told here, because the run would find out after intake."""
-    if any(_of_problems(run, model)):
+    version = portable(model.of).sha256 if isinstance(model.of, Encoder) else ""
+    try:
+        found = _number(model.of, version, run.images.inputs)
+    except ValueError as error:
+        yield "of", f"{error}"
         return
-    found = model.of.extract(np.zeros((1, *run.images.inputs))).shape[1]
     if model.components > found:
-        yield f"must be at most the number of features of {model.of.name}, {found}, found {model.components}"
+        yield (
+            "components",
+            f"must be at most the number of features of {model.of.name}, {found}, found {model.components}",
+        )
+
+
+@lru_cache(maxsize=16)
+def _number(of: AnyExtractor, version: str, inputs: tuple[int, ...]) -> int:
+    """How many features an image has. version: digest of an encoder's file. Raises: ValueError: it cannot be used."""
+    return len(opened(of)[0].extract(np.zeros((1, *inputs)))[0])
 
 
 def _public_problems(run: RunSettings, model: Features) -> Iterator[str]:

@@ -1,0 +1,42 @@
+"""What models began with, in the hospital's own words: public pictures, priors and frozen networks, by digest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from privacy.message import Json, as_mapping
+
+FEATURES = "features"
+"""The fact of a memory of `extract` with an encoder's architecture and digest, and public pictures."""
+
+
+def beginnings(memories: Mapping[str, Mapping[str, Json]]) -> str:
+    """Everything that is not a patient's and shaped what these runs learnt; empty if nothing did.
+
+    memories: of a hospital's runs, as `extract` and `synthesize` left them.
+    """
+    return "; ".join(dict.fromkeys(text for said in memories.values() for text in _of(said)))
+
+
+def _of(said: Mapping[str, Json]) -> Iterator[str]:
+    prior = as_mapping(said.get("synthesis")).get("prior")
+    if prior:
+        yield f"the synthesis was pretrained on {_drawn(prior)}"
+    features = as_mapping(said.get(FEATURES))
+    if features:
+        yield f"features were scaled by {_pictures(as_mapping(features.get('public')))}"
+    if encoder := as_mapping(features.get("encoder")):
+        yield (
+            f"features are those of a frozen network ({encoder.get('kind')}) of a file with SHA-256 "
+            f"{encoder.get('sha256')}, which the coordinator handed over and calls public"
+        )
+
+
+def _pictures(public: Mapping[str, Json]) -> str:
+    if "prior" in public:
+        return f"{public.get('pictures')} {_drawn(public['prior'])}"
+    return f"{public.get('pictures')} pictures (SHA-256 {public.get('sha256')}) that the coordinator calls public"
+
+
+def _drawn(prior: Json) -> str:
+    return f"pictures of the procedural prior {prior}, which is code of this program"
