@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evaluation.attacks import InversionRow, MembershipRow
@@ -21,12 +21,15 @@ from privacy.release.statement import Audit, Statement
 
 @dataclass(frozen=True)
 class SplitCount:
-    """Patients, images and positives of a split; `positives` are images."""
+    """Patients, images and positives of a split; `positives` are images, and `classes` the images of each named
+    class, if the task names them.
+    """
 
     split: str
     patients: int
     images: int
     positives: int
+    classes: Sequence[int] = ()
 
 
 @dataclass(frozen=True)

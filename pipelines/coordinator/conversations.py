@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -70,12 +70,15 @@ def pooled_engine(world: World, cohorts: Cohorts) -> tuple[Engine, Cohorts]:
     except Refused:  # not pooled yet, or damaged
         said = {site: {"cohort": str(cohorts[site]["cohort"]), **_target(world.config, site)} for site in cohorts}
         asked = {site: Message({}, said[site]) for site in world.engine.sites}
-        adopt(hospital, name, world.ask_all(world.run(f"pool-{name}"), "pool", asked))
+        task = world.config.task
+        named = task.classes if task.kind == "classification" else ()
+        adopt(hospital, name, world.ask_all(world.run(f"pool-{name}"), "pool", asked), named)
     return InProcess({CENTRAL: worker(hospital)}), {CENTRAL: {"cohort": name, "sha256": name}}
 
 
-def adopt(hospital: Hospital, name: str, pooled: Mapping[str, Message]) -> None:
+def adopt(hospital: Hospital, name: str, pooled: Mapping[str, Message], classes: Sequence[str] = ()) -> None:
     """Write the pooled training and validation images as a cohort of `hospital`. pooled: replies to `pool`, by site.
+    classes: names of the labels, if not negative and positive.
 
     Masks, where they are what is learnt, become the cohort's label maps, whatever they were at the sites.
     """
@@ -105,5 +108,6 @@ def adopt(hospital: Hospital, name: str, pooled: Mapping[str, Message]) -> None:
         mask=empty.clone() if truth.dim() == 1 else truth.to(torch.uint8),
         split=torch.cat(parts["split"]),
         patients=tuple(f"pooled-{number}" for number in range(offset)),
+        recipe={"labels": [*classes]} if classes else {},
     )
     DiskFolder(hospital.cohort_folder(name)).write(COHORT, to_bytes(to_message(cohort)))

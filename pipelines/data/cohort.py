@@ -73,20 +73,20 @@ def read_cohort(
 ) -> Reading:
     """Read, check, prepare, label, de-identify and split all studies of a hospital.
 
-    fractions, seed, independent, fold, part: see `divided`, which uses the identifiers in the files.
-    key: of the pseudonyms. exclude: identifiers or pseudonyms of patients that must not be used, for instance after
-    withdrawal. test: the patients of the test split, which then has no others. readers: studies read at a time; it does
-    not change the result. scale: moments of all sites' training patients, for normalizing features; without it they
-    stay raw. scratch: a folder whose disk holds the cohort's images, in unnamed temporary files. target: the masks to
-    learn, which every study must have. classes: of pictures' label maps, 1 = the first; () = all classes of the
-    source, in its order.
+    fractions, seed, independent, fold, part: see `divided`, which uses identifiers in the files. key: of pseudonyms.
+    exclude: identifiers or pseudonyms of patients that must not be used, for instance after withdrawal. test: the
+    patients of the test split, which then has no others. readers: studies read at a time; it does not change the
+    result. scale: moments of all sites' training patients, for normalizing features; without it they stay raw. scratch:
+    a folder whose disk holds the cohort's images, in unnamed temporary files. target: the masks to learn, which every
+    study must have. classes: of pictures' label maps, 1 = the first; () = all classes of the source, in its order.
+    Without a target: of labels, 0 = the first; () = negative and positive.
 
     Returns:
         The cohort; the studies that were not used, with reasons; names; and counts: the outcome of the files (see
-        `as_facts`), `unselected_series`, `studies`, `patients`, `images`, `positives`, `splits` (each with `patients`,
-        `images`, `positives`), `rejected_by_reason`, `excluded` studies, `unmatched_exclusions`, `unmatched_tests`, and
-        `scanners` by vendor and field strength. With a part (rejections are then the whole source's) also
-        `source_studies`, of which `studies` are here, and unless `independent`, `dealing` (see `dealing_code`).
+        `as_facts`), `unselected_series`, `studies`, `patients`, `images`, `positives`, and `classes` if they are named,
+        `splits` (each with these last four), `rejected_by_reason`, `excluded` studies, `unmatched_exclusions`,
+        `unmatched_tests`, and `scanners` by vendor and field strength. With a part (rejections are then the whole
+        source's) also `source_studies`, of which `studies` are here, and unless `independent`, `dealing`.
 
     Raises:
         ValueError: settings are wrong (a folder is missing, nothing matches, ...); all problems at once.
@@ -102,12 +102,12 @@ def read_cohort(
     taken, refused, parts = take(waiting, _shape(images), readers, scratch, masks=bool(opened.classes))
     rejected = (*opened.rejected, *refused)
     how: Mapping[str, Any] = {"seed": seed, "independent": independent, "key": key, "fold": fold}
-    done = divided(positive := _labels(taken), part, fractions=fractions, test=held, **how)
-    said = None if part is None else asdict(part)
-    cut = division_code(fractions, test=[*map(normalized, test)], part=said, **how)
+    kinds = 2 if target else max(2, len(classes))
+    done = divided(highest := _labels(taken), part, classes=kinds, fractions=fractions, test=held, **how)
+    cut = division_code(fractions, test=[*map(normalized, test)], part=_said(part), **how)
     of_source = _of_source(part, done, len(taken), independent)
     taken, parts = (taken, parts) if part is None else kept(taken, parts, done.splits)
-    recipe = {"independent": independent, "cut": cut, **_asked(said, target, opened.classes)}
+    recipe = {"independent": independent, "cut": cut, **_asked(part, target, opened.classes, classes)}
     cohort = replace(_assembled(taken, parts, names, done.splits, opened.unit), recipe=recipe)
     accounts = accounted(opened.items, rejected, _apart(ordered, out, done.splits if part else None))
     facts: dict[str, Json] = {
@@ -118,8 +118,8 @@ def read_cohort(
         **of_source,
         **_counts(cohort),
     }
+    partition = None if part is None else written(part, done, highest, names, classes=kinds)
     told = tuple(study.told for study in taken)
-    partition = None if part is None else written(part, done, positive, names)
     return Reading(_scaled(cohort, images, scale), rejected, facts, _named(taken, names), partition, accounts, told)
 
 
@@ -144,8 +144,13 @@ def _shape(images: AnyImages) -> tuple[int, ...]:
     return images.columns if isinstance(images, Features) else images.inputs
 
 
-def _asked(part: dict[str, Json] | None, target: Target | None, classes: Sequence[str]) -> dict[str, Json]:
-    said: dict[str, Json] = {"part": part, "target": target, "classes": [*classes]}
+def _said(part: Part | None) -> dict[str, Json] | None:
+    return None if part is None else asdict(part)
+
+
+def _asked(part: Part | None, target: Target | None, masks: Sequence[str], classes: Sequence[str]) -> dict[str, Json]:
+    said: dict[str, Json] = {"part": _said(part), "target": target, "classes": [*masks]}
+    said |= {"labels": [] if target else [*classes]}
     return {name: value for name, value in said.items() if value}
 
 
@@ -162,9 +167,9 @@ def _found(
 
 
 def _labels(taken: Sequence[Taken]) -> dict[str, int]:
-    """Patient -> 1 if any of the patient's examples is positive."""
-    positives_last = sorted(taken, key=lambda study: any(study.labels))
-    return {study.patient: int(any(study.labels)) for study in positives_last}
+    """Patient -> the highest class of the patient's examples: 1 if any is positive, or the worst grade."""
+    highest_last = sorted(taken, key=lambda study: max(study.labels, default=0))
+    return {study.patient: max(study.labels, default=0) for study in highest_last}
 
 
 def _of_source(part: Part | None, done: Divided, studies: int, independent: bool) -> dict[str, Json]:
@@ -251,17 +256,26 @@ def _repeated(values: Sequence[int], lengths: Sequence[int], dtype: torch.dtype)
 
 
 def _counts(cohort: Cohort) -> dict[str, Json]:
-    parts: dict[str, Json] = {}
-    for number, name in enumerate(SPLITS):
-        here = cohort.split == number
-        parts[name] = {
+    named = cohort.recipe.get("labels")
+    classes = len(named) if isinstance(named, list) else 0
+    parts: dict[str, Json] = {
+        name: {
             "patients": len(set(cohort.patient[here].tolist())),
             "images": int(here.sum()),
-            "positives": int(cohort.labels[here].sum()),
+            **_of_classes(cohort.labels[here], classes),
         }
+        for number, name in enumerate(SPLITS)
+        for here in [cohort.split == number]
+    }
     total: dict[str, Json] = {
         "patients": len(cohort.patients),
         "images": len(cohort.labels),
-        "positives": int(cohort.labels.sum()),
+        **_of_classes(cohort.labels, classes),
     }
     return {**total, "splits": parts}
+
+
+def _of_classes(labels: Tensor, classes: int) -> dict[str, Json]:
+    """`positives`, the images of any class but the first, and with named classes the images of each."""
+    each: list[Json] = torch.bincount(labels, minlength=classes).tolist()
+    return {"positives": int((labels > 0).sum())} | ({"classes": each} if classes else {})

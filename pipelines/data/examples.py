@@ -38,9 +38,9 @@ def open_source(
 
         return open_pictures(source, images, target, classes)
     if isinstance(source, TableSource) and isinstance(images, Features):
-        return open_lines(source, images)
+        return open_lines(source, images, classes=classes)
     if isinstance(source, DicomSource | NiftiSource) and isinstance(images, Slices | Volumes):
         from pipelines.data.studies import open_studies
 
-        return open_studies(source, labels, images, gland, target)
+        return open_studies(source, labels, images, gland, target, () if target else classes)
     raise SettingsError(kind_problems(source.kind, images))

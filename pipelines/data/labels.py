@@ -10,17 +10,17 @@ import csv
 import json
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from pipelines.data.index import folder_problems
+from pipelines.data.label_classes import class_number, shortened, value_problems
 from pipelines.data.pseudonym import normalized
 from pipelines.data.sources import PATIENT, SESSION, GlandMask, MaskLabels, TableLabels
 from pipelines.data.study import Unusable
 from pipelines.data.tables.csv_file import Line, read_lines
-
-WHOLE = {"0.0": "0", "1.0": "1"}  # as spreadsheets write whole numbers
+from privacy.settings_error import refuse
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,16 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """A table of labels. rows: patient -> lines. unreadable: numbers of lines that cannot be read, 1 = first."""
+    """A table of labels. rows: patient -> lines. unreadable: numbers of lines that cannot be read, 1 = first.
+    classes, values: as in `class_number`.
+    """
 
     rows: Mapping[str, tuple[Row, ...]]
     by_study: bool
     by_slice: bool
     unreadable: tuple[int, ...] = ()
+    classes: tuple[str, ...] = ()
+    values: Mapping[str, str] = field(default_factory=dict)
 
 
 def open_masks(settings: MaskLabels | GlandMask, where: str) -> Masks:
@@ -101,12 +105,14 @@ def find_mask(masks: Masks, patient: str, *, missing: str, session: str = "", vi
     raise Unusable(missing, f"there is no mask {file!r} for this patient. Add it.")
 
 
-def open_table(settings: TableLabels) -> Table:
-    """Read a table of labels. Unreadable lines are skipped, since their patient is unknown.
+def open_table(settings: TableLabels, classes: tuple[str, ...] = ()) -> Table:
+    """Read a table of labels. Unreadable lines are skipped, since their patient is unknown. classes: as in
+    `class_number`.
 
     Raises:
-        ValueError: the file cannot be read, or lacks a column.
+        ValueError: the file cannot be read, or lacks a column; or a value stands for no class.
     """
+    refuse(value_problems(settings.values, classes, "labels"))
     columns = [column for column in (settings.patient, settings.label, settings.study, settings.slice) if column]
     try:
         header, lines = read_lines(Path(settings.file))
@@ -124,16 +130,17 @@ def open_table(settings: TableLabels) -> Table:
         study, number = (line[name] if name else None for name in (settings.study, settings.slice))
         rows.setdefault(normalized(line[settings.patient]), []).append(Row(line[settings.label], study, number))
     whole = {patient: tuple(found) for patient, found in rows.items()}
-    return Table(whole, settings.study is not None, settings.slice is not None, _unreadable(lines))
+    by = settings.study is not None, settings.slice is not None
+    return Table(whole, *by, _unreadable(lines), classes, settings.values)
 
 
 def table_labels(table: Table, patient: str, study: str, slices: Sequence[int], *, alone: bool) -> list[int]:
-    """The label, 0 or 1, of each of a study's `slices`; a label per patient or study holds for all of them.
+    """The class of each of a study's `slices`; a label per patient or study holds for all of them.
 
     alone: whether the patient has one study only.
 
     Raises:
-        Unusable: `no_label`, `bad_label` (not 0 or 1, or contradictory), or `ambiguous_label` (labels per slice,
+        Unusable: `no_label`, `bad_label` (of no class, or contradictory), or `ambiguous_label` (labels per slice,
             several studies, and no study column).
     """
     rows = [row for row in table.rows.get(patient, ()) if row.study is None or row.study in _names_of(study)]
@@ -143,7 +150,7 @@ def table_labels(table: Table, patient: str, study: str, slices: Sequence[int], 
             "no_label", f"the table has no line for this {what}. Add it.{_unreadable_note(table.unreadable)}"
         )
     if not table.by_slice:
-        return [_label(rows, "the table")] * len(slices)
+        return [_label(rows, "the table", table)] * len(slices)
     if not alone and not table.by_study:
         raise Unusable(
             "ambiguous_label", "labels are per slice and the patient has several studies. Add a study column."
@@ -151,7 +158,7 @@ def table_labels(table: Table, patient: str, study: str, slices: Sequence[int], 
     by_slice: dict[str, list[Row]] = {}
     for row in rows:
         by_slice.setdefault(_number(row.slice), []).append(row)
-    return [_label(by_slice.get(str(number), ()), f"slice {number}") for number in slices]
+    return [_label(by_slice.get(str(number), ()), f"slice {number}", table) for number in slices]
 
 
 def _unreadable(lines: Sequence[Line]) -> tuple[int, ...]:
@@ -224,10 +231,10 @@ def _number(text: str | None) -> str:
         raise Unusable("bad_label", f"the slice {text!r} is not a whole number. Correct the table.") from error
 
 
-def _label(rows: Iterable[Row], what: str) -> int:
-    found = sorted({WHOLE.get(row.label, row.label) for row in rows})
-    if not [text for text in found if text]:
-        raise Unusable("no_label", f"{what} has no label. Every label must be 0 or 1; fill it in.")
-    if len(found) > 1 or found[0] not in ("0", "1"):
-        raise Unusable("bad_label", f"{what} has the label {' and '.join(map(repr, found))}; it must be 0 or 1.")
-    return int(found[0])
+def _label(rows: Iterable[Row], what: str, table: Table) -> int:
+    texts = sorted({shortened(row.label) for row in rows})
+    told = [text for text in texts if text] or [""]
+    found = {class_number(text, what, table.classes, table.values, mend="Correct the table.") for text in told}
+    if len(found) > 1 or "" in texts[:-1]:
+        raise Unusable("bad_label", f"{what} has the labels {' and '.join(map(repr, texts))}. Leave one of them.")
+    return found.pop()

@@ -21,8 +21,8 @@ from privacy.message import Json
 from privacy.settings_error import Problem, out_of_range, refuse, unmet
 
 ATTEMPTS = 1000
-LABELS = (0, 1)
-"""What a patient's label can be: 1 = any positive example."""
+MOST = 256
+"""Classes at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class Part:
                 problems.append(Problem((name,), f"it goes with kind: {kind}, found kind: {self.kind}; remove it"))
         if self.alpha is not None and not 1e-3 <= self.alpha <= 1e6:
             problems.append(Problem(("alpha",), f"must be in [0.001, 1e6], found {self.alpha}"))
-        refuse(problems + out_of_range(self, classes=(1, len(LABELS))))
+        refuse(problems + out_of_range(self, classes=(1, MOST)))
 
 
 class Divided(NamedTuple):
@@ -84,6 +84,7 @@ def divided(
     labels: Mapping[str, int],
     part: Part | None,
     *,
+    classes: int = 2,
     fractions: Mapping[str, float],
     seed: int,
     test: Collection[str] = (),
@@ -91,7 +92,8 @@ def divided(
     key: bytes = b"",
     fold: Fold | None = None,
 ) -> Divided:
-    """Partition a source's patients, keep one part, and split it; arguments as in `split_patients`.
+    """Partition a source's patients, keep one part, and split it; arguments as in `split_patients`. classes: of
+    `labels`, which are 0 to classes - 1.
 
     Raises:
         ValueError: the part has no number, or a part gets fewer patients than `part.least`.
@@ -111,14 +113,14 @@ def divided(
     elif test:
         fractions = without_test(fractions)  # a part without test patients draws no others
     free = {patient: label for patient, label in labels.items() if patient not in held}
-    places = partition(free, part, independent=independent)
+    places = partition(free, part, kinds=range(classes), independent=independent)
     own = {patient: label for patient, label in free.items() if places[patient] == part.number}
     splits = split_patients(own, fractions=fractions, seed=seed, test=test, independent=independent, key=key, fold=fold)
     return Divided(dict(sorted({**splits, **held}.items())), places)
 
 
 def partition(
-    labels: Mapping[str, int], part: Part, *, kinds: Sequence[int] = LABELS, independent: bool = False
+    labels: Mapping[str, int], part: Part, *, kinds: Sequence[int] = (0, 1), independent: bool = False
 ) -> dict[str, int]:
     """Partition patients: patient -> number of their part, 1 to `part.of`, sorted by patient.
 
@@ -128,8 +130,11 @@ def partition(
     sizes then match the shares on average only, and `part.least` is ignored.
 
     Raises:
-        ValueError: a label is not in `kinds`, or no partition gives each part `part.least` patients.
+        ValueError: a label is not in `kinds`, `part.classes` is larger than their number, or no partition gives each
+        part `part.least` patients.
     """
+    if part.classes is not None and part.classes > len(kinds):
+        raise ValueError(f"part.classes is {part.classes}, and the task has {len(kinds)} classes; say fewer")
     if strange := sorted(set(labels.values()) - set(kinds)):
         raise ValueError(f"labels must be among {list(kinds)}, found {strange[:5]}")
     if independent:
@@ -201,7 +206,9 @@ def _rank(part: Part, patient: str) -> bytes:
     return rank(part.seed, f"part\0{patient}")
 
 
-def written(part: Part, done: Divided, labels: Mapping[str, int], names: Mapping[str, str]) -> dict[str, Json]:
+def written(
+    part: Part, done: Divided, labels: Mapping[str, int], names: Mapping[str, str], *, classes: int = 2
+) -> dict[str, Json]:
     """The record of a partition, which stays at the hospital. names: patient -> pseudonym.
 
     Returns:
@@ -209,7 +216,7 @@ def written(part: Part, done: Divided, labels: Mapping[str, int], names: Mapping
         patients that all parts share; and `sizes`, the number of patients of each class in each part.
     """
     sizes = [
-        [sum(labels[p] == kind for p, place in done.places.items() if place == number) for kind in LABELS]
+        [sum(labels[p] == kind for p, place in done.places.items() if place == number) for kind in range(classes)]
         for number in range(1, part.of + 1)
     ]
     shared = [patient for patient in done.splits if patient not in done.places]

@@ -146,10 +146,12 @@ class PictureMasks:
 class PictureSource:
     """A folder of pictures and the table (CSV with a header line) that describes them.
 
-    table: null = there is none, and every picture below the folder is a separate patient, named by its path; only
-    with `masks`. image: the column that `pattern` turns into a picture's file below the folder. patient, label:
-    columns; labels are 0 or 1. label: null, or no table = 1 if the label map shows any class. masks: label maps of
-    the pictures. where: column -> values; only lines with one of them are used, {site: [vienna, graz]} for instance.
+    table: null = there is none, and every picture below the folder is a separate patient, named by its path; only with
+    `masks`. image: the column that `pattern` turns into a picture's file below the folder. patient, label: columns;
+    labels are 0 and 1, or the names of the task's classes. values: text in the label column -> class, where the table
+    says it otherwise; `negative` and `positive` if the task names no classes. label: null, or no table = 1 if the label
+    map shows any class. masks: label maps of the pictures. where: column -> values; only lines with one of them are
+    used, {site: [vienna, graz]} for instance.
 
     A picture that several lines name is not used, whether they have one patient or two: otherwise it could be in the
     training of one and in the test of the other. So one patient's line can remove another patient's picture.
@@ -164,6 +166,7 @@ class PictureSource:
     pattern: str = "{image}"
     patient: str = "patient"
     label: str | None = "label"
+    values: Mapping[str, str] = field(default_factory=dict)
     where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     masks: PictureMasks | None = None
 
@@ -181,6 +184,8 @@ class PictureSource:
         if self.table is None and self.where:
             text = "there is no table whose lines it could pick; remove it, or give a table"
             problems.append(Problem(("where",), text))
+        if self.values and (self.table is None or self.label is None):
+            problems.append(Problem(("values",), "there is no column of labels whose values these could be; remove it"))
         refuse(problems)
 
 
@@ -192,7 +197,8 @@ class TableSource:
     comma if there is none. patient: the column that names the patient; null = each line is a patient, named by its
     number (1 = first). Removing a line would renumber those after it, so a withdrawn patient is excluded by number
     and the line stays; differential privacy is defined accordingly, for two tables that differ in whether a line is
-    excluded. label: the column of the label; it is positive above `positive_above`. missing: texts that stand for a
+    excluded. label: the column of the label; it is positive above `positive_above`, or where the task names its classes
+    the name of one. values: text in this column -> class, as in `PictureSource`. missing: texts that stand for a
     missing value; a line that misses a feature is not used. where: column -> values; only lines with one of them are
     used.
     """
@@ -206,12 +212,15 @@ class TableSource:
     patient: str | None = None
     label: str
     positive_above: float = 0.0
+    values: Mapping[str, str] = field(default_factory=dict)
     missing: tuple[str, ...] = ("", "?", "NA")
     where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(set(self.columns)) < len(self.columns):
             refuse([Problem(("columns",), f"must differ from each other, found {list(self.columns)}")])
+        if self.values and self.positive_above != 0.0:
+            refuse([Problem(("positive_above",), "values say which class a label is; remove one of the two")])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,10 +267,11 @@ class GlandMask:
 
 @dataclass(frozen=True, kw_only=True)
 class TableLabels:
-    """A CSV file (comma, semicolon or tab) with a header line and labels 0 or 1.
+    """A CSV file (comma, semicolon or tab) with a header line and labels: 0 and 1, or the names of the task's classes.
 
-    patient, label: columns. study: column with the study's folder, file name or DICOM instance UID, if labels are per
-    study. slice: column with the slice's number, 0 = most inferior, if labels are per slice.
+    patient, label: columns. values: text in the label column -> class, as in `PictureSource`. study: column with the
+    study's folder, file name or DICOM instance UID, if labels are per study. slice: column with the slice's number, 0 =
+    most inferior, if labels are per slice.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -270,6 +280,7 @@ class TableLabels:
     file: str
     patient: str = "patient"
     label: str = "label"
+    values: Mapping[str, str] = field(default_factory=dict)
     study: str | None = None
     slice: str | None = None
 

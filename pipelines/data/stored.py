@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pipelines.data.images import Target
+from pipelines.data.label_classes import PLAIN
 from pipelines.data.split import SPLITS
 from privacy.message import Json, Message
 
@@ -22,15 +23,14 @@ class Cohort:
     """The examples of one hospital, sorted by pseudonym, study and position.
 
     images: (n, *inputs) float32: slices (1 or 3, H, W), volumes (1, D, H, W), pictures (C, H, W), features (F,).
-    labels: (n,) int64, 0 or 1. patient: (n,) int64, index into `patients`. position: (n,) float32, slice index in its
-    study, 0 = most inferior. lesion, gland: (n, *spatial) uint8, 0 where unknown, or (n, 0) where such masks do not
-    apply. mask: (n, *spatial) uint8, label maps of pictures, 0 = background, 1 = the first class; or (n, 0) where there
-    are none. split: (n,) int8, 0 = train, 1 = validation, 2 = test. patients: pseudonyms, sorted. unit: of the images'
-    values.
-    recipe: `images`, the settings of the examples; `scale`, the moments for normalizing features; `axes`, onto which
-    they were projected, if any; `target`, the masks that every study must have; `classes`, the names of the values of
-    `mask`; and how patients were divided: `independent`, and `cut`, a keyed digest of the division (see
-    `split.division_code`).
+    labels: (n,) int64, 0 = the first class. patient: (n,) int64, index into `patients`. position: (n,) float32, slice
+    index in its study, 0 = most inferior. lesion, gland: (n, *spatial) uint8, 0 where unknown, or (n, 0) where such
+    masks do not apply. mask: (n, *spatial) uint8, label maps of pictures, 0 = background, 1 = the first class; or (n,
+    0) where there are none. split: (n,) int8, 0 = train, 1 = validation, 2 = test. patients: pseudonyms, sorted. unit:
+    of the images' values. recipe: `images`, the settings of the examples; `scale`, the moments for normalizing
+    features; `axes`, onto which they were projected, if any; `target`, the masks that every study must have; `classes`,
+    the names of the values of `mask`; `labels`, the names of classes, if not negative and positive; and how patients
+    were divided: `independent`, and `cut`, a keyed digest of the division (see `split.division_code`).
     """
 
     images: Tensor
@@ -105,7 +105,11 @@ def _problems(cohort: Cohort) -> list[str]:
 
 def _content_problems(cohort: Cohort) -> list[str]:
     problems = []
-    for name, limit in (("labels", 2), ("split", len(SPLITS)), ("patient", len(cohort.patients))):
+    for name, limit in (
+        ("labels", len(label_names(cohort))),
+        ("split", len(SPLITS)),
+        ("patient", len(cohort.patients)),
+    ):
         values = getattr(cohort, name)
         if len(values) and not (int(values.min()) >= 0 and int(values.max()) < limit):
             problems.append(f"{name} goes from {int(values.min())} to {int(values.max())}, 0..{limit - 1} is allowed")
@@ -116,6 +120,12 @@ def _content_problems(cohort: Cohort) -> list[str]:
     if len(pairs) > len({patient for patient, _ in pairs}):
         problems.append("a patient is in two splits")
     return problems
+
+
+def label_names(cohort: Cohort) -> tuple[str, ...]:
+    """The names of the labels' classes."""
+    found = cohort.recipe.get("labels")
+    return tuple(map(str, found)) if isinstance(found, list) else PLAIN
 
 
 class NoMasks(ValueError):

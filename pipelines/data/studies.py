@@ -52,9 +52,10 @@ def open_studies(
     images: Slices | Volumes,
     gland: GlandMask | None,
     target: Target | None = None,
+    classes: tuple[str, ...] = (),
 ) -> Intake:
     """Index the images and read tables and name mappings. labels: None = there are none; every label is then 0.
-    target: masks that every study must have.
+    target: masks that every study must have. classes: of a table's labels, see `class_number`.
 
     Raises:
         ValueError: settings are wrong (a folder is missing, nothing matches, ...); all problems at once.
@@ -63,7 +64,7 @@ def open_studies(
     if isinstance(images, Slices) and images.slices == "gland" and gland is None:
         problems.append("slices: gland needs a gland mask; give gland: {folder: ...}, or slices: all")
     index = tried(problems, lambda: index_volumes(source, adc=images.values == "adc"))
-    known = None if labels is None else tried(problems, lambda: _known(labels))
+    known = None if labels is None else tried(problems, lambda: _known(labels, classes))
     glands = None if gland is None else tried(problems, lambda: open_masks(gland, "gland"))
     if index is None or problems:
         raise ValueError("; ".join(problems))
@@ -85,8 +86,8 @@ def index_volumes(source: Source, *, adc: bool) -> Index:
     return index_dicom(source, adc=adc) if isinstance(source, DicomSource) else index_nifti(source, adc=adc)
 
 
-def _known(labels: Labels) -> Masks | Table:
-    return open_masks(labels, "labels") if isinstance(labels, MaskLabels) else open_table(labels)
+def _known(labels: Labels, classes: tuple[str, ...]) -> Masks | Table:
+    return open_masks(labels, "labels") if isinstance(labels, MaskLabels) else open_table(labels, classes)
 
 
 def _read_study(candidate: Candidate, context: ReadingContext) -> ReadStudy:
@@ -154,7 +155,7 @@ def _slice_labels(study: Study, examples: Examples, context: ReadingContext) -> 
 
 
 def _volume_label(study: Study, examples: Examples, slices: int, context: ReadingContext) -> int:
-    """A volume is positive if its lesion has enough voxels, or if any of its slices is positive."""
+    """A volume is positive if its lesion has enough voxels; by a table it has the highest class of its slices."""
     if context.labels is None:
         return 0
     if isinstance(context.labels, MaskLabels):

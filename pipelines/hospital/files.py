@@ -85,7 +85,12 @@ def files_of(hospital: Hospital) -> Files:
         else NiftiSource(kind="nifti", folder=images)
     )
     masks = folder / "masks"
-    files = Files(source, MaskLabels(folder=str(masks / "lesion")), GlandMask(folder=str(masks / "gland")))
+    labels = (
+        MaskLabels(folder=str(masks / "lesion"))
+        if settings.source.labels == "significant"
+        else TableLabels(file=str(folder / "labels.csv"), slice="slice")
+    )
+    files = Files(source, labels, GlandMask(folder=str(masks / "gland")))
     written = DiskFolder(hospital.root / "phantom")
     mark = f"{folder.name}.txt"
     known = written.read(mark).decode() if written.has(mark) else None
@@ -106,7 +111,10 @@ def is_unwritten(hospital: Hospital) -> bool:
 
 def _phantom(hospital: Hospital, source: PhantomSource) -> Path:
     """The folder of a phantom hospital's files."""
-    return hospital.root / "phantom" / short(digest(to_plain(source)))
+    said = {
+        key: value for key, value in as_mapping(to_plain(source)).items() if (key, value) != ("labels", "significant")
+    }
+    return hospital.root / "phantom" / short(digest(said))
 
 
 def _look(files: Files) -> None:

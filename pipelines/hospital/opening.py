@@ -16,13 +16,14 @@ from federation.participant import Checkpoint, checkpoint
 from federation.task import Task
 from personalize import AnyAlgorithm
 from pipelines.data.images import Target
+from pipelines.data.stored import label_names
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.private_limits import check_paid
 from pipelines.hospital.size_limits import size_problems
 from pipelines.loader.overrides import overridden
 from pipelines.models.file import ALGORITHM, MODEL
-from pipelines.settings.task import MOST
+from pipelines.settings.task import MOST, MOST_LABELS
 from privacy.dp.protection import Protection
 from privacy.message import Json, Malformed, Params, number_of, whole_of, wholes_of
 from privacy.release.gate import Refused
@@ -77,7 +78,7 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
         how = said.get("privacy")
         protection = None if how is None else PROTECTION.validate_json(json.dumps(how), strict=True)
         evaluation_noise = number_of(said, "evaluation_noise", 0.0)
-        most = 2 if target is None else MOST + 1
+        most = MOST_LABELS if target is None else MOST + 1
         if not 0 <= evaluation_noise <= 1e6 or not 2 <= classes <= most:
             raise ValueError(
                 f"evaluation_noise must be in [0, 1e6], classes in [2, {most}], found {evaluation_noise}, {task}"
@@ -88,8 +89,14 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
         raise Refused("malformed_opening") from error
     if hospital.policy.promises:  # an error while reading patients would count as if it depended on them
         there = cohort_of(hospital, cohort)
-        if tuple(there.images.shape[1:]) != inputs or target not in (None, there.recipe.get("target")):
-            raise Refused("malformed_opening") from ValueError("the cohort was read with other inputs or masks")
+        if (
+            tuple(there.images.shape[1:]) != inputs
+            or target not in (None, there.recipe.get("target"))
+            or (target is None and classes != len(label_names(there)))
+        ):
+            raise Refused("malformed_opening") from ValueError(
+                "the cohort was read with other inputs, masks or classes"
+            )
     known = hospital.policy.algorithms
     if known is not None and algorithm.name not in known:
         raise Refused("policy_algorithm") from ValueError(f"this hospital's policy trains by {', '.join(known)} only")

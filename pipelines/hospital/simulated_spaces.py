@@ -14,6 +14,7 @@ from pipelines.hospital.files import files_of, settings_of
 from pipelines.hospital.hospital import Hospital
 from pipelines.phantom.patients import PhantomSource, ScannerName
 from pipelines.phantom.scanner import SCANNERS
+from privacy.message import as_list
 from privacy.release.gate import Refused
 
 
@@ -50,6 +51,7 @@ def rendered_again(hospital: Hospital, cohort: Cohort, scanner: str) -> Tensor:
         key=hospital.key(),
         readers=settings.readers,
         scratch=hospital.scratch(),
+        classes=tuple(map(str, as_list(cohort.recipe.get("labels", [])))),
     ).cohort
     places = {
         (found.patients[int(patient)], float(position)): row

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from evaluation.csv_text import csv_text
 from pipelines.data.study import Affine, Volume
 from pipelines.phantom.dicom import dicom_series
+from pipelines.phantom.organs import GRADE_GROUPS
 from pipelines.phantom.patients import PhantomSource, anatomy, defect, patient_name
 from pipelines.phantom.scanner import SCANNERS, Acquired, Scanner, acquire
 
@@ -46,8 +47,8 @@ def render(source: PhantomSource, patient: int) -> Rendered:
 def write(source: PhantomSource, folder: Path) -> None:
     """Write all studies of `source` into `folder`: images/, masks/lesion/, masks/gland/ and labels.csv.
 
-    labels.csv has the columns patient, slice (0 = most inferior) and label (1 = CS lesion in the slice). The folder
-    is created atomically.
+    labels.csv has the columns patient, slice (0 = most inferior) and label (1 = CS lesion in the slice, or its grade
+    group). The folder is created atomically.
 
     Raises:
         FileExistsError: `folder` is not empty.
@@ -56,7 +57,7 @@ def write(source: PhantomSource, folder: Path) -> None:
         raise FileExistsError(f"the phantom's folder {folder} is not empty; give a new folder, or remove this one")
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
-    rows: list[tuple[str, int, int]] = []
+    rows: list[tuple[str, int, int | str]] = []
     for patient in range(source.patients + source.damaged):
         acquired = _acquire(source, patient, take=0)
         for place, data in _files(source, patient, acquired):
@@ -64,9 +65,15 @@ def write(source: PhantomSource, folder: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         name = patient_name(source, patient)
-        rows.extend((name, index, int(plane.any())) for index, plane in enumerate(acquired.lesion))
+        rows.extend((name, index, label) for index, label in enumerate(_labels(source, acquired)))
     (part / "labels.csv").write_bytes(csv_text(("patient", "slice", "label"), rows).encode())
     os.replace(part, folder)
+
+
+def _labels(source: PhantomSource, acquired: Acquired) -> list[int | str]:
+    if source.labels == "grade_group":
+        return [GRADE_GROUPS[group] for group in acquired.groups]
+    return [int(plane.any()) for plane in acquired.lesion]
 
 
 def _acquire(source: PhantomSource, patient: int, *, take: int) -> Acquired:

@@ -21,6 +21,11 @@ GRID = 96
 PIXEL_MM = 0.75
 SMALLEST_VISIBLE_MM2 = 20.0  # radiologists see no smaller cross-section, so it is not drawn in that slice
 NON_SIGNIFICANT, SIGNIFICANT = 1, 2  # grades of a lesion, 0 = none
+GRADE_GROUPS = ("none", "gg1", "gg2", "gg3", "gg4", "gg5")
+GROUP_BELOW = (880.0, 830.0, 770.0)
+"""Diffusivity of a significant lesion below which it is of group 3, 4 and 5; others are of group 2. Diffusion falls
+with the grade in patients, too, with much overlap between neighbours; here the group is known from the tissue alone.
+"""
 
 
 class Tissue(NamedTuple):
@@ -132,8 +137,10 @@ def inside(generator: np.random.Generator, frame: Frame, gland: Gland, within: P
 
 def lesions(
     generator: np.random.Generator, frame: Frame, gland: Gland, within: Parts, grade: int
-) -> Iterator[tuple[Where, Tissue, int]]:
-    """One lesion of the patient's grade, sometimes two; seven in ten lie in the peripheral zone."""
+) -> Iterator[tuple[Where, Tissue, int, int]]:
+    """One lesion of the patient's grade, sometimes two; seven in ten lie in the peripheral zone. With each its grade
+    and its grade group, 1 to 5.
+    """
     top = float(frame.z.max())
     count = 0 if grade == 0 else 1 + int(generator.random() < 0.2)
     for _ in range(count):
@@ -152,5 +159,11 @@ def lesions(
         area = where.sum(axis=(1, 2), keepdims=True) * PIXEL_MM**2
         where &= area >= SMALLEST_VISIBLE_MM2
         rim = tissue._replace(diffusivity=0.78 * tissue.diffusivity + 0.22 * 1450)  # tumour between benign glands
-        yield where, rim, grade
-        yield where & _ball(frame, (x, y, z), (0.75 * radius, 0.75 * radius * flat, 0.75 * radius)), tissue, grade
+        group = 2 + sum(tissue.diffusivity < limit for limit in GROUP_BELOW) if grade == SIGNIFICANT else 1
+        yield where, rim, grade, group
+        yield (
+            where & _ball(frame, (x, y, z), (0.75 * radius, 0.75 * radius * flat, 0.75 * radius)),
+            tissue,
+            grade,
+            group,
+        )

@@ -40,6 +40,7 @@ from privacy.settings_error import Problem, refuse, unmet
 
 ScannerName: TypeAlias = Literal["A", "B", "D", "P", "L", "E"]
 FileFormat: TypeAlias = Literal["dicom", "nifti"]
+Labelling: TypeAlias = Literal["significant", "grade_group"]
 Defect: TypeAlias = Literal["missing_slice", "duplicate_slice", "truncated", "mixed_orientation", "singular_affine"]
 Mask: TypeAlias = NDArray[np.uint8]
 
@@ -58,10 +59,12 @@ DEFECTS: Mapping[str, tuple[Defect, ...]] = {
 class PhantomSource:
     """A hospital whose patients are simulated.
 
-    scanner: the hospital's scanner, a key of `scanner.SCANNERS`. patients: the number of valid studies.
-    seed: two hospitals with one seed have the same patients. damaged: the number of additional studies, each with one
-    defect that a reader must detect. slices: per patient, 3.6 mm apart, centred on the mid-gland. significant:
-    share of the patients with clinically significant cancer; of the others 64 % have a non-significant lesion.
+    scanner: the hospital's scanner, a key of `scanner.SCANNERS`. patients: the number of valid studies. seed: two
+    hospitals with one seed have the same patients. damaged: the number of additional studies, each with one defect that
+    a reader must detect. slices: per patient, 3.6 mm apart, centred on the mid-gland. significant: share of the
+    patients with clinically significant cancer; of the others 64 % have a non-significant lesion. labels: of a slice:
+    whether it shows clinically significant cancer, or the highest of the `GRADE_GROUPS` in it, which are then the
+    task's classes.
 
     Raises:
         ValueError: settings are out of range; one message names all of them.
@@ -77,6 +80,7 @@ class PhantomSource:
     format: FileFormat = "dicom"
     damaged: int = 0
     significant: float = SHARE_SIGNIFICANT
+    labels: Labelling = "significant"
 
     def __post_init__(self) -> None:
         problems = [
@@ -93,6 +97,7 @@ class PhantomSource:
         for name, text, allowed in (
             ("scanner", self.scanner, get_args(ScannerName)),
             ("format", self.format, get_args(FileFormat)),
+            ("labels", self.labels, get_args(Labelling)),
         ):
             if text not in allowed:
                 problems.append(Problem((name,), f"must be one of {', '.join(allowed)}, found {text!r}"))
@@ -103,11 +108,11 @@ class PhantomSource:
 class Anatomy:
     """The anatomy of one patient, on a (slices, 96, 96) grid of 0.75 mm; slice 0 is the most inferior.
 
-    Rows run from anterior to posterior, columns from the patient's right to the left.
-    diffusivity: 1e-6 mm²/s. kurtosis: no unit. density: signal at b = 0 in units of the peripheral zone's.
-    perfusion: IVIM fraction in [0, 1]. zone, grade: see the constants above, 0 = none. rectum: (x, y) of the rectum's
-    centre and (x, y) of its radii, in mm from the image's centre. gas: whether gas fills the rectum.
-    affine: (column, row, slice) index -> mm to the patient's Right, Anterior, Superior.
+    Rows run from anterior to posterior, columns from the patient's right to the left. diffusivity: 1e-6 mm²/s.
+    kurtosis: no unit. density: signal at b = 0 in units of the peripheral zone's. perfusion: IVIM fraction in [0, 1].
+    zone, grade: see the constants above, 0 = none. group: of `GRADE_GROUPS`. rectum: (x, y) of the rectum's centre and
+    (x, y) of its radii, in mm from the image's centre. gas: whether gas fills the rectum. affine: (column, row, slice)
+    index -> mm to the patient's Right, Anterior, Superior.
     """
 
     diffusivity: Array
@@ -116,6 +121,7 @@ class Anatomy:
     perfusion: Array
     zone: Mask
     grade: Mask
+    group: Mask
     rectum: Rectum
     gas: bool
     affine: Affine
@@ -152,14 +158,14 @@ def anatomy(seed: int, patient: int, slices: int, significant: float = SHARE_SIG
     rectum = (gland.x + float(generator.normal(0, 1.5)), gland.y + gland.b + 7.0, _bounded(generator, 13, 1.5), 9.0)
     gas = bool(generator.random() < 0.5)
     canvas, palette = np.zeros(within.gland.shape, np.uint8), [FAT]
-    grade = np.zeros(within.gland.shape, np.uint8)
+    grade, group = np.zeros((2, *within.gland.shape), np.uint8)
     for where, tissue in surroundings(frame, gland, rectum, gas):
         _paint(canvas, palette, where, tissue)
     for where, tissue in inside(generator, frame, gland, within):
         _paint(canvas, palette, where & within.gland, tissue)
-    for where, tissue, code in lesions(generator, frame, gland, within, _grade(seed, patient, significant)):
+    for where, tissue, code, isup in lesions(generator, frame, gland, within, _grade(seed, patient, significant)):
         _paint(canvas, palette, where, tissue)
-        grade[where] = code
+        grade[where], group[where] = code, isup
     tissues = np.array(palette, np.float32)[canvas]
     zone = np.where(within.stroma, STROMA, np.where(within.transition, TRANSITION, PERIPHERAL)) * within.gland
     return Anatomy(
@@ -169,6 +175,7 @@ def anatomy(seed: int, patient: int, slices: int, significant: float = SHARE_SIG
         perfusion=tissues[..., 3],
         zone=zone.astype(np.uint8),
         grade=grade,
+        group=group,
         rectum=rectum,
         gas=gas,
         affine=_affine(generator, slices),

@@ -134,14 +134,16 @@ class Acquired(NamedTuple):
     """An ADC map as fitted by the scanner, with masks on its grid.
 
     adc: (slices, 48, 48) float32, 1e-6 mm²/s in [0, 4095]; axes as in `Anatomy`. lesion (clinically significant only),
-    gland: (slices, 48, 48) uint8, drawn on the undistorted anatomy as radiologists draw on T2-weighted images.
-    affine: (column, row, slice) index -> mm to the patient's Right, Anterior, Superior.
+    gland: (slices, 48, 48) uint8, drawn on the undistorted anatomy as radiologists draw on T2-weighted images. groups:
+    the highest grade group drawn in each slice. affine: (column, row, slice) index -> mm to the patient's Right,
+    Anterior, Superior.
     """
 
     adc: Array
     lesion: Mask
     gland: Mask
     affine: Affine
+    groups: tuple[int, ...]
 
 
 def acquire(anatomy: Anatomy, scanner: Scanner, generator: np.random.Generator) -> Acquired:
@@ -160,6 +162,7 @@ def acquire(anatomy: Anatomy, scanner: Scanner, generator: np.random.Generator) 
         lesion=_mask(anatomy.grade == SIGNIFICANT, scanner),
         gland=_mask(anatomy.zone > 0, scanner),
         affine=_affine(anatomy, scanner),
+        groups=tuple(anatomy.group.max(axis=(1, 2)).tolist()),
     )
 
 

@@ -8,19 +8,36 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import Field
 
 from pipelines.data.images import Target
+from pipelines.data.label_classes import PLAIN
 from pipelines.loader.names import named
 from privacy.settings_error import Problem, refuse
 
 MOST = 7  # classes beside the background
+MOST_LABELS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class Classification:
-    """A label, 0 or 1, of each slice, volume, picture or line of a table."""
+    """A class of each slice, volume, picture or line of a table.
+
+    classes: their names, the first = 0, as they stand in the tables of labels; () = `negative` and `positive`, which
+    tables call 0 and 1. ordered: whether each class is more than the one before it, as grades are.
+    """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     kind: Literal["classification"] = "classification"
+    classes: tuple[str, ...] = ()
+    ordered: bool = False
+
+    def __post_init__(self) -> None:
+        problems = [_misnamed(name) for name in self.classes if not named(name)]
+        if self.classes and not 2 <= len(set(self.classes)) == len(self.classes) <= MOST_LABELS:
+            text = f"2 to {MOST_LABELS} different names are needed, as in [benign, malignant]; found {self.classes}"
+            problems.append(Problem(("classes",), text))
+        if self.ordered and len(self.classes) < 3:
+            problems.append(Problem(("ordered",), "it goes with three classes or more, the lowest first; name them"))
+        refuse(problems)
 
     @property
     def target(self) -> None:
@@ -29,8 +46,8 @@ class Classification:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the labels 0 and 1."""
-        return ("negative", "positive")
+        """Names of the classes."""
+        return self.classes or PLAIN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +65,7 @@ class Segmentation:
     classes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        problems = [
-            Problem(("classes",), f"{name!r} is not made of a-z 0-9 _ -") for name in self.classes if not named(name)
-        ]
+        problems = [_misnamed(name) for name in self.classes if not named(name)]
         if self.target == "masks" and not 1 <= len(set(self.classes)) == len(self.classes) <= MOST:
             text = f"1 to {MOST} different names are needed, as in [disc, cup]; found {self.classes}"
             problems.append(Problem(("classes",), text))
@@ -62,6 +77,11 @@ class Segmentation:
     def names(self) -> tuple[str, ...]:
         """Names of the classes, the background first."""
         return ("background", *(self.classes or (self.target,)))
+
+
+def _misnamed(name: str) -> Problem:
+    text = f"{name!r} is not made of a-z 0-9 _ -; where tables say it otherwise, map it by values of the source"
+    return Problem(("classes",), text)
 
 
 AnyTask: TypeAlias = Annotated[Classification | Segmentation, Field(discriminator="kind")]

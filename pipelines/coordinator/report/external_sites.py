@@ -66,7 +66,8 @@ def counts(homes: Mapping[str, Mapping[str, Any]], said: Mapping[str, Mapping[st
     for site, facts in sorted(homes.items()):
         parts = [facts["splits"][split] for split in SPLITS]
         names = ("patients", "images", "positives")
-        whole = SplitCount("all", *(sum(int(part[name]) for part in parts) for name in names))
+        patients, images, positives = (sum(int(part[name]) for part in parts) for name in names)
+        whole = SplitCount("all", patients, images, positives)
         knew = tuple(Knew(str(run)) for run in as_list(said[site].get("knew")))
         gone = Withdrawn(facts.get("excluded", 0), facts.get("unmatched_exclusions", 0), knew)
         yield SiteCounts(site, (whole,), dict(facts.get("rejected_by_reason", {})), gone)

@@ -25,7 +25,7 @@ from privacy.message import Json, Message
 from privacy.release.policy import largest_delta
 from privacy.settings_error import Problem
 
-VERSION = 8
+VERSION = 9
 MOMENTS = ("count", "total", "squares")
 
 
@@ -41,15 +41,15 @@ def settings(world: World) -> Json:
         "split": _without_nulls(config.split),
         "seed": config.seed,
         "independent": config.independent,
-        **_masks(config),
+        **_task(config),
     }
 
 
-def _masks(config: Config) -> dict[str, Json]:
-    """Which masks are needed; empty in classification."""
+def _task(config: Config) -> dict[str, Json]:
+    """Which masks are needed, or the names of labels; empty if these are negative and positive."""
     task = config.task
     if task.target is None:
-        return {}
+        return {"classes": list(task.classes)} if task.classes else {}
     return {"target": task.target, "classes": list(task.names[1:]) if task.target == "masks" else []}
 
 

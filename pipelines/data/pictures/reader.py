@@ -16,7 +16,7 @@ from pipelines.data.folder import Stamp, Walk, below, stamped, steady, walked
 from pipelines.data.images import Pictures, Target
 from pipelines.data.index import folder_problems
 from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, no_masks, tried
-from pipelines.data.labels import WHOLE
+from pipelines.data.label_classes import class_number, value_problems
 from pipelines.data.pictures.label_maps import SUFFIXES, Maps, map_name, open_maps
 from pipelines.data.pictures.pixels import read_pair
 from pipelines.data.pictures.pixels import read_picture as read_picture
@@ -76,13 +76,14 @@ def open_pictures(
     """
     problems = folder_problems("source.folder", source.folder)
     root = Path(source.folder).resolve()
-    masks = source.masks
-    maps = None if masks is None else tried(problems, lambda: open_maps(masks, classes))
+    masks, labels = source.masks, () if target else classes
+    maps = None if masks is None else tried(problems, lambda: open_maps(masks, classes if target else ()))
+    problems += map(str, value_problems(source.values, labels, "source"))
     if target == "masks" and not classes:
         problems.append("classes: missing; say in which order the label maps' classes are learnt, alike at all sites")
     listed = None
     if source.table is not None:
-        listed = tried(problems, lambda: _of_table(source, root, maps))
+        listed = tried(problems, lambda: _of_table(source, root, maps, labels))
     elif maps is not None and root.is_dir():
         listed = tried(problems, lambda: _of_folder(root, maps))
     if listed is None or problems:
@@ -116,7 +117,7 @@ def loose_pictures(folder: str, images: Pictures) -> Intake:
     return Intake(tuple(waiting), tuple(listed.rejected), listed.items, 0, UNIT)
 
 
-def _of_table(source: PictureSource, root: Path, maps: Maps | None) -> Listed:
+def _of_table(source: PictureSource, root: Path, maps: Maps | None, classes: tuple[str, ...]) -> Listed:
     try:
         header, everything = read_lines(Path(source.table or ""))
         lines = chosen(everything, source.where)
@@ -133,7 +134,7 @@ def _of_table(source: PictureSource, root: Path, maps: Maps | None) -> Listed:
     for number, line in lines:
         study = f"line {number}: {line[source.image]}"
         try:
-            patient, label = _checked(source, line, named)
+            patient, label = _checked(source, line, named, classes)
         except Unusable as error:
             rejected.append(Rejected(study, error.reason, error.detail))
             continue
@@ -184,17 +185,19 @@ def _of_folder(root: Path, maps: Maps | None) -> Listed:
     return Listed(entries, list(walk.rejected), items, 0)
 
 
-def _checked(source: PictureSource, line: Mapping[str, str], named: Mapping[str, int]) -> tuple[str, int | None]:
+def _checked(
+    source: PictureSource, line: Mapping[str, str], named: Mapping[str, int], classes: tuple[str, ...]
+) -> tuple[str, int | None]:
     patient = normalized(line[source.patient])
     if not patient:
         raise Unusable("no_patient", f"the column {source.patient} is empty. Every picture must name its patient.")
-    label = "" if source.label is None else WHOLE.get(line[source.label], line[source.label])
-    if source.label is not None and label not in ("0", "1"):
-        reason = "bad_label" if label else "no_label"
-        raise Unusable(reason, f"the column {source.label} has {label!r}; it must be 0 or 1. Correct the table.")
+    label = None
+    if source.label is not None:
+        what = f"the column {source.label}"
+        label = class_number(line[source.label], what, classes, source.values, mend="Correct the table.")
     if named[line[source.image]] > 1:
         raise Unusable("duplicate_picture", f"{named[line[source.image]]} lines name this picture; leave one.")
-    return patient, int(label) if label else None
+    return patient, label
 
 
 def _read_picture_study(

@@ -22,11 +22,13 @@ from torch import Tensor
 
 from pipelines.data.images import Features
 from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, no_masks
+from pipelines.data.label_classes import class_number, value_problems
 from pipelines.data.pseudonym import normalized
 from pipelines.data.sources import TableSource
 from pipelines.data.study import Unusable
 from pipelines.data.tables.csv_file import chosen, line_items, read_lines, refused
 from privacy.message import Json, number_of
+from privacy.settings_error import refuse
 
 Floats = NDArray[np.float64]
 UNITS = {
@@ -40,8 +42,11 @@ LARGEST = float(np.finfo(np.float32).max)
 NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
-def open_lines(source: TableSource, images: Features, *, labelled: bool = True) -> Intake:
-    """Read the table; each line becomes a waiting study. labelled: if False, every label is 0.
+def open_lines(
+    source: TableSource, images: Features, *, labelled: bool = True, classes: tuple[str, ...] = ()
+) -> Intake:
+    """Read the table; each line becomes a waiting study. labelled: if False, every label is 0. classes: as in
+    `class_number`.
 
     Raises:
         ValueError: settings are wrong (no such file or column, no line fits, ...); all problems at once.
@@ -51,13 +56,16 @@ def open_lines(source: TableSource, images: Features, *, labelled: bool = True) 
         lines = chosen(everything, source.where)
     except (OSError, ValueError, csv.Error) as error:
         raise ValueError(f"source.file: {source.file!r} cannot be read ({error})") from error
+    refuse(value_problems(source.values, classes, "source"))
     wanted = (*images.numbers, *images.categories, *([source.label] if labelled else []))
     needed = [*wanted, *([source.patient] if source.patient else [])]
     if missing := [name for name in needed if name not in header]:
         raise ValueError(f"source.file: no column {', '.join(missing)}; see the names in its first line")
     waiting = [
         WaitingStudy(
-            _patient(source, number, line), f"line {number}", partial(_read_line, number, line, source, images, wanted)
+            _patient(source, number, line),
+            f"line {number}",
+            partial(_read_line, number, line, source, images, wanted, classes),
         )
         for number, line in lines
     ]
@@ -73,26 +81,33 @@ def _patient(source: TableSource, number: int, line: Mapping[str, str]) -> str:
 
 
 def _read_line(
-    number: int, line: Mapping[str, str], source: TableSource, images: Features, wanted: tuple[str, ...]
+    number: int,
+    line: Mapping[str, str],
+    source: TableSource,
+    images: Features,
+    wanted: tuple[str, ...],
+    classes: tuple[str, ...] = (),
 ) -> ReadStudy:
     patient = _patient(source, number, line)
     if not patient:
         raise Unusable("no_patient", f"the column {source.patient} is empty. Every line must name its patient.")
     if absent := [name for name in wanted if line[name] in source.missing]:
         raise Unusable("missing_value", f"no value in {', '.join(absent)}. Fill them in; lines are not imputed.")
-    numbers = {name: _number(name, line[name]) for name in wanted if name not in images.categories}
+    named = {*images.categories, *([source.label] if (classes or source.values) else [])} - {*images.numbers}
+    numbers = {name: _number(name, line[name]) for name in wanted if name not in named}
     columns = [numbers[name] for name in images.numbers]
     for name, values in images.categories.items():
         columns += _coded(name, line[name], values)
     row = within_ranges(np.array(columns, np.float64), images).astype(np.float32)
     examples = Examples(row[None], no_masks(1), no_masks(1), np.zeros(1, np.float32))
-    return ReadStudy(
-        patient,
-        f"line {number}",
-        examples,
-        [int(numbers.get(source.label, source.positive_above) > source.positive_above)],
-        "unknown",
-    )
+    if source.label not in wanted:
+        label = 0
+    elif source.label in named:
+        what = f"the column {source.label}"
+        label = class_number(line[source.label], what, classes, source.values, mend="Correct the table.")
+    else:
+        label = int(numbers[source.label] > source.positive_above)
+    return ReadStudy(patient, f"line {number}", examples, [label], "unknown")
 
 
 def _number(name: str, text: str) -> float:

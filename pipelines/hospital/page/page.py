@@ -268,7 +268,7 @@ def split_counts(cohort: Cohort, splits: Sequence[str] = SPLITS) -> list[SplitCo
     for number, split in enumerate(splits):
         chosen = cohort.split == number
         patients = len(torch.unique(cohort.patient[chosen]))
-        found.append(SplitCount(split, patients, int(chosen.sum()), int(cohort.labels[chosen].sum())))
+        found.append(SplitCount(split, patients, int(chosen.sum()), int((cohort.labels[chosen] > 0).sum())))
     return found
 
 

@@ -113,7 +113,11 @@ def _within(one: str, other: str) -> bool:
 
 
 def _part_problems(run: RunSettings) -> Iterator[Problem]:
+    known = max(2, len(run.task.classes) if run.task.kind == "classification" else 2)
     for name, site in run.sites.items():
+        if site.part is not None and (site.part.classes or 1) > known:
+            text = f"must be in [1, {known}], since patients have {known} classes; found {site.part.classes}"
+            yield Problem(("sites", name, "part", "classes"), text)
         if run.split.folds is not None and site.test:
             text = "with split.folds a fold is the test; name no test patients, or remove split.folds"
             yield Problem(("sites", name, "test"), text)

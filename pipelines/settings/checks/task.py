@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipelines.data.images import Slices, Volumes
+from pipelines.data.label_classes import value_problems
 from pipelines.data.requirements import mask_problems
-from pipelines.data.sources import DicomSource, NiftiSource, PictureSource
+from pipelines.data.sources import DicomSource, MaskLabels, NiftiSource, PictureSource, TableLabels, TableSource
+from pipelines.phantom.organs import GRADE_GROUPS
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.run_settings import RunSettings, works
 from pipelines.settings.sites import LABELS_MISSING, Elsewhere, SiteSettings
+from pipelines.settings.task import Classification
 from privacy.settings_error import Problem
 
 
@@ -28,6 +31,10 @@ def _target_problems(run: RunSettings, site: SiteSettings) -> list[Problem]:
     task, source = run.task, site.source
     if task.target is None and isinstance(source, DicomSource | NiftiSource) and site.labels is None:
         return [Problem(("labels",), LABELS_MISSING)]
+    if isinstance(task, Classification):
+        found = _label_problems(task, site)
+        if found:
+            return found
     if task.target in ("gland", "lesion") and run.images.kind not in ("slices", "volumes"):
         text = f"the target {task.target} needs images of kind slices or volumes, found {run.images.kind}"
         return [Problem(("source",), text)]
@@ -39,6 +46,30 @@ def _target_problems(run: RunSettings, site: SiteSettings) -> list[Problem]:
         text = f"classes are {', '.join(masks.classes)}, and the task's are {', '.join(task.names[1:])}; give values "
         found.append(Problem(("source", "masks", "values"), f"{text}of these"))
     return found
+
+
+def _label_problems(task: Classification, site: SiteSettings) -> list[Problem]:
+    """Why a site's labels cannot be the task's classes."""
+    source, classes = site.source, task.classes
+    graded = isinstance(source, PhantomSource) and source.labels == "grade_group"
+    if graded and classes != GRADE_GROUPS:
+        text = f"grade_group gives the classes {', '.join(GRADE_GROUPS)}; name them in task.classes"
+        return [Problem(("source", "labels"), text)]
+    two = "tells two classes, and the task has"
+    if isinstance(source, PhantomSource):
+        text = f"significant {two} {len(classes)}; say grade_group, or remove task.classes"
+        return [] if graded or len(classes) in (0, 2) else [Problem(("source", "labels"), text)]
+    if isinstance(site.labels, MaskLabels) and len(classes) > 2:
+        return [Problem(("labels", "kind"), f"a mask {two} {len(classes)}; give a table")]
+    if isinstance(source, PictureSource | TableSource):
+        found = value_problems(source.values, classes, "source")
+        if isinstance(source, PictureSource) and source.label is None and len(classes) > 2:
+            found.append(Problem(("source", "label"), f"a picture's masks {two} {len(classes)}; name the column"))
+        if isinstance(source, TableSource) and classes and source.positive_above != 0.0:
+            text = "goes with the classes negative and positive, and task.classes names others; remove one of the two"
+            found.append(Problem(("source", "positive_above"), text))
+        return found
+    return value_problems(site.labels.values, classes, "labels") if isinstance(site.labels, TableLabels) else []
 
 
 def _segmentation_problems(run: RunSettings) -> Iterator[Problem]:

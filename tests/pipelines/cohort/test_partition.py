@@ -180,7 +180,7 @@ def test_uneven_shares_are_drawn_again_until_each_part_has_enough_or_it_is_refus
         ({"kind": "dirichlet", "of": 3}, "alpha: missing; dirichlet needs it"),
         ({"kind": "dirichlet", "of": 3, "alpha": 0.0}, "alpha must be in [0.001, 1e6], found 0.0"),
         ({"kind": "pathological", "of": 3}, "classes: missing"),
-        ({"kind": "pathological", "of": 3, "classes": 3}, "classes must be in [1, 2], found 3"),
+        ({"kind": "pathological", "of": 3, "classes": 300}, "classes must be in [1, 256], found 300"),
         (
             {"kind": "even", "of": 0, "seed": -1, "least": -2},
             "found 0; seed must be >= 0, found -1; least must be >= 0",

@@ -1,0 +1,65 @@
+"""The class that a text in a table stands for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from pipelines.data.study import Unusable
+from privacy.settings_error import Problem
+
+PLAIN = ("negative", "positive")
+"""The classes of a task that names none; a table calls them 0 and 1."""
+WHOLE = re.compile(r"([+-]?[0-9]+)\.0*")  # as spreadsheets write whole numbers
+SHOWN = 12  # class names in a message
+
+
+def class_number(
+    text: str, what: str, classes: Sequence[str] = (), values: Mapping[str, str] | None = None, *, mend: str
+) -> int:
+    """The number of a class, 0 = the first.
+
+    Args:
+        text: as the table has it. "2.0" is the same as "2", and upper case the same as lower case where classes are
+            compared by name.
+        what: has this text, in messages.
+        classes: names of the classes in their order; () = `PLAIN`, which a table calls 0 and 1.
+        values: text -> name of a class; every text must then be in it. None or empty = the text is the class's name.
+        mend: what to do about it, in messages.
+
+    Raises:
+        Unusable: `no_label`: there is no text; `bad_label`: it stands for no class.
+    """
+    short = shortened(text)
+    if values:
+        name = values.get(text, values.get(short))
+        found = {one: number for number, one in enumerate(classes or PLAIN)}.get(name or "")
+        allowed: Sequence[str] = tuple(values)
+    else:
+        allowed = tuple(classes) or ("0", "1")
+        found = {one: number for number, one in enumerate(allowed)}.get(short.casefold())
+    if found is None:
+        named = "0 or 1" if not classes and not values else f"one of {_listed(allowed)}"
+        raise Unusable(
+            "bad_label" if text else "no_label",
+            f"{what} {f'has {text!r}' if text else 'has no label'}; it must be {named}. {mend}",
+        )
+    return found
+
+
+def shortened(text: str) -> str:
+    """The text without the decimal point of a whole number."""
+    return found[1] if (found := WHOLE.fullmatch(text)) else text
+
+
+def value_problems(values: Mapping[str, str], classes: Sequence[str], *where: str) -> list[Problem]:
+    """Problems with `values` of a hospital: a name that is no class of the task."""
+    known = tuple(classes) or PLAIN
+    wrong = sorted({name for name in values.values() if name not in known})
+    text = f"{', '.join(map(repr, wrong))} are no classes of the task; these are {_listed(known)}"
+    return [Problem((*where, "values"), text)] if wrong else []
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
