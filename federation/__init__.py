@@ -2,6 +2,7 @@
 
 from typing import TypeAlias
 
+from federation.alone import Alone
 from federation.fedavg import FedAvg
 from federation.feddg import FedDG
 from federation.feddyn import FedDyn
@@ -12,5 +13,5 @@ from federation.local import Local
 from federation.moon import Moon
 from federation.scaffold import Scaffold
 
-Federated: TypeAlias = FedAvg | FedDG | FedDyn | FedOpt | FedProx | FedSld | Local | Moon | Scaffold
+Federated: TypeAlias = Alone | FedAvg | FedDG | FedDyn | FedOpt | FedProx | FedSld | Local | Moon | Scaffold
 """The methods of this folder that a YAML can name. A new method needs its file, a member here, and its test."""

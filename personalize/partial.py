@@ -123,4 +123,6 @@ def prior_odds(shares: Sequence[Json], labels: int, bias: Tensor) -> Tensor:
     """
     p = torch.tensor([float(str(share)) for share in shares], dtype=torch.float64)
     log = (p * labels + 0.5).log() - math.log(labels + 0.5 * len(p))
-    return (log[1:] - log[:1] if len(bias) == 1 and len(p) == 2 else log).to(bias)
+    if len(bias) == 1 and len(p) == 2:
+        return (log[1:] - log[:1]).to(bias)
+    return log.repeat(len(bias) // len(p)).to(bias)  # a head of two, as in cam, has each class twice

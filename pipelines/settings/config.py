@@ -28,6 +28,7 @@ from pipelines.settings.checks import (
     task,
     variants,
 )
+from pipelines.settings.floors import with_features
 from pipelines.settings.harmonization import Harmonize
 from pipelines.settings.image_spaces import portable
 from pipelines.settings.learning import Audits, Evaluation, Split, Training
@@ -88,6 +89,7 @@ class Config:
             object.__setattr__(self, "sites", partition.expanded(self.sites))
         except SettingsError as error:
             found += error.problems
+        object.__setattr__(self, "train", with_features(self.train, self.model, self.images, self.task))
         refuse([*found, *(problem for problems in CHECKS for problem in problems(self))])
 
     @property

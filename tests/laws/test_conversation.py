@@ -357,6 +357,8 @@ def test_only_what_needs_one_label_an_example_refuses_masks():
     assert {one.name for one in methods.ALL} - {one.name for one in methods.fit(testbed.dense_task())} == {
         "dp_head",
         "fedsld",
+        "local_ridge",
+        "local_svm",
         "moments",
     }
     (reason,) = FedSld().complaints(FedSld().network(testbed.dense_task()), SGD, False)

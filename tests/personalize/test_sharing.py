@@ -204,6 +204,10 @@ def test_one_logit_begins_at_the_log_odds_and_an_absent_class_is_finite():
     assert of_three.exp().tolist() == pytest.approx([4.5 / 9.5, 4.5 / 9.5, 0.5 / 9.5])
 
 
+def test_a_head_of_two_begins_each_half_at_the_odds():
+    assert prior_odds([0.75, 0.25], 16, torch.zeros(4)).exp().tolist() == pytest.approx([12.5 / 17, 4.5 / 17] * 2)
+
+
 def test_a_hospital_gets_its_own_shares_only_and_until_it_has_an_intercept():
     algorithm, task = Partial(name="private_intercept"), testbed.task(hidden=(4,))
     said = {name: Message({}, {"shares": shares}) for name, shares in (("a", [0.9, 0.1]), ("b", [0.5, 0.5]))}

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import torch
 
+from federation.alone import Alone
+from federation.local import Local
 from federation.models.features import Features
 from personalize import AnyAlgorithm
 from personalize.adaptation_baselines import Tent, tent
@@ -82,7 +84,7 @@ def _line_problems(run: RunSettings, route: Route, line: Line) -> list[Problem]:
 def for_all(method: AnyAlgorithm) -> bool:
     """Whether a method has one model for all hospitals: it is in federation/, or trains for ttt."""
     return method.name == "fedavg_turns" or (
-        method.name not in ("local", "central") and type(method).__module__.startswith("federation.")
+        not isinstance(method, Alone | Local) and type(method).__module__.startswith("federation.")
     )
 
 
