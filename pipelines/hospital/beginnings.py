@@ -35,7 +35,8 @@ def _of(said: Mapping[str, Json]) -> Iterator[str]:
 def _pictures(public: Mapping[str, Json]) -> str:
     if "prior" in public:
         return f"{public.get('pictures')} {_drawn(public['prior'])}"
-    return f"{public.get('pictures')} pictures (SHA-256 {public.get('sha256')}) that the coordinator calls public"
+    named = f"{public.get('pictures')} pictures, {public.get('folder')} (SHA-256 {public.get('sha256')})"
+    return f"{named}, which the coordinator read and calls public"
 
 
 def _drawn(prior: Json) -> str:

@@ -30,9 +30,9 @@ def extract(hospital: Hospital, call: Call, message: Message, memory: Message) -
     """Write the features of a cohort's images as a cohort.
 
     Facts: `cohort`; `model`, of which `of`, `components`, `fourier` and `bandwidth` matter here; `public`, the pictures
-    that set the scale: `prior` or `sha256`, and `pictures`, their number. Tensors: the scale; of an encoder also its
-    file, which must have the digest that the model names. Each row of the new cohort depends on its own image and on
-    public pictures only.
+    that set the scale: `prior`, or `folder` and `sha256`; and `pictures`, their number. Tensors: the scale; of an
+    encoder also its file, which must have the digest that the model names. Each row of the new cohort depends on its
+    own image and on public pictures only.
 
     Returns:
         `cohort` and `sha256` of the new cohort.

@@ -206,9 +206,10 @@ class OutsidePage(Page):
 
 
 class Public(TypedDict):
-    """Public pictures: those of a prior, or any with the digest of their values."""
+    """Public pictures: those of a prior, or any with their name and the digest of their values."""
 
     prior: NotRequired[Named]
+    folder: NotRequired[Named]
     sha256: NotRequired[Digest]
     pictures: Count
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -22,6 +22,7 @@ from pipelines.settings.checks import (
     methods,
     partition,
     privacy,
+    public_pictures,
     route,
     run,
     sites,
@@ -33,6 +34,7 @@ from pipelines.settings.harmonization import Harmonize
 from pipelines.settings.image_spaces import portable
 from pipelines.settings.learning import Audits, Evaluation, Split, Training
 from pipelines.settings.privacy import AnyPrivacy
+from pipelines.settings.public_pictures import PublicPictures
 from pipelines.settings.route import Route
 from pipelines.settings.run_settings import RunSettings
 from pipelines.settings.sites import SiteSettings
@@ -44,6 +46,7 @@ CHECKS: tuple[Callable[[RunSettings], Iterable[Problem]], ...] = (
     run.problems,
     sites.problems,
     partition.problems,
+    public_pictures.problems,
     features.problems,
     methods.problems,
     variants.problems,
@@ -59,6 +62,7 @@ CHECKS: tuple[Callable[[RunSettings], Iterable[Problem]], ...] = (
 class Config:
     """A whole run. device: where sites compute; auto = a GPU if there is one. `pooling: allowed` lets the simulation
     pool images, only for the central baseline. outside: external sites; `route` says how they get a model.
+    public_pictures: name -> pictures that are nobody's patients, for scales and starts that cost no privacy.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -78,6 +82,7 @@ class Config:
     model: Annotated[AnyModel, Field(discriminator="name")]
     train: Training
     harmonize: Harmonize | None = None
+    public_pictures: Mapping[str, PublicPictures] = field(default_factory=dict)
     evaluate: Evaluation = Evaluation()
     audit: Audits = Audits()
     outside: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from pipelines.loader.document import ConfigError, Document, parsed, render
 from pipelines.loader.files import document
 from pipelines.loader.validation import validate
 from pipelines.settings.config import Config
+from pipelines.settings.public_pictures import missing_public
 from pipelines.settings.sites import SiteSettings, missing_files
 from privacy.message import Json, as_mapping
 from privacy.release.policy import Policy
@@ -38,9 +39,12 @@ def configured(said: Document, *, files: bool = True) -> Config:
 
 
 def missing(data: Json) -> list[Problem]:
-    """A problem for each folder and file of the hospitals that does not exist on this machine."""
-    sites = as_mapping(as_mapping(data).get("sites"))
-    return [each.within("sites", name) for name, site in sites.items() for each in missing_files(site)]
+    """A problem for each folder and file, of hospitals or public, that does not exist on this machine."""
+    sites, public = (as_mapping(as_mapping(data).get(key)) for key in ("sites", "public_pictures"))
+    found = [each.within("sites", name) for name, site in sites.items() for each in missing_files(site)]
+    return found + [
+        each.within("public_pictures", name) for name, one in public.items() for each in missing_public(one)
+    ]
 
 
 def with_own_policies(config: Config) -> Config:

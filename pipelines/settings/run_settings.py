@@ -17,6 +17,7 @@ from pipelines.data.images import AnyImages
 from pipelines.settings.harmonization import Harmonize
 from pipelines.settings.learning import Audits, Evaluation, Split, Training
 from pipelines.settings.privacy import AnyPrivacy
+from pipelines.settings.public_pictures import PublicPictures
 from pipelines.settings.route import Route
 from pipelines.settings.sites import SiteSettings
 from pipelines.settings.task import AnyTask
@@ -53,6 +54,8 @@ class RunSettings(Protocol):
     def evaluate(self) -> Evaluation: ...
     @property
     def audit(self) -> Audits: ...
+    @property
+    def public_pictures(self) -> Mapping[str, PublicPictures]: ...
     @property
     def outside(self) -> tuple[str, ...]: ...
     @property

@@ -1,7 +1,7 @@
 """Every hospital computes the fixed features on which models are built, and keeps them as a cohort of their own.
 
-The scale of the features comes from public pictures. The coordinator draws them, fits the scale once, and sends it to
-all hospitals. What leaves a hospital is the new cohort's name and keyed digest.
+The scale of the features comes from public pictures. The coordinator draws or reads them, fits the scale once, and
+sends it to all hospitals. What leaves a hospital is the new cohort's name and keyed digest.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from federation.features.whitening import fitted
 from federation.models.features import Features
-from harmonize.prior import PRIORS, drawn
+from pipelines.coordinator.public import PublicSet, public_set, public_stamps
 from pipelines.coordinator.spaces import cohorts_in
 from pipelines.coordinator.world import World
 from pipelines.data.encoder_file import opened
@@ -24,12 +24,10 @@ from pipelines.models.fixed_features import Fixed, extracted, to_tensors
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import digest, short
-from pipelines.settings.harmonization import default_scale
 from pipelines.settings.image_spaces import features_in, features_name, portable
 from privacy.message import Json, Message, to_bytes
 
 VERSION = 3  # 1 rounded random convolutions of narrow filters by how many images there were; 3 tells what is public
-SEED = 0  # of the public pictures: the same in all runs, so that a digest of the settings says everything
 
 
 def settings(world: World) -> Json:
@@ -40,35 +38,43 @@ def settings(world: World) -> Json:
     }
 
 
+def outside(world: World) -> Mapping[str, str]:
+    """Names, sizes and times of the files of declared public pictures."""
+    return public_stamps(world.config, (model.public for _, model in features_in(world.config)))
+
+
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Fit the scale of each kind of features, and ask every site to compute them; write one JSON file a kind."""
-    asked = features_in(world.config)
+    asked, told = features_in(world.config), dict[str, Json]()
     with shown("features") as step:
         for position, (space, model) in enumerate(asked):
             homes, answers = cohorts_in(inputs, space), dict[str, Json]()
             step(position * len(homes), len(asked) * len(homes), f"{model.of.name}, public pictures")
-            tensors = to_tensors(fixed_by_public(world, model))
-            public: Json = {"prior": model.public, "pictures": model.pictures}
-            (out / f"{features_name(space, model)}.safetensors").write_bytes(to_bytes(Message(tensors)))
+            public = public_set(world.config, model.public, model.pictures)
+            tensors = to_tensors(fixed_by(public, model))
+            kind = features_name(space, model)
+            (out / f"{kind}.safetensors").write_bytes(to_bytes(Message(tensors)))
+            told[kind] = {**public.told, "refused": list(public.refused)}
             for number, site in enumerate(world.engine.sites):
                 step(position * len(homes) + number, len(asked) * len(homes), f"{model.of.name}, {site}")
-                facts = {"cohort": homes[site]["cohort"], "model": to_plain(portable(model)), "public": public}
+                facts = {"cohort": homes[site]["cohort"], "model": to_plain(portable(model)), "public": public.told}
                 message = Message(tensors, facts)
                 code = hashlib.sha256(to_bytes(message)).hexdigest()
                 name = world.run(f"features-{short(digest({'asked': code, 'version': VERSION}))}")
                 answers[site] = dict(world.ask_all(name, "extract", {site: message})[site].facts)
-            (out / f"{features_name(space, model)}.json").write_text(json.dumps(answers, indent=1, sort_keys=True))
-    return {"features": [features_name(space, model) for space, model in asked]}
+            (out / f"{kind}.json").write_text(json.dumps(answers, indent=1, sort_keys=True))
+    return {"features": [features_name(space, model) for space, model in asked], "public": told}
 
 
-def fixed_by_public(world: World, model: Features) -> Fixed:
-    """The features of a model, scaled by pictures of a prior, both classes equally often, in the run's unit."""
-    images = world.config.images
+def fixed_by(public: PublicSet, model: Features) -> Fixed:
+    """The features of a model, scaled by public pictures.
+
+    Raises:
+        ValueError: there are fewer pictures than components.
+    """
     extractor, weights = opened(model.of)
-    y = torch.arange(model.pictures) % 2
-    pictures = default_scale(images).back(drawn(PRIORS[model.public], y, images.inputs, SEED))
-    scale = fitted(extracted(extractor, pictures), components=model.components, softness=model.softness)
-    return Fixed(extractor, scale, weights)
+    found = np.concatenate([extracted(extractor, part) for part in public.parts])
+    return Fixed(extractor, fitted(found, components=model.components, softness=model.softness), weights)
 
 
 def intact(world: World, artifact: Path) -> str | None:
@@ -82,4 +88,4 @@ def intact(world: World, artifact: Path) -> str | None:
     return None
 
 
-STAGE = Stage("features", VERSION, ("ingest", "translate"), settings, run, intact=intact)
+STAGE = Stage("features", VERSION, ("ingest", "translate"), settings, run, outside=outside, intact=intact)

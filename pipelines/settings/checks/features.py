@@ -61,10 +61,11 @@ def _number(of: AnyExtractor, version: str, inputs: tuple[int, ...]) -> int:
 
 def _public_problems(run: RunSettings, model: Features) -> Iterator[str]:
     from harmonize.prior import PRIORS  # not needed by other runs
+    from harmonize.stacks import form_complaints
 
     prior = PRIORS.get(model.public)
-    if prior is None:
-        yield f"unknown pictures {model.public!r}; there are {', '.join(PRIORS)}"
-    elif run.images.kind != "features" and (len(run.images.inputs) != 3 or run.images.inputs[0] != prior.channels):
-        found = list(run.images.inputs)
-        yield f"{model.public} draws pictures of {prior.channels} channels, height and width; images are {found}"
+    if prior is None and model.public not in run.public_pictures:
+        known = ", ".join((*PRIORS, *run.public_pictures))
+        yield f"unknown pictures {model.public!r}; there are {known}; public_pictures: declares others"
+    elif prior is not None and run.images.kind != "features":
+        yield from form_complaints(prior, run.images.inputs, run.images.kind)

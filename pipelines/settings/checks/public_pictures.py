@@ -1,0 +1,39 @@
+"""Checks of pictures that the user declares public: whether they can serve the run's images, and are no hospital's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from harmonize.prior import PRIORS
+from pipelines.data.requirements import kind_problems
+from pipelines.loader.names import label_problems
+from pipelines.settings.run_settings import RunSettings
+from privacy.settings_error import Problem
+
+
+def problems(run: RunSettings) -> Iterator[Problem]:
+    """All problems of `public_pictures`."""
+    yield from label_problems(run.public_pictures, "public_pictures")
+    for name in run.public_pictures:
+        if name in PRIORS:
+            yield Problem(("public_pictures", name), "is the name of a prior; give these pictures another")
+        yield from _of_one(run, name)
+
+
+def _of_one(run: RunSettings, name: str) -> Iterator[Problem]:
+    """Why declared pictures cannot serve this run."""
+    said, at = run.public_pictures[name], ("public_pictures", name)
+    if run.images.kind == "features":
+        yield Problem(at, "a table has no pictures; remove them")
+        return
+    if said.source is not None:
+        yield from (each.within(*at) for each in kind_problems(said.source.kind, run.images))
+    elif run.images.kind != "pictures":
+        text = f"holds pictures, and images are {run.images.kind}; give a source of dicom or nifti"
+        yield Problem((*at, "folder"), text)
+    for site, one in run.sites.items():
+        folder = getattr(one.source, "folder", None)
+        both = [getattr(source, "where", None) for source in (said.source, one.source)]
+        if folder is not None and Path(folder).resolve() == Path(said.place).resolve() and not all(both):
+            yield Problem(at, f"lies in the folder of {site}, whose patients are not public; give another folder")

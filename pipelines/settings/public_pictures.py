@@ -1,0 +1,64 @@
+"""Pictures that the user declares public: nobody's patients in this run, read by the coordinator alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from pipelines.data.requirements import needed
+from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, NiftiSource, PictureSource, TableLabels
+from privacy.message import Json
+from privacy.settings_error import Problem, refuse
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicPictures:
+    """folder: of pictures without labels (JPEG, PNG, ...). Or, as of a hospital, source, labels and gland; without
+    labels, all are of class 0 and only a scale can be set by them.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    folder: str | None = None
+    source: Annotated[DicomSource | NiftiSource | PictureSource, Field(discriminator="kind")] | None = None
+    labels: Annotated[MaskLabels | TableLabels, Field(discriminator="kind")] | None = None
+    gland: GlandMask | None = None
+
+    def __post_init__(self) -> None:
+        problems = []
+        if (self.folder is None) == (self.source is None):
+            text = "give either folder, of pictures, or source, as of a hospital"
+            problems.append(Problem(("folder",), text))
+        if self.source is None and (self.labels or self.gland):
+            problems.append(Problem(("source",), "missing; labels and gland are of a source"))
+        refuse(problems)
+
+    @property
+    def place(self) -> str:
+        """The folder in which they lie."""
+        return self.folder or (self.source.folder if self.source else "")
+
+    @property
+    def labelled(self) -> bool:
+        """Whether they have labels from which a network can learn."""
+        return self.labels is not None or isinstance(self.source, PictureSource)
+
+
+def missing_public(data: Json) -> list[Problem]:
+    """A problem for each folder and file of public pictures that does not exist.
+
+    data: the settings of one as parsed YAML. Invalid settings are skipped; validation reports them.
+    """
+    try:
+        said = TypeAdapter(PublicPictures).validate_json(json.dumps(data), strict=True)
+    except ValidationError:
+        return []
+    if said.source is not None:
+        return [one.problem for one in needed(said.source, said.labels, said.gland) if not one.there]
+    if Path(said.place).is_dir():
+        return []
+    return [Problem(("folder",), f"{said.place!r} is no folder that exists; give one that is there")]
