@@ -27,7 +27,7 @@ from pipelines.runs.store import digest, short
 from pipelines.settings.image_spaces import features_in, features_name, portable
 from privacy.message import Json, Message, to_bytes
 
-VERSION = 3  # 1 rounded random convolutions of narrow filters by how many images there were; 3 tells what is public
+VERSION = 4  # 1 rounded random convolutions of narrow filters by how many images there were; 3, 4 tell what is public
 
 
 def settings(world: World) -> Json:
