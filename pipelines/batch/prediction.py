@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -29,7 +30,7 @@ from pipelines.data.images import AnyImages, Features, Pictures, Slices
 from pipelines.data.intake import Intake, ReadStudy, read_studies
 from pipelines.data.pictures.reader import loose_pictures
 from pipelines.data.sources import Files, GlandMask, PictureSource, TableSource
-from pipelines.data.study import Rejected, Unusable
+from pipelines.data.study import Array, Rejected, Unusable
 from pipelines.data.tables.features import open_lines
 from pipelines.models.file import Ready
 from pipelines.models.likeness import Verdict, likeness_in_words
@@ -50,13 +51,15 @@ class Predictor(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """A row of the table, and whether the study is positive: its score reaches the threshold, or its mask is not empty.
-    unlike: whether it is unlike the training patients; None if unknown.
+    """A row of the table, and whether the study is positive: its score reaches the threshold, its mask is not empty, or
+    its class is not the first. name: of the class, of more than two. unlike: whether it is unlike the training
+    patients; None if unknown.
     """
 
     row: tuple[object, ...]
     positive: bool
     unlike: bool | None = None
+    name: str = ""
 
 
 def predict_folder(options: argparse.Namespace, read_model: Callable[[Path], Ready]) -> int:
@@ -102,6 +105,8 @@ def _check_options(options: argparse.Namespace) -> None:
 def _check_fit(ready: Ready, options: argparse.Namespace) -> None:
     """Check the options against the model."""
     problems = []
+    if ready.task.kind == "classification" and ready.names and options.threshold is not None:
+        problems.append("--threshold is for two classes, and this model has more: remove it")
     volumes = not isinstance(ready.images, Pictures | Features)
     if volumes and ready.gland and not options.gland and not options.no_gland:
         problems.append(
@@ -191,11 +196,30 @@ def prediction_of(
     if predictor.masks is not None:
         mask = write_mask(study.study, probabilities.numpy(), study.examples.position, predictor.masks)
         return Prediction((*known, *(f"{size:.6g}" for size in mask.sizes), mask.file), any(mask.sizes), unlike)
+    if predictor.ready.names:
+        return _of_classes(predictor.ready, known, probabilities, study.examples.position, unlike)
     scores = probabilities[:, 1]
     top = int(scores.argmax())
     value = float(scores[top])
     positive = value >= predictor.threshold
     return Prediction((*known, f"{value:.6f}", int(study.examples.position[top]), int(positive)), positive, unlike)
+
+
+def _of_classes(
+    ready: Ready, known: tuple[object, ...], probabilities: Tensor, position: Array, unlike: bool | None
+) -> Prediction:
+    """Of grades, the highest predicted for any example; otherwise the class of the mean over examples."""
+    if ready.ordered:
+        grade = probabilities.argmax(dim=1)
+        worst = grade == grade.max()
+        top = int(probabilities[:, int(grade.max())].masked_fill(~worst, -1).argmax())
+        told = probabilities[top]
+    else:
+        told = probabilities.mean(dim=0)
+        top = int(probabilities[:, int(told.argmax())].argmax())
+    found = int(told.argmax())
+    row = (ready.names[found], int(position[top]), *(f"{one:.6f}" for one in told.tolist()))
+    return Prediction((*known, *row), found > 0, unlike, ready.names[found])
 
 
 def write_predictions(
@@ -224,26 +248,34 @@ def _masks_named(out: Path) -> list[str]:
 
 
 def columns_of(kind: Kind, images: AnyImages, names: Sequence[str]) -> tuple[str, ...]:
-    """Columns of predictions.csv. names: of the segmented classes."""
+    """Columns of predictions.csv. names: as in `Ready`."""
     if kind == "classification":
-        return SCORED
+        return (*STUDY, "class", "highest_at", *(f"p_{name}" for name in names)) if names else SCORED
     unit = "share" if isinstance(images, Pictures) else "ml"
     return (*STUDY, *(f"{name}_{unit}" for name in names), "mask")
 
 
 def facts_of(results: Results[Prediction], out: str) -> dict[str, Json]:
     """The results as JSON facts."""
-    positive = sum(one.positive for one in results.done)
-    return {"studies": len(results.done), "positive": positive, "quarantined": len(results.refused), "out": out}
+    positive: dict[str, Json] = {"positive": sum(one.positive for one in results.done)}
+    if any(one.name for one in results.done):
+        positive = {"classes": dict(_classes(results))}
+    return {"studies": len(results.done), **positive, "quarantined": len(results.refused), "out": out}
+
+
+def _classes(results: Results[Prediction]) -> dict[str, int]:
+    return dict(sorted(Counter(one.name for one in results.done).items()))
 
 
 def summary_of(kind: Kind, threshold: float, results: Results[Prediction], out: str) -> str:
     """The results in words, and their paths."""
     masks = kind == "segmentation"
-    positive = sum(one.positive for one in results.done)
-    found = "with something inside" if masks else f"at or above {threshold:g}"
+    found = f"{sum(one.positive for one in results.done)} "
+    found += "with something inside" if masks else f"at or above {threshold:g}"
+    if any(one.name for one in results.done):
+        found = ", ".join(f"{number} {name}" for name, number in _classes(results).items())
     return (
-        f"{len(results.done)} studies {'segmented' if masks else 'scored'}, {positive} {found}; "
+        f"{len(results.done)} studies {'segmented' if masks else 'scored'}, {found}; "
         f"{len(results.refused)} quarantined.\n"
         f"{Path(out, 'predictions.csv')}\n{Path(out, 'quarantine.csv')}\n{Path(out, 'accounted.csv')}\n{NOTICE}"
     )

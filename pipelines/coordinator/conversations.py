@@ -17,6 +17,7 @@ from pipelines.loader.overrides import overridden
 from pipelines.loader.validation import to_plain
 from pipelines.runs.store import DiskFolder, digest, short
 from pipelines.settings.config import Config, chosen_device
+from pipelines.settings.task import Classification
 from privacy.message import Json, Message, to_bytes
 from privacy.release.gate import Refused
 
@@ -50,14 +51,16 @@ def _protected(config: Config, label: str, site: str) -> dict[str, Json]:
 
 
 def _target(config: Config, site: str) -> dict[str, Json]:
-    """Which masks a site learns; pooled cohorts have one kind only. Empty where labels are learnt."""
+    """Which masks a site learns; pooled cohorts have one kind only. Of labels, whether they are ordered."""
     target = config.task.target
-    return {} if target is None else {"target": "masks" if site == CENTRAL else target}
+    if target is None:
+        return {"ordered": True} if config.task.ordered else {}
+    return {"target": "masks" if site == CENTRAL else target}
 
 
 def learnt(config: Config) -> dict[str, Json]:
-    """The target masks; empty for labels, so that digests of older runs stay the same."""
-    return {} if config.task.target is None else {"task": to_plain(config.task)}
+    """The task; empty for labels 0 and 1, so that digests of older runs stay the same."""
+    return {} if config.task == Classification() else {"task": to_plain(config.task)}
 
 
 def pooled_engine(world: World, cohorts: Cohorts) -> tuple[Engine, Cohorts]:

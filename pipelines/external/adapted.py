@@ -37,6 +37,7 @@ from pipelines.external.models_file import (
     checked_experts,
     parse_facts,
     read_sealed,
+    shown_names,
     what_is,
 )
 from pipelines.external.settings import How
@@ -143,7 +144,7 @@ def ready_of(kept: AdaptedDescription, module: nn.Module, digest: str) -> Ready:
     """The adapted network as a model for `pipelines.predict`."""
     described = kept.models
     part = described.part_of(described.experts[-1])
-    names = described.names[1:] if described.kind == "segmentation" else ()
+    names = shown_names(described)
     return Ready(
         module.eval(),
         described.task(part),
@@ -155,6 +156,7 @@ def ready_of(kept: AdaptedDescription, module: nn.Module, digest: str) -> Ready:
         {"label": kept.label},
         lambda x: x,
         names=names,
+        ordered=described.ordered,
         digest=digest,
     )
 

@@ -31,7 +31,7 @@ from pipelines.loader.document import ConfigError, Document
 from pipelines.loader.names import named
 from pipelines.loader.validation import to_plain, validate
 from pipelines.settings.route import PERSONAL, SHARED
-from pipelines.settings.task import MOST
+from pipelines.settings.task import MOST, MOST_LABELS
 from privacy.message import FACTS, Json, Malformed, Message, Params, as_mapping, from_bytes, sealed, to_bytes, unsealed
 from privacy.settings_error import Problem, refuse
 
@@ -59,8 +59,8 @@ class Part:
 @dataclass(frozen=True, kw_only=True)
 class ModelsDescription:
     """The facts of a file. run, title: of the federation's run. kind, names: the kind of task and its classes, class 0
-    first. images: settings of examples. gland: whether with gland masks. experts: in order, the shared one last.
-    personal, shared: their networks; null = the file has none of them.
+    first. ordered: whether each is more than the one before it. images: settings of examples. gland: whether with gland
+    masks. experts: in order, the shared one last. personal, shared: their networks; null = the file has none of them.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -71,6 +71,7 @@ class ModelsDescription:
     title: str
     kind: Kind
     names: tuple[str, ...]
+    ordered: bool = False
     inputs: tuple[int, ...]
     images: AnyImages
     gland: bool
@@ -82,7 +83,7 @@ class ModelsDescription:
         problems = [] if named(self.run) else [Problem(("run",), "is not made of a-z 0-9 _ -, at most 80")]
         if len(self.title) > LONGEST_TEXT or not self.title.isprintable():
             problems.append(Problem(("title",), f"at most {LONGEST_TEXT} printable characters are allowed"))
-        most = 2 if self.kind == "classification" else MOST + 1
+        most = MOST_LABELS if self.kind == "classification" else MOST + 1
         if not 2 <= len(set(self.names)) == len(self.names) <= most or not all(map(named, self.names)):
             problems.append(Problem(("names",), f"2 to {most} different names made of a-z 0-9 _ - are needed"))
         if self.inputs != self.images.inputs:
@@ -116,6 +117,13 @@ class Models:
     described: ModelsDescription
     experts: Mapping[str, Params]
     digest: str
+
+
+def shown_names(described: ModelsDescription) -> tuple[str, ...]:
+    """Names of classes as `Ready` has them."""
+    if described.kind == "segmentation":
+        return described.names[1:]
+    return described.names if len(described.names) > 2 else ()
 
 
 def image_problems(images: AnyImages) -> list[Problem]:

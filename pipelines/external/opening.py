@@ -15,7 +15,7 @@ from pipelines.data.images import Features
 from pipelines.data.intake import Intake
 from pipelines.data.sources import Files
 from pipelines.data.taking import natural
-from pipelines.external.models_file import Models, read_models
+from pipelines.external.models_file import Models, read_models, shown_names
 from pipelines.external.settings import ExternalSettings, files_of, missing_models, place_of, source_problems
 from pipelines.loader.document import ConfigError, Document, problem_at
 from pipelines.runs.exits import Exit
@@ -77,8 +77,10 @@ def _problems(settings: ExternalSettings, models: Models) -> list[Problem]:
         problems.append(Problem(("gland",), text))
     if settings.gland and not described.gland:
         problems.append(Problem(("gland",), "the models did not learn from images cut about gland masks; remove it"))
-    if settings.threshold is not None and described.kind == "segmentation":
-        text = "is for scores; a mask shows the most probable class of each pixel: remove it"
+    if settings.threshold is not None and shown_names(described):
+        several = "of more than two classes the most probable is told"
+        masks = "a mask shows the most probable class of each pixel"
+        text = f"is for scores; {masks if described.kind == 'segmentation' else several}: remove it"
         problems.append(Problem(("threshold",), text))
     if described.kind == "segmentation" and isinstance(images, Features):
         text = "they are of features, which cannot be segmented; give models of images"

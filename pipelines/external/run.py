@@ -49,6 +49,7 @@ from pipelines.external.adapted import (
     ready_of,
     shares_of_experts,
 )
+from pipelines.external.models_file import shown_names
 from pipelines.external.opening import Job, open_job, print_check
 from pipelines.external.picture import loss_curve
 from pipelines.external.settings import ExternalSettings
@@ -122,7 +123,7 @@ def _adapt_and_predict(job: Job, stop: Stop, console: Console, *, as_json: bool)
         for name in (ACCOUNT, CURVE, ROUTED):  # of an earlier run
             DiskFolder(out).remove(name)
     accounts = accounted(job.opened.items, results.refused)
-    names = described.names[1:] if described.kind == "segmentation" else ()
+    names = shown_names(described)
     write_predictions(out, columns_of(described.kind, described.images, names), results, accounts)
     facts |= facts_of(results, settings.out)
     words = f"{settings.how.name}: {words}\n{summary_of(described.kind, threshold, results, settings.out)}"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from pydantic import TypeAdapter
+from torch import Tensor
 
 from harmonize.elastic import deformed
 from harmonize.scale import Progress, Scale
@@ -59,13 +60,20 @@ def training_rows(cohort: Cohort, facts: Mapping[str, Json]) -> Rows:
     chosen = (cohort.split == SPLITS.index("train")).nonzero()[:, 0]
     images = scale.into(cohort.images[chosen])
     x = deformed(images, copies, seed=number(facts, "seed", 0, 2**62))
-    return Rows(x, cohort.labels[chosen].repeat_interleave(copies), cohort.patient[chosen].repeat_interleave(copies))
+    return Rows(x, sides(cohort)[chosen].repeat_interleave(copies), cohort.patient[chosen].repeat_interleave(copies))
 
 
 def split_rows(cohort: Cohort, scale: Scale, split: Split) -> Rows:
     """One split's images in [-1, 1], as they are."""
     chosen = (cohort.split == SPLITS.index(split)).nonzero()[:, 0]
-    return Rows(scale.into(cohort.images[chosen]), cohort.labels[chosen], cohort.patient[chosen])
+    return Rows(scale.into(cohort.images[chosen]), sides(cohort)[chosen], cohort.patient[chosen])
+
+
+def sides(cohort: Cohort) -> Tensor:
+    """(n,) 0 = the first class, 1 = any other: the two that public priors draw and that harmonization keeps apart,
+    however many the task has.
+    """
+    return (cohort.labels > 0).long()
 
 
 def access_to(

@@ -10,6 +10,7 @@ from federation.calibration import Calibrated
 from federation.models.features import Features
 from federation.parameters import read
 from pipelines.data.cohort import Cohort
+from pipelines.data.stored import label_names
 from pipelines.hospital.features import SCALE as FEATURES
 from pipelines.hospital.files import files_of
 from pipelines.hospital.hospital import Hospital
@@ -66,6 +67,7 @@ def make_ready(
         "kind": start.task.kind,
         "classes": start.task.classes,
         "names": list(_names(start, cohort)),
+        **({"ordered": True} if start.ordered else {}),
         **origin,
     }
     params = {name: tensor.cpu() for name, tensor in read(served.module).items()}
@@ -81,9 +83,9 @@ def make_ready(
 
 
 def _names(start: Opening, cohort: Cohort) -> tuple[str, ...]:
-    """Names of classes 1, 2, ... of a segmentation; empty in classification."""
+    """Names of classes 1, 2, ... of a segmentation; of all classes, if labels have more than two."""
     if start.task.kind == "classification":
-        return ()
+        return label_names(cohort) if start.task.classes > 2 else ()
     if start.target in ("gland", "lesion"):
         return (start.target,)
     said = cohort.recipe.get("classes")

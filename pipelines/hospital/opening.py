@@ -38,8 +38,9 @@ class Opening:
     """A run's settings from the introduction, with this hospital's overrides applied.
 
     target: the masks that are learnt; None = labels. protection: None without differential privacy. evaluation_noise:
-    of test histograms, in patients. recipient: who gets the replies of introduction and training; `sites` if the
-    method, in the coordinator's or this hospital's form, forwards them.
+    of test histograms, in patients. ordered: whether each class is more than the one before it. recipient: who gets the
+    replies of introduction and training; `sites` if the method, in the coordinator's or this hospital's form, forwards
+    them.
     """
 
     algorithm: AnyAlgorithm
@@ -50,6 +51,7 @@ class Opening:
     protection: Protection | None = None
     evaluation_noise: float = 0.0
     target: Target | None = None
+    ordered: bool = False
     recipient: Recipient = "coordinator"
 
 
@@ -58,7 +60,8 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
 
     Args:
         said: `label`, `algorithm`, `model`, `inputs`, `classes`, `work`, `seed`, `cohort`, all plain JSON; in
-        segmentation `target`; and `privacy` (None, or the fields of `Protection`) with `evaluation_noise`.
+        segmentation `target`; `ordered`, if classes are; and `privacy` (None, or the fields of `Protection`) with
+        `evaluation_noise`.
 
     Raises:
         Refused: `malformed_opening`; `policy_algorithm`: this hospital does not train by this method.
@@ -109,6 +112,7 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
         protection=protection,
         evaluation_noise=evaluation_noise,
         target=target,
+        ordered=said.get("ordered") is True,
         recipient="sites" if SITES in (recipient_of(common), recipient_of(algorithm)) else "coordinator",
     )
 

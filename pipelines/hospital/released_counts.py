@@ -6,8 +6,8 @@ beside its ledger, and repeats them even if patients change. Everything the coor
 on a number of patients (weights, divisors of noised sums, test patients of a histogram) is made from these numbers.
 
 The counts are a histogram of patients, to which each adds 1 in one of 9 cells: split x (examples of class 0 only, of
-class 1 only, of both). They are exact if the policy declares counts public; otherwise each cell gets Gaussian noise,
-which the budget pays for.
+class 1 only, of both); of more than two classes in one cell of split x highest class. They are exact if the policy
+declares counts public; otherwise each cell gets Gaussian noise, which the budget pays for.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import torch
 from pydantic import TypeAdapter
 
 from pipelines.data.cohort import Cohort
+from pipelines.data.stored import label_names
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.store import DiskFolder, digest
@@ -38,23 +39,25 @@ SHARE = 0.05
 """The noised counts' largest share of the budget's squared mu."""
 LEAST_NOISE = 1.0
 """Lowest standard deviation of the noise, in patients, however large the budget."""
-KINDS = 3
+KINDS = 3  # of patients, with two classes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
     """The released counts of a hospital's patients.
 
-    cells: by split, patients with examples of class 0 only, of class 1 only, and of both. noise: standard deviation in
+    cells: by split, patients with examples of class 0 only, of class 1 only, and of both; of more than two classes by
+    the highest that each patient has. classes: their number. noise: standard deviation in
     each cell, before rounding; 0 = exact. since: number of ledger lines before. run, round: when they were counted.
     """
 
-    cells: Mapping[str, tuple[int, int, int]]
+    cells: Mapping[str, tuple[int, ...]]
     noise: float
     date: str
     run: str
     round: int
     since: int
+    classes: int = 2
 
     def patients(self, split: str) -> int:
         """Patients of a split."""
@@ -69,8 +72,10 @@ class Counted:
         """Patients by split."""
         return {split: self.patients(split) for split in SPLITS}
 
-    def of_classes(self, split: str) -> tuple[int, int]:
-        """Patients of a split with an example of class 0, and of class 1."""
+    def of_classes(self, split: str) -> tuple[int, ...]:
+        """Patients of a split with an example of each class; of more than two classes, of whom it is the highest."""
+        if self.classes > 2:
+            return self.cells[split]
         zero, one, both = self.cells[split]
         return zero + both, one + both
 
@@ -78,11 +83,15 @@ class Counted:
         """As facts of `ingest`. Examples are not counted: a patient counts as one example of each class they have."""
         parts: dict[str, dict[str, int]] = {}
         for split in SPLITS:
-            pair = self.of_classes(split)
-            parts[split] = {"patients": self.patients(split), "images": sum(pair), "positives": pair[1]}
+            each = self.of_classes(split)
+            parts[split] = {"patients": self.patients(split), "images": sum(each), "positives": sum(each[1:])}
         sums = {name: sum(part[name] for part in parts.values()) for name in ("patients", "images", "positives")}
         released: dict[str, Json] = {"noise": self.noise, "date": self.date}
-        return {**sums, "splits": {split: dict(part) for split, part in parts.items()}, "released": released}
+        told: dict[str, Json] = {split: self._told(split, part) for split, part in parts.items()}
+        return {**sums, "splits": told, "released": released}
+
+    def _told(self, split: str, part: Mapping[str, int]) -> dict[str, Json]:
+        return {**part, **({"classes": [*self.of_classes(split)]} if self.classes > 2 else {})}
 
 
 COUNTED: TypeAdapter[Counted] = TypeAdapter(Counted)
@@ -191,20 +200,31 @@ def _count(hospital: Hospital, call: Call, cohort: Cohort) -> Counted:
         if code := unaffordable(hospital.policy, lines, [Gaussian(noise)]):
             raise Refused(code)
     told = vote_histogram(_cells(cohort), noise_multiplier=noise).value.round().clamp(min=0).int().tolist()
-    cells = {split: tuple(told[n * KINDS : (n + 1) * KINDS]) for n, split in enumerate(SPLITS)}
-    place = {"run": call.run, "round": call.round, "since": len(lines), "date": hospital.now()}
+    classes = len(label_names(cohort))
+    kinds = kinds_of(classes)
+    cells = {split: tuple(told[n * kinds : (n + 1) * kinds]) for n, split in enumerate(SPLITS)}
+    place: dict[str, Json] = {"classes": classes} if classes > 2 else {}
+    place |= {"run": call.run, "round": call.round, "since": len(lines), "date": hospital.now()}
     return COUNTED.validate_python({"cells": cells, "noise": noise, **place})
 
 
+def kinds_of(classes: int) -> int:
+    """Cells in a split: with two classes a patient may have examples of both."""
+    return KINDS if classes == 2 else classes
+
+
 def _cells(cohort: Cohort) -> torch.Tensor:
-    """(N, 9): for each patient a 1 in their cell."""
-    votes = torch.zeros(len(cohort.patients), len(SPLITS) * KINDS, dtype=torch.float64)
+    """(N, 3 kinds): for each patient a 1 in their cell."""
+    classes = len(label_names(cohort))
+    kinds = kinds_of(classes)
+    votes = torch.zeros(len(cohort.patients), len(SPLITS) * kinds, dtype=torch.float64)
     for number in range(len(votes)):
         own = cohort.patient == number
-        positive = (cohort.labels[own] > 0).tolist()
-        if positive:
-            kind = 2 if any(positive) and not all(positive) else int(all(positive))
-            votes[number, int(cohort.split[own][0]) * KINDS + kind] = 1.0
+        labels = cohort.labels[own]
+        if len(labels):
+            both = classes == 2 and int(labels.min()) < int(labels.max())
+            kind = 2 if both else int(labels.max())
+            votes[number, int(cohort.split[own][0]) * kinds + kind] = 1.0
     return votes
 
 

@@ -24,7 +24,7 @@ from harmonize.veto import HARMLESS, Limits, sentences, unknown, vetoes
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import IMAGES
 from pipelines.hospital.files import files_of
-from pipelines.hospital.harmonization import SCALE, cohort_in, number, parsed, telling
+from pipelines.hospital.harmonization import SCALE, cohort_in, number, parsed, sides, telling
 from pipelines.hospital.hospital import COHORT, SPLITS, Done, Hospital, keyed, write_cohort_file
 from pipelines.hospital.kept import QUALITIES, REJECTED, SPLIT, digest_of, split_of
 from pipelines.hospital.synthesis import inputs_of
@@ -198,7 +198,7 @@ def _brought(hospital: Hospital, call: Call, shared: Params, asked: Asked, cohor
     translator: Translator = asked.translator
     raw = asked.scale.into(cohort.images)
     train = (cohort.split == SPLITS.index("train")).nonzero()[:, 0]
-    own = Own(raw[train], cohort.labels[train], cohort.patient[train])
+    own = Own(raw[train], sides(cohort)[train], cohort.patient[train])
     folder = DiskFolder(hospital.root / "fitting" / call.run.rpartition("/")[2])
     params = translator.fit(
         own, shared["images"], seed=asked.seed, folder=folder, progress=told, device=hospital.device
@@ -220,7 +220,7 @@ def judged(cohort: Cohort, brought: Brought, shared: Params, scale: Scale, seed:
     return measured(
         scale.into(cohort.images[rows]),
         scale.into(brought.images[rows]),
-        cohort.labels[rows],
+        sides(cohort)[rows],
         cohort.patient[rows],
         cohort.lesion[rows],
         cohort.gland[rows],

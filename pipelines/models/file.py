@@ -62,7 +62,8 @@ MODEL: TypeAdapter[AnyModel] = TypeAdapter(AnyModel)
 class Ready:
     """A finished model. source: how the training images were found, without the folder. facts: its origin. scale, axes:
     normalization of features, and their principal axes. translate: brings one study's examples (n, C, H, W) into the
-    space in which the model was trained. names: of classes 1, 2, ... of a segmentation; empty in classification.
+    space in which the model was trained. names: of classes 1, 2, ... of a segmentation; of all classes, if labels have
+    more than two. ordered: whether each class is more than the one before it.
     digest: of the file, 16 letters. window: sides of the input window with which it was scored; None = whole images.
     centring: shift and scale of logits, if any. features: the fixed features on which the model is built,
     computed after translation. likeness: statistics by which a study unlike the training patients is
@@ -79,6 +80,7 @@ class Ready:
     facts: Mapping[str, Json]
     translate: Callable[[Tensor], Tensor]
     names: tuple[str, ...] = ()
+    ordered: bool = False
     digest: str = ""
     window: tuple[int, ...] | None = None
     centring: Centring | None = None
@@ -155,6 +157,7 @@ def read_ready(path: Path) -> Ready:
     return Ready(
         *(module, task, images, source, gland, scale, axes, facts, translate),
         names=names,
+        ordered=facts.get("ordered") is True,
         digest=digest,
         window=window,
         centring=centring,
@@ -173,9 +176,12 @@ def _read_centring(found: Tensor | None) -> Centring | None:
 
 
 def _read_names(facts: Mapping[str, Json], task: Task) -> tuple[str, ...]:
-    """One name for each class but the background, in segmentation; older classification files have no such fact."""
+    """One name for each class but the background in segmentation, and for each label of more than two; older files of
+    two labels have no such fact.
+    """
     names = tuple(str(name) for name in as_list(facts.get("names", [])))
-    needed = task.classes - 1 if task.kind == "segmentation" else 0
+    labels = task.classes if task.classes > 2 else 0
+    needed = task.classes - 1 if task.kind == "segmentation" else labels
     if len(names) != needed or not all(map(named, names)):
         raise ValueError(f"{needed} names of classes, made of a-z 0-9 _ -, are needed, found {list(names)}")
     return names

@@ -63,6 +63,7 @@ class Segmentation:
     kind: Literal["segmentation"]
     target: Target
     classes: tuple[str, ...] = ()
+    ordered: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         problems = [_misnamed(name) for name in self.classes if not named(name)]

@@ -309,14 +309,17 @@ def test_every_algorithm_keeps_the_contract(algorithm, work, ground):
 def pictures(task):
     g = torch.Generator().manual_seed(0)
     x = torch.rand(6, *task.inputs, generator=g)
-    y = (x[:, 0] * task.classes).long() if task.kind == "segmentation" else torch.tensor([0, 1] * 3)
-    rows = Rows(x, y, torch.arange(6))
-    return Ground(task, {name: {"train": rows, "validation": rows} for name in "ab"})
+    if task.kind == "segmentation":
+        labels = dict.fromkeys("ab", (x[:, 0] * task.classes).long())
+    else:  # b has no patient of the last class
+        labels = {"a": torch.arange(6) % task.classes, "b": torch.arange(6) % 2}
+    rows = {name: Rows(x, y, torch.arange(6)) for name, y in labels.items()}
+    return Ground(task, {name: {"train": one, "validation": one} for name, one in rows.items()})
 
 
 IMAGES = [Cnn(widths=(8, 16), norm="batch"), Cnn(widths=(8, 16), norm="group"), Cam(widths=(8, 8, 8, 8))]
 VOLUMES = Task(UNet(width=4, levels=1, norm="group"), (2, 6, 6, 6), 3, "segmentation")
-SMALL = [pictures(Task(model, (1, 16, 16), 2)) for model in IMAGES]
+SMALL = [pictures(Task(model, (1, 16, 16), 3)) for model in IMAGES]
 DENSE = [pictures(Task(UNet(width=4, levels=2), (1, 16, 16), 2, "segmentation")), pictures(VOLUMES)]
 QUICK = pictures(testbed.mask_task(16))
 

@@ -43,7 +43,7 @@ from pipelines.hospital.page.notes import noted
 from pipelines.hospital.page.outlines import outline_sheets
 from pipelines.hospital.page.pictures import image_sheets, map_sheets
 from pipelines.hospital.page.table import features_of
-from pipelines.hospital.released_counts import ASKED, released_counts
+from pipelines.hospital.released_counts import ASKED, kinds_of, released_counts
 from pipelines.hospital.segmentation import FLOOR, kind_of, measured, own_sums, read_patient_scores
 from pipelines.hospital.statement import delta_of, left, own_statement
 from pipelines.hospital.withdrawn import knew, known_outside
@@ -127,7 +127,7 @@ def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json], run: str) -
     reference = str(facts["reference"]) if facts["reference"] in tables else None
     rows, models = score_rows(tables, reference=reference, measures=scored), usable(hospital, facts)
     words, features = measured(kind_of(cohort)), features_of(cohort)
-    positive = (cohort.labels == 1).numpy()
+    positive = (cohort.labels > 0).numpy()
     notes = noted(hospital, methods)
     return SitePage(
         title=_titled(hospital, facts),
@@ -246,7 +246,8 @@ def released(hospital: Hospital) -> str:
     if told is None:
         return ""
     numbers = ", ".join(f"{split} {told.patients(split)}" for split in SPLITS)
-    noise = f"with noise of standard deviation {told.noise:.2g} in each of 9 cells" if told.noise else "exactly"
+    cells = len(SPLITS) * kinds_of(told.classes)
+    noise = f"with noise of standard deviation {told.noise:.2g} in each of {cells} cells" if told.noise else "exactly"
     return (
         f"Others hear these numbers of patients instead, counted once on {told.date[:10]} {noise}, whoever has come or "
         f"gone since: {numbers}. To count anew, which is a new release, remove {ASKED} beside the ledger."

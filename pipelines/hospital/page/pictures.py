@@ -15,6 +15,7 @@ from evaluation.tiles import Tile
 from federation.models.cam import local_probabilities
 from federation.parameters import loaded
 from pipelines.data.cohort import Cohort
+from pipelines.data.stored import label_names
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.kept import central_name, cohort_of
 from pipelines.hospital.opening import Opening, opened, opening, own_model
@@ -59,7 +60,7 @@ def _examples(cohort: Cohort, split: int, given: torch.Tensor | None = None) -> 
     half with one, half without.
     """
     chosen: list[int] = []
-    positive = cohort.labels if given is None else given.flatten(1).any(dim=1).long()
+    positive = cohort.labels.clamp(max=1) if given is None else given.flatten(1).any(dim=1).long()
     for label in (1, 0):
         rows = ((cohort.split == split) & (positive == label)).nonzero()[:, 0].tolist()
         first = {int(cohort.patient[row]): row for row in reversed(rows)}
@@ -71,7 +72,7 @@ def _tile(
     cohort: Cohort, row: int, cam: torch.Tensor | None = None, text: str = "", seen: torch.Tensor | None = None
 ) -> Tile:
     """seen: the image as a method saw it, where that is not the cohort's own."""
-    label = "positive" if int(cohort.labels[row]) else "negative"
+    label = label_names(cohort)[int(cohort.labels[row])]
     plane = _plane(cohort, row)
     place = f", slice {int(cohort.position[row]) if plane is None else plane}" if cohort.lesion.dim() > 2 else ""
     image = cohort.images[row] if plane is None else cohort.images[row][:, plane]
@@ -109,12 +110,14 @@ def map_sheets(hospital: Hospital, cohort: Cohort, methods: Sequence[Mapping[str
         if (found := _mapped(hospital, cohort, method, index)) is not None:
             drawn[str(method["label"])] = found
     sheets = [_side_by_side(cohort, index, drawn)] if len(drawn) > 1 else []
+    names = label_names(cohort)
+    speaks = f"against {names[0]}" if len(names) > 2 else f"for the {names[1]} class"
     for label, mapped in drawn.items():
         tiles = [
             _tile(cohort, row, mapped.cams[i], f", score {mapped.scores[i]:.2f}", mapped.images[i])
             for i, row in enumerate(index)
         ]
-        sheet = contact_sheet(tiles, title=f"{label}: where its maps speak for the positive class")
+        sheet = contact_sheet(tiles, title=f"{label}: where its maps speak {speaks}")
         sheets.append(replace(sheet, caption=f"{sheet.caption} {mapped.resolution}".strip()))
     return sheets
 
@@ -140,9 +143,12 @@ def _mapped(hospital: Hospital, cohort: Cohort, method: Mapping[str, Json], inde
         output = module(images)
     if output.maps is None:
         return None
-    cams = local_probabilities(output.maps)[:, 1:2]
+    chances = local_probabilities(output.maps)
+    many = chances.shape[1] > 2
+    cams = 1 - chances[:, :1] if many else chances[:, 1:2]
     cams = functional.interpolate(cams, cohort.images.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
-    return Mapped(cams, output.logits.softmax(dim=1)[:, 1], images, _resolution(output.maps, cohort.images))
+    p = output.logits.softmax(dim=1)
+    return Mapped(cams, 1 - p[:, 0] if many else p[:, 1], images, _resolution(output.maps, cohort.images))
 
 
 def model_here(hospital: Hospital, method: Mapping[str, Json]) -> tuple[Opening, Params]:

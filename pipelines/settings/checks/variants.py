@@ -39,6 +39,9 @@ def _variant_problems(run: RunSettings, label: str, variant: Variant) -> Iterato
         yield Problem(("checkpoint",), f"{text}patients, or remove it")
     elif variant.tuning is not None and module is not None and not tunable(module, variant.tuning):
         yield Problem(("tuning", "trainable"), f"the network of {of} has no head of its own; say all")
+    elif "centred" in (calibration or "") and run.task.kind == "classification" and len(run.task.names) > 2:
+        text = f"{calibration} moves the threshold between two classes, and the task has {len(run.task.names)}; "
+        yield Problem(("calibration",), f"{text}say adabn or fine_tuned")
     elif "adabn" in (calibration or "") and module is not None and not adaptable(module):
         text = f"{calibration} recomputes batch-norm statistics, and the network of {of} has none; give it norm: batch "
         yield Problem(("calibration",), f"{text}where it has a norm, or say centred")

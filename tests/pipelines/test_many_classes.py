@@ -1,0 +1,101 @@
+"""A run whose labels have six ordered classes, from phantoms' files to predictions, private and harmonized too."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from harmonized_run import settings as harmonized
+
+from pipelines.loader.document import ConfigError, read_yaml
+from pipelines.loader.validation import validate
+from pipelines.models.file import read_ready
+from pipelines.phantom.organs import GRADE_GROUPS
+from pipelines.predict import main as predict
+from pipelines.settings.config import Config
+from pipelines_settings import BASE
+from privacy.message import from_file
+
+
+def graded(base: dict[str, Any] = BASE, **changes: Any) -> dict[str, Any]:
+    """Settings of a run with grade groups as labels."""
+    said = copy.deepcopy(base)
+    for site in said["sites"].values():
+        site["source"] |= {"labels": "grade_group", "patients": 16}
+    said["task"] = {"kind": "classification", "classes": list(GRADE_GROUPS), "ordered": True}
+    said["model"] = {"name": "cnn", "widths": [8, 16], "norm": "group"}
+    return said | changes
+
+
+@pytest.fixture(scope="module")
+def done(finished_run) -> Path:
+    methods = {name: {"name": name} for name in ("local", "central", "fedavg", "fenda", "moments")}
+    train = BASE["train"] | {"methods": methods, "schedule": {"rounds": 1}}
+    return finished_run(graded(train=train, name="grades")) / "runs" / "grades"
+
+
+def artifact(root: Path, stage: str) -> Path:
+    (folder,) = [path for path in (root / stage).iterdir() if (path / "manifest.json").exists()]
+    return folder
+
+
+def test_every_class_is_read_told_and_scored(done: Path) -> None:
+    told = json.loads((artifact(done, "ingest") / "sites.json").read_text())
+    for facts in told.values():
+        assert sum(facts["classes"]) == facts["images"] and len(facts["classes"]) == len(GRADE_GROUPS)
+        assert facts["positives"] == sum(facts["classes"][1:])
+    for path in artifact(done, "evaluate").rglob("*.safetensors"):
+        assert from_file(path).tensors["confusion"].shape[1:] == (6, 6)
+
+
+def test_a_ready_model_names_its_classes_and_predicts_the_highest_grade(done: Path, tmp_path: Path, capsys) -> None:
+    file = done / "sites" / "a" / "ready" / "moments.safetensors"
+    ready = read_ready(file)
+    assert ready.names == GRADE_GROUPS and ready.ordered and ready.task.classes == 6
+    (images,) = (done / "sites" / "a" / "phantom").glob("*/images")
+    assert predict([str(file), str(images), "--no-gland", "--out", str(tmp_path)]) == 0
+    rows = list(csv.DictReader((tmp_path / "predictions.csv").open()))
+    assert len(rows) == 16 and {row["class"] for row in rows} <= set(GRADE_GROUPS)
+    for row in rows:
+        chances = torch.tensor([float(row[f"p_{name}"]) for name in GRADE_GROUPS])
+        assert row["class"] == GRADE_GROUPS[int(chances.argmax())]
+        assert float(chances.sum()) == pytest.approx(1, abs=1e-5)
+    counted = {name: sum(row["class"] == name for row in rows) for name in GRADE_GROUPS}
+    said = "".join(capsys.readouterr())
+    assert all(f"{number} {name}" in said for name, number in counted.items() if number)
+    assert predict([str(file), str(images), "--threshold", "0.3", "--out", str(tmp_path)]) == 2
+
+
+def test_harmonization_keeps_the_first_class_apart_from_the_others(finished_run) -> None:
+    said = graded(harmonized(), name="tiny")
+    done = finished_run(said) / "runs" / "tiny"
+    shared = from_file(next(artifact(done, "sample").glob("*.safetensors"))).tensors["labels"]
+    assert set(shared.tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"classes": ["none", "gg1"]}, "grade_group gives the classes none, gg1, gg2"),
+        ({"classes": ["a", "b", "c"], "ordered": False}, "grade_group gives the classes none, gg1, gg2"),
+    ],
+)
+def test_a_phantoms_grades_are_the_tasks_classes(change: dict[str, Any], told: str) -> None:
+    said = graded()
+    said["task"] |= {"ordered": False} | change
+    with pytest.raises(ConfigError, match=told):
+        validate(read_yaml(yaml.safe_dump(said), environment={}), Config)
+
+
+def test_masks_and_significance_tell_two_classes_only() -> None:
+    said = graded()
+    for site in said["sites"].values():
+        site["source"].pop("labels")
+    with pytest.raises(ConfigError, match="significant tells two classes, and the task has 6"):
+        validate(read_yaml(yaml.safe_dump(said), environment={}), Config)
