@@ -47,6 +47,10 @@ sites:
 {% endfor %}
 
 images: {{ images | flow }}{{ images_note }}
+{% if found.task %}
+
+task: {{ found.task | flow }}   # add ordered: true, if these are grades, the lowest first
+{% endif %}
 
 split: {train: {{ split[0] }}, validation: {{ split[1] }}, test: {{ split[2] }}}     # shares of each site's patients
 

@@ -33,12 +33,15 @@ class Site:
 
 @dataclass(frozen=True)
 class Found:
-    """sort: of the images; None if there are none. rows: kinds of series, for the table on the terminal."""
+    """sort: of the images; None if there are none. rows: kinds of series, for the table on the terminal. task: None =
+    labels 0 and 1.
+    """
 
     sort: Sort | None
     sites: tuple[Site, ...] = ()
     doubts: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
+    task: Group | None = None
 
     @property
     def complete(self) -> bool:

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from pipelines.data.tables.csv_file import read_csv
 from pipelines.discovery.found import Found, Group, Site
 from pipelines.discovery.images import PICTURES
 from pipelines.discovery.labels import LABEL
 from pipelines.discovery.places import site_names
-from pipelines.discovery.safe import secrets_of
+from pipelines.discovery.safe import Secrets, secrets_of
+from pipelines.loader.names import named
 
 SITE = ("site", "hospital", "center", "centre", "source", "dataset")
 PATIENT = ("patient", "patient_id", "patientid", "lesion_id", "subject", "subject_id", "case")
-MOST_SITES = 50
+KIND = ("dx", "diagnosis", "grade", "isup", "grade_group", "gleason", "birads", "pirads", "stage", "type", *LABEL)
+MOST_SITES, MOST_KINDS = 50, 20
+
+
+class Kinds(NamedTuple):
+    """A column of several classes: settings of the source and of the task."""
+
+    source: Group
+    task: Group
 
 
 def pictures(root: Path, files: Sequence[Path]) -> Found | None:
@@ -44,6 +55,31 @@ def _image_column(header: Sequence[str], lines: Sequence[Mapping[str, str]], the
     return None
 
 
+def _kinds(
+    header: Sequence[str], lines: Sequence[Mapping[str, str]], skip: Sequence[str | None], secrets: Secrets
+) -> Kinds | None:
+    """The first column called as a diagnosis or a grade with 3 to 20 values, none of which tells who a patient is."""
+    for column in (c for name in KIND for c in header if c.lower() == name and c not in skip):
+        texts = sorted({line[column] for line in lines if line[column]}, key=_order)
+        names = {text: _class_name(text) for text in texts}
+        if not 3 <= len(texts) <= min(MOST_KINDS, len(lines) // 2) or any(secrets.tells(text) for text in texts):
+            continue
+        if len(set(names.values())) < len(texts) or not all(map(named, names.values())):
+            continue
+        own = {} if all(text.casefold() == name for text, name in names.items()) else {"values": names}
+        task = {"kind": "classification", "classes": list(names.values())}
+        return Kinds({"label": column, **own}, task)
+    return None
+
+
+def _order(text: str) -> tuple[int, str]:
+    return (int(text), "") if text.isdecimal() else (0, text.casefold())
+
+
+def _class_name(text: str) -> str:
+    return re.sub("[^a-z0-9]+", "_", text.casefold()).strip("_")
+
+
 def _found(
     root: Path, table: Path, header: Sequence[str], lines: Sequence[Mapping[str, str]], named: tuple[str, str]
 ) -> Found:
@@ -53,11 +89,14 @@ def _found(
     likely = [c for c in binary if c.lower() in LABEL] if len(binary) > 1 else binary
     secrets = secrets_of(line[patient] for line in lines) if patient else secrets_of(())
     missing = [] if patient else ["no column of the table is called patient"]
-    missing += [] if len(likely) == 1 else ["no column of the table is clearly the label: 0 and 1, called label"]
+    kinds = None if len(likely) == 1 else _kinds(header, lines, (image, patient), secrets)
+    if len(likely) != 1 and kinds is None:
+        missing.append("no column of the table is clearly the label: 0 and 1, called label, or a few classes")
     source: dict[str, object] = {"kind": "picture", "folder": str(root), "table": str(table), "image": image}
     source |= {"pattern": pattern} if pattern != "{image}" else {}
     source |= {"patient": patient} if patient else {}
     source |= {"label": likely[0]} if len(likely) == 1 else {}
+    source |= {} if kinds is None else kinds.source
     column = next((c for c in header if c.lower() in SITE and 1 < len({x[c] for x in lines}) <= MOST_SITES), None)
     values = sorted({line[column] for line in lines}) if column else [""]
     sites = []
@@ -69,7 +108,7 @@ def _found(
         sites.append(Site(name, root, own, None, None, (), people, len(mine), len(mine), missing=tuple(missing)))
     rows = (("pictures of a table", "", "picture", "", f"{len(values)}", f"{len(lines):,}"),)
     doubts = [*filter(None, (doubt for _, doubt in called)), *_doubts(lines, image, patient, column)]
-    return Found("pictures", tuple(sites), tuple(doubts), rows)
+    return Found("pictures", tuple(sites), tuple(doubts), rows, None if kinds is None else kinds.task)
 
 
 def _doubts(lines: Sequence[Mapping[str, str]], image: str, patient: str | None, column: str | None) -> list[str]:

@@ -380,6 +380,36 @@ def test_values_of_a_table_that_would_be_one_name_are_two_sites(tmp_path, monkey
     assert len(yaml.safe_load(out)["sites"]) == 3
 
 
+@pytest.mark.parametrize(
+    ("texts", "classes", "values"),
+    [
+        (("nv", "MEL", "bcc"), ["bcc", "mel", "nv"], None),
+        (("10", "9", "8"), ["8", "9", "10"], None),
+        (
+            ("In situ", "nevus", "BCC"),
+            ["bcc", "in_situ", "nevus"],
+            {"BCC": "bcc", "In situ": "in_situ", "nevus": "nevus"},
+        ),
+    ],
+)
+def test_a_column_of_diagnoses_is_a_task_of_named_classes(tmp_path, monkeypatch, capsys, texts, classes, values):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "skin"
+    folder.mkdir()
+    lines = ["image,patient,dx,age"]
+    for number in range(12):
+        Image.fromarray(np.full((32, 32, 3), 20 * number, np.uint8)).save(folder / f"{number}.png")
+        lines.append(f"{number}.png,p{number},{texts[number % 3]},{number + 20}")
+    (folder / "table.csv").write_text("\n".join(lines))
+    code, out, _ = drafted(folder, capsys)
+    said = yaml.safe_load(out)
+    assert code == Exit.OK and said["task"] == {"kind": "classification", "classes": classes}
+    (site,) = said["sites"].values()
+    assert site["source"]["label"] == "dx" and site["source"].get("values") == values
+    Path("my.yaml").write_text(out)
+    assert load("my.yaml").task.names == tuple(classes)
+
+
 def test_drafts_of_different_folders_have_different_runs(tmp_path, monkeypatch, capsys):
     """Their results would lie in one folder, and the later ones replace the earlier ones."""
     monkeypatch.chdir(tmp_path)
