@@ -5,15 +5,17 @@ Classification has a label per example; segmentation has a class per pixel or vo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from federation.parameters import loaded
 from privacy.dp.access import Batch, Forward
 from privacy.dp.chunks import at_once
+from privacy.message import Params
 
 Kind: TypeAlias = Literal["classification", "segmentation"]
 SMOOTH = 1e-5  # of both sides of the Dice ratio, as in MONAI: an absent class that is not predicted has loss 0
@@ -48,6 +50,7 @@ class Model(Protocol):
 @dataclass(frozen=True)
 class Task:
     """inputs: shape of one example, without the batch; classes: number of label values, which are 0 .. classes-1.
+    begun: parameters with which a new network begins; what they leave out, and None, is drawn at random.
 
     Raises:
         ValueError: the model is for the other kind of task.
@@ -57,6 +60,7 @@ class Task:
     inputs: tuple[int, ...]
     classes: int
     kind: Kind = "classification"
+    begun: Params | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         found: Kind = getattr(self.model, "kind", "classification")
@@ -70,8 +74,9 @@ class Task:
         return self.inputs[1:] if self.kind == "segmentation" else ()
 
     def network(self) -> nn.Module:
-        """A new network, initialized from torch's generator."""
-        return self.model.build(inputs=self.inputs, classes=self.classes)
+        """A new network, initialized from torch's generator, or by `begun`."""
+        module = self.model.build(inputs=self.inputs, classes=self.classes)
+        return module if self.begun is None else loaded(module, {**module.state_dict(), **self.begun})
 
     def objective(self, forward: Forward, batch: Batch) -> Tensor:
         """The model's own training loss for each example (b,)."""

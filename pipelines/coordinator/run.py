@@ -27,6 +27,7 @@ from pipelines.coordinator.stages import (
     evaluate,
     features,
     ingest,
+    pretrain,
     report,
     route,
     sample,
@@ -61,7 +62,7 @@ from pipelines.runs.runner import (
 )
 from pipelines.runs.stopping import RunLock, Stop, safe_stop
 from pipelines.settings.config import Config, chosen_device
-from pipelines.settings.image_spaces import features_in
+from pipelines.settings.image_spaces import features_in, starts_in
 from pipelines.settings.load import configured, played
 from pipelines.settings.sites import Elsewhere
 from privacy.settings_error import Problem
@@ -71,6 +72,7 @@ BEFORE_REPORT: tuple[Stage[World], ...] = (
     ingest.STAGE,
     *HARMONIZING,
     features.STAGE,
+    pretrain.STAGE,
     train.STAGE,
     evaluate.STAGE,
     audit.STAGE,
@@ -222,9 +224,10 @@ def _stage_printer(step: Shown, console: Console, world: World) -> Callable[[Eve
 
 
 def stages_of(config: Config) -> tuple[Stage[World], ...]:
-    """The stages of a run, without those of `harmonize:`, `route:` or models on features if there are none."""
+    """The stages of a run, without those of `harmonize:`, `route:`, public starts or features if there are none."""
     without = {stage.name for stage in HARMONIZING} if config.harmonize is None else set()
     without |= set() if features_in(config) else {features.STAGE.name}
+    without |= set() if starts_in(config) else {pretrain.STAGE.name}
     without |= {route.STAGE.name} if config.route is None else set()
     kept = (stage for stage in STAGES if stage.name not in without)
     return tuple(replace(stage, needs=tuple(need for need in stage.needs if need not in without)) for stage in kept)

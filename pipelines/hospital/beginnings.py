@@ -9,11 +9,14 @@ from privacy.message import Json, as_mapping
 FEATURES = "features"
 """The fact of a memory of `extract` with an encoder's architecture and digest, and public pictures."""
 
+START = "start"
+"""The fact of an opening with public pictures and the digest of the weights that were trained on them."""
+
 
 def beginnings(memories: Mapping[str, Mapping[str, Json]]) -> str:
     """Everything that is not a patient's and shaped what these runs learnt; empty if nothing did.
 
-    memories: of a hospital's runs, as `extract` and `synthesize` left them.
+    memories: of a hospital's runs, as `extract` and `synthesize` left them, and openings of training.
     """
     return "; ".join(dict.fromkeys(text for said in memories.values() for text in _of(said)))
 
@@ -22,6 +25,12 @@ def _of(said: Mapping[str, Json]) -> Iterator[str]:
     prior = as_mapping(said.get("synthesis")).get("prior")
     if prior:
         yield f"the synthesis was pretrained on {_drawn(prior)}"
+    start = as_mapping(said.get(START))
+    if start:
+        yield (
+            f"networks began with weights (SHA-256 {start.get('sha256')}) that the coordinator says it trained on "
+            f"{_pictures(as_mapping(start.get('public')))}"
+        )
     features = as_mapping(said.get(FEATURES))
     if features:
         yield f"features were scaled by {_pictures(as_mapping(features.get('public')))}"

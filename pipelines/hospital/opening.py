@@ -20,6 +20,7 @@ from pipelines.data.stored import label_names
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.private_limits import check_paid
+from pipelines.hospital.request_checks import check_start
 from pipelines.hospital.size_limits import size_problems
 from pipelines.loader.overrides import overridden
 from pipelines.models.file import ALGORITHM, MODEL
@@ -60,8 +61,8 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
 
     Args:
         said: `label`, `algorithm`, `model`, `inputs`, `classes`, `work`, `seed`, `cohort`, all plain JSON; in
-        segmentation `target`; `ordered`, if classes are; and `privacy` (None, or the fields of `Protection`) with
-        `evaluation_noise`.
+        segmentation `target`; `ordered`, if classes are; if networks began on public pictures `start`, which and the
+        digest of the weights; and `privacy` (None, or the fields of `Protection`) with `evaluation_noise`.
 
     Raises:
         Refused: `malformed_opening`; `policy_algorithm`: this hospital does not train by this method.
@@ -78,6 +79,7 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
         model, classes = MODEL.validate_json(json.dumps(said["model"]), strict=True), whole_of(said, "classes")
         task = Task(model, inputs, classes, "classification" if target is None else "segmentation")
         seed, cohort = whole_of(said, "seed"), str(said["cohort"])
+        check_start(said)
         how = said.get("privacy")
         protection = None if how is None else PROTECTION.validate_json(json.dumps(how), strict=True)
         evaluation_noise = number_of(said, "evaluation_noise", 0.0)

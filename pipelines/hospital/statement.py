@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from evaluation.leaving import Left
-from federation.conversation import newest
+from federation.conversation import newest, remembered
 from pipelines.hospital.beginnings import beginnings
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import REAL_SENT
@@ -64,7 +65,7 @@ def own_statement(hospital: Hospital, lines: Lines) -> Statement:
         budget=None if budget is None else (budget.epsilon, budget.delta),
         details={run: _details(hospital, run, learnt.get(run, {})) for run in runs},
         contents=contents(hospital, lines),
-        pretraining=beginnings(learnt) or "none",
+        pretraining=beginnings({**learnt, **_openings(hospital, lines)}) or "none",
         unit=f"simulated {unit}" if nobody else unit,
     )
 
@@ -118,6 +119,15 @@ def _remembered(hospital: Hospital, lines: Lines) -> Mapping[str, Mapping[str, J
             found[run] = newest(hospital.conversation(run)).facts
         except (Refused, Malformed):
             found[run] = {}
+    return found
+
+
+def _openings(hospital: Hospital, lines: Lines) -> Mapping[str, Mapping[str, Json]]:
+    """Settings of the training runs that this hospital accepted, by run."""
+    found = {}
+    for run in dict.fromkeys(str(line.get("run")) for line in lines if line.get("request") == "introduce"):
+        with suppress(Refused, Malformed):
+            found[run] = as_mapping(remembered(hospital.conversation(run), 0).facts.get("opening"))
     return found
 
 

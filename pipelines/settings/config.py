@@ -26,6 +26,7 @@ from pipelines.settings.checks import (
     route,
     run,
     sites,
+    start,
     task,
     variants,
 )
@@ -48,6 +49,7 @@ CHECKS: tuple[Callable[[RunSettings], Iterable[Problem]], ...] = (
     partition.problems,
     public_pictures.problems,
     features.problems,
+    start.problems,
     methods.problems,
     variants.problems,
     task.problems,

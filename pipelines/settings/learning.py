@@ -12,6 +12,7 @@ from pydantic import Field
 from federation.descent import Work
 from federation.models import AnyModel
 from federation.participant import Checkpoint
+from federation.pretraining import Pretrained
 from federation.rounds import Schedule
 from personalize import AnyAlgorithm
 from pipelines.data.split import Fold
@@ -83,7 +84,8 @@ class Split:
 class Training:
     """methods: label -> method. work: the local work of all; method_work: label -> fields that differ for one
     method. method_model: label -> a method's network, if not the run's `model`. method_images: label -> the space of
-    `harmonize.translate` in which a method trains, if not on images as they were read.
+    `harmonize.translate` in which a method trains, if not on images as they were read. start: how networks begin,
+    null = with random numbers; method_start: label -> a method's start, if another.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -94,6 +96,8 @@ class Training:
     method_work: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     method_model: Mapping[str, Annotated[AnyModel, Field(discriminator="name")]] = field(default_factory=dict)
     method_images: Mapping[str, str] = field(default_factory=dict)
+    start: Pretrained | None = None
+    method_start: Mapping[str, Pretrained | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         problems = label_problems(self.methods, "methods")
@@ -102,7 +106,7 @@ class Training:
             problems.append(Problem(("methods",), text))
         problems += [
             Problem((group, label), f"no such method; methods are {', '.join(self.methods)}")
-            for group in ("method_work", "method_model", "method_images")
+            for group in ("method_work", "method_model", "method_images", "method_start")
             for label in sorted(set(getattr(self, group)) - set(self.methods))
         ]
         for label in set(self.method_work) & set(self.methods):
@@ -111,6 +115,10 @@ class Training:
             except ValueError as error:
                 problems += [problem.within("method_work", label) for problem in problems_of(error)]
         refuse(problems)
+
+    def start_of(self, label: str) -> Pretrained | None:
+        """How a method's network begins; None: with random numbers."""
+        return self.method_start.get(label, self.start)
 
 
 @dataclass(frozen=True, kw_only=True)

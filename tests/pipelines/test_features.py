@@ -165,16 +165,22 @@ def test_external_sites_are_not_promised_a_model_on_features(tmp_path, capsys):
     assert "heads is on fixed features, which an external site does not compute" in " ".join(said.split())
 
 
-def test_a_private_run_costs_the_epsilon_that_was_asked_for_and_no_more(tmp_path):
+@pytest.mark.parametrize(
+    "methods",
+    [{"moments": {"name": "moments"}}, {"heads": {"name": "fedavg"}}, {"twins": {"name": "fenda"}}],
+    ids=lambda methods: next(iter(methods.values()))["name"],
+)
+def test_a_private_run_costs_the_epsilon_that_was_asked_for_and_no_more(methods, tmp_path):
     os.chdir(tmp_path)
     budget = {"budget": {"epsilon": 9, "delta": 1e-3}, "public": ["counts"]}
     sites = {
         name: {"source": {**site["source"], "patients": 16}, "policy": budget} for name, site in BASE["sites"].items()
     }
     privacy = {"epsilon": 3.0, "delta": 1e-3, "clip": 1.0, "sampling": 0.5}
-    train = {**TRAIN, "methods": {"moments": {"name": "moments"}}}
+    train = {**TRAIN, "methods": methods}
     audit = {"membership": False, "canaries": 0}
-    settings = {**SETTINGS, "sites": sites, "privacy": privacy, "train": train, "audit": audit}
+    model = {**FEATURES, "hidden": [8]} if "twins" in methods else FEATURES  # fenda has two extractors
+    settings = {**SETTINGS, "sites": sites, "privacy": privacy, "train": train, "audit": audit, "model": model}
     settings["evaluate"] = {"copies": 20, "checkpoint": "latest", "public": False}
     (tmp_path / "private.yaml").write_text(yaml.safe_dump({**settings, "name": "private"}))
     assert run(["private.yaml"]) == Exit.OK

@@ -6,9 +6,11 @@ import json
 from collections.abc import Callable, Mapping
 from itertools import count as count_up
 from pathlib import Path
+from typing import NamedTuple
 
 from federation.engine import Engine
 from federation.parameters import count, section
+from federation.pretraining import begun
 from federation.rehearsal import initial_parameters, rehearse
 from federation.rounds import Outcome, conduct, restored, schedule_of
 from pipelines.coordinator.artifacts import CENTRAL
@@ -20,10 +22,10 @@ from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import DiskFolder, digest, short
-from pipelines.settings.image_spaces import space_of
-from privacy.message import Call, Json, Malformed, Message, as_list
+from pipelines.settings.image_spaces import space_of, start_name
+from privacy.message import Call, Json, Malformed, Message, Params, as_list, from_bytes
 
-VERSION = 7
+VERSION = 8
 LEARNING = 4  # raise it, and VERSION, when a change alters what is trained: every method is then trained again
 BEGUN = "begun"
 
@@ -55,12 +57,31 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
             def told(done: int, label: str = label, before: int = position * rounds) -> None:
                 step(before + done, len(labels) * rounds, f"{label}, round {done} of {rounds}")
 
-            result = train_one(world, label, cohorts_for(world.config, inputs, label), told)
+            begin = start_in(world, inputs, label)
+            result = train_one(world, label, cohorts_for(world.config, inputs, label), told, begin)
             (out / f"{label}.json").write_text(json.dumps(result, indent=1))
     return {"methods": list(labels)}
 
 
-def train_one(world: World, label: str, cohorts: Cohorts, told: Callable[[int], None]) -> dict[str, Json]:
+class Start(NamedTuple):
+    """Parameters of a network trained on public pictures. told: their digest, and those pictures, for hospitals."""
+
+    params: Params
+    told: dict[str, Json]
+
+
+def start_in(world: World, inputs: Mapping[str, Path], label: str) -> Start | None:
+    """A method's start on public pictures, from the artifact of `pretrain`; None: it begins with random numbers."""
+    name = start_name(world.config, label)
+    if name is None:
+        return None
+    params = from_bytes((inputs["pretrain"] / f"{name}.safetensors").read_bytes()).tensors
+    return Start(params, json.loads((inputs["pretrain"] / f"{name}.json").read_text()))
+
+
+def train_one(
+    world: World, label: str, cohorts: Cohorts, told: Callable[[int], None], begin: Start | None
+) -> dict[str, Json]:
     """Train one method, continuing where an earlier run of the same settings stopped."""
     config, algorithm = world.config, world.config.train.methods[label]
     rounds = schedule_of(algorithm, config.train.schedule).rounds
@@ -68,11 +89,12 @@ def train_one(world: World, label: str, cohorts: Cohorts, told: Callable[[int], 
     if algorithm.name == CENTRAL:
         engine, homes = pooled_engine(world, cohorts)
     work = overridden(config.train.work, config.train.method_work.get(label, {}))
-    name = _conversation(world, engine, rounds, f"{label}-{short(digest(_identity(world, label, homes)))}")
+    name = _conversation(world, engine, rounds, f"{label}-{short(digest(_identity(world, label, homes, begin)))}")
     folder = _folder(world, name)
     folder.write(BEGUN, b"")  # marks the conversation as this coordinator's
     task = config.task_of(label)
-    initial = initial_parameters(algorithm, task, seed=config.seed)
+    initial = initial_parameters(algorithm, task if begin is None else begun(task, begin.params), seed=config.seed)
+    said = {} if begin is None else {"start": begin.told}
 
     def between(outcome: Outcome) -> None:
         world.stop.check()
@@ -83,7 +105,9 @@ def train_one(world: World, label: str, cohorts: Cohorts, told: Callable[[int], 
         algorithm,
         run=name,
         initial=initial,
-        opening={site: Message({}, opening(world, label, site, str(homes[site]["cohort"]))) for site in engine.sites},
+        opening={
+            site: Message({}, opening(world, label, site, str(homes[site]["cohort"])) | said) for site in engine.sites
+        },
         template=rehearse(algorithm, task, work, initial),
         schedule=config.train.schedule,
         seed=config.seed,
@@ -165,7 +189,7 @@ def _everyone(engine: Engine, facts: Mapping[str, Json]) -> dict[str, Message]:
     return {site: Message({}, facts) for site in engine.sites}
 
 
-def _identity(world: World, label: str, homes: Cohorts) -> Json:
+def _identity(world: World, label: str, homes: Cohorts, begin: Start | None) -> Json:
     """Everything that this method's result depends on; an equal digest means the same conversation."""
     config = world.config
     sites = [site for site in homes if site != CENTRAL]
@@ -180,6 +204,7 @@ def _identity(world: World, label: str, homes: Cohorts) -> Json:
         "privacy": to_plain(config.privacy),
         "public": config.evaluate.public if config.privacy != "none" else None,  # how many evaluations share epsilon
         **learnt(config),
+        **({} if begin is None else {"start": begin.told}),
         "cohorts": {site: [str(home["cohort"]), str(home["sha256"])] for site, home in homes.items()},
     }
 
@@ -193,4 +218,4 @@ def intact(world: World, artifact: Path) -> str | None:
     return next((f"{site}: {complaint}" for site, complaint in sorted(said.items()) if complaint), None)
 
 
-STAGE = Stage("train", VERSION, ("ingest", "translate", "features"), settings, run, intact=intact)
+STAGE = Stage("train", VERSION, ("ingest", "translate", "features", "pretrain"), settings, run, intact=intact)

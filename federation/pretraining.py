@@ -1,0 +1,75 @@
+"""A network's start that no patient shaped: trained on labelled public pictures, before anybody is asked.
+
+Every method begins with the parameters of its networks as the coordinator made them, so each can begin from these, and
+a private one pays nothing for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from federation.descent import Site, Work
+from federation.parameters import read
+from federation.randomization import disturbances
+from federation.randomness import seeded
+from federation.task import Task
+from privacy.dp.access import Rows, Split, open_access
+from privacy.message import Params
+from privacy.settings_error import out_of_range, refuse
+
+HEAD = "head."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretrained:
+    """on: a prior, or labelled `public_pictures`; pictures: at most so many. epochs, lr, batch: of training, by Adam.
+    strength: of what disturbs the pictures, 1 = as in `federation.randomization`, 0 = nothing. head: kept, or fresh:
+    drawn at random, for classes that are others than the pictures'. seed: of the training.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["pretrained"] = "pretrained"
+    on: str
+    pictures: int = 1200
+    epochs: int = 10
+    lr: float = 2e-3
+    batch: int = 24
+    strength: float = 1.0
+    head: Literal["kept", "fresh"] = "kept"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        refuse(
+            out_of_range(
+                self, pictures=(16, 100_000), epochs=(1, 1000), lr=(1e-6, 1.0), batch=(2, 1024), strength=(0.0, 3.0)
+            )
+        )
+
+
+def pretrained(task: Task, how: Pretrained, x: Tensor, y: Tensor, *, low: float, high: float) -> Params:
+    """Parameters of the task's network, trained on pictures x (n, *inputs) with labels y (n,).
+
+    low, high: the values between which pictures are disturbed, in their unit. A fresh head is left out.
+    """
+    work = Work(lr=how.lr, batch=how.batch, epochs=how.epochs)
+    rows: dict[Split, Rows] = {
+        "train": Rows(x, y, torch.arange(len(x))),
+        "validation": Rows(x[:0], y[:0], torch.arange(0)),
+    }
+    augment = disturbances(how.strength, low, high)
+    access = open_access(rows, batch=how.batch, seed=how.seed, augment=augment)
+    with seeded(how.seed):
+        module = task.network()
+        Site("public pictures", task, work, access).descend(module, task.objective)
+    found = read(module)
+    return {name: part for name, part in found.items() if how.head == "kept" or not name.startswith(HEAD)}
+
+
+def begun(task: Task, params: Params) -> Task:
+    """The same task, whose networks begin with these parameters."""
+    return replace(task, begun=params)

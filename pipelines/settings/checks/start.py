@@ -1,0 +1,43 @@
+"""Checks of networks that begin on public pictures: whether there are such, with labels, and the network fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from federation.pretraining import Pretrained
+from pipelines.settings.run_settings import RunSettings
+from privacy.settings_error import Problem
+
+NETWORKS = ("cam", "cnn", "resnet18")
+
+
+def problems(run: RunSettings) -> Iterator[Problem]:
+    """All problems of `train.start` and `train.method_start`."""
+    for label in run.train.methods:
+        how = run.train.start_of(label)
+        if how is None:
+            continue
+        where = ("train", "method_start", label) if label in run.train.method_start else ("train", "start")
+        model = run.train.method_model.get(label, run.model)
+        if model.name not in NETWORKS:
+            text = f"{label} has the model {model.name}; only {', '.join(NETWORKS)} begin on pictures; remove it"
+            yield Problem(where, text)
+        else:
+            yield from (Problem((*where, field), text) for field, text in _of_one(run, how))
+
+
+def _of_one(run: RunSettings, how: Pretrained) -> Iterator[tuple[str, str]]:
+    from harmonize.prior import PRIORS  # not needed by other runs
+    from harmonize.stacks import form_complaints
+
+    if run.task.kind != "classification":
+        yield "on", "public pictures have labels and no masks, so a network that segments cannot begin on them"
+    elif how.on in PRIORS:
+        yield from (("on", text) for text in form_complaints(PRIORS[how.on], run.images.inputs, run.images.kind))
+        if len(run.task.names) != 2 and how.head == "kept":
+            yield "head", f"a prior has two classes and the task has {len(run.task.names)}; say head: fresh"
+    elif how.on not in run.public_pictures:
+        known = ", ".join((*PRIORS, *run.public_pictures))
+        yield "on", f"unknown pictures {how.on!r}; there are {known}; public_pictures: declares others"
+    elif not run.public_pictures[how.on].labelled:
+        yield "on", f"{how.on} has no labels to learn from; give it a source with labels"
