@@ -18,6 +18,8 @@ a = r = 0 is local; a = r = 1 is one model with a private intercept, and in betw
 shifts, because every sum is about its own hospital's mean. W is scaled as the scatter within classes asks for
 (Woodbury's identity), and the intercepts take the hospital's own class shares.
 
+A hospital that did not answer (its budget was spent before the only round) gets what all others' sums give.
+
 Privately, the four sums leave with noise in one release (`privacy.dp.moments`); what is solved from them costs nothing
 more, the hospital's own model included. The ridge is AdaSSP's (Wang, Revisiting differentially private linear
 regression, UAI 2018): t covers the largest eigenvalue that the noise of G is expected to have, 2 s sqrt(d / 2).
@@ -38,14 +40,17 @@ from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.parameters import loaded, prefixed, read, section
 from federation.task import Output
+from privacy.dp import moments as released
 from privacy.message import Call, Message, Params
 from privacy.settings_error import out_of_range, refuse
 
 SENT = ("sizes", "sums", "gram", "variance")
 OF = "head.weight"  # moments are of what this layer gets
 SUMS = ("sizes", "gram", "variance", "labels", "products")
-ABSENT = 1e-2  # of a patient: the size of a class that a hospital does not have
+ABSENT = 1e-2  # of a patient: the size of a class that a hospital does not have; noised, 2 deviations of the noise
 LARGEST = 0.9  # share of a direction's scatter that may lie between classes
+LEAST = 1e-2  # of it is kept where noise explains it all, so that scores still have an order
+FARTHEST = 10.0  # logits of a class below its share at the hospital's mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +87,7 @@ class Moments:
         model = prefixed("model", section(state.tensors, "model"))
         if call.request == "train":
             return Message(model)
-        every = [centred(section(state.tensors, f"site/{name}")) for name in sorted(_sites(state))]
+        every = [centred(section(state.tensors, f"site/{name}"), self.radius) for name in sorted(_sites(state))]
         total = {part: sum_exactly([one[part] for one in every]) for part in SUMS if every}
         # A site whose reply was lost has no start, and no sums in the total.
         return Message({**prefixed("total", total), **({} if site in call.merged else model)})
@@ -101,11 +106,12 @@ class Moments:
         return Message(kept)
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
-        start, sent = section(memory.tensors, "model"), section(memory.tensors, "own")
-        if not sent:  # this hospital did not answer in the only round
-            return section(received.tensors, "model")
-        own, total = centred(sent), section(received.tensors, "total")
-        others = {part: total[part] - own[part] for part in SUMS} if total else {p: 0 * own[p] for p in SUMS}
+        sent, total = section(memory.tensors, "own"), section(received.tensors, "total")
+        if not sent:
+            start = section(received.tensors, "model")
+            return {**start, **_head(start, *_of_others(self, total))} if total else start
+        start, own = section(memory.tensors, "model"), centred(sent, self.radius)
+        others = {part: total[part] - own[part] for part in SUMS} if total else _nothing(own)
         weight, bias = solved(self, own, others, memory.tensors["centre"])
         return {**start, **_head(start, weight, bias)}
 
@@ -118,15 +124,19 @@ def moments_of(site: Site, module: nn.Module, radius: float) -> tuple[Params, Te
         output: Output = module(x)
         return output.features
 
-    found = site.moments(embed, width=width, radius=radius * math.sqrt(width))
+    furthest = radius * math.sqrt(width)
+    found = site.moments(embed, width=width, radius=furthest)
     deviation = torch.tensor(found.deviation, dtype=torch.float64)
-    return {"sizes": found.sizes, "sums": found.sums, "gram": found.gram, "variance": deviation**2}, found.centre
+    sent = {"sizes": found.sizes, "sums": found.sums, "gram": found.gram, "variance": deviation**2}
+    # Noise can take the centre to where no row is.
+    return sent, found.centre if not found.deviation else released.cut(found.centre[None] / furthest)[0] * furthest
 
 
-def centred(sent: Params) -> Params:
+def centred(sent: Params, radius: float) -> Params:
     """What a hospital sent, with its labels and their products with z about their means: H_i and B_i."""
     # Noise can make a size negative. Without noise an absent class keeps a finite, small share.
-    n = sent["sizes"].clamp(min=1.0 if float(sent["variance"]) > 0 else ABSENT)
+    hidden = math.sqrt(max(0.0, float(sent["variance"])) * released.GRAM / released.SIZES) / _unit(sent["gram"], radius)
+    n = sent["sizes"].clamp(min=max(1.0, 2 * hidden) if hidden > 0 else ABSENT)
     shares = n / n.sum()
     labels, products = n.diag() - n[:, None] * shares, sent["sums"] - shares[:, None] * sent["sums"].sum(dim=0)
     return {"sizes": n, "gram": sent["gram"], "variance": sent["variance"], "labels": labels, "products": products}
@@ -142,25 +152,52 @@ def solved(how: Moments, own: Params, others: Params, centre: Tensor) -> tuple[T
     ridge = how.ridge * gram.trace().clamp(min=0) / width + 2 * noise * math.sqrt(width / 2)
     values, axes = torch.linalg.eigh(gram + ridge * torch.eye(width, dtype=gram.dtype))
     values = values.clamp(min=torch.finfo(values.dtype).eps * values.abs().max() + 1e-12).clamp(min=ridge / 2)
-    labels = (own["labels"] + r * others["labels"]) / n
-    means = (own["products"] + r * others["products"]).T / n @ torch.linalg.pinv(labels, hermitian=True)
+    labels = torch.linalg.pinv((own["labels"] + r * others["labels"]) / n, hermitian=True)
+    means = (own["products"] + r * others["products"]).T / n @ labels
     shares = own["sizes"] / own["sizes"].sum()
     means = means - (means @ shares)[:, None]
     weight = axes @ ((axes.T @ means) / (values / n)[:, None])
-    weight = _within(weight, means, (own["labels"] + a * others["labels"]) / n)
-    bias = shares.log() - 0.5 * (means * weight).sum(dim=0) - centre @ weight
+    # What the noise of products alone would make of M' C^-1 M: its mean, times what the largest of several is above it.
+    variance = (own["variance"] + r**2 * others["variance"]).clamp(min=0) * released.GRAM / released.SUMS
+    edge = (1 + math.sqrt((len(labels) - 1) / width)) ** 2
+    hidden = edge * variance / _unit(gram, how.radius) / n * (1 / values).sum() * labels @ labels
+    weight, means = _within(weight, means, (own["labels"] + a * others["labels"]) / n, hidden)
+    apart = 0.5 * (means * weight).sum(dim=0)
+    bias = shares.log() - apart.clamp(max=FARTHEST) - centre @ weight
     return weight.T, bias
 
 
-def _within(weight: Tensor, means: Tensor, h: Tensor) -> Tensor:
-    """C_w^-1 M from W = C^-1 M, where C = C_w + M H M' (Woodbury): W + W R (I - R M' W R)^-1 R M' W with R R = H."""
+def _within(weight: Tensor, means: Tensor, h: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """C_w^-1 M from W = C^-1 M, where C = C_w + M H M' (Woodbury), and M: W + W R (I - R M' W R)^-1 R M' W, R R = H.
+
+    Noise takes class means further apart than they are, and under much noise every probability would be 0 or 1. So W
+    and M are shrunk first, by one factor: M' W by what noise is expected to have added to it, `hidden`.
+    """
     values, axes = torch.linalg.eigh(h)
     root = axes * values.clamp(min=0).sqrt() @ axes.T
     between = root @ means.T @ weight @ root
     share, turned = torch.linalg.eigh((between + between.T) / 2)
+    if hidden.any():
+        most, added = share.max().clamp(min=1e-300), torch.linalg.eigvalsh(root @ hidden @ root).max()
+        shrunk = ((most - added).clamp(LEAST * most, LARGEST) / most).sqrt()
+        weight, means, share = weight * shrunk, means * shrunk, share * shrunk**2
     inverse = turned / (1 - share.clamp(0, LARGEST)) @ turned.T
-    scaled: Tensor = weight + weight @ root @ inverse @ root @ means.T @ weight
-    return scaled
+    return weight + weight @ root @ inverse @ root @ means.T @ weight, means
+
+
+def _of_others(how: Moments, total: Params) -> tuple[Tensor, Tensor]:
+    """The head of a hospital that did not answer in the only round, as if its mean were 0."""
+    return solved(how, total, _nothing(total), torch.zeros(len(total["gram"]), dtype=total["gram"].dtype))
+
+
+def _nothing(like: Params) -> Params:
+    """The sums of no hospital."""
+    return {part: torch.zeros_like(like[part]) for part in SUMS}
+
+
+def _unit(gram: Tensor, radius: float) -> float:
+    """The largest second moment of a patient: the square of the norm to which rows are cut."""
+    return len(gram) * radius**2
 
 
 def _head(start: Params, weight: Tensor, bias: Tensor) -> Params:

@@ -8,6 +8,7 @@ their share above 0 (Dempster et al., ROCKET, Data Min Knowl Disc 2020), over al
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch.nn import functional
 from privacy.settings_error import out_of_range, refuse
 
 Floats = NDArray[np.float64]
+MOST = 2**28  # responses to an image at a time: 1 GiB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +40,11 @@ class RandomConvolutions:
     def complaints(self, inputs: tuple[int, ...]) -> list[str]:
         """Why examples of this shape have no such features; empty = they have."""
         least = self.width * 2 ** (self.scales - 1)
-        if len(inputs) in (3, 4) and min(inputs[1:]) >= least:
-            return []
-        return [f"random_convolutions needs images or volumes whose sides are at least {least}, found {inputs}"]
+        if len(inputs) not in (3, 4) or min(inputs[1:]) < least:
+            return [f"random_convolutions needs images or volumes whose sides are at least {least}, found {inputs}"]
+        if (found := self.filters * prod(inputs[1:])) > MOST:
+            return [f"random_convolutions: filters x pixels must be <= {MOST}, found {found}: take fewer filters"]
+        return []
 
     def extract(self, images: Floats) -> Floats:
         """Features (n, d) of images (n, C, H, W) or volumes (n, C, D, H, W)."""

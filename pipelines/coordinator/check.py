@@ -187,7 +187,7 @@ def _costs(world: World) -> dict[str, dict[str, Json]]:
                 "method": label,
                 "noise": plan.protection.noise,
                 "sampling": plan.protection.sampling,
-                "steps": steps_of(plan.events),
+                "steps": steps_of(plan.events, noise=plan.protection.noise),
                 "epsilon": plan.cost.epsilon,
                 "delta": plan.cost.delta,
                 "accountant": plan.cost.accountant,

@@ -104,18 +104,19 @@ def epsilon_after(ledger: Path, delta: float, events: Sequence[Event]) -> tuple[
     return cost(before, delta).epsilon, cost([*before, *events], delta).epsilon
 
 
-def steps_of(events: Sequence[Event], times: int = 1) -> int:
-    """Number of noised gradients in these events."""
+def steps_of(events: Sequence[Event], times: int = 1, *, noise: float | None = None) -> int:
+    """Number of noised gradients in these events; with `noise`, also of sums that leave with a gradient's noise."""
     found = 0
     for event in events:
         if isinstance(event, Composed):
-            found += steps_of(event.events, times)
+            found += steps_of(event.events, times, noise=noise)
         elif isinstance(event, SelfComposed):
-            found += steps_of([event.event], times * event.count)
+            found += steps_of([event.event], times * event.count, noise=noise)
         elif isinstance(event, Part):
-            found += steps_of([event.event], times)
+            found += steps_of([event.event], times, noise=noise if event.split == "train" else None)
         else:
-            found += times * isinstance(event, PoissonSampled)
+            sums = isinstance(event, Gaussian) and event.noise_multiplier == noise
+            found += times * (sums or isinstance(event, PoissonSampled))
     return found
 
 

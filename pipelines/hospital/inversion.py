@@ -50,6 +50,7 @@ MOST = 2**32
 ENOUGH = 10**6  # numbers are enough to estimate black and white
 WHITE = 0.995  # quantile of the pixels that is shown as white
 NO_IMAGES = "its examples are lines of a table: there is no image to draw"
+NO_PIXELS = "its examples are fixed features of images: this attack draws pixels, and is not tried on features"
 MEAN, PLAIN, PROTECTED, FEATURES = "mean image", "gradient", "gradient, clipped and noised", "features"
 ATTACKS = (MEAN, PLAIN, PROTECTED, FEATURES)
 SAID = (
@@ -82,7 +83,7 @@ def invert(hospital: Hospital, start: Opening, module: nn.Module, facts: Mapping
     rows = rows_of(cohort, hospital.device, start.target)["train"]
     settings = _asked(facts.get("inversion"), rows)
     if rows.x.dim() < 4:
-        return {"reason": NO_IMAGES}
+        return {"reason": NO_PIXELS if "features" in cohort.recipe else NO_IMAGES}
     index = chosen(rows, settings.images)
     found = _drawn(hospital, start, module, rows, index, settings)
     said: dict[str, Json] = {

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from privacy.dp import moments
 from privacy.dp.access import Batch, Rows
 from privacy.dp.entropy import Source, chosen
 from privacy.dp.events import Declared
@@ -35,6 +36,8 @@ COUNTS = Declared("counts")  # the number of canaries is no secret: the auditor 
 FEWEST = 10  # guesses on either side: with fewer no bound is above 0
 HIGHEST = 100.0  # no number of canaries refutes a claim this high
 TOLERANCE = 1e-6
+RADIUS = 2.0  # of moments: not 1, so that a power of it that is wrong shows
+MANY = 10**9  # patients by whose number the centre is divided: it is then 0 but for what is told of a canary
 LOUDNESS = 10.0  # a canary's gradient in units of the clipping norm: above 1, so that missing clipping shows
 
 
@@ -155,6 +158,28 @@ def through_private_access(protection: Protection, *, slices: int = 7, source: S
     return make
 
 
+def through_moments(protection: Protection, *, slices: int = 7, source: Source = os.urandom) -> Make:
+    """Releases of moments by private data access itself: of all canaries' rows, of one class.
+
+    A canary has a feature of its own, as in `through_private_access`. So it is alone in a coordinate of the centre and
+    of its class's sum, and in one number on the diagonal of the second moments. What an auditor adds up of the three,
+    each by its share, says of a canary as much as one Gaussian mechanism does, less 5 % for the class sizes.
+    """
+
+    def make(included: Tensor) -> Step:
+        rows = canary_rows(included, RADIUS, slices)
+        access = open_private({"train": rows}, protection, counts=COUNTS, source=source, sizes={"train": MANY})
+
+        def step() -> Tensor:
+            found = access.moments(_as_it_is, 2, width=len(included), radius=RADIUS)
+            apart = found.centre * MANY / RADIUS, found.sums[0] / RADIUS, found.gram.diagonal() / RADIUS**2
+            return moments.CENTRE * apart[0] + moments.SUMS * apart[1] + moments.GRAM * apart[2]
+
+        return step
+
+    return make
+
+
 def canary_rows(included: Tensor, clip: float, slices: int) -> Rows:
     """The images of the included canaries. x: (included * slices, m) float32."""
     who = included.nonzero().flatten()
@@ -162,6 +187,10 @@ def canary_rows(included: Tensor, clip: float, slices: int) -> Rows:
     x = torch.zeros(len(patient), len(included))
     x[torch.arange(len(patient)), patient] = LOUDNESS * clip
     return Rows(x, torch.zeros(len(patient), dtype=torch.long), patient)
+
+
+def _as_it_is(x: Tensor) -> Tensor:
+    return x
 
 
 class _Weights(nn.Module):

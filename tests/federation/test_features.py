@@ -44,6 +44,12 @@ def test_every_extractor_takes_some_shape_and_says_why_it_takes_no_other():
         assert one.complaints((3, 4, 4))
 
 
+def test_more_responses_than_fit_into_memory_are_refused():
+    """A hospital is asked for features by settings that others wrote."""
+    assert "take fewer filters" in RandomConvolutions(filters=4096).complaints((1, 400, 400))[0]
+    assert RandomConvolutions(filters=4096).complaints((1, 200, 200)) == []
+
+
 @pytest.mark.parametrize(("one", "shape"), FIT)
 def test_a_row_depends_on_its_own_image_alone(one, shape):
     """Bit for bit, in any company: a patient's features must tell nothing of other patients."""

@@ -11,7 +11,7 @@ import testbed
 from federation.descent import Site, Work
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
-from federation.parameters import loaded
+from federation.parameters import loaded, section
 from federation.rehearsal import initial_parameters
 from federation.rounds import Schedule
 from federation.task import Task
@@ -135,6 +135,37 @@ def test_noise_costs_less_the_more_patients_there_are():
 
     assert right(8000) > 0.8
     assert min(right(50) for _ in range(5)) < 0.75
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("noise", [5.0, 50.0, 500.0])
+def test_much_noise_gives_doubtful_probabilities_and_not_zeros_and_ones(noise, classes):
+    """Of such noise nothing can be learnt from 50 patients; the loss of who says so is ln(classes)."""
+    task, rows = (
+        Task(Mlp(hidden=()), (WIDTH,), classes),
+        {name: hospital(k, 50, classes) for k, name in enumerate("ab")},
+    )
+    losses = [
+        torch.nn.functional.cross_entropy(model(rows[name].x).logits, rows[name].y)
+        for _ in range(10)
+        for name, model in solved(Moments(), task, rows, noise=noise).items()
+    ]
+    assert torch.stack(losses).median().item() < 2 * np.log(classes)
+
+
+def test_a_hospital_that_did_not_answer_gets_what_the_others_sums_give():
+    """It came too late for the only round, or its budget was spent: not the network as it began."""
+    task, how = Task(Mlp(hidden=()), (WIDTH,), 2), Moments()
+    rows = {name: hospital(k, 200, 2) for k, name in enumerate("abc")}
+    state, sites = how.start(initial_parameters(how, task, seed=0), {}), {}
+    for name, own in rows.items():
+        sites[name] = Site(name, task, Work(), open_access({"train": own}, batch=8, seed=0))
+    replies = {name: how.train(sites[name], how.send(state, name, TRAIN), Message(), TRAIN)[0] for name in "ab"}
+    sent = how.send(how.merge(state, replies), "c", Call("r", 2, "finish", {"a": 1, "b": 1}))
+    model = loaded(task.network(), how.model(sites["c"], sent, Message())).eval()
+    assert (model(rows["c"].x).logits.argmax(dim=1) == rows["c"].y).double().mean() > 0.8
+    nobody = how.model(sites["c"], how.send(state, "c", FINISH), Message())
+    assert torch.equal(nobody["head.weight"], section(state.tensors, "model")["head.weight"])
 
 
 def test_a_network_without_a_linear_head_is_refused_in_words():

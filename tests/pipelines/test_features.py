@@ -36,6 +36,7 @@ TRAIN = {
     "methods": {"heads": {"name": "fedavg"}, "moments": {"name": "moments"}},
 }
 SETTINGS = {**BASE, "model": FEATURES, "train": TRAIN, "evaluate": {"copies": 20, "reference": "heads"}}
+INVERTED = {"membership": False, "canaries": 0, "inversion": {"images": 1, "steps": 2}}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def finished(tmp_path_factory) -> Path:
     """The folder of a run in which two methods learn on the same features."""
     folder = tmp_path_factory.mktemp("features")
     os.chdir(folder)
-    (folder / "tiny.yaml").write_text(yaml.safe_dump(SETTINGS))
+    (folder / "tiny.yaml").write_text(yaml.safe_dump({**SETTINGS, "audit": INVERTED}))
     assert run(["tiny.yaml"]) == Exit.OK
     return folder / "runs" / BASE["name"]
 
@@ -68,6 +69,11 @@ def test_one_round_sends_a_fraction_of_what_two_send_and_the_page_says_one(finis
     assert "moments" in page
     found = json.loads(next(finished.rglob("train/*/moments.json")).read_text())
     assert found["rounds"] == 1 and found["best"] == 1
+    assert "2 rounds (moments 1), checkpoint" in page
+
+
+def test_that_nobody_tried_to_draw_an_image_of_its_features_is_said(finished):
+    assert "fixed features of images: this attack draws pixels" in (finished / "report.html").read_text()
 
 
 @pytest.mark.parametrize("label", ["heads", "moments"])
@@ -170,7 +176,7 @@ def test_external_sites_are_not_promised_a_model_on_features(tmp_path, capsys):
     [{"moments": {"name": "moments"}}, {"heads": {"name": "fedavg"}}, {"twins": {"name": "fenda"}}],
     ids=lambda methods: next(iter(methods.values()))["name"],
 )
-def test_a_private_run_costs_the_epsilon_that_was_asked_for_and_no_more(methods, tmp_path):
+def test_a_private_run_costs_the_epsilon_that_was_asked_for_and_no_more(methods, tmp_path, capsys):
     os.chdir(tmp_path)
     budget = {"budget": {"epsilon": 9, "delta": 1e-3}, "public": ["counts"]}
     sites = {
@@ -183,7 +189,12 @@ def test_a_private_run_costs_the_epsilon_that_was_asked_for_and_no_more(methods,
     settings = {**SETTINGS, "sites": sites, "privacy": privacy, "train": train, "audit": audit, "model": model}
     settings["evaluate"] = {"copies": 20, "checkpoint": "latest", "public": False}
     (tmp_path / "private.yaml").write_text(yaml.safe_dump({**settings, "name": "private"}))
+    assert run(["private.yaml", "--check", "--json"]) == Exit.OK
+    checked = json.loads(capsys.readouterr().out)["privacy"]["a"]["methods"][0]
+    steps, rounds = (1, "1 round") if "moments" in methods else (4, "2 rounds")
+    assert checked["steps"] == steps
     assert run(["private.yaml"]) == Exit.OK
+    assert f"{rounds}, checkpoint" in (tmp_path / "runs" / "private" / "report.html").read_text()
     from privacy.dp.accounting import cost
 
     for site in sites:

@@ -20,10 +20,13 @@ from privacy.attacks.audit import (
     canary_rows,
     lower_bound,
     p_value,
+    through_moments,
     through_private_access,
 )
+from privacy.dp import moments
 from privacy.dp.accounting import cost
 from privacy.dp.entropy import chosen, gaussian
+from privacy.dp.events import Gaussian
 from privacy.dp.protection import Protection
 
 DELTA = 1e-5
@@ -176,6 +179,31 @@ def test_private_access_passes_at_what_its_own_events_cost(monkeypatch):
 def test_private_access_with_a_fault_is_refuted(monkeypatch, fault):
     found, _ = of_access(monkeypatch, **fault)
     assert found.bound > 1
+
+
+def of_moments(noise):
+    made = through_moments(Protection(noise=noise), source=random.Random(7).randbytes)
+    return audit_gradients(made, claimed=1.0, delta=DELTA, canaries=300, steps=1, source=random.Random(8).randbytes)
+
+
+def test_a_release_of_moments_passes_at_what_its_own_events_cost():
+    noise = 3.75  # 3.731 is what epsilon 1 needs
+    assert cost([Gaussian(noise)], DELTA).epsilon <= 1.0
+    assert of_moments(noise).bound <= 1.0
+
+
+def by_row(u, y):
+    """As if each row were a patient."""
+    return y.sum(dim=0), y.T @ u, u.T @ u
+
+
+FAULTS_OF_MOMENTS = {"by row": ("_parts", by_row), "rows as long as they are": ("cut", lambda z: z)}
+
+
+@pytest.mark.parametrize("fault", FAULTS_OF_MOMENTS)
+def test_a_release_of_moments_with_a_fault_is_refuted(monkeypatch, fault):
+    monkeypatch.setattr(moments, *FAULTS_OF_MOMENTS[fault])
+    assert of_moments(3.75).bound > 1.0
 
 
 def test_a_canary_is_louder_than_the_clipping_norm_in_a_coordinate_of_its_own():

@@ -24,6 +24,7 @@ from evaluation.report import coordinator_page
 from evaluation.rows import scores_csv, to_json
 from evaluation.scoring import gain_rows, label_measures, outside_rows, score_rows
 from evaluation.wording import moment
+from federation.rounds import schedule_of
 from pipelines.coordinator.artifacts import ANSWERS, CENTRAL, PAGE
 from pipelines.coordinator.report.asking import ask_outside, ask_sites
 from pipelines.coordinator.report.external_sites import counts, field, read_homes
@@ -37,6 +38,7 @@ from pipelines.loader.validation import to_plain
 from pipelines.models.file import READY
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import read_manifest
+from pipelines.settings.learning import Training
 from pipelines.settings.privacy import AnyPrivacy, PatientLevel
 from privacy.message import Json, as_list, as_mapping, number_of
 from privacy.release.statement import Audit, Statement, from_json
@@ -142,8 +144,18 @@ def _what(world: World) -> str:
     beside = f" and {len(config.outside)} outside the federation" if config.outside else ""
     return (
         f"{len(config.sites) - len(config.outside)} hospitals{beside}, {len(config.train.methods)} methods ({names}), "
-        f"{config.train.schedule.rounds} rounds, checkpoint {config.evaluate.checkpoint}. {_promise(config.privacy)}"
+        f"{_rounds(config.train)}, checkpoint {config.evaluate.checkpoint}. {_promise(config.privacy)}"
     )
+
+
+def _rounds(train: Training) -> str:
+    """How many rounds, in words: a method may have a number of its own."""
+    known = {label: schedule_of(method, train.schedule).rounds for label, method in train.methods.items()}
+    usual = train.schedule.rounds
+    own = [f"{label} {rounds}" for label, rounds in known.items() if rounds != usual]
+    if len(set(known.values())) == 1:
+        usual, own = next(iter(known.values())), []
+    return f"{usual} round{'s' * (usual != 1)}{' (' + ', '.join(own) + ')' if own else ''}"
 
 
 def _promise(privacy: AnyPrivacy) -> str:
