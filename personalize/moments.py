@@ -49,6 +49,7 @@ OF = "head.weight"  # moments are of what this layer gets
 SUMS = ("sizes", "gram", "variance", "labels", "products")
 ABSENT = 1e-2  # of a patient: the size of a class that a hospital does not have; noised, 2 deviations of the noise
 LARGEST = 0.9  # share of a direction's scatter that may lie between classes
+FAINT = 0.05  # of the noise in the largest class: the least that class means are taken to differ
 LEAST = 1e-2  # of it is kept where noise explains it all, so that scores still have an order
 FARTHEST = 10.0  # logits of a class below its share at the hospital's mean
 
@@ -152,8 +153,11 @@ def solved(how: Moments, own: Params, others: Params, centre: Tensor) -> tuple[T
     ridge = how.ridge * gram.trace().clamp(min=0) / width + 2 * noise * math.sqrt(width / 2)
     values, axes = torch.linalg.eigh(gram + ridge * torch.eye(width, dtype=gram.dtype))
     values = values.clamp(min=torch.finfo(values.dtype).eps * values.abs().max() + 1e-12).clamp(min=ridge / 2)
-    labels = torch.linalg.pinv((own["labels"] + r * others["labels"]) / n, hermitian=True)
-    means = (own["products"] + r * others["products"]).T / n @ labels
+    products = (own["products"] + r * others["products"]).T / n
+    spoilt = (own["variance"] + r**2 * others["variance"]).clamp(min=0) * released.GRAM / released.SUMS
+    spoilt = spoilt / _unit(gram, how.radius) / n**2
+    labels = _inverse((own["labels"] + r * others["labels"]) / n, products, spoilt)
+    means = products @ labels
     shares = own["sizes"] / own["sizes"].sum()
     means = means - (means @ shares)[:, None]
     weight = axes @ ((axes.T @ means) / (values / n)[:, None])
@@ -183,6 +187,22 @@ def _within(weight: Tensor, means: Tensor, h: Tensor, hidden: Tensor) -> tuple[T
         weight, means, share = weight * shrunk, means * shrunk, share * shrunk**2
     inverse = turned / (1 - share.clamp(0, LARGEST)) @ turned.T
     return weight + weight @ root @ inverse @ root @ means.T @ weight, means
+
+
+def _inverse(labels: Tensor, products: Tensor, noise: Tensor) -> Tensor:
+    """H^+ for M = B H^+, where noise of variance s^2 in each number of B hides rare classes: each eigenvalue l of H
+    becomes l / (l^2 + s^2 / v) as in a Wiener filter, with v, the mean square of a number of M, estimated from B. With
+    two classes H has one eigenvalue, so the order of scores stays.
+    """
+    if not noise > 0:
+        plain: Tensor = torch.linalg.pinv(labels, hermitian=True)
+        return plain
+    values, axes = torch.linalg.eigh(labels)
+    values = values.clamp(min=0)
+    seen = (products @ axes[:, 1:]).square().sum() / len(products) - (len(values) - 1) * noise
+    v = (seen / values.square().sum()).clamp(min=FAINT * noise / values.max() ** 2)
+    filtered: Tensor = axes * (values / (values**2 + noise / v)) @ axes.T
+    return filtered
 
 
 def _of_others(how: Moments, total: Params) -> tuple[Tensor, Tensor]:

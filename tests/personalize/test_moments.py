@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 import testbed
@@ -15,7 +17,7 @@ from federation.parameters import loaded, section
 from federation.rehearsal import initial_parameters
 from federation.rounds import Schedule
 from federation.task import Task
-from personalize.moments import Moments
+from personalize.moments import Moments, _inverse
 from privacy.dp.access import Rows, open_access
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
@@ -174,3 +176,39 @@ def test_a_network_without_a_linear_head_is_refused_in_words():
     task = Task(Cam(), (1, 16, 16), 2)
     assert "linear layer" in Moments().complaints(task.network(), Work(), False)[0]
     assert Moments().complaints(Task(Cnn(widths=(8, 8)), (1, 16, 16), 2).network(), Work(), False) == []
+
+
+def h_of(sizes):
+    n = torch.tensor(sizes, dtype=torch.float64)
+    return (n.diag() - torch.outer(n, n) / n.sum()) / n.sum()
+
+
+@given(st.integers(0, 2**31), st.floats(1e-9, 1e3), st.integers(2, 400), st.integers(2, 400))
+def test_noise_scales_the_difference_of_two_classes_and_does_not_turn_it(seed, noise, one, other):
+    labels, products = h_of([one, other]), torch.randn(5, 2, generator=torch.Generator().manual_seed(seed)).double()
+    products = products - products.mean(dim=1, keepdim=True)  # as centred sums are
+    plain, shrunk = (products @ _inverse(labels, products, torch.tensor(s).double()) for s in (0.0, noise))
+    first, second = plain[:, 1] - plain[:, 0], shrunk[:, 1] - shrunk[:, 0]
+    assert torch.allclose(second, first * (first @ second) / (first @ first), atol=1e-9 * float(first.norm()))
+    assert 0 <= float(first @ second) <= float(first @ first) * (1 + 1e-9)
+
+
+def test_without_noise_nothing_is_shrunk():
+    labels, products = h_of([50, 3, 7]), torch.randn(4, 3, generator=torch.Generator().manual_seed(1)).double()
+    products = products - products.mean(dim=1, keepdim=True)
+    plain = torch.linalg.pinv(labels, hermitian=True)
+    assert torch.allclose(_inverse(labels, products, torch.tensor(0.0)), plain)
+    assert torch.allclose(products @ _inverse(labels, products, torch.tensor(1e-12)), products @ plain, rtol=1e-6)
+
+
+def test_noised_means_of_rare_classes_are_nearer_to_the_truth_when_shrunk():
+    g = torch.Generator().manual_seed(2)
+    labels, off, raw, shrunk = h_of([400, 200, 100, 8, 4, 2]), 0.01, [], []
+    for _ in range(20):
+        means = torch.randn(24, 6, generator=g).double()
+        spread = means - (means @ torch.tensor([400.0, 200, 100, 8, 4, 2]).double() / 714)[:, None]
+        products = spread @ labels + off * torch.randn(24, 6, generator=g).double()
+        for kept, noise in ((raw, 0.0), (shrunk, off**2)):
+            found = products @ _inverse(labels, products, torch.tensor(noise).double())
+            kept.append(float((found - spread).sub_((found - spread).mean(dim=1, keepdim=True)).square().mean()))
+    assert sum(shrunk) < 0.25 * sum(raw) and all(a < b for a, b in zip(shrunk, raw, strict=True))
