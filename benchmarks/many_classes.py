@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from one_message import ALONE, FIRMER, KERNEL, TOGETHER, computed, cut, hospitals, interval, models, scaled
+from one_message import ALONE, FIRMER, KERNEL, TOGETHER, computed, cut, hospitals, models, scaled, tables
 from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
@@ -107,6 +107,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--splits", type=int, default=10)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--commit", default="0000000", help="of the code that is measured, for the table")
     parser.add_argument("--out", type=Path, default=HERE / "many_classes.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -119,8 +120,10 @@ def main() -> None:
                 kept.setdefault(name, {})[str(split)] = round(value, 5)
         options.out.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
         print(split, "done", flush=True)
-    for name, values in sorted(kept.items()):
-        print(name, interval(np.array(list(values.values()))) if len(values) > 1 else values)
+    if options.out == HERE / "many_classes.json":
+        command = "CONSILIUM_DATA=… python benchmarks/many_classes.py"
+        made = tables(kept, options.commit, command=command, floor=LOGISTIC, above="logistic regression")
+        TABLE.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

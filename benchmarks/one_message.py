@@ -237,36 +237,47 @@ def change(values: dict[str, float], other: dict[str, float]) -> str:
 
 def _place(model: str) -> tuple[bool, ...]:
     """The order of lines: moments, dp_head, floors."""
-    return model in (FLOOR, NOBODY), "dp_head" in model, "Fourier" in model, "begun" in model
+    return not model.startswith(("moments", "dp_head")), "dp_head" in model, "Fourier" in model, "begun" in model
 
 
-def tables(kept: dict[str, dict[str, float]], commit: str) -> dict[str, object]:
-    """For each number of hospitals: AUC by epsilon, and the gain over the same hospital alone, in pairs of splits."""
+def tables(
+    kept: dict[str, dict[str, float]],
+    commit: str,
+    *,
+    command: str = "CONSILIUM_DATA=… python benchmarks/one_message.py",
+    groups: tuple[str, ...] = ("3 hospitals", "12 hospitals"),
+    floor: str = FLOOR,
+    above: str = "the SVM",
+) -> dict[str, object]:
+    """For each number of hospitals: AUC by epsilon, and the gain over the same hospital alone, in pairs of splits.
+
+    floor: the line that every gain is compared with, called `above` in the head of the table.
+    """
     origin = {
-        "command": "CONSILIUM_DATA=… python benchmarks/one_message.py",
+        "command": command,
         "commit": commit,
         "date": datetime.now(UTC).date().isoformat(),
     }
     epsilons = ["1", "3", "8", "inf"]
     found: dict[str, object] = {}
-    for hospitals_ in ("3 hospitals", "12 hospitals"):
+    for hospitals_ in groups:
         models_ = dict.fromkeys(name.split(" | ")[1] for name in kept if name.startswith(hospitals_))
-        floor = kept[f"{hospitals_} | {FLOOR} | inf"]
+        base = kept[f"{hospitals_} | {floor} | inf"]
         rows = []
         for model in sorted(models_, key=_place):
-            cells, gains, above = [], [], []
+            cells, gains, over = [], [], []
             for epsilon in epsilons:
                 values = kept.get(f"{hospitals_} | {model} | {epsilon}")
                 if values is None:
                     cells.append("")
                     continue
                 cells.append(interval(np.array(list(values.values()))))
-                alone = kept.get(f"{hospitals_} | {model.partition(', together')[0]}, alone | {epsilon}", floor)
+                alone = kept.get(f"{hospitals_} | {model.partition(', together')[0]}, alone | {epsilon}", base)
                 said = "∞" if epsilon == "inf" else epsilon
                 if "together" in model:
                     gains.append(f"{said}: {change(values, alone)}")
-                    above.append(f"{said}: {change(values, floor)}")
-            rows.append([model, *cells, "; ".join(gains), "; ".join(above)])
+                    over.append(f"{said}: {change(values, base)}")
+            rows.append([model, *cells, "; ".join(gains), "; ".join(over)])
         columns = [
             "model",
             "ε = 1",
@@ -274,7 +285,7 @@ def tables(kept: dict[str, dict[str, float]], commit: str) -> dict[str, object]:
             "ε = 8",
             "ε = ∞",
             "gain over alone, by ε",
-            "gain over the SVM alone, by ε",
+            f"gain over {above} alone, by ε",
         ]
         found[hospitals_.replace(" ", "-")] = {**origin, "columns": columns, "rows": rows}
     return found

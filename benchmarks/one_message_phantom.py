@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from one_message import interval, models, scaled
+from one_message import models, scaled, tables
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -39,6 +39,7 @@ HERE = Path(__file__).parent
 CACHE = HERE.parent / "build" / "one_message_phantom"
 SOURCES = ("federation/features/radiomics.py", "federation/features/texture.py", "pipelines/phantom/patients.py")
 IMAGES = Slices(spacing_mm=1.5, size=48)
+TABLE = HERE.parent / "docs/results/data/one-message-phantom.json"
 PATIENTS, TESTED, TRAINED = 640, 192, {640: 384, 80: 48}
 PICTURES = 1200
 EPSILONS = (1.0, 3.0, 8.0, None)
@@ -124,6 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--populations", type=int, default=5)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--commit", default="0000000", help="of the code that is measured, for the table")
     parser.add_argument("--out", type=Path, default=HERE / "one_message_phantom.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -135,8 +137,14 @@ def main() -> None:
                 kept.setdefault(name, {})[str(population)] = round(value, 5)
         options.out.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
         print(population, "done", flush=True)
-    for name, values in sorted(kept.items()):
-        print(name, interval(np.array(list(values.values()))) if len(values) > 1 else values)
+    if options.out == HERE / "one_message_phantom.json":
+        made = tables(
+            kept,
+            options.commit,
+            command="python benchmarks/one_message_phantom.py",
+            groups=("2 x 640 patients", "2 x 80 patients"),
+        )
+        TABLE.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
