@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from federation.models.features import Features
 from pipelines.settings.config import Config
 from pipelines.settings.image_spaces import features_in
 from privacy.message import Json, as_list
@@ -41,9 +42,10 @@ def refused_requests(config: Config, by_site: Mapping[str, Permissions], *, spar
     asked += ["audit"] if config.audit.membership or config.audit.inversion is not None else []
     asked += ["score", "synthesize", "sample", "translate"] if config.harmonize is not None else []
     asked += ["extract"] if features_in(config) else []
+    on_features = ["extract"] if _routes_features(config) else []
     found = []
     for site, permitted in by_site.items():
-        needed = ["survey", "ingest", "route", "holds"] if site in config.outside else asked
+        needed = ["survey", "ingest", "route", "holds", *on_features] if site in config.outside else asked
         if silent := [one for one in needed if one not in (*permitted.requests, *spare)]:
             found.append(f"{site}: its policy does not answer {', '.join(silent)}")
         if permitted.private and (config.privacy == "none" or config.route is not None):
@@ -55,3 +57,10 @@ def refused_requests(config: Config, by_site: Mapping[str, Permissions], *, spar
         if known is not None and (others := [m.name for m in config.train.methods.values() if m.name not in known]):
             found.append(f"{site}: its policy does not train by {', '.join(dict.fromkeys(others))}")
     return found
+
+
+def _routes_features(config: Config) -> bool:
+    """Whether external sites get models on fixed features, which they then compute."""
+    lines = () if config.route is None else config.route.lines.values()
+    labels = {label for line in lines if config.route is not None for label in config.route.methods(line).values()}
+    return any(isinstance(config.model_of(label), Features) for label in labels)

@@ -119,14 +119,16 @@ def test_a_folder_of_torn_pictures_is_refused_with_all_of_them(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "images",
+    ("images", "of"),
     [
-        {"kind": "slices", "size": 32, "spacing_mm": 2.0, "context": 3},
-        {"kind": "volumes", "size": 32, "spacing_mm": 2.0, "depth": 8, "depth_mm": 3.0},
+        ({"kind": "slices", "size": 32, "spacing_mm": 2.0, "context": 3}, {"name": "radiomics"}),
+        (
+            {"kind": "volumes", "size": 16, "spacing_mm": 4.0, "depth": 8, "depth_mm": 3.0},
+            {"name": "scattering", "scales": 2},
+        ),
     ],
-    ids=lambda images: images["kind"],
+    ids=lambda one: one.get("kind", ""),
 )
-@pytest.mark.parametrize("of", [{"name": "radiomics"}, {"name": "scattering", "scales": 2}], ids=lambda of: of["name"])
 def test_volumes_and_slices_among_neighbours_have_features(images, of, tmp_path):
     model = {**MODEL, "of": of, "public": "prostate_adc"}
     said = {**BASE, "images": images, "model": model, "train": TRAIN, "evaluate": {"copies": 5, "public": False}}

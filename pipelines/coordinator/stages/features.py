@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +24,12 @@ from pipelines.loader.validation import to_plain
 from pipelines.models.fixed_features import Fixed, extracted, to_tensors
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
-from pipelines.runs.store import digest, short
+from pipelines.runs.store import digest, read_manifest, short
+from pipelines.settings.harmonization import RAW
 from pipelines.settings.image_spaces import features_in, features_name, portable
-from privacy.message import Json, Message, to_bytes
+from privacy.message import Json, Message, Params, as_mapping, from_bytes, to_bytes
 
-VERSION = 4  # 1 rounded random convolutions of narrow filters by how many images there were; 3, 4 tell what is public
+VERSION = 5  # 1 rounded random convolutions of narrow filters by how many images there were; 3 to 5 tell what is public
 
 
 def settings(world: World) -> Json:
@@ -57,13 +59,28 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
             told[kind] = {**public.told, "refused": list(public.refused)}
             for number, site in enumerate(world.engine.sites):
                 step(position * len(homes) + number, len(asked) * len(homes), f"{model.of.name}, {site}")
-                facts = {"cohort": homes[site]["cohort"], "model": to_plain(portable(model)), "public": public.told}
-                message = Message(tensors, facts)
-                code = hashlib.sha256(to_bytes(message)).hexdigest()
-                name = world.run(f"features-{short(digest({'asked': code, 'version': VERSION}))}")
-                answers[site] = dict(world.ask_all(name, "extract", {site: message})[site].facts)
+                answers[site] = _asked(world, site, homes[site]["cohort"], model, tensors, public.told)
             (out / f"{kind}.json").write_text(json.dumps(answers, indent=1, sort_keys=True))
     return {"features": [features_name(space, model) for space, model in asked], "public": told}
+
+
+def features_outside(world: World, artifact: Path, site: str, cohort: str, model: Features) -> str:
+    """The cohort with the features of an external site's images, scaled as in this artifact of the stage."""
+    kind = features_name(RAW, model)
+    tensors = from_bytes((artifact / f"{kind}.safetensors").read_bytes()).tensors
+    public = {**as_mapping(as_mapping(read_manifest(artifact)["summary"]["public"])[kind])}
+    public.pop("refused")
+    return str(_asked(world.beyond(), site, cohort, replace(model, hidden=()), tensors, public)["cohort"])
+
+
+def _asked(
+    world: World, site: str, cohort: str, model: Features, tensors: Params, public: Mapping[str, Json]
+) -> dict[str, Json]:
+    """A site's reply to `extract`; asked again for the same, it is the same."""
+    message = Message(tensors, {"cohort": cohort, "model": to_plain(portable(model)), "public": dict(public)})
+    code = hashlib.sha256(to_bytes(message)).hexdigest()
+    name = world.run(f"features-{short(digest({'asked': code, 'version': VERSION}))}")
+    return dict(world.ask_all(name, "extract", {site: message})[site].facts)
 
 
 def fixed_by(public: PublicSet, model: Features) -> Fixed:

@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from federation.models.features import Features
 from pipelines.coordinator.artifacts import HOMES
 from pipelines.coordinator.conversations import opening
 from pipelines.coordinator.stages import ingest
+from pipelines.coordinator.stages.features import features_outside
 from pipelines.coordinator.world import World
 from pipelines.external.offer import write_offers
 from pipelines.loader.validation import to_plain
@@ -26,7 +28,7 @@ from pipelines.settings.route import PERSONAL, SHARED, Line, Route
 from privacy.message import Json, Message, Params, to_bytes
 from privacy.release.policy import OUTSIDE
 
-VERSION = 4
+VERSION = 5
 
 
 def settings(world: World) -> Json:
@@ -63,7 +65,8 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
             for method in plan.methods(line).values():
                 if method not in models:
                     models[method] = _handed_out(world, json.loads((inputs["train"] / f"{method}.json").read_text()))
-            for site, run_, reply in _routed(world, plan, label, line, models, homes):
+            own = {site: _cohort(world, inputs, plan.methods(line), site, homes) for site in world.outside.sites}
+            for site, run_, reply in _routed(world, plan, label, line, models, own):
                 name = f"{label}.{site}.safetensors"
                 (out / name).write_bytes(to_bytes(reply))
                 index.append({"label": label, "model_site": site, "test_site": site, "file": name, "run": run_})
@@ -105,13 +108,25 @@ def _handed_out(world: World, trained: Mapping[str, Any]) -> dict[str, Params]:
     return found
 
 
+def _cohort(
+    world: World, inputs: Mapping[str, Path], methods: Mapping[str, str], site: str, homes: Mapping[str, Any]
+) -> str:
+    """An external site's cohort for a line: its images, or the features of them on which the line's models are."""
+    cohort = str(homes[site]["cohort"])
+    for label in methods.values():
+        model = world.config.model_of(label)
+        if isinstance(model, Features):  # such a line has one method only
+            return features_outside(world, inputs["features"], site, cohort, model)
+    return cohort
+
+
 def _routed(
     world: World,
     plan: Route,
     label: str,
     line: Line,
     models: Mapping[str, Mapping[str, Params]],
-    homes: Mapping[str, Any],
+    cohorts: Mapping[str, str],
 ) -> Iterator[tuple[str, str, Message]]:
     """Each external site, the conversation with it, and its scores by one line."""
     needed, experts = plan.methods(line), dict[str, Params]()
@@ -121,7 +136,7 @@ def _routed(
         experts["*"] = _one_model(models[needed[SHARED]], needed[SHARED])
     tensors = {f"{name}/{key}": value for name, params in experts.items() for key, value in params.items()}
     for site in world.outside.sites:
-        cohort = str(homes[site]["cohort"])
+        cohort = cohorts[site]
         facts: dict[str, Json] = {
             **{part: opening(world, method, site, cohort) for part, method in needed.items()},
             "experts": list(experts),

@@ -20,6 +20,9 @@ from pipelines.settings.run_settings import RunSettings
 from privacy.release.policy import OUTSIDE
 from privacy.settings_error import Problem, problems_of
 
+ON_FEATURES = ("as_trained", "ensemble")
+"""Values of `how` that look at no image."""
+
 
 def problems(run: RunSettings) -> Iterator[Problem]:
     """All problems of `outside` and `route`."""
@@ -70,8 +73,8 @@ def _line_problems(run: RunSettings, route: Route, line: Line) -> list[Problem]:
             text = f"{label} is the pooled baseline of a simulation, which no hospital can be given"
         elif run.train.method_images.get(label, RAW) != RAW:
             text = f"{label} learns from translated images, which an external site does not have"
-        elif isinstance(run.train.method_model.get(label, run.model), Features):
-            text = f"{label} is on fixed features, which an external site does not compute; say one on images"
+        elif isinstance(run.train.method_model.get(label, run.model), Features) and line.how.name not in ON_FEATURES:
+            text = f"{label} is on fixed features, and {line.how.name} looks at images; say {' or '.join(ON_FEATURES)}"
         elif (line.how.name == "ttt") != (method.name == "fedavg_turns"):
             text = f"{label} is {method.name}; ttt goes with fedavg_turns, and nothing else does"
         elif part == SHARED and not for_all(method):

@@ -20,7 +20,8 @@ def problems(run: RunSettings) -> Iterator[Problem]:
         where = ("train", "method_start", label) if label in run.train.method_start else ("train", "start")
         model = run.train.method_model.get(label, run.model)
         if model.name not in NETWORKS:
-            text = f"{label} has the model {model.name}; only {', '.join(NETWORKS)} begin on pictures; remove it"
+            remedy = f"say method_start: {{{label}: null}}"
+            text = f"{label} has the model {model.name}; only {', '.join(NETWORKS)} begin on pictures; {remedy}"
             yield Problem(where, text)
         else:
             yield from (Problem((*where, field), text) for field, text in _of_one(run, how))
