@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from evaluation.choice import Choice, choices, primary
 from evaluation.leaving import Departure, departures
 from evaluation.notices import Notice, collapse, run_notices, site_notices
+from evaluation.recommended_words import how_recommended, with_recommendations
 from evaluation.records import RunPage, SitePage
 from evaluation.rows import ScoreRow
 from evaluation.wording import number
@@ -31,7 +32,7 @@ class Answers:
 
 def run_answers(page: RunPage) -> Answers:
     """The answers of a run, for the coordinator."""
-    chosen = _drop_guessing(choices(page.models, page.scores, page.reference, page.words), page.scores)
+    chosen = _drop_guessing(_chosen(page), page.scores)
     validated = {site.site: s.patients for site in page.sites for s in site.splits if s.split == "validation"}
     lines = len({row.method for row in page.scores} & {model.method for model in page.models})
     sure = _how_chosen(chosen, validated, page.optimism, lines, primary(page.scores))
@@ -42,12 +43,17 @@ def run_answers(page: RunPage) -> Answers:
 
 def site_answers(page: SitePage) -> Answers:
     """The answers of a run, for one hospital."""
-    chosen = _drop_guessing(choices(page.models, page.scores, page.reference, page.words), page.scores)
+    chosen = _drop_guessing(_chosen(page), page.scores)
     validated = dict.fromkeys([page.site], sum(s.patients for s in page.splits if s.split == "validation"))
     lines = len({row.method for row in page.scores} & {model.method for model in page.models})
     sure = _how_chosen(chosen, validated, page.optimism, lines, primary(page.scores))
     said = () if page.statement is None else (page.statement,)
     return Answers(chosen, sure, departures(page.left, said, page.words), _unit(said), site_notices(page))
+
+
+def _chosen(page: RunPage | SitePage) -> tuple[Choice, ...]:
+    found = choices(page.models, page.scores, page.reference, page.words)
+    return with_recommendations(found, page.recommended, page.models, page.scores, page.reference, page.words)
 
 
 def _drop_guessing(chosen: tuple[Choice, ...], rows: Sequence[ScoreRow]) -> tuple[Choice, ...]:
@@ -70,7 +76,7 @@ def _how_chosen(
     """How the models were chosen. validated: validation patients by hospital. lines: number of methods to choose
     from.
     """
-    said: list[str] = []
+    said = [text] if (text := how_recommended([one for one in chosen if one.by == "recommended"])) else []
     held = [one for one in chosen if one.by == "validation"]
     if held:
         whose = "each" if len(chosen) > 1 else "this"

@@ -1,8 +1,9 @@
 """Which model each hospital should use, how certain that is, and how much the choice biases the score.
 
-A model is chosen by its loss on the hospital's validation patients, so that its score on test patients is not that of
-a winner on them. If a run has no validation loss, the highest score on the test patients decides, and the page says by
-how much that score is too high. Only a model that is stored as a file in the hospital's folder can be chosen.
+`evaluation.recommendation` goes before. Where it says nothing, a model is chosen by its loss on the hospital's
+validation patients, so that its score on test patients is not that of a winner on them. If a run has no validation
+loss, the highest score on the test patients decides, and the page says by how much that score is too high. Only a model
+that is stored as a file in the hospital's folder can be chosen.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Choice:
     site: str
     method: str
     file: str
-    by: Literal["validation", "test", ""]
+    by: Literal["recommended", "validation", "test", ""]
     score: ScoreRow | None
     said: tuple[str, ...]
     top: ScoreRow | None = None
@@ -102,13 +103,14 @@ def _choice(site: str, models: Sequence[Model], rows: Sequence[ScoreRow], refere
         return Choice(site, "", "", "", None, (f"No model can be named: {why}.",), top)
     score = scored.get(best.method)
     other = None if top is None or score is None or top.value <= score.value else top
-    said = tuple(_sentences(best.method, rows, site, score, reference, words))
+    said = tuple(sentences(best.method, rows, site, score, reference, words))
     return Choice(site, best.method, best.file, "validation" if by == "validation" else "test", score, said, other)
 
 
-def _sentences(
+def sentences(
     method: str, rows: Sequence[ScoreRow], site: str, score: ScoreRow | None, reference: str, words: Words
 ) -> list[str]:
+    """How good a model is on a hospital's test patients."""
     if score is None:
         return ["It has no score on test patients, so how good it is there is not known."]
     patients = counted(score.patients, "test patient", "test patients")

@@ -98,6 +98,7 @@ KINDS = (
     (("train", "finish", "export"), "model parameters"),
     (("evaluate", "route"), "scores on test patients"),
     (("sample",), "synthetic images that other hospitals translate their images towards"),
+    (("compare",), "how models compare on validation patients"),
     (("audit",), "results of attacks"),
 )
 """Requests, and the content of their replies in a few words. Replies to all others are counts and digests."""

@@ -14,6 +14,7 @@ from evaluation.drawing import Picture
 from evaluation.harmony import Harmony
 from evaluation.leaving import Left
 from evaluation.patients import Characteristic
+from evaluation.recommendation import Recommendation
 from evaluation.rows import GainRow, ScoreRow
 from evaluation.wording import Words
 from privacy.release.statement import Audit, Statement
@@ -121,7 +122,8 @@ class RunPage:
     in one split. field: the setting that crops images around their masks; empty = none. inversion: attacks that
     reconstruct training images. models: the models that each hospital can use. optimism: by
     hospital, how much the best row on its test patients looks better than it is. spaces:
-    method -> the space of images in which it learns, as `harmonize.translate` names it.
+    method -> the space of images in which it learns, as `harmonize.translate` names it. recommended: of the hospitals
+    that told it.
     """
 
     title: str
@@ -154,6 +156,7 @@ class RunPage:
     models: tuple[Model, ...] = ()
     optimism: Mapping[str, float] = dataclasses.field(default_factory=dict)
     spaces: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    recommended: tuple[Recommendation, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,8 @@ class SitePage:
     for each method, or if methods segment `structures`, their outlines. characteristics: of features. noted: what
     methods noted here during training; warnings: notes that a person should know, in sentences. Neither is on the
     coordinator's page. released: which counts others receive instead of the page's. noised: whether the coordinator
-    receives these scores with noise. models, optimism, spaces: as in `RunPage`, of this hospital.
+    receives these scores with noise. models, optimism, spaces, recommended: as in `RunPage`, of this
+    hospital.
     """
 
     title: str
@@ -213,6 +217,7 @@ class SitePage:
     models: tuple[Model, ...] = ()
     optimism: Mapping[str, float] = dataclasses.field(default_factory=dict)
     spaces: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    recommended: tuple[Recommendation, ...] = ()
 
 
 @dataclass(frozen=True)

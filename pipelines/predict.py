@@ -36,6 +36,11 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     """The command line."""
     made = command_parser(prog, __doc__)
     made.add_argument("model", help="runs/<name>/sites/<site>/ready/<method>.safetensors, or a routed.safetensors")
+    made.add_argument(
+        "--recommended",
+        action="store_true",
+        help="MODEL is a hospital's folder, runs/<name>/sites/<site>: take the model that its page recommends",
+    )
     made.add_argument("folder", help="the new patients' files: a folder, or a CSV file for a model of features")
     made.add_argument("--out", default=".", help="the folder of the tables and masks (default: here)")
     made.add_argument("--threshold", type=float, help="score from which a study counts as positive (default: 0.5)")

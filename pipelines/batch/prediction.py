@@ -34,6 +34,7 @@ from pipelines.data.study import Array, Rejected, Unusable
 from pipelines.data.tables.features import open_lines
 from pipelines.models.file import Ready
 from pipelines.models.likeness import Verdict, likeness_in_words
+from pipelines.models.recommended import recommended_file
 from privacy.message import Json
 
 STUDY = ("patient", "study", "examples", "unlike_training", "distance", "p_value")
@@ -69,7 +70,8 @@ def predict_folder(options: argparse.Namespace, read_model: Callable[[Path], Rea
     def work(console: Console) -> int:
         try:
             _check_options(options)
-            ready = read_model(Path(options.model))
+            model = Path(options.model)
+            ready = read_model(recommended_file(model) if options.recommended else model)
             _check_fit(ready, options)
             source = _source(ready, options)
             opened = open_unlabelled(ready.images, source, options.gland)

@@ -60,7 +60,11 @@ def _answers(said: Mapping[str, Any]) -> Iterator[str]:
     for one in said["use"]:
         against = one["said"][1] if len(one["said"]) > 1 else ""
         yield f"  {one['site']}: {one['method'] or 'none'}. {one['said'][0]} {against}".rstrip()
-    how = {"validation": "by validation loss", "test": "by the test patients: the best of several looks too good"}
+    how = {
+        "recommended": "by validation patients, and only where a gain over the own model is likely",
+        "validation": "by validation loss",
+        "test": "by the test patients: the best of several looks too good",
+    }
     if by := [how[name] for name in dict.fromkeys(one["by"] for one in said["use"]) if name]:
         yield f"  chosen {'; '.join(by)}"
     yield "what left:"

@@ -172,6 +172,13 @@ class Variant(Model):
     calibration: Scored
 
 
+class Compared(TypedDict):
+    """Models of a run to be compared."""
+
+    methods: list[Method]
+    variants: NotRequired[list[Variant]]
+
+
 class Outside(TypedDict):
     """A line of test-time routing on a page."""
 
@@ -195,6 +202,7 @@ class Page(TypedDict):
     target: NotRequired[Target | None]
     structures: NotRequired[list[Named]]
     window: NotRequired[Window]
+    others: NotRequired[list[dict[Named, list[float]]]]
 
 
 class OutsidePage(Page):
@@ -247,6 +255,7 @@ QUESTIONS: Mapping[str, TypeAdapter[Any]] = {
     "translate": TypeAdapter(Translation),
     "extract": TypeAdapter(Extraction),
     "route": TypeAdapter(Routing),
+    "compare": TypeAdapter(Compared),
     "report": TypeAdapter(Page),
 }
 """Request -> types of its facts. Other facts are allowed."""

@@ -27,6 +27,7 @@ from pipelines.hospital.private_limits import copies_of
 from pipelines.hospital.released_counts import need_counts
 from pipelines.hospital.segmentation import compared, floor_of, patient_scores, reply_tensors
 from pipelines.hospital.training import data_access, shaped
+from pipelines.hospital.validation_scores import validation_scores
 from pipelines.loader.names import named
 from pipelines.models.answers import answers
 from pipelines.runs.store import DiskFolder
@@ -81,7 +82,8 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
     )
     if not message.tensors:
         event = composed([event, shaped(opened(hospital, str(facts["train_run"])))])
-        DiskFolder(hospital.root / "scores").write(scores_name(facts), to_bytes(Message(home)))
+        chosen_by = {} if start.target else validation_scores(start.task, served, splits["validation"])
+        DiskFolder(hospital.root / "scores").write(scores_name(facts), to_bytes(Message({**home, **chosen_by})))
         origin: dict[str, Json] = {"run": str(facts["train_run"]), "checkpoint": facts["checkpoint"]}
         origin |= {"round": round_, "window": facts.get("window"), "calibration": facts.get("calibration")}
         make_ready(hospital, str(facts["label" if variant is None else "variant"]), start, served, cohort, origin)

@@ -31,7 +31,8 @@ CONTENTS: Mapping[str, str] = {
     "evaluate": "scores on test patients: a noised histogram; or exact ones, or sums of overlaps, and bootstrap copies",
     "audit": "how well an attack tells training patients from others, or draws their images, if nothing is guaranteed",
     "pool": "training and validation examples with their labels, for the central baseline",
-    "report": "counts of messages and bytes; digest of the page",
+    "compare": "how much better models are than its own on validation patients, where nothing is promised",
+    "report": "counts of messages and bytes; digest of the page; where nothing is promised, the recommended model",
     "holds": "whether it still has what a result rests on",
 }
 """Request -> what its reply holds."""

@@ -25,6 +25,7 @@ from pipelines.hospital.features import extract
 from pipelines.hospital.hospital import Done, Hospital
 from pipelines.hospital.page import page
 from pipelines.hospital.private_limits import check_may_answer, check_paid
+from pipelines.hospital.recommending import compare
 from pipelines.hospital.request_checks import check_question
 from pipelines.runs.exits import trace
 from pipelines.runs.stopping import Stopped
@@ -38,7 +39,12 @@ from privacy.release.policy import COORDINATOR
 Handler: TypeAlias = Callable[[Hospital, Call, Message, Message], Done]
 """handler(hospital, call, message, memory) -> Done"""
 
-FRESH: Mapping[str, Handler] = {"survey": files.survey_files, "holds": admit.holds, "report": page.report}
+FRESH: Mapping[str, Handler] = {
+    "survey": files.survey_files,
+    "holds": admit.holds,
+    "compare": compare,
+    "report": page.report,
+}
 """Requests about the current state of the disk: answered anew each time."""
 
 ONCE: Mapping[str, Handler] = {

@@ -30,6 +30,7 @@ REQUESTS = (
     "audit",
     "pool",
     "route",
+    "compare",
     "report",
     "holds",
 )

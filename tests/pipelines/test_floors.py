@@ -17,6 +17,7 @@ from pipelines.runs.exits import Exit
 from pipelines.settings.floors import OF_CHANNELS
 from pipelines.settings.load import load
 from pipelines_settings import BASE
+from privacy.release import ledger
 
 METHODS = {name: {"name": name} for name in ("fedavg", "local_ridge", "local_svm")}
 FEW = {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc", "pictures": 60, "components": 8}
@@ -60,11 +61,67 @@ def test_a_floor_and_a_fine_tuned_model_are_files_that_predict(finished, label, 
         assert len([*csv.DictReader(file)]) > 3
 
 
+def test_every_hospital_is_recommended_a_model_or_its_own_and_predict_takes_it(finished, tmp_path, capsys):
+    said = {
+        one["site"]: one for one in json.loads(next(finished.rglob("report/*/report.json")).read_text())["recommended"]
+    }
+    assert sorted(said) == ["a", "b"]
+    for site, one in said.items():
+        kept = json.loads((finished / "sites" / site / "recommended.json").read_text())
+        assert kept["method"] == one["method"] and one["own"] in ("local_ridge", "local_svm")
+        assert one["low"] < one["gain"] < one["high"] and 0 < one["sure"] < 1
+        assert one["of"] == 3 and one["others"] == 1, (
+            "fedavg, its tuned form, and the own; one other hospital was heard"
+        )
+        page = (finished / "sites" / site / "report.html").read_text()
+        assert "expected" in page and "other hospital measured" in page
+    images = finished / "sites" / "a" / "phantom"
+    arguments = [str(images), "--out", str(tmp_path), "--no-gland"]
+    assert predict([str(finished / "sites" / "a"), "--recommended", *arguments]) == Exit.OK
+    assert predict([str(tmp_path), "--recommended", *arguments]) == Exit.CONFIG
+    assert "recommended.json" in capsys.readouterr().err
+
+
 def test_a_private_run_refuses_them_and_names_a_private_floor(tmp_path, capsys):
     private = {"epsilon": 3.0, "delta": 1e-5}
     settings = {**SETTINGS, "privacy": private, "evaluate": {"copies": 0}}
     assert run([written(tmp_path, settings), "--check"]) == Exit.CONFIG
     assert "others_gram: 0" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def private(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("private")
+    methods = {"moments": {"name": "moments"}, "alone": {"name": "moments", "others_gram": 0, "others_classes": 0}}
+    train = {**TRAIN, "methods": methods}
+    settings = {**SETTINGS, "model": FEW, "train": train, "privacy": {"epsilon": 8.0, "clip": 1.0, "sampling": 0.5}}
+    del settings["pooling"]
+    settings |= {"sites": {site: {"source": one["source"]} for site, one in BASE["sites"].items()}}
+    settings |= {"evaluate": {"copies": 20, "reference": "alone"}, "audit": {"membership": False, "canaries": 0}}
+    assert run([written(folder, settings)]) == Exit.OK
+    return folder / "runs" / BASE["name"]
+
+
+def test_in_a_private_run_the_hospital_recommends_at_home_against_floors_without_noise_and_says_nothing(private):
+    page = json.loads(next(private.rglob("report/*/report.json")).read_text())
+    assert page["recommended"] == [] and "at_home" not in json.dumps(page)
+    said = json.loads((private / "sites" / "a" / "recommended.json").read_text())
+    assert said["others"] == 0 and said["own"], "b has no validation patients"
+    for site in ("a", "b"):
+        home = private / "sites" / site
+        assert {path.name for path in (home / "ready").glob("*_at_home.safetensors")} == {
+            "ridge_at_home.safetensors",
+            "svm_at_home.safetensors",
+        }
+        text = (home / "report.html").read_text()
+        assert "ridge_at_home" in text and ("expected" in text) == (site == "a")
+        assert not [line for line in ledger.lines(home / "ledger.jsonl") if line["request"] == "compare"]
+
+
+def test_a_floor_of_a_private_run_predicts_at_home(private, tmp_path):
+    ready = private / "sites" / "a" / "ready" / "svm_at_home.safetensors"
+    images = private / "sites" / "a" / "phantom"
+    assert predict([str(ready), str(images), "--out", str(tmp_path), "--no-gland"]) == Exit.OK
 
 
 def test_a_settings_file_without_floors_is_what_it_was(tmp_path):

@@ -229,6 +229,7 @@ WHOLE: dict[str, dict[str, Json]] = {
     },
     "extract": {"cohort": "c", "model": {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc"}},
     "route": {"experts": ["a"], "line": "x", "how": {"name": "average"}, "copies": 3, "seed": 0},
+    "compare": {"methods": [{**MODEL, "label": "x"}], "variants": []},
     "report": {
         **{"title": "t", "run": "r", "date": "d", "reference": None, "copies": 3, "methods": [{**MODEL, "label": "x"}]},
         **{"excluded": 0, "unmatched_exclusions": 0, "spaces": ["s"], "lines": [{"label": "x", "run": "r/x"}]},

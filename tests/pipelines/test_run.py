@@ -100,7 +100,8 @@ def test_a_run_ends_with_pages_scores_and_a_ledger_of_every_byte(run):
         }
         kinds = {line["request"]: line["event"]["kind"] for line in lines}
         assert {kinds[one] for one in ("train", "finish", "evaluate", "export", "audit")} == {"non_private"}
-        assert {kinds[one] for one in ("survey", "ingest", "report")} == {"declared"} and kinds["holds"] == "nothing"
+        assert {kinds[one] for one in ("survey", "ingest")} == {"declared"} and kinds["holds"] == "nothing"
+        assert {kinds[one] for one in ("compare", "report")} == {"non_private"}, "what is recommended tells of patients"
         assert ledgers.verify(run / "sites" / site / "ledger.jsonl") == []
         rejected = json.loads(next((run / "sites" / site).glob("cohorts/*/rejected.json")).read_text())
         assert len(rejected) == (1 if site == "a" else 0)
@@ -109,7 +110,7 @@ def test_a_run_ends_with_pages_scores_and_a_ledger_of_every_byte(run):
 def test_both_pages_name_the_same_model_and_it_is_a_file_that_is_there(run):
     (answers,) = run.glob("report/*/answers.json")
     used = json.loads(answers.read_text())["use"]
-    assert [one["site"] for one in used] == ["a", "b"] and {one["by"] for one in used} == {"validation"}
+    assert [one["site"] for one in used] == ["a", "b"] and {one["by"] for one in used} == {"recommended"}
     for one in used:
         assert (run.parents[1] / one["file"]).is_file()
         page = (run / "sites" / one["site"] / "report.html").read_text()
@@ -127,7 +128,7 @@ def test_the_terminal_gives_the_three_answers_too(copy, capsys):
     assert main(["tiny.yaml"]) == Exit.OK
     said = capsys.readouterr().out
     assert said.index("which model:") < said.index("what left:") < said.index("to look at:") < said.index("report: ")
-    assert "  a: " in said and "chosen by validation loss" in said and "ε = ∞: no formal guarantee" in said
+    assert "  a: " in said and "chosen by validation patients" in said and "ε = ∞: no formal guarantee" in said
 
 
 def test_patients_are_in_one_split_and_the_split_is_written_down(run):

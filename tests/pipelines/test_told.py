@@ -190,6 +190,7 @@ def asking(site: Site, turn: str) -> Iterator[tuple[str, Answer]]:
     yield "pool", site.ask("pool", f"r/pool-{turn}", {"cohort": cohort}, {})
     yield "route", site.ask("route", f"r/route-{turn}", own, {})
     page: dict[str, Json] = {"title": "t", "run": "r", "date": "d", "cohort": cohort, "reference": None, "copies": 3}
+    yield "compare", site.ask("compare", f"r/compare-{turn}", {"methods": [own]}, {})
     yield "report", site.ask("report", f"r/report-{turn}", {**page, "methods": [own]}, {})
     sha = ingested.facts["sha256"]
     yield "holds", site.ask("holds", f"r/holds-{turn}", {"cohort": cohort, "sha256": sha, "runs": {run: 1}}, {})

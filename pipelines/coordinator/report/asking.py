@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.coordinator.artifacts import SCORES
+from pipelines.coordinator.report.comparing import others
 from pipelines.coordinator.report.external_sites import questions
 from pipelines.coordinator.spaces import cohorts_for, cohorts_in, window_of
 from pipelines.coordinator.world import World
@@ -59,7 +60,11 @@ def ask_sites(
     own: dict[str, dict[str, Json]] = {
         site: {"methods": methods(site), "variants": variants(site)} for site in world.engine.sites
     }
-    asked = {site: Message({}, {**facts, **own[site], **_of_ingest(cohorts[site])}) for site in world.engine.sites}
+    heard = others(world, own, version)
+    asked = {
+        site: Message({}, {**facts, **own[site], **_of_ingest(cohorts[site]), **heard[site]})
+        for site in world.engine.sites
+    }
     used: dict[str, Json] = {site: {"cohort": cohorts[site]["cohort"], **own[site]} for site in sorted(own)}
     known = {**facts, "sites": used, "version": version}
     replies = world.ask_all(world.run(f"report-{short(digest(known))}"), "report", asked)

@@ -27,6 +27,7 @@ from evaluation.wording import moment
 from federation.rounds import schedule_of
 from pipelines.coordinator.artifacts import ANSWERS, CENTRAL, PAGE
 from pipelines.coordinator.report.asking import ask_outside, ask_sites
+from pipelines.coordinator.report.comparing import recommendations
 from pipelines.coordinator.report.external_sites import counts, field, read_homes
 from pipelines.coordinator.report.figures import pictures, read_floor, read_tables
 from pipelines.coordinator.report.harmonization import harmony
@@ -44,7 +45,7 @@ from privacy.message import Json, as_list, as_mapping, number_of
 from privacy.release.statement import Audit, Statement, from_json
 from privacy.release.statement_markdown import markdown
 
-VERSION = 12
+VERSION = 13
 
 
 def settings(world: World) -> Json:
@@ -104,6 +105,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         models=usable,
         optimism={site: optimism(tables, site, DICE if structures else AUC) for site in sorted(cohorts)},
         spaces=spaces(world, trained),
+        recommended=recommendations(said),
     )
     _write_statements(everybody, statements, out)
     text = coordinator_page(page)

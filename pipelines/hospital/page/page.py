@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ from pipelines.hospital.adaptation import EVERYBODY, evidence, evidence_of, read
 from pipelines.hospital.attacks import found_at_home
 from pipelines.hospital.finished_models import noised as noised_at
 from pipelines.hospital.finished_models import usable
+from pipelines.hospital.home_floors import RIDGE, SVM, HomeFloor, home_floors
 from pipelines.hospital.hospital import SPLITS, Done, Hospital, keyed
 from pipelines.hospital.intake import rejected_studies
 from pipelines.hospital.inversion import inversion_sheets
@@ -43,19 +45,21 @@ from pipelines.hospital.page.notes import noted
 from pipelines.hospital.page.outlines import outline_sheets
 from pipelines.hospital.page.pictures import image_sheets, map_sheets
 from pipelines.hospital.page.table import features_of
+from pipelines.hospital.recommending import recommendation, told
 from pipelines.hospital.released_counts import ASKED, kinds_of, released_counts
 from pipelines.hospital.segmentation import FLOOR, kind_of, measured, own_sums, read_patient_scores
 from pipelines.hospital.statement import delta_of, left, own_statement
 from pipelines.hospital.withdrawn import knew, known_outside
 from pipelines.runs.store import DiskFolder
-from privacy.dp.events import describe
+from privacy.dp.events import NON_PRIVATE, describe
 from privacy.message import Call, Json, Message, as_list, as_mapping, from_bytes, whole_of
 from privacy.release import ledger as ledgers
 from privacy.release.bounds import plain
 from privacy.release.gate import Refused
-from privacy.release.statement import to_json
+from privacy.release.statement import Statement, to_json
 from privacy.release.statement_markdown import markdown
 
+AT_HOME = (RIDGE, SVM)
 PAGE, STATEMENT, UNMATCHED = "report.html", "statement.md", "unmatched_exclusions"
 
 
@@ -72,8 +76,12 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     here = _here(hospital, facts)
     lines = [line for line in ledgers.lines(hospital.ledger) if not line.get("torn")]
     statement, known = own_statement(hospital, lines), knew(hospital)
+    floors = () if here.outside else home_floors(hospital, here.methods)
+    page = _page(hospital, here, facts, call.run.partition("/")[0], floors)
+    found = None if here.outside else recommendation(hospital, facts, page.models, floors, _losses(statement))
     page = replace(
-        _page(hospital, here, facts, call.run.partition("/")[0]),
+        page,
+        recommended=() if found is None else (found,),
         left=tuple(left(hospital, lines, delta=delta_of(hospital))),
         withdrawn=Withdrawn(_own_count(hospital, facts, "excluded"), _own_count(hospital, facts, UNMATCHED), known),
         released=released(hospital),
@@ -82,17 +90,23 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     DiskFolder(hospital.root).write(STATEMENT, markdown(statement).encode())
     text = (_beyond(page, here, facts) if here.outside else site_page(page)).encode()
     DiskFolder(hospital.root).write(PAGE, text)
-    head = ledgers.head(hospital.ledger)
+    head, heard = ledgers.head(hospital.ledger), told(hospital, facts, found)
     reply: dict[str, Json] = {
         "left": [_plain(entry) for entry in page.left],
         "sent": _sent(lines),
         "page": keyed(hospital.key(), hashlib.sha256(text).hexdigest()),
         "knew": [*known_outside(known)] if not hospital.policy.promises else [],  # which split a patient was in
-        "ready": [model.method for model in page.models if model.file],
+        "ready": [model.method for model in page.models if model.file and model.method not in AT_HOME],
         "statement": to_json(statement),
+        "recommended": heard,
         "ledger": [head.lines, head.sha256],  # whoever keeps it can prove that history was not rewritten
     }
-    return Done(Message({}, reply), describe(hospital.counts))
+    return Done(Message({}, reply), describe(hospital.counts if heard is None else NON_PRIVATE))
+
+
+def _losses(statement: Statement) -> dict[str, str]:
+    """A patient's epsilon by conversation, as a text."""
+    return {one.run: "∞" if math.isinf(one.epsilon) else f"{one.epsilon:g}" for one in statement.runs}
 
 
 class Here(NamedTuple):
@@ -115,17 +129,20 @@ def _here(hospital: Hospital, facts: Mapping[str, Json]) -> Here:
     return Here(whole, EVERYBODY, (), read_lines(hospital, facts), outside)
 
 
-def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json], run: str) -> SitePage:
+def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json], run: str, floors: Sequence[HomeFloor]) -> SitePage:
     """All but what the ledger says. run: as the call names it, within bounds."""
     cohort, methods, learnt, name = here.cohort, here.methods, learnt_of(facts), str(facts["cohort"])
     of_lines = evidence(hospital, here.lines, whole_of(facts, "copies"))
     variants = [as_mapping(one) for one in as_list(facts.get("variants", []))]
-    tables = {**_own_tables(hospital, [*methods, *variants], facts), **of_lines}
+    own, copies = (hospital.name, hospital.name), whole_of(facts, "copies")
+    at_home = {one.model.method: {own: evidence_of(hospital, one.scores, copies)} for one in floors}
+    tables = {**_own_tables(hospital, [*methods, *variants], facts), **of_lines, **at_home}
     if any(isinstance(one, Counts) == bool(learnt.structures) for table in tables.values() for one in table.values()):
         raise Refused("malformed_request") from ValueError("structures are of models that outline, and of those only")
     scored = measures(learnt.structures) if learnt.structures else label_measures(tables)
     reference = str(facts["reference"]) if facts["reference"] in tables else None
-    rows, models = score_rows(tables, reference=reference, measures=scored), usable(hospital, facts)
+    rows = score_rows(tables, reference=reference, measures=scored)
+    models = (*usable(hospital, facts), *(floor.model for floor in floors))
     words, features = measured(kind_of(cohort)), features_of(cohort)
     positive = (cohort.labels > 0).numpy()
     notes = noted(hospital, methods)

@@ -1,0 +1,69 @@
+"""Floors of a private run, at home: what this hospital reaches alone without noise, for its own page.
+
+Scores of a model that learnt without noise tell of training patients, so no private run may ask for them
+(`federation.alone`). The hospital itself may: its models, scores and files stay here, and only its own page and
+recommendation use them. They are learnt on the fixed features of a method of the run; without such a method there are
+none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+from torch import Tensor
+
+from evaluation.records import Model
+from federation.alone import Alone, solved
+from federation.calibration import Calibrated
+from federation.models.features import Features
+from pipelines.hospital.finished_models import noised
+from pipelines.hospital.hospital import Hospital, rows_of
+from pipelines.hospital.kept import cohort_of
+from pipelines.hospital.model_file import make_ready
+from pipelines.hospital.opening import Opening, opened
+from pipelines.hospital.validation_scores import scores_at_home
+from pipelines.models.file import READY
+from privacy.message import Json, Malformed
+from privacy.release.gate import Refused
+
+RIDGE, SVM = "ridge_at_home", "svm_at_home"
+
+
+class HomeFloor(NamedTuple):
+    """A model learnt here alone. scores: of test and validation rows, as a model's file of scores holds them."""
+
+    model: Model
+    scores: Mapping[str, Tensor]
+
+
+def home_floors(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> tuple[HomeFloor, ...]:
+    """Floors on the features of the first private method that has any; none where the run is not private."""
+    if not noised(hospital, methods):
+        return ()
+    for method in methods:
+        with suppress(Refused, Malformed):
+            start = opened(hospital, str(method["train_run"]))
+            if start.protection is not None and isinstance(start.task.model, Features):
+                return tuple(_learnt(hospital, start, str(method["train_run"])))
+    return ()
+
+
+def _learnt(hospital: Hospital, start: Opening, run: str) -> list[HomeFloor]:
+    cohort, found = cohort_of(hospital, start.cohort), []
+    splits, task = rows_of(cohort), start.task
+    if not len(splits["train"].y) or not len(splits["test"].y):
+        return []
+    for label, algorithm in ((RIDGE, Alone(name="local_ridge")), (SVM, Alone(name="local_svm"))):
+        rows, module = splits["train"], algorithm.network(task)
+        # A reply that failed would tell of patients what no noise hides; the page goes without this line.
+        with suppress(Exception):
+            solved(module, rows.x, rows.y, rows.patient, task.classes)
+            served = Calibrated(module.eval())
+            alone = replace(start, algorithm=algorithm, protection=None)
+            make_ready(hospital, label, alone, served, cohort, {"run": run, "checkpoint": "latest", "round": 1})
+            file = str(hospital.root / READY / f"{label}.safetensors")
+            found.append(HomeFloor(Model(hospital.name, label, file=file), scores_at_home(task, served, splits)))
+    return found

@@ -1,0 +1,120 @@
+"""Which model a hospital should use: against slow sums, a simulation in which the truth is known, and at the edges."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+
+from evaluation.recommendation import (
+    COMMON,
+    SPREAD,
+    SURE,
+    Gain,
+    Measured,
+    Validated,
+    mean_auc,
+    measured,
+    recommended,
+)
+
+
+def two(score: np.ndarray) -> np.ndarray:
+    return np.stack([1 - score, score], axis=1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 4), st.integers(6, 30))
+def test_the_area_is_scikit_learns_of_rows_repeated_as_often_as_they_weigh(seed, classes, n):
+    random = np.random.default_rng(seed)
+    y = np.concatenate([np.arange(classes), random.integers(0, classes, n)])
+    p = np.round(random.dirichlet(np.ones(classes), len(y)), 1)  # with ties
+    weights = np.stack([np.ones(len(y)), random.integers(1, 3, len(y))], axis=1).astype(float)
+    found = mean_auc(y, p, weights)
+    for column in (0, 1):
+        times = weights[:, column].astype(int)
+        rows, q = np.repeat(y, times), np.repeat(p, times, axis=0)
+        shown = [1] if classes == 2 else range(classes)
+        expected = np.mean([roc_auc_score(rows == c, q[:, c]) for c in shown])
+        assert found[column] == pytest.approx(expected)
+
+
+def test_an_absent_class_is_left_out_and_one_class_alone_has_no_area():
+    y, p = np.array([0, 0, 1, 1]), np.array([[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.2, 0.7, 0.1], [0.3, 0.6, 0.1]])
+    assert mean_auc(y, p, np.ones((4, 1)))[0] == 1.0
+    assert math.isnan(mean_auc(y * 0, p, np.ones((4, 1)))[0])
+
+
+def by_grid(own: Gain, others: list[Gain]) -> tuple[float, float]:
+    """Mean and deviation of the true gain by summing over a grid of common and true gains."""
+    m, g = np.meshgrid(np.linspace(-0.2, 0.2, 401), np.linspace(-0.25, 0.25, 501), indexing="ij")
+    log = -((m / COMMON) ** 2) / 2 - ((g - m) / SPREAD) ** 2 / 2 - (own.value - g) ** 2 / (2 * own.variance)
+    for one in others:
+        log = log - (one.value - m) ** 2 / (2 * (one.variance + SPREAD**2))
+    weight = np.exp(log - log.max())
+    mean = float((weight * g).sum() / weight.sum())
+    return mean, math.sqrt(float((weight * (g - mean) ** 2).sum() / weight.sum()))
+
+
+@pytest.mark.parametrize("others", [[], [Gain(0.04, 0.001)], [Gain(0.04, 0.001), Gain(-0.01, 0.0004)]])
+def test_what_is_expected_is_the_mean_over_all_common_and_true_gains(others):
+    own = Gain(0.05, 0.0009)
+    found = recommended("a", Measured("local", {"fedavg": own}, 50, 10), [{"fedavg": one} for one in others])
+    mean, sd = by_grid(own, others)
+    assert found.gain == pytest.approx(mean, abs=1e-4)
+    assert (found.high - found.low) / 2 == pytest.approx(1.96 * sd, rel=1e-2)
+
+
+def test_a_hospital_that_measured_nothing_goes_by_the_others_and_one_that_is_sure_by_itself():
+    nothing = Measured("local", {"fedavg": Gain(math.nan, math.inf)}, 3, 0)
+    good = [{"fedavg": Gain(0.05, 1e-4)}] * 8
+    assert recommended("a", nothing, good).method == "fedavg" and recommended("a", nothing, []).stays
+    sure = Measured("local", {"fedavg": Gain(-0.05, 1e-6)}, 4000, 900)
+    assert recommended("a", sure, good).stays
+
+
+def test_of_several_good_ones_the_largest_expected_gain_and_none_without_an_own_model():
+    gains = {"sure": Gain(0.02, 1e-5), "larger": Gain(0.06, 4e-4), "wild": Gain(0.2, 0.5)}
+    found = recommended("a", Measured("local", gains, 100, 30), [])
+    assert (found.method, found.best, found.of) == ("larger", "larger", 4) and found.sure >= SURE
+    assert recommended("a", Measured("", {}), []) is None and recommended("a", Measured("local", {}), []) is None
+
+
+def test_gains_are_of_the_best_own_model_on_the_same_patients():
+    random = np.random.default_rng(0)
+    y, patient = np.repeat(random.integers(0, 2, 60), 2), np.repeat(np.arange(60), 2)
+    good = y + random.standard_normal(120)
+    scores = {"weak": two(random.random(120)), "own": two(good), "same": two(good), "other": two(y + 0.0)}
+    found = measured(Validated(y, patient, scores), ["weak", "own"], seed=1)
+    assert found.own == "own" and set(found.gains) == {"same", "other"} and found.patients == 60
+    assert found.gains["same"].value == 0
+    least = (0.25 / found.rarest) ** 2
+    assert found.gains["same"].variance == pytest.approx(least), "a bootstrap alone would be sure of a tie"
+    assert found.gains["other"].value == pytest.approx(1 - roc_auc_score(y, good))
+
+
+def test_one_class_or_no_own_model_measures_nothing():
+    y, patient = np.zeros(6, dtype=np.int64), np.arange(6)
+    scores = {"own": two(np.arange(6) / 6), "other": two(np.arange(6) / 6)}
+    assert measured(Validated(y, patient, scores), ["own"], seed=0).gains["other"].variance == math.inf
+    assert measured(Validated(y, patient, scores), ["gone"], seed=0) == Measured("", {})
+
+
+def test_where_models_are_alike_the_winner_is_not_believed():
+    """Eight models as good as the own: the best of them looks better on validation, and rarely is recommended."""
+    random, naive, expected, left = np.random.default_rng(3), [], [], 0
+    for turn in range(60):
+        y = np.repeat([0, 1], [40, 12])
+        truth = y + random.standard_normal(52)
+        scores = {f"m{k}": two(truth + 0.8 * random.standard_normal(52)) for k in range(9)}
+        at_home = measured(Validated(y, np.arange(52), scores), ["m0"], seed=turn)
+        found = recommended("a", at_home, [])
+        naive.append(max(gain.value for gain in at_home.gains.values()))
+        expected.append(found.gain)
+        left += not found.stays
+    assert np.mean(naive) > 0.04 and np.mean(expected) < 0.4 * np.mean(naive)
+    assert left < 0.5 * 60
