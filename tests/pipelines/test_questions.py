@@ -227,7 +227,10 @@ WHOLE: dict[str, dict[str, Json]] = {
         **SHAPED,
         **{"space": "s", "translator": {"name": "z_score"}, "veto": {}, "is_target": False, "scanner": "P"},
     },
-    "extract": {"cohort": "c", "model": {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc"}},
+    "extract": {
+        **{"cohort": "c", "model": {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc"}},
+        **{"public": {"prior": "prostate_adc", "pictures": 1200}},
+    },
     "route": {"experts": ["a"], "line": "x", "how": {"name": "average"}, "copies": 3, "seed": 0},
     "compare": {"methods": [{**MODEL, "label": "x"}], "variants": []},
     "report": {

@@ -170,7 +170,12 @@ def asking(site: Site, turn: str) -> Iterator[tuple[str, Answer]]:
     features: Json = {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc", "components": 2}
     scale = {"mean": torch.zeros(NUMBERS), "spread": torch.ones(NUMBERS), "axes": torch.eye(NUMBERS)[:, :2]}
     scale = {name: part.double() for name, part in scale.items()}
-    yield "extract", site.ask("extract", f"r/extract-{turn}", {"cohort": cohort, "model": features}, scale)
+    asked: dict[str, Json] = {
+        "cohort": cohort,
+        "model": features,
+        "public": {"prior": "prostate_adc", "pictures": 1200},
+    }
+    yield "extract", site.ask("extract", f"r/extract-{turn}", asked, scale)
     run, private = f"r/train-{turn}", {"clip": 1.0, "sampling": 1.0, "views": 2, "noise": 8.0, "validation_noise": 20.0}
     opening: dict[str, Json] = {"label": "x", "algorithm": {"name": "fedavg"}, "model": {"name": "mlp", "hidden": [2]}}
     opening |= {"inputs": [1, SIZE, SIZE], "classes": 2, "seed": 0, "cohort": cohort, "evaluation_noise": 20.0}
