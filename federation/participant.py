@@ -46,8 +46,9 @@ def participate(
     """Answer one of the three requests of federated training.
 
     Args:
-        message: tensors of the algorithm; facts `algorithm` (its own) and `best` (the globally best round so far, or
-        None). memory: what this site returned last time (empty at first).
+        message: tensors of the algorithm; facts `algorithm` (its own), `best` (the globally best round so far, or
+        None), and `score`: if it is False, the model is not scored. memory: what this site returned last time (empty
+        at first).
         models: where the models of single rounds lie.
 
     Returns:
@@ -60,7 +61,8 @@ def participate(
         return Message(said.tensors, {"algorithm": dict(said.facts)}), memory
     received = Message(_on(site.device, message.tensors), as_mapping(message.facts.get("algorithm")))
     own = Message(_on(site.device, memory.tensors), as_mapping(memory.facts.get("algorithm")))
-    losses, validation, params = _validate(algorithm, site, call, received, own, memory)
+    scored = message.facts.get("score") is not False
+    losses, validation, params = _validate(algorithm, site, call, received, own, memory, scored=scored)
     model = None if params is None else sealed(to_bytes(Message(params)))
     if call.request == "finish":
         _keep(models, call, model)
@@ -80,7 +82,7 @@ def participate(
 
 
 def _validate(
-    algorithm: Algorithm, site: Site, call: Call, received: Message, own: Message, memory: Memory
+    algorithm: Algorithm, site: Site, call: Call, received: Message, own: Message, memory: Memory, *, scored: bool
 ) -> tuple[Mapping[str, Json], dict[str, Json], Params | None]:
     """Score the model after the previous merge, and return it to be kept, unless it is the common start."""
     losses = as_mapping(memory.facts.get("losses"))
@@ -89,7 +91,7 @@ def _validate(
     params = algorithm.model(site, received, own)
     module = _IDLE.pop((algorithm, site.task, torch.get_default_dtype()), None)
     module = loaded(algorithm.network(site.task) if module is None else module, params)
-    n = site.size("validation")
+    n = site.size("validation") if scored else 0
     loss = site.measure(module, site.task.validation, "validation") if n else math.nan
     _put_back(algorithm, site.task, module)
     finite = loss if math.isfinite(loss) else None

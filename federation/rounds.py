@@ -123,15 +123,15 @@ def conduct(
     outcome = restored(folder, run)
     if outcome is None:
         outcome = _introduce(engine, algorithm, run, initial, opening)
-        _save(folder, run, outcome)
+        save(folder, run, outcome)
     while outcome.round < schedule.rounds:
         between(outcome)
         outcome = _round(engine, algorithm, run, outcome, template, schedule, seed)
-        _save(folder, run, outcome)
+        save(folder, run, outcome)
     between(outcome)
     if outcome.round == schedule.rounds:
-        outcome = _finish(engine, algorithm, run, outcome)
-        _save(folder, run, outcome)
+        outcome = finish(engine, algorithm, run, outcome)
+        save(folder, run, outcome)
     return outcome
 
 
@@ -139,7 +139,7 @@ def _introduce(
     engine: Engine, algorithm: Algorithm, run: str, initial: Params, opening: Mapping[str, Message]
 ) -> Outcome:
     """Ask every site for its introduction: the initial state depends on all of them."""
-    replies, missing = _ask_all(engine, Call(run, 0, "introduce", {}), opening, None)
+    replies, missing = ask_all(engine, Call(run, 0, "introduce", {}), opening, None)
     if missing:
         raise QuorumLost(run, 0, missing)
     introductions = {site: Message(r.tensors, as_mapping(r.facts.get("algorithm"))) for site, r in replies.items()}
@@ -158,7 +158,7 @@ def _round(
         return replace(last, round=schedule.rounds)
     asked = sampled(active, schedule.participation, derived(seed, "participation", number))
     call = Call(run, number, "train", last.merged)
-    messages = {site: _envelope(algorithm.send(last.state, site, call), last.best) for site in asked}
+    messages = {site: envelope(algorithm.send(last.state, site, call), last.best) for site in asked}
     replies, missing = engine.ask(call, messages, deadline_s=schedule.deadline_s)
     verdicts = {site: verdict(reply, template) for site, reply in replies.items()}
     good = {site: reply for site, reply in sorted(replies.items()) if verdicts[site] is None}
@@ -167,7 +167,7 @@ def _round(
     going_on = [site for site in asked if lost.get(site) != BUDGET]
     if len(good) < math.ceil(schedule.quorum * len(going_on) - 1e-9):
         raise QuorumLost(run, number, lost)
-    received = _more(last.received, messages)
+    received = more(last.received, messages)
     if not good:  # all asked sites retired: repeat the round with others
         return replace(last, missing=last.missing + gone, received=received)
     parts = {site: Message(r.tensors, as_mapping(r.facts["algorithm"])) for site, r in good.items()}
@@ -177,18 +177,23 @@ def _round(
     return replace(seen, state=state, merged=merged, missing=last.missing + gone, round=number, received=received)
 
 
-def _finish(engine: Engine, algorithm: Algorithm, run: str, last: Outcome) -> Outcome:
-    """Send the final model to every site. All must receive it; a repeated request costs a site no new work."""
+def finish(engine: Engine, algorithm: Algorithm, run: str, last: Outcome, *, scored: bool = True) -> Outcome:
+    """Send the final model to every site. All must receive it; a repeated request costs a site no new work.
+
+    scored: whether sites score it on their validation patients, which a private run pays for.
+    """
     number = last.round + 1
     call = Call(run, number, "finish", last.merged)
-    messages = {site: _envelope(algorithm.send(last.state, site, call), last.best) for site in engine.sites}
-    replies, missing = _ask_all(engine, call, messages, Message({}, {"algorithm": {}}))
+    messages = {site: envelope(algorithm.send(last.state, site, call), last.best) for site in engine.sites}
+    if not scored:
+        messages = {site: Message(one.tensors, {**one.facts, "score": False}) for site, one in messages.items()}
+    replies, missing = ask_all(engine, call, messages, Message({}, {"algorithm": {}}))
     if missing:
         raise QuorumLost(run, number, missing)
-    return replace(_scored(last, replies, number - 1), round=number, received=_more(last.received, messages))
+    return replace(_scored(last, replies, number - 1), round=number, received=more(last.received, messages))
 
 
-def _ask_all(
+def ask_all(
     engine: Engine, call: Call, messages: Mapping[str, Message], template: Message | None
 ) -> tuple[dict[str, Message], dict[str, str]]:
     """Ask up to TRIES times, each time the sites without a valid reply. template: None = any reply is valid."""
@@ -208,7 +213,7 @@ def _ask_all(
     return dict(sorted(replies.items())), missing
 
 
-def _more(received: Mapping[str, int], messages: Mapping[str, Message]) -> dict[str, int]:
+def more(received: Mapping[str, int], messages: Mapping[str, Message]) -> dict[str, int]:
     """Bytes sent to each site so far, including these messages: tensors by their size in memory, facts as JSON."""
     sizes = {
         site: sum(t.numel() * t.element_size() for t in m.tensors.values()) + len(json.dumps(dict(m.facts)))
@@ -217,7 +222,8 @@ def _more(received: Mapping[str, int], messages: Mapping[str, Message]) -> dict[
     return {**received, **{site: received.get(site, 0) + size for site, size in sizes.items()}}
 
 
-def _envelope(message: Message, best: int | None) -> Message:
+def envelope(message: Message, best: int | None) -> Message:
+    """A method's message as sites get it in a run."""
     return Message(message.tensors, {"algorithm": dict(message.facts), "best": best})
 
 
@@ -268,7 +274,8 @@ def _scored(last: Outcome, replies: Mapping[str, Message], round_: int) -> Outco
     return replace(last, losses=losses, totals=totals, best=best_round(whole))
 
 
-def _save(folder: Folder, run: str, outcome: Outcome) -> None:
+def save(folder: Folder, run: str, outcome: Outcome) -> None:
+    """Write what `restored` reads."""
     facts: dict[str, Json] = {
         "run": run,
         "round": outcome.round,

@@ -106,6 +106,11 @@ class Moments:
             kept |= {f"site/{site}/{part}": reply.tensors[f"{part}/{OF}"] for part in SENT}
         return Message(kept)
 
+    def without(self, state: State, sites: frozenset[str]) -> State:
+        """The state as if these sites had never sent their sums: see `federation.membership`."""
+        theirs = tuple(f"site/{site}/" for site in sites)
+        return Message({name: one for name, one in state.tensors.items() if not name.startswith(theirs)})
+
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
         sent, total = section(memory.tensors, "own"), section(received.tensors, "total")
         if not sent:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from federation.engine import Engine
+from federation.membership import regroup, separable
 from federation.parameters import count, section
 from federation.pretraining import begun
 from federation.rehearsal import initial_parameters, rehearse
@@ -25,9 +26,11 @@ from pipelines.runs.store import DiskFolder, digest, short
 from pipelines.settings.image_spaces import space_of, start_name
 from privacy.message import Call, Json, Malformed, Message, Params, as_list, from_bytes
 
-VERSION = 8
+VERSION = 9
 LEARNING = 4  # raise it, and VERSION, when a change alters what is trained: every method is then trained again
 BEGUN = "begun"
+MEMBERS = "members.json"
+"""Of a run that sites may leave and join: site -> digest of what its own reply depends on, also of sites that left."""
 
 
 def settings(world: World) -> Json:
@@ -89,9 +92,13 @@ def train_one(
     if algorithm.name == CENTRAL:
         engine, homes = pooled_engine(world, cohorts)
     work = overridden(config.train.work, config.train.method_work.get(label, {}))
-    name = _conversation(world, engine, rounds, f"{label}-{short(digest(_identity(world, label, homes, begin)))}")
+    members = _members(world, label, homes) if separable(algorithm) else {}
+    base = f"{label}-{short(digest(_identity(world, label, homes, begin)))}"
+    name = _conversation(world, engine, rounds, base, members)
     folder = _folder(world, name)
     folder.write(BEGUN, b"")  # marks the conversation as this coordinator's
+    if members:
+        folder.write(MEMBERS, json.dumps({**_known(folder), **members}, indent=1).encode())
     task = config.task_of(label)
     initial = initial_parameters(algorithm, task if begin is None else begun(task, begin.params), seed=config.seed)
     said = {} if begin is None else {"start": begin.told}
@@ -100,15 +107,20 @@ def train_one(
         world.stop.check()
         told(min(outcome.round, rounds))
 
+    openings = {
+        site: Message({}, opening(world, label, site, str(homes[site]["cohort"])) | said) for site in engine.sites
+    }
+    template = rehearse(algorithm, task, work, initial)
+    if separable(algorithm):
+        scored = config.privacy == "none"
+        regroup(engine, algorithm, run=name, opening=openings, template=template, folder=folder, scored=scored)
     outcome = conduct(
         engine,
         algorithm,
         run=name,
         initial=initial,
-        opening={
-            site: Message({}, opening(world, label, site, str(homes[site]["cohort"])) | said) for site in engine.sites
-        },
-        template=rehearse(algorithm, task, work, initial),
+        opening=openings,
+        template=template,
         schedule=config.train.schedule,
         seed=config.seed,
         folder=folder,
@@ -127,6 +139,7 @@ def train_one(
         "parameters": count(initial),
         "received": max(outcome.received.values(), default=0),
         "between": matrices(outcome.state),
+        **({"last": outcome.round} if separable(algorithm) else {}),
     }
 
 
@@ -140,8 +153,9 @@ def matrices(state: Message) -> dict[str, Json]:
     return found
 
 
-def _conversation(world: World, engine: Engine, rounds: int, base: str) -> str:
-    """The name of the conversation to continue, or of a new one. rounds: of the method.
+def _conversation(world: World, engine: Engine, rounds: int, base: str, members: Mapping[str, str]) -> str:
+    """The name of the conversation to continue, or of a new one. rounds: of the method. members: of one that sites may
+    leave and join; it does not continue if the reply of a site would now be another.
 
     A new one is begun with `--fresh`, if the coordinator's state is corrupt, if a site lost its models of a finished
     one, and if sites know a conversation that the coordinator has lost: no round is ever requested twice.
@@ -156,9 +170,34 @@ def _conversation(world: World, engine: Engine, rounds: int, base: str) -> str:
         if not mine and not any(reply.facts["known"] for reply in replies.values()):
             return name
         later = _folder(world, world.run(f"{base}-{attempt + 1}")).has(BEGUN)
-        if mine and not later and not world.fresh and _usable(folder, name, replies):
+        known = _known(folder)
+        same = all(known.get(site, code) == code for site, code in members.items())
+        old = {site: reply for site, reply in replies.items() if not members or site in known}
+        if mine and not later and not world.fresh and same and _usable(folder, name, old):
             return name
     raise RuntimeError("unreachable")
+
+
+def _members(world: World, label: str, homes: Cohorts) -> dict[str, str]:
+    """Site -> digest of what its own reply depends on, besides the settings of all sites."""
+    config = world.config
+    return {
+        site: short(
+            digest(
+                [
+                    to_plain(config.method(label, site)),
+                    to_plain(config.work(label, site)),
+                    str(home["cohort"]),
+                    str(home["sha256"]),
+                ]
+            )
+        )
+        for site, home in homes.items()
+    }
+
+
+def _known(folder: DiskFolder) -> dict[str, str]:
+    return dict(json.loads(folder.read(MEMBERS))) if folder.has(MEMBERS) else {}
 
 
 def _state(folder: DiskFolder, name: str, rounds: int) -> Json:
@@ -192,6 +231,9 @@ def _everyone(engine: Engine, facts: Mapping[str, Json]) -> dict[str, Message]:
 def _identity(world: World, label: str, homes: Cohorts, begin: Start | None) -> Json:
     """Everything that this method's result depends on; an equal digest means the same conversation."""
     config = world.config
+    public: Json = config.evaluate.public if config.privacy != "none" else None  # how many evaluations share epsilon
+    if separable(config.train.methods[label]):  # who takes part is no part of it: see `_members`
+        public, homes = len(homes) if public else public, {}
     sites = [site for site in homes if site != CENTRAL]
     return {
         "version": LEARNING,
@@ -202,7 +244,7 @@ def _identity(world: World, label: str, homes: Cohorts, begin: Start | None) -> 
         "model": to_plain(config.task_of(label).model),
         "seed": config.seed,
         "privacy": to_plain(config.privacy),
-        "public": config.evaluate.public if config.privacy != "none" else None,  # how many evaluations share epsilon
+        "public": public,
         **learnt(config),
         **({} if begin is None else {"start": begin.told}),
         "cohorts": {site: [str(home["cohort"]), str(home["sha256"])] for site, home in homes.items()},
@@ -213,6 +255,10 @@ def intact(world: World, artifact: Path) -> str | None:
     """A complaint unless every site still holds the models that this artifact names."""
     results = [json.loads(path.read_text()) for path in sorted(artifact.glob("*.json")) if path.name != "manifest.json"]
     runs: dict[str, Json] = {r["train_run"]: r["best"] for r in results if r["name"] != CENTRAL}
+    for one in (one for one in results if "last" in one):
+        outcome = restored(_folder(world, one["train_run"]), one["train_run"])
+        if outcome is None or outcome.round != one["last"]:
+            return f"hospitals left {one['label']} since, or joined it"
     replies = world.ask_all(world.run("holds"), "holds", world.everyone({"runs": runs}))
     said = {site: reply.facts.get("complaint") for site, reply in replies.items()}
     return next((f"{site}: {complaint}" for site, complaint in sorted(said.items()) if complaint), None)
