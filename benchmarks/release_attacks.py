@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from unittest import mock
 
@@ -78,10 +79,41 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--out", type=Path, default=data.HERE / "release_attacks.json")
+    parser.add_argument("--commit", default="0000000", help="of the code that is measured, for the tables")
+    parser.add_argument("--tables", action="store_true", help="only write the tables, from figures that are there")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    result = {"audit": dict(audited()), "membership": dict(memberships(options.splits))}
-    options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    if not options.tables:
+        result = {"audit": dict(audited()), "membership": dict(memberships(options.splits))}
+        options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    known = json.loads(data.TABLE.read_text())
+    known |= tables(json.loads(options.out.read_text()), options.commit)
+    data.TABLE.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
+
+
+def tables(result: dict[str, dict[str, list[float]]], commit: str) -> dict[str, object]:
+    """The tables `audit` and `membership` of docs/results/one-message.md."""
+    origin = {
+        "command": "CONSILIUM_DATA=… python benchmarks/release_attacks.py",
+        "commit": commit,
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+    audits = [[*name.split(" | "), ", ".join(f"{one:g}" for one in values)] for name, values in result["audit"].items()]
+    attacked = dict.fromkeys(name.partition(" | ")[0] for name in result["membership"])
+    members = []
+    for what in attacked:
+        of_each = [result["membership"][f"{what} | {epsilon}"] for epsilon in ("1", "3", "8", "∞")]
+        members.append([what, *(f"{auc:.3f} ({found:.3f})" for auc, found, _ in of_each)])
+    control = result["membership"]["released moments | ∞"][2]
+    members.append(["control: exact moments of 10 lesions", "", "", "", f"{control:.3f}"])
+    return {
+        "audit": {**origin, "columns": ["code", "canaries", "lower bounds of ε, claim 1"], "rows": audits},
+        "membership": {
+            **origin,
+            "columns": ["attacked", "ε = 1", "ε = 3", "ε = 8", "ε = ∞"],
+            "rows": members,
+        },
+    }
 
 
 def memberships(splits: int) -> Iterator[tuple[str, list[float]]]:
