@@ -27,8 +27,8 @@ HEAD = "head."
 @dataclass(frozen=True, kw_only=True)
 class Pretrained:
     """on: a prior, or labelled `public_pictures`; pictures: at most so many. epochs, lr, batch: of training, by Adam.
-    strength: of what disturbs the pictures, 1 = as in `federation.randomization`, 0 = nothing. head: kept, or fresh:
-    drawn at random, for classes that are others than the pictures'. seed: of the training.
+    strength: of what disturbs the pictures, 1 = as in `federation.randomization`, 0 = mirror images only. head: kept,
+    or fresh: drawn at random, for classes that are others than the pictures'. seed: of the training.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -39,7 +39,7 @@ class Pretrained:
     epochs: int = 10
     lr: float = 2e-3
     batch: int = 24
-    strength: float = 1.0
+    strength: float = 0.0
     head: Literal["kept", "fresh"] = "kept"
     seed: int = 0
 

@@ -27,7 +27,7 @@ from privacy.settings_error import out_of_range, refuse, unmet
 Floats = NDArray[np.float64]
 KINDS = ("vit", "deit", "dinov2", "resnet", "convnext")
 """Values of `model_type` in a config.json."""
-HEADS = ("classifier.", "pooler.", "head.", "fc.")
+HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.", "pooler.", "head.", "fc.")
 """Beginnings of names of tensors that are of no use here."""
 LARGEST = 1e6  # of a feature; beyond, and where the network gives no number, a feature is cut
 MOST = 100_000  # of a number in an architecture: more is no network that a file could fill

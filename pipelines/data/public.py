@@ -11,11 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipelines.data.examples import open_source
 from pipelines.data.folder import walk
 from pipelines.data.images import AnyImages, Pictures
 from pipelines.data.intake import Intake, WaitingStudy, read_study
-from pipelines.data.pictures.reader import loose_pictures
 from pipelines.data.sources import Files, GlandMask, Labels
 from pipelines.data.study import Rejected
 from pipelines.data.survey import survey
@@ -87,8 +85,12 @@ def _opened(
     images: AnyImages, folder: str | None, source: Files | None, labels: Labels | None, gland: GlandMask | None
 ) -> Intake:
     if source is not None:
+        from pipelines.data.examples import open_source  # readers are slow to import
+
         return open_source(source, labels, images, gland)
     if isinstance(images, Pictures) and folder is not None:
+        from pipelines.data.pictures.reader import loose_pictures
+
         return loose_pictures(folder, images)
     raise ValueError(f"a folder of pictures is no source of {images.kind}; give a source of dicom or nifti")
 
