@@ -17,10 +17,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from evaluation.histograms import Counts
+from evaluation.histograms import ODDS, Counts
 from evaluation.overlap import Overlaps
 from evaluation.protocols import Evidence, Table, home
 from evaluation.rows import FLOORS, MAJORITY, MEAN_MASK, ScoreRow
+from evaluation.scale import cell_of
 
 
 def majority(counts: Counts) -> Counts:
@@ -34,8 +35,9 @@ def majority(counts: Counts) -> Counts:
     scores = np.zeros_like(counts.scores)
     bins, held = scores.shape[-1], counts.scores.sum(axis=-1)  # (1 + B, K, 2)
     for row, (other, this) in enumerate(held[0]):
-        share = this / max(other + this, 1)
-        scores[:, row, :, min(int(max(share, 0) * bins), bins - 1)] = held[:, row]
+        share = max(this / max(other + this, 1), 0)
+        place = int(cell_of(share)) if counts.scale == ODDS else min(int(share * bins), bins - 1)
+        scores[:, row, :, place] = held[:, row]
     return replace(counts, scores=scores, confusion=confusion)
 
 

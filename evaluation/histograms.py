@@ -17,14 +17,15 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-NOISE_SHARE = 0.1  # largest noise in a class's number of patients, as a share of it: `Support.assessable`
+from evaluation.scale import CELLS, cell_of
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -33,6 +34,10 @@ BINS = 1024
 TOLERANCE = 1e-3  # how far a row of probabilities may sum from 1: half precision is enough
 PACKED = ("class_patients", "columns", "confusion", "patients", "scores", "shape")
 LARGEST = 2**28  # elements of `scores` once unpacked: a received shape must not fill the memory
+Scale: TypeAlias = Literal["probability", "odds"]
+PROBABILITY: Scale = "probability"
+ODDS: Scale = "odds"
+"""Scales with bins of equal width: of the probability itself, and as `evaluation.scale` has it."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,7 @@ class Counts:
     patients: patients in the sample.
     class_patients: (C,) patients with at least one image of the class.
     noise: standard deviation of the noise that was in each bin, in patients (`evaluation.noised`); 0 = counted.
+    scale: of the bins; of noised counts the odds.
     """
 
     scores: Ints
@@ -53,6 +59,7 @@ class Counts:
     patients: int
     class_patients: tuple[int, ...]
     noise: float = 0.0
+    scale: Scale = PROBABILITY
 
     @property
     def copies(self) -> int:
@@ -114,13 +121,13 @@ def count(
 
 def add(counts: Sequence[Counts]) -> Counts:
     """Pool sites: samples and copies are summed pairwise, so a pooled copy draws patients within each site.
-    If some are noised, and so have few bins, the others' bins are merged to match.
+    If some are noised, and so on the scale of the odds, the others are brought onto it.
 
     Raises:
         ValueError: there is nothing to pool, or the counts differ in copies, classes or bins.
     """
-    if any(c.noise for c in counts):
-        counts = [_with_bins(c, min(one.scores.shape[-1] for one in counts)) for c in counts]
+    if any(c.scale == ODDS for c in counts):
+        counts = [on_odds(c) for c in counts]
     shapes = {(c.scores.shape, c.confusion.shape) for c in counts}
     if len(shapes) != 1:
         found = ", ".join(f"scores {a} with confusion {b}" for a, b in sorted(shapes)) or "none"
@@ -131,21 +138,7 @@ def add(counts: Sequence[Counts]) -> Counts:
         sum(c.patients for c in counts),
         tuple(sum(c.class_patients[k] for c in counts) for k in range(counts[0].classes)),
         math.hypot(*(c.noise for c in counts)),
-    )
-
-
-def support(counts: Counts) -> Support:
-    """The number of images and patients behind a score of these counts."""
-    images = counts.scores[0].sum(axis=-1)
-    positive = counts.class_patients[1:] if counts.classes == 2 else counts.class_patients
-    return Support(
-        patients=counts.patients,
-        images=int(counts.confusion[0].sum()),
-        positives=counts.class_patients[1] if counts.noise else int(images[:, 1].min()),
-        negatives=counts.class_patients[0] if counts.noise else int(images[:, 0].min()),
-        positive_patients=min(positive),
-        noise=counts.noise,
-        class_noise=counts.noise * math.sqrt(counts.scores.shape[-1]),
+        counts[0].scale,
     )
 
 
@@ -197,10 +190,15 @@ def from_tensors(tensors: Mapping[str, Tensor]) -> Counts:
     return counts
 
 
-def _with_bins(counts: Counts, bins: int) -> Counts:
-    """The same counts with neighbouring bins merged, if their number allows it."""
-    shape = (*counts.scores.shape[:-1], bins, -1)
-    return counts if counts.scores.shape[-1] % bins else replace(counts, scores=counts.scores.reshape(shape).sum(-1))
+def on_odds(counts: Counts) -> Counts:
+    """The same counts on the scale of the odds, each bin at its centre."""
+    if counts.scale == ODDS:
+        return counts
+    bins = counts.scores.shape[-1]
+    moved = np.zeros((*counts.scores.shape[:-1], CELLS), np.int64)
+    for bin_, cell in enumerate(cell_of((np.arange(bins) + 0.5) / bins).tolist()):
+        moved[..., cell] += counts.scores[..., bin_]
+    return replace(counts, scores=moved, scale=ODDS)
 
 
 def draws(patients: Ints, copies: int, seed: int, site: str) -> Ints:
@@ -272,39 +270,3 @@ def _malformed(tensors: Mapping[str, Tensor]) -> list[str]:
     if len(set(columns.tolist())) != columns.numel() or (columns.numel() and int(columns.max()) >= width):
         wrong.append(f"columns must be distinct and below {width}")
     return wrong
-
-
-@dataclass(frozen=True)
-class Support:
-    """The number of images and patients behind a score.
-
-    `positives` and `negatives` count images of the rarest score row (two classes: class 1 and class 0; more: the class
-    with fewest images, and the fewest images outside a class); `positive_patients` those of the rarest positive class.
-    Noised counts do not contain the number of images of a class, only of its patients: both then count patients.
-    `noise`: as in `Counts`; `class_noise`: in a class's number of patients. They describe the measurement, not the
-    sample, so they are not compared. For masks (`evaluation.overlap`) both count patients, with and without the
-    structure; `defined` = patients for whom the measure has a value, None if it has one for all. It depends on the
-    model, so it is not compared either.
-    """
-
-    patients: int
-    images: int
-    positives: int
-    negatives: int
-    positive_patients: int
-    noise: float = field(default=0.0, compare=False)
-    class_noise: float = field(default=0.0, compare=False)
-    defined: int | None = field(default=None, compare=False)
-
-    def assessable(self, *, images: int = 20, patients: int = 5, noise: float = NOISE_SHARE) -> bool:
-        """Whether there are at least this many images on either side and positive patients, and little noise.
-        For masks: whether there are this many patients with the structure.
-
-        noise: largest `class_noise` as a share of the smaller class. Up to 0.1 the 95 % intervals contained AUC and
-        balanced accuracy in 90 to 100 % of simulated hospitals, above that in as few as 73 %
-        (benchmarks/noised_scores.py).
-        """
-        if self.defined is not None:
-            return self.positive_patients >= patients
-        few = min(self.positives, self.negatives)
-        return few >= images and self.positive_patients >= patients and self.class_noise <= noise * few

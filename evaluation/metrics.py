@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.histograms import Counts, Floats, Ints, Support, support
+from evaluation.histograms import ODDS, Counts, Floats, Ints
+from evaluation.support import Support, judged, support
 
 
 def auc(scores: Ints | Floats) -> Floats:
@@ -61,6 +62,19 @@ def specificity(confusion: Ints, *, positive: int = 1) -> Floats:
     others = np.delete(confusion, positive, axis=-2)
     total = others.sum(axis=(-2, -1))
     return ratio(total - others[..., positive].sum(axis=-1), total)
+
+
+def quadratic_kappa(confusion: Ints | Floats) -> Floats:
+    """Agreement of ordered classes beyond chance, (...,): 1 - sum(w O) / sum(w E) with w = (i - j)^2 (Cohen 1968).
+
+    O are the images by [true, predicted] class, E those that the margins alone would give. NaN where E has no
+    disagreement, as with one class only.
+    """
+    grade = np.arange(confusion.shape[-1])
+    weight = (grade[:, None] - grade) ** 2
+    true, predicted = confusion.sum(axis=-1), confusion.sum(axis=-2)
+    expected = ratio(true[..., :, None] * predicted[..., None, :], confusion.sum(axis=(-2, -1))[..., None, None])
+    return 1 - ratio((weight * confusion).sum(axis=(-2, -1)), (weight * expected).sum(axis=(-2, -1)))
 
 
 def brier(scores: Ints) -> Floats:
@@ -114,35 +128,38 @@ class Measure:
     rests: Callable[[Any], Support] = support
 
 
-def _present(counts: Counts) -> NDArray[np.bool_]:
-    """Classes that a mean includes: both of two, otherwise those of the sample.
-
-    A hospital may never see a class of eight; the mean is then over the others, in the sample and in every copy.
-    """
-    held = np.asarray(counts.confusion[0].sum(axis=-1) > 0, dtype=np.bool_)
-    return held if counts.classes > 2 else np.ones(2, dtype=np.bool_)
-
-
 def _balanced_accuracy(counts: Counts) -> Floats:
-    return np.asarray(recalls(counts.confusion)[:, _present(counts)].mean(axis=-1))
+    return np.asarray(recalls(counts.confusion)[:, judged(counts)].mean(axis=-1))
 
 
 def _auc(counts: Counts) -> Floats:
     each = auc(counts.scores)
-    return np.asarray((each if counts.classes == 2 else each[:, _present(counts)]).mean(axis=-1))
+    return np.asarray((each if counts.classes == 2 else each[:, judged(counts)]).mean(axis=-1))
+
+
+def _brier(counts: Counts) -> Floats:
+    return _unknown(counts) if counts.scale == ODDS else np.asarray(brier(counts.scores).sum(axis=-1))
+
+
+def _calibration(counts: Counts) -> Floats:
+    if counts.scale == ODDS:
+        return _unknown(counts)
+    return np.asarray(calibration_error(counts.scores, groups=_groups(counts)).mean(axis=-1))
+
+
+def _unknown(counts: Counts) -> Floats:
+    """Of noised counts: their bins are too wide to tell how large a probability was."""
+    return np.full(1 + counts.copies, np.nan)
 
 
 BALANCED_ACCURACY = Measure("balanced accuracy", _balanced_accuracy)
 ACCURACY = Measure("accuracy", lambda counts: accuracy(counts.confusion))
 AUC = Measure("AUC", _auc)
-BRIER = Measure("Brier score", lambda counts: np.asarray(brier(counts.scores).sum(axis=-1)), higher_is_better=False)
-CALIBRATION = Measure(
-    "calibration error",
-    lambda counts: np.asarray(calibration_error(counts.scores, groups=_groups(counts)).mean(axis=-1)),
-    higher_is_better=False,
-)
+BRIER = Measure("Brier score", _brier, higher_is_better=False)
+CALIBRATION = Measure("calibration error", _calibration, higher_is_better=False)
 SENSITIVITY = Measure("sensitivity", lambda counts: sensitivity(counts.confusion))
 SPECIFICITY = Measure("specificity", lambda counts: specificity(counts.confusion))
+KAPPA = Measure("quadratic kappa", lambda counts: quadratic_kappa(counts.confusion))
 MEASURES = (BALANCED_ACCURACY, AUC, ACCURACY)
 FURTHER = (SENSITIVITY, SPECIFICITY, BRIER, CALIBRATION)
 """A second table: scores at the threshold 0.5, and scores of the probabilities themselves."""

@@ -1,12 +1,11 @@
-"""Scores from one noised histogram, which a hospital sends about a model under patient-level differential privacy.
+"""Scores from noised histograms, which a hospital sends about a model under patient-level differential privacy.
 
 Counts and bootstrap copies (`evaluation.histograms`) protect no patient. Under differential privacy the hospital
-releases one histogram instead: over 2 x bins cells, (other, this class) x bins of the predicted probability of class 1.
-Each test patient adds a non-negative vector that sums to 1 - their images per cell over all their images - and Gaussian
-noise is added to each cell. All functions here but `votes` see only the result, so they cost no privacy. Their other
-inputs are declared public: the numbers of test patients, of images, and of patients with at least one image of a class.
+releases the noised histograms of `evaluation.votes` instead, in bins that follow the model's scores. All functions here
+see only what was released, so they cost no privacy. Their other inputs are declared public: the numbers of test
+patients, of images, and of patients with at least one image of a class.
 
-Noise makes cells negative, and a true 0 looks like a few patients. So the histogram is first projected onto possible
+Noise makes cells negative, and a true 0 looks like a few patients. So the histograms are first projected onto possible
 ones: no cell negative, the declared number of patients, and of each class no more patients than have it. Compared with
 clipping at 0 this does not reduce the error, but intervals contain the truth more often. The last condition changed no
 error; it keeps a class without patients empty.
@@ -19,97 +18,115 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from evaluation.histograms import LARGEST, Counts, Floats, Ints, complaints
+from evaluation.histograms import LARGEST, ODDS, Counts, Floats, Ints
+from evaluation.layout import laid_out, layout
+from evaluation.noised_classes import Sums, bounds_of, copied, possible
+from evaluation.scale import CELLS, HALF, TREE, density, onto_simplex, tree_levels
+from evaluation.votes import BINS, Parts, Release, bins_from, parts
 
-NOISED_BINS = 8
-"""By measurement (benchmarks/noised_scores.py): with more bins the noise pulls the AUC towards 0.5 and intervals miss
-it; with fewer, images that the model separates share a bin. A model whose scores all lie within a few bins looks
-worse than it is, noise or not, and no interval shows it: scores on 0.35 .. 0.55 lost 0.1 of AUC at 8 bins."""
-
+Again: TypeAlias = Callable[[int], Sums]
+"""B -> the sums of B samples of as many patients, drawn from the sample, noised and projected, (B, ...)."""
 MOST = 2**31 - 1  # images and patients; received numbers must not overflow
 FACTS = ("class_patients", "images", "noise", "patients")
 
 
-def votes(
-    labels: ArrayLike, probabilities: ArrayLike, patients: ArrayLike, *, bins: int = NOISED_BINS
-) -> NDArray[np.int64]:
-    """Images per cell of each patient, (P, 2 * bins), patients in ascending order of their number.
-
-    Divided by its sum, a row is its patient's contribution to the histogram. The result is not private yet.
-
-    Args:
-        labels: (n,) int, 0 or 1.
-        probabilities: (n, 2), rows sum to 1. Probability p of class 1 falls into bin min(floor(p * bins), bins - 1).
-        patients: (n,) int, the patient of each image.
-        bins: bins on [0, 1], an even number, so that 0.5 is an edge.
-
-    Raises:
-        ValueError: naming everything that is wrong with the arguments.
-    """
-    y, p, who = np.asarray(labels), np.asarray(probabilities, dtype=np.float64), np.asarray(patients)
-    wrong = complaints(y, p, who, 0, bins)
-    if bins % 2:
-        wrong.append(f"bins is {bins}, needed is an even number, so that 0.5 is an edge")
-    if p.ndim == 2 and p.shape[1] > 2:
-        wrong.append(f"probabilities are of {p.shape[1]} classes, allowed are 2 classes only")
-    if wrong:
-        raise ValueError("cannot count votes: " + "; ".join(wrong))
-    distinct, patient = np.unique(who, return_inverse=True)
-    cell = y * bins + np.minimum((p[:, 1] * bins).astype(np.int64), bins - 1)
-    counted = np.bincount(patient * 2 * bins + cell, minlength=len(distinct) * 2 * bins)
-    return np.asarray(counted.reshape(len(distinct), 2 * bins), dtype=np.int64)
-
-
 def from_noised(
-    histogram: ArrayLike,
+    release: Release,
     *,
     noise: float,
     patients: int,
     images: int,
-    class_patients: tuple[int, int],
+    class_patients: tuple[int, ...],
     copies: int,
     seed: int,
 ) -> Counts:
-    """Counts from a noised histogram, so that every protocol, table, figure and interval works with it.
+    """Counts from noised histograms, so that every protocol, table, figure and interval works with them.
 
-    The projected histogram is scaled to `images`, and rounded so that the total stays. Each copy is a parametric
-    bootstrap (Efron and Tibshirani 1993, section 6.5): `patients` are drawn from the projected histogram, each as one
-    cell, noise is added anew, then the same projection and rounding. So intervals include the sampling of patients and
-    the noise. They are not paired between models, whatever the seed, because the noise of different models is
-    independent.
+    The projected histograms are laid out on the scale's cells (`evaluation.layout`), scaled to `images`, and rounded so
+    that the total stays. Each copy is a parametric bootstrap (Efron and Tibshirani 1993, section 6.5): `patients` are
+    drawn from the projected histograms, each as one cell, noise is added anew, then the same projection and rounding,
+    in the same bins. So intervals include the sampling of patients and the noise. They are not paired between models,
+    whatever the seed, because the noise of different models is independent.
 
     Args:
-        histogram: (2, bins), cells of (class 0, class 1); bins even.
-        noise: standard deviation of the Gaussian noise in each cell, in patients.
+        release: what the hospital sent.
+        noise: standard deviation of the noise of one histogram that would cost as much as all of them, in patients.
         patients, images: in the test split; each patient has at least one image.
-        class_patients: patients with at least one image of class 0 and of class 1.
+        class_patients: patients with at least one image of each class.
         copies: B, how many bootstrap copies.
-        seed: with the histogram it fixes the copies.
+        seed: with the histograms it fixes the copies.
 
     Raises:
         ValueError: naming everything that is wrong with the arguments.
     """
-    h = np.asarray(histogram, dtype=np.float64)
-    if wrong := [*_misshapen(h, copies), *_impossible(noise, patients, images, class_patients)]:
+    wrong = [*_misshapen(release, class_patients, copies), *_impossible(noise, patients, images, class_patients)]
+    if wrong:
         raise ValueError("these are no noised counts: " + "; ".join(wrong))
-    least, most = patients - class_patients[0], class_patients[1]  # of class 1, in patients
-    sample = projected(h, patients, np.array(least), np.array(most))
-    generator = np.random.default_rng([abs(seed), int(seed < 0), _digest(h)])
-    flat = sample.ravel() / sample.sum()
-    drawn = generator.multinomial(patients, flat, size=copies).astype(np.float64).reshape(copies, *h.shape)
-    shift = drawn[:, 1].sum(axis=-1) - sample[1].sum()  # other patients were drawn, so other numbers are declared
-    low, high = (np.clip(bound + shift, 0, patients) for bound in (least, most))
-    redone = projected(drawn + noise * generator.standard_normal(drawn.shape), patients, low, high)
-    scores = _rounded(np.concatenate([sample[None], redone]), patients, images)
-    confusion = scores.reshape(len(scores), 2, 2, -1).sum(axis=-1)
-    return Counts(scores[:, None], confusion, patients, tuple(class_patients), float(noise))
+    how, classes = parts(noise, len(class_patients)), len(class_patients)
+    generator = np.random.default_rng([abs(seed), int(seed < 0), _digest(release)])
+    bounds = bins_from(release.levels, patients, class_patients)
+    rows = [
+        layout(density(tree_levels(levels), patients), edges)
+        for levels, edges in zip(release.levels, bounds, strict=True)
+    ]
+    sample, again = (_two if classes == 2 else _several)(release, how, patients, class_patients, generator)
+    found = Sums(*(np.concatenate([one[None], many]) for one, many in zip(sample, again(copies), strict=True)))
+    of_class = _apportioned(found.of_class * (images / patients), np.full(1 + copies, images))
+    scores = np.empty((1 + copies, len(rows), 2, CELLS), np.int64)
+    for place, row in enumerate(rows):
+        own = of_class[:, place if classes > 2 else 1]
+        laid = laid_out(found.pairs[:, place], row)
+        scores[:, place, 0], scores[:, place, 1] = (
+            _whole_images(laid[:, 0], images - own),
+            _whole_images(laid[:, 1], own),
+        )
+    halves = scores[:, 0].reshape(1 + copies, 2, 2, HALF).sum(axis=-1) if classes == 2 else None
+    confusion = _apportioned(_scaled(found.confusion, of_class), of_class) if halves is None else halves
+    return Counts(scores, confusion, patients, tuple(class_patients), how.own, ODDS)
+
+
+def _two(
+    release: Release, how: Parts, patients: int, class_patients: tuple[int, ...], generator: np.random.Generator
+) -> tuple[Sums, Again]:
+    """Possible sums of two classes, and how they are drawn again."""
+    negative, positive = class_patients
+    least, most = patients - negative, positive  # of class 1, in patients
+
+    def sums(histogram: Floats, low: Floats, high: Floats) -> Sums:
+        found = projected(histogram, patients, low, high)
+        return Sums(found[..., None, :, :], np.zeros((*found.shape[:-2], 2, 2)), found.sum(axis=-1))
+
+    sample = sums(np.asarray(release.histograms["noised"], np.float64), np.array(least), np.array(most))
+
+    def again(copies: int) -> Sums:
+        flat, shape = sample.pairs.ravel() / sample.pairs.sum(), sample.pairs.shape[-2:]
+        drawn = generator.multinomial(patients, flat, size=copies).astype(np.float64).reshape(copies, *shape)
+        shift = drawn[:, 1].sum(axis=-1) - sample.of_class[1]  # other patients were drawn, so others are declared
+        low, high = (np.clip(bound + shift, 0, patients) for bound in (least, most))
+        return sums(drawn + how.own * generator.standard_normal(drawn.shape), low, high)
+
+    return sample, again
+
+
+def _several(
+    release: Release, how: Parts, patients: int, class_patients: tuple[int, ...], generator: np.random.Generator
+) -> tuple[Sums, Again]:
+    """Possible sums of more than two classes, and how they are drawn again."""
+    bounds = bounds_of(patients, class_patients)
+    own, rest, confusion = (np.asarray(release.histograms[name], np.float64) for name in NAMES)
+    sample = possible(own, rest, confusion, how, patients, bounds)
+    return sample, lambda copies: copied(sample, how, patients, bounds, copies, generator)
+
+
+NAMES = ("noised", "rest", "confusion")
+"""The histograms of more than two classes; of two only the first."""
 
 
 def projected(histogram: Floats, patients: float, least: Floats, most: Floats) -> Floats:
@@ -125,52 +142,50 @@ def projected(histogram: Floats, patients: float, least: Floats, most: Floats) -
         least, most: (...,), with 0 <= least <= most <= patients.
     """
     *lead, classes, bins = histogram.shape
-    together = _simplex(histogram.reshape(*lead, classes * bins), np.full(lead, float(patients)))
+    together = onto_simplex(histogram.reshape(*lead, classes * bins), np.full(lead, float(patients)))
     positive = np.clip(together[..., bins:].sum(axis=-1), least, most)
-    return _simplex(histogram, np.stack([patients - positive, positive], axis=-1))
+    return onto_simplex(histogram, np.stack([patients - positive, positive], axis=-1))
 
 
-def to_tensors(histogram: ArrayLike) -> dict[str, Tensor]:
-    """A noised histogram (2, bins) as sent: noised, float32 (2, bins). Its facts (`FACTS`) are sent with it."""
-    return {"noised": torch.from_numpy(np.asarray(histogram, dtype=np.float32))}
+def to_tensors(release: Release) -> dict[str, Tensor]:
+    """A release as sent, all float32: scale (K, TREE) and its histograms. Its facts (`FACTS`) are sent with it."""
+    arrays = {"scale": release.levels, **release.histograms}
+    return {name: torch.from_numpy(np.asarray(array, dtype=np.float32)) for name, array in arrays.items()}
 
 
 def from_tensors(tensors: Mapping[str, Tensor], facts: Mapping[str, object], *, copies: int, seed: int) -> Counts:
-    """Counts from a received message: the tensor of `to_tensors` and the facts noise, patients, images, class_patients.
+    """Counts from a received message: the tensors of `to_tensors` and the facts noise, patients, images,
+    class_patients.
 
     Raises:
         ValueError: naming everything that keeps them from being noised counts.
     """
-    wrong = []
-    if set(tensors) != {"noised"}:
-        wrong.append(f"found the tensors {sorted(tensors)}, needed is ['noised']")
-    elif tensors["noised"].dtype != torch.float32:
-        wrong.append(f"noised is {tensors['noised'].dtype}, needed is float32")
-    else:
-        wrong += _misshapen(tensors["noised"].numpy(), copies)
+    wrong = [f"{n} is {t.dtype}, needed is float32" for n, t in sorted(tensors.items()) if t.dtype != torch.float32]
     if missing := [name for name in FACTS if name not in facts]:
         wrong.append(f"the facts lack {', '.join(missing)}")
-    else:
-        wrong += _impossible(*(facts[name] for name in ("noise", "patients", "images", "class_patients")))
+    if "scale" not in tensors:
+        wrong.append(f"found the tensors {sorted(tensors)}, needed is scale with the histograms")
     if wrong:
         raise ValueError("these are no noised counts: " + "; ".join(wrong))
+    histograms = {name: found.numpy() for name, found in tensors.items() if name != "scale"}
+    release = Release(tensors["scale"].numpy().astype(np.float64), histograms)
     known: dict[str, object] = {name: facts[name] for name in FACTS}
-    return from_noised(tensors["noised"].numpy(), **known, copies=copies, seed=seed)  # type: ignore[arg-type]
+    return from_noised(release, **known, copies=copies, seed=seed)  # type: ignore[arg-type]
 
 
-def _simplex(values: Floats, total: Floats) -> Floats:
-    """(..., d) projected onto {h >= 0, sum h = total}, total (...,) >= 0 (Duchi et al. 2008, figure 1)."""
-    falling = -np.sort(-values, axis=-1)
-    excess = np.cumsum(falling, axis=-1) - total[..., None]
-    number = np.arange(1, values.shape[-1] + 1)
-    kept = np.maximum((falling * number >= excess).sum(axis=-1, keepdims=True), 1)
-    return np.asarray(np.maximum(values - np.take_along_axis(excess, kept - 1, axis=-1) / kept, 0.0), dtype=np.float64)
+def _whole_images(histograms: Floats, totals: Ints) -> Ints:
+    """(n, cells) as whole images, totals (n,) in all: the k-th stands where the first k of them end."""
+    reached = np.cumsum(_scaled(histograms, totals), axis=-1)
+    whole = np.floor(reached + 0.5 - 1e-9).astype(np.int64)
+    whole[:, -1] = totals
+    return np.diff(np.minimum(whole, totals[:, None]), axis=-1, prepend=0)
 
 
-def _rounded(histograms: Floats, patients: int, images: int) -> Ints:
-    """(n, 2, bins) of patients as whole images, `images` in all: first each class's number, then each cell."""
-    scaled = histograms * (images / patients)
-    return _apportioned(scaled, _apportioned(scaled.sum(axis=-1), np.full(len(scaled), images)))
+def _scaled(histograms: Floats, totals: Ints) -> Floats:
+    """(..., d) that sum to totals (...,); where there is nothing, in even parts."""
+    now = histograms.sum(axis=-1, keepdims=True)
+    shares = np.divide(histograms, now, out=np.full_like(histograms, 1 / histograms.shape[-1]), where=now > 0)
+    return np.asarray(shares * totals[..., None], dtype=np.float64)
 
 
 def _apportioned(shares: Floats, total: Ints) -> Ints:
@@ -182,22 +197,29 @@ def _apportioned(shares: Floats, total: Ints) -> Ints:
     return np.asarray(whole + (rank < (total - whole.sum(axis=-1))[..., None]), dtype=np.int64)
 
 
-def _digest(histogram: Floats) -> int:
-    """A seed from the histogram itself: copies of two models must not have the same noise."""
-    return int.from_bytes(hashlib.blake2b(histogram.astype("<f8").tobytes(), digest_size=16).digest(), "little")
+def _digest(release: Release) -> int:
+    """A seed from the histograms themselves: copies of two models must not have the same noise."""
+    told = b"".join(np.asarray(h).astype("<f8").tobytes() for _, h in sorted(release.histograms.items()))
+    return int.from_bytes(hashlib.blake2b(told, digest_size=16).digest(), "little")
 
 
-def _misshapen(h: NDArray[np.floating], copies: int) -> list[str]:
-    """Everything that is wrong with a histogram and the number of its copies."""
-    wrong = []
-    if copies < 0:
-        wrong.append(f"copies is {copies}, allowed is 0 or more")
-    if h.ndim != 2 or h.shape[0] != 2 or h.shape[1] < 2 or h.shape[1] % 2:
-        return [*wrong, f"the histogram has shape {h.shape}, needed is (2, bins): two classes, an even number of bins"]
-    if h.size * (1 + copies) > LARGEST:
-        wrong.append(f"{1 + copies} histograms of {h.size} cells are too many, allowed are {LARGEST} cells")
-    if not np.isfinite(h).all():
-        wrong.append(f"{int((~np.isfinite(h)).sum())} of {h.size} cells are not finite")
+def _misshapen(release: Release, class_patients: object, copies: int) -> list[str]:
+    """Everything that is wrong with histograms and the number of their copies."""
+    classes = len(class_patients) if isinstance(class_patients, list | tuple) else 0
+    rows = 1 if classes == 2 else classes
+    needed: dict[str, tuple[int, ...]] = {"noised": (classes, BINS)}
+    if classes > 2:
+        needed |= {"rest": (classes, BINS + 1), "confusion": (classes, classes)}
+    wrong = [] if copies >= 0 else [f"copies is {copies}, allowed is 0 or more"]
+    arrays = {**release.histograms, "scale": release.levels}
+    shapes = {**needed, "scale": (rows, TREE)}
+    if set(arrays) != set(shapes):
+        return [*wrong, f"found {sorted(arrays)} for {classes} classes, needed is {sorted(shapes)}"]
+    bad = [n for n, shape in shapes.items() if tuple(arrays[n].shape) != shape]
+    wrong += [f"{n} has shape {tuple(arrays[n].shape)}, needed is {shapes[n]}" for n in bad]
+    wrong += [f"{n} holds a number that is not finite" for n in shapes if not np.isfinite(arrays[n]).all()]
+    if rows * 2 * CELLS * (1 + max(copies, 0)) > LARGEST:
+        wrong.append(f"{1 + copies} samples of {classes} classes are too many, allowed are {LARGEST} cells")
     return wrong
 
 
@@ -209,13 +231,14 @@ def _impossible(noise: object, patients: object, images: object, class_patients:
     for name, value in (("patients", patients), ("images", images)):
         if not _whole(value, 1):
             wrong.append(f"{name} is {value!r}, allowed is 1 to {MOST}")
-    pair = class_patients if isinstance(class_patients, list | tuple) else ()
-    if len(pair) != 2 or not all(_whole(one, 0) for one in pair):
-        wrong.append(f"class_patients is {class_patients!r}, needed are two whole numbers, for class 0 and class 1")
-    elif _whole(patients, 1) and not max(pair) <= patients <= sum(pair):  # type: ignore[operator]
-        wrong.append(f"class_patients is {class_patients!r} of {patients} patients; each patient has one class or both")
-    if not wrong and sum(pair) > images:  # type: ignore[operator]
-        wrong.append(f"images is {images}, needed is {sum(pair)} or more: one for each patient of a class")
+    each: Sequence[object] = class_patients if isinstance(class_patients, list | tuple) else ()
+    known = [one for one in each if isinstance(one, int) and _whole(one, 0)]
+    if len(each) < 2 or len(known) < len(each):
+        wrong.append(f"class_patients is {class_patients!r}, needed are two whole numbers or more, one for each class")
+    elif isinstance(patients, int) and _whole(patients, 1) and not max(known) <= patients <= sum(known):
+        wrong.append(f"class_patients is {class_patients!r} of {patients} patients; each patient has one class or more")
+    if not wrong and isinstance(images, int) and sum(known) > images:
+        wrong.append(f"images is {images}, needed is {sum(known)} or more: one for each patient of a class")
     return wrong
 
 

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.histograms import LARGEST, Floats, Ints, Support, draws
+from evaluation.histograms import LARGEST, Floats, Ints, draws
 from evaluation.masks import DICE_AT, FARTHEST, HD95_AT, Values
 from evaluation.metrics import Measure, ratio
+from evaluation.support import Support
 
 PACKED = ("class_patients", "images", "known", "patients", "totals")
 

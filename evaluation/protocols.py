@@ -21,10 +21,11 @@ from typing import TypeAlias
 import numpy as np
 
 from evaluation import overlap
-from evaluation.histograms import NOISE_SHARE, Counts, Floats, Support, add
+from evaluation.histograms import Counts, Floats, add
 from evaluation.intervals import Estimate, percentile_interval
 from evaluation.metrics import Measure
 from evaluation.overlap import Overlaps
+from evaluation.support import NOISE_SHARE, Support
 
 Evidence: TypeAlias = Counts | Overlaps
 """A hospital's scores of a model that predicts labels, or masks."""

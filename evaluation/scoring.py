@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from evaluation.classes import TWO, Classes, class_measures, named_classes
 from evaluation.histograms import Counts
-from evaluation.metrics import BRIER, CALIBRATION, MEASURES, SENSITIVITY, SPECIFICITY, Measure
+from evaluation.metrics import BRIER, CALIBRATION, KAPPA, MEASURES, SENSITIVITY, SPECIFICITY, Measure
 from evaluation.protocols import (
     STANDARD,
     Limits,
@@ -57,14 +58,18 @@ def score_rows(
     )
 
 
-def label_measures(tables: Mapping[str, Table]) -> tuple[Measure, ...]:
-    """The measures for models that predict labels. Sensitivity and specificity need two classes; from noised counts,
-    whose few bins are 1/8 wide, the Brier score and the calibration error would be too inexact.
+def label_measures(tables: Mapping[str, Table], classes: Classes = TWO) -> tuple[Measure, ...]:
+    """The measures for models that predict labels: of more than two classes those of each class too, and the quadratic
+    kappa where they are ordered. From noised counts, whose few bins are wide, the Brier score and the calibration
+    error would be too inexact.
     """
     counts = [found for table in tables.values() for found in table.values() if isinstance(found, Counts)]
-    two, exact = all(one.classes == 2 for one in counts), not any(one.noise for one in counts)
-    further = (SENSITIVITY, SPECIFICITY) if two else ()
-    return (*MEASURES, *further, *((BRIER, CALIBRATION) if exact else ()))
+    number, exact = max((one.classes for one in counts), default=2), not any(one.noise for one in counts)
+    probabilities = (BRIER, CALIBRATION) if exact else ()
+    if number == 2:
+        return (*MEASURES, SENSITIVITY, SPECIFICITY, *probabilities)
+    ordered = (KAPPA,) if classes.ordered else ()
+    return (*MEASURES, *ordered, *probabilities, *class_measures(named_classes(classes, number)))
 
 
 def scores(table: Table, measure: Measure, *, limits: Limits = STANDARD) -> Iterator[tuple[str, Score]]:

@@ -10,9 +10,9 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from evaluation.histograms import count, to_tensors
+from evaluation.histograms import Floats, Ints, count, to_tensors
 from evaluation.noised import to_tensors as noised_tensors
-from evaluation.noised import votes
+from evaluation.votes import released
 from federation.calibration import Calibrated, adaptable, calibrated
 from federation.descent import Site
 from federation.finetuning import Tuning, fine_tuned
@@ -219,18 +219,25 @@ def _counted(hospital: Hospital, tested: Rows, copies: int) -> Told:
 
 
 def _noised(hospital: Hospital, tested: Rows, noise: float, cut: str) -> Told:
-    """One noised histogram, to which each patient adds 1 in total. The number of patients is declared public, or, with
-    a budget, the released one.
+    """Noised histograms, to each of which a patient adds 1 in total; they cost as much as one with `noise`. The number
+    of patients is declared public, or, with a budget, the released one.
     """
-    cells = torch.from_numpy(votes(tested.y.numpy(), tested.x.numpy(), tested.patient.numpy()))
-    histogram = vote_histogram(cells, noise_multiplier=noise)
     y, whose, known = tested.y, tested.patient, need_counts(hospital)
-    held = [len(torch.unique(whose[y == label])) for label in (0, 1)] if known is None else known.of_classes("test")
+    classes = range(tested.x.shape[1])
+    held = [len(torch.unique(whose[y == label])) for label in classes] if known is None else known.of_classes("test")
+    number = len(torch.unique(whose)) if known is None else known.patients("test")
+    events: list[Event] = []
+
+    def told(votes: Ints, deviation: float) -> Floats:
+        histogram = vote_histogram(torch.from_numpy(votes), noise_multiplier=deviation)
+        events.append(histogram.event)
+        return histogram.value.numpy()
+
+    release = released(y.numpy(), tested.x.numpy(), whose.numpy(), noise=noise, held=held, number=number, told=told)
     facts: dict[str, Json] = {
         "noise": noise,
-        "patients": len(cells) if known is None else known.patients("test"),
+        "patients": number,
         "images": len(y) if known is None else sum(held),
         "class_patients": list(held),
     }
-    event = composed([hospital.counts, Part(cut, "test", histogram.event)])
-    return noised_tensors(histogram.value.reshape(2, -1)), facts, event
+    return noised_tensors(release), facts, composed([hospital.counts, Part(cut, "test", composed(events))])

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
@@ -137,7 +138,10 @@ def vote_histogram(votes: Tensor, *, noise_multiplier: float, source: Source = o
     largest = torch.where(usable, exact.amax(dim=1, keepdim=True), 1.0)
     share = exact / largest  # divided by the largest first: the sum of a row of huge votes is not finite
     share = share / torch.where(usable, share.sum(dim=1, keepdim=True), 1.0)
-    total = torch.tensor([math.fsum(bin_) for bin_ in share.T.tolist()], dtype=torch.float64)
+    columns, rows = share.T.nonzero(as_tuple=True)  # ascending by column; zeros change no exact sum
+    parts, ends = share.T[columns, rows].tolist(), torch.bincount(columns, minlength=votes.shape[1]).cumsum(0).tolist()
+    sums = [math.fsum(parts[start:end]) for start, end in pairwise([0, *ends])]
+    total = torch.tensor(sums, dtype=torch.float64)
     noise = entropy.gaussian((votes.shape[1],), noise_multiplier, source)
     return Noised(total + noise, Gaussian(noise_multiplier))
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from evaluation.histograms import add, count, from_tensors, support, to_tensors
+from evaluation.histograms import add, count, from_tensors, to_tensors
+from evaluation.support import support
 
 
 @st.composite

@@ -10,9 +10,12 @@ from scipy import optimize
 
 from evaluation import histograms as plain
 from evaluation import noised, protocols, rows, scoring
-from evaluation.histograms import add, count, support
+from evaluation.histograms import ODDS, add, count, on_odds
 from evaluation.metrics import ACCURACY, AUC, BALANCED_ACCURACY, BRIER, CALIBRATION
 from evaluation.protocols import Limits
+from evaluation.scale import CELLS, TREE, cell_of
+from evaluation.support import support
+from evaluation.votes import BINS, SCALE, Release, bins_from, class_votes, parts, released
 
 LOOSE = Limits(images=1, patients=1, noise=10.0)
 
@@ -27,38 +30,64 @@ def hospital(seed, patients=60, images=5, separation=1.0):
     return y, np.c_[1 - p, p], who
 
 
-def release(sample, noise=0.0, bins=8, seed=0):
-    """What the mechanism would release, and the declared facts."""
-    y, _, who = sample
-    each = noised.votes(*sample, bins=bins)
-    exact = (each / each.sum(axis=1, keepdims=True)).sum(axis=0).reshape(2, bins)
+def adding(seed):
+    """What the mechanism does."""
+    rng = np.random.default_rng([seed, 9])
+
+    def told(votes, deviation):
+        return (votes / votes.sum(axis=1, keepdims=True)).sum(axis=0) + deviation * rng.standard_normal(votes.shape[1])
+
+    return told
+
+
+def release(sample, noise=0.0, seed=0):
+    """What a hospital would release, and the declared facts."""
+    y, p, who = sample
     facts = {
         "noise": noise,
-        "patients": len(each),
+        "patients": len(np.unique(who)),
         "images": len(y),
-        "class_patients": tuple(len(np.unique(who[y == c])) for c in (0, 1)),
+        "class_patients": tuple(len(np.unique(who[y == c])) for c in range(p.shape[1])),
     }
-    return exact + noise * np.random.default_rng([seed, 9]).standard_normal(exact.shape), facts
+    found = released(*sample, noise=noise, held=facts["class_patients"], number=facts["patients"], told=adding(seed))
+    return found, facts
 
 
-def read(sample, *, noise=0.0, bins=8, seed=0, copies=20):
-    histogram, facts = release(sample, noise, bins, seed)
-    return noised.from_noised(histogram, **facts, copies=copies, seed=3)
+def read(sample, *, noise=0.0, seed=0, copies=20):
+    found, facts = release(sample, noise, seed)
+    return noised.from_noised(found, **facts, copies=copies, seed=3)
 
 
-@given(st.integers(0, 10**6), st.sampled_from([2, 4, 8, 16]))
-def test_votes_sum_to_the_histogram_of_the_images(seed, bins):
-    sample = hospital(seed, patients=7)
-    each = noised.votes(*sample, bins=bins)
-    assert np.array_equal(each.sum(axis=0), count(*sample, copies=0, seed=0, bins=bins).scores[0, 0].ravel())
-    assert np.array_equal(each.sum(axis=1), np.bincount(sample[2]))
+def edges_of(found, facts):
+    return bins_from(found.levels, facts["patients"], facts["class_patients"])
 
 
-@given(st.integers(0, 10**6), st.sampled_from([2, 8, 64]))
-def test_without_noise_and_with_one_image_a_patient_the_counts_are_those_of_the_images(seed, bins):
+def in_bins(counts, edges):
+    """(..., 2, bins) of scores (..., 2, CELLS)."""
+    return np.add.reduceat(counts.scores[:, 0], np.concatenate([[0], edges[0]]), axis=-1)
+
+
+@given(st.integers(0, 10**6))
+def test_votes_are_the_images_of_each_patient_by_class_and_bin(seed):
+    y, p, who = hospital(seed, patients=7)
+    edges = np.sort(np.random.default_rng(seed).choice(np.arange(1, CELLS), BINS - 1, replace=False))[None]
+    found = class_votes(y, p, who, edges)
+    expected = np.zeros((7, 2 * BINS), int)
+    for label, one, patient in zip(y, p[:, 1], who, strict=True):
+        expected[patient, label * BINS + int((cell_of(one) >= edges[0]).sum())] += 1
+    assert np.array_equal(found, expected)
+
+
+@given(st.integers(0, 10**6))
+def test_without_noise_and_with_one_image_a_patient_the_counts_are_those_of_the_images(seed):
     sample = hospital(seed, patients=30, images=1)
-    ours, theirs = read(sample, bins=bins), count(*sample, copies=20, seed=0, bins=bins)
-    assert np.array_equal(ours.scores[0], theirs.scores[0])
+    found, facts = release(sample)
+    ours, theirs = read(sample), count(*sample, copies=20, seed=0)
+    assert np.array_equal(in_bins(ours, edges_of(found, facts)), in_bins(ours, edges_of(found, facts)))
+    y, p, _ = sample
+    bins = (cell_of(p[:, 1])[:, None] >= edges_of(found, facts)).sum(axis=1)
+    exact = np.bincount(y * BINS + bins, minlength=2 * BINS).reshape(2, BINS)
+    assert np.array_equal(in_bins(ours, edges_of(found, facts))[0], exact)
     assert np.array_equal(ours.confusion[0], theirs.confusion[0])
     assert (ours.patients, ours.class_patients, ours.noise) == (theirs.patients, theirs.class_patients, 0.0)
     assert support(ours) == support(theirs)
@@ -67,9 +96,10 @@ def test_without_noise_and_with_one_image_a_patient_the_counts_are_those_of_the_
 @given(st.integers(0, 10**6))
 def test_without_noise_every_patient_weighs_the_same(seed):
     sample = hospital(seed, patients=25)
-    exact, facts = release(sample)
-    counts = noised.from_noised(exact, **facts, copies=0, seed=0)
-    assert (np.abs(counts.scores[0, 0] - exact * facts["images"] / facts["patients"]) < 2).all()
+    found, facts = release(sample)
+    counts = noised.from_noised(found, **facts, copies=0, seed=0)
+    exact = found.histograms["noised"] * facts["images"] / facts["patients"]
+    assert (np.abs(in_bins(counts, edges_of(found, facts))[0] - exact) < 2).all()
     y, p, who = sample
     weight = 1 / np.bincount(who)[who]
     correct = float(np.average((p[:, 1] >= 0.5) == y, weights=weight))
@@ -81,10 +111,22 @@ def test_totals_are_kept_and_scores_and_confusion_agree(seed, noise, copies):
     sample = hospital(seed, patients=12)
     counts = read(sample, noise=noise, copies=copies)
     assert counts.scores.min() >= 0
-    assert counts.scores.shape == (1 + copies, 1, 2, 8)
+    assert counts.scores.shape == (1 + copies, 1, 2, CELLS)
     assert (counts.scores.sum(axis=(1, 2, 3)) == len(sample[0])).all()
     assert (counts.confusion.sum(axis=(1, 2)) == len(sample[0])).all()
-    assert np.array_equal(counts.confusion, counts.scores[:, 0].reshape(-1, 2, 2, 4).sum(axis=-1))
+    assert np.array_equal(counts.confusion, counts.scores[:, 0].reshape(-1, 2, 2, CELLS // 2).sum(axis=-1))
+
+
+@pytest.mark.parametrize("shape", [lambda x: 0.45 + 0.1 * x, lambda x: 1e-4 + 0.02 * x, lambda x: 0.2 + 0.6 * x])
+def test_scores_in_a_narrow_range_lose_as_little_as_others(shape):
+    """Eight bins of width 1/8 told 0.5 of the first two."""
+    rng = np.random.default_rng(4)
+    y = np.arange(400) % 2
+    p = shape(1 / (1 + np.exp(-1.5 * (rng.normal(0, 1, 400) + 1.5 * y))))
+    sample = (y, np.c_[1 - p, p], np.arange(400))
+    exact = AUC.of(count(*sample, copies=0, seed=0))[0]
+    assert 0.8 < exact < 0.9
+    assert AUC.of(read(sample, noise=1.4))[0] == pytest.approx(exact, abs=0.04)
 
 
 def bisected(values, total):
@@ -142,25 +184,27 @@ def test_where_a_patient_has_one_class_the_number_of_each_class_is_exact_and_cop
     assert len(set(counts.scores[1:, 0, 1].sum(axis=-1).tolist())) > 1
 
 
-@given(hnp.arrays(np.float64, (2, 4), elements=st.floats(-5, 20)), st.integers(1, 30), st.integers(0, 100))
+@given(hnp.arrays(np.float64, (2, BINS), elements=st.floats(-5, 20)), st.integers(1, 30), st.integers(0, 100))
 def test_rounding_moves_no_cell_by_two_images_and_no_class_by_one(histogram, patients, more):
     facts = {"noise": 1.0, "patients": patients, "class_patients": (patients, patients)}
     images = 2 * patients + more
-    counts = noised.from_noised(histogram, **facts, images=images, copies=0, seed=0)
+    found = Release(np.full((1, TREE), 1.0), {"noised": histogram})
+    counts = noised.from_noised(found, **facts, images=images, copies=0, seed=0)
     exact = noised.projected(histogram, patients, np.array(0), np.array(patients)) * images / patients
-    assert (np.abs(counts.scores[0, 0] - exact) < 2).all()
-    assert (np.abs((counts.scores[0, 0] - exact).sum(axis=-1)) < 1).all()
+    told = in_bins(counts, edges_of(found, facts))[0]
+    assert (np.abs(told - exact) < 2).all()
+    assert (np.abs((told - exact).sum(axis=-1)) < 1).all()
 
 
 def test_intervals_hold_the_truth_about_as_often_as_they_say():
     """Population values of a large sample; 100 hospitals. 0.88 is three standard errors below 0.95."""
     y, p, who = hospital(99, patients=40_000, images=1)
-    large = count(y, p, who, copies=0, seed=0, bins=8)
+    large = count(y, p, who, copies=0, seed=0)
     for measure in (AUC, BALANCED_ACCURACY, ACCURACY):
         truth = measure.of(large)[0]
         scores = [
             protocols.score(
-                read(hospital(s, patients=200, images=1), noise=2.0, seed=s, copies=100), measure, sites=("a",)
+                read(hospital(s, patients=300, images=1), noise=2.0, seed=s, copies=100), measure, sites=("a",)
             )
             for s in range(100)
         ]
@@ -176,20 +220,20 @@ def test_intervals_carry_the_noise_and_the_choice_of_patients():
         estimate = protocols.score(read(sample, noise=noise, copies=300), AUC, sites=("a",)).estimate
         return estimate.high - estimate.low
 
-    counted = protocols.score(count(*sample, copies=300, seed=0, bins=8), AUC, sites=("a",)).estimate
+    counted = protocols.score(count(*sample, copies=300, seed=0), AUC, sites=("a",)).estimate
     assert 0.9 * (counted.high - counted.low) < width(0.0) < width(3.0) < width(10.0)
 
 
 def test_copies_of_two_models_do_not_share_their_noise():
     """With one seed for both, equal noise would cancel in a gain and make its interval far too narrow."""
-    histogram, facts = release(hospital(1, patients=200, images=1), noise=5.0)
+    found, facts = release(hospital(1, patients=200, images=1), noise=5.0)
 
-    def copies(released):
-        return AUC.of(noised.from_noised(released, **facts, copies=400, seed=3))[1:]
+    def copies(one):
+        return AUC.of(noised.from_noised(one, **facts, copies=400, seed=3))[1:]
 
-    alike = histogram + 1e-9 * np.arange(8)  # near enough that only the seed can tell them apart
-    assert abs(np.corrcoef(copies(histogram), copies(alike))[0, 1]) < 0.2
-    assert np.array_equal(copies(histogram), copies(histogram))
+    near = found.histograms["noised"] + 1e-9 * np.arange(8)  # enough that only the seed can tell them apart
+    assert abs(np.corrcoef(copies(found), copies(Release(found.levels, {"noised": near})))[0, 1]) < 0.2
+    assert np.array_equal(copies(found), copies(found))
 
 
 def test_every_protocol_measure_and_row_takes_noised_counts_and_says_so():
@@ -203,14 +247,20 @@ def test_every_protocol_measure_and_row_takes_noised_counts_and_says_so():
         }
 
     tables = {"local": table(0.5, 2.0), "ours": table(1.5, 2.0)}
-    measures = (AUC, BALANCED_ACCURACY, ACCURACY, BRIER, CALIBRATION)
+    measures = (AUC, BALANCED_ACCURACY, ACCURACY)
     found = scoring.score_rows(tables, reference="local", measures=measures)
     assert {r.protocol for r in found} == {"private", "private mean", "overall", "public"}
     assert all(np.isfinite([r.value, r.low, r.high, r.gain]).all() for r in found)
-    assert {r.noise for r in found if r.protocol == "private"} == {2.0}
-    assert [r.noise for r in found if r.protocol != "private"] == pytest.approx([8**0.5] * 30)
+    own = parts(2.0, 2).own
+    assert own == pytest.approx(2.0 / (1 - SCALE) ** 0.5)
+    assert {r.noise for r in found if r.protocol == "private"} == {own}
+    assert [r.noise for r in found if r.protocol != "private"] == pytest.approx([2**0.5 * own] * 18)
+    for measure in (BRIER, CALIBRATION):  # bins are too wide to tell how large a probability was
+        assert (
+            measure.of(tables["ours"]["a", "a"]).shape == (21,) and np.isnan(measure.of(tables["ours"]["a", "a"])).all()
+        )
     gained = scoring.gain_rows(tables, reference="local", measures=(AUC,))
-    assert [(r.method, r.noise) for r in gained] == [("ours", 2.0)]
+    assert [(r.method, r.noise) for r in gained] == [("ours", own)]
     assert gained[0].mean > 0
     assert "noise" in rows.scores_csv(found).splitlines()[0].split(",")
     exact = {"a": {("a", "a"): count(*hospital(0), copies=5, seed=0)}}
@@ -230,18 +280,18 @@ def test_a_gain_of_noised_counts_knows_its_patients():
 
 def test_noised_counts_pool_with_counted_ones_of_another_hospital():
     ours, theirs = hospital(1, patients=50), hospital(2, patients=70)
-    counted, few = (count(*theirs, copies=20, seed=0, bins=bins) for bins in (plain.BINS, 8))
-    mine = read(ours, noise=2.0)
+    counted, mine = count(*theirs, copies=20, seed=0), read(ours, noise=2.0)
     pooled = add([counted, mine])
-    assert np.array_equal(pooled.scores, few.scores + mine.scores)
-    assert np.array_equal(pooled.confusion, few.confusion + mine.confusion)
-    assert (pooled.patients, pooled.noise) == (120, 2.0)
-    assert add([mine, pooled]).noise == pytest.approx(8**0.5)
+    assert np.array_equal(pooled.scores, on_odds(counted).scores + mine.scores)
+    assert np.array_equal(pooled.confusion, counted.confusion + mine.confusion)
+    assert (pooled.patients, pooled.noise, pooled.scale) == (120, mine.noise, ODDS)
+    assert add([mine, pooled]).noise == pytest.approx(2**0.5 * mine.noise)
     overall = protocols.overall({("a", "a"): mine, ("b", "b"): counted}, AUC)
     assert overall.support.images == len(ours[0]) + len(theirs[0])
-    assert overall.support.noise == 2.0
+    assert overall.support.noise == mine.noise
+    assert AUC.of(on_odds(counted)) == pytest.approx(AUC.of(counted), abs=0.005)
     with pytest.raises(ValueError, match="agree in copies"):
-        add([counted, few])
+        add([counted, count(*theirs, copies=20, seed=0, bins=8)])
 
 
 def test_support_of_noised_counts_is_patients_and_too_much_noise_cannot_be_assessed():
@@ -250,8 +300,8 @@ def test_support_of_noised_counts_is_patients_and_too_much_noise_cannot_be_asses
     of_class = [len(np.unique(sample[2][sample[0] == c])) for c in (0, 1)]
     assert [held.negatives, held.positives] == of_class
     assert held.positive_patients == of_class[1]
-    assert held.class_noise == pytest.approx(2.0 * 8**0.5)
-    limit = 0.1 * min(of_class) / 8**0.5
+    assert held.class_noise == pytest.approx(parts(2.0, 2).own * BINS**0.5)
+    limit = 0.1 * min(of_class) / (BINS / (1 - SCALE)) ** 0.5
     assert support(read(sample, noise=0.99 * limit)).assessable()
     assert not support(read(sample, noise=1.01 * limit)).assessable()
     assert support(read(sample, noise=1.01 * limit)).assessable(noise=0.2)
@@ -259,15 +309,18 @@ def test_support_of_noised_counts_is_patients_and_too_much_noise_cannot_be_asses
     assert protocols.score(read(sample, noise=1.01 * limit), AUC, sites=("a",), limits=LOOSE).assessable
 
 
-def test_what_travels_is_the_histogram_and_its_facts():
-    histogram, facts = release(hospital(4), noise=1.5)
-    tensors = noised.to_tensors(histogram)
-    assert {n: (t.dtype, tuple(t.shape)) for n, t in tensors.items()} == {"noised": (torch.float32, (2, 8))}
+def test_what_travels_is_the_histograms_and_their_facts():
+    found, facts = release(hospital(4), noise=1.5)
+    tensors = noised.to_tensors(found)
+    shapes = {n: (t.dtype, tuple(t.shape)) for n, t in tensors.items()}
+    assert shapes == {"scale": (torch.float32, (1, TREE)), "noised": (torch.float32, (2, BINS))}
     facts["class_patients"] = list(facts["class_patients"])  # JSON knows no tuples
     came = noised.from_tensors(tensors, facts, copies=10, seed=1)
-    direct = noised.from_noised(histogram.astype(np.float32), **facts, copies=10, seed=1)
+    rounded = {"noised": found.histograms["noised"].astype(np.float32)}
+    facts["class_patients"] = tuple(facts["class_patients"])
+    direct = noised.from_noised(Release(found.levels, rounded), **facts, copies=10, seed=1)
     assert np.array_equal(came.scores, direct.scores)
-    assert (came.noise, came.class_patients) == (1.5, tuple(facts["class_patients"]))
+    assert (came.noise, came.class_patients) == (parts(1.5, 2).own, facts["class_patients"])
     with pytest.raises(ValueError, match="not packed"):
         plain.to_tensors(came)
 
@@ -275,36 +328,43 @@ def test_what_travels_is_the_histogram_and_its_facts():
 def test_all_faults_are_named_at_once():
     with pytest.raises(ValueError, match="no noised counts") as caught:
         noised.from_noised(
-            np.full((2, 8), np.nan), noise=-1, patients=10, images=5, class_patients=(11, 0), copies=-1, seed=0
-        )
-    for said in ("copies is -1", "16 of 16 cells", "noise is -1", "class_patients is (11, 0) of 10"):
+            Release(np.zeros((1, TREE)), {"noised": np.full((2, 8), np.nan)}),
+            noise=-1, patients=10, images=5, class_patients=(11, 0), copies=-1, seed=0,
+        )  # fmt: skip
+    for said in ("copies is -1", "noised holds a number that is not", "noise is -1", "class_patients is (11, 0) of 10"):
         assert said in str(caught.value)
     with pytest.raises(ValueError, match="no noised counts") as caught:
-        noised.from_tensors({"noised": torch.zeros(3, 8)}, {"noise": True, "patients": 0}, copies=1, seed=0)
-    for said in ("shape (3, 8)", "lack class_patients, images"):
+        noised.from_tensors({"noised": torch.zeros(3, 8).double()}, {"noise": True}, copies=1, seed=0)
+    for said in ("noised is torch.float64", "lack class_patients, images", "needed is scale"):
         assert said in str(caught.value)
 
 
 GOOD = {"noise": 1.0, "patients": 10, "images": 20, "class_patients": [6, 7]}
+SENT = {"noised": torch.zeros(2, BINS), "scale": torch.zeros(1, TREE)}
+THREE = {"noised": torch.zeros(3, BINS), "rest": torch.zeros(3, BINS + 1), "confusion": torch.zeros(3, 3)}
+THREE["scale"] = torch.zeros(3, TREE)
 
 
 @pytest.mark.parametrize(
     ("tensors", "changed", "said"),
     [
-        ({}, {}, "needed is \\['noised'\\]"),
-        ({"noised": torch.zeros(2, 8).double()}, {}, "float32"),
-        ({"noised": torch.zeros(2, 7)}, {}, "even number of bins"),
-        ({"noised": torch.zeros(1, 2, 8)}, {}, "needed is \\(2, bins\\)"),
-        ({"noised": torch.zeros(2, 8)}, {"noise": float("nan")}, "noise is nan"),
-        ({"noised": torch.zeros(2, 8)}, {"noise": "1"}, "noise is '1'"),
-        ({"noised": torch.zeros(2, 8)}, {"patients": 10.0}, "patients is 10.0"),
-        ({"noised": torch.zeros(2, 8)}, {"patients": True}, "patients is True"),
-        ({"noised": torch.zeros(2, 8)}, {"images": 2**40}, "images is 1099511627776"),
-        ({"noised": torch.zeros(2, 8)}, {"images": 12}, "needed is 13 or more"),
-        ({"noised": torch.zeros(2, 8)}, {"class_patients": [6, 3]}, "one class or both"),
-        ({"noised": torch.zeros(2, 8)}, {"class_patients": [6, 7, 8]}, "two whole numbers"),
-        ({"noised": torch.zeros(2, 8)}, {"class_patients": None}, "two whole numbers"),
-        ({"noised": torch.zeros(2, 2**24)}, {}, "too many"),
+        ({"scale": torch.zeros(1, TREE)}, {}, "found \\['scale'\\] for 2 classes"),
+        ({**SENT, "noised": torch.zeros(2, 8).double()}, {}, "float32"),
+        ({**SENT, "noised": torch.zeros(2, 7)}, {}, "noised has shape \\(2, 7\\)"),
+        ({**SENT, "scale": torch.zeros(1, TREE - 1)}, {}, "scale has shape"),
+        ({**SENT, "more": torch.zeros(1)}, {}, "needed is \\['noised', 'scale'\\]"),
+        (THREE, {}, "for 2 classes"),
+        ({**THREE, "rest": torch.zeros(3, BINS)}, {"class_patients": [6, 7, 0]}, "rest has shape"),
+        (SENT, {"noise": float("nan")}, "noise is nan"),
+        (SENT, {"noise": "1"}, "noise is '1'"),
+        (SENT, {"patients": 10.0}, "patients is 10.0"),
+        (SENT, {"patients": True}, "patients is True"),
+        (SENT, {"images": 2**40}, "images is 1099511627776"),
+        (SENT, {"images": 12}, "needed is 13 or more"),
+        (SENT, {"class_patients": [6, 3]}, "one class or more"),
+        (SENT, {"class_patients": [6, 7, 8]}, "for 3 classes"),
+        (SENT, {"class_patients": None}, "two whole numbers"),
+        ({**SENT, "scale": torch.full((1, TREE), torch.nan)}, {}, "scale holds a number that is not finite"),
     ],
 )
 def test_what_is_no_noised_counts_is_refused(tensors, changed, said):
@@ -312,16 +372,20 @@ def test_what_is_no_noised_counts_is_refused(tensors, changed, said):
         noised.from_tensors(tensors, {**GOOD, **changed}, copies=10, seed=0)
 
 
+def test_more_copies_than_memory_holds_are_refused():
+    with pytest.raises(ValueError, match="too many"):
+        noised.from_tensors(SENT, GOOD, copies=2**18, seed=0)
+
+
 def test_votes_that_cannot_be_counted_are_refused_with_every_reason():
     with pytest.raises(ValueError, match="cannot count votes") as caught:
-        noised.votes([0, 1], np.full((2, 3), 0.5), [0.5, 1.0], bins=7)
-    for said in ("patients have shape", "2 of 2 rows", "bins is 7", "3 classes"):
+        released([0, 3], np.full((2, 3), 0.5), [0.5, 1.0], noise=1.0, held=[1, 1, 0], number=2, told=adding(0))
+    for said in ("patients have shape", "2 of 2 rows", "labels hold [3]"):
         assert said in str(caught.value)
 
 
 def test_a_class_that_is_nowhere_gives_no_score_instead_of_a_wrong_one():
-    counts = noised.from_noised(
-        np.full((2, 8), 2.0), noise=1.0, patients=16, images=20, class_patients=(16, 0), copies=5, seed=0
-    )
+    found = Release(np.ones((1, TREE)), {"noised": np.full((2, BINS), 2.0)})
+    counts = noised.from_noised(found, noise=1.0, patients=16, images=20, class_patients=(16, 0), copies=5, seed=0)
     assert counts.scores[:, 0, 1].sum() == 0
     assert np.isnan(AUC.of(counts)).all()

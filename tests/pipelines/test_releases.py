@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from evaluation.noised import votes
+from evaluation.scale import cell_of, tree_levels
+from evaluation.votes import bins_from, class_votes, parts, tree_votes
 from federation.conversation import newest
 from federation.models.cnn import Cnn
 from federation.task import Task
@@ -120,19 +121,33 @@ def test_validation_losses_that_leave_have_the_noise_that_is_booked(replies):
 
 
 def test_histograms_of_scores_that_leave_have_the_noise_that_is_booked(places, replies):
-    pieces = []
+    bins: list[Piece] = []
+    levels: list[Piece] = []
     for name in ("one", "two"):
         own, cohort = places[name]
         for turn in range(4):
             facts = {"train_run": RUNS[0], "label": "mine", "checkpoint": "latest", "best": None, "copies": 2}
             told = ask(own, "evaluate", run=f"r/evaluate-{turn}", cohort=cohort, **facts)
             home = from_bytes(DiskFolder(own.root / "scores").read(score.scores_name(facts))).tensors
-            cells = votes(home["y"].numpy(), home["probabilities"].numpy(), home["patient"].numpy())
-            exact = (cells / cells.sum(axis=1, keepdims=True)).sum(axis=0)
-            away = told.tensors["noised"].double().numpy().ravel() - exact.ravel()
-            pieces.append(Piece((name, turn), ("test", 1.0), {"histogram": away}))
-    events = [event for name in ("one", "two") for event in spent(places[name][0], "evaluate")]
-    assert complaints(pieces, events) == []
+            y, p, who = (home[key].numpy() for key in ("y", "probabilities", "patient"))
+            scale = told.tensors["scale"].double().numpy()
+            edges = bins_from(scale, int(str(told.facts["patients"])), told.facts["class_patients"])
+            away = told.tensors["noised"].double().numpy().ravel() - shares(class_votes(y, p, who, edges))
+            bins.append(Piece((name, turn), ("test", 1.0), {"histogram": away}))
+            for level, noised in enumerate(tree_levels(scale[0]), 1):
+                away = noised - shares(tree_votes(cell_of(p[:, 1]), who, level))
+                levels.append(Piece((name, turn, level), ("test", 1.0), {f"level {level}": away}))
+    paid = Counter(booked([event for name in ("one", "two") for event in spent(places[name][0], "evaluate")]))
+    how = parts(1.0, 2)
+    by_noise = {noise: [Part("real", what, Gaussian(noise))] * times for (what, _, noise), times in paid.items()}
+    finest, coarsest = min(by_noise), max(by_noise)
+    assert len(paid) == len(by_noise) == 2 and coarsest / finest == pytest.approx(how.scale / how.own)
+    assert complaints(bins, by_noise[finest]) == [] and complaints(levels, by_noise[coarsest]) == []
+
+
+def shares(votes):
+    """What patients add to a histogram."""
+    return (votes / votes.sum(axis=1, keepdims=True)).sum(axis=0)
 
 
 def test_scores_of_images_that_leave_have_the_noise_that_is_booked(places, monkeypatch):

@@ -16,6 +16,8 @@ import yaml
 from torch import nn
 
 import testbed
+from evaluation.scale import LEVELS, tree_levels
+from evaluation.votes import BINS, bins_from, class_votes, parts
 from federation.descent import Work
 from federation.engine import Answers
 from federation.fedavg import FedAvg
@@ -651,8 +653,11 @@ def test_a_private_score_is_a_noised_histogram_of_test_patients_at_the_noise_of_
     finished(own, 2)
     facts = {"train_run": "r/x", "label": "mine", "checkpoint": "latest", "best": None, "copies": 2, "cohort": cohort}
     reply, line = asked(own, "evaluate", run="r/s", **facts)
-    assert composed([read(line["event"])]) == composed([COUNTS, Part("real", "test", Gaussian(7.0))])
-    assert set(reply.tensors) == {"noised"} and reply.facts["noise"] == 7.0 and reply.facts["patients"] == 8
+    how = parts(7.0, 2)
+    told = Composed((SelfComposed(Gaussian(how.scale), LEVELS), Gaussian(how.own)))
+    assert composed([read(line["event"])]) == composed([COUNTS, Part("real", "test", told)])
+    assert cost([told], 1e-5).epsilon == pytest.approx(cost([Gaussian(7.0)], 1e-5).epsilon, rel=1e-6)
+    assert set(reply.tensors) == {"noised", "scale"} and reply.facts["noise"] == 7.0 and reply.facts["patients"] == 8
     test = torch.arange(24) % 3 == 2
     whose = cohort_of(own, cohort)
     labels = whose.labels[test[whose.patient]]
@@ -664,10 +669,17 @@ def test_noise_of_a_score_is_what_is_booked_and_each_patient_adds_one(tmp_path):
     own, _ = hospital(tmp_path)
     p = torch.rand(30, 1, generator=torch.Generator().manual_seed(0))
     tested = Rows(torch.cat([1 - p, p], dim=1), torch.arange(30) % 2, torch.arange(30) // 5)
-    quiet = score._noised(own, tested, 0.0, "c")[0]["noised"]
-    assert float(quiet.sum()) == pytest.approx(6.0)
-    loud = torch.stack([score._noised(own, tested, 3.0, "c")[0]["noised"] - quiet for _ in range(60)])
-    assert float(loud.double().std()) == pytest.approx(3.0, rel=0.15)  # 960 numbers: 6 standard deviations
+    quiet, how = score._noised(own, tested, 0.0, "c")[0], parts(3.0, 2)
+    assert float(quiet["noised"].sum()) == pytest.approx(6.0)
+    assert [float(level.sum()) for level in tree_levels(quiet["scale"][0].numpy())] == pytest.approx([6.0] * LEVELS)
+    told = [score._noised(own, tested, 3.0, "c")[0] for _ in range(60)]
+    scale = torch.stack([one["scale"] - quiet["scale"] for one in told])
+    assert float(scale.double().std()) == pytest.approx(how.scale, rel=0.02)
+    y, p, who = (one.numpy() for one in (tested.y, tested.x, tested.patient))
+    bins = [bins_from(one["scale"].double().numpy(), 6, [6, 6]) for one in told]  # they follow from what leaves
+    exact = [(class_votes(y, p, who, edges) / 5).sum(axis=0).reshape(2, BINS) for edges in bins]
+    away = torch.stack([one["noised"] - torch.from_numpy(two) for one, two in zip(told, exact, strict=True)])
+    assert float(away.double().std()) == pytest.approx(how.own, rel=0.15)  # 960 numbers: 6 standard deviations
 
 
 def test_a_network_that_gives_no_number_is_scored_like_any_other(tmp_path):

@@ -1,0 +1,79 @@
+"""More than two classes: their names, and the scores of each of them against the rest.
+
+Two classes keep their one score row (class 1 against class 0). Of C > 2 classes the AUC and the balanced accuracy are
+means over the classes that can be assessed (`evaluation.support.judged`), and each class has an AUC, a sensitivity and
+a specificity of its own, which rest on this class's images and patients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from evaluation.histograms import Counts, Floats
+from evaluation.metrics import AUC, SENSITIVITY, SPECIFICITY, Measure, auc, sensitivity, specificity
+from evaluation.rows import AT_ONE, ScoreRow
+from evaluation.support import support_of
+
+KINDS = (AUC.name, SENSITIVITY.name, SPECIFICITY.name)
+"""What each class is scored by."""
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes of a run. names: of the labels 0 .. C-1. ordered: whether a later class is more of the same, as
+    grades are; then the quadratic kappa is reported.
+    """
+
+    names: tuple[str, ...] = ("negative", "positive")
+    ordered: bool = False
+
+    @property
+    def several(self) -> tuple[str, ...]:
+        """The names where there are more than two, else none: pages of two classes name none."""
+        return self.names if len(self.names) > 2 else ()
+
+
+TWO = Classes()
+
+
+def named_classes(classes: Classes, number: int) -> tuple[str, ...]:
+    """The names of `number` classes; "class 0", ... where the given names are of another number."""
+    return classes.names if len(classes.names) == number else tuple(f"class {c}" for c in range(number))
+
+
+def of_class(kind: str, name: str) -> str:
+    """The name of a measure of one class."""
+    return f"{kind} {name}"
+
+
+def class_measures(names: Sequence[str]) -> tuple[Measure, ...]:
+    """AUC, sensitivity and specificity of each class against the rest: all classes of a kind, then the next kind."""
+    return tuple(
+        Measure(of_class(kind, name), partial(_value, kind=kind, label=c), rests=partial(support_of, label=c))
+        for kind in KINDS
+        for c, name in enumerate(names)
+    )
+
+
+def mean_over(rows: Iterable[ScoreRow], names: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+    """Test site -> the classes over which its mean AUC and balanced accuracy are taken; as `support.judged` has it."""
+    wanted = {of_class(AUC.name, name): name for name in names}
+    own = [row for row in rows if row.protocol in AT_ONE and row.measure in wanted]
+    found: dict[str, tuple[str, ...]] = {}
+    for site in dict.fromkeys(row.sites[0] for row in own):
+        first = next(row.method for row in own if row.sites[0] == site)
+        held = {wanted[r.measure]: r for r in own if r.sites[0] == site and r.method == first and r.positives}
+        enough = tuple(name for name, row in held.items() if row.assessable)
+        found[site] = enough if len(enough) > 1 else tuple(held)
+    return found
+
+
+def _value(counts: Counts, *, kind: str, label: int) -> Floats:
+    """(1 + B,): one class's score, of the sample and of its copies."""
+    if kind == AUC.name:
+        return np.asarray(auc(counts.scores[:, label]))
+    return (sensitivity if kind == SENSITIVITY.name else specificity)(counts.confusion, positive=label)
