@@ -15,7 +15,7 @@ import numpy as np
 
 from evaluation.choice import direction
 from evaluation.drawing import INK, Picture, svg
-from evaluation.histograms import Floats, Ints
+from evaluation.histograms import Counts, Floats, Ints
 from evaluation.metrics import auc, roc
 from evaluation.panels import legend, line, mark, panels, rows, tall, wide
 from evaluation.rows import PRIVATE, PRIVATE_MEAN, ScoreRow
@@ -111,6 +111,22 @@ def roc_curves(scores: Mapping[str, Mapping[str, Ints]], *, order: Sequence[str]
 
     caption = "Each hospital's own model on its own test patients, from histograms of predicted probability."
     return Picture(f"ROC curves{part}", caption, svg(wide(len(scores), list(looks)), alt, draw))
+
+
+def roc_by_class(
+    counts: Mapping[str, Counts], names: Sequence[str], *, order: Sequence[str] = (), part: str = ""
+) -> Picture:
+    """ROC curves of one site's models, a panel per class against the rest and a line per method.
+
+    Args:
+        counts: method -> counts of more than two classes.
+        names: of the classes.
+        order, part: as above.
+    """
+    shown = {name: {m: one.scores[0, c] for m, one in counts.items()} for c, name in enumerate(names)}
+    picture = roc_curves(shown, order=order, part=part)
+    caption = "Each class against the rest, on the hospital's own test patients, from histograms of probability."
+    return Picture(picture.title, caption, picture.html.replace("ROC curves by hospital", "ROC curves by class"))
 
 
 def learning_curves(

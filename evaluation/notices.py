@@ -47,7 +47,7 @@ def run_notices(page: RunPage) -> tuple[Notice, ...]:
         *_inversion(page.inversion),
         *_budgets(page.statements),
         *_vetoes(page.harmony),
-        *_scores(page.scores, page.reference, page.words),
+        *_scores(page.scores, page.reference, page.words, page.classes),
         *_quarantine(rejected, page.words, "the table of patients gives the reasons", "whom"),
         *_withdrawn([(s.site, [k.run for k in s.withdrawn.knew]) for s in held]),
     )
@@ -63,7 +63,7 @@ def site_notices(page: SitePage) -> tuple[Notice, ...]:
         *_membership(page.membership),
         *_budgets(said),
         *_vetoes(page.harmony),
-        *_scores(page.scores, page.reference, page.words),
+        *_scores(page.scores, page.reference, page.words, page.classes),
         *_quarantine(rejected, page.words, "see the section Quarantine for reasons and remedies", "quarantine"),
         *_withdrawn([(page.site, [k.run for k in page.withdrawn.knew])]),
     )
@@ -130,7 +130,7 @@ def _vetoes(harmony: Harmony | None) -> Iterator[Notice]:
             yield Notice("Veto", text, "spaces")
 
 
-def _scores(rows: Sequence[ScoreRow], reference: str, words: Words) -> Iterator[Notice]:
+def _scores(rows: Sequence[ScoreRow], reference: str, words: Words, classes: Sequence[str]) -> Iterator[Notice]:
     """Methods that do no better than guessing, hospitals that lose, and scores that cannot be judged."""
     measure = primary(rows)
     noise = ", or too much noise," if any(row.noise for row in rows) else ""
@@ -140,7 +140,8 @@ def _scores(rows: Sequence[ScoreRow], reference: str, words: Words) -> Iterator[
         weak = [method for method, row in own.items() if not row.assessable]
         if weak and len(weak) == len(own):
             row = own[weak[0]]
-            poor.append(f"{site} ({counted(row.patients, 'patient', 'patients')}, {row.positive_patients} positive)")
+            rare = "of the rarest class" if classes else "positive"
+            poor.append(f"{site} ({counted(row.patients, 'patient', 'patients')}, {row.positive_patients} {rare})")
             continue
         if collapsed := [f"{m} ({why})" for m, row in own.items() if (why := collapse(row, rows))]:
             yield Notice("No better than guessing", f"At {site}: {', '.join(collapsed)}.", "scores")

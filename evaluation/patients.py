@@ -76,16 +76,24 @@ def characteristics(features: Mapping[str, Floats], positive: NDArray[np.bool_])
     )
 
 
-def by_class(features: Mapping[str, Floats], positive: NDArray[np.bool_], *, examples: str = "lines") -> Picture:
+def by_class(
+    features: Mapping[str, Floats],
+    positive: NDArray[np.bool_],
+    *,
+    examples: str = "lines",
+    classes: tuple[str, str] = CLASSES,
+) -> Picture:
     """Share of the positive and of the negative examples by value, a panel per feature with more values than 0 and 1.
 
     Args:
         features: name -> (n,); features of 0 and 1 are in `characteristics` only.
         positive: (n,).
         examples: their name.
+        classes: names of the negative and the positive ones.
     """
+    none, some = classes
     shown = {name: values for name, values in features.items() if not _yes_or_no(values)}
-    told = [f"{c.name}: negative {c.negative}, positive {c.positive}" for c in characteristics(shown, positive)]
+    told = [f"{c.name}: {none} {c.negative}, {some} {c.positive}" for c in characteristics(shown, positive)]
     alt = f"Features by class, mean ± standard deviation. {'; '.join(told) or 'None to be drawn'}."
 
     def draw(figure: Figure) -> None:
@@ -100,10 +108,10 @@ def by_class(features: Mapping[str, Floats], positive: NDArray[np.bool_], *, exa
             axes.grid(axis="y")
         if shown:
             figure.supylabel(f"share of {examples}", fontsize=9)
-        legend(figure, {name: line(place) for place, name in enumerate(CLASSES)})
+        legend(figure, {name: line(place) for place, name in enumerate(classes)})
 
     rows = math.ceil(max(1, len(shown)) / 4)
-    caption = f"Share of the negative and of the positive {examples} at each value, all splits together."
+    caption = f"Share of the {none} and of the {some} {examples} at each value, all splits together."
     return Picture(
         "Features by class", caption, svg((WIDTH * max(2, min(4, len(shown))) / 4, 1.5 * rows + 0.5), alt, draw)
     )

@@ -123,7 +123,7 @@ class RunPage:
     reconstruct training images. models: the models that each hospital can use. optimism: by
     hospital, how much the best row on its test patients looks better than it is. spaces:
     method -> the space of images in which it learns, as `harmonize.translate` names it. recommended: of the hospitals
-    that told it.
+    that told it. classes: the names of more than two classes, in their order.
     """
 
     title: str
@@ -157,6 +157,7 @@ class RunPage:
     optimism: Mapping[str, float] = dataclasses.field(default_factory=dict)
     spaces: Mapping[str, str] = dataclasses.field(default_factory=dict)
     recommended: tuple[Recommendation, ...] = ()
+    classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,7 @@ class SitePage:
     for each method, or if methods segment `structures`, their outlines. characteristics: of features. noted: what
     methods noted here during training; warnings: notes that a person should know, in sentences. Neither is on the
     coordinator's page. released: which counts others receive instead of the page's. noised: whether the coordinator
-    receives these scores with noise. models, optimism, spaces, recommended: as in `RunPage`, of this
+    receives these scores with noise. models, optimism, spaces, recommended, classes: as in `RunPage`, of this
     hospital.
     """
 
@@ -218,6 +219,7 @@ class SitePage:
     optimism: Mapping[str, float] = dataclasses.field(default_factory=dict)
     spaces: Mapping[str, str] = dataclasses.field(default_factory=dict)
     recommended: tuple[Recommendation, ...] = ()
+    classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

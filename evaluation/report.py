@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from evaluation.adaptation import AdaptedLine
 from evaluation.answers import run_answers, site_answers
 from evaluation.choice import primary
+from evaluation.classes import KINDS, mean_over, of_class
 from evaluation.drawing import Picture
 from evaluation.grid import by_column, decided, weak_columns, weak_rows
 from evaluation.leaving import of_patients, totals
@@ -35,9 +36,11 @@ def coordinator_page(page: RunPage) -> str:
         answers=run_answers(page),
         patients=of_patients(page.left),
         notes=row_notes(page.scores, page.harmony, page.spaces),
-        measures=_ordered(row.measure for row in page.scores),
+        measures=_whole_measures(page.scores, page.classes),
         further=_further(page.scores),
-        leading=_leading(page.scores, page.structures),
+        leading=_leading(page.scores, page.structures, page.classes),
+        over=mean_over(page.scores, page.classes),
+        kinds=KINDS,
         floors=FLOORS,
         tested=sites,
         grid=by_column(page.scores),
@@ -75,9 +78,11 @@ def _site_values(page: SitePage) -> dict[str, object]:
         "answers": site_answers(page),
         "notes": row_notes(page.scores, page.harmony, page.spaces, page.site),
         "further": _further(page.scores),
-        "measures": _ordered(row.measure for row in page.scores),
+        "measures": _whole_measures(page.scores, page.classes),
         "foreign": False,
-        "leading_measures": _leading(page.scores, page.structures),
+        "leading_measures": _leading(page.scores, page.structures, page.classes),
+        "over": mean_over(page.scores, page.classes),
+        "kinds": KINDS,
         "floors": FLOORS,
         "grid": by_column(page.scores),
         "tables": _ordered(row.method for row in page.scores),
@@ -120,13 +125,19 @@ def best(rows: Sequence[ScoreRow]) -> tuple[ScoreRow, ...]:
     return tuple(row for row in first if row.value == max(one.value for one in first))
 
 
-def _leading(rows: Sequence[ScoreRow], structures: Sequence[str]) -> list[str]:
+def _leading(rows: Sequence[ScoreRow], structures: Sequence[str], classes: Sequence[str]) -> list[str]:
     """The measures of the first table: for several structures those over all of them; for labels not the further
-    ones.
+    ones, nor those of single classes.
     """
     each = {f"{name} {structure}" for name in (DICE.name, HD95.name) for structure in structures}
     each |= {measure.name for measure in FURTHER}
-    return [name for name in _ordered(row.measure for row in rows) if name not in each]
+    return [name for name in _whole_measures(rows, classes) if name not in each]
+
+
+def _whole_measures(rows: Sequence[ScoreRow], classes: Sequence[str]) -> list[str]:
+    """All measures but those of single classes, which have tables of their own."""
+    of_one = {of_class(kind, name) for kind in KINDS for name in classes}
+    return [name for name in _ordered(row.measure for row in rows) if name not in of_one]
 
 
 def _further(rows: Sequence[ScoreRow]) -> list[str]:

@@ -53,7 +53,7 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
 
     Returns:
         Histograms and confusion counts with their bootstrap copies (see `evaluation.histograms`), or in a private run
-        one noised histogram (`evaluation.noised`), or sums of overlaps (`evaluation.overlap`); and the model's round.
+        noised histograms (`evaluation.votes`), or sums of overlaps (`evaluation.overlap`); and the model's round.
 
     Raises:
         Refused: `no_test_patients`; `malformed_model`: it is that of another network; `malformed_calibration`: it is

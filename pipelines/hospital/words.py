@@ -28,7 +28,7 @@ CONTENTS: Mapping[str, str] = {
     "finish": "the last round's validation loss",
     "export": "its model, to be tested at other hospitals",
     "route": "scores on its patients, as an external site",
-    "evaluate": "scores on test patients: a noised histogram; or exact ones, or sums of overlaps, and bootstrap copies",
+    "evaluate": "scores on test patients: noised histograms; or exact ones, or sums of overlaps, and bootstrap copies",
     "audit": "how well an attack tells training patients from others, or draws their images, if nothing is guaranteed",
     "pool": "training and validation examples with their labels, for the central baseline",
     "compare": "how much better models are than its own on validation patients, where nothing is promised",

@@ -93,10 +93,10 @@ def _common(world: World) -> dict[str, Json]:
 
 
 def _learnt(world: World) -> dict[str, Json]:
-    """Which structures the methods segment; empty in classification."""
+    """Which structures the methods segment; in classification, whether the classes are ordered, if they are."""
     task = world.config.task
     if task.target is None:
-        return {}
+        return {"ordered": True} if task.ordered else {}
     return {"target": task.target, "structures": list(task.names[1:]), "window": window_of(world)}
 
 

@@ -11,8 +11,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from evaluation.choice import choices
+from evaluation.classes import TWO, Classes
+from evaluation.confusion import confusion_matrices
 from evaluation.drawing import Picture
-from evaluation.figures import Curve, dots, gain_bars, learning_curves, roc_curves
+from evaluation.figures import Curve, dots, gain_bars, learning_curves, roc_by_class, roc_curves
 from evaluation.heat import between_sites, cross_site
 from evaluation.histograms import Counts, Ints, from_tensors
 from evaluation.metrics import AUC
@@ -40,9 +42,10 @@ def pictures(
     reference: str | None,
     usable: Sequence[Model] = (),
     words: Words = WORDS,
+    classes: Classes = TWO,
 ) -> list[Picture]:
     """Scores and gains of every line of the tables; curves and heat maps of methods, not of their variants.
-    Segmentation has no ROC curves.
+    Segmentation has no ROC curves; more than two classes have them by class, and confusion matrices.
     """
     methods = [str(result["label"]) for result in trained if result["label"] in tables]
     masks = any(isinstance(found, Overlaps) for table in tables.values() for found in table.values())
@@ -53,8 +56,9 @@ def pictures(
             gained = gain_bars(rows, measure.name, reference)
             drawn.append(replace(gained, title=f"{measure.name}: gain over {reference}") if masks else gained)
     for part, names in [] if masks else parts(methods, reference):
-        drawn.append(roc_curves(_rocs(tables, names), order=methods, part=part))
+        drawn += _rocs(tables, names, classes, methods, part)
     drawn += calibrations(tables, rows, usable, reference or "", methods, words)
+    drawn += _confusions(tables, rows, usable, reference or "", words, classes)
     drawn += _curves(trained, methods, reference)
     for method in methods:
         measure = DICE if masks else AUC
@@ -68,14 +72,42 @@ def pictures(
     return drawn
 
 
-def _rocs(tables: Tables, methods: Sequence[str]) -> dict[str, dict[str, Ints]]:
-    """Site -> method -> counts of its own model's scores."""
+def _rocs(tables: Tables, methods: Sequence[str], classes: Classes, order: Sequence[str], part: str) -> list[Picture]:
+    """ROC curves of every site's own models: one picture, or of more than two classes one for each site."""
     own = {
         method: {pair: found for pair, found in home(tables[method]).items() if isinstance(found, Counts)}
         for method in methods
     }
     sites = sorted({test for table in tables.values() for _, test in table})
-    return {site: {m: own[m][site, site].scores[0, 0] for m in methods if (site, site) in own[m]} for site in sites}
+    held = {site: {m: own[m][site, site] for m in methods if (site, site) in own[m]} for site in sites}
+    if not classes.several:
+        shown = {site: {m: counts.scores[0, 0] for m, counts in lines.items()} for site, lines in held.items()}
+        return [roc_curves(shown, order=order, part=part)]
+    return [roc_by_class(lines, classes.names, order=order, part=f", {site}{part}") for site, lines in held.items()]
+
+
+def _confusions(
+    tables: Tables, rows: Sequence[ScoreRow], models: Sequence[Model], reference: str, words: Words, classes: Classes
+) -> list[Picture]:
+    """Confusion matrices of each hospital's recommended model and of the reference, of more than two classes."""
+    shown: dict[str, dict[str, Ints]] = {}
+    noised = False
+    for site, method, found in _chosen(tables, rows, models, reference, words):
+        if classes.several:
+            shown.setdefault(site, {})[method] = found.confusion[0]
+            noised = noised or found.noise > 0
+    return confusion_matrices(shown, classes.names, examples=words.examples, noised=noised)
+
+
+def _chosen(
+    tables: Tables, rows: Sequence[ScoreRow], models: Sequence[Model], reference: str, words: Words
+) -> Iterator[tuple[str, str, Counts]]:
+    """Site, method and counts of each hospital's recommended model and of the reference."""
+    for one in choices(models, rows, reference, words):
+        for method in dict.fromkeys(name for name in (reference, one.method) if name in tables):
+            found = home(tables[method]).get((one.site, one.site))
+            if isinstance(found, Counts):
+                yield one.site, method, found
 
 
 def calibrations(
@@ -87,14 +119,14 @@ def calibrations(
     words: Words,
 ) -> list[Picture]:
     """Calibration of each hospital's recommended model and of the reference. Left out for noised counts, which have too
-    few bins, and for more than two classes.
+    few bins; of more than two classes all their probabilities together.
     """
     shown: dict[str, dict[str, Ints]] = {}
-    for one in choices(models, rows, reference, words):
-        for method in dict.fromkeys(name for name in (reference, one.method) if name in tables):
-            found = home(tables[method]).get((one.site, one.site))
-            if isinstance(found, Counts) and not found.noise and found.classes == 2:
-                shown.setdefault(one.site, {})[method] = found.scores[:, 0]
+    for site, method, found in _chosen(tables, rows, models, reference, words):
+        if not found.noise and found.classes == 2:
+            shown.setdefault(site, {})[method] = found.scores[:, 0]
+        elif not found.noise:
+            shown.setdefault(site, {})[method] = found.scores.sum(axis=1)
     return [calibration_curves(shown, order=order, examples=words.examples)] if shown else []
 
 

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from evaluation.answers import run_answers
 from evaluation.choice import optimism
+from evaluation.classes import Classes
 from evaluation.floors import unfloored, with_floor
 from evaluation.leaving import Left
 from evaluation.metrics import AUC
@@ -66,7 +67,8 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     (out / "sites.json").write_text(json.dumps({site: facts["page"] for site, facts in everybody.items()}))
     reference = config.evaluate.reference if config.evaluate.reference in tables else None
     structures = config.task.names[1:] if config.task.target else ()
-    scored = measures(structures) if structures else label_measures(tables)
+    classes = Classes(config.task.names, config.task.ordered)
+    scored = measures(structures) if structures else label_measures(tables, classes)
     rows = score_rows(with_floor(tables, read_floor(inputs["evaluate"])), reference=reference, measures=scored)
     routed = read_tables(inputs["route"], copies=config.evaluate.copies, seed=config.seed) if "route" in inputs else {}
     outside = outside_rows(routed, scored)
@@ -91,7 +93,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         settings=json.dumps(without_patients(to_plain(config)), indent=1),
         commands=_commands(world),
         pooled=any(result["name"] == CENTRAL for result in trained),
-        pictures=tuple(pictures(tables, unfloored(rows), trained, reference, usable, words)),
+        pictures=tuple(pictures(tables, unfloored(rows), trained, reference, usable, words, classes)),
         words=words,
         structures=structures,
         outside=outside,
@@ -106,6 +108,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         optimism={site: optimism(tables, site, DICE if structures else AUC) for site in sorted(cohorts)},
         spaces=spaces(world, trained),
         recommended=recommendations(said),
+        classes=() if structures else classes.several,
     )
     _write_statements(everybody, statements, out)
     text = coordinator_page(page)

@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluation.choice import choices, primary
+from evaluation.classes import TWO, Classes
+from evaluation.confusion import confusion_matrices
 from evaluation.drawing import Picture
-from evaluation.figures import Curve, dots, learning_curves, roc_curves
+from evaluation.figures import Curve, dots, learning_curves, roc_by_class, roc_curves
 from evaluation.floors import unfloored
 from evaluation.histograms import Counts, Ints
 from evaluation.panels import parts
@@ -27,11 +29,12 @@ from privacy.message import Json, as_list, as_mapping, losses_of
 
 
 class Found(NamedTuple):
-    """Scores at this hospital: evidence by method, table rows, and the models that it could use."""
+    """Scores at this hospital: evidence by method, table rows, the models that it could use, and the classes."""
 
     tables: Mapping[str, Table]
     rows: tuple[ScoreRow, ...]
     models: tuple[Model, ...]
+    classes: Classes = TWO
 
 
 def drawn(
@@ -42,7 +45,7 @@ def drawn(
     rows = unfloored(found.rows)
     return (
         *([dots(rows, measure)] if measure else []),
-        *_rocs(site, found.tables, facts),
+        *_rocs(site, found, facts),
         *_calibrations(site, found, facts, words),
         *_curves(hospital, facts),
         *_intensities(cohort, splits),
@@ -50,15 +53,32 @@ def drawn(
 
 
 def _calibrations(site: str, found: Found, facts: Mapping[str, Json], words: Words) -> list[Picture]:
-    """Calibration of this hospital's recommended model and of the reference."""
-    reference, order = str(facts["reference"] or ""), _order(facts)
-    shown: dict[str, Ints] = {}
+    """Calibration of this hospital's recommended model and of the reference, of more than two classes by class; and
+    then their confusion matrices.
+    """
+    order, names = _order(facts), found.classes.several
+    chosen = _chosen(site, found, facts, words)
+    shown: dict[str, dict[str, Ints]] = {name: {} for name in names} if names else {site: {}}
+    for method, counts in chosen.items():
+        for row, panel in enumerate(shown):
+            shown[panel][method] = counts.scores[:, row]
+    if not chosen:
+        return []
+    matrices = {site: {method: counts.confusion[0] for method, counts in chosen.items()}}
+    drawn = confusion_matrices(matrices, names, examples=words.examples) if names else []
+    return [calibration_curves(shown, order=order, examples=words.examples), *drawn]
+
+
+def _chosen(site: str, found: Found, facts: Mapping[str, Json], words: Words) -> dict[str, Counts]:
+    """Counts of this hospital's recommended model and of the reference."""
+    reference = str(facts["reference"] or "")
+    chosen: dict[str, Counts] = {}
     for one in choices(found.models, found.rows, reference, words):
         for method in dict.fromkeys(name for name in (reference, one.method) if name in found.tables):
             counts = found.tables[method][site, site]
-            if isinstance(counts, Counts) and counts.classes == 2:
-                shown[method] = counts.scores[:, 0]
-    return [calibration_curves({site: shown}, order=order, examples=words.examples)] if shown else []
+            if isinstance(counts, Counts):
+                chosen[method] = counts
+    return chosen
 
 
 def methods_of(facts: Mapping[str, Json]) -> list[dict[str, Json]]:
@@ -66,12 +86,17 @@ def methods_of(facts: Mapping[str, Json]) -> list[dict[str, Json]]:
     return [method for method in as_list(facts["methods"]) if isinstance(method, dict)]
 
 
-def _rocs(site: str, tables: Mapping[str, Table], facts: Mapping[str, Json]) -> list[Picture]:
-    own = {method: table[site, site] for method, table in tables.items()}
-    order, lines = _order(facts), {m: counts.scores[0, 0] for m, counts in own.items() if isinstance(counts, Counts)}
+def _rocs(site: str, found: Found, facts: Mapping[str, Json]) -> list[Picture]:
+    own = {method: table[site, site] for method, table in found.tables.items()}
+    order, names = _order(facts), found.classes.several
+    lines = {method: counts for method, counts in own.items() if isinstance(counts, Counts)}
+    groups = parts([name for name in order if name in lines], str(facts["reference"]))
+    if names:
+        shown = ((part, {name: lines[name] for name in group}) for part, group in groups)
+        return [roc_by_class(one, names, order=order, part=part) for part, one in shown]
     return [
-        roc_curves({site: {name: lines[name] for name in names}}, order=order, part=part)
-        for part, names in parts([name for name in order if name in lines], str(facts["reference"]))
+        roc_curves({site: {name: lines[name].scores[0, 0] for name in group}}, order=order, part=part)
+        for part, group in groups
     ]
 
 

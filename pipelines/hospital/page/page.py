@@ -14,6 +14,7 @@ import torch
 
 from evaluation.attacks import MembershipRow
 from evaluation.choice import optimism
+from evaluation.classes import Classes
 from evaluation.drawing import Picture
 from evaluation.histograms import Counts
 from evaluation.leaving import Left
@@ -27,7 +28,7 @@ from evaluation.rows import MEAN_MASK
 from evaluation.scoring import label_measures, score_rows
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import Target
-from pipelines.data.stored import targets
+from pipelines.data.stored import label_names, targets
 from pipelines.hospital.adaptation import EVERYBODY, evidence, evidence_of, read_lines
 from pipelines.hospital.attacks import found_at_home
 from pipelines.hospital.finished_models import noised as noised_at
@@ -68,9 +69,9 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
 
     Facts: `title`, `cohort`, `reference`, `copies`, `excluded`, `unmatched_exclusions`, and `methods`,
     each with `label`, `train_run`, `checkpoint` and `best`. Where the methods outline: `structures`, their names;
-    `target`, which masks they are; `window`, as in `evaluate`. Of an external site: `lines`, each with
-    `label` and `run`; `names` of the classes; and `field`, as in `RunPage`. Returns also the names of earlier runs that
-    patients had a part in who are excluded now.
+    `target`, which masks they are; `window`, as in `evaluate`. `ordered`: whether classes are. Of an external site:
+    `lines`, each with `label` and `run`; `names` of the classes; and `field`, as in `RunPage`. Returns also the names
+    of earlier runs that patients had a part in who are excluded now.
     """
     facts = message.facts
     here = _here(hospital, facts)
@@ -139,7 +140,8 @@ def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json], run: str, f
     tables = {**_own_tables(hospital, [*methods, *variants], facts), **of_lines, **at_home}
     if any(isinstance(one, Counts) == bool(learnt.structures) for table in tables.values() for one in table.values()):
         raise Refused("malformed_request") from ValueError("structures are of models that outline, and of those only")
-    scored = measures(learnt.structures) if learnt.structures else label_measures(tables)
+    classes = Classes(label_names(cohort), facts.get("ordered") is True)
+    scored = measures(learnt.structures) if learnt.structures else label_measures(tables, classes)
     reference = str(facts["reference"]) if facts["reference"] in tables else None
     rows = score_rows(tables, reference=reference, measures=scored)
     models = (*usable(hospital, facts), *(floor.model for floor in floors))
@@ -158,11 +160,11 @@ def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json], run: str, f
         left=(),
         quarantine=tuple(Quarantined(r.study, r.reason, r.meaning) for r in rejected_studies(hospital, name)),
         images=(
-            *([by_class(features, positive, examples=words.examples)] if features else []),
+            *([by_class(features, positive, examples=words.examples, classes=_two_sides(classes))] if features else []),
             *image_sheets(cohort, None if learnt.target is None else targets(cohort, learnt.target), here.splits),
         ),
         maps=_sheets(hospital, cohort, methods, facts),
-        pictures=drawn(hospital, cohort, here.splits, Found(tables, rows, models), facts, words),
+        pictures=drawn(hospital, cohort, here.splits, Found(tables, rows, models, classes), facts, words),
         words=words,
         characteristics=characteristics(features, positive),
         commands=_commands(hospital, models),
@@ -175,7 +177,13 @@ def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json], run: str, f
         models=models,
         optimism={hospital.name: optimism(tables, hospital.name, DICE if learnt.structures else AUC)},
         spaces={str(one["label"]): str(one["space"]) for one in (*methods, *variants) if "space" in one},
+        classes=() if learnt.structures else classes.several,
     )
+
+
+def _two_sides(classes: Classes) -> tuple[str, str]:
+    """The first class, and all others."""
+    return (classes.names[0], "all others") if classes.several else ("negative", "positive")
 
 
 def _beyond(page: SitePage, here: Here, facts: Mapping[str, Json]) -> str:
@@ -283,10 +291,12 @@ def _commands(hospital: Hospital, models: Sequence[Model]) -> tuple[Command, ...
 def split_counts(cohort: Cohort, splits: Sequence[str] = SPLITS) -> list[SplitCount]:
     """Patients, images and positive images of each split."""
     found = []
-    for number, split in enumerate(splits):
-        chosen = cohort.split == number
+    for place, split in enumerate(splits):
+        chosen = cohort.split == place
         patients = len(torch.unique(cohort.patient[chosen]))
-        found.append(SplitCount(split, patients, int(chosen.sum()), int((cohort.labels[chosen] > 0).sum())))
+        labels, number = cohort.labels[chosen], len(label_names(cohort))
+        each = torch.bincount(labels, minlength=number).tolist() if number > 2 else ()
+        found.append(SplitCount(split, patients, int(chosen.sum()), int((labels > 0).sum()), each))
     return found
 
 

@@ -1,0 +1,91 @@
+"""Confusion matrices of more than two classes: which class a model takes for which."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from evaluation.drawing import INK, Picture, svg
+from evaluation.histograms import Ints
+from evaluation.metrics import ratio
+from evaluation.panels import CHARACTER, WIDTH
+from evaluation.wording import whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST = 20  # classes of a matrix that can be read
+CELL, EDGE = 0.42, 0.9  # inches; a cell where there is room, and what stands around a matrix
+FITS = 0.3  # inches; the width of a cell that can hold a number
+
+
+def confusion_matrices(
+    shown: Mapping[str, Mapping[str, Ints]],
+    names: Sequence[str],
+    *,
+    examples: str = "images",
+    noised: bool = False,
+) -> list[Picture]:
+    """A matrix for each (site, method): rows are true classes, columns predicted ones. None for more than `MOST`.
+
+    Args:
+        shown: site -> method -> (C, C) counts.
+        names: of the classes.
+        examples: their name.
+        noised: whether the counts were told through noise.
+    """
+    matrices = {(site, m): counts for site, own in shown.items() for m, counts in own.items()}
+    if not matrices or len(names) > MOST:
+        return []
+    titles = {key: f"{key[0]}: {key[1]}" if len(shown) > 1 else key[1] for key in matrices}
+    alt = "Confusion matrices. " + "; ".join(f"{titles[key]}: {_text(of, names)}" for key, of in matrices.items()) + "."
+    beside = CHARACTER * max(map(len, names))
+    side = min(CELL * len(names), WIDTH - EDGE - beside)
+    columns = max(1, min(len(matrices), int(WIDTH / (side + EDGE + beside))))
+    rows = math.ceil(len(matrices) / columns)
+    size = (columns * (side + EDGE + beside), rows * (side + EDGE + beside))
+
+    def draw(figure: Figure) -> None:
+        cells = figure.subplots(rows, columns, squeeze=False).ravel()
+        for axes in cells[len(matrices) :]:
+            axes.set_visible(False)
+        for axes, (key, counts) in zip(cells, matrices.items(), strict=False):
+            _draw(axes, counts, names, side / len(names) >= FITS)
+            axes.set_title(titles[key])
+
+    caption = (
+        f"How many {examples} of each class (row) each model took for which (column); the darker, the larger the share "
+        "of the row. Right answers are on the diagonal."
+    )
+    caption += " Counts were told with noise, and rounded." if noised else ""
+    return [Picture("Confusion matrices", caption, svg(size, alt, draw))]
+
+
+def _draw(axes: Axes, counts: Ints, names: Sequence[str], numbers: bool) -> None:
+    import matplotlib  # slow to import
+
+    shares = np.nan_to_num(ratio(counts, counts.sum(axis=-1, keepdims=True)))
+    axes.imshow(shares, cmap=matplotlib.colormaps["Blues"], vmin=0, vmax=1, interpolation="nearest")
+    for i, j in np.ndindex(counts.shape):
+        if numbers and counts[i, j]:
+            ink = "#ffffff" if shares[i, j] > 0.5 else "#111111"
+            axes.text(j, i, whole(int(counts[i, j])), ha="center", va="center", color=ink, fontsize=8)
+    axes.set_xticks(range(len(names)), names, rotation=60 if max(map(len, names)) > 4 else 0)
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_xlabel("predicted", color=INK)
+    axes.set_ylabel("true", color=INK)
+
+
+def _text(counts: Ints, names: Sequence[str]) -> str:
+    """Of each class, what it was taken for."""
+    told = []
+    for name, row in zip(names, counts, strict=True):
+        found = ", ".join(f"{number} {taken}" for taken, number in zip(names, row.tolist(), strict=True) if number)
+        told.append(f"of {name} {found or 'none'}")
+    return "; ".join(told)
