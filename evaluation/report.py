@@ -47,7 +47,7 @@ def coordinator_page(page: RunPage) -> str:
         by=primary(page.scores),
         decided=decided(page.scores, primary(page.scores)),
         tables=_ordered(row.method for row in page.scores),
-        weak=weak_rows(page.scores),
+        weak=weak_rows(_whole_rows(page.scores, page.classes)),
         over_sites=[p for p in (PRIVATE_MEAN, OVERALL, PUBLIC) if any(row.protocol == p for row in page.scores)],
         totals=totals(page.left, page.statements),
         noise=max((row.noise for row in page.scores), default=0.0),
@@ -87,7 +87,7 @@ def _site_values(page: SitePage) -> dict[str, object]:
         "grid": by_column(page.scores),
         "tables": _ordered(row.method for row in page.scores),
         "tested": [page.site],
-        "weak": weak_rows(page.scores),
+        "weak": weak_rows(_whole_rows(page.scores, page.classes)),
         "totals": totals(page.left, said),
         "noise": max((row.noise for row in page.scores), default=0.0),
         "statements": said,
@@ -136,8 +136,13 @@ def _leading(rows: Sequence[ScoreRow], structures: Sequence[str], classes: Seque
 
 def _whole_measures(rows: Sequence[ScoreRow], classes: Sequence[str]) -> list[str]:
     """All measures but those of single classes, which have tables of their own."""
+    return _ordered(row.measure for row in _whole_rows(rows, classes))
+
+
+def _whole_rows(rows: Sequence[ScoreRow], classes: Sequence[str]) -> list[ScoreRow]:
+    """The rows of these measures."""
     of_one = {of_class(kind, name) for kind in KINDS for name in classes}
-    return [name for name in _ordered(row.measure for row in rows) if name not in of_one]
+    return [row for row in rows if row.measure not in of_one]
 
 
 def _further(rows: Sequence[ScoreRow]) -> list[str]:

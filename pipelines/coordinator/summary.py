@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from evaluation.classes import KINDS, of_class
 from evaluation.metrics import FURTHER
 from evaluation.rows import AT_ONE
 from pipelines.coordinator.artifacts import ANSWERS, PAGE
@@ -35,12 +36,14 @@ def results_table(results: Results, root: Path, console: Console) -> None:
     if folder is None:
         console.print(f"done: {', '.join(results.artifacts)}; artifacts in {root}", highlight=False, soft_wrap=True)
         return
-    rows = json.loads((folder / "scores.json").read_text())
-    for measure in dict.fromkeys(row["measure"] for row in rows if row["measure"] not in ON_THE_PAGE):
+    page = json.loads((folder / "report.json").read_text())
+    hidden = ON_THE_PAGE | {of_class(kind, name) for kind in KINDS for name in page["classes"]}
+    rows = [row for row in json.loads((folder / "scores.json").read_text()) if row["measure"] not in hidden]
+    for measure in dict.fromkeys(row["measure"] for row in rows):
         console.print(_table(rows, measure))
     if any(not row["assessable"] for row in rows):
         console.print(WEAK)
-    for one in json.loads((folder / "report.json").read_text())["missing"]:
+    for one in page["missing"]:
         times = f", {one['times']} times" if one["times"] > 1 else ""
         said = f"! {one['site']} did not answer {one['request']}: {one['code']}{times}"
         console.print(said, markup=False, highlight=False, soft_wrap=True)
@@ -49,8 +52,8 @@ def results_table(results: Results, root: Path, console: Console) -> None:
     console.print(f"report: {root / PAGE}", highlight=False, soft_wrap=True)
     console.print(f"privacy statement: {root / 'statement.md'}", highlight=False, soft_wrap=True)
     pages = {site: root / "sites" / site / SITE_PAGE for row in rows for site in row["sites"]}
-    for site, page in pages.items():
-        text = str(page) if page.exists() else f"{SITE_PAGE} in its folder, at the hospital"
+    for site, own in pages.items():
+        text = str(own) if own.exists() else f"{SITE_PAGE} in its folder, at the hospital"
         console.print(f"  {site}'s own page: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
