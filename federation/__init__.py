@@ -3,6 +3,7 @@
 from typing import TypeAlias
 
 from federation.alone import Alone
+from federation.as_begun import AsBegun
 from federation.fedavg import FedAvg
 from federation.feddg import FedDG
 from federation.feddyn import FedDyn
@@ -13,5 +14,5 @@ from federation.local import Local
 from federation.moon import Moon
 from federation.scaffold import Scaffold
 
-Federated: TypeAlias = Alone | FedAvg | FedDG | FedDyn | FedOpt | FedProx | FedSld | Local | Moon | Scaffold
+Federated: TypeAlias = Alone | AsBegun | FedAvg | FedDG | FedDyn | FedOpt | FedProx | FedSld | Local | Moon | Scaffold
 """The methods of this folder that a YAML can name. A new method needs its file, a member here, and its test."""

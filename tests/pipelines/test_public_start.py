@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from pipelines.run import main as run
 from pipelines.runs.exits import Exit
 from pipelines_settings import BASE
+from privacy.message import from_bytes, unsealed
 
 START = {"name": "pretrained", "on": "prostate_adc", "pictures": 32, "epochs": 1}
 TRAIN = {
@@ -95,3 +97,22 @@ def test_starts_that_cannot_be_made_are_told_before_anything_runs(changes, words
         said["train"] = {**TRAIN, "method_start": {}}
     assert started(said, "--check") == Exit.CONFIG
     assert words in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_head_learnt_on_public_pictures_is_a_floor_that_no_patient_shaped(private, tmp_path):
+    """Every hospital gets the same weights, and a private run needs no noise for their training."""
+    few = {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc", "pictures": 60, "components": 8}
+    methods = {"public_head": {"name": "as_begun"}, "moments": {"name": "moments"}}
+    train = {**TRAIN, "methods": methods, "start": None, "method_start": {"public_head": START}}
+    said = {**SETTINGS, "model": few, "train": train, "pooling": "refused"}
+    said |= {"evaluate": {"copies": 5, "public": False}, "audit": {"membership": False, "canaries": 0}}
+    said |= {"privacy": {"epsilon": 8.0, "delta": 1e-3, "sampling": 0.5}} if private else {}
+    assert started(said) == Exit.OK
+    home = tmp_path / "runs" / BASE["name"]
+    (start,) = home.glob("pretrain/*/start-*.safetensors")
+    weights = from_bytes(start.read_bytes()).tensors
+    for site in ("a", "b"):
+        ready = from_bytes(unsealed((home / "sites" / site / "ready" / "public_head.safetensors").read_bytes())).tensors
+        assert all(torch.equal(ready[name], weights[name]) for name in ("head.weight", "head.bias"))
+        assert float(weights["head.weight"].abs().max()) > 0

@@ -12,16 +12,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
-from federation.features.whitening import fitted
 from federation.models.features import Features
-from pipelines.coordinator.public import PublicSet, public_set, public_stamps
+from pipelines.coordinator.public import public_set, public_stamps
+from pipelines.coordinator.public_features import fixed_by
 from pipelines.coordinator.spaces import cohorts_in
 from pipelines.coordinator.world import World
-from pipelines.data.encoder_file import opened
 from pipelines.loader.validation import to_plain
-from pipelines.models.fixed_features import Fixed, extracted, to_tensors
+from pipelines.models.fixed_features import to_tensors
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import digest, read_manifest, short
@@ -29,7 +26,7 @@ from pipelines.settings.harmonization import RAW
 from pipelines.settings.image_spaces import features_in, features_name, portable
 from privacy.message import Json, Message, Params, as_mapping, from_bytes, to_bytes
 
-VERSION = 5  # 1 rounded random convolutions of narrow filters by how many images there were; 3 to 5 tell what is public
+VERSION = 6  # 1 rounded random convolutions of narrow filters by how many images there were; 3 to 6 tell what is public
 
 
 def settings(world: World) -> Json:
@@ -81,17 +78,6 @@ def _asked(
     code = hashlib.sha256(to_bytes(message)).hexdigest()
     name = world.run(f"features-{short(digest({'asked': code, 'version': VERSION}))}")
     return dict(world.ask_all(name, "extract", {site: message})[site].facts)
-
-
-def fixed_by(public: PublicSet, model: Features) -> Fixed:
-    """The features of a model, scaled by public pictures.
-
-    Raises:
-        ValueError: there are fewer pictures than components.
-    """
-    extractor, weights = opened(model.of)
-    found = np.concatenate([extracted(extractor, part) for part in public.parts])
-    return Fixed(extractor, fitted(found, components=model.components, softness=model.softness), weights)
 
 
 def intact(world: World, artifact: Path) -> str | None:

@@ -10,9 +10,11 @@ from pathlib import Path
 import torch
 
 from federation.models import AnyModel
+from federation.models.features import Features
 from federation.pretraining import Pretrained, pretrained
 from federation.task import Task
 from pipelines.coordinator.public import PublicSet, public_set, public_stamps
+from pipelines.coordinator.public_features import public_head
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
@@ -22,7 +24,7 @@ from pipelines.settings.harmonization import default_scale
 from pipelines.settings.image_spaces import starts_in
 from privacy.message import Json, Message, Params, to_bytes
 
-VERSION = 1
+VERSION = 2  # 1 knew no heads on features
 
 
 def settings(world: World) -> Json:
@@ -34,7 +36,9 @@ def settings(world: World) -> Json:
 
 def outside(world: World) -> Mapping[str, str]:
     """Names, sizes and times of the files of declared public pictures."""
-    return public_stamps(world.config, (how.on for how, _ in starts_in(world.config).values()))
+    starts = starts_in(world.config).values()
+    scales = (model.public for _, model in starts if isinstance(model, Features))
+    return public_stamps(world.config, (*(how.on for how, _ in starts), *scales))
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
@@ -62,6 +66,8 @@ def start_on(config: Config, how: Pretrained, model: AnyModel, public: PublicSet
     classes = 2 if "prior" in public.told else len(config.task.names)
     if int(public.labels.max()) >= classes:
         raise ValueError(f"{how.on} has labels up to {int(public.labels.max())}, the task has {classes} classes")
+    if isinstance(model, Features):
+        return public_head(config, model, public, classes)
     scale = default_scale(config.images)
     task = Task(model, config.images.inputs, classes)
     return pretrained(task, how, torch.cat(list(public.parts)), public.labels, low=scale.low, high=scale.high)

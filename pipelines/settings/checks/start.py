@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from federation.models.features import Features
 from federation.pretraining import Pretrained
 from pipelines.settings.run_settings import RunSettings
 from privacy.settings_error import Problem
@@ -19,10 +20,13 @@ def problems(run: RunSettings) -> Iterator[Problem]:
             continue
         where = ("train", "method_start", label) if label in run.train.method_start else ("train", "start")
         model = run.train.method_model.get(label, run.model)
-        if model.name not in NETWORKS:
+        linear = isinstance(model, Features) and not model.hidden
+        if model.name not in NETWORKS and not linear:
             remedy = f"say method_start: {{{label}: null}}"
-            text = f"{label} has the model {model.name}; only {', '.join(NETWORKS)} begin on pictures; {remedy}"
-            yield Problem(where, text)
+            known = f"only {', '.join(NETWORKS)} begin on pictures, and features without hidden layers"
+            yield Problem(where, f"{label} has the model {model.name}; {known}; {remedy}")
+        elif linear and how.head == "fresh":
+            yield Problem((*where, "head"), "fresh leaves nothing of a start on features, which is a head; say kept")
         else:
             yield from (Problem((*where, field), text) for field, text in _of_one(run, how))
 

@@ -1,0 +1,40 @@
+"""Fixed features of public pictures: their scale, and a head that learnt from the pictures' labels alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from federation.alone import Alone, solved
+from federation.features.whitening import fitted
+from federation.models.features import Features
+from federation.parameters import read
+from federation.task import Task
+from pipelines.coordinator.public import PublicSet, public_set
+from pipelines.data.encoder_file import opened
+from pipelines.models.fixed_features import Fixed, extracted, featured
+from pipelines.settings.config import Config
+from privacy.message import Params
+
+
+def fixed_by(public: PublicSet, model: Features) -> Fixed:
+    """The features of a model, scaled by public pictures.
+
+    Raises:
+        ValueError: there are fewer pictures than components.
+    """
+    extractor, weights = opened(model.of)
+    found = np.concatenate([extracted(extractor, part) for part in public.parts])
+    return Fixed(extractor, fitted(found, components=model.components, softness=model.softness), weights)
+
+
+def public_head(config: Config, model: Features, public: PublicSet, classes: int) -> Params:
+    """Weights of a linear head by ridge regression, as `local_ridge` learns one. Pictures are not disturbed.
+
+    public: the labelled pictures; those of `model.public` scale the features, as at every hospital.
+    """
+    fixed = fixed_by(public_set(config, model.public, model.pictures), model)
+    x = torch.cat([featured(model, fixed, part) for part in public.parts])
+    module = Alone(name="local_ridge").network(Task(model, (model.width,), classes))
+    solved(module, x, public.labels, torch.arange(len(x)), classes)
+    return read(module)
