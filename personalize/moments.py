@@ -48,6 +48,7 @@ SENT = ("sizes", "sums", "gram", "variance")
 OF = "head.weight"  # moments are of what this layer gets
 SUMS = ("sizes", "gram", "variance", "labels", "products")
 ABSENT = 1e-2  # of a patient: the size of a class that a hospital does not have; noised, 2 deviations of the noise
+ROUNDED = 1e-10  # of the largest eigenvalue: a smaller one of centred labels is 0, but for rounding
 LARGEST = 0.9  # share of a direction's scatter that may lie between classes
 FAINT = 0.05  # of the noise in the largest class: the least that class means are taken to differ
 LEAST = 1e-2  # of it is kept where noise explains it all, so that scores still have an order
@@ -57,7 +58,8 @@ FARTHEST = 10.0  # logits of a class below its share at the hospital's mean
 @dataclass(frozen=True, kw_only=True)
 class Moments:
     """others_gram: a. others_classes: r. ridge: t in shares of the mean eigenvalue of the scatter, beside what noise
-    asks for. radius: in private training, the norm to which z is cut, in units of sqrt(d).
+    asks for. radius: in private training, the norm to which z is cut, in units of sqrt(d). opposed: whether a hospital
+    gets class sums of one whose classes lie the other way round, by more than chance and noise explain.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -68,6 +70,7 @@ class Moments:
     others_classes: float = 0.3
     ridge: float = 1e-2
     radius: float = 1.0
+    opposed: Literal["kept", "left_out"] = "kept"
 
     def __post_init__(self) -> None:
         refuse(
@@ -88,8 +91,10 @@ class Moments:
         model = prefixed("model", section(state.tensors, "model"))
         if call.request == "train":
             return Message(model)
-        every = [centred(section(state.tensors, f"site/{name}"), self.radius) for name in sorted(_sites(state))]
-        total = {part: sum_exactly([one[part] for one in every]) for part in SUMS if every}
+        every = {name: centred(section(state.tensors, f"site/{name}"), self.radius) for name in sorted(_sites(state))}
+        if self.opposed == "left_out" and site in every:
+            every = _not_opposed(every, site, self.radius)
+        total = {part: sum_exactly([one[part] for one in every.values()]) for part in SUMS if every}
         # A site whose reply was lost has no start, and no sums in the total.
         return Message({**prefixed("total", total), **({} if site in call.merged else model)})
 
@@ -194,13 +199,42 @@ def _within(weight: Tensor, means: Tensor, h: Tensor, hidden: Tensor) -> tuple[T
     return weight + weight @ root @ inverse @ root @ means.T @ weight, means
 
 
+def _not_opposed(every: Mapping[str, Params], site: str, radius: float) -> dict[str, Params]:
+    """The sums of all, where those whose class means point away from a site's by more than two deviations have no
+    class sums. From what left alone; docs/results/one-message.md tells what it was worth.
+    """
+    gram = sum_exactly([one["gram"] for one in every.values()])
+    noise = sum_exactly([one["variance"] for one in every.values()]).clamp(min=0).sqrt()
+    ridge = 2 * noise * math.sqrt(len(gram) / 2) * torch.eye(len(gram), dtype=gram.dtype)
+    values, axes = torch.linalg.eigh((gram + ridge) / sum(one["sizes"].sum() for one in every.values()))
+    values = values.clamp(min=1e-3 * values.max())
+    seen = {name: _contrasts(one, values, axes, _unit(gram, radius)) for name, one in every.items()}
+    mine, spread = seen[site]
+    kept = dict(every)
+    for name, (theirs, unsure) in seen.items():
+        score = (mine / spread * theirs).sum() / ((mine / spread).square() * unsure).sum().sqrt().clamp(min=1e-300)
+        if name != site and score < -2:
+            kept[name] = {**every[name], **{part: 0 * every[name][part] for part in ("labels", "products")}}
+    return kept
+
+
+def _contrasts(sent: Params, values: Tensor, axes: Tensor, unit: float) -> tuple[Tensor, Tensor]:
+    """Differences of class means from the first class along each axis (classes - 1, d), and their variances."""
+    inverse = torch.linalg.pinv(sent["labels"], hermitian=True, rtol=ROUNDED)
+    means = inverse @ sent["products"] @ axes
+    noise = sent["variance"].clamp(min=0) * released.GRAM / released.SUMS / unit
+    apart = torch.eye(len(inverse), dtype=inverse.dtype)[1:] - torch.eye(len(inverse), dtype=inverse.dtype)[0]
+    sampled, noised = ((apart @ h @ apart.T).diagonal()[:, None] for h in (inverse, inverse @ inverse))
+    return means[1:] - means[0], sampled * values + 2 * noise * noised
+
+
 def _inverse(labels: Tensor, products: Tensor, noise: Tensor) -> Tensor:
     """H^+ for M = B H^+, where noise of variance s^2 in each number of B hides rare classes: each eigenvalue l of H
     becomes l / (l^2 + s^2 / v) as in a Wiener filter, with v, the mean square of a number of M, estimated from B. With
     two classes H has one eigenvalue, so the order of scores stays.
     """
     if not noise > 0:
-        plain: Tensor = torch.linalg.pinv(labels, hermitian=True)
+        plain: Tensor = torch.linalg.pinv(labels, hermitian=True, rtol=ROUNDED)
         return plain
     values, axes = torch.linalg.eigh(labels)
     values = values.clamp(min=0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 import pytest
 import torch
@@ -77,6 +79,16 @@ def test_together_it_is_discriminant_analysis_of_all_rows_about_their_hospitals_
         weight = (model.head.weight[1] - model.head.weight[0]).detach().double().numpy()
         cosine = weight @ least_squares / np.linalg.norm(weight) / np.linalg.norm(least_squares)
         assert cosine == pytest.approx(1.0, abs=1e-6)
+
+
+def test_one_patient_of_a_rare_class_does_not_spoil_the_means_by_rounding():
+    """Centred labels have an eigenvalue 0, which rounding of a large class makes positive."""
+    task, own = Task(Mlp(hidden=()), (WIDTH,), 2), hospital(0, 403, 2)
+    own = Rows(own.x, (torch.arange(403) >= 401).long(), own.patient)
+    model = solved(Moments(others_gram=0.0, others_classes=0.0, ridge=0.0), task, {"a": own})["a"]
+    theirs = LinearDiscriminantAnalysis(solver="eigen").fit(own.x.double().numpy(), own.y.numpy())
+    ours = model(own.x).logits.softmax(dim=1).detach().numpy()
+    assert np.abs(ours - theirs.predict_proba(own.x.double().numpy())).max() < 1e-3
 
 
 def test_the_intercept_is_the_hospitals_own():
@@ -168,6 +180,34 @@ def test_a_hospital_that_did_not_answer_gets_what_the_others_sums_give():
     assert (model(rows["c"].x).logits.argmax(dim=1) == rows["c"].y).double().mean() > 0.8
     nobody = how.model(sites["c"], how.send(state, "c", FINISH), Message())
     assert torch.equal(nobody["head.weight"], section(state.tensors, "model")["head.weight"])
+
+
+def sent_to(how: Moments, rows: dict[str, Rows], classes: int, noise: float | None) -> dict[str, torch.Tensor]:
+    """What the first hospital gets after the only round."""
+    task = Task(Mlp(hidden=()), (WIDTH,), classes)
+    state, replies = how.start(initial_parameters(how, task, seed=0), {}), {}
+    for name, own in rows.items():
+        private = open_private({"train": own}, Protection(noise=noise or 0.0), source=Random(name).randbytes)
+        plain = open_access({"train": own}, batch=8, seed=0)
+        site = Site(name, task, Work(), plain if noise is None else private)
+        replies[name] = how.train(site, how.send(state, name, TRAIN), Message(), TRAIN)[0]
+    return dict(how.send(how.merge(state, replies), min(rows), FINISH).tensors)
+
+
+@pytest.mark.parametrize("noise", [None, 2.0])
+@pytest.mark.parametrize("classes", [2, 4])
+def test_who_exchanged_labels_is_left_out_where_it_was_asked_for_and_nobody_else(classes, noise):
+    rows = {name: hospital(k, 500, classes, shift=float(k)) for k, name in enumerate("abc")}
+    spoilt = {**rows, "c": Rows(rows["c"].x, (rows["c"].y + classes // 2) % classes, rows["c"].patient)}
+    asked = Moments(opposed="left_out")
+    honest, all_of_them = sent_to(asked, rows, classes, noise), sent_to(Moments(), rows, classes, noise)
+    assert all(torch.equal(honest[name], all_of_them[name]) for name in honest), "bit for bit, as nobody is opposed"
+    found, kept = sent_to(asked, spoilt, classes, noise), sent_to(Moments(), spoilt, classes, noise)
+    without = sent_to(Moments(), {name: rows[name] for name in "ab"}, classes, noise)
+    for part in ("labels", "products"):
+        assert torch.equal(found[f"total/{part}"], without[f"total/{part}"])
+        assert not torch.equal(kept[f"total/{part}"], without[f"total/{part}"])
+    assert torch.equal(found["total/gram"], kept["total/gram"]), "scatter has no labels"
 
 
 def test_a_network_without_a_linear_head_is_refused_in_words():
