@@ -100,6 +100,9 @@ def table(runs: dict[float, list[Found]]) -> str:
             cells = []
             for column in columns:
                 values = [found[method, column] for found in each if (method, column) in found]
+                if not values:  # an attack that was not made in this run, as on models without noise
+                    cells.append("–")
+                    continue
                 estimate = t_interval(values)
                 half = (estimate.high - estimate.low) / 2
                 cells.append(f"{estimate.value:.3f}" + (f" ± {half:.3f}" if math.isfinite(half) else ""))
