@@ -91,10 +91,9 @@ class Moments:
         model = prefixed("model", section(state.tensors, "model"))
         if call.request == "train":
             return Message(model)
-        every = {name: centred(section(state.tensors, f"site/{name}"), self.radius) for name in sorted(_sites(state))}
-        if self.opposed == "left_out" and site in every:
-            every = _not_opposed(every, site, self.radius)
-        total = {part: sum_exactly([one[part] for one in every.values()]) for part in SUMS if every}
+        total = section(state.tensors, "total")
+        if self.opposed == "left_out" and site in _sites(state.tensors):
+            total = _summed(_not_opposed(_every(state.tensors, self.radius), site, self.radius))
         # A site whose reply was lost has no start, and no sums in the total.
         return Message({**prefixed("total", total), **({} if site in call.merged else model)})
 
@@ -109,12 +108,12 @@ class Moments:
         kept = dict(state.tensors)
         for site, reply in replies.items():
             kept |= {f"site/{site}/{part}": reply.tensors[f"{part}/{OF}"] for part in SENT}
-        return Message(kept)
+        return _totalled(kept, self.radius)
 
     def without(self, state: State, sites: frozenset[str]) -> State:
         """The state as if these sites had never sent their sums: see `federation.membership`."""
         theirs = tuple(f"site/{site}/" for site in sites)
-        return Message({name: one for name, one in state.tensors.items() if not name.startswith(theirs)})
+        return _totalled({n: one for n, one in state.tensors.items() if not n.startswith(theirs)}, self.radius)
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
         sent, total = section(memory.tensors, "own"), section(received.tensors, "total")
@@ -125,6 +124,20 @@ class Moments:
         others = {part: total[part] - own[part] for part in SUMS} if total else _nothing(own)
         weight, bias = solved(self, own, others, memory.tensors["centre"])
         return {**start, **_head(start, weight, bias)}
+
+
+def _totalled(tensors: Params, radius: float) -> State:
+    """The state with the sums of all its sites, which most sites get alike, added up once and not for each of them."""
+    own = {name: one for name, one in tensors.items() if not name.startswith("total/")}
+    return Message({**own, **prefixed("total", _summed(_every(own, radius)))})
+
+
+def _every(tensors: Params, radius: float) -> dict[str, Params]:
+    return {name: centred(section(tensors, f"site/{name}"), radius) for name in sorted(_sites(tensors))}
+
+
+def _summed(every: Mapping[str, Params]) -> Params:
+    return {part: sum_exactly([one[part] for one in every.values()]) for part in SUMS if every}
 
 
 def moments_of(site: Site, module: nn.Module, radius: float) -> tuple[Params, Tensor]:
@@ -273,5 +286,5 @@ def sum_exactly(parts: list[Tensor]) -> Tensor:
     return torch.tensor([math.fsum(one) for one in stacked], dtype=parts[0].dtype).view(parts[0].shape)
 
 
-def _sites(state: State) -> set[str]:
-    return {name.split("/")[1] for name in state.tensors if name.startswith("site/")}
+def _sites(tensors: Params) -> set[str]:
+    return {name.split("/")[1] for name in tensors if name.startswith("site/")}

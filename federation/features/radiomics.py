@@ -45,7 +45,8 @@ class Radiomics:
         """Why examples of this shape have no such features; empty = they have."""
         if len(inputs) in (3, 4) and min(inputs[-2:]) >= 8:
             return []
-        return [f"radiomics needs images (channels, height, width) or volumes of 8 pixels or more in the plane, found {inputs}"]
+        what = "images (channels, height, width) or volumes of 8 pixels or more in the plane"
+        return [f"radiomics needs {what}, found {inputs}"]
 
     def extract(self, images: Floats) -> Floats:
         """Features (n, d) of images (n, C, H, W) or volumes (n, C, D, H, W)."""
