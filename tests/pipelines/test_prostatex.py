@@ -29,7 +29,7 @@ def test_two_real_patients_go_all_the_way(finished):
     facts = json.loads(path.read_text())["prostatex"]
     assert (facts["patients"], facts["images"], facts["positives"], facts["rejected"]) == (2, 24, 2, 0)
     assert facts["scanners"] == {"Siemens 3 T": 2}
-    cohort = read_cohort_file(next((finished / "sites" / "prostatex").glob("cohorts/*/")) / COHORT)
+    cohort = read_cohort_file(finished / "sites" / "prostatex" / "cohorts" / facts["cohort"] / COHORT)
     means = []
     for patient in range(2):
         mine = cohort.patient == patient
