@@ -19,6 +19,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 from engine import SEED, hospitals, opening
@@ -42,6 +43,7 @@ from privacy.dp.events import Gaussian, PoissonSampled, SelfComposed
 from privacy.message import Call, Message, to_bytes
 
 HERE = Path(__file__).parent
+TABLE = HERE.parent / "docs/results/data/one-message.json"
 PATIENTS, WIDTH, ROUNDS, DELTA, EPSILON = 40, 24, 20, 1e-5, 3.0
 HEAD, IMAGES = Task(Mlp(hidden=()), (WIDTH,), 2), Task(Cnn(), (1, 48, 48), 2)
 WORK = Work(batch=8)
@@ -115,9 +117,26 @@ def epsilons() -> Mapping[str, float]:
     return {"noise": round(noise, 4)} | {name: round(cost(one, DELTA).epsilon, 3) for name, one in found.items()}
 
 
+def table(found: Mapping[str, Any], commit: str) -> dict[str, object]:
+    """Kilobytes and seconds by number of hospitals, and how many times as much FedAvg takes."""
+    rows = []
+    for many in (name for name in found if name.isdecimal()):
+        one = found[many]["moments"]
+        for name, other in found[many].items():
+            cells = [f"{other[part] / 1000:,.0f}" for part in ("down", "up")]
+            times = f"{other['up'] / one['up']:,.1f} ×" if name != "moments" else ""
+            seconds = f"{other['seconds']:,.1f}" if "seconds" in other else ""
+            slower = f"{other['seconds'] / one['seconds']:,.1f} ×" if seconds and times else ""
+            rows.append([many, name, str(other["rounds"]), *cells, times, seconds, slower])
+    columns = ["hospitals", "method", "rounds", "kB to all", "kB from all", "times", "processor s", "times"]
+    command = "python benchmarks/one_message_cost.py"
+    return {"command": command, "commit": commit, "date": str(found["date"]), "columns": columns, "rows": rows}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hospitals", type=int, nargs="+", default=[2, 12, 100, 1000])
+    parser.add_argument("--commit", default="0000000", help="of the code that is measured, for the table")
     parser.add_argument("--out", type=Path, default=HERE / "one_message_cost.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -129,6 +148,8 @@ def main() -> None:
         found[str(many)] = rows | {"fedavg, cnn": {"rounds": ROUNDS, **scaled}}
         print(many, found[str(many)], flush=True)
         options.out.write_text(json.dumps(found, indent=1) + "\n")
+    known = json.loads(TABLE.read_text()) | {"cost": table(found, options.commit)}
+    TABLE.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
