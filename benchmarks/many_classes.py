@@ -10,14 +10,28 @@ classes or more. Splits 0 to 9 are reported; settings were chosen on splits 100 
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from one_message import ALONE, FIRMER, KERNEL, TOGETHER, computed, cut, hospitals, models, scaled, tables
+from one_message import (
+    ALONE,
+    FIRMER,
+    KERNEL,
+    TOGETHER,
+    asked,
+    collected,
+    computed,
+    cut,
+    hospitals,
+    models,
+    scaled,
+    tables,
+    write_tables,
+)
 from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
@@ -104,26 +118,14 @@ REPORTED = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--splits", type=int, default=10)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--commit", default="0000000", help="of the code that is measured, for the table")
-    parser.add_argument("--out", type=Path, default=HERE / "many_classes.json")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+    options = asked(str(__doc__), HERE / "many_classes.json", splits=10)
     found, public, lines = computed()
-    kept: dict[str, dict[str, float]] = json.loads(options.out.read_text()) if options.out.exists() else {}
-    for split in range(options.first, options.first + options.splits):
-        for parts in (1, 4):
-            for label, epsilon, value in lines_of(split, parts, found, public, lines, REPORTED):
-                name = f"{3 * parts} hospitals | {label} | {'inf' if epsilon is None else f'{epsilon:g}'}"
-                kept.setdefault(name, {})[str(split)] = round(value, 5)
-        options.out.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
-        print(split, "done", flush=True)
+    given = partial(lines_of, found=found, public=public, lines=lines, tried=REPORTED)
+    kept = collected(options, {f"{3 * parts} hospitals": partial(given, parts=parts) for parts in (1, 4)})
     if options.out == HERE / "many_classes.json":
         command = "CONSILIUM_DATA=… python benchmarks/many_classes.py"
         made = tables(kept, options.commit, command=command, floor=LOGISTIC, above="logistic regression")
-        TABLE.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
+        write_tables(TABLE, made)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,9 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -203,24 +204,49 @@ def lines_of(split: int, parts: int, found, public, lines) -> Iterator[tuple[str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--splits", type=int, default=10)
+    options = asked(str(__doc__), HERE / "one_message.json", splits=10)
+    found, public, lines = computed()
+    kept = collected(
+        options,
+        {
+            f"{3 * parts} hospitals": partial(lines_of, parts=parts, found=found, public=public, lines=lines)
+            for parts in (1, 4)
+        },
+    )
+    if options.out == HERE / "one_message.json":
+        write_tables(TABLE, tables(kept, options.commit))
+
+
+def asked(description: str, out: Path, *, splits: int) -> argparse.Namespace:
+    """The options of a script whose figures are kept in `out`; another `--out` leaves the documents as they are."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--splits", type=int, default=splits)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--commit", default="0000000", help="of the code that is measured, for the table")
-    parser.add_argument("--out", type=Path, default=HERE / "one_message.json")
-    options = parser.parse_args()
+    parser.add_argument("--out", type=Path, default=out)
+    return parser.parse_args()
+
+
+def collected(
+    options: argparse.Namespace, groups: Mapping[str, Callable[[int], Iterable[tuple[str, float | None, float]]]]
+) -> dict[str, dict[str, float]]:
+    """`group | line | epsilon` -> split -> value, kept after each split. groups: split -> lines, epsilon and value."""
     torch.set_num_threads(1)
-    found, public, lines = computed()
     kept: dict[str, dict[str, float]] = json.loads(options.out.read_text()) if options.out.exists() else {}
     for split in range(options.first, options.first + options.splits):
-        for parts in (1, 4):
-            for label, epsilon, value in lines_of(split, parts, found, public, lines):
-                name = f"{3 * parts} hospitals | {label} | {'inf' if epsilon is None else f'{epsilon:g}'}"
+        for group, lines in groups.items():
+            for label, epsilon, value in lines(split):
+                name = f"{group} | {label} | {'inf' if epsilon is None else f'{epsilon:g}'}"
                 kept.setdefault(name, {})[str(split)] = round(value, 5)
         options.out.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
         print(split, "done", flush=True)
-    known = json.loads(TABLE.read_text()) if TABLE.exists() else {}
-    TABLE.write_text(json.dumps({**known, **tables(kept, options.commit)}, indent=1, ensure_ascii=False) + "\n")
+    return kept
+
+
+def write_tables(path: Path, made: Mapping[str, object]) -> None:
+    """Tables of a page of results; those that were made otherwise stay."""
+    known = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**known, **made}, indent=1, ensure_ascii=False) + "\n")
 
 
 def interval(values: np.ndarray) -> str:

@@ -7,7 +7,7 @@ in one process. Bytes are those of whole messages, as they are sent: `down` to a
 processor time of the whole conversation, hospitals' and coordinator's work together. `fedavg, head` learns the same
 linear head; `fedavg, cnn` learns a network of 48 x 48 pixels, of which only the bytes of two hospitals are counted and
 multiplied, since they do not depend on the number. Epsilon is that of a patient at the noise with which one release of
-moments costs 3 at delta 1e-5: FedAvg takes a step an epoch quarter (sampling .25), 80 steps in 20 rounds.
+moments costs 3 at delta 1e-5: FedAvg takes 4 steps in each of 20 rounds, every patient in a step with probability .25.
 """
 
 from __future__ import annotations

@@ -1,25 +1,26 @@
 """One message of moments at two hospitals of the prostate phantom, with 640 or 80 patients each, private and not.
 
-    python benchmarks/one_message_phantom.py [--populations 5]
+    python benchmarks/one_message_phantom.py [--splits 5]
 
 Volumes of 6 x 48 x 48 voxels (3.6 and 1.5 mm), one for each patient; features `radiomics`, scaled by stacks that the
 prior `prostate_adc` draws; a patient is positive with 3 voxels or more of clinically significant cancer. Every
 population has patients of its own: scanners P and L, 640 patients each, of whom 384 are trained on (48 in the case of
 80) and 192 tested, the same 192 in both cases. AUC at each hospital, mean of the two. Every private line is (epsilon,
-1e-5) for each patient, add or remove. Populations 0 to 4 are reported; settings were chosen on populations 100 and 101.
+1e-5) for each patient, add or remove. Populations 0 to 4 are reported
+(`--splits`); settings were chosen on populations 100 and 101.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from one_message import models, scaled, tables
+from one_message import asked, collected, models, scaled, tables, write_tables
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -122,29 +123,12 @@ REPORTED = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--populations", type=int, default=5)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--commit", default="0000000", help="of the code that is measured, for the table")
-    parser.add_argument("--out", type=Path, default=HERE / "one_message_phantom.json")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    kept: dict[str, dict[str, float]] = json.loads(options.out.read_text()) if options.out.exists() else {}
-    for population in range(options.first, options.first + options.populations):
-        for patients in TRAINED:
-            for label, epsilon, value in lines_of(population, patients, REPORTED):
-                name = f"2 x {patients} patients | {label} | {'inf' if epsilon is None else f'{epsilon:g}'}"
-                kept.setdefault(name, {})[str(population)] = round(value, 5)
-        options.out.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
-        print(population, "done", flush=True)
+    options = asked(str(__doc__), HERE / "one_message_phantom.json", splits=5)
+    groups = {f"2 x {patients} patients": partial(lines_of, patients=patients, tried=REPORTED) for patients in TRAINED}
+    kept = collected(options, groups)
     if options.out == HERE / "one_message_phantom.json":
-        made = tables(
-            kept,
-            options.commit,
-            command="python benchmarks/one_message_phantom.py",
-            groups=("2 x 640 patients", "2 x 80 patients"),
-        )
-        TABLE.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
+        command = "python benchmarks/one_message_phantom.py"
+        write_tables(TABLE, tables(kept, options.commit, command=command, groups=tuple(groups)))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,10 @@ A hospital that did not answer (its budget was spent before the only round) gets
 
 Privately, the four sums leave with noise in one release (`privacy.dp.moments`); what is solved from them costs nothing
 more, the hospital's own model included. The ridge is AdaSSP's (Wang, Revisiting differentially private linear
-regression, UAI 2018): t covers the largest eigenvalue that the noise of G is expected to have, 2 s sqrt(d / 2).
+regression, UAI 2018): t covers the largest eigenvalue that the noise of G is expected to have, 2 s sqrt(d / 2). Noise
+of variance u in each number of sum B hides rare classes: in M, an eigenvalue l of sum H is then inverted as
+l / (l^2 + u / v), with v the mean square of M's numbers (Wiener's filter), and M and W are shrunk by what noise is
+expected to have added to M' W, so that probabilities are not 0 or 1.
 """
 
 from __future__ import annotations

@@ -72,6 +72,25 @@ def test_a_ready_model_names_its_classes_and_predicts_the_highest_grade(done: Pa
     assert predict([str(file), str(images), "--threshold", "0.3", "--out", str(tmp_path)]) == 2
 
 
+def test_a_private_run_counts_each_patient_once_and_scores_every_class(finished_run) -> None:
+    said = graded(name="private", privacy={"epsilon": 8.0, "delta": 1e-4}, pooling="refused")
+    for site in said["sites"].values():
+        site["policy"] = {"budget": {"epsilon": 100.0, "delta": 1e-4}}
+        site["source"]["patients"] = 40
+    said["train"] = {"methods": {"moments": {"name": "moments"}}, "schedule": {"rounds": 1}}
+    said["evaluate"] = {"checkpoint": "latest", "copies": 5, "public": False, "reference": None}
+    done = finished_run(said) / "runs" / "private"
+    told = json.loads((artifact(done, "ingest") / "sites.json").read_text())
+    for site, facts in told.items():
+        counted = json.loads((done / "sites" / site / "asked.json").read_text())["counted"]
+        assert counted["classes"] == 6 and counted["noise"] >= 1
+        for split, cells in counted["cells"].items():
+            assert len(cells) == 6 and facts["splits"][split]["patients"] == sum(cells)
+            assert facts["splits"][split]["classes"] == cells
+    rows = json.loads((artifact(done, "report") / "scores.json").read_text())
+    assert {"AUC", "quadratic kappa"} <= {row["measure"] for row in rows if row["method"] == "moments"}
+
+
 def test_harmonization_keeps_the_first_class_apart_from_the_others(finished_run) -> None:
     said = graded(harmonized(), name="tiny")
     done = finished_run(said) / "runs" / "tiny"
