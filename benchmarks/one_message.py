@@ -65,7 +65,7 @@ FIRMER = Moments(others_gram=1.0, others_classes=0.3, ridge=0.1)
 DESCENT, DESCENT_TOGETHER = DpHead(others=0.0), DpHead(others=0.1)
 FEDERATED = DpHead(rounds=30, steps=1, lr=4.0, others=1.0)
 PRIOR = DpHead(steps=50, lr=0.3)  # on the prior's own pictures
-BEGUN, BEGUN_TOGETHER = DpHead(lr=1.0, others=0.0, begin="given"), DpHead(lr=1.0, begin="given")
+BEGUN, BEGUN_TOGETHER = DpHead(lr=1.0, others=0.0, begin="given"), DpHead(lr=1.0, others=0.1, begin="given")
 
 
 def computed() -> tuple[np.ndarray, np.ndarray, list[dict[str, str]]]:

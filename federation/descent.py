@@ -152,7 +152,7 @@ class Site:
         module.train()
         loss = 0.0
         for _ in range(total):
-            gradient, value = self.access.gradient(module, objective, self.access.draw())
+            gradient, value, _ = self.access.gradient(module, objective, self.access.draw())
             loss += value / total
             extra = {} if correction is None else correction({name: p.detach() for name, p in params.items()})
             for name, p in params.items():  # where `after` finds it too

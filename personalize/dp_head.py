@@ -14,6 +14,13 @@ federated gradient descent: one step a round on the mean gradient of all. A hosp
 
 own and w_j being the means of iterates that left. So the model costs no more than what left. r = 0 is local. A hospital
 that never answered gets the mean of the others.
+
+With `others: null` the weight follows the noise, which is public. u is the variance of the noise in a number of the
+mean of a hospital's T gradients, v that of the others' together, v = sum_j n_j^2 u_j / (sum_j n_j)^2:
+
+    w = (1 - s) own + s sum_j n_j w_j / sum_j n_j,  s = u / (u + v + k^2),
+
+as a mean of two noised numbers that differ by about k (DIFFER) in truth is best weighted. Without noise it is local.
 """
 
 from __future__ import annotations
@@ -33,11 +40,14 @@ from personalize.sharing import head
 from privacy.message import Call, Message, Params
 from privacy.settings_error import out_of_range, refuse
 
+DIFFER = 0.01  # in numbers of a mean gradient, where features have a mean square of 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class DpHead:
-    """rounds, steps: in each round each hospital takes so many steps of size `lr`. others: r. begin: at 0, where all
-    classes are as likely, or with the head that the network came with (`given`), if public pictures shaped it.
+    """rounds, steps: in each round each hospital takes so many steps of size `lr`. others: r, or null: by the noise.
+    begin: at 0, where all classes are as likely, or with the head that the network came with (`given`), if public
+    pictures shaped it.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -46,7 +56,7 @@ class DpHead:
     rounds: int = 1
     steps: int = 30
     lr: float = 2.0
-    others: float = 0.1
+    others: float | None = None
     begin: Literal["zero", "given"] = "zero"
 
     def __post_init__(self) -> None:
@@ -74,23 +84,37 @@ class DpHead:
             p.requires_grad_(head(name))
         w, averaged = select(trainable(module), head), section(received.tensors, "mean")
         for t in range((call.round - 1) * self.steps + 1, call.round * self.steps + 1):
-            gradient = site.gradient(module, site.task.objective, site.draw(full=True))
+            gradient, _, deviation = site.access.gradient(module, site.task.objective, site.draw(full=True))
             with torch.no_grad():
                 for name, value in w.items():
                     value.sub_(self.lr * gradient[name])
                 averaged = {name: old + 2 / (t + 1) * (w[name] - old) for name, old in averaged.items()}
         n = site.size()
         own = {name: p.detach() for name, p in w.items()}
-        sent = Message({**prefixed("model", own), **prefixed("mean", averaged)}, {"n": n})
-        return sent, Message(prefixed("mean", averaged), {"n": n})
+        facts = {"n": n, "noise": deviation**2 / (call.round * self.steps)}
+        return Message({**prefixed("model", own), **prefixed("mean", averaged)}, facts), Message(
+            prefixed("mean", averaged), facts
+        )
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         parts = {part: merged(replies, "size", part) for part in ("model", "mean")}
         new = {**prefixed("model", parts["model"]), **prefixed("mean", parts["mean"])}
-        return Message({**state.tensors, **new}, {"n": sum(counted(replies, "size").values())})
+        sizes = counted(replies, "size")
+        noise = sum(n**2 * float(str(replies[site].facts["noise"])) for site, n in sizes.items())
+        return Message({**state.tensors, **new}, {"n": sum(sizes.values()), "noise": noise})
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
         start, everyone = section(received.tensors, "model"), section(received.tensors, "mean")
         own, n = section(memory.tensors, "mean") or everyone, float(str(memory.facts.get("n", 0)))
-        weights = [(1 - self.others) * n, self.others * float(str(received.facts["n"]))]
+        total = float(str(received.facts["n"]))
+        r = self._by_noise(n, total, memory, received) if self.others is None else self.others
+        weights = [(1 - r) * n, r * total]
         return {**start, **(mean([own, everyone], weights) if sum(weights) > 0 else everyone)}
+
+    def _by_noise(self, n: float, total: float, memory: Message, received: Message) -> float:
+        """The r for which others have the weight s. See the head of this file."""
+        if not 0 < n < total:
+            return 0.0 if n else 1.0
+        u = float(str(memory.facts["noise"]))
+        v = max(0.0, float(str(received.facts["noise"])) - n**2 * u) / (total - n) ** 2
+        return u * n / ((v + DIFFER**2) * (total - n))

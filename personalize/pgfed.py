@@ -126,7 +126,7 @@ class PGFed:
             after=lambda now: self._step_alpha(alpha, trainable(now), received) if alpha else None,
             optimizer=section(memory.tensors, "optimizer"),
         )
-        gradient, risk = site.access.gradient(module.eval(), site.task.objective, site.draw(full=True))
+        gradient, risk, _ = site.access.gradient(module.eval(), site.task.objective, site.draw(full=True))
         sent, facts = reply(module, site), dict[str, Json]()
         if self.eta_2:
             facts = {"alpha": dict(alpha), "risk": risk}

@@ -73,10 +73,13 @@ Objective: TypeAlias = Callable[..., Tensor]
 
 
 class Gradient(NamedTuple):
-    """gradient: by parameter name; loss: mean over the draw, which stays at the site under differential privacy."""
+    """gradient: by parameter name; loss: mean over the draw, which stays at the site under differential privacy;
+    deviation: of the noise in each number of the gradient, which follows from public settings and the released size.
+    """
 
     gradient: Params
     loss: float
+    deviation: float = 0.0
 
 
 class Questions(Protocol):

@@ -153,7 +153,7 @@ class PrivateAccess:
         parts = self._parts(module, objective, use, aux)
         with _unrepeatable(self.source):
             gradient = private_gradient(named, parts, clip=p.clip, noise=p.noise, expected=expected, source=self.source)
-        return Gradient(gradient, math.nan)
+        return Gradient(gradient, math.nan, p.noise * p.clip / expected)
 
     def measure(self, module: nn.Module, statistic: Objective, split: Split) -> float:
         """Mean over patients of each one's mean statistic, clipped to [0, loss_bound], with noise.

@@ -89,6 +89,29 @@ def test_a_hospital_weighs_its_own_patients_more():
     assert torch.allclose(found["b"], (7.5 * one + 90 * two) / 97.5, atol=1e-5)
 
 
+def test_others_weigh_what_noise_asks_for_and_without_noise_nothing():
+    task, how, loud = Task(Mlp(hidden=()), (WIDTH,), 3), DpHead(steps=4), Protection(clip=0.5, noise=20.0)
+    rows = {"a": hospital(0, 30), "b": hospital(1, 90), "c": hospital(2, 50)}
+    assert how.others is None
+    quiet, alone = heads(how, task, rows), heads(replace(how, others=0.0), task, rows)
+    assert all(torch.allclose(quiet[name], alone[name], atol=1e-6) for name in rows)
+
+    sites = {name: Site(name, task, WORK, open_private({"train": own}, loud)) for name, own in rows.items()}
+    state, call = how.start(initial_parameters(how, task, seed=0), {}), Call("r", 1, "train", {})
+    replies = {name: how.train(site, how.send(state, name, call), Message(), call)[0] for name, site in sites.items()}
+    state = how.merge(state, replies)
+    u = {name: (20.0 * 0.5 / len(own.y)) ** 2 / 4 for name, own in rows.items()}
+    for name, site in sites.items():
+        others = [other for other in rows if other != name]
+        n = sum(len(rows[other].y) for other in others)
+        v = sum(len(rows[other].y) ** 2 * u[other] for other in others) / n**2
+        s = u[name] / (u[name] + v + 0.01**2)
+        sent = {other: reply.tensors["mean/head.weight"] for other, reply in replies.items()}
+        expected = (1 - s) * sent[name] + s * sum(len(rows[other].y) * sent[other] for other in others) / n
+        found = how.model(site, how.send(state, name, FINISH), replies[name])
+        assert torch.allclose(found["head.weight"], expected, atol=1e-4)
+
+
 def test_a_patient_with_many_rows_weighs_as_one_in_private_training():
     task, own = Task(Mlp(hidden=()), (WIDTH,), 3), hospital(0, 20)
     own = replace(own, x=own.x.double())

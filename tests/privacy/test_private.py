@@ -133,7 +133,9 @@ def test_noise_has_the_standard_deviation_that_is_booked():
     module = task.network()
     p = Protection(clip=0.5, sampling=0.25, views=1, noise=1.7)
     access = open_private({"train": rows}, p)
-    flat = torch.cat([g.flatten() for g in access.gradient(module, task.objective, access.draw()).gradient.values()])
+    found = access.gradient(module, task.objective, access.draw())
+    flat = torch.cat([g.flatten() for g in found.gradient.values()])
+    assert found.deviation == pytest.approx(1.7 * 0.5 / (0.25 * 20))
     # What a sample of about five patients adds is at most 0.5 each in norm: nothing beside the noise of 19,000 numbers.
     assert float(flat.std()) * p.sampling * 20 == pytest.approx(1.7 * 0.5, rel=0.02)
 
