@@ -32,6 +32,7 @@ class Work:
 
     epochs or steps: exactly one of them. keep_optimizer: whether a site keeps its optimizer state between rounds.
     balance: draw the classes of the training split equally often. augment: flips, or flips with small affine maps.
+    randomize: strength of what disturbs images besides, 1 = as in `federation.randomization`.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -46,6 +47,7 @@ class Work:
     keep_optimizer: bool = True
     balance: bool = False
     augment: Literal["none", "flip", "affine"] = "none"
+    randomize: float = 0.0
 
     def __post_init__(self) -> None:
         problems = unmet(
@@ -54,6 +56,7 @@ class Work:
             batch=(self.batch >= 1, ">= 1"),
             weight_decay=(self.weight_decay >= 0, ">= 0"),
             momentum=(0 <= self.momentum < 1, "in [0, 1)"),
+            randomize=(0 <= self.randomize <= 3, "in [0, 3]"),
             epochs=(self.epochs is None or self.epochs >= 1, ">= 1"),
             steps=(self.steps is None or self.steps >= 1, ">= 1"),
         )

@@ -6,8 +6,9 @@ a private one pays nothing for it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ from privacy.message import Params
 from privacy.settings_error import out_of_range, refuse
 
 HEAD = "head."
+Translate: TypeAlias = Callable[[Tensor], Tensor]
+"""translate(x (b, *inputs)) -> the same pictures in another space, in the same unit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,17 +54,25 @@ class Pretrained:
         )
 
 
-def pretrained(task: Task, how: Pretrained, x: Tensor, y: Tensor, *, low: float, high: float) -> Params:
+def pretrained(
+    task: Task, how: Pretrained, x: Tensor, y: Tensor, *, low: float, high: float, through: Translate | None = None
+) -> Params:
     """Parameters of the task's network, trained on pictures x (n, *inputs) with labels y (n,).
 
-    low, high: the values between which pictures are disturbed, in their unit. A fresh head is left out.
+    low, high: the values between which pictures are disturbed, in their unit. through: translates disturbed pictures,
+    where patients' images will be translated too. A fresh head is left out.
     """
     work = Work(lr=how.lr, batch=how.batch, epochs=how.epochs)
     rows: dict[Split, Rows] = {
         "train": Rows(x, y, torch.arange(len(x))),
         "validation": Rows(x[:0], y[:0], torch.arange(0)),
     }
-    augment = disturbances(how.strength, low, high)
+    disturb = disturbances(how.strength, low, high)
+
+    def augment(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        x, y = disturb(x, y, generator)
+        return x if through is None else through(x), y
+
     access = open_access(rows, batch=how.batch, seed=how.seed, augment=augment)
     with seeded(how.seed):
         module = task.network()

@@ -11,6 +11,8 @@ from torch import Tensor
 from harmonize.cyclegan import CycleGan
 from harmonize.intensity import HistogramMatch, Identity, Nyul, Percentile, ZScore
 from harmonize.own import Own
+from harmonize.randomized import Randomized
+from harmonize.reinhard import Reinhard
 from harmonize.scale import Progress
 from privacy.folder import Folder
 from privacy.message import Params
@@ -23,6 +25,8 @@ __all__ = [
     "Nyul",
     "Own",
     "Percentile",
+    "Randomized",
+    "Reinhard",
     "Translator",
     "Translators",
     "ZScore",
@@ -71,7 +75,7 @@ class Translator(Protocol):
         ...
 
 
-Translators: TypeAlias = CycleGan | Identity | ZScore | Percentile | Nyul | HistogramMatch
+Translators: TypeAlias = CycleGan | Identity | ZScore | Percentile | Nyul | HistogramMatch | Reinhard | Randomized
 """The translators that a YAML can name. A new one needs its class, a member here, and its line in the documents."""
 AnyTranslator: TypeAlias = Annotated[Translators, Field(discriminator="name")]
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from harmonize.cyclegan import CycleGan
 from harmonize.own import BACKGROUND
-from harmonize.translation import AnyTranslator
+from harmonize.translation import AnyTranslator, Randomized
 from pipelines.data.grids.geometry import Floats, grid_of, reading_order, resample, spacing_of
 from pipelines.data.images import Slices
 from pipelines.data.prepare import prepare_slices
@@ -70,7 +70,7 @@ def applied(image: Volume, background: NDArray[np.bool_], file: TranslatorFile, 
         raise ValueError(f"translators of slices can be applied to studies, found images of kind {file.images.kind}")
     with torch.inference_mode():
         seen = _as_learnt(image, file, file.images, gland)
-        if isinstance(file.settings, CycleGan):
+        if isinstance(file.settings, CycleGan | Randomized):
             found = _through_windows(image, file, file.images, seen)
         else:
             found = _along_curves(image, file, seen)
@@ -89,7 +89,9 @@ def _limited(image: Volume, background: NDArray[np.bool_], change: Array, file: 
 
 def looks_at_study(file: TranslatorFile) -> bool:
     """Whether a slice's translation depends on the study's other slices."""
-    return not isinstance(file.settings, CycleGan) or file.settings.with_variant().keep_mean != "none"
+    if isinstance(file.settings, CycleGan):
+        return file.settings.with_variant().keep_mean != "none"
+    return not isinstance(file.settings, Randomized)
 
 
 def _as_learnt(image: Volume, file: TranslatorFile, images: Slices, gland: Volume | None) -> Seen:

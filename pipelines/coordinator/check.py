@@ -139,9 +139,10 @@ def _harmonizing(plan: Harmonize) -> str:
         or {"exact": "by exact scores", "dp": "by noised scores", "public": "by declared counts"}[plan.score.release]
     )
     spaces = ", ".join(f"{space} ({one.name})" for space, one in plan.translate.items()) or "none"
+    rule = "" if plan.synthesis.name == "public" else f"selected by the rule {plan.sampling.name}, "
     return (
-        f"Harmonization: target {by}; synthetic images: {described(plan.synthesis)}; selected by the rule "
-        f"{plan.sampling.name}, {plan.shared} of each class; spaces: {spaces}."
+        f"Harmonization: target {by}; synthetic images: {described(plan.synthesis)}; {rule}{plan.shared} of each "
+        f"class; spaces: {spaces}."
     )
 
 

@@ -41,6 +41,7 @@ from pipelines.coordinator.summary import as_json, publish, refused_told, result
 from pipelines.coordinator.world import DATA_CODES, SitesMissing, World
 from pipelines.external.settings import ExternalSettings, is_external
 from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.public_networks import PUBLIC
 from pipelines.hospital.worker import worker
 from pipelines.loader.document import ConfigError, Document, FilesMissing, render
 from pipelines.loader.set_values import naming_values
@@ -80,8 +81,6 @@ BEFORE_REPORT: tuple[Stage[World], ...] = (
 )
 STAGES = (*BEFORE_REPORT, replace(report.STAGE, needs=tuple(stage.name for stage in BEFORE_REPORT)))
 """All stages in their order. The report needs every other one: each has its row on the page."""
-PUBLIC = ".public"
-"""Folder beside the runs, for networks trained on public images only; all runs share it."""
 CODES: Mapping[type[BaseException], Exit] = {
     UnusableCohort: Exit.DATA,
     SelectionError: Exit.CONFIG,

@@ -20,6 +20,7 @@ from federation.rounds import schedule_of
 from federation.task import Task
 from personalize import AnyAlgorithm
 from pipelines.settings.config import Config
+from pipelines.settings.harmonization import Public
 from pipelines.settings.privacy import PatientLevel
 from privacy.dp.accounting import Cost, calibrated, cost, mu_of
 from privacy.dp.events import Composed, Event, Gaussian, Part, PoissonSampled, SelfComposed, changed
@@ -92,9 +93,12 @@ def harmonizing(config: Config, site: str) -> tuple[Event, ...]:
     events: list[Event] = []
     if plan.score.release == "dp":
         events.append(Part("", "train", Gaussian(noise_of(plan.score))))
-    claimed = getattr(plan.synthesis, "variant", "") == "paper"
-    if plan.synthesis.private and not claimed and plan.score.target in (None, site):
-        events += synthesis.events(plan.synthesis, synthesis.protection(plan.synthesis, patients=1))
+    how = plan.synthesis
+    if isinstance(how, Public):
+        return tuple(events)
+    claimed = getattr(how, "variant", "") == "paper"
+    if how.private and not claimed and plan.score.target in (None, site):
+        events += synthesis.events(how, synthesis.protection(how, patients=1))
     return tuple(events)
 
 

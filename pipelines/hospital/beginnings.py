@@ -9,6 +9,9 @@ from privacy.message import Json, as_mapping
 FEATURES = "features"
 """The fact of a memory of `extract` with an encoder's architecture and digest, and public pictures."""
 
+TRANSLATION = "translation"
+"""The fact of a memory of `translate` with a prior, and the digest of the translator that was learnt on it."""
+
 START = "start"
 """The fact of an opening with public pictures and the digest of the weights that were trained on them."""
 
@@ -16,7 +19,7 @@ START = "start"
 def beginnings(memories: Mapping[str, Mapping[str, Json]]) -> str:
     """Everything that is not a patient's and shaped what these runs learnt; empty if nothing did.
 
-    memories: of a hospital's runs, as `extract` and `synthesize` left them, and openings of training.
+    memories: of a hospital's runs, as `extract`, `translate` and `synthesize` left them, and openings of training.
     """
     return "; ".join(dict.fromkeys(text for said in memories.values() for text in _of(said)))
 
@@ -25,6 +28,12 @@ def _of(said: Mapping[str, Json]) -> Iterator[str]:
     prior = as_mapping(said.get("synthesis")).get("prior")
     if prior:
         yield f"the synthesis was pretrained on {_drawn(prior)}"
+    translation = as_mapping(said.get(TRANSLATION))
+    if translation:
+        yield (
+            f"images were translated by a network (SHA-256 {translation.get('sha256')}) that learnt from "
+            f"{_drawn(translation.get('prior'))}, and that no patient shaped (ε = 0)"
+        )
     start = as_mapping(said.get(START))
     if start:
         yield (

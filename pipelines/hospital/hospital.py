@@ -71,6 +71,11 @@ class Hospital:
         return self.pooled if self.settings is None else self.settings.policy
 
     @property
+    def for_all(self) -> Path:
+        """The folder of networks that public pictures alone shaped."""
+        return self.public or self.root / "public"
+
+    @property
     def ledger(self) -> Path:
         """Path of the ledger of everything that left this hospital."""
         return self.vault / "ledger.jsonl"

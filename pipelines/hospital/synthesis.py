@@ -4,10 +4,8 @@ themselves only in a simulation with synthesis `real`, if the policy allows pool
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from pydantic import TypeAdapter
@@ -39,14 +37,15 @@ from pipelines.hospital.harmonization import (
 from pipelines.hospital.hospital import SPLITS, Done, Hospital
 from pipelines.hospital.kept import MAP, REAL_SENT, cut_of
 from pipelines.hospital.private_limits import check_paid
+from pipelines.hospital.public_networks import learnt_once
 from pipelines.hospital.released_counts import need_counts
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
-from pipelines.runs.store import DiskFolder, digest, short
+from pipelines.runs.store import DiskFolder
 from privacy.dp.events import NON_PRIVATE, NOTHING, Gaussian, Part, composed, describe
 from privacy.dp.protection import Protection
-from privacy.message import Call, Json, Malformed, Message, Params, from_bytes, sealed, to_bytes, unsealed
+from privacy.message import Call, Json, Message, Params, as_mapping, to_bytes
 from privacy.release.gate import Refused
 
 SYNTHESIS: TypeAdapter[AnySynthesis] = TypeAdapter(AnySynthesis)
@@ -235,22 +234,9 @@ def _public_start(
         for name, value in vars(settings).items()
         if name in ("critic_steps", "batch", "views", "latent", "width", "ema", "gp_weight") or name.startswith("prior")
     }
-    name = f"{short(digest(to_plain({**about, 'inputs': list(inputs), 'seed': seed, 'code': _code()})))}.safetensors"
-    folder = DiskFolder(hospital.public or hospital.root / "public")
-    if folder.has(name):
-        try:
-            return from_bytes(unsealed(folder.read(name))).tensors
-        except Malformed:
-            folder.remove(name)
-    params = wgan.pretrained(settings, inputs, seed=seed, progress=told)
-    folder.write(name, sealed(to_bytes(Message(params))))
-    return params
-
-
-def _code() -> str:
-    """A digest of the pretraining code, so that other code makes another start."""
-    files = sorted(Path(wgan.__file__).parent.glob("*.py"))
-    return digest({path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files})
+    whole = as_mapping(to_plain({**about, "inputs": list(inputs), "seed": seed}))
+    folder = DiskFolder(hospital.for_all)
+    return learnt_once(folder, whole, lambda: wgan.pretrained(settings, inputs, seed=seed, progress=told))
 
 
 def _map(hospital: Hospital, real: Tensor, made: Tensor, settings: Score, seed: int) -> None:

@@ -10,13 +10,16 @@ from dataclasses import replace
 from federation.augmentation import AUGMENTATIONS
 from federation.descent import Site
 from federation.participant import participate, prune
+from federation.randomization import disturbances
 from federation.randomness import derived, seeded
 from pipelines.data.cohort import Cohort
+from pipelines.data.images import IMAGES
 from pipelines.hospital import rehearsal as rehearsed
 from pipelines.hospital.hospital import COHORT, Done, Hospital, read_cohort_file, rows_of
 from pipelines.hospital.kept import cohort_of, cut_of
 from pipelines.hospital.opening import TARGET, Opening, opened, opening, own_model
 from pipelines.hospital.released_counts import need_counts
+from pipelines.settings.harmonization import default_scale
 from privacy.dp.access import Access, Rows, open_access
 from privacy.dp.capability import questions
 from privacy.dp.events import NON_PRIVATE, NOTHING, Event, composed, describe
@@ -151,6 +154,9 @@ def shaped(start: Opening) -> Event:
 def data_access(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -> Access:
     """Open access to this hospital's patients for one request: private access, if the run is private."""
     rows, augment = rows_of(cohort, hospital.device, start.target), AUGMENTATIONS[start.work.augment]
+    if start.work.randomize:
+        scale = default_scale(IMAGES.validate_python(cohort.recipe["images"]))
+        augment = disturbances(start.work.randomize, scale.low, scale.high, before=augment)
     if start.protection is None:
         return open_access(rows, batch=start.work.batch, seed=seed, balance=start.work.balance, augment=augment)
     from privacy.dp.private_access import open_private  # slow to import

@@ -18,15 +18,18 @@ from torch import Tensor
 from federation.randomness import derived
 from harmonize.networks import Inputs
 from harmonize.quality import Quality, measured
+from harmonize.randomized import Randomized
 from harmonize.scale import Progress, Scale
 from harmonize.translation import Own, Translator, back
 from harmonize.veto import HARMLESS, Limits, sentences, unknown, vetoes
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import IMAGES
+from pipelines.hospital.beginnings import TRANSLATION
 from pipelines.hospital.files import files_of
 from pipelines.hospital.harmonization import SCALE, cohort_in, number, parsed, sides, telling
 from pipelines.hospital.hospital import COHORT, SPLITS, Done, Hospital, keyed, write_cohort_file
 from pipelines.hospital.kept import QUALITIES, REJECTED, SPLIT, digest_of, split_of
+from pipelines.hospital.public_networks import translation as public_translation
 from pipelines.hospital.synthesis import inputs_of
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.loader.names import named
@@ -114,7 +117,16 @@ def translate(hospital: Hospital, call: Call, message: Message, memory: Message)
     if brought.params is not None:
         _usable(hospital, cohort, brought.params, asked, Made(name, reasons, call.run, quality is not None))
     done = _answer(hospital, str(facts["cohort"]) if reasons else name, reasons, quality, quiet)
-    return done._replace(memory=_shaped(facts, fitted=("train",) if asked.translator.learns else (), judges=judges))
+    shaped = _shaped(facts, fitted=("train",) if asked.translator.learns else (), judges=judges)
+    return done._replace(memory=Message({}, {**shaped.facts, **_by_nobody(asked.translator, brought)}))
+
+
+def _by_nobody(translator: AnySpace, brought: Brought) -> dict[str, Json]:
+    """What shaped a translator that no patient shaped, for the statement."""
+    if not isinstance(translator, Randomized) or brought.params is None:
+        return {}
+    digest = hashlib.sha256(to_bytes(Message(brought.params))).hexdigest()
+    return {TRANSLATION: {"prior": translator.prior_of(brought.images.shape[1]), "sha256": digest}}
 
 
 def _shaped(facts: Mapping[str, Json], *, fitted: tuple[Split, ...] = (), judges: tuple[Split, ...] = ()) -> Message:
@@ -200,9 +212,13 @@ def _brought(hospital: Hospital, call: Call, shared: Params, asked: Asked, cohor
     train = (cohort.split == SPLITS.index("train")).nonzero()[:, 0]
     own = Own(raw[train], sides(cohort)[train], cohort.patient[train])
     folder = DiskFolder(hospital.root / "fitting" / call.run.rpartition("/")[2])
-    params = translator.fit(
-        own, shared["images"], seed=asked.seed, folder=folder, progress=told, device=hospital.device
-    )
+    if isinstance(translator, Randomized):
+        inputs, device = inputs_of(cohort), hospital.device
+        params = public_translation(hospital.for_all, translator, inputs, progress=told, device=device)
+    else:
+        params = translator.fit(
+            own, shared["images"], seed=asked.seed, folder=folder, progress=told, device=hospital.device
+        )
     new = translator.translate(params, raw, cohort.patient)
     return Brought(asked.scale.back(new), back(translator, params, raw), params)
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import Field
 
 from harmonize.complexity import Score
+from harmonize.prior import PriorName
 from harmonize.sampling import Sampling
 from harmonize.scale import Scale
 from harmonize.synthesis import AnySynthesis
@@ -46,6 +47,21 @@ class Exported:
     learns: ClassVar[bool] = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Public:
+    """Pictures of a public prior in the place of images that imitate a hospital's: no hospital is asked for any, and no
+    patient shapes them. prior: null = by the kind of images.
+    """
+
+    __pydantic_config__: ClassVar = FORBID
+    private: ClassVar[bool] = False
+
+    name: Literal["public"] = "public"
+    prior: PriorName | None = None
+
+
+AnyShared: TypeAlias = Annotated[AnySynthesis | Public, Field(discriminator="name")]
+"""What hospitals share, or use in its place."""
 Simulated: TypeAlias = Oracle | Exported
 """Spaces that only phantom hospitals can make."""
 AnySpace: TypeAlias = Annotated[Translators | Simulated, Field(discriminator="name")]
@@ -63,7 +79,7 @@ class Harmonize:
 
     scale: Scale | None = None
     score: Score = Score()
-    synthesis: AnySynthesis = WganGp()
+    synthesis: AnyShared = WganGp()
     sampling: Sampling = Sampling()
     shared: int = 100
     copies: int = 4

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from federation.features.encoder import Encoder
 from federation.models import AnyModel
 from federation.models.features import Features
 from federation.pretraining import Pretrained
+from harmonize.translation import Randomized
 from pipelines.data.encoder_file import portable as portable_encoder
 from pipelines.loader.validation import to_plain
 from pipelines.runs.store import digest, short
@@ -37,19 +39,39 @@ def features_in(config: RunSettings) -> list[tuple[str, Features]]:
     return list(found.values())
 
 
-def starts_in(config: RunSettings) -> dict[str, tuple[Pretrained, AnyModel]]:
-    """The networks that are trained on public pictures, for all methods that begin with them: name -> how, and what."""
+class Begin(NamedTuple):
+    """A network that is trained on public pictures: how, which, and the translator that the pictures go through."""
+
+    how: Pretrained
+    model: AnyModel
+    through: Randomized | None
+
+
+def starts_in(config: RunSettings) -> dict[str, Begin]:
+    """The networks that are trained on public pictures, for all methods that begin with them, by name."""
     found = {}
     for label in config.train.methods:
         if (name := start_name(config, label)) is not None and (how := config.train.start_of(label)) is not None:
-            found[name] = (how, config.model_of(label))
+            found[name] = Begin(how, config.model_of(label), through(config, label))
     return found
+
+
+def through(config: RunSettings, label: str) -> Randomized | None:
+    """The translator of a method's images, if no patient shapes it: pictures of its start are translated too."""
+    plan = config.harmonize
+    found = None if plan is None else plan.translate.get(space_of(config, label))
+    images = not isinstance(config.model_of(label), Features)
+    return found if images and isinstance(found, Randomized) else None
 
 
 def start_name(config: RunSettings, label: str) -> str | None:
     """The name of a method's start; methods with the same network and start share it. None: it begins at random."""
     how = config.train.start_of(label)
-    return None if how is None else f"start-{short(digest([to_plain(how), to_plain(config.model_of(label))]))}"
+    if how is None:
+        return None
+    translator = through(config, label)
+    shaped = [to_plain(how), to_plain(config.model_of(label)), *([] if translator is None else [to_plain(translator)])]
+    return f"start-{short(digest(shaped))}"
 
 
 def features_name(space: str, model: Features) -> str:

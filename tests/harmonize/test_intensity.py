@@ -9,6 +9,7 @@ from torch import Tensor
 
 from harmonize.intensity import LANDMARKS, HistogramMatch, Identity, Nyul, Percentile, ZScore
 from harmonize.own import Own, central, region_mask
+from harmonize.reinhard import Reinhard
 from harmonize.translation import Translator
 
 CURVES = [
@@ -22,6 +23,8 @@ CURVES = [
     Nyul(region="centre"),
     HistogramMatch(),
     HistogramMatch(region="all"),
+    Reinhard(),
+    Reinhard(region="all"),
 ]
 ALL = [Identity(), *CURVES]
 SEEDS = st.integers(0, 2**31 - 1)

@@ -18,7 +18,11 @@ ROOT = Path(__file__).parents[2]
 
 
 def asked(name: str) -> Translator:
-    short = {"steps": 2, "width": 4, "critic": 4, "classifier": 4, "copies": 0} if name == "cyclegan" else {}
+    short: dict[str, object] = {}
+    if name == "cyclegan":
+        short = {"steps": 2, "width": 4, "critic": 4, "classifier": 4, "copies": 0}
+    if name == "randomized":
+        short = {"steps": 2, "width": 4}
     return ADAPTER.validate_python({"name": name, **short})
 
 

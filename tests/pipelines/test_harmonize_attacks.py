@@ -21,6 +21,7 @@ from pipelines.data.cohort import Cohort
 from pipelines.data.images import Slices
 from pipelines.hospital import harmonization as shaping
 from pipelines.hospital import model_file as ready
+from pipelines.hospital import public_networks
 from pipelines.hospital import statement as stated
 from pipelines.hospital import synthesis as imitate
 from pipelines.hospital import translation as handler
@@ -283,7 +284,7 @@ def test_a_statement_reads_what_each_conversation_remembers_once(tmp_path, monke
     newest = stated.newest
     monkeypatch.setattr(stated, "newest", lambda folder: read.append(folder.root) or newest(folder))
     own_statement(site.hospital, list(ledgers.lines(site.hospital.ledger)))
-    assert len(read) == len(set(read)) == 2
+    assert len(read) == len(set(read)) == 3
 
 
 def test_real_images_are_drawn_as_every_other_candidate_and_none_twice(tmp_path):
@@ -303,14 +304,14 @@ def test_real_images_are_drawn_as_every_other_candidate_and_none_twice(tmp_path)
 def test_every_file_of_the_room_makes_another_public_start(tmp_path, monkeypatch):
     for path in Path(synthesis.__file__).parent.glob("*.py"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    monkeypatch.setattr(imitate.wgan, "__file__", str(tmp_path / "wgan.py"))
-    before = imitate._code()
+    monkeypatch.setattr(public_networks.wgan, "__file__", str(tmp_path / "wgan.py"))
+    before = public_networks._code()
     for path in sorted(tmp_path.iterdir()):
         kept = path.read_bytes()
         path.write_bytes(kept + b"#")
-        assert imitate._code() != before, path.name
+        assert public_networks._code() != before, path.name
         path.write_bytes(kept)
-    assert imitate._code() == before
+    assert public_networks._code() == before
 
 
 def test_a_translation_reads_the_cohort_once(site, monkeypatch):

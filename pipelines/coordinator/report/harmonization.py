@@ -11,12 +11,12 @@ from evaluation.drawing import Picture
 from evaluation.harmony import COLUMNS, Harmony, ScoreLine, SpaceRow, as_number
 from evaluation.pictures import contact_sheet
 from evaluation.tiles import Tile
-from harmonize.synthesis import AnySynthesis, protection
+from harmonize.synthesis import protection
 from harmonize.wgan import WganGp, bought
 from pipelines.coordinator.artifacts import SCORES, SHARED
 from pipelines.coordinator.world import World
 from pipelines.runs.store import read_manifest
-from pipelines.settings.harmonization import Harmonize
+from pipelines.settings.harmonization import AnyShared, Harmonize, Public
 from privacy.message import from_bytes
 
 TILES = 8
@@ -37,9 +37,7 @@ def harmony(world: World, inputs: Mapping[str, Path]) -> Harmony | None:
         target=found["target"],
         release=found["release"],
         synthesis=described(plan.synthesis, patients=_declared(inputs["ingest"], found["target"])),
-        selected=selected(
-            "" if plan.synthesis.name == "real" else plan.sampling.name, read_manifest(inputs["sample"])["summary"]
-        ),
+        selected=_chosen(plan, read_manifest(inputs["sample"])["summary"]),
         scores=scores,
         rows=tuple(
             space_row(site, space, translator.name, said, site == found["target"] and translator.learns)
@@ -55,12 +53,14 @@ def _declared(artifact: Path, site: str) -> int:
     return int(json.loads((artifact / "sites.json").read_text())[site]["splits"]["train"]["patients"])
 
 
-def described(synthesis: AnySynthesis, *, patients: int | None = None) -> str:
+def described(synthesis: AnyShared, *, patients: int | None = None) -> str:
     """How images were synthesized, and with which guarantee. patients: number of the target's training patients, if
     known; the true epsilon of the paper's noise depends on it.
     """
     if synthesis.name == "real":
         return "none: the target's own training images, as they are, in a simulation"
+    if isinstance(synthesis, Public):
+        return "none: pictures of a public prior, which no patient shaped (ε = 0)"
     promise = "without noise: no guarantee"
     if synthesis.private:
         promise = f"patient-level ε = {synthesis.epsilon:g} at δ = {synthesis.delta:g}"
@@ -70,12 +70,18 @@ def described(synthesis: AnySynthesis, *, patients: int | None = None) -> str:
     return f"{synthesis.name}, {promise}"
 
 
-def _truly(settings: AnySynthesis, patients: int) -> str:
+def _truly(settings: AnyShared, patients: int) -> str:
     """The true epsilon of variant `paper`'s noise, whatever is claimed for it."""
     if not isinstance(settings, WganGp):
         return ""
     found = bought(settings, protection(settings, patients=patients).noise)
     return f"with {patients} training patients it truly buys ε = {found.epsilon:.3g} at δ = {settings.delta:g}"
+
+
+def _chosen(plan: Harmonize, told: Mapping[str, Any]) -> str:
+    if isinstance(plan.synthesis, Public):
+        return f"{told['images']} pictures of the prior {told['prior']}, drawn at random"
+    return selected("" if plan.synthesis.name == "real" else plan.sampling.name, told)
 
 
 def selected(rule: str, told: Mapping[str, Any]) -> str:
@@ -115,6 +121,8 @@ def _shared(artifact: Path, plan: Harmonize) -> list[Picture]:
             shown = image.permute(1, 2, 0).numpy() if len(image) == 3 else image[0].numpy()
             tiles.append(Tile(image=shown, caption=f"synthetic {number + 1}, {name}"))
     sheet = contact_sheet(tiles, title="Shared images", window=(0.0, 1.0))
+    if isinstance(plan.synthesis, Public):
+        return [Picture(sheet.title, "Drawn by a public prior, from no patient.", sheet.html)]
     said = "Synthesized by the target hospital, with a guarantee for its patients."
     if not plan.synthesis.private or plan.sampling.name == "raw":
         said = "Synthesized by the target hospital without a guarantee: such images can resemble those of its patients."

@@ -1,4 +1,6 @@
-"""The target hospital trains a synthesis of its images (VAFL, section II.B). It releases nothing yet."""
+"""The target hospital trains a synthesis of its images (VAFL, section II.B). It releases nothing yet. With synthesis
+`public` nobody is asked.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,10 @@ from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import digest, short
-from pipelines.settings.harmonization import RAW
+from pipelines.settings.harmonization import RAW, Public
 from privacy.message import Json, Message
 
-VERSION = 1
+VERSION = 2  # 1 asked the target always
 
 
 def settings(world: World) -> Json:
@@ -27,6 +29,8 @@ def settings(world: World) -> Json:
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Request the target to train."""
     target = target_of(inputs["score"])
+    if isinstance(world.config.harmonized.synthesis, Public):
+        return _written(out, {"run": "", "target": target})
     facts: dict[str, Json] = {
         "synthesis": to_plain(world.config.harmonized.synthesis),
         "cohort": str(cohorts_in(inputs, RAW)[target]["cohort"]),
@@ -36,7 +40,10 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         step(0, 1, target)
         name = world.conversation(f"synthesis-{short(digest({**facts, 'version': VERSION}))}", target)
         said = dict(world.ask_all(name, "synthesize", {target: Message({}, facts)})[target].facts)
-    found: dict[str, Json] = {"run": name, "target": target, **said}
+    return _written(out, {"run": name, "target": target, **said})
+
+
+def _written(out: Path, found: dict[str, Json]) -> Mapping[str, Json]:
     (out / SYNTHESIS).write_text(json.dumps(found, indent=1, sort_keys=True))
     return found
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from harmonize import synthesis
 from harmonize.prior import PRIORS
-from harmonize.translation import own_curves
+from harmonize.translation import Randomized, own_curves
 from pipelines.loader.names import named
 from pipelines.phantom.patients import PhantomSource
-from pipelines.settings.harmonization import RAW, Exported, Harmonize, Oracle
+from pipelines.settings.harmonization import RAW, Exported, Harmonize, Oracle, Public
 from pipelines.settings.run_settings import RunSettings
 from privacy.settings_error import Problem, problems_of
 
@@ -47,13 +47,21 @@ def _image_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
     if suitable and PRIORS[prior].channels != inputs[0]:
         text = f"{prior} has {PRIORS[prior].channels} channels, and images have {inputs[0]}; known are "
         yield Problem(("synthesis", "prior"), f"{text}{', '.join(PRIORS)}")
-    if plan.synthesis.private and getattr(plan.synthesis, "variant", "") != "paper":
-        try:
-            synthesis.protection(plan.synthesis, patients=1)
-        except ValueError as error:
-            yield from (Problem(("synthesis",), str(problem)) for problem in problems_of(error))
+    for space, translator in plan.translate.items():
+        if suitable and isinstance(translator, Randomized):
+            try:
+                translator.prior_of(inputs[0])
+            except ValueError as error:
+                yield Problem(("translate", space, "prior"), str(error))
     if len(run.sites) < 2:
         yield Problem((), "there is one hospital, and nobody to share a space with; remove it")
+    how = plan.synthesis
+    if isinstance(how, Public) or not how.private or getattr(how, "variant", "") == "paper":
+        return
+    try:
+        synthesis.protection(how, patients=1)
+    except ValueError as error:
+        yield from (Problem(("synthesis",), str(problem)) for problem in problems_of(error))
 
 
 def _site_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
@@ -97,5 +105,5 @@ def _promise_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
             "the paper's noise hangs on how many patients there are, so its cost is not known before, and "
             f"{who}; say consilium",
         )
-    if not plan.synthesis.private:
-        yield Problem(("synthesis",), f"{plan.synthesis.name} has no noise, and {who}; say dp_wgan_gp")
+    if not plan.synthesis.private and not isinstance(plan.synthesis, Public):
+        yield Problem(("synthesis",), f"{plan.synthesis.name} has no noise, and {who}; say dp_wgan_gp, or public")

@@ -27,6 +27,9 @@ def problems(run: RunSettings) -> list[Problem]:
         if work.augment != "none" and run.images.kind == "features":
             text = f"{work.augment} is for images, not for features; say none"
             found.append(Problem(("train", "work", "augment"), text))
+        if work.randomize and run.images.kind == "features":
+            text = f"{work.randomize:g} disturbs images, and these are features; say 0"
+            found.append(Problem(("train", "work", "randomize"), text))
     return list(dict.fromkeys(found))
 
 
