@@ -19,6 +19,9 @@ import numpy as np
 import torch
 from one_message import (
     ALONE,
+    BY_NOISE,
+    DESCENT,
+    DESCENT_TOGETHER,
     FIRMER,
     KERNEL,
     TOGETHER,
@@ -39,6 +42,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
+from personalize.dp_head import DpHead
 from personalize.moments import Moments
 
 HERE = Path(__file__).parent
@@ -77,13 +81,15 @@ def lines_of(split: int, parts: int, found, public, lines, tried) -> Iterator[tu
         return float(np.mean([macro(y[test[name]], score(name, test[name]), classes[name]) for name in names]))
 
     for epsilon in EPSILONS:
-        solved: dict[str, Callable[[Moments], dict[str, torch.nn.Module]]] = {}
+        solved: dict[str, Callable[[Moments | DpHead], dict[str, torch.nn.Module]]] = {}
         for label, (how, method) in tried.items():
             if how.get("fourier") and epsilon is not None:
                 continue
             x = scaled(found, public, how)
-            key = json.dumps(how)
-            solve = solved.setdefault(key, models(x, y, lesion, train, epsilon))
+            key = f"{json.dumps(how)} {method.name}"  # what leaves is the same for all lines of a method
+            if key not in solved:
+                solved[key] = models(x, y, lesion, train, epsilon, method)
+            solve = solved[key]
             networks = solve(method)
 
             def of_network(name: str, rows: np.ndarray, x=x, networks=networks) -> np.ndarray:
@@ -111,6 +117,9 @@ REPORTED = {
     "moments, 24 components, alone": (LINEAR, ALONE),
     "moments, 24 components, together": (LINEAR, TOGETHER),
     "moments, 24 components, together, firmer": (LINEAR, FIRMER),
+    "dp_head, 24 components, alone": (LINEAR, DESCENT),
+    "dp_head, 24 components, together": (LINEAR, DESCENT_TOGETHER),
+    "dp_head, 24 components, together by the noise": (LINEAR, BY_NOISE),
     "moments, 300 Fourier features, alone": (KERNEL, ALONE),
     "moments, 300 Fourier features, together": (KERNEL, TOGETHER),
     "moments, 300 Fourier features, together, firmer": (KERNEL, FIRMER),

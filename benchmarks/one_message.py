@@ -62,7 +62,7 @@ NOBODY = "the prior's head, which no patient shaped (ε = 0)"
 ALONE = Moments(others_gram=0.0, others_classes=0.0, ridge=0.1)
 TOGETHER = Moments(others_gram=0.3, others_classes=0.1, ridge=0.1)
 FIRMER = Moments(others_gram=1.0, others_classes=0.3, ridge=0.1)
-DESCENT, DESCENT_TOGETHER = DpHead(others=0.0), DpHead(others=0.1)
+DESCENT, DESCENT_TOGETHER, BY_NOISE = DpHead(others=0.0), DpHead(others=0.1), DpHead()
 FEDERATED = DpHead(rounds=30, steps=1, lr=4.0, others=1.0)
 PRIOR = DpHead(steps=50, lr=0.3)  # on the prior's own pictures
 BEGUN, BEGUN_TOGETHER = DpHead(lr=1.0, others=0.0, begin="given"), DpHead(lr=1.0, others=0.1, begin="given")
@@ -185,6 +185,7 @@ def lines_of(split: int, parts: int, found, public, lines) -> Iterator[tuple[str
         solve = models(linear, y, lesion, train, epsilon, DESCENT)
         yield "dp_head, 24 components, alone", epsilon, by_network(linear, solve(DESCENT))
         yield "dp_head, 24 components, together", epsilon, by_network(linear, solve(DESCENT_TOGETHER))
+        yield "dp_head, 24 components, together by the noise", epsilon, by_network(linear, solve(BY_NOISE))
         solve = models(linear, y, lesion, train, epsilon, FEDERATED)
         yield "dp_head, 24 components, together, a step a round", epsilon, by_network(linear, solve(FEDERATED))
         solve = models(linear, y, lesion, train, epsilon, BEGUN, begun)
