@@ -18,8 +18,10 @@ Inputs: TypeAlias = tuple[int, ...]  # (C, H, W)
 Ranges: TypeAlias = Mapping[str, tuple[float, float]]
 Numbers: TypeAlias = Mapping[str, Tensor]
 Number: TypeAlias = "Tensor | float"
-Plane: TypeAlias = Callable[[Numbers, Tensor, Tensor, Inputs], Tensor]
-"""plane(numbers, y (n, 1, 1), noise_seed (n,), inputs) -> (n, C, H, W) in [-1, 1]."""
+Plane: TypeAlias = Callable[[Numbers, Tensor, Tensor, Inputs], tuple[Tensor, Tensor]]
+"""plane(numbers, y (n, 1, 1), noise_seed (n,), inputs) -> pictures (n, C, H, W) in [-1, 1], and what is where in them:
+opacities (n, 2, H, W) of what makes a picture one of class 1, which are 0 in class 0, and of the organ around it.
+"""
 
 
 def fresh(seeds: Tensor, *shapes: tuple[int, ...]) -> list[Tensor]:

@@ -30,6 +30,7 @@ CHUNK = 64  # images drawn at a time, so that their planes stay in the cache
 
 class Prior(NamedTuple):
     """render(theta (n, latent) in [0, 1], y (n,) in {0, 1}, noise_seed (n,) int64, inputs) -> (n, C, H, W) in [-1, 1].
+    marked: the same pictures, with where things are in them: see `drawing.Plane`.
 
     A row depends on its own theta, y and noise seed only, and is drawn on the CPU. channels: C. ranges: the meaning of
     each column of theta, with the numbers for 0 and 1.
@@ -38,33 +39,43 @@ class Prior(NamedTuple):
     name: PriorName
     latent: int
     render: Callable[[Tensor, Tensor, Tensor, Inputs], Tensor]
+    marked: Callable[[Tensor, Tensor, Tensor, Inputs], tuple[Tensor, Tensor]]
     channels: int
     ranges: Ranges
 
 
 def drawn(prior: Prior, y: Tensor, inputs: Inputs, seed: int) -> Tensor:
     """Pictures of random theta: (n, C, H, W) in [-1, 1], for the classes y (n,). Deterministic in its arguments."""
+    return drawn_with_marks(prior, y, inputs, seed)[0]
+
+
+def drawn_with_marks(prior: Prior, y: Tensor, inputs: Inputs, seed: int) -> tuple[Tensor, Tensor]:
+    """As `drawn`, with where things are in the pictures (n, 2, H, W): see `drawing.Plane`."""
     generator = torch.Generator().manual_seed(seed)
     theta = torch.rand(len(y), prior.latent, generator=generator)
-    return prior.render(theta, y, torch.randint(2**62, (len(y),), generator=generator), inputs)
+    return prior.marked(theta, y, torch.randint(2**62, (len(y),), generator=generator), inputs)
 
 
 def _prior(name: PriorName, plane: Plane, ranges: Ranges, channels: int) -> Prior:
     low, high = (torch.tensor(side) for side in zip(*ranges.values(), strict=True))
 
-    def render(theta: Tensor, y: Tensor, noise_seed: Tensor, inputs: Inputs) -> Tensor:
+    def marked(theta: Tensor, y: Tensor, noise_seed: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
         _check(theta, y, noise_seed, inputs, len(ranges), channels)
         values = low + (high - low) * theta.detach().float().cpu()
         parts = zip(
             torch.split(values, CHUNK), torch.split(y.cpu(), CHUNK), torch.split(noise_seed, CHUNK), strict=True
         )
-        images = [
+        made = [
             plane({key: some[:, i, None, None] for i, key in enumerate(ranges)}, of[:, None, None], seeds, inputs)
             for some, of, seeds in parts
         ]
-        return torch.cat(images)
+        images, marks = zip(*made, strict=True)
+        return torch.cat(images), torch.cat(marks)
 
-    return Prior(name, len(ranges), render, channels, ranges)
+    def render(theta: Tensor, y: Tensor, noise_seed: Tensor, inputs: Inputs) -> Tensor:
+        return marked(theta, y, noise_seed, inputs)[0]
+
+    return Prior(name, len(ranges), render, marked, channels, ranges)
 
 
 def _check(theta: Tensor, y: Tensor, noise_seed: Tensor, inputs: Inputs, latent: int, channels: int) -> None:

@@ -71,8 +71,9 @@ PROSTATE: Ranges = MappingProxyType(
 )
 
 
-def prostate(p: Numbers, y: Tensor, seeds: Tensor, inputs: Inputs) -> Tensor:
-    """Maps (n, 1, H, W), 72 mm wide at zoom 1: -1 is no diffusion, 1 is 3.5e-3 mm2/s. See `drawing.Plane`.
+def prostate(p: Numbers, y: Tensor, seeds: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """Maps (n, 1, H, W), 72 mm wide at zoom 1: -1 is no diffusion, 1 is 3.5e-3 mm2/s; with the lesion of class 1 and
+    the gland (n, 2, H, W). See `drawing.Plane`.
 
     The canvas has two planes: the ADC, and a tissue's signal. Where the signal is low, noise is large and a vendor's
     mask applies.
@@ -87,9 +88,9 @@ def prostate(p: Numbers, y: Tensor, seeds: Tensor, inputs: Inputs) -> Tensor:
     x, v = x * half + bent[:, 0], v * half + bent[:, 1]
     canvas: tuple[Tensor, ...] = (p["fat"].expand_as(x), p["fat_seen"].expand_as(x))
     canvas = _surroundings(canvas, p, x, v)
-    canvas = _gland(canvas, p, y, x, v, spots)
+    canvas, marks = _gland(canvas, p, y, x, v, spots)
     adc = canvas[0] * (1 + p["texture"] * field(texture, height, width)[:, 0])
-    return _scanner_effects(adc, canvas[1], p, noise, edge)
+    return _scanner_effects(adc, canvas[1], p, noise, edge), marks
 
 
 def _surroundings(canvas: tuple[Tensor, ...], p: Numbers, x: Tensor, v: Tensor) -> tuple[Tensor, ...]:
@@ -111,8 +112,8 @@ def _surroundings(canvas: tuple[Tensor, ...], p: Numbers, x: Tensor, v: Tensor) 
 
 def _gland(
     canvas: tuple[Tensor, ...], p: Numbers, y: Tensor, x: Tensor, v: Tensor, spots: Tensor
-) -> tuple[Tensor, ...]:
-    """Zones and nodules, and the lesion that defines the class."""
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Zones and nodules, and the lesion that defines the class; with the places of lesion and gland (n, 2, H, W)."""
     gx, gy, a, b = p["gland_x"], p["gland_y"], p["gland_a"], p["gland_b"]
     gland = blob(x, v, gx, gy, a, b)
     canvas = paint(canvas, gland, (p["peripheral"], 1.0))
@@ -129,7 +130,8 @@ def _gland(
     cx, cy = gx + reach * a * angle.cos(), gy + reach * b * angle.sin()
     where = blob(x, v, cx, cy, radius, radius * p["lesion_flat"], soft=0.3 * radius)
     strength = torch.where(y == 1, 1.0, 0.45 * p["benign"].clamp(min=0))
-    return paint(canvas, where * gland * strength, (p["lesion_adc"], 0.75))
+    canvas = paint(canvas, where * gland * strength, (p["lesion_adc"], 0.75))
+    return canvas, torch.stack([where * gland * (y == 1), gland], dim=1)
 
 
 def _scanner_effects(adc: Tensor, seen: Tensor, p: Numbers, noise: Tensor, edge: Tensor) -> Tensor:

@@ -49,8 +49,9 @@ SKIN: Ranges = MappingProxyType(
 )
 
 
-def skin(p: Numbers, y: Tensor, seeds: Tensor, inputs: Inputs) -> Tensor:
-    """Pictures (n, 3, H, W), red, green and blue from -1 (black) to 1. See `drawing.Plane`.
+def skin(p: Numbers, y: Tensor, seeds: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """Pictures (n, 3, H, W), red, green and blue from -1 (black) to 1; with the lesion if it is malignant, and the
+    lesion (n, 2, H, W). See `drawing.Plane`.
 
     With the same numbers a malignant lesion (class 1) has a more irregular border, more colours, and is darker than a
     benign one, which has half of each effect.
@@ -65,7 +66,7 @@ def skin(p: Numbers, y: Tensor, seeds: Tensor, inputs: Inputs) -> Tensor:
     )
     tone = p["skin"] + p["freckles"] * (slow[:, 0] + 0.5 * quick[:, 0])
     planes: tuple[Tensor, ...] = (tone, tone - p["pink"], tone - p["pink"] + p["blueish"] - 0.03)
-    planes = _lesion(planes, p, more, slow, quick, x, v)
+    planes, where = _lesion(planes, p, more, slow, quick, x, v)
     for i, hair in enumerate(hairs.unbind(1)):
         there = _hair(hair[:, :, None, None], x, v) * (p["hairs"] > i)
         planes = tuple(plane * (1 - there * p["hair_dark"]) for plane in planes)
@@ -75,13 +76,13 @@ def skin(p: Numbers, y: Tensor, seeds: Tensor, inputs: Inputs) -> Tensor:
     colours = (colours - 0.6) * p["contrast"][:, None] + 0.6
     tube = ((p["corners"] - (x**2 + v**2).sqrt()) / 0.05).clamp(0, 1)[:, None]
     colours = smoothed(colours * tube, p["smoothing"], p["smoothing"]) + noise * p["noise"][:, None]
-    return (2 * colours - 1).clamp(-1, 1)
+    return (2 * colours - 1).clamp(-1, 1), torch.stack([where * (y == 1), where], dim=1)
 
 
 def _lesion(
     planes: tuple[Tensor, ...], p: Numbers, more: Tensor, slow: Tensor, quick: Tensor, x: Tensor, v: Tensor
-) -> tuple[Tensor, ...]:
-    """A blob with a bent border; smooth fields vary its colours."""
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """A blob with a bent border; smooth fields vary its colours; with its place (n, H, W)."""
     dx, dy, turn = x - p["lesion_x"], v - p["lesion_y"], p["lesion_turn"]
     along, over = dx * turn.cos() + dy * turn.sin(), dy * turn.cos() - dx * turn.sin()
     size = p["lesion_size"]
@@ -92,7 +93,7 @@ def _lesion(
     dark = (p["depth"] * (0.6 + 0.4 * more) * (1 + varied)).clamp(0, 0.85)
     red = dark * (1 - 0.5 * p["brown"]) - p["red"] * more * slow[:, 3].clamp(min=0)
     blue = dark * (1 + 0.1 * p["brown"]) - p["blue"] * more * slow[:, 4].clamp(min=0)
-    return tuple(plane - where * shade for plane, shade in zip(planes, (red, dark, blue), strict=True))
+    return tuple(plane - where * shade for plane, shade in zip(planes, (red, dark, blue), strict=True)), where
 
 
 def _hair(hair: Tensor, x: Tensor, v: Tensor) -> Tensor:

@@ -7,18 +7,21 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from federation.features.colour import Colour
+from federation.features.detector import Detector
 from federation.features.encoder import Encoder
 from federation.features.radiomics import Radiomics
 from federation.features.random_convolutions import RandomConvolutions
 from federation.features.scattering import Scattering
 
-AnyExtractor: TypeAlias = Annotated[
-    Colour | Encoder | Radiomics | RandomConvolutions | Scattering, Field(discriminator="name")
-]
+Ready: TypeAlias = Colour | Radiomics | RandomConvolutions | Scattering
+"""Extractors as they are."""
+
+AnyExtractor: TypeAlias = Annotated[Ready | Detector | Encoder, Field(discriminator="name")]
 """Every extractor that a YAML can name: a new one is its file and its place here.
 
 `complaints(inputs)` says why examples of a shape have no such features. An `Encoder` becomes an `Extractor` with the
-bytes of its file, by `frozen`; the others are extractors.
+bytes of its file, by `frozen`, and a `Detector` with the bytes of what it learnt, by `detecting`; the others are
+extractors.
 """
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from federation.features import AnyExtractor, Extractor
+from federation.features import Extractor, Ready
 from federation.features.encoder import Encoder, digest, frozen
 
 CONFIG = "config.json"
 
 
-def opened(of: AnyExtractor) -> tuple[Extractor, bytes]:
+def opened(of: Encoder | Ready) -> tuple[Extractor, bytes]:
     """What computes features, and of an encoder the bytes of its file.
 
     Raises:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from privacy.message import Json, as_mapping
 
-FEATURES = "features"
-"""The fact of a memory of `extract` with an encoder's architecture and digest, and public pictures."""
+FEATURES, ENCODER, DETECTOR = "features", "encoder", "detector"
+"""The fact of a memory of `extract` with public pictures, and, in it, a network's digest with its kind or its prior."""
 
 TRANSLATION = "translation"
 """The fact of a memory of `translate` with a prior, and the digest of the translator that was learnt on it."""
@@ -43,10 +43,15 @@ def _of(said: Mapping[str, Json]) -> Iterator[str]:
     features = as_mapping(said.get(FEATURES))
     if features:
         yield f"features were scaled by {_pictures(as_mapping(features.get('public')))}"
-    if encoder := as_mapping(features.get("encoder")):
+    if encoder := as_mapping(features.get(ENCODER)):
         yield (
             f"features are those of a frozen network ({encoder.get('kind')}) of a file with SHA-256 "
             f"{encoder.get('sha256')}, which the coordinator handed over and calls public"
+        )
+    if detector := as_mapping(features.get(DETECTOR)):
+        yield (
+            f"features are what a network marks (SHA-256 {detector.get('sha256')}) that the coordinator says it "
+            f"trained on {_drawn(detector.get('prior'))}"
         )
 
 

@@ -8,14 +8,15 @@ from dataclasses import replace
 
 import torch
 
+from federation.features.detector import Detector
 from federation.features.encoder import Encoder
 from federation.models.features import Features
-from pipelines.hospital.beginnings import FEATURES
+from pipelines.hospital.beginnings import DETECTOR, ENCODER, FEATURES
 from pipelines.hospital.harmonization import parsed
 from pipelines.hospital.hospital import COHORT, Done, Hospital, keyed, read_cohort_file, write_cohort_file
 from pipelines.hospital.kept import REJECTED, SPLIT, digest_of, split_of
 from pipelines.models.file import MODEL
-from pipelines.models.fixed_features import featured, from_tensors, to_tensors
+from pipelines.models.fixed_features import Fixed, featured, from_tensors, to_tensors
 from pipelines.runs.store import DiskFolder, short
 from privacy.dp.events import NOTHING, describe
 from privacy.message import Call, Json, Message, to_bytes
@@ -31,8 +32,8 @@ def extract(hospital: Hospital, call: Call, message: Message, memory: Message) -
 
     Facts: `cohort`; `model`, of which `of`, `components`, `fourier` and `bandwidth` matter here; `public`, the pictures
     that set the scale: `prior`, or `folder` and `sha256`; and `pictures`, their number. Tensors: the scale; of an
-    encoder also its file, which must have the digest that the model names. Each row of the new cohort depends on its
-    own image and on public pictures only.
+    encoder also its file, which must have the digest that the model names; of a detector, what it learnt. Each row of
+    the new cohort depends on its own image and on public pictures only.
 
     Returns:
         `cohort` and `sha256` of the new cohort.
@@ -63,12 +64,14 @@ def extract(hospital: Hospital, call: Call, message: Message, memory: Message) -
     folder.write(SPLIT, json.dumps(split_of(cohort), indent=1).encode())
     folder.write(SCALE, to_bytes(Message(to_tensors(fixed))))
     code = digest_of(hospital.cohort_folder(name) / COHORT) or ""
-    kept = Message({}, {FEATURES: {"public": facts["public"], "encoder": _encoder(model)}})
+    kept = Message({}, {FEATURES: {"public": facts["public"], **_network(model, fixed)}})
     return Done(Message({}, {"cohort": name, "sha256": keyed(hospital.key(), code)}), describe(NOTHING), kept)
 
 
-def _encoder(model: Features) -> dict[str, Json]:
-    """The architecture and the digest of a frozen network; empty if there is none."""
-    if not isinstance(model.of, Encoder):
-        return {}
-    return {"kind": json.loads(model.of.architecture)["model_type"], "sha256": model.of.sha256}
+def _network(model: Features, fixed: Fixed) -> dict[str, Json]:
+    """Where features come from a network: its kind or what it learnt from, and its digest. Empty if there is none."""
+    if isinstance(model.of, Encoder):
+        return {ENCODER: {"kind": json.loads(model.of.architecture)["model_type"], "sha256": model.of.sha256}}
+    if isinstance(model.of, Detector):
+        return {DETECTOR: {"prior": model.of.on, "sha256": hashlib.sha256(fixed.weights).hexdigest()}}
+    return {}

@@ -11,18 +11,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from federation.features import Extractor
+from federation.features.detector import Detector, detecting
 from federation.features.encoder import Encoder, frozen
 from federation.features.whitening import MOST, Whitening, fourier, whitened
 from federation.models.features import Features
 
 PARTS = ("mean", "spread", "axes")
 WEIGHTS = "weights"
-"""The tensor (bytes,) uint8 with an encoder's file, beside the parts of the scale."""
+"""The tensor (bytes,) uint8 with an encoder's file or what a detector learnt, beside the parts of the scale."""
 LARGEST = 1e12  # of a feature: far from the largest float32, also after a few layers of a network
 
 
 class Fixed(NamedTuple):
-    """All that a model's features depend on but the image. weights: of an encoder, the bytes of its file."""
+    """All that a model's features depend on but the image. weights: of an encoder, the bytes of its file;
+    of a detector, those that it learnt.
+    """
 
     extractor: Extractor
     scale: Whitening
@@ -30,12 +33,14 @@ class Fixed(NamedTuple):
 
 
 def extractor_of(model: Features, weights: bytes = b"") -> Extractor:
-    """What computes a model's features. weights: of an encoder, the bytes of its file.
+    """What computes a model's features. weights: of an encoder, the bytes of its file; of a detector, what it learnt.
 
     Raises:
-        ValueError: they are not those of this encoder.
+        ValueError: they are not those of this encoder, or of no such detector.
     """
-    return frozen(model.of, weights) if isinstance(model.of, Encoder) else model.of
+    if isinstance(model.of, Encoder):
+        return frozen(model.of, weights)
+    return detecting(model.of, weights) if isinstance(model.of, Detector) else model.of
 
 
 def extracted(extractor: Extractor, images: Tensor) -> NDArray[np.float64]:
@@ -57,20 +62,20 @@ def featured(model: Features, fixed: Fixed, images: Tensor) -> Tensor:
 
 
 def to_tensors(fixed: Fixed) -> dict[str, Tensor]:
-    """A scale, and an encoder's file, as tensors of a message."""
+    """A scale, and the weights of an encoder or a detector, as tensors of a message."""
     scale = {name: torch.from_numpy(np.ascontiguousarray(part)) for name, part in fixed.scale._asdict().items()}
     data = bytearray(fixed.weights)  # a tensor needs memory that may be written
     return scale | ({WEIGHTS: torch.frombuffer(data, dtype=torch.uint8)} if data else {})
 
 
 def from_tensors(tensors: Mapping[str, Tensor], model: Features) -> Fixed:
-    """The scale, and the encoder, in a message.
+    """The scale, and the weights of an encoder or a detector, in a message.
 
     Raises:
         ValueError: a tensor is missing, or has another form than features of this model; or an encoder's file is not
-            the one that the model names.
+            the one that the model names, or weights are none of such a detector.
     """
-    parts = [*PARTS, *([WEIGHTS] if isinstance(model.of, Encoder) else [])]
+    parts = [*PARTS, *([WEIGHTS] if isinstance(model.of, Detector | Encoder) else [])]
     if set(tensors) != set(parts):
         raise ValueError(f"a scale has the tensors {', '.join(parts)}, found {', '.join(sorted(tensors))}")
     mean, spread, axes = (tensors[name] for name in PARTS)

@@ -4,27 +4,43 @@ from __future__ import annotations
 
 import math
 import typing
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
-from federation.features import AnyExtractor
+from federation.features import AnyExtractor, detector
 from federation.features.colour import Colour
+from federation.features.detector import Detecting, Detector, detecting, learnt, untrained
 from federation.features.encoder import Encoder
 from federation.features.radiomics import Radiomics
 from federation.features.random_convolutions import RandomConvolutions
 from federation.features.scattering import Scattering
 from federation.features.slices import by_slice
 from federation.features.whitening import fitted, fourier, whitened
+from privacy.message import Message, from_bytes, to_bytes
 
 KINDS = typing.get_args(typing.get_args(AnyExtractor)[0])
-EXTRACTORS = [kind() for kind in KINDS if kind is not Encoder]  # of which test_encoder.py has the same laws
+DETECTOR = Detector(on="prostate_adc", size=32, width=4)
+TAUGHT = replace(DETECTOR, steps=120, batch=8, width=8, lr=1e-2, window=(-1.0, 1.0))
+EXTRACTORS = [kind() for kind in KINDS if kind not in (Detector, Encoder)]
+EXTRACTORS += [untrained(DETECTOR, 1), untrained(DETECTOR, 3)]  # of encoders test_encoder.py has the same laws
 SHAPES = [(3, 32, 40), (1, 24, 24), (3, 24, 24), (1, 20, 24, 24)]
+
+
+def complaints(one, shape: tuple[int, ...]) -> list[str]:
+    """Of a detector: its settings', and whether its network takes the channels."""
+    if not isinstance(one, Detecting):
+        return one.complaints(shape)
+    return one.settings.complaints(shape) or ["channels"] * (shape[0] != one.channels and len(shape) + one.channels > 4)
+
+
 FIT = [
     pytest.param(one, shape, id=f"{one.name}-{'x'.join(map(str, shape))}")
     for one in EXTRACTORS
     for shape in SHAPES
-    if not one.complaints(shape)
+    if not complaints(one, shape)
 ]
 
 
@@ -38,7 +54,7 @@ def images(shape: tuple[int, ...], n: int = 4, seed: int = 0) -> np.ndarray:
 
 
 def test_every_extractor_takes_some_shape_and_says_why_it_takes_no_other():
-    for one in EXTRACTORS:
+    for one in [getattr(one, "settings", one) for one in EXTRACTORS]:
         assert any(not one.complaints(shape) for shape in SHAPES)
         assert one.name in one.complaints((5,))[0] and "(5,)" in one.complaints((5,))[0]
         assert one.complaints((3, 4, 4))
@@ -169,3 +185,66 @@ def test_random_fourier_features_are_a_gaussian_kernel():
     distances = ((x[:, None] - x[None]) ** 2).sum(axis=2)
     assert np.abs(found @ found.T / 40_000 - np.exp(-distances / (2 * 1.5**2 * 5))).max() < 0.03
     assert np.array_equal(fourier(x[3:4], 50, 1.5)[0], fourier(x, 50, 1.5)[3])
+
+
+def spots(n: int, side: int = 32) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pictures (n, 1, side, side) of a bright disc, of which every second has a dark spot; and where both are."""
+    random = np.random.default_rng(0)
+    y, x = np.mgrid[:side, :side]
+    pictures, marks = [], []
+    for k in range(n):
+        cy, cx = random.uniform(12, 20, 2)
+        disc = np.hypot(y - cy, x - cx) < 10
+        spot = np.hypot(y - cy - random.uniform(-5, 5), x - cx - random.uniform(-5, 5)) < 3 + random.uniform()
+        spot &= k % 2 == 1
+        pictures.append(np.where(spot, -0.4, np.where(disc, 0.4, -0.8)) + 0.05 * random.standard_normal((side, side)))
+        marks.append([spot, disc])
+    return torch.tensor(np.array(pictures))[:, None].float(), torch.tensor(np.array(marks)).float()
+
+
+@pytest.fixture(scope="module")
+def taught() -> bytes:
+    x, marks = spots(64)
+    return learnt(TAUGHT, x, marks, lambda done, total: None)
+
+
+def test_a_detector_marks_what_it_learnt_and_its_features_tell_who_has_it(taught):
+    one = detecting(TAUGHT, taught)
+    x, marks = spots(40)
+    sure = np.stack([one.marked(image)[1][:, 0] for image in x.numpy().astype(float)])
+    for k, least in ((0, 0.5), (1, 0.9)):
+        both = ((sure[:, k] > 0.5) & (marks[:, k].numpy() > 0.5)).sum()
+        assert 2 * both / ((sure[:, k] > 0.5).sum() + marks[:, k].numpy().sum()) > least
+    largest = one.extract(x.numpy().astype(float))[:, 0]
+    assert largest[1::2].min() > largest[0::2].max()
+
+
+def test_a_detector_learns_the_same_from_the_same_pictures(taught):
+    x, marks = spots(64)
+    torch.manual_seed(5)  # the caller's random numbers are not used, nor changed
+    before = torch.random.get_rng_state()
+    again = learnt(TAUGHT, x, marks, lambda done, total: None)
+    assert again == taught and torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_weights_that_are_no_such_detector_s_are_refused(taught):
+    message = from_bytes(taught)
+    with pytest.raises(ValueError, match="a detector of width 12 has other tensors"):
+        detecting(Detector(on="prostate_adc"), taught)
+    for broken in (
+        Message(message.tensors, {}),
+        Message({**message.tensors, "x": torch.zeros(1)}, message.facts),
+        Message({name: part.double() for name, part in message.tensors.items()}, message.facts),
+        Message({name: part * math.nan for name, part in message.tensors.items()}, message.facts),
+    ):
+        with pytest.raises(ValueError, match="detector"):
+            detecting(TAUGHT, to_bytes(broken))
+
+
+def test_quantiles_under_a_mark_are_those_of_repeated_values():
+    """A second way: each value as often as its weight says."""
+    random = np.random.default_rng(0)
+    values, often = random.permutation(40).reshape(1, 5, 8) / 40, random.integers(1, 9, (1, 5, 8))
+    repeated = np.repeat(values.ravel(), often.ravel())
+    expected = [repeated.mean(), *np.quantile(repeated, detector.QUANTILES, method="inverted_cdf")]
+    assert np.allclose(detector._quantiles(values, often - detector.LEAST), expected)

@@ -46,6 +46,23 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_marks_say_what_a_class_changed_and_lie_in_the_organ(name):
+    """The same numbers and noise drawn as class 1 and as class 0 differ where the finding is marked."""
+    prior = PRIORS[name]
+    theta, _, seeds = _rows(prior, 40)
+    inputs, one, none = _inputs(prior), torch.ones(40, dtype=torch.long), torch.zeros(40, dtype=torch.long)
+    images, marks = prior.marked(theta, one, seeds, inputs)
+    others, unmarked = prior.marked(theta, none, seeds, inputs)
+    assert torch.equal(images, prior.render(theta, one, seeds, inputs))
+    assert marks.shape == (40, 2, *inputs[1:]) and bool(((marks >= 0) & (marks <= 1)).all())
+    finding, organ = marks.unbind(1)
+    assert bool((finding <= organ).all()) and not unmarked[:, 0].any()
+    changed = (images - others).abs().mean(dim=1)
+    inside = finding > 0.5
+    assert inside.any() and changed[inside].mean() > 5 * changed[organ < 0.01].mean()
+
+
+@pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=30)
 @given(
     corner=st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=64, max_size=64),

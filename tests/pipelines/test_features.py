@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -74,6 +75,36 @@ def test_one_round_sends_a_fraction_of_what_two_send_and_the_page_says_one(finis
 
 def test_that_nobody_tried_to_draw_an_image_of_its_features_is_said(finished):
     assert "fixed features of images: this attack draws pixels" in (finished / "report.html").read_text()
+
+
+DETECTOR = {"name": "detector", "on": "prostate_adc", "pictures": 16, "steps": 3, "width": 4, "size": 16}
+
+
+@pytest.fixture(scope="module")
+def detected(tmp_path_factory) -> Path:
+    """The folder of a run on what a detector marks, beside the floor of a head that only the prior taught."""
+    folder = tmp_path_factory.mktemp("detected")
+    os.chdir(folder)
+    floor = {"methods": {**TRAIN["methods"], "floor": {"name": "as_begun"}}}
+    floor["method_start"] = {"floor": {"name": "pretrained", "on": "prostate_adc", "pictures": 60}}
+    settings = {**SETTINGS, "model": {**FEATURES, "of": DETECTOR}, "train": {**TRAIN, **floor}}
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(settings))
+    assert run(["tiny.yaml"]) == Exit.OK
+    return folder / "runs" / BASE["name"]
+
+
+def test_every_site_states_the_one_network_that_the_coordinator_taught(detected):
+    (sent,) = detected.glob("features/*/*.safetensors")
+    weights = from_bytes(sent.read_bytes()).tensors["weights"].numpy().tobytes()
+    code = hashlib.sha256(weights).hexdigest()
+    for site in ("a", "b"):
+        page = (detected / "sites" / site / "report.html").read_text()
+        assert f"features are what a network marks (SHA-256 {code}) that the coordinator says it trained on" in page
+
+
+@pytest.mark.parametrize("label", ["heads", "moments", "floor"])
+def test_a_finished_model_holds_the_detector(detected, label, tmp_path):
+    test_a_finished_model_scores_new_files_as_the_run_did(detected, label, tmp_path)
 
 
 @pytest.mark.parametrize("label", ["heads", "moments"])
@@ -150,6 +181,14 @@ def problems(tmp_path, capsys, **changed) -> str:
         (
             {"of": {"name": "random_convolutions", "filters": 1, "scales": 1}},
             "model.components: must be at most the number of features of random_convolutions, 4, found 8",
+        ),
+        (
+            {"of": {**DETECTOR, "on": "cats"}},
+            "a detector learns from a prior, found on: 'cats'; there are prostate_adc, skin_lesion",
+        ),
+        (
+            {"of": {**DETECTOR, "on": "skin_lesion"}},
+            "skin_lesion draws pictures of 3 channels, height and width; images are [1, 32, 32]",
         ),
         ({"public": "cats"}, "unknown pictures 'cats'; there are prostate_adc, skin_lesion"),
         (

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from federation.features import AnyExtractor
+from federation.features.detector import Detector, untrained
 from federation.features.encoder import Encoder
 from federation.models.features import Features
 from pipelines.data.encoder_file import opened, portable
 from pipelines.settings.run_settings import RunSettings
 from privacy.settings_error import Problem
+
+if TYPE_CHECKING:
+    from harmonize.prior import Prior
 
 
 def problems(run: RunSettings) -> Iterator[Problem]:
@@ -34,8 +39,10 @@ def _of_problems(run: RunSettings, model: Features) -> Iterator[str]:
         yield "features of an image have no pixels to segment; take another model"
     elif run.images.kind == "features":
         yield "a table's columns are features already; take mlp"
-    else:
-        yield from model.of.complaints(run.images.inputs)
+    elif wrong := model.of.complaints(run.images.inputs):
+        yield from wrong
+    elif isinstance(model.of, Detector):
+        yield from _detector_problems(run, model.of)
 
 
 def _size_problems(run: RunSettings, model: Features) -> Iterator[tuple[str, str]]:
@@ -56,16 +63,34 @@ def _size_problems(run: RunSettings, model: Features) -> Iterator[tuple[str, str
 @lru_cache(maxsize=16)
 def _number(of: AnyExtractor, version: str, inputs: tuple[int, ...]) -> int:
     """How many features an image has. version: digest of an encoder's file. Raises: ValueError: it cannot be used."""
-    return len(opened(of)[0].extract(np.zeros((1, *inputs)))[0])
+    extractor = untrained(of, _priors()[of.on].channels) if isinstance(of, Detector) else opened(of)[0]
+    return len(extractor.extract(np.zeros((1, *inputs)))[0])
+
+
+def _detector_problems(run: RunSettings, detector: Detector) -> Iterator[str]:
+    """Whether there is such a prior, and it draws pictures of the run's kind."""
+    if (prior := _priors().get(detector.on)) is None:
+        yield f"a detector learns from a prior, found on: {detector.on!r}; there are {', '.join(_priors())}"
+    else:
+        yield from _form_problems(run, prior)
 
 
 def _public_problems(run: RunSettings, model: Features) -> Iterator[str]:
-    from harmonize.prior import PRIORS  # not needed by other runs
-    from harmonize.stacks import form_complaints
-
-    prior = PRIORS.get(model.public)
+    prior = _priors().get(model.public)
     if prior is None and model.public not in run.public_pictures:
-        known = ", ".join((*PRIORS, *run.public_pictures))
+        known = ", ".join((*_priors(), *run.public_pictures))
         yield f"unknown pictures {model.public!r}; there are {known}; public_pictures: declares others"
     elif prior is not None and run.images.kind != "features":
-        yield from form_complaints(prior, run.images.inputs, run.images.kind)
+        yield from _form_problems(run, prior)
+
+
+def _priors() -> Mapping[str, Prior]:
+    from harmonize.prior import PRIORS  # not needed by other runs
+
+    return PRIORS
+
+
+def _form_problems(run: RunSettings, prior: Prior) -> list[str]:
+    from harmonize.stacks import form_complaints
+
+    return form_complaints(prior, run.images.inputs, run.images.kind)
