@@ -68,12 +68,13 @@ def calibration_curves(
             axes.set_box_aspect(1)
             axes.set_title(site)
             axes.set_xlabel("predicted probability")
-        figure.axes[0].set_ylabel("share that is positive")
+        figure.axes[0].set_ylabel("observed share")
         legend(figure, looks)
 
     caption = (
-        f"Of the {examples} that a model gives about the same probability, the share that is positive; bars are 95 % "
-        "intervals over patients. On the diagonal probabilities are calibrated; below it they are too high."
+        f"Of the {examples} that a model gives about the same probability of a class (positive, where there are two), "
+        "the share that is of it; bars are 95 % intervals over patients. On the diagonal probabilities are calibrated; "
+        "below it they are too high."
     )
     return Picture("Calibration", caption, svg(wide(len(shown), list(looks)), alt, draw))
 

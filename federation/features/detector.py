@@ -34,6 +34,7 @@ PLANES = (0.0, 0.25, 0.5, 0.75, 1.0)  # quantiles of the planes' largest values
 QUANTILES = (0.01, 0.03, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9)  # of the values where a mark is
 SCALES = (1 / 48, 1 / 24)  # of Gaussians, in sides of the image
 CHANNELS = "channels"  # of the images, in the facts beside a network's weights
+MOST = 2**28  # pixels of all pictures: 1 GiB of each channel and mark
 LEAST = 1e-4  # weight of a pixel without any mark, so that quantiles exist in every image
 
 
@@ -58,6 +59,7 @@ class Detector:
 
     def __post_init__(self) -> None:
         low, high = self.window
+        fits = self.pictures * self.size**2 <= MOST
         refuse(
             out_of_range(
                 self,
@@ -73,6 +75,7 @@ class Detector:
                 width=(self.width % 4 == 0, "a multiple of 4"),
                 size=(self.size % 2**HALVINGS == 0, f"a multiple of {2**HALVINGS}"),
                 window=(low < high and math.isfinite(high - low), "two finite numbers, the lower first"),
+                pictures=(fits, f"at most {MOST // self.size**2} of {self.size} x {self.size} pixels, held in memory"),
             )
         )
 

@@ -190,6 +190,14 @@ def problems(tmp_path, capsys, **changed) -> str:
             {"of": {**DETECTOR, "on": "skin_lesion"}},
             "skin_lesion draws pictures of 3 channels, height and width; images are [1, 32, 32]",
         ),
+        (
+            {"of": {**DETECTOR, "window": [0, 3]}},
+            "a detector's window must be what the prior draws for these images, 0.0 to 3.5; found window: [0.0, 3.0]",
+        ),
+        (
+            {"of": {**DETECTOR, "pictures": 20000, "size": 128}},
+            "of.pictures: must be at most 16384 of 128 x 128 pixels, held in memory, found 20000",
+        ),
         ({"public": "cats"}, "unknown pictures 'cats'; there are prostate_adc, skin_lesion"),
         (
             {"public": "skin_lesion"},

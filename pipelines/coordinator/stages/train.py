@@ -26,7 +26,7 @@ from pipelines.runs.store import DiskFolder, digest, short
 from pipelines.settings.image_spaces import space_of, start_name
 from privacy.message import Call, Json, Malformed, Message, Params, as_list, from_bytes
 
-VERSION = 9
+VERSION = 10
 LEARNING = 4  # raise it, and VERSION, when a change alters what is trained: every method is then trained again
 BEGUN = "begun"
 MEMBERS = "members.json"
@@ -53,17 +53,20 @@ def settings(world: World) -> Json:
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Train all methods; write one JSON file per method."""
-    labels, rounds = list(world.config.train.methods), world.config.train.schedule.rounds
+    train = world.config.train
+    rounds = {label: schedule_of(algorithm, train.schedule).rounds for label, algorithm in train.methods.items()}
+    before = 0
     with shown("train") as step:
-        for position, label in enumerate(labels):
+        for label, own in rounds.items():
 
-            def told(done: int, label: str = label, before: int = position * rounds) -> None:
-                step(before + done, len(labels) * rounds, f"{label}, round {done} of {rounds}")
+            def told(done: int, label: str = label, own: int = own, before: int = before) -> None:
+                step(before + done, sum(rounds.values()), f"{label}, round {done} of {own}")
 
             begin = start_in(world, inputs, label)
             result = train_one(world, label, cohorts_for(world.config, inputs, label), told, begin)
             (out / f"{label}.json").write_text(json.dumps(result, indent=1))
-    return {"methods": list(labels)}
+            before += own
+    return {"methods": list(rounds)}
 
 
 class Start(NamedTuple):

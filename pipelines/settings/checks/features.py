@@ -13,6 +13,7 @@ from federation.features.detector import Detector, untrained
 from federation.features.encoder import Encoder
 from federation.models.features import Features
 from pipelines.data.encoder_file import opened, portable
+from pipelines.settings.harmonization import default_scale
 from pipelines.settings.run_settings import RunSettings
 from privacy.settings_error import Problem
 
@@ -73,6 +74,10 @@ def _detector_problems(run: RunSettings, detector: Detector) -> Iterator[str]:
         yield f"a detector learns from a prior, found on: {detector.on!r}; there are {', '.join(_priors())}"
     else:
         yield from _form_problems(run, prior)
+        scale = default_scale(run.images)
+        if detector.window != (scale.low, scale.high):
+            wanted = f"what the prior draws for these images, {scale.low} to {scale.high}"
+            yield f"a detector's window must be {wanted}; found window: {list(detector.window)}"
 
 
 def _public_problems(run: RunSettings, model: Features) -> Iterator[str]:
