@@ -1,11 +1,13 @@
-"""What harmonization without a patient (epsilon = 0) is worth to FedAvg on the ADC phantom, and how near it comes to
-the oracle.
+"""What harmonization without a patient (epsilon = 0) is worth to FedAvg on the phantom, and how near it comes to the
+oracle.
 
     python benchmarks/no_patient.py --n 16 48 --seeds 0 1 2 3 4
     python benchmarks/no_patient.py --table
+    python benchmarks/no_patient.py --contrast t2w --seeds 0 1 2      # into benchmarks/no_patient_t2w.json
 
 Two phantom hospitals (P, smooth and masked; L, noisy, with an export window), n training patients and 60 test patients
-each, new ones in each seed; six slices of 48 x 48 at 1.5 mm a patient, in 1e-3 mm²/s after the export's window. CAM
+each, new ones in each seed; six slices of 48 x 48 at 1.5 mm a patient: ADC in 1e-3 mm²/s after the export's window, or
+T2-weighted, standardized by study, and as they are exported (`exported`, thousands of grey values). CAM
 classifier with batch norm, FedAvg of 40 (n <= 24) or 20 rounds of 2 epochs, Adam 1e-3, batches of 24, flips and small
 affine maps, classes drawn equally often. AUC of slices: at each hospital, and of both hospitals' scores in one sample.
 
@@ -42,27 +44,26 @@ from federation.randomness import derived, seeded
 from federation.rehearsal import initial_parameters
 from federation.task import Task
 from harmonize.own import Own
-from harmonize.prior import PRIORS, drawn
+from harmonize.prior import PRIORS, PriorName, drawn
 from harmonize.randomized import Randomized
 from harmonize.reinhard import Reinhard
 from harmonize.scale import Scale, silent
 from harmonize.translation import Translator
 from pipelines.data.images import Slices
 from pipelines.data.prepare import prepare_slices
+from pipelines.data.studies import standardized
 from pipelines.hospital.public_networks import PUBLIC
 from pipelines.hospital.public_networks import translation as public_translation
 from pipelines.phantom.files import render
-from pipelines.phantom.patients import PhantomSource
+from pipelines.phantom.patients import Contrast, PhantomSource
 from pipelines.phantom.scanner import SCANNERS
 from privacy.dp.access import Rows, open_access
 from privacy.message import Call, Message, Params
 
 TEST, LEAST = 60, 3  # test patients; pixels of a slice's lesion, as the shipped configurations have it
 INPUTS = (1, 48, 48)
-SCALE = Scale(low=0.0, high=3.5)
 TASK = Task(Cam(), INPUTS, 2)
 WORK = Work(lr=1e-3, batch=24, epochs=2, augment="affine", balance=True)
-TRANSLATOR = Randomized()
 CACHE = Path("runs") / PUBLIC
 BOOK = Path(__file__).with_suffix(".json")
 TABLE = Path(__file__).parents[1] / "docs/results/data/harmonization.json"
@@ -76,14 +77,28 @@ class Hospital(NamedTuple):
     y: Tensor
 
 
+class Kind(NamedTuple):
+    """What a contrast's images hold: the values that become -1 and 1, and the prior that draws such."""
+
+    scale: Scale
+    prior: PriorName
+
+
+KINDS: Mapping[Contrast, Kind] = {
+    "adc": Kind(Scale(low=0.0, high=3.5), "prostate_adc"),
+    "t2w": Kind(Scale(low=-4.0, high=4.0), "prostate_t2w"),
+}
+
+
 class Line(NamedTuple):
     """space: of the images. start: strength of the disturbances of the start's pictures; None: random numbers.
-    randomize: strength of the disturbances in training.
+    randomize: strength of the disturbances in training. contrast: of the images.
     """
 
     space: str = "raw"
     start: float | None = None
     randomize: float = 0.0
+    contrast: Contrast = "adc"
 
 
 LINES: Mapping[str, Line] = {
@@ -99,11 +114,13 @@ LINES: Mapping[str, Line] = {
 
 
 @lru_cache(maxsize=1)
-def hospitals(n: int, seed: int) -> dict[str, tuple[Hospital, Hospital]]:
-    """Both hospitals' images, raw and as the oracle has them."""
-    found: dict[str, list[Hospital]] = {"raw": [], "oracle": []}
+def hospitals(n: int, seed: int, contrast: Contrast) -> dict[str, tuple[Hospital, Hospital]]:
+    """Both hospitals' images, raw, as the oracle has them, and, of those that are standardized, as they were before."""
+    found: dict[str, list[Hospital]] = {"raw": [], "oracle": []} | ({} if contrast == "adc" else {"exported": []})
     for scanner, population in (("P", 11 + 1000 * seed), ("L", 22 + 1000 * seed)):
-        source = PhantomSource(scanner=scanner, patients=n + TEST, seed=population)  # type: ignore[arg-type]
+        source = PhantomSource(scanner=scanner, contrast=contrast, patients=n + TEST, seed=population)  # type: ignore[arg-type]
+        if contrast != "adc":
+            found["exported"].append(_images(source, n, exported=True))
         own = _images(source, n)
         found["raw"].append(own)
         if scanner != "P":
@@ -113,13 +130,17 @@ def hospitals(n: int, seed: int) -> dict[str, tuple[Hospital, Hospital]]:
     return {space: (first, second) for space, (first, second) in found.items()}
 
 
-def _images(source: PhantomSource, n: int) -> Hospital:
+def _images(source: PhantomSource, n: int, *, exported: bool = False) -> Hospital:
+    """exported: grey values as they are, in thousands."""
     x, y, patient = [], [], []
     for one in range(source.patients):
         image, lesion, gland = render(source, one)
-        values = np.minimum(image.values, SCANNERS[source.scanner].window) / 1000
-        exported = replace(image, values=values.astype(np.float32))
-        made = prepare_slices(exported, lesion=lesion, gland=gland, images=Slices())
+        if source.contrast == "adc":
+            values = np.minimum(image.values, SCANNERS[source.scanner].window) / 1000
+        else:
+            values = image.values / 1000 if exported else standardized(np.asarray(image.values, np.float32))
+        read = replace(image, values=values.astype(np.float32))
+        made = prepare_slices(read, lesion=lesion, gland=gland, images=Slices())
         x.append(torch.from_numpy(made.images))
         y.append(torch.from_numpy(made.lesion.sum(axis=(1, 2)) >= LEAST).long())
         patient.append(torch.full((len(made.images),), one))
@@ -129,44 +150,48 @@ def _images(source: PhantomSource, n: int) -> Hospital:
 
 
 @lru_cache(maxsize=1)
-def public() -> tuple[Tensor, Tensor]:
+def public(contrast: Contrast) -> tuple[Tensor, Tensor]:
     """1,200 labelled pictures of the prior, in [-1, 1]."""
     y = torch.arange(1200) % 2
-    return drawn(PRIORS["prostate_adc"], y, INPUTS, 0), y
+    return drawn(PRIORS[KINDS[contrast].prior], y, INPUTS, 0), y
 
 
 @lru_cache(maxsize=4)
-def translation(space: str) -> Callable[[Tensor], Tensor] | None:
-    """The way into a space, for images in 1e-3 mm²/s; None for those that are only simulated."""
-    if space in ("raw", "oracle"):
+def translation(space: str, contrast: Contrast) -> Callable[[Tensor], Tensor] | None:
+    """The way into a space, for images as a reader has them; None for those that are only simulated."""
+    if space in ("raw", "oracle", "exported"):
         return None
-    how: Translator = {"translator": TRANSLATOR, "reinhard": Reinhard()}[space]
+    scale, prior = KINDS[contrast]
+    how: Translator = Reinhard()
     if space == "translator":
-        params = public_translation(CACHE, TRANSLATOR, INPUTS, progress=silent, device="cpu")
+        how = Randomized() if contrast == "adc" else Randomized(prior=prior)
+        params = public_translation(CACHE, how, INPUTS, progress=silent, device="cpu")
     else:
-        params = how.fit(Own(public()[0], *[torch.arange(1200) % 2] * 2), public()[0], seed=0)
-    return lambda x: SCALE.back(how.translate(params, SCALE.into(x), torch.arange(len(x))))
+        x, y = public(contrast)
+        params = how.fit(Own(x, y, y), x, seed=0)
+    return lambda x: scale.back(how.translate(params, scale.into(x), torch.arange(len(x))))
 
 
 @lru_cache(maxsize=8)
-def start(space: str, strength: float) -> Params:
+def start(space: str, strength: float, contrast: Contrast) -> Params:
     """A network that knows the prior's pictures, in a space."""
-    x, y = public()
-    how = Pretrained(on="prostate_adc", strength=strength)
-    return pretrained(TASK, how, SCALE.back(x), y, low=SCALE.low, high=SCALE.high, through=translation(space))
+    (x, y), (scale, prior) = public(contrast), KINDS[contrast]
+    how, into = Pretrained(on=prior, strength=strength), translation(space, contrast)
+    return pretrained(TASK, how, scale.back(x), y, low=scale.low, high=scale.high, through=into)
 
 
 def trained(line: Line, n: int, seed: int) -> dict[str, dict[str, float]]:
     """AUC of FedAvg's model, as it is and with AdaBN."""
-    into = translation(line.space)
-    sites = list(hospitals(n, seed)["oracle" if line.space == "oracle" else "raw"])
+    into, scale = translation(line.space, line.contrast), KINDS[line.contrast].scale
+    spaces = hospitals(n, seed, line.contrast)
+    sites = list(spaces.get(line.space, spaces["raw"]))
     if into is not None:
         sites = [Hospital(replace(one.train, x=into(one.train.x)), into(one.x), one.y) for one in sites]
     begins = {"oracle": "raw", "reinhard": "raw"}.get(line.space, line.space)
-    task = TASK if line.start is None else begun(TASK, start(begins, line.start))
+    task = TASK if line.start is None else begun(TASK, start(begins, line.start, line.contrast))
     method, augment = FedAvg(), AUGMENTATIONS[WORK.augment]
     if line.randomize and augment is not None:
-        augment = disturbances(line.randomize, SCALE.low, SCALE.high, before=augment)
+        augment = disturbances(line.randomize, scale.low, scale.high, before=augment)
     state, memories = method.start(initial_parameters(method, task, seed=seed), {}), [Message()] * 2
     for round_ in range(1, (40 if n <= 24 else 20) + 1):
         call, replies = Call("no_patient", round_, "train", {}), {}
@@ -194,11 +219,11 @@ def score(task: Task, modules: list[nn.Module], sites: list[Hospital]) -> dict[s
     return {name: float(value) for name, value in told.items()}
 
 
-def choose(n: int) -> None:
+def choose(n: int, contrast: Contrast) -> None:
     """Strengths of disturbances, on seeds that no table reports."""
     tried = [Line(), Line("oracle"), *(Line(start=s) for s in (0.0, 1.0)), *(Line(randomize=s) for s in (0.3, 1.0))]
     tried += [Line("translator"), *(Line("translator", start=s) for s in (0.0, 1.0)), Line("oracle", 0.0)]
-    for line in tried:
+    for line in (one._replace(contrast=contrast) for one in tried):
         found = [trained(line, n, seed) for seed in (100, 101)]
         for way in found[0]:
             each = [{name: round(value, 3) for name, value in one[way].items()} for one in found]
@@ -209,18 +234,21 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--n", type=int, nargs="+", default=[16, 48])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--lines", nargs="+", default=list(LINES), choices=list(LINES))
+    parser.add_argument("--lines", nargs="+", default=list(LINES), choices=[*LINES, "exported"])
+    parser.add_argument("--contrast", choices=list(KINDS), default="adc")
     parser.add_argument("--choose", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.choose:
-        choose(options.n[0])
+        choose(options.n[0], options.contrast)
         raise SystemExit
+    known = LINES if options.contrast == "adc" else {**LINES, "exported": Line("exported")}
+    place = BOOK if options.contrast == "adc" else BOOK.with_stem(f"{BOOK.stem}_{options.contrast}")
     for n in options.n:
         for seed in options.seeds:
             for name in options.lines:
-                book = json.loads(BOOK.read_text()) if BOOK.exists() else {}
+                book = json.loads(place.read_text()) if place.exists() else {}
                 if name not in (of := book.setdefault(str(n), {}).setdefault(str(seed), {})):
-                    of[name] = trained(LINES[name], n, seed)
-                    BOOK.write_text(json.dumps(book, indent=1) + "\n")
+                    of[name] = trained(known[name]._replace(contrast=options.contrast), n, seed)
+                    place.write_text(json.dumps(book, indent=1) + "\n")
                     print(n, seed, name, of[name], flush=True)

@@ -66,7 +66,7 @@ def paired(seed: int, patients: range, scanners: str) -> Paired:
         for name in scanners:
             scanner = replace(SCANNERS[name], zoom=SCANNERS["L"].zoom)
             taken = acquire(body, scanner, np.random.default_rng([seed, patient, ord(name)]))
-            adc[name].append(taken.adc)
+            adc[name].append(taken.image)
         masks.append((taken.lesion, taken.gland))
     lesion, gland = (torch.from_numpy(np.concatenate(one)).bool() for one in zip(*masks, strict=True))
     images = {name: SCALE.into(torch.from_numpy(np.concatenate(x))[:, None].float() / 1000) for name, x in adc.items()}

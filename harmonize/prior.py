@@ -5,9 +5,10 @@ A synthesis under differential privacy uses patients only a few times; the less 
 2502.05505). It starts from these priors. Each is broader than any one hospital: a picture's `theta` in [0, 1]^latent
 sets its anatomy and acquisition, and its noise seed sets unnamed variation: bends, texture, noise, hair.
 
-Their limits: they solve no signal equation and model no vendor. Ranges were set by hand and fitted to no data; those
-of skin_lesion after looking at a page of published dermatoscopy (HAM10000), so that it is
-not entirely independent of that archive's patients. A picture that patients select shows nothing its prior cannot draw.
+Their limits: they solve no signal equation and model no vendor. Ranges were set by hand and fitted to no data; those of
+skin_lesion after looking at a page of published dermatoscopy (HAM10000), those of prostate_t2w after looking at two
+published patients (ProstateX), so that these are not entirely independent of those archives' patients. A picture that
+patients select shows nothing its prior cannot draw.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from torch import Tensor
 
 from harmonize.drawing import Inputs, Plane, Ranges
 from harmonize.prior_prostate import PROSTATE, prostate
+from harmonize.prior_prostate_t2w import PROSTATE_T2W, prostate_t2w
 from harmonize.prior_skin import SKIN, skin
 
-PriorName: TypeAlias = Literal["prostate_adc", "skin_lesion"]
+PriorName: TypeAlias = Literal["prostate_adc", "prostate_t2w", "skin_lesion"]
 
 CHUNK = 64  # images drawn at a time, so that their planes stay in the cache
 
@@ -97,6 +99,7 @@ def _check(theta: Tensor, y: Tensor, noise_seed: Tensor, inputs: Inputs, latent:
 PRIORS: Mapping[str, Prior] = MappingProxyType(
     {
         "prostate_adc": _prior("prostate_adc", prostate, PROSTATE, 1),
+        "prostate_t2w": _prior("prostate_t2w", prostate_t2w, PROSTATE_T2W, 1),
         "skin_lesion": _prior("skin_lesion", skin, SKIN, 3),
     }
 )

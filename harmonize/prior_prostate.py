@@ -36,13 +36,13 @@ PROSTATE: Ranges = MappingProxyType(
         "lesion_reach": (0.15, 0.8),
         "lesion_radius": (3.5, 11.0),
         "lesion_flat": (0.55, 1.0),
-        "lesion_adc": (0.5, 1.15),
+        "lesion": (0.5, 1.15),
         "benign": (-1.0, 1.0),  # class 0: above 0 adds a small and weak spot, as of prostatitis
         "nodule": (0.6, 2.0),
         "nodules": (0.0, 1.0),
         "rectum_x": (-5.0, 5.0),
         "rectum_size": (6.0, 17.0),
-        "rectum_adc": (0.0, 1.8),
+        "rectum": (0.0, 1.8),
         "rectum_seen": (0.01, 0.6),
         "wall": (0.8, 1.7),
         "bladder": (0.0, 26.0),
@@ -82,18 +82,23 @@ def prostate(p: Numbers, y: Tensor, seeds: Tensor, inputs: Inputs) -> tuple[Tens
     bends, texture, spots, noise, edge = fresh(
         seeds, (2, BENDS, BENDS), (1, TEXTURE, TEXTURE), (NODULES, 3), (height, width), (height, width)
     )
-    x, v = grid(height, width)
-    half = FIELD_OF_VIEW_MM / 2 / p["zoom"]
-    bent = field(bends, height, width) * p["bend"][:, None]
-    x, v = x * half + bent[:, 0], v * half + bent[:, 1]
+    x, v = millimetres(p, bends, height, width)
     canvas: tuple[Tensor, ...] = (p["fat"].expand_as(x), p["fat_seen"].expand_as(x))
-    canvas = _surroundings(canvas, p, x, v)
-    canvas, marks = _gland(canvas, p, y, x, v, spots)
+    canvas = surroundings(canvas, p, x, v)
+    canvas, marks = gland(canvas, p, y, x, v, spots)
     adc = canvas[0] * (1 + p["texture"] * field(texture, height, width)[:, 0])
     return _scanner_effects(adc, canvas[1], p, noise, edge), marks
 
 
-def _surroundings(canvas: tuple[Tensor, ...], p: Numbers, x: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+def millimetres(p: Numbers, bends: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """Bent coordinates of the pixel centres from the image's centre, (n, H, W) each. bends: (n, 2, h, w)."""
+    x, v = grid(height, width)
+    half = FIELD_OF_VIEW_MM / 2 / p["zoom"]
+    bent = field(bends, height, width) * p["bend"][:, None]
+    return x * half + bent[:, 0], v * half + bent[:, 1]
+
+
+def surroundings(canvas: tuple[Tensor, ...], p: Numbers, x: Tensor, v: Tensor) -> tuple[Tensor, ...]:
     """Muscles and bones at the sides, the bladder in front, the rectum behind."""
     gx, gy, a, b = p["gland_x"], p["gland_y"], p["gland_a"], p["gland_b"]
     side = (x - gx).abs()
@@ -107,21 +112,21 @@ def _surroundings(canvas: tuple[Tensor, ...], p: Numbers, x: Tensor, v: Tensor) 
     cx, cy = gx + p["rectum_x"], gy + b + 0.6 * size + 1
     canvas = paint(canvas, blob(x, v, cx, cy, size, 0.7 * size), (p["wall"], 0.4))
     lumen = blob(x, v, cx, cy, size - 2.5, 0.7 * size - 2.5)
-    return paint(canvas, lumen, (p["rectum_adc"], p["rectum_seen"]))
+    return paint(canvas, lumen, (p["rectum"], p["rectum_seen"]))
 
 
-def _gland(
+def gland(
     canvas: tuple[Tensor, ...], p: Numbers, y: Tensor, x: Tensor, v: Tensor, spots: Tensor
 ) -> tuple[tuple[Tensor, ...], Tensor]:
     """Zones and nodules, and the lesion that defines the class; with the places of lesion and gland (n, 2, H, W)."""
     gx, gy, a, b = p["gland_x"], p["gland_y"], p["gland_a"], p["gland_b"]
-    gland = blob(x, v, gx, gy, a, b)
-    canvas = paint(canvas, gland, (p["peripheral"], 1.0))
+    whole = blob(x, v, gx, gy, a, b)
+    canvas = paint(canvas, whole, (p["peripheral"], 1.0))
     size, middle, apart = p["transition_size"], gy + p["transition_y"] * b, p["lobes"]
-    zone = blob((x - gx).abs(), v, 0.5 * apart * a * size, middle, a * size * (1 - 0.5 * apart), b * size) * gland
+    zone = blob((x - gx).abs(), v, 0.5 * apart * a * size, middle, a * size * (1 - 0.5 * apart), b * size) * whole
     canvas = paint(canvas, zone, (p["transition"], 0.75))
     front = blob(x, v, gx, gy - b, 0.9 * a * p["stroma_size"], b * p["stroma_size"])
-    canvas = paint(canvas, front * gland, (p["stroma"], 0.5))
+    canvas = paint(canvas, front * whole, (p["stroma"], 0.5))
     for i, spot in enumerate(spots.clamp(-2, 2).unbind(1)):
         right, down, wide = spot[:, :, None, None].unbind(1)
         there = blob(x, v, gx + 0.3 * a * right, middle + 0.3 * b * down, 3 + wide.abs(), 3 + wide.abs())
@@ -130,8 +135,8 @@ def _gland(
     cx, cy = gx + reach * a * angle.cos(), gy + reach * b * angle.sin()
     where = blob(x, v, cx, cy, radius, radius * p["lesion_flat"], soft=0.3 * radius)
     strength = torch.where(y == 1, 1.0, 0.45 * p["benign"].clamp(min=0))
-    canvas = paint(canvas, where * gland * strength, (p["lesion_adc"], 0.75))
-    return canvas, torch.stack([where * gland * (y == 1), gland], dim=1)
+    canvas = paint(canvas, where * whole * strength, (p["lesion"], 0.75))
+    return canvas, torch.stack([where * whole * (y == 1), whole], dim=1)
 
 
 def _scanner_effects(adc: Tensor, seen: Tensor, p: Numbers, noise: Tensor, edge: Tensor) -> Tensor:

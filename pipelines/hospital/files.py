@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,8 @@ from privacy.release.gate import Refused
 
 ELSEWHERE = ("policy", "home", "methods", "work", "readers", "veto")
 """Settings of a hospital that do not change its cohort."""
+SELECTED = {"adc": {"ImageType": "ADC"}, "t2w": {"ImageType": "ORIGINAL"}}
+"""By a phantom's contrast."""
 
 
 class Files(NamedTuple):
@@ -59,7 +62,13 @@ def of_cohort(settings: SiteSettings) -> dict[str, Json]:
     does not invalidate existing cohorts.
     """
     whole = as_mapping(_filled(to_plain(settings)))
+    whole = {**whole, "source": _without(as_mapping(whole["source"]), ("contrast", "adc"))}
     return {key: value for key, value in whole.items() if key not in ELSEWHERE}
+
+
+def _without(source: Mapping[str, Json], *defaults: tuple[str, Json]) -> dict[str, Json]:
+    """A phantom's settings without those that have the value they had before there was a choice."""
+    return {key: value for key, value in source.items() if (key, value) not in defaults}
 
 
 def _filled(value: Json) -> Json:
@@ -80,7 +89,7 @@ def files_of(hospital: Hospital) -> Files:
     folder = _phantom(hospital, settings.source)
     images = str(folder / "images")
     source = (
-        DicomSource(kind="dicom", folder=images, select={"ImageType": "ADC"})
+        DicomSource(kind="dicom", folder=images, select=SELECTED[settings.source.contrast])
         if settings.source.format == "dicom"
         else NiftiSource(kind="nifti", folder=images)
     )
@@ -111,9 +120,7 @@ def is_unwritten(hospital: Hospital) -> bool:
 
 def _phantom(hospital: Hospital, source: PhantomSource) -> Path:
     """The folder of a phantom hospital's files."""
-    said = {
-        key: value for key, value in as_mapping(to_plain(source)).items() if (key, value) != ("labels", "significant")
-    }
+    said = _without(as_mapping(to_plain(source)), ("labels", "significant"), ("contrast", "adc"))
     return hospital.root / "phantom" / short(digest(said))
 
 

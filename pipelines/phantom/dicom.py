@@ -1,4 +1,4 @@
-"""A phantom hospital's ADC series as classic single-frame DICOM, with the headers that a scanner would write.
+"""A phantom hospital's series as classic single-frame DICOM, with the headers that a scanner would write.
 
 Names, dates and institutions are invented, as input for de-identification. Headers follow DICOM PS3.3 C.8.3 (MR image),
 C.11.1 (modality LUT) and C.7.6.16.2.11 (real-world values, with UCUM units). UIDs are hashes of the instances' names.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -19,6 +20,7 @@ from pydicom.uid import ExplicitVRLittleEndian, MRImageStorage, generate_uid
 from pipelines.data.study import Affine, Array
 from pipelines.phantom.patients import SLICE_SPACING_MM, SLICE_THICKNESS_MM, Defect, PhantomSource, patient_name
 from pipelines.phantom.scanner import SCANNERS, Acquired, Scanner
+from pipelines.phantom.t2w import PROTOCOLS
 
 Stored: TypeAlias = NDArray[np.uint16]
 
@@ -33,18 +35,19 @@ def dicom_series(
 ) -> Iterator[tuple[str, bytes]]:
     """Yield (file name, bytes) per slice; neither names nor instance numbers follow the slices' positions.
 
-    wrong: the defect to simulate, one of `DEFECTS["dicom"]`. again: the ADC of a second scan, for the pixels of
+    wrong: the defect to simulate, one of `DEFECTS["dicom"]`. again: the image of a second scan, for the pixels of
     "duplicate_slice".
     """
     scanner, header = SCANNERS[source.scanner], _study_header(source, patient)
-    stored = _export(scanner, acquired.adc, header)
+    export = partial(_export, scanner) if source.contrast == "adc" else _grey
+    stored = export(acquired.image, header)
     generator = np.random.default_rng([source.seed, patient, 4])
     planes = list(enumerate(stored))
     victim = 1 + int(generator.integers(len(planes) - 2))
     if wrong == "missing_slice":
         del planes[victim]
     if wrong == "duplicate_slice" and again is not None:
-        planes.append((victim, _export(scanner, again, Dataset())[victim]))
+        planes.append((victim, export(again, Dataset())[victim]))
     names, numbers = generator.permutation(len(planes)), generator.permutation(len(planes))
     for (index, plane), name, number in zip(planes, names, numbers, strict=True):
         dataset = _instance(header, acquired.affine, index, plane, int(number) + 1)
@@ -60,28 +63,48 @@ def _study_header(source: PhantomSource, patient: int) -> Dataset:
     key = f"{source.scanner}/{name}"
     header = Dataset()
     header.SpecificCharacterSet = "ISO_IR 100"
-    header.ImageType = ["DERIVED", "PRIMARY", "ADC"]
     header.SOPClassUID, header.Modality = MRImageStorage, "MR"
     header.StudyInstanceUID = _uid(key, "study")
-    header.SeriesInstanceUID = _uid(key, "series")
+    header.SeriesInstanceUID = _uid(key, "series" if source.contrast == "adc" else source.contrast)
     header.FrameOfReferenceUID = _uid(key, "frame")
-    header.StudyID, header.SeriesNumber, header.AcquisitionNumber = "1", "7", "1"
+    header.StudyID, header.AcquisitionNumber = "1", "1"
     header.PositionReferenceIndicator = ""
-    header.SeriesDescription = header.ProtocolName = "ep2d_diff_tra_ADC"
     header.BodyPartExamined, header.PatientPosition = "PROSTATE", "HFS"
-    header.ScanningSequence, header.SequenceVariant, header.ScanOptions = "EP", "SK", "FS"
+    (_of_adc if source.contrast == "adc" else _of_t2w)(header, source)
     header.MRAcquisitionType = "2D"
     header.SliceThickness, header.SpacingBetweenSlices = f"{SLICE_THICKNESS_MM:g}", f"{SLICE_SPACING_MM:g}"
-    header.RepetitionTime, header.EchoTime, header.NumberOfAverages = "3200", "66", str(scanner.averages)
-    header.MagneticFieldStrength, header.EchoTrainLength = f"{scanner.field_strength_t:g}", str(scanner.matrix)
+    header.MagneticFieldStrength = f"{scanner.field_strength_t:g}"
     header.Manufacturer, header.ManufacturerModelName = scanner.manufacturer, scanner.model
     header.SoftwareVersions = "1.0"
     header.SamplesPerPixel, header.PhotometricInterpretation = 1, "MONOCHROME2"
     header.BitsAllocated, header.BitsStored, header.HighBit, header.PixelRepresentation = 16, 12, 11, 0
-    shown = 1.0 if scanner.gamma != 1 else scanner.per_unit  # windows are in units of the modality transform's output
-    header.WindowCenter, header.WindowWidth = f"{1200 * shown:g}", f"{2400 * shown:g}"
     _identify(header, source, patient)
     return header
+
+
+def _of_adc(header: Dataset, source: PhantomSource) -> None:
+    """Add what an ADC map's header says of its acquisition."""
+    scanner = SCANNERS[source.scanner]
+    header.ImageType, header.SeriesNumber = ["DERIVED", "PRIMARY", "ADC"], "7"
+    header.SeriesDescription = header.ProtocolName = "ep2d_diff_tra_ADC"
+    header.ScanningSequence, header.SequenceVariant, header.ScanOptions = "EP", "SK", "FS"
+    header.RepetitionTime, header.EchoTime, header.NumberOfAverages = "3200", "66", str(scanner.averages)
+    header.EchoTrainLength = str(scanner.matrix)
+    shown = 1.0 if scanner.gamma != 1 else scanner.per_unit  # windows are in units of the modality transform's output
+    header.WindowCenter, header.WindowWidth = f"{1200 * shown:g}", f"{2400 * shown:g}"
+
+
+def _of_t2w(header: Dataset, source: PhantomSource) -> None:
+    """Add what the header of a turbo spin echo says of its acquisition."""
+    protocol = PROTOCOLS[source.scanner]
+    header.ImageType, header.SeriesNumber = ["ORIGINAL", "PRIMARY", "M"], "4"
+    header.SeriesDescription = header.ProtocolName = "t2_tse_tra"
+    header.ScanningSequence, header.SequenceVariant, header.ScanOptions = "SE", ["SK", "SP"], ""
+    header.RepetitionTime, header.EchoTime = f"{protocol.repetition_ms:g}", f"{protocol.echo_ms:g}"
+    header.NumberOfAverages, header.EchoTrainLength = str(protocol.averages), str(protocol.echo_train)
+    header.FlipAngle = "160"
+    bright = protocol.gain * protocol.window
+    header.WindowCenter, header.WindowWidth = f"{0.5 * bright:g}", f"{bright:g}"
 
 
 def _identify(header: Dataset, source: PhantomSource, patient: int) -> None:
@@ -129,6 +152,12 @@ def _export(scanner: Scanner, adc: Array, header: Dataset) -> Stored:
     else:
         stored = clipped
     rounded: Stored = np.rint(stored).clip(0, STORED_MAX).astype(np.uint16)
+    return rounded
+
+
+def _grey(image: Array, header: Dataset) -> Stored:
+    """Stored values (slices, rows, columns) of grey values in no unit, for which `header` gets no conversion."""
+    rounded: Stored = np.rint(image).clip(0, STORED_MAX).astype(np.uint16)
     return rounded
 
 

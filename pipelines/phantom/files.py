@@ -22,13 +22,16 @@ from pipelines.data.study import Affine, Volume
 from pipelines.phantom.dicom import dicom_series
 from pipelines.phantom.organs import GRADE_GROUPS
 from pipelines.phantom.patients import PhantomSource, anatomy, defect, patient_name
-from pipelines.phantom.scanner import SCANNERS, Acquired, Scanner, acquire
+from pipelines.phantom.scanner import SCANNERS, Acquired, acquire
+from pipelines.phantom.t2w import PROTOCOLS, acquire_t2w, relaxation
 
 STORED_MAX = 4095  # 12 bits
 
 
 class Rendered(NamedTuple):
-    """One patient imaged by one scanner: ADC in 1e-6 mm²/s, and masks (CS lesion, gland) on the same grid."""
+    """One patient imaged by one scanner: ADC in 1e-6 mm²/s, or T2-weighted grey values, and masks (CS lesion, gland) on
+    the same grid.
+    """
 
     image: Volume
     lesion: Volume
@@ -38,7 +41,8 @@ class Rendered(NamedTuple):
 def render(source: PhantomSource, patient: int) -> Rendered:
     """Image patient number `patient` with the hospital's scanner; `replace(source, scanner=...)` gives the oracle pair.
 
-    Values are those fitted by the scanner, before the export's window. Volumes are (48, 48, slices).
+    An ADC is as fitted by the scanner, before the export's window; grey values are as exported.
+    Volumes are (48, 48, slices).
     """
     acquired = _acquire(source, patient, take=0)
     return Rendered(*(Volume(values.transpose(2, 1, 0), acquired.affine) for values in acquired[:3]))
@@ -78,20 +82,23 @@ def _labels(source: PhantomSource, acquired: Acquired) -> list[int | str]:
 
 def _acquire(source: PhantomSource, patient: int, *, take: int) -> Acquired:
     """`take` numbers repeated scans of one patient: other noise, same geometry."""
+    body = anatomy(source.seed, patient, source.slices, source.significant)
+    scanner = SCANNERS[source.scanner]
     generator = np.random.default_rng([source.seed, patient, 3, ord(source.scanner), take])
-    return acquire(
-        anatomy(source.seed, patient, source.slices, source.significant), SCANNERS[source.scanner], generator
-    )
+    if source.contrast == "adc":
+        return acquire(body, scanner, generator)
+    tissues = relaxation(body, scanner.field_strength_t, np.random.default_rng([source.seed, patient, 6]))
+    return acquire_t2w(body, tissues, scanner, PROTOCOLS[source.scanner], generator)
 
 
 def _files(source: PhantomSource, patient: int, acquired: Acquired) -> Iterator[tuple[Path, bytes]]:
     """The files of one patient, with their paths relative to the folder."""
     name, wrong = patient_name(source, patient), defect(source, patient)
     if source.format == "nifti":
-        data = _nifti_image(SCANNERS[source.scanner], acquired, singular=wrong == "singular_affine")
+        data = _nifti_image(source, acquired, singular=wrong == "singular_affine")
         yield Path("images") / f"{name}.nii.gz", data[: len(data) // 2] if wrong == "truncated" else data
     else:
-        again = _acquire(source, patient, take=1).adc if wrong == "duplicate_slice" else None
+        again = _acquire(source, patient, take=1).image if wrong == "duplicate_slice" else None
         for file, data in dicom_series(source, patient, acquired, wrong=wrong, again=again):
             yield Path("images") / name / file, data
     axes = SCANNERS[source.scanner].axes if source.format == "nifti" else "LPS"
@@ -100,14 +107,15 @@ def _files(source: PhantomSource, patient: int, acquired: Acquired) -> Iterator[
         yield Path("masks") / kind / f"{name}.nii.gz", _packed(image.to_bytes())
 
 
-def _nifti_image(scanner: Scanner, acquired: Acquired, *, singular: bool) -> bytes:
-    """A 16-bit NIfTI-1 whose scl_slope gives the scanner's unit, named in `descrip`."""
-    largest = min(scanner.window, float(acquired.adc.max()))
+def _nifti_image(source: PhantomSource, acquired: Acquired, *, singular: bool) -> bytes:
+    """A 16-bit NIfTI-1. Of an ADC map, scl_slope gives the unit, named in `descrip`; grey values have none."""
+    scanner, adc = SCANNERS[source.scanner], source.contrast == "adc"
+    largest = min(scanner.window, float(acquired.image.max())) if adc else STORED_MAX
     step = max(largest, 1.0) / STORED_MAX
-    stored = np.rint(np.clip(acquired.adc, 0, largest) / step).astype(np.int16)
+    stored = np.rint(np.clip(acquired.image, 0, largest) / step).astype(np.int16)
     image = _oriented(stored.transpose(2, 1, 0), acquired.affine, scanner.axes)
-    image.header.set_slope_inter(step * scanner.per_unit, 0)
-    image.header["descrip"] = f"ADC {scanner.unit}"
+    image.header.set_slope_inter(step * scanner.per_unit if adc else 1, 0)
+    image.header["descrip"] = f"ADC {scanner.unit}" if adc else f"T2W TE={PROTOCOLS[source.scanner].echo_ms:g}"
     raw = image.to_bytes()
     return _packed(_flattened(raw) if singular else raw)
 

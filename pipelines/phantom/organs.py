@@ -7,6 +7,7 @@ x towards the patient's left, y towards posterior, z towards superior. Sizes fol
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -28,9 +29,28 @@ with the grade in patients, too, with much overlap between neighbours; here the 
 """
 
 
-class Tissue(NamedTuple):
-    """The properties of a tissue in a diffusion-weighted scan; units as in `Anatomy`."""
+class Kind(IntEnum):
+    """What a tissue is."""
 
+    FAT = 0
+    MUSCLE = 1
+    BONE = 2
+    URINE = 3
+    RECTAL_WALL = 4
+    STOOL = 5
+    GAS = 6
+    PERIPHERAL = 7
+    TRANSITION = 8
+    STROMA = 9
+    NODULE = 10
+    INFLAMED = 11
+    LESION = 12
+
+
+class Tissue(NamedTuple):
+    """A tissue, and its properties in a diffusion-weighted scan; units as in `Anatomy`."""
+
+    kind: Kind
     diffusivity: float
     kurtosis: float
     density: float
@@ -63,13 +83,13 @@ class Parts(NamedTuple):
     stroma: Where
 
 
-FAT = Tissue(450, 0.6, 0.13)  # fat-suppressed
-MUSCLE = Tissue(1420, 0.85, 0.42)
-BONE = Tissue(420, 0.6, 0.09)
-BLADDER = Tissue(2950, 0.0, 1.5, 0.0)
-RECTAL_WALL = Tissue(1380, 0.8, 0.5)
-STOOL = Tissue(850, 0.8, 0.35)
-GAS = Tissue(1000, 0.0, 0.012, 0.0)
+FAT = Tissue(Kind.FAT, 450, 0.6, 0.13)  # fat-suppressed
+MUSCLE = Tissue(Kind.MUSCLE, 1420, 0.85, 0.42)
+BONE = Tissue(Kind.BONE, 420, 0.6, 0.09)
+BLADDER = Tissue(Kind.URINE, 2950, 0.0, 1.5, 0.0)
+RECTAL_WALL = Tissue(Kind.RECTAL_WALL, 1380, 0.8, 0.5)
+STOOL = Tissue(Kind.STOOL, 850, 0.8, 0.35)
+GAS = Tissue(Kind.GAS, 1000, 0.0, 0.012, 0.0)
 
 
 def _ellipse(frame: Frame, centre: tuple[float, float], radii: tuple[float, float], *, power: float = 2.0) -> Where:
@@ -121,18 +141,19 @@ def surroundings(frame: Frame, gland: Gland, rectum: Rectum, gas: bool) -> Itera
 
 def inside(generator: np.random.Generator, frame: Frame, gland: Gland, within: Parts) -> Iterator[tuple[Where, Tissue]]:
     """The zones, benign hyperplasia and prostatitis, which can be mistaken for cancer."""
-    yield within.gland, Tissue(generator.normal(1650, 130), 0.55, 1.0)
-    yield within.transition, Tissue(generator.normal(1320, 90), 0.70, 0.72)
-    yield within.stroma, Tissue(generator.normal(1050, 40), 0.80, 0.48)
+    yield within.gland, Tissue(Kind.PERIPHERAL, generator.normal(1650, 130), 0.55, 1.0)
+    yield within.transition, Tissue(Kind.TRANSITION, generator.normal(1320, 90), 0.70, 0.72)
+    yield within.stroma, Tissue(Kind.STROMA, generator.normal(1050, 40), 0.80, 0.48)
     for _ in range(int(generator.integers(0, 4))):
         x, y, z = gland.x + gland.a * generator.uniform(-0.5, 0.5), generator.uniform(-9, 4), generator.uniform(-9, 9)
-        radius, nodule = generator.uniform(2.5, 6.0), Tissue(generator.normal(1010, 110), 0.80, 0.62)
+        radius, nodule = generator.uniform(2.5, 6.0), Tissue(Kind.NODULE, generator.normal(1010, 110), 0.80, 0.62)
         yield _ball(frame, (x, gland.y + y, z), (radius, radius, radius)) & within.transition, nodule
     if generator.random() < 0.3:
         angle, width, z = generator.uniform(0.15, np.pi - 0.15), generator.uniform(0.15, 0.3), generator.uniform(-7, 7)
         direction = np.arctan2(frame.y - gland.y, frame.x - gland.x)
         wedge = (np.abs(direction - angle) < width) & (np.abs(frame.z - z) < 6)
-        yield wedge & ~within.transition & ~within.stroma, Tissue(generator.normal(1250, 90), 0.65, 0.85)
+        inflamed = Tissue(Kind.INFLAMED, generator.normal(1250, 90), 0.65, 0.85)
+        yield wedge & ~within.transition & ~within.stroma, inflamed
 
 
 def lesions(
@@ -145,9 +166,9 @@ def lesions(
     count = 0 if grade == 0 else 1 + int(generator.random() < 0.2)
     for _ in range(count):
         if grade == SIGNIFICANT:
-            radius, tissue = generator.uniform(4.5, 9.5), Tissue(generator.normal(830, 100), 0.95, 0.75)
+            radius, tissue = generator.uniform(4.5, 9.5), Tissue(Kind.LESION, generator.normal(830, 100), 0.95, 0.75)
         else:
-            radius, tissue = generator.uniform(2.8, 5.5), Tissue(generator.normal(1080, 110), 0.75, 0.82)
+            radius, tissue = generator.uniform(2.8, 5.5), Tissue(Kind.LESION, generator.normal(1080, 110), 0.75, 0.82)
         peripheral = generator.random() < 0.7
         angle = generator.uniform(0.1, np.pi - 0.1) * (1 if peripheral else -1)
         reach = 0.72 if peripheral else generator.uniform(0.25, 0.5)

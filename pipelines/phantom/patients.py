@@ -39,6 +39,7 @@ from pipelines.phantom.organs import (
 from privacy.settings_error import Problem, refuse, unmet
 
 ScannerName: TypeAlias = Literal["A", "B", "D", "P", "L", "E"]
+Contrast: TypeAlias = Literal["adc", "t2w"]
 FileFormat: TypeAlias = Literal["dicom", "nifti"]
 Labelling: TypeAlias = Literal["significant", "grade_group"]
 Defect: TypeAlias = Literal["missing_slice", "duplicate_slice", "truncated", "mixed_orientation", "singular_affine"]
@@ -59,7 +60,8 @@ DEFECTS: Mapping[str, tuple[Defect, ...]] = {
 class PhantomSource:
     """A hospital whose patients are simulated.
 
-    scanner: the hospital's scanner, a key of `scanner.SCANNERS`. patients: the number of valid studies. seed: two
+    scanner: the hospital's scanner, a key of `scanner.SCANNERS`. contrast: of its images: ADC maps, or T2-weighted ones
+    in arbitrary units (`images` then say `values: standardized`). patients: the number of valid studies. seed: two
     hospitals with one seed have the same patients. damaged: the number of additional studies, each with one defect that
     a reader must detect. slices: per patient, 3.6 mm apart, centred on the mid-gland. significant: share of the
     patients with clinically significant cancer; of the others 64 % have a non-significant lesion. labels: of a slice:
@@ -74,6 +76,7 @@ class PhantomSource:
 
     kind: Literal["phantom"] = "phantom"
     scanner: ScannerName
+    contrast: Contrast = "adc"
     patients: int
     seed: int = 0
     slices: int = 6
@@ -96,6 +99,7 @@ class PhantomSource:
         problems += unmet(self, significant=(0 <= self.significant <= 1, "a share in [0, 1]"))
         for name, text, allowed in (
             ("scanner", self.scanner, get_args(ScannerName)),
+            ("contrast", self.contrast, get_args(Contrast)),
             ("format", self.format, get_args(FileFormat)),
             ("labels", self.labels, get_args(Labelling)),
         ):
@@ -110,15 +114,16 @@ class Anatomy:
 
     Rows run from anterior to posterior, columns from the patient's right to the left. diffusivity: 1e-6 mm²/s.
     kurtosis: no unit. density: signal at b = 0 in units of the peripheral zone's. perfusion: IVIM fraction in [0, 1].
-    zone, grade: see the constants above, 0 = none. group: of `GRADE_GROUPS`. rectum: (x, y) of the rectum's centre and
-    (x, y) of its radii, in mm from the image's centre. gas: whether gas fills the rectum. affine: (column, row, slice)
-    index -> mm to the patient's Right, Anterior, Superior.
+    kind: of `organs.Kind`. zone, grade: see the constants above, 0 = none. group: of `GRADE_GROUPS`. rectum: (x, y) of
+    the rectum's centre and (x, y) of its radii, in mm from the image's centre. gas: whether gas fills the rectum.
+    affine: (column, row, slice) index -> mm to the patient's Right, Anterior, Superior.
     """
 
     diffusivity: Array
     kurtosis: Array
     density: Array
     perfusion: Array
+    kind: Mask
     zone: Mask
     grade: Mask
     group: Mask
@@ -169,10 +174,11 @@ def anatomy(seed: int, patient: int, slices: int, significant: float = SHARE_SIG
     tissues = np.array(palette, np.float32)[canvas]
     zone = np.where(within.stroma, STROMA, np.where(within.transition, TRANSITION, PERIPHERAL)) * within.gland
     return Anatomy(
-        diffusivity=tissues[..., 0] * _texture(generator, slices, fine=0.05, coarse=0.05),
-        kurtosis=tissues[..., 1],
-        density=tissues[..., 2] * _texture(generator, slices, fine=0.06, coarse=0.05),
-        perfusion=tissues[..., 3],
+        diffusivity=tissues[..., 1] * texture(generator, slices, fine=0.05, coarse=0.05),
+        kurtosis=tissues[..., 2],
+        density=tissues[..., 3] * texture(generator, slices, fine=0.06, coarse=0.05),
+        perfusion=tissues[..., 4],
+        kind=tissues[..., 0].astype(np.uint8),
         zone=zone.astype(np.uint8),
         grade=grade,
         group=group,
@@ -222,7 +228,8 @@ def _field(generator: np.random.Generator, slices: int, cells: int) -> Array:
     return np.tensordot(_spline(slices, depth), fine, axes=1).astype(np.float32, copy=False)
 
 
-def _texture(generator: np.random.Generator, slices: int, *, fine: float, coarse: float) -> Array:
+def texture(generator: np.random.Generator, slices: int, *, fine: float, coarse: float) -> Array:
+    """Factors (slices, 96, 96) about 1, in [0.7, 1.3]. fine, coarse: deviations of two smooth fields."""
     field: Array = (
         1 + np.float32(fine) * _field(generator, slices, 24) + np.float32(coarse) * _field(generator, slices, 8)
     )

@@ -131,15 +131,16 @@ SCANNERS: dict[str, Scanner] = {
 
 
 class Acquired(NamedTuple):
-    """An ADC map as fitted by the scanner, with masks on its grid.
+    """A scanner's images, with masks on their grid.
 
-    adc: (slices, 48, 48) float32, 1e-6 mm²/s in [0, 4095]; axes as in `Anatomy`. lesion (clinically significant only),
+    image: (slices, 48, 48) float32 in [0, 4095]; axes as in `Anatomy`; the ADC as the scanner fits it, in 1e-6 mm²/s,
+    or T2-weighted grey values. lesion (clinically significant only),
     gland: (slices, 48, 48) uint8, drawn on the undistorted anatomy as radiologists draw on T2-weighted images. groups:
     the highest grade group drawn in each slice. affine: (column, row, slice) index -> mm to the patient's Right,
     Anterior, Superior.
     """
 
-    adc: Array
+    image: Array
     lesion: Mask
     gland: Mask
     affine: Affine
@@ -149,19 +150,24 @@ class Acquired(NamedTuple):
 def acquire(anatomy: Anatomy, scanner: Scanner, generator: np.random.Generator) -> Acquired:
     """Image `anatomy` with `scanner`; all randomness (noise, the ghost's phase) comes from `generator`."""
     b = np.array(scanner.b_values, np.float32)
-    stretched = _echo_planar(anatomy, scanner, _signal(anatomy, scanner, b))
-    images = _receive(stretched, scanner, generator)
+    stretched = on_grid(anatomy, scanner, _signal(anatomy, scanner, b))
+    images = received(stretched, scanner, generator)
     if scanner.smoothing:
         images = ndimage.gaussian_filter(images, (0, 0, scanner.smoothing, scanner.smoothing))
     adc = fit_adc(images, b)
     if scanner.threshold:
         lowest = images[int(b.argmin())]
         adc[lowest < scanner.threshold * np.percentile(lowest, 99)] = 0
+    return framed(anatomy, scanner, adc)
+
+
+def framed(anatomy: Anatomy, scanner: Scanner, image: Array) -> Acquired:
+    """An image (slices, 48, 48) of this scanner's field of view, with the anatomy's masks."""
     return Acquired(
-        adc=adc,
-        lesion=_mask(anatomy.grade == SIGNIFICANT, scanner),
-        gland=_mask(anatomy.zone > 0, scanner),
-        affine=_affine(anatomy, scanner),
+        image=image,
+        lesion=mask_of(anatomy.grade == SIGNIFICANT, scanner),
+        gland=mask_of(anatomy.zone > 0, scanner),
+        affine=affine_of(anatomy, scanner),
         groups=tuple(anatomy.group.max(axis=(1, 2)).tolist()),
     )
 
@@ -194,12 +200,12 @@ def _signal(anatomy: Anatomy, scanner: Scanner, b_values: Array) -> Array:
     decay = b * (anatomy.diffusivity * np.float32(1e-6))
     tissue = np.exp(-decay + decay**2 * (anatomy.kurtosis / 6))
     blood = np.exp(b * np.float32(-PSEUDO_DIFFUSION))
-    density = anatomy.density * _coil(anatomy, scanner)
+    density = anatomy.density * coil(anatomy, scanner)
     signal: Array = density * (tissue + anatomy.perfusion * (blood - tissue))
     return signal
 
 
-def _coil(anatomy: Anatomy, scanner: Scanner) -> Array:
+def coil(anatomy: Anatomy, scanner: Scanner) -> Array:
     """Sensitivity (slices, 96, 96), about 1 at the gland; with an endorectal coil also the signal-free balloon."""
     x, y = _millimetres()
     surface: Array = 1 + 0.004 * np.abs(x) + 0.00012 * y**2
@@ -213,7 +219,7 @@ def _coil(anatomy: Anatomy, scanner: Scanner) -> Array:
     return sensitivity
 
 
-def _echo_planar(anatomy: Anatomy, scanner: Scanner, signal: Array) -> Array:
+def on_grid(anatomy: Anatomy, scanner: Scanner, signal: Array) -> Array:
     """Resample the signal to the scanner's field of view, stretched at the rectum in the phase-encoding direction."""
     line = (GRID - 1) / 2 + (np.arange(GRID, dtype=np.float32) - (GRID - STEP) / 2) / np.float32(scanner.zoom)
     rows, columns = np.meshgrid(line, line, indexing="ij")
@@ -230,7 +236,7 @@ def _echo_planar(anatomy: Anatomy, scanner: Scanner, signal: Array) -> Array:
     return stretched
 
 
-def _receive(signal: Array, scanner: Scanner, generator: np.random.Generator) -> Array:
+def received(signal: Array, scanner: Scanner, generator: np.random.Generator) -> Array:
     """Magnitude images (b-values, slices, 48, 48): ghost, cropped k-space, complex noise, magnitude averages."""
     complex_signal = signal.astype(np.complex64)
     if scanner.ghost:
@@ -259,7 +265,7 @@ def _image(k_space: NDArray[np.complex64]) -> NDArray[np.complex64]:
     return image
 
 
-def _mask(where: NDArray[np.bool_], scanner: Scanner) -> Mask:
+def mask_of(where: NDArray[np.bool_], scanner: Scanner) -> Mask:
     """A mask of the anatomy on the scanner's grid: 1 where most of a pixel is inside."""
     line = (GRID - 1) / 2 + (np.arange(MATRIX) - (MATRIX - 1) / 2) * STEP / scanner.zoom
     centres = np.stack(np.meshgrid(line, line, indexing="ij"))
@@ -267,7 +273,7 @@ def _mask(where: NDArray[np.bool_], scanner: Scanner) -> Mask:
     return (np.stack(share) >= 0.5).astype(np.uint8)
 
 
-def _affine(anatomy: Anatomy, scanner: Scanner) -> Affine:
+def affine_of(anatomy: Anatomy, scanner: Scanner) -> Affine:
     """The scanner's grid has the anatomy's centre and axes, and pixels of 1.5 mm / zoom."""
     slices = anatomy.zone.shape[0]
     axes = anatomy.affine[:3, :3] * (STEP / scanner.zoom, STEP / scanner.zoom, 1)

@@ -14,8 +14,9 @@ from pipelines.data.images import AnyImages
 from pipelines.settings.learning import Training
 from pipelines.settings.task import AnyTask
 
+RADIOMICS = Features(of=Radiomics(), public="prostate_adc", components=60)
 OF_CHANNELS: Mapping[int, Features] = {
-    1: Features(of=Radiomics(), public="prostate_adc", components=60),
+    1: RADIOMICS,
     3: Features(of=Colour(), public="skin_lesion", components=90),
 }
 """Features of slices or pictures, by their channels. 90 components of colours were chosen on splits of HAM10000 that no
@@ -27,5 +28,7 @@ def with_features(train: Training, model: AnyModel, images: AnyImages, task: Any
     floors = [label for label, method in train.methods.items() if isinstance(method, Alone)]
     fit = isinstance(model, Features) or images.kind == "features" or task.kind != "classification"
     found = None if fit or len(images.inputs) != 3 else OF_CHANNELS.get(images.inputs[0])
+    if found is RADIOMICS and getattr(images, "values", "adc") == "standardized":
+        found = replace(RADIOMICS, of=Radiomics(window=(-3.0, 3.0)), public="prostate_t2w")
     given = {} if found is None else {label: found for label in floors if label not in train.method_model}
     return replace(train, method_model={**train.method_model, **given}) if given else train

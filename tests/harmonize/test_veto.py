@@ -37,7 +37,9 @@ def site(target: bool, first: int) -> Site:
         acquire(anatomy(0, patient, SLICES), TARGET if target else SOURCE, np.random.default_rng(patient))
         for patient in range(first, first + PATIENTS)
     ]
-    adc, lesion, gland = (np.concatenate([getattr(one, name) for one in found]) for name in ("adc", "lesion", "gland"))
+    adc, lesion, gland = (
+        np.concatenate([getattr(one, name) for one in found]) for name in ("image", "lesion", "gland")
+    )
     return Site((adc / 3500).clip(0, 1), lesion, gland)
 
 

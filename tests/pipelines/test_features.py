@@ -184,7 +184,7 @@ def problems(tmp_path, capsys, **changed) -> str:
         ),
         (
             {"of": {**DETECTOR, "on": "cats"}},
-            "a detector learns from a prior, found on: 'cats'; there are prostate_adc, skin_lesion",
+            "a detector learns from a prior, found on: 'cats'; there are prostate_adc, prostate_t2w, skin_lesion",
         ),
         (
             {"of": {**DETECTOR, "on": "skin_lesion"}},
@@ -198,7 +198,7 @@ def problems(tmp_path, capsys, **changed) -> str:
             {"of": {**DETECTOR, "pictures": 20000, "size": 128}},
             "of.pictures: must be at most 16384 of 128 x 128 pixels, held in memory, found 20000",
         ),
-        ({"public": "cats"}, "unknown pictures 'cats'; there are prostate_adc, skin_lesion"),
+        ({"public": "cats"}, "unknown pictures 'cats'; there are prostate_adc, prostate_t2w, skin_lesion"),
         (
             {"public": "skin_lesion"},
             "skin_lesion draws pictures of 3 channels, height and width; images are [1, 32, 32]",

@@ -90,7 +90,10 @@ def test_declared_pictures_set_the_scale_and_are_told_of(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"public_pictures": {}}, "unknown pictures 'atlas'; there are prostate_adc, skin_lesion; public_pictures:"),
+        (
+            {"public_pictures": {}},
+            "unknown pictures 'atlas'; there are prostate_adc, prostate_t2w, skin_lesion; public_pictures:",
+        ),
         ({"public_pictures": {"atlas": {}}}, "give either folder, of pictures, or source, as of a hospital"),
         ({"public_pictures": {"atlas": {"folder": "wards"}}}, "lies in the folder of a, whose patients are not public"),
         ({"public_pictures": {"skin_lesion": {"folder": "atlas_folder"}}}, "is the name of a prior"),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from pipelines.hospital.files import of_cohort
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain
 from pipelines.loader.validation import validate as checked
@@ -101,3 +102,57 @@ def test_pictures_without_masks_cannot_be_segmented():
     said = pictures()
     said["sites"]["b"]["source"] = {"kind": "picture", "folder": "p", "table": "t.csv"}
     assert "sites.b.source.masks: missing" in problems(said)
+
+
+def test_images_without_a_unit_are_no_adc_and_go_with_standardized_values():
+    said = copy.deepcopy(BASE)
+    said["sites"]["b"]["source"]["contrast"] = "t2w"
+    told = problems(said)
+    assert "sites.b.source.contrast" in told and "images.values is adc; say images: {values: standardized}" in told
+    said["images"]["values"] = "standardized"
+    assert validate(said, Config).sites["b"].source.contrast == "t2w"
+
+
+def test_a_phantoms_cohort_and_files_do_not_hang_on_a_choice_that_there_was_not():
+    said = copy.deepcopy(BASE)
+    before = of_cohort(validate(said, Config).sites["a"])
+    assert "contrast" not in before["source"]
+    said["sites"]["a"]["source"]["contrast"], said["images"]["values"] = "t2w", "standardized"
+    assert of_cohort(validate(said, Config).sites["a"])["source"]["contrast"] == "t2w"
+
+
+def test_a_prior_in_another_unit_than_the_images_is_told_wherever_it_is_named():
+    said = copy.deepcopy(BASE)
+    said["images"]["values"] = "standardized"
+    said["train"]["start"] = {"name": "pretrained", "on": "prostate_adc"}
+    said["harmonize"] = {
+        "synthesis": {"name": "public", "prior": "prostate_adc"},
+        "translate": {"nobody": {"name": "randomized"}, "grey": {"name": "exported"}},
+    }
+    features = {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc", "components": 8}
+    said["train"]["method_model"] = {"fedper": features}
+    told = problems(said)
+    wrong = "prostate_adc draws images of values: adc, and images.values is standardized; say prostate_t2w"
+    for place in ("train.start.on", "harmonize.synthesis.prior", "harmonize.translate.nobody.prior"):
+        assert f"{place}: {wrong}" in told
+    assert f"train.method_model.fedper.public: {wrong}" in told
+    detector = {"name": "features", "of": {"name": "detector", "on": "prostate_t2w"}, "public": "prostate_t2w"}
+    said["train"]["method_model"] = {"fedper": detector}
+    assert "window must be what the prior draws for these images, -4.0 to 4.0; found window: [0.0, 3.5]" in problems(
+        said
+    )
+    assert "exported undoes the units of ADC maps" in told
+    assert "draws images of values: standardized, and images.values is adc; say prostate_adc" in problems(
+        {**copy.deepcopy(BASE), "train": {**BASE["train"], "start": {"name": "pretrained", "on": "prostate_t2w"}}}
+    )
+
+
+def test_where_no_prior_is_named_it_is_the_one_in_the_images_unit():
+    said = copy.deepcopy(BASE)
+    said["train"]["methods"]["ridge"] = {"name": "local_ridge"}
+    said["harmonize"] = {"synthesis": {"name": "public"}}
+    for values, prior in (("adc", "prostate_adc"), ("standardized", "prostate_t2w")):
+        said["images"]["values"] = values
+        config = validate(said, Config)
+        assert config.train.method_model["ridge"].public == prior
+        assert config.harmonize.public_prior(config.images) == prior

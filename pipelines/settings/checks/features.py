@@ -13,6 +13,7 @@ from federation.features.detector import Detector, untrained
 from federation.features.encoder import Encoder
 from federation.models.features import Features
 from pipelines.data.encoder_file import opened, portable
+from pipelines.settings.checks.public_pictures import unit_complaints
 from pipelines.settings.harmonization import default_scale
 from pipelines.settings.run_settings import RunSettings
 from privacy.settings_error import Problem
@@ -98,4 +99,4 @@ def _priors() -> Mapping[str, Prior]:
 def _form_problems(run: RunSettings, prior: Prior) -> list[str]:
     from harmonize.stacks import form_complaints
 
-    return form_complaints(prior, run.images.inputs, run.images.kind)
+    return form_complaints(prior, run.images.inputs, run.images.kind) or unit_complaints(prior.name, run.images)

@@ -9,6 +9,7 @@ from harmonize.prior import PRIORS
 from harmonize.translation import Randomized, own_curves
 from pipelines.loader.names import named
 from pipelines.phantom.patients import PhantomSource
+from pipelines.settings.checks.public_pictures import unit_complaints
 from pipelines.settings.harmonization import RAW, Exported, Harmonize, Oracle, Public
 from pipelines.settings.run_settings import RunSettings
 from privacy.settings_error import Problem, problems_of
@@ -47,12 +48,15 @@ def _image_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
     if suitable and PRIORS[prior].channels != inputs[0]:
         text = f"{prior} has {PRIORS[prior].channels} channels, and images have {inputs[0]}; known are "
         yield Problem(("synthesis", "prior"), f"{text}{', '.join(PRIORS)}")
+    elif suitable:
+        yield from (Problem(("synthesis", "prior"), text) for text in unit_complaints(prior, run.images))
     for space, translator in plan.translate.items():
         if suitable and isinstance(translator, Randomized):
             try:
-                translator.prior_of(inputs[0])
+                wrong = unit_complaints(translator.prior_of(inputs[0]), run.images)
             except ValueError as error:
-                yield Problem(("translate", space, "prior"), str(error))
+                wrong = [str(error)]
+            yield from (Problem(("translate", space, "prior"), text) for text in wrong)
     if len(run.sites) < 2:
         yield Problem((), "there is one hospital, and nobody to share a space with; remove it")
     how = plan.synthesis
@@ -73,6 +77,9 @@ def _site_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
     for space, translator in plan.translate.items():
         if isinstance(translator, Oracle | Exported) and real:
             text = f"only phantoms can be imaged by another scanner, and {', '.join(real)} has real patients; remove it"
+            yield Problem(("translate", space), text)
+        elif isinstance(translator, Exported) and getattr(run.images, "values", "adc") != "adc":
+            text = "exported undoes the units of ADC maps, and images.values is standardized; remove it"
             yield Problem(("translate", space), text)
 
 

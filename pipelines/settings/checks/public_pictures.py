@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harmonize.prior import PRIORS
+from pipelines.data.images import AnyImages
 from pipelines.data.requirements import kind_problems
 from pipelines.loader.names import label_problems
 from pipelines.settings.run_settings import RunSettings
 from privacy.settings_error import Problem
+
+VALUES = {"prostate_adc": "adc", "prostate_t2w": "standardized"}
+"""By a prior's name: what its pictures hold, as `images.values` says it."""
 
 
 def problems(run: RunSettings) -> Iterator[Problem]:
@@ -19,6 +23,15 @@ def problems(run: RunSettings) -> Iterator[Problem]:
         if name in PRIORS:
             yield Problem(("public_pictures", name), "is the name of a prior; give these pictures another")
         yield from _of_one(run, name)
+
+
+def unit_complaints(prior: str, images: AnyImages) -> list[str]:
+    """Why a prior's pictures are not in these images' unit; empty = they are, or have none."""
+    drawn, asked = VALUES.get(prior), getattr(images, "values", None)
+    if drawn is None or asked is None or drawn == asked:
+        return []
+    other = next(name for name, values in VALUES.items() if values == asked)
+    return [f"{prior} draws images of values: {drawn}, and images.values is {asked}; say {other}"]
 
 
 def _of_one(run: RunSettings, name: str) -> Iterator[Problem]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from federation.models.features import Features
 from federation.pretraining import Pretrained
+from pipelines.settings.checks.public_pictures import unit_complaints
 from pipelines.settings.run_settings import RunSettings
 from privacy.settings_error import Problem
 
@@ -38,7 +39,8 @@ def _of_one(run: RunSettings, how: Pretrained) -> Iterator[tuple[str, str]]:
     if run.task.kind != "classification":
         yield "on", "public pictures have labels and no masks, so a network that segments cannot begin on them"
     elif how.on in PRIORS:
-        yield from (("on", text) for text in form_complaints(PRIORS[how.on], run.images.inputs, run.images.kind))
+        wrong = form_complaints(PRIORS[how.on], run.images.inputs, run.images.kind)
+        yield from (("on", text) for text in wrong or unit_complaints(how.on, run.images))
         if len(run.task.names) != 2 and how.head == "kept":
             yield "head", f"a prior has two classes and the task has {len(run.task.names)}; say head: fresh"
     elif how.on not in run.public_pictures:

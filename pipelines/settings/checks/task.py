@@ -19,11 +19,21 @@ from privacy.settings_error import Problem
 def problems(run: RunSettings) -> list[Problem]:
     """Sites without the task's masks, and settings that do not fit the task."""
     found = [each.within("sites", name) for name, site in run.sites.items() for each in _target_problems(run, site)]
+    found += _contrast_problems(run)
     if run.task.kind == "segmentation":
         found += [*_window_problems(run), *_image_problems(run), *_segmentation_problems(run)]
     elif run.evaluate.window is not None:
         found.append(Problem(("evaluate", "window"), "it is for masks; remove it"))
     return list(dict.fromkeys(found))
+
+
+def _contrast_problems(run: RunSettings) -> Iterator[Problem]:
+    """Phantoms whose images have no unit, where a unit is asked for."""
+    asked = getattr(run.images, "values", "")
+    for name, site in run.sites.items():
+        if isinstance(site.source, PhantomSource) and site.source.contrast == "t2w" and asked == "adc":
+            text = "t2w has no unit, and images.values is adc; say images: {values: standardized}, or contrast: adc"
+            yield Problem(("sites", name, "source", "contrast"), text)
 
 
 def _target_problems(run: RunSettings, site: SiteSettings) -> list[Problem]:

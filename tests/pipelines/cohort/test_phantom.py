@@ -151,9 +151,9 @@ def test_without_noise_kurtosis_and_perfusion_the_fit_returns_the_diffusivity():
     body = plain()
     inside = blocks((body.zone > 0).astype(float)) == 1
     uniform = dataclasses.replace(body, diffusivity=np.full_like(body.diffusivity, 1300.0))
-    adc = acquire(uniform, IDEAL, np.random.default_rng(0)).adc
+    adc = acquire(uniform, IDEAL, np.random.default_rng(0)).image
     np.testing.assert_allclose(adc[inside], 1300, rtol=1e-3)
-    varied = acquire(body, IDEAL, np.random.default_rng(0)).adc
+    varied = acquire(body, IDEAL, np.random.default_rng(0)).image
     error = varied[inside] - blocks(body.diffusivity)[inside]
     assert abs(error.mean()) < 15
     assert np.abs(error).mean() < 60
@@ -182,7 +182,7 @@ def test_kurtosis_lowers_and_perfusion_raises_the_adc_as_the_equations_say():
         expected = 1e6 * np.log(signal[0] / signal[1]) / 800
         fields = {"kurtosis": body.kurtosis + np.float32(kurtosis), "perfusion": body.perfusion + np.float32(perfusion)}
         full = dataclasses.replace(body, **flat, **fields)
-        adc = acquire(full, Scanner(b_values=(0, 800)), np.random.default_rng(0)).adc
+        adc = acquire(full, Scanner(b_values=(0, 800)), np.random.default_rng(0)).image
         assert adc[inside].mean() == pytest.approx(expected, rel=2e-3)
 
 
@@ -190,8 +190,8 @@ def test_the_noise_floor_raises_low_signals_and_so_lowers_a_high_adc():
     body = plain()
     bladder = dataclasses.replace(body, diffusivity=np.full_like(body.diffusivity, 2800.0))
     noisy = Scanner(b_values=(0, 2000), snr=15)
-    clean = acquire(bladder, dataclasses.replace(noisy, snr=math.inf), np.random.default_rng(1)).adc
-    floored = acquire(bladder, noisy, np.random.default_rng(1)).adc
+    clean = acquire(bladder, dataclasses.replace(noisy, snr=math.inf), np.random.default_rng(1)).image
+    floored = acquire(bladder, noisy, np.random.default_rng(1)).image
     inside = blocks((body.zone > 0).astype(float)) == 1
     assert clean[inside].mean() == pytest.approx(2800, rel=0.01)
     assert floored[inside].mean() < 0.65 * clean[inside].mean()
@@ -204,7 +204,7 @@ def test_background_noise_is_rayleigh_at_the_stated_snr():
         body, diffusivity=np.full_like(body.diffusivity, 50000.0), density=np.ones_like(body.density)
     )
     scanner = Scanner(b_values=(0, 2000), snr=30)
-    adc = acquire(flat, scanner, np.random.default_rng(2)).adc
+    adc = acquire(flat, scanner, np.random.default_rng(2)).image
     inside = blocks((body.zone > 0).astype(float)) == 1
     floor = math.sqrt(2) / 30 * math.exp(-np.euler_gamma / 2)
     surface = 1.06  # the coil's mean sensitivity over the gland
@@ -218,11 +218,11 @@ def test_background_noise_is_rayleigh_at_the_stated_snr():
 def test_averages_and_smoothing_lower_the_noise(change, lowers_noise):
     body = plain()
     scanner = Scanner(b_values=(50, 800), snr=25)
-    clean = acquire(body, dataclasses.replace(scanner, snr=math.inf), np.random.default_rng(0)).adc
+    clean = acquire(body, dataclasses.replace(scanner, snr=math.inf), np.random.default_rng(0)).image
     inside = blocks((body.zone > 0).astype(float)) == 1
 
     def noise(which: Scanner) -> float:
-        return float(np.std((acquire(body, which, np.random.default_rng(4)).adc - clean)[inside]))
+        return float(np.std((acquire(body, which, np.random.default_rng(4)).image - clean)[inside]))
 
     assert (noise(dataclasses.replace(scanner, **change)) < 0.8 * noise(scanner)) is lowers_noise
 
@@ -230,7 +230,7 @@ def test_averages_and_smoothing_lower_the_noise(change, lowers_noise):
 def test_gradient_nonlinearity_biases_the_adc_by_the_local_loss_of_b():
     body = dataclasses.replace(plain(), density=np.ones((4, 96, 96), np.float32))
     flat = dataclasses.replace(body, diffusivity=np.full_like(body.diffusivity, 1300.0))
-    adc = acquire(flat, Scanner(b_values=(0, 800), gradient_nonlinearity=0.2), np.random.default_rng(0)).adc
+    adc = acquire(flat, Scanner(b_values=(0, 800), gradient_nonlinearity=0.2), np.random.default_rng(0)).image
     line = (np.arange(48) - 23.5) * 1.5
     loss = 0.2 * ((line[None, :] - 28) ** 2 + (line[:, None] + 30) ** 2) / 60**2
     middle = (slice(None), slice(12, 36), slice(12, 36))
@@ -248,7 +248,7 @@ def test_the_stretch_moves_tissue_at_the_rectum_by_its_stated_length():
     column = round(cx / 1.5 + 23.5)
     front = []
     for shift in (0.0, 3.0):
-        adc = acquire(edge, Scanner(b_values=(0, 50), distortion_mm=shift), np.random.default_rng(0)).adc
+        adc = acquire(edge, Scanner(b_values=(0, 50), distortion_mm=shift), np.random.default_rng(0)).image
         profile = adc[:, 6:42, column - 1 : column + 2].mean(axis=(0, 2))
         front.append(6 + float(np.interp(1000, profile[20:], np.arange(20, 36))))
     assert (front[0] - front[1]) * 1.5 == pytest.approx(3.0, abs=0.6)
@@ -261,7 +261,7 @@ def test_image_and_masks_lie_on_the_same_pixels(zoom):
     contrast = np.where(body.zone > 0, 1500, 500).astype(np.float32)
     bright = dataclasses.replace(body, diffusivity=contrast, density=np.ones_like(body.density))
     seen = acquire(bright, dataclasses.replace(IDEAL, b_values=(0, 50), zoom=zoom), np.random.default_rng(0))
-    for image, mask in zip(seen.adc, seen.gland, strict=True):
+    for image, mask in zip(seen.image, seen.gland, strict=True):
         found, drawn = (np.argwhere(where).mean(axis=0) for where in (image > 1000, mask > 0))
         np.testing.assert_allclose(found, drawn, atol=0.2)
         assert (image > 1000).sum() == pytest.approx(mask.sum(), rel=0.05)
@@ -274,7 +274,7 @@ def test_the_ghost_is_the_image_shifted_by_half_the_field_of_view():
     spot = dataclasses.replace(body, density=only, diffusivity=np.full_like(body.diffusivity, 1000.0))
     other = (slice(None), slice(35, 37), slice(23, 25))
     adc = [
-        acquire(spot, Scanner(b_values=(0, 800), ghost=ghost, threshold=0.05), np.random.default_rng(0)).adc[other]
+        acquire(spot, Scanner(b_values=(0, 800), ghost=ghost, threshold=0.05), np.random.default_rng(0)).image[other]
         for ghost in (0.0, 0.2)
     ]
     assert not adc[0].any()
