@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from harmonize.drawing import blob, field, fresh, grid, paint, smoothed
 from harmonize.prior import PRIORS, drawn
 from harmonize.prior_prostate import FIELD_OF_VIEW_MM, LARGEST_ADC
+from harmonize.prior_prostate_t2w import standardized
 
 NAMES = sorted(PRIORS)
 
@@ -126,6 +127,32 @@ def test_tissues_have_the_diffusion_that_theta_asks_for():
     theta = _with(prior, theta, peripheral=wanted, **plain, **flat, **where, **small)
     adc = (prior.render(theta, torch.zeros(40, dtype=torch.long), seeds, (1, 48, 48)) + 1) * LARGEST_ADC / 2
     assert torch.allclose(adc[:, 0, 24, 24 + 13], wanted, atol=1e-3)  # 20 mm beside the middle
+
+
+def test_cancer_is_darker_on_t2_weighted_pictures_too():
+    """By less than on ADC maps, as in patients, but in nearly all."""
+    prior = PRIORS["prostate_t2w"]
+    theta, _, seeds = _rows(prior, 200)
+    ones = torch.ones(200, dtype=torch.long)
+    lesion, marks = prior.marked(theta, ones, seeds, (1, 48, 48))
+    change = (prior.render(theta, 0 * ones, seeds, (1, 48, 48)) - lesion)[:, 0]
+    inside = [
+        float(one[where > 0.8].mean()) for one, where in zip(change, marks[:, 0], strict=True) if (where > 0.8).any()
+    ]
+    assert len(inside) > 150 and sum(value > 0 for value in inside) > 0.85 * len(inside)
+    assert 4 * sum(inside) / len(inside) > 0.2  # standard deviations
+
+
+def test_t2_weighted_pictures_are_standardized_so_that_no_gain_shows():
+    prior = PRIORS["prostate_t2w"]
+    theta, y, seeds = _rows(prior, 60)
+    x = 4 * prior.render(theta, y, seeds, (1, 48, 48))
+    whole = x.abs().amax(dim=(1, 2, 3)) < 4  # nothing was cut
+    assert bool(whole.any())
+    assert torch.allclose(x[whole].mean(dim=(1, 2, 3)), torch.zeros(int(whole.sum())), atol=1e-4)
+    assert torch.allclose(x[whole].std(dim=(1, 2, 3), correction=0), torch.ones(int(whole.sum())), atol=1e-3)
+    signal = torch.rand(3, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(standardized(7 * signal), standardized(signal), atol=1e-5)
 
 
 def test_malignant_skin_lesions_are_darker_and_have_more_colours():

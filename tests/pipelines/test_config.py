@@ -23,7 +23,7 @@ from pipelines.settings.config import CHECKS, Config
 from pipelines.settings.load import missing
 from pipelines_settings import RUNS
 
-TEXT = (CONFIGS / "prostate_adc.yaml").read_text()
+TEXT = (CONFIGS / "prostate_adc.yaml").read_text().replace(", on: ", ", 'on': ")  # PyYAML takes a bare on for true
 PLAIN = yaml.safe_load(TEXT)
 
 
