@@ -96,7 +96,7 @@ class Detecting:
 
     settings: Detector
     channels: int
-    of_planes: nn.Module
+    of_planes: Callable[[Tensor], Tensor]
     name: ClassVar[str] = "detector"
 
     def extract(self, images: Floats) -> Floats:
@@ -205,10 +205,13 @@ def learnt(settings: Detector, x: Tensor, marks: Tensor, step: Callable[[int, in
     return to_bytes(Message(read(network), {CHANNELS: x.shape[1]}))
 
 
-def untrained(settings: Detector, channels: int) -> Detecting:
-    """A detector that knows nothing, whose features are as many."""
-    with seeded(0):
-        return Detecting(settings, channels, settings.network(channels).eval())
+def blank(settings: Detector, channels: int) -> Detecting:
+    """A detector that is nowhere sure, whose features are as many. Without a network, which takes seconds to import."""
+
+    def nowhere(planes: Tensor) -> Tensor:
+        return planes.new_zeros(len(planes), len(MARKS), *planes.shape[-2:])
+
+    return Detecting(settings, channels, nowhere)
 
 
 def detecting(settings: Detector, data: bytes) -> Detecting:

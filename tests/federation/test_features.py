@@ -12,20 +12,28 @@ import torch
 
 from federation.features import AnyExtractor, detector
 from federation.features.colour import Colour
-from federation.features.detector import Detecting, Detector, detecting, learnt, untrained
+from federation.features.detector import Detecting, Detector, blank, detecting, learnt
 from federation.features.encoder import Encoder
 from federation.features.radiomics import Radiomics
 from federation.features.random_convolutions import RandomConvolutions
 from federation.features.scattering import Scattering
 from federation.features.slices import by_slice
 from federation.features.whitening import fitted, fourier, whitened
+from federation.randomness import seeded
 from privacy.message import Message, from_bytes, to_bytes
 
 KINDS = typing.get_args(typing.get_args(AnyExtractor)[0])
 DETECTOR = Detector(on="prostate_adc", size=32, width=4)
 TAUGHT = replace(DETECTOR, steps=120, batch=8, width=8, lr=1e-2, window=(-1.0, 1.0))
+
+
+def untrained(channels: int) -> Detecting:
+    with seeded(0):
+        return Detecting(DETECTOR, channels, DETECTOR.network(channels).eval())
+
+
 EXTRACTORS = [kind() for kind in KINDS if kind not in (Detector, Encoder)]
-EXTRACTORS += [untrained(DETECTOR, 1), untrained(DETECTOR, 3)]  # of encoders test_encoder.py has the same laws
+EXTRACTORS += [untrained(1), untrained(3)]  # of encoders test_encoder.py has the same laws
 SHAPES = [(3, 32, 40), (1, 24, 24), (3, 24, 24), (1, 20, 24, 24)]
 
 
@@ -248,3 +256,10 @@ def test_quantiles_under_a_mark_are_those_of_repeated_values():
     repeated = np.repeat(values.ravel(), often.ravel())
     expected = [repeated.mean(), *np.quantile(repeated, detector.QUANTILES, method="inverted_cdf")]
     assert np.allclose(detector._quantiles(values, often - detector.LEAST), expected)
+
+
+def test_a_detector_without_a_network_has_as_many_features() -> None:
+    """Settings are checked with it, before there is a network."""
+    for shape in ((1, 24, 24), (3, 32, 40), (3, 20, 24, 24)):
+        image = np.zeros((1, *shape))
+        assert blank(DETECTOR, shape[0]).extract(image).shape == untrained(shape[0]).extract(image).shape

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from federation.features import AnyExtractor
-from federation.features.detector import Detector, untrained
+from federation.features.detector import Detector, blank
 from federation.features.encoder import Encoder
 from federation.models.features import Features
 from pipelines.data.encoder_file import opened, portable
@@ -65,7 +65,7 @@ def _size_problems(run: RunSettings, model: Features) -> Iterator[tuple[str, str
 @lru_cache(maxsize=16)
 def _number(of: AnyExtractor, version: str, inputs: tuple[int, ...]) -> int:
     """How many features an image has. version: digest of an encoder's file. Raises: ValueError: it cannot be used."""
-    extractor = untrained(of, _priors()[of.on].channels) if isinstance(of, Detector) else opened(of)[0]
+    extractor = blank(of, _priors()[of.on].channels) if isinstance(of, Detector) else opened(of)[0]
     return len(extractor.extract(np.zeros((1, *inputs)))[0])
 
 
