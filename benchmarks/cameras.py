@@ -8,7 +8,7 @@ test; AUC of malignant or not, mean of the four cameras. Spaces: pictures as the
 picture, onto 1,200 pictures of the prior `skin_lesion`), which ask no patient. Heads: logistic regression on the
 features `colour` of pictures of 112 x 112; with --network FedAvg of three hospitals, 200 training lesions each, a cnn
 of 16, 24 and 32 channels, group norm, 20 rounds of 2 epochs, Adam 3e-3, pictures of 32 x 32 (the settings of
-benchmarks/public_start.py), besides after a start on the prior's pictures. Nothing was tuned here.
+benchmarks/public_start.py). Nothing was tuned here.
 
 Figures go into benchmarks/cameras.json, features into build/cameras. Intervals over splits are of training and test
 lesions drawn anew; the four cameras are the same in all of them.
@@ -38,7 +38,6 @@ from federation.features import Colour
 from federation.fedavg import FedAvg
 from federation.models.cnn import Cnn
 from federation.parameters import loaded
-from federation.pretraining import Pretrained, begun, pretrained
 from federation.randomness import derived, seeded
 from federation.rehearsal import initial_parameters
 from federation.task import Task
@@ -119,22 +118,14 @@ def by_head(space: str, split: int, out: str) -> float:
     return float(roc_auc_score(y[test], head.decision_function(x[test])))
 
 
-@lru_cache(maxsize=2)
-def start(space: str) -> Params:
-    y = torch.arange(1200) % 2
-    public = into(space, drawn(PRIORS["skin_lesion"], y, (3, 32, 32), 0))
-    return pretrained(TASK, Pretrained(on="skin_lesion", strength=1.0), public, y, low=-1.0, high=1.0)
-
-
-def by_network(space: str, split: int, out: str, *, begins: bool) -> float:
+def by_network(space: str, split: int, out: str) -> float:
     x, y = small(space), torch.tensor([int(line["label"]) for line in lines()])
     lesion, (train, test) = np.array([line["patient"] for line in lines()]), divided(split, out)
     method, work, sites = FedAvg(weights="uniform"), Work(lr=3e-3, epochs=2, augment="flip"), {}
-    task = begun(TASK, start(space)) if begins else TASK
     for name, rows in train.items():
         few = rows[np.isin(lesion[rows], np.unique(lesion[rows])[:200])]
         sites[name] = Rows(x[few], y[few], torch.from_numpy(np.unique(lesion[few], return_inverse=True)[1]))
-    state, memories = method.start(initial_parameters(method, task, seed=split), {}), dict.fromkeys(sites, Message())
+    state, memories = method.start(initial_parameters(method, TASK, seed=split), {}), dict.fromkeys(sites, Message())
     for round_ in range(1, 21):
         call, replies = Call("cameras", round_, "train", {}), {}
         for number, (name, rows) in enumerate(sites.items()):
@@ -142,12 +133,12 @@ def by_network(space: str, split: int, out: str, *, begins: bool) -> float:
             splits = {"train": rows, "validation": rows}
             access = open_access(splits, batch=work.batch, seed=seed, augment=AUGMENTATIONS["flip"])
             with seeded(seed):
-                site = Site(name, task, work, access)
+                site = Site(name, TASK, work, access)
                 sent = method.send(state, name, call)
                 replies[name], memories[name] = method.train(site, sent, memories[name], call)
         state = method.merge(state, replies)
-    module = loaded(task.network(), method.model(site, method.send(state, name, call), Message()))
-    return float(roc_auc_score(y[test], task.probabilities(module, x[test])[:, 1]))
+    module = loaded(TASK.network(), method.model(site, method.send(state, name, call), Message()))
+    return float(roc_auc_score(y[test], TASK.probabilities(module, x[test])[:, 1]))
 
 
 def main() -> None:
@@ -156,22 +147,17 @@ def main() -> None:
     parser.add_argument("--network", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    spaces = ("raw", "reinhard") if options.network else tuple(SPACES)
+    head, spaces = ("network", ("raw", "reinhard")) if options.network else ("features", tuple(SPACES))
+    score = by_network if options.network else by_head
     for split in range(options.splits):
         for space in spaces:
-            for begins in (False, True) if options.network else (False,):
-                name = f"{'network' if options.network else 'features'}{' + start' * begins}, {space}"
-                book = json.loads(BOOK.read_text()) if BOOK.exists() else {}
-                if str(split) in book.get(name, {}):
-                    continue
-                if options.network:
-                    found = {out: by_network(space, split, out, begins=begins) for out in CAMERAS}
-                else:
-                    found = {out: by_head(space, split, out) for out in CAMERAS}
-                book = json.loads(BOOK.read_text()) if BOOK.exists() else {}
-                book.setdefault(name, {})[str(split)] = found
-                BOOK.write_text(json.dumps(book, indent=1) + "\n")
-                print(name, split, found, round(float(np.mean(list(found.values()))), 3), flush=True)
+            book = json.loads(BOOK.read_text()) if BOOK.exists() else {}
+            if str(split) in book.get(f"{head}, {space}", {}):
+                continue
+            found = {out: score(space, split, out) for out in CAMERAS}
+            book.setdefault(f"{head}, {space}", {})[str(split)] = found
+            BOOK.write_text(json.dumps(book, indent=1) + "\n")
+            print(head, space, split, found, round(float(np.mean(list(found.values()))), 3), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 oracle.
 
     python benchmarks/no_patient.py --n 16 48 --seeds 0 1 2 3 4
-    python benchmarks/no_patient.py --table
+    python benchmarks/no_patient_tables.py
     python benchmarks/no_patient.py --contrast t2w --seeds 0 1 2      # into benchmarks/no_patient_t2w.json
 
 Two phantom hospitals (P, smooth and masked; L, noisy, with an export window), n training patients and 60 test patients
