@@ -9,12 +9,15 @@ from math import prod
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from privacy.dp.access import Augment
 
 ROTATION = 0.26  # radians, about 15 degrees
 SCALE = 0.1
 SHIFT = 0.1  # of half the image
+BEND = 0.04  # of a side: the largest shift of a control point of `elastic`; beyond it an image could fold
+POINTS = 5  # control points of `elastic` along each side; the outermost do not move
 
 
 def flip(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -42,6 +45,34 @@ def affine(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Te
     return _warped(x, theta, "bilinear"), y if y.dim() == 1 else _warped(y.to(x.dtype), theta, "nearest").to(y.dtype)
 
 
+def elastic(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Flip, then a random smooth displacement in the axial plane, the non-rigid deformation of VAFL (section III.G) and
+    CusFL. x, y: as `flip` takes them.
+
+    Neither paper gives its strength. Control points on a square grid move by up to `BEND` of a side along each axis,
+    and cubic interpolation moves what lies between them: so little that no image folds. Interpolation and border: as
+    `affine`.
+    """
+    drawn = 2 * torch.rand(len(x), 2, POINTS - 2, POINTS - 2, generator=generator) - 1
+    moves = functional.pad(2 * BEND * drawn, (1, 1, 1, 1))
+    x, y = flip(x, y, generator)
+    if y.dim() > 1:
+        y = displaced(y.to(x.dtype), moves, "nearest").to(y.dtype)
+    return displaced(x, moves, "bilinear"), y
+
+
+def displaced(x: Tensor, moves: Tensor, mode: str) -> Tensor:
+    """x (b, ..., H, W), each place of which shows what lies `moves` away. moves: (b, 2, k, k) at control points from
+    edge to edge: (to the right, downwards), of half a side.
+    """
+    planes = x.reshape(len(x), prod(x.shape[1:-2]), *x.shape[-2:])
+    grid = functional.affine_grid(torch.eye(2, 3).expand(len(x), 2, 3), [*planes.shape], align_corners=False)
+    field = functional.interpolate(moves, size=x.shape[-2:], mode="bicubic", align_corners=True)
+    grid = (grid + field.permute(0, 2, 3, 1)).to(x.device, x.dtype)
+    warped = functional.grid_sample(planes, grid, mode=mode, padding_mode="border", align_corners=False)
+    return warped.reshape(x.shape)
+
+
 def _mirrored(x: Tensor, which: Tensor) -> Tensor:
     return torch.where(which.view(-1, *[1] * (x.dim() - 1)).to(x.device), x.flip(-1), x)
 
@@ -56,4 +87,4 @@ def _warped(x: Tensor, theta: Tensor, mode: str) -> Tensor:
     return warped.reshape(x.shape)
 
 
-AUGMENTATIONS: Mapping[str, Augment | None] = {"none": None, "flip": flip, "affine": affine}
+AUGMENTATIONS: Mapping[str, Augment | None] = {"none": None, "flip": flip, "affine": affine, "elastic": elastic}

@@ -31,7 +31,8 @@ class Work:
     """The local work of one round, the same for every method unless a method or a site overrides a field.
 
     epochs or steps: exactly one of them. keep_optimizer: whether a site keeps its optimizer state between rounds.
-    balance: draw the classes of the training split equally often. augment: flips, or flips with small affine maps.
+    balance: draw the classes of the training split equally often. augment: flips, or flips with small affine maps or
+    with random smooth deformations (elastic).
     randomize: strength of what disturbs images besides, 1 = as in `federation.randomization`.
     """
 
@@ -46,7 +47,7 @@ class Work:
     momentum: float = 0.0
     keep_optimizer: bool = True
     balance: bool = False
-    augment: Literal["none", "flip", "affine"] = "none"
+    augment: Literal["none", "flip", "affine", "elastic"] = "none"
     randomize: float = 0.0
 
     def __post_init__(self) -> None:

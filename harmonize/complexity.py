@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from harmonize.distances import frechet
 from harmonize.embedding import Basis, basis, project, tsne
+from harmonize.wgan import WganGp
 from privacy.dp.access import Batch, Forward
 from privacy.release.policy import MOST_DELTA
 from privacy.settings_error import Problem, out_of_range, refuse
@@ -37,7 +38,8 @@ BOUND = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """release: what leaves a site. variant: paper = `paper_score`, consilium = `score`. target: of `public`, the site;
+    """release: what leaves a site. variant: paper = `paper_score` of the paper's WGAN-GP (`imitation`), consilium =
+    `score`. target: of `public`, the site;
     null = that with most declared patients. steps, seeds: of the WGAN-GP, critic steps and how many are trained.
     images: how many real and synthetic images are compared, the same at all sites; null = all of the site. components:
     of PCA. perplexity: of t-SNE. current: the present target, where sites join later; another site replaces it only if
@@ -84,6 +86,17 @@ class Score:
             text = "paper has no release dp, because no bound holds for it: write exact or public"
             problems.append(Problem(("variant",), text))
         refuse(problems)
+
+
+SCORE_RATE = 1e-3
+"""Learning rate of the imitation that is scored, which starts from random numbers; chosen on public images."""
+
+
+def imitation(settings: Score) -> WganGp:
+    """The WGAN-GP whose images are compared. The paper's has 100 epochs: `steps` = 100 * training images / 24."""
+    if settings.variant == "paper":
+        return WganGp(name="wgan_gp", variant="paper", epsilon=None, steps=settings.steps)
+    return WganGp(name="wgan_gp", epsilon=None, steps=settings.steps, prior=None, lr=SCORE_RATE)
 
 
 class Scored(NamedTuple):

@@ -42,22 +42,24 @@ PAPER: dict[str, Any] = {
     "pool": 0, "ema": 0.0, "norm": "instance", "residual": False, "augment": "flip", "keep_mean": "none",
     "cycle": 10.0, "identity": 5.0, "classification": 1.0,
 }  # fmt: skip
+RATES = ("lr_t", "lr_d", "lr_c")
+"""May be set nevertheless: 1e-4 goes with the paper's 100 epochs of some 300 steps, and fewer steps need more."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CycleGan:
     """The modified CycleGAN of VAFL, trained on the hospital's own images and on the shared ones.
 
-    variant: `paper` fixes what `PAPER` lists; those fields may not be set then. steps: of training. batch: images of
-    either kind in a step. width, downs, blocks, norm, residual: see `generators.Transformer`. critic: width of the
-    discriminators. classifier: width of C_T. cycle, identity, classification: weights in equation 7. lr_t: of T and F;
-    lr_d: of the discriminators; lr_c: of C_T. betas: Adam's. decay: learning rates fall linearly to 0 in the second
-    half. noise: standard deviation of the noise on the discriminators' inputs, falling to 0 over the training.
-    pool: number of earlier translations kept for the discriminators; 0 = none. ema: decay of the mean of T's and F's
-    weights that is the result; 0 = the last weights. copies: deformed copies of every image, made before the
-    training. augment: of each batch. keep_mean: `patient` gives every patient's images the mean that the central
-    region had before, plus one number for the whole site: patients keep their order. amp: bfloat16 where the device
-    is a GPU. every: steps between two states on disk.
+    variant: `paper` fixes what `PAPER` lists; of those fields only the `RATES` may be set then. steps: of training.
+    batch: images of either kind in a step. width, downs, blocks, norm, residual: see `generators.Transformer`. critic:
+    width of the discriminators. classifier: width of C_T. cycle, identity, classification: weights in equation 7. lr_t:
+    of T and F; lr_d: of the discriminators; lr_c: of C_T. betas: Adam's. decay: learning rates fall linearly to 0 in
+    the second half. noise: standard deviation of the noise on the discriminators' inputs, falling to 0 over the
+    training. pool: number of earlier translations kept for the discriminators; 0 = none. ema: decay of the mean of T's
+    and F's weights that is the result; 0 = the last weights. copies: deformed copies of every image, made before the
+    training. augment: of each batch. keep_mean: `patient` gives every patient's images the mean that the central region
+    had before, plus one number for the whole site: patients keep their order. amp: bfloat16 where the device is a GPU.
+    every: steps between two states on disk.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -109,7 +111,9 @@ class CycleGan:
             if not fine(getattr(self, name))
         ]
         if self.variant == "paper":
-            own = [f.name for f in fields(self) if f.name in PAPER and getattr(self, f.name) != f.default]
+            own = [
+                f.name for f in fields(self) if f.name in PAPER.keys() - RATES and getattr(self, f.name) != f.default
+            ]
             if own:
                 text = f"paper fixes {', '.join(own)}: remove them, or set variant: consilium"
                 problems.append(Problem(("variant",), text))
@@ -117,7 +121,11 @@ class CycleGan:
 
     def with_variant(self) -> CycleGan:
         """These settings with all values that `variant` fixes."""
-        return self if self.variant == "consilium" else replace(self, variant="consilium", **PAPER)
+        if self.variant == "consilium":
+            return self
+        rates = {f.name: getattr(self, f.name) for f in fields(self) if f.name in RATES}
+        set_ = {f.name: rates[f.name] for f in fields(self) if f.name in rates and rates[f.name] != f.default}
+        return replace(self, variant="consilium", **{**PAPER, **set_})
 
     def transformer(self, channels: int) -> Transformer:
         """T's and F's network."""

@@ -29,7 +29,10 @@ Losses: TypeAlias = Callable[[Callable[..., Tensor], Batch], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The numbers of one training; `harmonize.wgan.WganGp` explains them."""
+    """The numbers of one training; `harmonize.wgan.WganGp` explains them. noise: standard deviation of what is added to
+    every coordinate of the critic's gradient, beside what data access adds; it is bounded by nothing, so it is no
+    guarantee.
+    """
 
     steps: int
     critic_steps: int
@@ -38,6 +41,8 @@ class Rules:
     lr: float
     gp_weight: float
     critic_lr: float = 0.006
+    betas: tuple[float, float] = BETAS
+    noise: float = 0.0
 
 
 class Players(NamedTuple):
@@ -50,15 +55,23 @@ class Players(NamedTuple):
 
 
 def players(
-    latent: int, inputs: Inputs, width: int, *, ema: float, start: Params | None, seed: int, device: torch.device
+    latent: int,
+    inputs: Inputs,
+    width: int,
+    *,
+    ema: float,
+    start: Params | None,
+    seed: int,
+    device: torch.device,
+    classes: int = CLASSES,
 ) -> Players:
-    """Both networks with the weights of `start`, or with random weights from the seed.
+    """Both networks with the weights of `start`, or with random weights from the seed. classes: 0 = neither knows any.
 
     Raises:
         ValueError: inputs that these networks do not take, or `start` of other networks.
     """
-    generator = initialised(lambda: Generator(latent, inputs, width), seed)
-    critic = initialised(lambda: Critic(inputs, width), seed + 1)
+    generator = initialised(lambda: Generator(latent, inputs, width, classes), seed)
+    critic = initialised(lambda: Critic(inputs, width, classes), seed + 1)
     if start is not None:
         generator, critic = loaded(generator, start, "generator"), loaded(critic, start, "critic")
     generator, critic = generator.to(device), critic.to(device)
@@ -78,14 +91,15 @@ def train_adversarially(
 
     progress: (done, total) every few steps of the critic; an exception that it raises ends the training.
     """
-    objective = critic_losses(own.inputs, rules.gp_weight)
+    objective = critic_losses(own.inputs, rules.gp_weight, own.generator.classes)
     rng = torch.Generator().manual_seed(seed)
-    judging, making = (Adam(net.parameters(), lr=rules.lr, betas=BETAS) for net in (own.critic, own.generator))
+    judging, making = (Adam(net.parameters(), lr=rules.lr, betas=rules.betas) for net in (own.critic, own.generator))
     for step in range(rules.steps):
         if step % TOLD_EVERY == 0:
             progress(step, rules.steps)
         aux = fakes(own.generator, rng, batch=rules.batch, views=rules.views, device=access.device)
-        _step(judging, own.critic, access.gradient(own.critic, objective, access.draw(), aux).gradient)
+        found = access.gradient(own.critic, objective, access.draw(), aux).gradient
+        _step(judging, own.critic, noised(found, rules.noise, rng) if rules.noise else found)
         if (step + 1) % rules.critic_steps == 0:
             _step(making, own.generator, _generator_gradient(own, rng, rules.batch, access.device))
             own.average.update_parameters(own.generator)
@@ -125,19 +139,26 @@ def train_on_pairs(
     progress(rules.steps, rules.steps)
 
 
-def critic_losses(inputs: Inputs, gp_weight: float) -> Losses:
+def noised(gradient: Params, deviation: float, rng: torch.Generator) -> Params:
+    """The gradient with N(0, deviation^2) added to every coordinate."""
+    return {
+        name: value + deviation * torch.randn(value.shape, generator=rng).to(value) for name, value in gradient.items()
+    }
+
+
+def critic_losses(inputs: Inputs, gp_weight: float, classes: int = CLASSES) -> Losses:
     """The critic's objective: (forward, batch) -> (b,), one loss per view.
 
     D(fake, y) - D(x, y) + gp_weight (||grad D(x~, y)||_2 - 1)^2 (equation 1 of the paper), x~ = alpha x + (1 - alpha)
-    fake, where the fake is of the view's own class y and batch.aux is the tensor of `fakes`.
+    fake, where the fake is of the view's own class y and batch.aux is the tensor of `fakes`. classes: 0 = without y.
     """
 
     def losses(forward: Callable[..., Tensor], batch: Batch) -> Tensor:
         if batch.aux is None or batch.y is None:
             raise ValueError("the critic's loss needs classes and fakes, found none: give `fakes` as aux")
         y, alpha = batch.y, batch.aux[:, -1].view(-1, 1, 1, 1)
-        of_classes = batch.aux[:, :-1].reshape(-1, CLASSES, *inputs)
-        fake = torch.where(y.view(-1, 1, 1, 1) == 1, of_classes[:, 1], of_classes[:, 0])
+        of_classes = batch.aux[:, :-1].reshape(-1, classes or 1, *inputs)
+        fake = torch.where(y.view(-1, 1, 1, 1) == 1, of_classes[:, -1], of_classes[:, 0])
         between = alpha * batch.x + (1 - alpha) * fake
 
         def score(image: Tensor) -> Tensor:
@@ -153,13 +174,14 @@ def critic_losses(inputs: Inputs, gp_weight: float) -> Losses:
 def fakes(generator: Generator, rng: torch.Generator, *, batch: int, views: int, device: torch.device) -> Tensor:
     """For each view slot a fake of either class and alpha, flat: (A, K, 2 C H W + 1), with K = views, A K >= batch.
 
-    Of either class, because only data access knows which class a view has.
+    Of either class, because only data access knows which class a view has; without classes one fake.
     """
     sets = -(-batch // views)
     z = torch.randn(sets * views, generator.latent, generator=rng).to(device)
     alpha = torch.rand(len(z), 1, generator=rng).to(device)
     with torch.no_grad():
-        made = [generator(z, torch.full((len(z),), c, device=device)).flatten(1) for c in range(CLASSES)]
+        of = [torch.full((len(z),), c, device=device) for c in range(generator.classes or 1)]
+        made = [generator(z, y).flatten(1) for y in of]
     return torch.cat([*made, alpha], dim=1).reshape(sets, views, -1)
 
 

@@ -31,18 +31,18 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class Generator(nn.Module):
-    """A class-conditional generator. latent: length of z. inputs: (C, H, W). width: a quarter of the channels of the
-    smallest layer; each doubling of size halves the channels, because the large layers dominate the cost. A dense layer
-    of 16 width units takes z first, at almost no cost.
+    """A generator, class-conditional unless classes=0. latent: length of z. inputs: (C, H, W). width: a quarter of the
+    channels of the smallest layer; each doubling of size halves the channels, because the large layers dominate the
+    cost. A dense layer of 16 width units takes z first, at almost no cost.
     """
 
-    def __init__(self, latent: int, inputs: Inputs, width: int = 16) -> None:
+    def __init__(self, latent: int, inputs: Inputs, width: int = 16, classes: int = CLASSES) -> None:
         super().__init__()
         _check(inputs, width)
-        self.latent = latent
+        self.latent, self.classes = latent, classes
         self.sizes = halved(inputs)[::-1]
         channels = [max(4 * width // 2**layer, LEAST_CHANNELS) for layer in range(len(self.sizes))]
-        self.read = nn.Linear(latent + CLASSES, 16 * width)
+        self.read = nn.Linear(latent + classes, 16 * width)
         self.first = nn.Linear(16 * width, channels[0] * math.prod(self.sizes[0]))
         self.blocks = nn.ModuleList(
             nn.Sequential(nn.ConvTranspose2d(a, b, 4, 2, padding=1), nn.GroupNorm(groups(b), b), nn.LeakyReLU(SLOPE))
@@ -52,7 +52,8 @@ class Generator(nn.Module):
 
     def forward(self, z: Tensor, y: Tensor) -> Tensor:
         """Z (b, latent) and classes y (b,) to images (b, C, H, W) in [-1, 1]."""
-        h = functional.leaky_relu(self.read(torch.cat([z, one_hot(y, z)], dim=1)), SLOPE)
+        h = torch.cat([z, one_hot(y, z)], dim=1) if self.classes else z
+        h = functional.leaky_relu(self.read(h), SLOPE)
         h = functional.leaky_relu(self.first(h), SLOPE)
         h = h.view(len(h), -1, *self.sizes[0])
         for (height, width), block in zip(self.sizes[1:], self.blocks, strict=True):
@@ -61,14 +62,14 @@ class Generator(nn.Module):
 
 
 class Critic(nn.Module):
-    """A class-conditional critic: a linear score of features, with one more for each class (projection: Miyato and
-    Koyama, cGANs with projection discriminator, ICLR 2018, equation 3). inputs: (C, H, W). width: of the first layer.
+    """A critic: a linear score of features, with one more for each class (projection: Miyato and Koyama, cGANs with
+    projection discriminator, ICLR 2018, equation 3) unless classes=0. inputs: (C, H, W). width: of the first layer.
 
     Features keep their position, because organs have one. No norm, because the penalty already bounds the slope: fewer
     parameters get noise.
     """
 
-    def __init__(self, inputs: Inputs, width: int = 16) -> None:
+    def __init__(self, inputs: Inputs, width: int = 16, classes: int = CLASSES) -> None:
         super().__init__()
         _check(inputs, width)
         sizes = halved(inputs)
@@ -76,7 +77,7 @@ class Critic(nn.Module):
         convolutions = [nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in itertools.pairwise(channels)]
         features = channels[-1] * math.prod(sizes[-1])
         self.score = nn.Linear(features, 1)
-        self.of_class = nn.Linear(features, CLASSES, bias=False)
+        self.of_class = nn.Linear(features, classes, bias=False) if classes else None
         for convolution in convolutions:  # torch's default gives slopes of hundredths, and the penalty aims at 1
             nn.init.kaiming_normal_(convolution.weight, a=SLOPE)
             nn.init.zeros_(cast(Tensor, convolution.bias))
@@ -87,8 +88,8 @@ class Critic(nn.Module):
         for convolution in self.convolutions:
             x = functional.leaky_relu(convolution(x), SLOPE)
         h = x.flatten(1)
-        score: Tensor = self.score(h)[:, 0] + (self.of_class(h) * one_hot(y, h)).sum(dim=1)
-        return score
+        score: Tensor = self.score(h)[:, 0]
+        return score if self.of_class is None else score + (self.of_class(h) * one_hot(y, h)).sum(dim=1)
 
 
 class Moments(nn.Module):

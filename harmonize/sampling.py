@@ -14,13 +14,16 @@ Each pass computes its own features, as in the paper: PCA, then t-SNE, of its ca
 `raw` compares with the patients' own images: an extra defence that no guarantee covers, because whether a candidate is
 kept depends on the patient image near it. `surrogate` compares with images that are private or public already, as a
 second draw of the same generator: post-processing that costs no privacy and adds none; it selects a varied set.
+
+Variant `paper` of `raw` is Algorithm 1 as written: t-SNE features, delta 0.2, 5 neighbours, which may be of the same
+patient; no classes; and as many images as the target trains on, which tells how many these are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,13 +31,18 @@ from torch import Tensor
 from harmonize.embedding import FEWEST, basis, project, tsne
 from harmonize.neighbours import Reference, limits, make_reference, meets_requirements
 from harmonize.scale import Progress, silent
-from privacy.settings_error import out_of_range, refuse
+from privacy.settings_error import Problem, out_of_range, refuse
+
+PAPER: Mapping[str, Any] = {
+    "features": "pca_tsne", "closeness": 0.2, "neighbours": 5, "neighbours_of": "any", "spacing": 0.0,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """name: raw or surrogate, see above. features: pca_tsne = the paper's; pca = faster; null = pca_tsne for raw,
-    pca for surrogate. components, perplexity: of both.
+    """name: raw or surrogate, see above. variant: paper, of raw, fixes what `PAPER` lists; those fields may not be set
+    otherwise, and `harmonize.shared` is not used. features: pca_tsne = the paper's; pca = faster; null = pca_tsne for
+    raw, pca for surrogate. components, perplexity: of both.
 
     closeness: delta of the paper; null = 0.2, the paper's, for pca_tsne, 0.3 for pca and raw, 0.7 for pca and
     surrogate: neighbours are farther apart the more dimensions images differ in (synthetic ones with noise: in all),
@@ -48,6 +56,7 @@ class Sampling:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     name: Literal["surrogate", "raw"] = "surrogate"
+    variant: Literal["consilium", "paper"] = "consilium"
     closeness: float | None = None
     neighbours: int | None = None
     neighbours_of: Literal["others", "any"] = "others"
@@ -58,17 +67,26 @@ class Sampling:
     spacing: float = 0.5
 
     def __post_init__(self) -> None:
-        refuse(
-            out_of_range(
-                self,
-                closeness=(1e-6, 1.0),
-                neighbours=(1, 1000),
-                max_passes=(1, 10_000),
-                components=(1, 1000),
-                perplexity=(1, 1000),
-                spacing=(0, 100),
-            )
+        problems = out_of_range(
+            self,
+            closeness=(1e-6, 1.0),
+            neighbours=(1, 1000),
+            max_passes=(1, 10_000),
+            components=(1, 1000),
+            perplexity=(1, 1000),
+            spacing=(0, 100),
         )
+        own = PAPER if self.variant == "paper" else {}
+        if own and self.name != "raw":
+            text = f"paper compares with the patients' own images, found name {self.name}: write name: raw"
+            problems.append(Problem(("variant",), text))
+        fixed = {f.name: (f.default, own[f.name]) for f in fields(self) if f.name in own}
+        if wrong := [name for name, allowed in fixed.items() if getattr(self, name) not in allowed]:
+            said = ", ".join(f"{name} {own[name]}, found {getattr(self, name)}" for name in wrong)
+            problems.append(Problem(("variant",), f"paper has {said}; remove it, or set variant: consilium"))
+        refuse(problems)
+        for name, value in own.items():
+            object.__setattr__(self, name, value)
 
     @property
     def in_use(self) -> tuple[str, float]:

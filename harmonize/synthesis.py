@@ -7,14 +7,14 @@ patients once, in `synthesize`; its result makes any number of candidates withou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from harmonize import evolution, wgan
+from harmonize import evolution, ppwgan, wgan
 from harmonize.evolution import PrivateEvolution
 from harmonize.networks import CLASSES, Inputs
 from harmonize.scale import Progress, silent
@@ -48,8 +48,8 @@ def protection(settings: AnySynthesis, *, patients: int, cut: str = "") -> Prote
     """The parameters of private data access, with just the noise that the settings' (epsilon, delta) needs.
 
     Args:
-        patients: with training images, a number that was declared public; only variant `paper` uses it, whose noise
-            depends on it, and whose epsilon is a claim (`harmonize.wgan.bought` computes the true one).
+        patients: with training images, a number that was declared public; only variant `paper` uses it, whose batch and
+            noise depend on it, and whose epsilon is a claim (`harmonize.wgan.bought` computes the true one).
         cut: names the division into splits.
 
     Raises:
@@ -58,13 +58,13 @@ def protection(settings: AnySynthesis, *, patients: int, cut: str = "") -> Prote
     if isinstance(settings, PrivateEvolution) and settings.epsilon is not None:
         noise = evolution.noises(settings.epsilon, settings.delta, settings.rounds)
         return Protection(votes_noise=noise, cut=cut)
-    if isinstance(settings, WganGp) and settings.epsilon is not None:
+    if isinstance(settings, WganGp) and settings.private and settings.epsilon is not None:
+        epsilon, settings = settings.epsilon, settings.at(patients)
         if settings.variant == "paper":
-            noise = wgan.paper_noise(settings, records=patients, batch=settings.sampling * patients)
+            q = settings.sampling
+            noise = ppwgan.multiplier(q, q * patients, epsilon=epsilon, delta=settings.delta)
         else:
-            noise = calibrated(
-                lambda one: wgan.events(settings, one, cut=cut), epsilon=settings.epsilon, delta=settings.delta
-            )
+            noise = calibrated(lambda one: wgan.events(settings, one, cut=cut), epsilon=epsilon, delta=settings.delta)
         sampling = 1.0 if settings.head else settings.sampling
         return Protection(clip=settings.clip, sampling=sampling, views=settings.views, noise=noise, cut=cut)
     raise ValueError(f"{settings.name} without an epsilon has no private data access; open plain data access")
@@ -77,7 +77,8 @@ def events(settings: AnySynthesis, protection: Protection) -> list[Event]:
         ValueError: these settings have no guarantee, or votes have no noise.
     """
     if isinstance(settings, WganGp) and settings.private:
-        return wgan.events(settings, protection.noise, cut=protection.cut)
+        drawn = replace(settings, sampling=protection.sampling, views=protection.views)
+        return wgan.events(drawn, protection.noise, cut=protection.cut)
     if isinstance(settings, PrivateEvolution) and protection.votes_noise is not None:
         return [SelfComposed(Part(protection.cut, "train", Gaussian(protection.votes_noise)), settings.rounds)]
     raise ValueError(

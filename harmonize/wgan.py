@@ -19,28 +19,21 @@ Every default of the head, and of the public start, was chosen on pictures of th
 were simulated by narrowing the ranges of its theta, one of them with a blur, a tone curve and a shift beyond what the
 prior draws; 48 patients of 6 pictures each. No phantom and no patient was used for it.
 
-The paper (section II.B, variant `paper`) adds N(0, sigma^2) to the critic's gradients with
-
-    sigma = 2 q sqrt(n_d ln(1 / delta)) / epsilon,    n_d = 5, c_g = 1, delta = 1e-5, epsilon = 10         (equation 2)
-
-and claims (epsilon, delta) for it. That formula is of one generator step, not of a training run (Xie et al., DPGAN,
-2018, lemma 2), and it needs gradients that no record exceeds by c_g. The gradient penalty does not bound them: it is on
-the slope for the image, not for the weights. So, as printed, there is no finite epsilon. Here each patient's gradient
-is clipped to 1, the noise is added to the mean (added to the sum it would be smaller still, with almost no guarantee),
-and `bought` computes the resulting epsilon.
+Variant `paper` is the paper's own training, without a public start, classes or a running mean: `harmonize/ppwgan.py`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
 
-from harmonize.game import Players, Rules, kept, loaded, players, tensors, train_adversarially, train_on_pairs
+from harmonize import ppwgan
+from harmonize.game import BETAS, Players, Rules, kept, loaded, players, tensors, train_adversarially, train_on_pairs
 from harmonize.moments import mean_features, moments, train_generator
 from harmonize.networks import CLASSES, Generator, Inputs, Moments
 from harmonize.prior import PRIORS, PriorName, drawn
@@ -54,7 +47,6 @@ from privacy.settings_error import Problem, refuse, unmet
 
 SAMPLED = 256  # images that are drawn together
 PUBLIC = 512  # images that a head's penalty mixes with fakes
-PAPER_CRITIC_STEPS, PAPER_CLIP = 5, 1.0
 CRITIC_SHARE = 8  # prior_steps per step of the critic alone, after the generator's training
 CRITIC_LR = 1e-3  # of the critic alone
 MOST: Mapping[str, int] = {
@@ -72,8 +64,10 @@ class WganGp:
     """dp_wgan_gp: private with (epsilon, delta), per patient. wgan_gp: no guarantee, epsilon null; the best possible
     images, for simulations.
 
-    variant: `paper` takes its noise from equation 2, with the paper's claimed epsilon. learns: which critic; null is
-    `head` for dp_wgan_gp with a prior, else (and for variant paper) `whole`. steps: of the critic. critic_steps: steps
+    variant: `paper` fixes what `ppwgan.PAPER` lists, of which lr alone may be set otherwise. Its noise is that of
+    equation 2, of which epsilon is the paper's claim: as printed for wgan_gp (null = none), clipped, for a true epsilon
+    that is told, for dp_wgan_gp, whose sampling and views follow from the batch. learns: which critic; null is `head`
+    for dp_wgan_gp with a prior, else `whole`. steps: of the critic. critic_steps: steps
     of the critic per step of the generator. clip: of private data access (`Protection`); the features
     of the median public image have norm 1. batch: rows per step with plain data access, and fakes per step. latent,
     width: of the networks. ema: decay of the generator's running mean, which makes the images. gp_weight: lambda.
@@ -133,10 +127,12 @@ class WganGp:
             looks=(self.looks != 1 or not (self.private and self.head), "above 1 for private heads"),
             prior=(self.prior is None or self.prior in PRIORS, f"null or one of {sorted(PRIORS)}"),
         )
-        if self.learns == "head" and (self.prior is None or self.variant == "paper"):
-            text = "head needs a prior for its features, and variant consilium; give both, or say whole"
-            problems.append(Problem(("learns",), text))
+        if self.learns == "head" and self.prior is None:
+            problems.append(Problem(("learns",), "head needs a prior for its features; give one, or say whole"))
         refuse(problems + _guarantee_problems(self))
+        for own in fields(self) if self.variant == "paper" else ():
+            if own.name in ppwgan.FIXED or (own.name in ppwgan.PAPER and getattr(self, own.name) == own.default):
+                object.__setattr__(self, own.name, ppwgan.PAPER[own.name])
 
     @property
     def private(self) -> bool:
@@ -147,8 +143,23 @@ class WganGp:
     def head(self) -> bool:
         """Whether the critic is linear in public features."""
         if self.learns is None:
-            return self.private and self.variant == "consilium" and self.prior is not None
+            return self.private and self.prior is not None
         return self.learns == "head"
+
+    @property
+    def classes(self) -> int:
+        """How many classes the networks know; the paper's know none."""
+        return 0 if self.variant == "paper" else CLASSES
+
+    def noise_on(self, access: Access) -> float:
+        """Standard deviation of the noise as printed, which is no guarantee: of wgan_gp, variant paper."""
+        if self.private or self.epsilon is None:
+            return 0.0
+        return ppwgan.sigma(min(1.0, self.batch / access.size("train")), epsilon=self.epsilon, delta=self.delta)
+
+    def at(self, patients: int) -> WganGp:
+        """These settings, with what the paper's batch means for this number of patients."""
+        return self if self.variant == "consilium" else replace(self, **ppwgan.drawn_of(patients)._asdict())
 
 
 def _whole(settings: WganGp, name: str) -> bool:
@@ -157,18 +168,20 @@ def _whole(settings: WganGp, name: str) -> bool:
 
 
 def _guarantee_problems(settings: WganGp) -> list[Problem]:
-    """Problems of the requested guarantee."""
-    own = settings.variant == "paper"
-    if settings.name == "wgan_gp":
-        problems = unmet(settings, epsilon=(settings.epsilon is None, "null for wgan_gp"))
-        return problems + ([Problem(("variant",), "paper is of dp_wgan_gp: wgan_gp adds no noise")] if own else [])
+    """Problems of the requested guarantee, and of fields that the paper fixes."""
+    own, number = settings.variant == "paper", settings.epsilon
     problems = []
-    if settings.epsilon is None or not (settings.epsilon > 0 and math.isfinite(settings.epsilon)):
-        text = f"must be a number above 0 for dp_wgan_gp, found {settings.epsilon}: give one, or name wgan_gp"
+    if settings.name == "wgan_gp" and not own and number is not None:
+        text = f"must be null for wgan_gp, found {number}: it adds no noise; variant paper has the paper's, without a "
+        problems.append(Problem(("epsilon",), f"{text}guarantee"))
+    elif (number is None and settings.private) or not (number is None or 0 < number < math.inf):
+        text = f"must be a number above 0 for dp_wgan_gp, found {number}: give one, or name wgan_gp"
         problems.append(Problem(("epsilon",), f"{text} where no guarantee is needed"))
-    if own and (settings.critic_steps, settings.clip) != (PAPER_CRITIC_STEPS, PAPER_CLIP):
-        text = f"paper has critic_steps {PAPER_CRITIC_STEPS} and clip {PAPER_CLIP:g} (n_d and c_g of equation 2), "
-        problems.append(Problem(("variant",), f"{text}found {settings.critic_steps} and {settings.clip:g}"))
+    fixed = {f.name: (f.default, ppwgan.PAPER[f.name]) for f in fields(settings) if f.name in ppwgan.FIXED}
+    if own and (set_ := [name for name, allowed in fixed.items() if getattr(settings, name) not in allowed]):
+        said = ", ".join(f"{name} {fixed[name][1]}" for name in set_)
+        text = f"paper has {said}, found {', '.join(str(getattr(settings, name)) for name in set_)}: remove "
+        problems.append(Problem(("variant",), f"{text}{', '.join(set_)}, or set variant: consilium"))
     return problems
 
 
@@ -230,8 +243,9 @@ def train(
         start = pretrained(settings, inputs, seed=seed, progress=progress)
     own = _players(settings, inputs, start, seed, access.device)
     if start is None or not settings.head:
+        rules = replace(_rules(settings), noise=settings.noise_on(access))
         train_adversarially(
-            own, access, _rules(settings), seed=seed, progress=lambda done, total: progress(done, total, "synthesis")
+            own, access, rules, seed=seed, progress=lambda done, total: progress(done, total, "synthesis")
         )
         return kept(own)
     critic = loaded(Moments(inputs, settings.prior_components), start, "moments").to(access.device)
@@ -251,8 +265,10 @@ def train(
 
 
 def sampled(settings: WganGp, inputs: Inputs, params: Params, y: Tensor, *, seed: int) -> Tensor:
-    """Images of the classes y (n,): (n, C, H, W) in [-1, 1]. Deterministic in its arguments."""
-    generator = loaded(Generator(settings.latent, inputs, settings.width), params, "generator")
+    """Images of the classes y (n,): (n, C, H, W) in [-1, 1]. Deterministic in its arguments. Variant paper knows no
+    classes, and draws as many images.
+    """
+    generator = loaded(Generator(settings.latent, inputs, settings.width, settings.classes), params, "generator")
     z = torch.randn(len(y), settings.latent, generator=torch.Generator().manual_seed(seed))
     with torch.no_grad():
         parts = [generator(a, b) for a, b in zip(torch.split(z, SAMPLED), torch.split(y.cpu(), SAMPLED), strict=True)]
@@ -266,46 +282,25 @@ def events(settings: WganGp, noise: float, *, cut: str = "") -> list[Event]:
 
 
 def bought(settings: WganGp, noise: float) -> Cost:
-    """The true (epsilon, delta) per patient of a noise multiplier; the page shows it beside the paper's claim."""
+    """The true (epsilon, delta) per patient of a noise multiplier, of settings for a number of patients (`at`); the
+    page shows it beside the paper's claim.
+    """
     return cost(events(settings, noise), settings.delta)
-
-
-def paper_sigma(settings: WganGp, *, sampling: float) -> float:
-    """Equation 2: sigma_n for the sampling probability q, of noise on a gradient that one record bounds by c_g = 1.
-
-    Raises:
-        ValueError: the settings name no epsilon.
-    """
-    if settings.epsilon is None:
-        raise ValueError("equation 2 needs an epsilon, found null: name dp_wgan_gp, variant paper")
-    return 2 * sampling * math.sqrt(PAPER_CRITIC_STEPS * math.log(1 / settings.delta)) / settings.epsilon
-
-
-def paper_noise(settings: WganGp, *, records: int, batch: float) -> float:
-    """The noise multiplier of equation 2: standard deviation / clip, on the sum of the clipped gradients.
-
-    q = batch / records, and the noise of sigma_n is added to the mean over the batch: on the sum it is batch * sigma_n.
-    In the other reading, noise of sigma_n on the sum, the multiplier is sigma_n itself, and 100 epochs of the paper's
-    size cost an epsilon of tens of thousands.
-
-    Args:
-        records: of which a batch is drawn, each one a unit of privacy: here patients. batch: expected records per step.
-
-    Raises:
-        ValueError: not 0 < batch <= records, or the settings name no epsilon.
-    """
-    if not 0 < batch <= records:
-        raise ValueError(f"batch must be above 0 and at most records, found {batch} of {records}")
-    return batch * paper_sigma(settings, sampling=batch / records)
 
 
 def _rules(settings: WganGp) -> Rules:
     s = settings
     return Rules(
-        steps=s.steps, critic_steps=s.critic_steps, views=s.views, batch=s.batch, lr=s.lr, gp_weight=s.gp_weight
+        steps=s.steps,
+        critic_steps=s.critic_steps,
+        views=s.views,
+        batch=s.batch,
+        lr=s.lr,
+        gp_weight=s.gp_weight,
+        betas=ppwgan.BETAS if s.variant == "paper" else BETAS,
     )
 
 
 def _players(settings: WganGp, inputs: Inputs, start: Params | None, seed: int, device: torch.device) -> Players:
     s = settings
-    return players(s.latent, inputs, s.width, ema=s.ema, start=start, seed=seed, device=device)
+    return players(s.latent, inputs, s.width, ema=s.ema, start=start, seed=seed, device=device, classes=s.classes)

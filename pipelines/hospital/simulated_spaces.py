@@ -71,6 +71,9 @@ def exported(hospital: Hospital, cohort: Cohort) -> Tensor:
     Raises:
         Refused: `not_a_phantom`.
     """
-    scanner = SCANNERS[phantom_of(hospital).scanner]
+    source = phantom_of(hospital)
+    if source.export == "grey":  # it has nothing else
+        return cohort.images.clone()
+    scanner = SCANNERS[source.scanner]
     share = (cohort.images * 1000 / scanner.window).clamp(0, 1)
     return 3.5 * torch.pow(share, 1 / scanner.gamma)

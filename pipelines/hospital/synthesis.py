@@ -14,7 +14,7 @@ from torch import Tensor
 from federation.conversation import newest
 from federation.randomness import derived
 from harmonize import sampling, synthesis, wgan
-from harmonize.complexity import BOUND, Outside, Score, noise_of, outside, scored
+from harmonize.complexity import BOUND, Outside, Score, imitation, noise_of, outside, scored
 from harmonize.embedding import Basis, basis, project, tsne
 from harmonize.networks import Inputs
 from harmonize.prior import PRIORS, drawn
@@ -53,8 +53,6 @@ SAMPLING: TypeAdapter[Sampling] = TypeAdapter(Sampling)
 SCORE: TypeAdapter[Score] = TypeAdapter(Score)
 PUBLIC = 1000  # images of the public prior that make the public basis
 MOST_SHARED = 2000  # of each class: distances between images grow with the square
-SCORE_RATE = 1e-3
-"""Learning rate of the imitation that is scored, which starts from random numbers; chosen on public images."""
 SCORED = "how hard images are to imitate was measured on theirs"
 SYNTHESIZED = "synthetic images were made from theirs"
 SENT = "synthetic images made from theirs were sent"
@@ -84,17 +82,13 @@ def score(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
         noised: dict[str, Json] = {"score": value, "deviation": None, "values": [value]}
         return Done(Message({}, noised), describe(composed(access.events)), kept)
     affordable(hospital, [NON_PRIVATE])
-    imitation = WganGp(name="wgan_gp", epsilon=None, steps=settings.steps, prior=None, lr=SCORE_RATE)
+    gan = imitation(settings)
     made = []
     with shown(f"{hospital.name}") as step:
         for turn in range(settings.seeds):
-            access = access_to(
-                hospital, cohort, training_rows(cohort, facts), None, batch=imitation.batch, seed=seed + turn
-            )
-            params = wgan.train(
-                imitation, access, inputs, start=None, seed=seed + turn, progress=telling(hospital, step)
-            )
-            made.append(wgan.sampled(imitation, inputs, params, rows.y, seed=seed + turn).cpu())
+            access = access_to(hospital, cohort, training_rows(cohort, facts), None, batch=gan.batch, seed=seed + turn)
+            params = wgan.train(gan, access, inputs, start=None, seed=seed + turn, progress=telling(hospital, step))
+            made.append(wgan.sampled(gan, inputs, params, rows.y, seed=seed + turn).cpu())
         telling(hospital, step)(0, 0, "maps")
         compared = replace(settings, images=number(facts, "images", 8, 10**5))
         found = scored(compared, rows.x, made, public, seed=seed)
@@ -123,6 +117,7 @@ def synthesize(hospital: Hospital, call: Call, message: Message, memory: Message
         known = need_counts(hospital, getattr(settings, "delta", None))
         patients = len(torch.unique(cohort.patient[cohort.split == SPLITS.index("train")]))
         patients = patients if known is None else known.patients("train")
+        settings = settings.at(patients) if isinstance(settings, WganGp) else settings
         protection = synthesis.protection(settings, patients=patients, cut=cut_of(cohort))
     affordable(hospital, synthesis.events(settings, protection) if protection else [NON_PRIVATE])
     real = settings.name == "real"
@@ -169,6 +164,7 @@ def sample(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     rows = split_rows(cohort, parsed(SCALE, facts["scale"]), "train")
 
     def draw(y: Tensor, turn: int) -> Tensor:
+        y = torch.arange(len(y)) % 2 if settings.variant == "paper" else y
         return synthesis.candidates(made_by, inputs, learnt.tensors, y, seed=derived(seed, turn)).cpu()
 
     private = learnt.facts["protection"] is not None
@@ -179,7 +175,11 @@ def sample(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     if made_by.name == "real":
         return _real(made_by, inputs, learnt.tensors, count, seed)._replace(memory=kept)
     with shown(hospital.name) as step:
-        if settings.name == "raw":
+        wanted = {0: count, 1: count}
+        if settings.variant == "paper":  # no classes: as many images as the target has, of either kind alike
+            reference, labels, patient = rows.x, torch.zeros_like(rows.y), rows.patient
+            wanted = {0: min(len(rows.x), MOST_SHARED)}
+        elif settings.name == "raw":
             reference, labels, patient = rows.x, rows.y, rows.patient
         else:  # another draw of the same generator reveals nothing further about patients
             labels, patient = torch.arange(2).repeat_interleave(2 * count), None
@@ -191,7 +191,7 @@ def sample(hospital: Hospital, call: Call, message: Message, memory: Message) ->
                 reference,
                 labels,
                 patient,
-                count={0: count, 1: count},
+                count=wanted,
                 seed=seed % 2**31,
                 progress=telling(hospital, step),
             )

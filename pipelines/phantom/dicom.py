@@ -19,7 +19,7 @@ from pydicom.uid import ExplicitVRLittleEndian, MRImageStorage, generate_uid
 
 from pipelines.data.study import Affine, Array
 from pipelines.phantom.patients import SLICE_SPACING_MM, SLICE_THICKNESS_MM, Defect, PhantomSource, patient_name
-from pipelines.phantom.scanner import SCANNERS, Acquired, Scanner
+from pipelines.phantom.scanner import SCANNERS, Acquired, Scanner, scanner_of
 from pipelines.phantom.t2w import PROTOCOLS
 
 Stored: TypeAlias = NDArray[np.uint16]
@@ -38,7 +38,7 @@ def dicom_series(
     wrong: the defect to simulate, one of `DEFECTS["dicom"]`. again: the image of a second scan, for the pixels of
     "duplicate_slice".
     """
-    scanner, header = SCANNERS[source.scanner], _study_header(source, patient)
+    scanner, header = scanner_of(source), _study_header(source, patient)
     export = partial(_export, scanner) if source.contrast == "adc" else _grey
     stored = export(acquired.image, header)
     generator = np.random.default_rng([source.seed, patient, 4])
@@ -84,7 +84,7 @@ def _study_header(source: PhantomSource, patient: int) -> Dataset:
 
 def _of_adc(header: Dataset, source: PhantomSource) -> None:
     """Add what an ADC map's header says of its acquisition."""
-    scanner = SCANNERS[source.scanner]
+    scanner = scanner_of(source)
     header.ImageType, header.SeriesNumber = ["DERIVED", "PRIMARY", "ADC"], "7"
     header.SeriesDescription = header.ProtocolName = "ep2d_diff_tra_ADC"
     header.ScanningSequence, header.SequenceVariant, header.ScanOptions = "EP", "SK", "FS"

@@ -22,7 +22,7 @@ from pipelines.data.study import Affine, Volume
 from pipelines.phantom.dicom import dicom_series
 from pipelines.phantom.organs import GRADE_GROUPS
 from pipelines.phantom.patients import PhantomSource, anatomy, defect, patient_name
-from pipelines.phantom.scanner import SCANNERS, Acquired, acquire
+from pipelines.phantom.scanner import SCANNERS, Acquired, acquire, grey, scanner_of
 from pipelines.phantom.t2w import PROTOCOLS, acquire_t2w, relaxation
 
 STORED_MAX = 4095  # 12 bits
@@ -41,7 +41,7 @@ class Rendered(NamedTuple):
 def render(source: PhantomSource, patient: int) -> Rendered:
     """Image patient number `patient` with the hospital's scanner; `replace(source, scanner=...)` gives the oracle pair.
 
-    An ADC is as fitted by the scanner, before the export's window; grey values are as exported.
+    An ADC is as fitted by the scanner, before the export's window; grey values, of `export: grey` too, are as exported.
     Volumes are (48, 48, slices).
     """
     acquired = _acquire(source, patient, take=0)
@@ -86,7 +86,8 @@ def _acquire(source: PhantomSource, patient: int, *, take: int) -> Acquired:
     scanner = SCANNERS[source.scanner]
     generator = np.random.default_rng([source.seed, patient, 3, ord(source.scanner), take])
     if source.contrast == "adc":
-        return acquire(body, scanner, generator)
+        acquired = acquire(body, scanner, generator)
+        return acquired if source.export == "adc" else acquired._replace(image=grey(acquired.image, scanner))
     tissues = relaxation(body, scanner.field_strength_t, np.random.default_rng([source.seed, patient, 6]))
     return acquire_t2w(body, tissues, scanner, PROTOCOLS[source.scanner], generator)
 
@@ -109,13 +110,14 @@ def _files(source: PhantomSource, patient: int, acquired: Acquired) -> Iterator[
 
 def _nifti_image(source: PhantomSource, acquired: Acquired, *, singular: bool) -> bytes:
     """A 16-bit NIfTI-1. Of an ADC map, scl_slope gives the unit, named in `descrip`; grey values have none."""
-    scanner, adc = SCANNERS[source.scanner], source.contrast == "adc"
+    scanner, adc = scanner_of(source), source.contrast == "adc"
     largest = min(scanner.window, float(acquired.image.max())) if adc else STORED_MAX
     step = max(largest, 1.0) / STORED_MAX
     stored = np.rint(np.clip(acquired.image, 0, largest) / step).astype(np.int16)
     image = _oriented(stored.transpose(2, 1, 0), acquired.affine, scanner.axes)
     image.header.set_slope_inter(step * scanner.per_unit if adc else 1, 0)
-    image.header["descrip"] = f"ADC {scanner.unit}" if adc else f"T2W TE={PROTOCOLS[source.scanner].echo_ms:g}"
+    unit = f"ADC {scanner.unit}" if source.export == "adc" else "ADC"
+    image.header["descrip"] = unit if adc else f"T2W TE={PROTOCOLS[source.scanner].echo_ms:g}"
     raw = image.to_bytes()
     return _packed(_flattened(raw) if singular else raw)
 

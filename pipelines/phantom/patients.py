@@ -41,6 +41,7 @@ from privacy.settings_error import Problem, refuse, unmet
 ScannerName: TypeAlias = Literal["A", "B", "D", "P", "L", "E"]
 Contrast: TypeAlias = Literal["adc", "t2w"]
 FileFormat: TypeAlias = Literal["dicom", "nifti"]
+Export: TypeAlias = Literal["adc", "grey"]
 Labelling: TypeAlias = Literal["significant", "grade_group"]
 Defect: TypeAlias = Literal["missing_slice", "duplicate_slice", "truncated", "mixed_orientation", "singular_affine"]
 Mask: TypeAlias = NDArray[np.uint8]
@@ -66,7 +67,8 @@ class PhantomSource:
     a reader must detect. slices: per patient, 3.6 mm apart, centred on the mid-gland. significant: share of the
     patients with clinically significant cancer; of the others 64 % have a non-significant lesion. labels: of a slice:
     whether it shows clinically significant cancer, or the highest of the `GRADE_GROUPS` in it, which are then the
-    task's classes.
+    task's classes. export: of ADC maps: with their unit, or `grey`, the grey values after the scanner's window and tone
+    curve in the place of ADC, as in archives that keep no unit: hospitals then have none in common.
 
     Raises:
         ValueError: settings are out of range; one message names all of them.
@@ -84,6 +86,7 @@ class PhantomSource:
     damaged: int = 0
     significant: float = SHARE_SIGNIFICANT
     labels: Labelling = "significant"
+    export: Export = "adc"
 
     def __post_init__(self) -> None:
         problems = [
@@ -102,6 +105,7 @@ class PhantomSource:
             ("contrast", self.contrast, get_args(Contrast)),
             ("format", self.format, get_args(FileFormat)),
             ("labels", self.labels, get_args(Labelling)),
+            ("export", self.export, get_args(Export)),
         ):
             if text not in allowed:
                 problems.append(Problem((name,), f"must be one of {', '.join(allowed)}, found {text!r}"))

@@ -10,7 +10,7 @@ to the logarithm, masking of the background.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from scipy import ndimage
 
 from pipelines.data.study import Affine, Array
 from pipelines.phantom.organs import GRID, PIXEL_MM, SIGNIFICANT
-from pipelines.phantom.patients import Anatomy, Mask
+from pipelines.phantom.patients import Anatomy, Mask, PhantomSource
 from privacy.settings_error import Problem, refuse, unmet
 
 MATRIX = 48  # pixels of an exported image along each side
@@ -128,6 +128,23 @@ SCANNERS: dict[str, Scanner] = {
         manufacturer="Solstice Systems", model="Equinox 3", institution="Hospital E",
     ),
 }  # fmt: skip
+
+
+BRIGHTEST = 3500.0  # of grey values that stand for ADC
+
+
+def scanner_of(source: PhantomSource) -> Scanner:
+    """The hospital's scanner; with `export: grey` its files say nothing of a unit, a window or a tone curve."""
+    scanner = SCANNERS[source.scanner]
+    if source.export == "adc":
+        return scanner
+    return replace(scanner, window=LARGEST_ADC, gamma=1.0, rescale=False, real_world=False, unit="1e-6 mm2/s")
+
+
+def grey(adc: Array, scanner: Scanner) -> Array:
+    """ADC in 1e-6 mm²/s after the scanner's window and tone curve, as grey values in [0, 3500]."""
+    share: Array = np.clip(adc / np.float32(scanner.window), 0, 1) ** np.float32(1 / scanner.gamma)
+    return share * np.float32(BRIGHTEST)
 
 
 class Acquired(NamedTuple):

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 import methods
 import testbed
-from federation.augmentation import AUGMENTATIONS, affine, flip
+from federation.augmentation import AUGMENTATIONS, affine, elastic, flip
 from federation.calibration import calibrated
 from federation.descent import Site, Work
 from federation.finetuning import Tuning, fine_tuned
@@ -175,7 +175,7 @@ def test_labels_stay_and_images_move_as_if_there_were_no_masks(name, augment):
 
 def test_every_slice_of_a_volume_moves_alike():
     flat, mask = torch.rand(3, 1, 1, 16, 16), scattered(3, 1, 16, 16)
-    for augment in (flip, affine):
+    for augment in (flip, affine, elastic):
         x, y = augment(flat.expand(3, 1, 5, 16, 16), mask.expand(3, 5, 16, 16), torch.Generator().manual_seed(0))
         assert torch.equal(x, x[:, :, :1].expand_as(x)) and torch.equal(y, y[:, :1].expand_as(y))
 

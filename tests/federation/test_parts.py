@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from federation.augmentation import AUGMENTATIONS, affine, flip
+from federation.augmentation import AUGMENTATIONS, BEND, POINTS, affine, displaced, elastic, flip
 from federation.descent import Work
 from federation.parameters import combined, difference, mean, prefixed, section, select
 from federation.randomness import derived, seeded
@@ -84,6 +84,47 @@ def test_flip_mirrors_or_keeps_and_affine_keeps_most_of_the_mass_in_place():
     blob[:, :, 13:20, 13:20] = 1.0
     moved, _ = affine(blob, torch.arange(16), torch.Generator().manual_seed(0))
     assert (moved[:, :, 8:25, 8:25].sum(dim=(1, 2, 3)) > 25).all()
+
+
+def ramps(size: int) -> torch.Tensor:
+    """(1, 2, size, size) of each place its column and its row, from 0 to 1: what is shown of it tells where from."""
+    line = (torch.arange(size) + 0.5) / size
+    return torch.stack([line.expand(size, size), line[:, None].expand(size, size)])[None]
+
+
+def test_without_a_displacement_nothing_moves():
+    x = torch.rand(3, 2, 24, 16)
+    for mode in ("bilinear", "nearest"):
+        assert torch.allclose(displaced(x, torch.zeros(3, 2, POINTS, POINTS), mode), x, atol=1e-5)
+
+
+def test_elastic_bends_every_image_smoothly_in_its_own_way_and_leaves_the_edges():
+    places = ramps(64).expand(20, -1, -1, -1)
+    shown, _ = elastic(places, torch.arange(20), torch.Generator().manual_seed(2))
+    columns = shown[:, 0]
+    straight = torch.where((columns[:, 0, :1] < columns[:, 0, -1:])[..., None], columns, columns.flip(-1))
+    moved = torch.stack([straight - places[:, 0], shown[:, 1] - places[:, 1]], 1)
+    far = moved.abs().amax(dim=(1, 2, 3))
+    assert (far > 0.2 * BEND).all() and (far < 1.3 * BEND).all(), "cubic interpolation goes a little beyond its points"
+    assert moved[..., [0, -1], :].abs().max() < 1e-2 and moved[..., [0, -1]].abs().max() < 1e-2
+    assert torch.cdist(moved.flatten(1), moved.flatten(1)).fill_diagonal_(1).min() > 0.1
+    steps = moved.diff(dim=-1).abs().max(), moved.diff(dim=-2).abs().max()
+    assert max(steps) < 1 / 64, "neighbours move together"
+
+
+def test_no_image_folds_even_when_neighbouring_points_move_against_each_other():
+    signs = (torch.arange(POINTS)[:, None] + torch.arange(POINTS)) % 2 * 2.0 - 1
+    worst = [signs, (torch.arange(POINTS) % 2 * 2.0 - 1).expand(POINTS, -1)]
+    rng = torch.Generator().manual_seed(0)
+    drawn = [torch.randint(2, (POINTS, POINTS), generator=rng) * 2.0 - 1 for _ in range(40)]
+    for one, other in zip([*worst, *drawn], [*worst[::-1], *drawn[::-1]], strict=True):
+        moves = 2 * BEND * torch.stack([one, other.T])[None]
+        moves[..., [0, -1]] = moves[..., [0, -1], :] = 0
+        column, row = displaced(ramps(96), moves, "bilinear")[0]
+        inner = slice(2, -2)  # beyond the border its value is repeated
+        along, across = (field[inner, inner].diff(dim=-1)[:-1] for field in (column, row))
+        down, aside = (field[inner, inner].diff(dim=-2)[:, :-1] for field in (row, column))
+        assert float((along * down - across * aside).min()) > 0
 
 
 @pytest.mark.parametrize(

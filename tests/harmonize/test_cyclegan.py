@@ -332,8 +332,11 @@ def test_the_papers_variant_fixes_what_the_paper_says() -> None:
     assert (s.batch, s.lr_t, s.lr_d, s.cycle, s.identity, s.classification) == (24, 1e-4, 1e-4, 10.0, 5.0, 1.0)
     assert (s.decay, s.pool, s.noise, s.keep_mean, s.steps, s.width) == (False, 0, 0.0, "none", 9, 4)
     assert s.with_variant() == s and PAPER.keys() <= vars(s).keys()
-    with pytest.raises(ValueError, match="variant: paper fixes batch, lr_t: remove them"):
-        CycleGan(variant="paper", lr_t=1.0, batch=3)
+    assert (s.betas, s.ema, s.norm, s.residual) == ((0.9, 0.999), 0.0, "instance", False)
+    with pytest.raises(ValueError, match="variant: paper fixes batch, decay: remove them"):
+        CycleGan(variant="paper", decay=False, batch=3)
+    quick = CycleGan(variant="paper", lr_t=2e-3).with_variant()
+    assert (quick.lr_t, quick.lr_d, quick.lr_c) == (2e-3, 1e-4, 1e-4), "the paper's rate goes with the paper's steps"
 
 
 def test_the_papers_variant_trains() -> None:

@@ -252,3 +252,13 @@ def test_settings_name_everything_that_is_wrong() -> None:
         Sampling(closeness=2, max_passes=0)
     with pytest.raises(ValidationError, match="spacin"):
         TypeAdapter(Sampling).validate_python({"name": "raw", "spacin": 1})
+
+
+def test_the_papers_variant_fixes_algorithm_1_and_needs_the_patients_own_images() -> None:
+    paper = Sampling(name="raw", variant="paper")
+    assert (paper.in_use, paper.nearest, paper.neighbours_of, paper.spacing) == (("pca_tsne", 0.2), 5, "any", 0.0)
+    assert Sampling(name="raw", variant="paper", neighbours=5, closeness=0.2) == paper
+    with pytest.raises(ValueError, match=r"paper has closeness 0\.2, found 0\.9, neighbours 5, found 2; remove it"):
+        Sampling(name="raw", variant="paper", closeness=0.9, neighbours=2)
+    with pytest.raises(ValueError, match="found name surrogate: write name: raw"):
+        Sampling(variant="paper")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
-from harmonize import evolution, wgan
+from harmonize import evolution, ppwgan, wgan
 from harmonize.evolution import PrivateEvolution
 from harmonize.synthesis import AnySynthesis, Real, batch, candidates, events, protection, synthesize
 from harmonize.wgan import WganGp
@@ -60,11 +60,21 @@ def test_the_epsilon_of_the_default_is_kept_and_its_noise_is_known():
 
 
 def test_the_papers_noise_hangs_on_how_many_patients_there_are():
-    settings = WganGp(variant="paper", critic_steps=5, clip=1.0, sampling=0.25, steps=100)
+    settings = WganGp(variant="paper", steps=100)
     few, many = (protection(settings, patients=n) for n in (40, 80))
-    assert many.noise == pytest.approx(2 * few.noise)
-    assert few.noise == pytest.approx(wgan.paper_noise(settings, records=40, batch=10)) and few.clip == 1
-    assert cost(events(settings, few), 1e-5) == wgan.bought(settings, few.noise)
+    assert few.noise == pytest.approx(2 * many.noise), "24 patients a step in either case, so q is half"
+    assert few.noise == pytest.approx(ppwgan.multiplier(0.6, 24, epsilon=10, delta=1e-5))
+    assert (few.clip, few.sampling, few.views, many.sampling) == (1, 0.6, 1, 0.3)
+    assert cost(events(settings, few), 1e-5) == wgan.bought(settings.at(40), few.noise)
+
+
+def test_what_the_paper_trains_privately_is_booked_as_planned():
+    settings = WganGp(variant="paper", steps=2, latent=3, width=2).at(6)
+    noised = protection(settings, patients=6, cut="c")
+    access = open_private({"train": rows()}, noised, counts=Declared("counts"))
+    synthesize(settings, access, INPUTS, seed=0)
+    assert cost(access.events, 1e-5).epsilon == pytest.approx(wgan.bought(settings, noised.noise).epsilon)
+    assert (noised.sampling, noised.views) == (1.0, 4)
 
 
 @pytest.mark.parametrize("way", WAYS)

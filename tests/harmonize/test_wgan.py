@@ -11,13 +11,14 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
-from harmonize.game import critic_losses, fakes, kept, loaded, players
+from harmonize import ppwgan
+from harmonize.game import critic_losses, fakes, kept, loaded, noised, players
 from harmonize.networks import Critic, Generator
 from harmonize.prior import PRIORS
-from harmonize.wgan import WganGp, bought, events, paper_noise, paper_sigma, pretrained, sampled, train
+from harmonize.wgan import WganGp, bought, events, pretrained, sampled, train
 from privacy.dp.access import Batch, Rows, open_access
 from privacy.dp.accounting import cost
-from privacy.dp.events import Declared, composed
+from privacy.dp.events import NON_PRIVATE, Declared, composed
 from privacy.dp.persample import patient_gradients
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
@@ -27,6 +28,7 @@ INPUTS = (1, 16, 16)
 CPU = torch.device("cpu")
 SMALL = WganGp(steps=6, critic_steps=2, batch=8, latent=4, width=2, prior_steps=4, prior_images=20, views=2, prior=None)
 OPEN = replace(SMALL, name="wgan_gp", epsilon=None)
+PAPER = WganGp(name="wgan_gp", variant="paper", epsilon=None, steps=6, latent=4, width=2)
 
 
 def bars(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -205,11 +207,10 @@ def test_the_generator_of_a_public_start_draws_the_picture_that_belongs_to_z():
 
 def test_which_critic_learns_follows_from_what_is_promised():
     assert WganGp().head and WganGp(name="wgan_gp", epsilon=None, learns="head").head
-    paper = WganGp(variant="paper", critic_steps=5)
+    paper = WganGp(variant="paper")
     assert not any(one.head for one in (paper, WganGp(prior=None), WganGp(learns="whole"), OPEN))
-    for wrong in ({"prior": None}, {"variant": "paper", "critic_steps": 5}):
-        with pytest.raises(ValueError, match="head needs a prior for its features"):
-            WganGp(learns="head", **wrong)
+    with pytest.raises(ValueError, match="head needs a prior for its features"):
+        WganGp(learns="head", prior=None)
 
 
 def test_what_is_told_may_stop_it():
@@ -245,21 +246,105 @@ def test_a_sample_without_any_patient_is_a_step_like_any_other():
     assert not torch.equal(before["critic/score.weight"], after["critic/score.weight"])
 
 
+def test_the_papers_variant_is_its_own_training_and_what_it_fixes_cannot_be_set():
+    """Section III.C, equation 1: no public start or running mean, lr 1e-4, batch 24, n_d = 5, lambda = 10, c_g = 1."""
+    for one in (WganGp(variant="paper"), WganGp(name="wgan_gp", variant="paper", epsilon=None)):
+        assert (one.lr, one.batch, one.critic_steps, one.gp_weight, one.clip) == (1e-4, 24, 5, 10.0, 1.0)
+        assert (one.prior, one.ema, one.learns, one.classes) == (None, 0.0, "whole", 0)
+        assert replace(one, steps=7, width=4, latent=3) == replace(replace(one, latent=3, width=4), steps=7)
+    assert WganGp(variant="paper", critic_steps=5, prior=None) == WganGp(variant="paper")
+    with pytest.raises(ValueError, match=r"paper has learns whole, ema 0\.0, found head, 0\.5: remove learns, ema"):
+        WganGp(variant="paper", learns="head", ema=0.5)
+    assert WganGp(variant="paper", lr=0.5).lr == 0.5, "the paper's rate goes with the paper's steps"
+
+
+def test_the_papers_networks_know_no_classes():
+    settings = replace(PAPER, steps=5)
+    x, y = bars(12, 0)
+    of = {"train": Rows(x, y, torch.arange(12))}, {"train": Rows(x, 1 - y, torch.arange(12))}
+    one, other = (train(settings, open_access(rows, batch=24, seed=0), INPUTS, seed=3) for rows in of)
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    assert not any("of_class" in name for name in one) and one["generator/read.weight"].shape[1] == settings.latent
+    y = torch.arange(6) % 2
+    assert torch.equal(*(sampled(settings, INPUTS, one, labels, seed=1) for labels in (y, 1 - y)))
+
+
+def test_the_papers_steps_are_algorithm_1_of_gulrajani_by_hand():
+    """Two steps of the critic and one of the generator, Adam with betas 0 and 0.9, in a loop of its own."""
+    own = players(4, INPUTS, 2, ema=0.0, start=None, seed=3, device=CPU, classes=0)
+    x, _ = bars(24, 0)
+    rng = torch.Generator().manual_seed(3)
+    rule = torch.optim.Adam(own.critic.parameters(), lr=1e-4, betas=(0.0, 0.9))
+    making = torch.optim.Adam(own.generator.parameters(), lr=1e-4, betas=(0.0, 0.9))
+    nothing = torch.zeros(24, dtype=torch.long)
+    for _ in range(5):
+        z, alpha = torch.randn(24, 4, generator=rng), torch.rand(24, 1, generator=rng).view(-1, 1, 1, 1)
+        fake = own.generator(z, nothing).detach()
+        between = (alpha * x + (1 - alpha) * fake).requires_grad_()
+        slope = torch.autograd.grad(own.critic(between, nothing).sum(), between, create_graph=True)[0]
+        penalty = (slope.flatten(1).norm(dim=1) - 1).square()
+        rule.zero_grad()
+        (own.critic(fake, nothing) - own.critic(x, nothing) + 10 * penalty).mean().backward()
+        rule.step()
+    making.zero_grad()
+    z = torch.randn(24, 4, generator=rng)
+    (-own.critic(own.generator(z, nothing), nothing).mean()).backward()
+    making.step()
+
+    class All:
+        """Data access that draws every image, in order."""
+
+        def __init__(self):
+            self.inner = open_access({"train": Rows(x, nothing, nothing)}, batch=24, seed=0)
+            self.device = CPU
+
+        def draw(self):
+            return self.inner.draw(full=True)
+
+        def gradient(self, *asked):
+            return self.inner.gradient(*asked)
+
+    found = train(replace(PAPER, steps=5), All(), INPUTS, seed=3)
+    for name, value in {**own.generator.state_dict(prefix="generator/")}.items():
+        assert torch.allclose(found[name], value, atol=2e-6), name
+    for name, value in own.critic.state_dict(prefix="critic/").items():
+        assert torch.allclose(found[name], value, atol=2e-6), name
+
+
+def test_noise_as_printed_is_added_to_every_coordinate_of_the_mean_gradient_and_is_no_guarantee():
+    settings = replace(PAPER, epsilon=10.0)
+    access = open_access(table(), batch=24, seed=0)
+    assert settings.noise_on(access) == pytest.approx(2 * math.sqrt(5 * math.log(1e5)) / 10), "q = 1: 12 images"
+    assert PAPER.noise_on(access) == WganGp(variant="paper").noise_on(access) == 0.0
+    zero = {"a": torch.zeros(20000), "b": torch.zeros(3, 5)}
+    made = noised(zero, 0.5, torch.Generator().manual_seed(0))
+    assert made["b"].shape == (3, 5) and float(made["a"].std()) == pytest.approx(0.5, rel=0.02)
+    assert not settings.private and composed(access.events) == NON_PRIVATE
+    plain, loud = (
+        train(replace(one, steps=5), open_access(table(), batch=24, seed=0), INPUTS, seed=3)
+        for one in (PAPER, settings)
+    )
+    assert not torch.allclose(plain["critic/score.weight"], loud["critic/score.weight"], atol=1e-5)
+
+
 def test_the_papers_noise_is_equation_2_and_what_it_buys_is_another_number():
     """The figures of one record = one image, 24 of 1008 a step, 100 epochs: claimed is epsilon 10."""
-    settings = WganGp(variant="paper", critic_steps=5, clip=1.0, sampling=24 / 1008, steps=4200)
-    assert paper_sigma(settings, sampling=24 / 1008) == pytest.approx(
-        2 * (24 / 1008) * math.sqrt(5 * math.log(1e5)) / 10
-    )
-    assert paper_sigma(settings, sampling=24 / 1008) == pytest.approx(0.0361, abs=1e-4)
-    noise = paper_noise(settings, records=1008, batch=24)
+    settings = replace(WganGp(variant="paper"), sampling=24 / 1008, steps=4200)
+    claimed = {"epsilon": 10.0, "delta": 1e-5}
+    assert ppwgan.sigma(24 / 1008, **claimed) == pytest.approx(2 * (24 / 1008) * math.sqrt(5 * math.log(1e5)) / 10)
+    assert ppwgan.sigma(24 / 1008, **claimed) == pytest.approx(0.0361, abs=1e-4)
+    noise = ppwgan.multiplier(24 / 1008, 24, **claimed)
     assert noise == pytest.approx(0.867, abs=1e-3)
     assert bought(settings, noise).epsilon == pytest.approx(14.1, abs=0.15)
     assert bought(replace(settings, steps=5), noise).epsilon == pytest.approx(1.22, abs=0.02)
-    with pytest.raises(ValueError, match="at most records, found 9 of 8"):
-        paper_noise(settings, records=8, batch=9)
-    with pytest.raises(ValueError, match="needs an epsilon"):
-        paper_sigma(OPEN, sampling=0.5)
+    with pytest.raises(ValueError, match=r"q must be in \(0, 1\] and batch above 0, found 1.5"):
+        ppwgan.multiplier(1.5, 9, **claimed)
+
+
+@pytest.mark.parametrize(("patients", "images"), [(1, 24), (10, 20), (24, 24), (48, 24), (500, 24)])
+def test_a_step_of_the_papers_takes_about_24_images_however_many_patients_there_are(patients, images):
+    sampling, views = ppwgan.drawn_of(patients)
+    assert sampling * patients * views == pytest.approx(images) and 0 < sampling <= 1
 
 
 def test_settings_that_promise_what_they_do_not_keep_are_refused_together():
@@ -267,12 +352,10 @@ def test_settings_that_promise_what_they_do_not_keep_are_refused_together():
         ValueError, match=r"steps must be .*0; delta must .*2.0; epsilon must be a number above 0 .*None"
     ):
         WganGp(steps=0, delta=2.0, epsilon=None)
-    with pytest.raises(ValueError, match="epsilon must be null for wgan_gp"):
+    with pytest.raises(ValueError, match=r"epsilon must be null for wgan_gp, found 10\.0: it adds no noise"):
         WganGp(name="wgan_gp")
-    with pytest.raises(ValueError, match=r"critic_steps 5 and clip 1 .*found 3 and 0.5"):
-        WganGp(variant="paper", clip=0.5)
-    with pytest.raises(ValueError, match="wgan_gp adds no noise"):
-        WganGp(name="wgan_gp", epsilon=None, variant="paper")
+    with pytest.raises(ValueError, match=r"epsilon must be a number above 0 .*found -1"):
+        WganGp(name="wgan_gp", variant="paper", epsilon=-1.0)
     with pytest.raises(ValueError, match=r"prior must be null or one of .*found moon"):
         WganGp(prior="moon")  # type: ignore[arg-type]
     with pytest.raises(ValidationError, match="Unexpected keyword argument"):

@@ -16,7 +16,7 @@ from harmonize.evolution import PrivateEvolution
 from harmonize.game import critic_losses
 from harmonize.networks import Critic, initialised
 from harmonize.scale import Scale
-from harmonize.wgan import WganGp
+from harmonize.wgan import WganGp, bought
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import Slices
 from pipelines.hospital import harmonization as shaping
@@ -486,3 +486,27 @@ def test_names_that_would_leave_the_folder_are_refused(site):
     assert site.code("synthesize", site.facts(synthesis=EVOLUTION), run="r/../x") == "malformed_run"
     for more in ({"copies": 10**6}, {"copies": True}, {"seed": -1}, {"seed": 1.5}):
         assert site.code("synthesize", site.facts(synthesis=EVOLUTION, **more)) == "malformed_settings"
+
+
+def test_the_papers_sampling_shares_as_many_images_as_the_target_trains_on_without_classes(tmp_path):
+    site = Site(tmp_path / "open", Policy())
+    site.ask("synthesize", site.facts(synthesis={**EVOLUTION, "epsilon": None}), run="r/made")
+    paper: Json = {"name": "raw", "variant": "paper"}
+    sent = site.ask("sample", site.facts(synthesis_run="r/made", sampling=paper, shared=1))
+    trained = int((cohort_of(site.hospital, site.cohort).split == 0).sum())
+    assert len(sent.tensors["images"]) == trained and sent.tensors["labels"].tolist() == [0] * trained
+    assert site.last["event"]["kind"] == "non_private"
+
+
+def test_the_papers_two_kinds_of_noise_are_booked_as_what_they_are(tmp_path):
+    site = Site(tmp_path / "open", Policy())
+    small: Json = {"variant": "paper", "steps": 2, "width": 2, "latent": 3}
+    site.ask("synthesize", site.facts(synthesis={"name": "dp_wgan_gp", **small}), run="r/clipped")
+    clipped = site.last["event"]
+    site.ask("synthesize", site.facts(synthesis={"name": "wgan_gp", **small}), run="r/printed")
+    assert site.last["event"]["kind"] == "non_private" and clipped["kind"] != "non_private"
+    said = WganGp(name="dp_wgan_gp", variant="paper", steps=2, width=2, latent=3)
+    cohort = cohort_of(site.hospital, site.cohort)
+    patients = len(cohort.patient[cohort.split == SPLITS.index("train")].unique())
+    noise = synthesis.protection(said, patients=patients).noise
+    assert cost([read(clipped)], 1e-5).epsilon == pytest.approx(bought(said.at(patients), noise).epsilon)

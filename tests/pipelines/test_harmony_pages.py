@@ -81,13 +81,16 @@ def test_the_page_does_not_say_of_one_hospital_what_another_sent():
 
 
 def test_what_the_papers_noise_buys_is_told_beside_what_is_claimed_for_it():
-    settings = WganGp(variant="paper", critic_steps=5, clip=1.0, sampling=0.25, steps=40)
-    noise = 0.25 * 24 * (2 * 0.25 * math.sqrt(5 * math.log(1e5)) / 10)  # equation 2, on a mean over 6 of 24
-    truly = cost([SelfComposed(PoissonSampled(0.25, Gaussian(noise)), 40)], 1e-5).epsilon
-    assert f"claimed ε = 10; with 24 training patients it truly buys ε = {truly:.3g}" in described(
-        settings, patients=24
+    settings = WganGp(variant="paper", steps=40)
+    noise = 24 * (2 * 0.5 * math.sqrt(5 * math.log(1e5)) / 10)  # equation 2, on a mean over 24 of 48
+    truly = cost([SelfComposed(PoissonSampled(0.5, Gaussian(noise)), 40)], 1e-5).epsilon
+    assert f"claimed ε = 10; with 48 training patients it truly buys ε = {truly:.3g}" in described(
+        settings, patients=48
     )
     assert "the ledger says" in described(settings)
+    printed = WganGp(name="wgan_gp", variant="paper", steps=40)
+    assert "claimed ε = 10, as printed; unclipped, it buys no finite ε" in described(printed, patients=48)
+    assert "without noise: no guarantee" in described(replace(printed, epsilon=None))
 
 
 def test_no_rule_is_named_for_images_that_none_chose():

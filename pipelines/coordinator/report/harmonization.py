@@ -62,6 +62,10 @@ def described(synthesis: AnyShared, *, patients: int | None = None) -> str:
     if isinstance(synthesis, Public):
         return "none: pictures of a public prior, which no patient shaped (ε = 0)"
     promise = "without noise: no guarantee"
+    if isinstance(synthesis, WganGp) and not synthesis.private and synthesis.epsilon is not None:
+        promise = (
+            f"the paper's noise for a claimed ε = {synthesis.epsilon:g}, as printed; unclipped, it buys no finite ε"
+        )
     if synthesis.private:
         promise = f"patient-level ε = {synthesis.epsilon:g} at δ = {synthesis.delta:g}"
         if getattr(synthesis, "variant", "") == "paper":
@@ -74,7 +78,7 @@ def _truly(settings: AnyShared, patients: int) -> str:
     """The true epsilon of variant `paper`'s noise, whatever is claimed for it."""
     if not isinstance(settings, WganGp):
         return ""
-    found = bought(settings, protection(settings, patients=patients).noise)
+    found = bought(settings.at(patients), protection(settings, patients=patients).noise)
     return f"with {patients} training patients it truly buys ε = {found.epsilon:.3g} at δ = {settings.delta:g}"
 
 
@@ -119,7 +123,8 @@ def _shared(artifact: Path, plan: Harmonize) -> list[Picture]:
         for number, row in enumerate((tensors["labels"] == label).nonzero()[:TILES, 0].tolist()):
             image = (tensors["images"][row] + 1) / 2
             shown = image.permute(1, 2, 0).numpy() if len(image) == 3 else image[0].numpy()
-            tiles.append(Tile(image=shown, caption=f"synthetic {number + 1}, {name}"))
+            said = f"synthetic {number + 1}{'' if plan.sampling.variant == 'paper' else f', {name}'}"
+            tiles.append(Tile(image=shown, caption=said))
     sheet = contact_sheet(tiles, title="Shared images", window=(0.0, 1.0))
     if isinstance(plan.synthesis, Public):
         return [Picture(sheet.title, "Drawn by a public prior, from no patient.", sheet.html)]

@@ -427,6 +427,24 @@ def test_nifti_read_back_is_the_adc_in_its_unit_and_place(tmp_path, name):
     np.testing.assert_allclose(same.get_fdata() / scanner.per_unit, expected, atol=0.51)
 
 
+@pytest.mark.parametrize("name", ["P", "B", "L"])
+def test_grey_values_are_the_scanners_and_no_file_tells_a_unit(tmp_path, name):
+    """By the window and the tone curve, which a reader of `export: adc` undoes and one of `grey` cannot."""
+    scanner = SCANNERS[name]
+    adc = render(source(name), 0).image.values
+    wanted = 3500 * (np.clip(adc, 0, scanner.window) / scanner.window) ** (1 / scanner.gamma)
+    for form in ("dicom", "nifti"):
+        greys = source(name, format=form, export="grey")
+        assert np.allclose(render(greys, 0).image.values, wanted, atol=0.01)
+        write(greys, tmp_path / form)
+    found, datasets = read_series(tmp_path / "dicom" / "images" / patient_name(greys, 0))
+    assert np.abs(found - wanted.transpose(2, 1, 0)).max() <= 0.51
+    assert not any("RescaleSlope" in one or "ModalityLUTSequence" in one for one in datasets)
+    image = nibabel.load(tmp_path / "nifti" / "images" / f"{patient_name(greys, 0)}.nii.gz")
+    assert np.abs(nibabel.as_closest_canonical(image).get_fdata().max() - wanted.max()) <= 0.5
+    assert bytes(image.header["descrip"]).rstrip(b"\0") == b"ADC"
+
+
 @pytest.mark.parametrize("file_format", ["dicom", "nifti"])
 def test_masks_and_labels_agree_with_each_other_and_the_image(tmp_path, file_format):
     settings_ = source("L", format=file_format, patients=5, slices=6)
