@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from evaluation.choice import Choice, choices, primary
+from evaluation.harmonized import harmonized
 from evaluation.leaving import Departure, departures
 from evaluation.notices import Notice, collapse, run_notices, site_notices
 from evaluation.recommended_words import how_recommended, with_recommendations
@@ -20,7 +21,7 @@ from privacy.release.statement import Statement
 class Answers:
     """use: a model for each hospital. sure: how it was chosen, and how that biases its score, in sentences.
     left: what left. unit: the unit of the guarantee, empty without a statement. look: what a person should check;
-    empty = nothing was found.
+    empty = nothing was found. harmonized: what harmonization is worth and what was refused, in sentences.
     """
 
     use: tuple[Choice, ...]
@@ -28,6 +29,7 @@ class Answers:
     left: tuple[Departure, ...]
     unit: str
     look: tuple[Notice, ...]
+    harmonized: tuple[str, ...] = ()
 
 
 def run_answers(page: RunPage) -> Answers:
@@ -36,9 +38,9 @@ def run_answers(page: RunPage) -> Answers:
     validated = {site.site: s.patients for site in page.sites for s in site.splits if s.split == "validation"}
     lines = len({row.method for row in page.scores} & {model.method for model in page.models})
     sure = _how_chosen(chosen, validated, page.optimism, lines, primary(page.scores))
-    return Answers(
-        chosen, sure, departures(page.left, page.statements, page.words), _unit(page.statements), run_notices(page)
-    )
+    left = departures(page.left, page.statements, page.words)
+    worth = harmonized(page.harmony, page.shares, page.spaces, page.outside, page.untreated)
+    return Answers(chosen, sure, left, _unit(page.statements), run_notices(page), worth)
 
 
 def site_answers(page: SitePage) -> Answers:
@@ -48,7 +50,8 @@ def site_answers(page: SitePage) -> Answers:
     lines = len({row.method for row in page.scores} & {model.method for model in page.models})
     sure = _how_chosen(chosen, validated, page.optimism, lines, primary(page.scores))
     said = () if page.statement is None else (page.statement,)
-    return Answers(chosen, sure, departures(page.left, said, page.words), _unit(said), site_notices(page))
+    worth = harmonized(page.harmony, page.shares, page.spaces)
+    return Answers(chosen, sure, departures(page.left, said, page.words), _unit(said), site_notices(page), worth)
 
 
 def _chosen(page: RunPage | SitePage) -> tuple[Choice, ...]:

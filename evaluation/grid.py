@@ -6,18 +6,18 @@ import math
 from collections.abc import Sequence
 
 from evaluation.choice import direction
-from evaluation.rows import AT_ONE, PRIVATE, ScoreRow
+from evaluation.rows import AT_ONE, PRIVATE, GapRow, ScoreRow
 
 
 def by_column(rows: Sequence[ScoreRow]) -> dict[tuple[str, str, str], ScoreRow]:
     """(measure, method, column) -> row; a column is a test site, or "/" and a protocol over sites."""
-    return {(r.measure, r.method, _column(r)): r for r in rows}
+    return {(r.measure, r.method, column_of(r)): r for r in rows}
 
 
 def weak_columns(rows: Sequence[ScoreRow]) -> set[str]:
     """Columns of the grid in which no score is assessable."""
-    columns = {_column(row) for row in rows}
-    return columns - {_column(row) for row in rows if row.assessable}
+    columns = {column_of(row) for row in rows}
+    return columns - {column_of(row) for row in rows if row.assessable}
 
 
 def decided(rows: Sequence[ScoreRow], measure: str) -> dict[str, tuple[int, int, int]]:
@@ -29,7 +29,8 @@ def decided(rows: Sequence[ScoreRow], measure: str) -> dict[str, tuple[int, int,
     return {m: (found.count(1), found.count(-1), len(found)) for m, found in gains.items()}
 
 
-def _column(row: ScoreRow) -> str:
+def column_of(row: ScoreRow | GapRow) -> str:
+    """Its place in a table: a test site, or "/" and a protocol over sites."""
     return row.sites[0] if row.protocol in AT_ONE else f"/{row.protocol}"
 
 

@@ -1,8 +1,16 @@
-"""The share of the oracle gap that a harmonization closes, with an interval over seeds.
+"""The share of the oracle gap that a harmonization closes, with an interval over seeds or over patients.
 
-Of seeds i, a_i = line_i - raw_i and b_i = oracle_i - raw_i; the share is mean(a) / mean(b). Its interval is Fieller's
-(J R Stat Soc B 1954): all shares s for which Student's interval of the mean of a_i - s b_i holds 0. Unlike a mean of
-ratios it is honest where the gap itself is uncertain: it then has no end.
+With a = line - raw and b = oracle - raw, the share is a / b: 0 = as good as untranslated images, 1 = as good as the
+same patients on one scanner.
+
+Over seeds i it is mean(a) / mean(b), and its interval is Fieller's (J R Stat Soc B 1954): all shares s for which
+Student's interval of the mean of a_i - s b_i holds 0. Unlike a mean of ratios it is honest where the gap itself is
+uncertain: it then has no end.
+
+Over patients of one run it is that of the sample, and its interval is read off the paired bootstrap copies: all shares
+s for which the percentile interval of a_i - s b_i holds 0. Where the interval of the gap b is above 0, its ends are
+percentiles of a_i / b_i; else the share is not known, and neither is it where the oracle is worse than untranslated
+images.
 """
 
 from __future__ import annotations
@@ -12,7 +20,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+
+from evaluation.histograms import Floats
+from evaluation.intervals import percentile_interval
+
+OPEN = "the gap's own interval holds 0"
+NONE = "the oracle is worse than untranslated images"
+UNSURE = "without an interval"
+"""Why a share is not known."""
 
 
 class Share(NamedTuple):
@@ -33,6 +48,8 @@ def share_of_gap(
     """
     if not len(line) == len(raw) == len(oracle):
         raise ValueError(f"scores of the same seeds are needed, found {len(line)}, {len(raw)} and {len(oracle)}")
+    from scipy import stats  # slow to import
+
     n = len(line)
     if n < 2:
         return None
@@ -46,4 +63,25 @@ def share_of_gap(
     if square <= 0:
         return Share(share, -math.inf, math.inf)
     root = math.sqrt(max(middle**2 - square * rest, 0.0))
-    return Share(share, (middle - root) / square, (middle + root) / square)
+    return Share(share, float((middle - root) / square), float((middle + root) / square))
+
+
+def share_in_copies(gained: Floats, gap: Floats, level: float = 0.95) -> tuple[Share, str]:
+    """The share of the gap that is closed, from paired copies (1 + B,) of a and b, the sample first; and why it is not
+    known, if it is not: then all its numbers are NaN.
+    """
+    unknown = Share(math.nan, math.nan, math.nan)
+    whole = percentile_interval(gap, level=level)
+    if not math.isfinite(whole.low) or not math.isfinite(gained[0]):
+        return unknown, UNSURE
+    if whole.high < 0:
+        return unknown, NONE
+    if whole.low <= 0 or whole.value <= 0:
+        return unknown, OPEN
+    both = np.isfinite(gained) & np.isfinite(gap)
+    a, b = gained[1:][both[1:]], gap[1:][both[1:]]
+    closed = b > 0  # the few other copies say nothing of the share, so they count on both sides
+    ratio = np.divide(a, b, out=np.zeros_like(a), where=closed)
+    low = np.quantile(np.where(closed, ratio, -math.inf), (1 - level) / 2, method="higher")
+    high = np.quantile(np.where(closed, ratio, math.inf), (1 + level) / 2, method="lower")
+    return Share(float(gained[0] / gap[0]), float(low), float(high)), ""

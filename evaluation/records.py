@@ -15,7 +15,7 @@ from evaluation.harmony import Harmony
 from evaluation.leaving import Left
 from evaluation.patients import Characteristic
 from evaluation.recommendation import Recommendation
-from evaluation.rows import GainRow, ScoreRow
+from evaluation.rows import GainRow, GapRow, ScoreRow
 from evaluation.wording import Words
 from privacy.release.statement import Audit, Statement
 
@@ -123,7 +123,8 @@ class RunPage:
     reconstruct training images. models: the models that each hospital can use. optimism: by
     hospital, how much the best row on its test patients looks better than it is. spaces:
     method -> the space of images in which it learns, as `harmonize.translate` names it. recommended: of the hospitals
-    that told it. classes: the names of more than two classes, in their order.
+    that told it. classes: the names of more than two classes, in their order. shares: how much of the oracle gap
+    each line closes, where there is an oracle. untreated: the external line that the others' gains are over.
     """
 
     title: str
@@ -158,6 +159,8 @@ class RunPage:
     spaces: Mapping[str, str] = dataclasses.field(default_factory=dict)
     recommended: tuple[Recommendation, ...] = ()
     classes: tuple[str, ...] = ()
+    shares: tuple[GapRow, ...] = ()
+    untreated: str = ""
 
 
 @dataclass(frozen=True)
@@ -186,8 +189,8 @@ class SitePage:
     for each method, or if methods segment `structures`, their outlines. characteristics: of features. noted: what
     methods noted here during training; warnings: notes that a person should know, in sentences. Neither is on the
     coordinator's page. released: which counts others receive instead of the page's. noised: whether the coordinator
-    receives these scores with noise. models, optimism, spaces, recommended, classes: as in `RunPage`, of this
-    hospital.
+    receives these scores with noise. models, optimism, spaces, recommended, classes, shares: as in `RunPage`, of
+    this hospital.
     """
 
     title: str
@@ -220,6 +223,7 @@ class SitePage:
     spaces: Mapping[str, str] = dataclasses.field(default_factory=dict)
     recommended: tuple[Recommendation, ...] = ()
     classes: tuple[str, ...] = ()
+    shares: tuple[GapRow, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from evaluation.attacks import REMEDY, membership_verdict, strongest
-from evaluation.wording import counted, decibel, duration, figures, moment, number, signed, size, whole
+from evaluation.wording import counted, decibel, duration, figures, hundredths, moment, number, signed, size, whole
 from privacy.release.meaning import loss
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def _environment() -> Environment:
         decibel=decibel,
         figures=figures,
         signed=signed,
+        hundredths=hundredths,
         size=size,
         duration=duration,
         whole=whole,

@@ -16,14 +16,15 @@ from evaluation.answers import run_answers, site_answers
 from evaluation.choice import primary
 from evaluation.classes import KINDS, mean_over, of_class
 from evaluation.drawing import Picture
-from evaluation.grid import by_column, decided, weak_columns, weak_rows
+from evaluation.grid import by_column, column_of, decided, weak_columns, weak_rows
+from evaluation.harmonized import whole
 from evaluation.leaving import of_patients, totals
 from evaluation.metrics import FURTHER
 from evaluation.notices import row_notes
 from evaluation.overlap import DICE, HD95
 from evaluation.records import Quarantined, Reason, RunPage, SitePage
 from evaluation.rendering import rendered
-from evaluation.rows import FLOORS, OUTSIDE, OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, ScoreRow
+from evaluation.rows import FLOORS, OUTSIDE, OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, GapRow, ScoreRow
 from privacy.release.statement import Audit, Statement
 
 
@@ -62,7 +63,17 @@ def coordinator_page(page: RunPage) -> str:
         lines=_ordered(row.method for row in page.outside),
         external=sorted({row.sites[0] for row in page.outside if row.protocol == OUTSIDE}),
         unknown=[site.site for site in page.external_sites],
+        **_shares(page.shares),
     )
+
+
+def _shares(rows: Sequence[GapRow]) -> dict[str, object]:
+    """The values of tables of shares of the oracle gap: those over all hospitals, all by column, and the columns."""
+    return {
+        "shares": {row.method: row for row in whole(rows)},
+        "share_grid": {(row.method, column_of(row)): row for row in rows},
+        "share_columns": {column_of(row): row.sites[0] if row.protocol == PRIVATE else row.protocol for row in rows},
+    }
 
 
 def site_page(page: SitePage) -> str:
@@ -93,6 +104,7 @@ def _site_values(page: SitePage) -> dict[str, object]:
         "statements": said,
         "common": _together(said),
         "reasons": _reasons(page.quarantine),
+        **_shares(page.shares),
     }
 
 

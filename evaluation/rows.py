@@ -74,6 +74,33 @@ class GainRow:
     noise: float = 0.0
 
 
+@dataclass(frozen=True)
+class GapRow:
+    """What a line is worth beside untranslated images and the oracle, on the same patients.
+
+    untranslated, oracle: the lines that it is compared with. protocol, sites, measure: as in `ScoreRow`. gap: oracle -
+    untranslated; gain: line - untranslated; positive = better; each with its 95 % interval over patients. share: gain /
+    gap, NaN where it is not known, for the reason `why`.
+    """
+
+    method: str
+    untranslated: str
+    oracle: str
+    protocol: str
+    sites: tuple[str, ...]
+    measure: str
+    gap: float
+    gap_low: float
+    gap_high: float
+    gain: float
+    gain_low: float
+    gain_high: float
+    share: float
+    share_low: float
+    share_high: float
+    why: str = ""
+
+
 def scores_csv(rows: Sequence[ScoreRow]) -> str:
     """One line per row, a header, comma-separated (RFC 4180); undefined values are empty."""
     names = [field.name for field in dataclasses.fields(ScoreRow)]

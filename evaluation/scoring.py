@@ -85,13 +85,15 @@ def scores(table: Table, measure: Measure, *, limits: Limits = STANDARD) -> Iter
         yield PUBLIC, public(table, measure, limits=limits)
 
 
-def outside_rows(tables: Mapping[str, Table], measures: Sequence[Measure] = MEASURES) -> tuple[ScoreRow, ...]:
+def outside_rows(
+    tables: Mapping[str, Table], measures: Sequence[Measure] = MEASURES, reference: str | None = None
+) -> tuple[ScoreRow, ...]:
     """Scores at external sites, one by one and their mean.
 
-    tables: line -> evidence by (site, site).
+    tables: line -> evidence by (site, site). reference: the line over which gains are computed.
     """
     named = {PRIVATE: OUTSIDE, PRIVATE_MEAN: OUTSIDE_MEAN}
-    rows = score_rows(tables, measures=measures)
+    rows = score_rows(tables, reference=reference, measures=measures)
     return tuple(replace(row, protocol=named[row.protocol]) for row in rows if row.protocol in named)
 
 
@@ -110,7 +112,7 @@ def gain_rows(
     result = []
     for measure in measures:
         for method in [m for m in tables if m != reference]:
-            ours, theirs = _shared(home(tables[method]), home(tables[reference]))
+            ours, theirs = common_sites([home(tables[method]), home(tables[reference])])
             spread = mean_individual_gain(gains(ours, theirs, measure, limits=limits))
             own = (counts.noise for table in (ours, theirs) for (m, t), counts in table.items() if m == t)
             noise = max(own, default=0.0)
@@ -118,15 +120,12 @@ def gain_rows(
     return tuple(result)
 
 
-def _shared(left: Table, right: Table) -> tuple[Table, Table]:
-    """Both tables at the sites where both own models were tested: a site may have refused one because of its privacy
-    cost.
+def common_sites(tables: Sequence[Table]) -> list[Table]:
+    """The tables at the sites where the own model of each was tested: a site may have refused one because of its
+    privacy cost.
     """
-    sites = {test for model, test in left if model == test} & {test for model, test in right if model == test}
-    return tuple(  # type: ignore[return-value]
-        {(model, test): counts for (model, test), counts in table.items() if {model, test} <= sites}
-        for table in (left, right)
-    )
+    sites = set.intersection(*({test for model, test in table if model == test} for table in tables))
+    return [{pair: counts for pair, counts in table.items() if {*pair} <= sites} for table in tables]
 
 
 def _by_key(table: Table, measure: Measure, limits: Limits) -> dict[tuple[str, tuple[str, ...]], Score]:

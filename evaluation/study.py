@@ -8,13 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evaluation.drawing import Picture
+from evaluation.gap_rows import Compared
 from evaluation.metrics import AUC, BALANCED_ACCURACY
+from evaluation.oracle_gap import Share
 from evaluation.panels import parts
 from evaluation.records import Command
 from evaluation.rendering import rendered
 from evaluation.rows import FLOORS, OVERALL, PRIVATE_MEAN
 from evaluation.study_figures import Gain, Gains, by_share, by_site
 from evaluation.study_numbers import EVERY, Cell, Key, Spread, StudyRow, cells, doubt, spread
+from evaluation.study_worth import Worths, outside_gains, worths
 
 MEASURES = (AUC.name, BALANCED_ACCURACY.name)
 """The default measures of a page; the table has all."""
@@ -37,7 +40,9 @@ class StudyRun:
 
 @dataclass(frozen=True)
 class StudyCase:
-    """One case. share: of the patients in training. sites, methods: of its runs."""
+    """One case. share: of the patients in training. sites, methods: of its runs. compared: lines whose share of the
+    oracle gap can be told.
+    """
 
     name: str
     what: str
@@ -46,6 +51,7 @@ class StudyCase:
     methods: tuple[str, ...]
     reference: str
     runs: tuple[StudyRun, ...]
+    compared: tuple[Compared, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,9 +114,18 @@ def balances(cases: Sequence[StudyCase], found: Mapping[Key, Cell], measure: str
     return result
 
 
+def shares_of(page: StudyPage) -> dict[Key, Share]:
+    """The share of the oracle gap that each line of each case closes, over its seeds."""
+    return {key: one.share for key, one in _worths(page).items()}
+
+
+def _worths(page: StudyPage) -> Worths:
+    return worths(page.rows, {case.name: case.compared for case in page.cases})
+
+
 def study_page(page: StudyPage) -> str:
     """The study in one page: scores, gains and losses, every case, every run."""
-    found = cells(page.rows)
+    found, worth = cells(page.rows), _worths(page)
     order = list(dict.fromkeys(method for case in page.cases for method in case.methods))
     floors = [name for name in FLOORS if any(row.method == name for row in page.rows)]
     seeds = sorted({cell.value.n for cell in found.values()})
@@ -128,12 +143,23 @@ def study_page(page: StudyPage) -> str:
         shares=_shares(page, found, order),
         pictures={case.name: _pictures(case, found, order, page.measures) for case in page.cases},
         weak=_weak(page.cases, found),
+        worth=worth,
+        closed={case.name: _closed(case, worth, page.measures) for case in page.cases},
+        beyond=outside_gains(page.rows),
         fewest=seeds[0] if seeds else 0,
         most=seeds[-1] if seeds else 0,
         doubts={n: doubt(n) for n in {seeds[0], seeds[-1]} if n > 1} if seeds else {},
         done=sum(bool(run.page) for case in page.cases for run in case.runs),
         planned=sum(len(case.runs) for case in page.cases),
     )
+
+
+def _closed(case: StudyCase, worth: Worths, measures: Sequence[str]) -> dict[str, list[str]]:
+    """Measure -> lines of a case that are compared with an oracle."""
+    lines = [line for one in case.compared for line in one.others]
+    held = {(key[1], key[2]) for key in worth if key[0] == case.name}
+    found = {measure: [line for line in lines if (line, measure) in held] for measure in measures}
+    return {measure: own for measure, own in found.items() if own}
 
 
 def _weak(cases: Sequence[StudyCase], found: Mapping[Key, Cell]) -> set[tuple[str, str, str]]:

@@ -7,13 +7,15 @@ and if patients are resampled one set of patients, so the deviation says how far
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from types import MappingProxyType
 
 import numpy as np
 
 from evaluation.csv_text import csv_text
 from evaluation.intervals import t_interval
+from evaluation.oracle_gap import Share
 from evaluation.rows import AT_ONE, PRIVATE, to_json
 
 COVERED = 0.95
@@ -97,6 +99,7 @@ def spread(values: Iterable[float]) -> Spread:
 
 Key = tuple[str, str, str, str]
 """(case, method, measure, column)."""
+NO_SHARES: Mapping[Key, Share] = MappingProxyType({})
 
 
 def with_means(rows: Sequence[StudyRow]) -> list[StudyRow]:
@@ -160,17 +163,19 @@ def doubt(seeds: int) -> tuple[float, float]:
 
 SUMMARY = (
     "case", "method", "measure", "column", "seeds", "mean", "std", "half_95", "gain", "gain_std", "assessable_seeds",
+    "share", "share_low", "share_high",
 )  # fmt: skip
 
 
-def summary_csv(rows: Sequence[StudyRow]) -> str:
+def summary_csv(rows: Sequence[StudyRow], shares: Mapping[Key, Share] = NO_SHARES) -> str:
     """One line per case, method, measure and column: over seeds the mean, the deviation (n - 1), half of Student's 95 %
-    interval, and the mean gain with its deviation; undefined values are empty.
+    interval, the mean gain with its deviation, and the share of the oracle gap; undefined values are empty.
     """
     lines: list[list[object]] = []
     for (case, method, measure, column), cell in cells(rows).items():
         value, gain = cell.value, cell.gain
-        numbers = (value.n, value.mean, value.std, value.half, gain.mean, gain.std, cell.assessable)
+        numbers = [value.n, value.mean, value.std, value.half, gain.mean, gain.std, cell.assessable]
+        numbers += shares.get((case, method, measure, column), (math.nan,) * 3)
         told = ["" if number != number else number for number in numbers]
         lines.append([case, method, measure, column.lstrip("/"), *told])
     return csv_text(SUMMARY, lines)

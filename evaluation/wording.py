@@ -41,6 +41,11 @@ def signed(value: float) -> str:
     return f"{value:+.3f}".replace("-", "−") if math.isfinite(value) else "–"
 
 
+def hundredths(value: float) -> str:
+    """Two decimals, a true minus; an en dash for NaN and infinity."""
+    return f"{value:.2f}".replace("-", "−") if math.isfinite(value) else "–"
+
+
 def whole(value: int) -> str:
     """An integer, thousands set apart by a thin space."""
     return f"{value:,}".replace(",", "\u202f")

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 from evaluation.overlap import DICE
 from evaluation.records import Command
-from evaluation.study import StudyCase, StudyPage, StudyRun, study_page
+from evaluation.study import StudyCase, StudyPage, StudyRun, shares_of, study_page
 from evaluation.study_numbers import StudyRow, summary_csv, table_csv, table_json
 from pipelines.coordinator.artifacts import PAGE as RUN_PAGE
+from pipelines.coordinator.report.gap import compared
 from pipelines.coordinator.study_settings import OTHERS, Planned, Study
 from pipelines.runs.store import DiskFolder
 from privacy.message import Json
@@ -83,7 +84,7 @@ def write(page: StudyPage, root: Path) -> None:
     folder.write(PAGE, study_page(page).encode())
     folder.write(TABLE, table_csv(page.rows).encode())
     folder.write(TABLE_JSON, table_json(page.rows).encode())
-    folder.write(SUMMARY, summary_csv(page.rows).encode())
+    folder.write(SUMMARY, summary_csv(page.rows, shares_of(page)).encode())
 
 
 def _case(
@@ -99,6 +100,7 @@ def _case(
         methods=(*config.train.methods, *config.evaluate.variants),
         reference=config.evaluate.reference or "",
         runs=tuple(_run(one, outcomes[one.config.name]) for one in own),
+        compared=compared(config),
     )
 
 

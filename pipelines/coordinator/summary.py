@@ -58,7 +58,11 @@ def results_table(results: Results, root: Path, console: Console) -> None:
 
 
 def _answers(said: Mapping[str, Any]) -> Iterator[str]:
-    """The three answers at the top of the page, shortened."""
+    """What harmonization did, and the three answers at the top of the page, shortened."""
+    if said["harmonized"]:
+        yield "harmonization:"
+    for text in said["harmonized"]:
+        yield f"  {text}"
     yield "which model:"
     for one in said["use"]:
         against = one["said"][1] if len(one["said"]) > 1 else ""
@@ -132,6 +136,7 @@ def as_json(results: Results, root: Path) -> Mapping[str, Json]:
         "report": None if folder is None else str(root / PAGE),
         "answers": None if folder is None else json.loads((folder / ANSWERS).read_text()),
         "files": _files(results.artifacts.get("ingest")),
+        "shares": [] if folder is None else json.loads((folder / "report.json").read_text())["shares"],
         "scores": [] if folder is None else json.loads((folder / "scores.json").read_text()),
     }
 

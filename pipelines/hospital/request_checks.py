@@ -186,6 +186,14 @@ class Outside(TypedDict):
     run: Run
 
 
+class Oracle(TypedDict):
+    """Lines of a run to be compared with one that has the same patients on one scanner."""
+
+    untranslated: Named
+    oracle: Named
+    others: list[Named]
+
+
 class Page(TypedDict):
     """Contents of a hospital's page."""
 
@@ -203,6 +211,7 @@ class Page(TypedDict):
     structures: NotRequired[list[Named]]
     window: NotRequired[Window]
     others: NotRequired[list[dict[Named, list[float]]]]
+    compared: NotRequired[list[Oracle]]
 
 
 class OutsidePage(Page):

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evaluation.gap_rows import Compared
 from evaluation.metrics import AUC, BALANCED_ACCURACY
 from evaluation.records import Command
-from evaluation.rows import OVERALL, PRIVATE, PRIVATE_MEAN
-from evaluation.study import MEAN, POOLED, StudyCase, StudyPage, StudyRun, balances, study_page
+from evaluation.rows import OUTSIDE, OUTSIDE_MEAN, OVERALL, PRIVATE, PRIVATE_MEAN
+from evaluation.study import MEAN, POOLED, StudyCase, StudyPage, StudyRun, balances, shares_of, study_page
 from evaluation.study_numbers import (
     EVERY,
     StudyRow,
@@ -30,6 +31,7 @@ from evaluation.study_numbers import (
     table_json,
     with_means,
 )
+from evaluation.study_worth import outside_gains, worths
 
 MEASURES = (AUC.name, BALANCED_ACCURACY.name)
 SITES = ("a", "b")
@@ -211,3 +213,50 @@ def test_a_study_without_a_run_or_a_reference_is_a_page_too(page):
     unused = replace(page.cases[0].runs[0], target="a", unused=("vafl at b (contrast)",))
     vetoed = replace(page, cases=(replace(page.cases[0], runs=(unused,)),))
     assert "vafl at b (contrast)" in words(section(study_page(vetoed), "case-some"))
+
+
+def oracle_rows(case, seeds, oracle):
+    """A run's scores of three lines: the gap and the gain differ from seed to seed."""
+    found = []
+    for seed in seeds:
+        for method, value in (("fedavg", 0.6), ("oracle", 0.6 + oracle(seed)), ("nobody", 0.65 + 0.01 * seed)):
+            for protocol, own in ((PRIVATE, ("a",)), (PRIVATE, ("b",)), (PRIVATE_MEAN, SITES), (OVERALL, SITES)):
+                found.append(StudyRow(case, seed, method, AUC.name, protocol, own, value, 0.5, 0.9, True, 30, 9))
+    return found
+
+
+def test_the_share_over_seeds_is_fiellers_and_only_where_there_is_a_gap(page):
+    """Fieller's end solves a quadratic; here it is searched for."""
+    compared = (Compared("fedavg", "oracle", ("nobody", "absent")),)
+    rows = [*oracle_rows("some", (0, 1, 2), lambda s: 0.1 + 0.01 * s), *oracle_rows("once", (0,), lambda s: 0.1)]
+    rows += oracle_rows("few", (0, 1, 2), lambda s: 0.2 * (s - 1))
+    found = worths(rows, {"some": compared, "once": compared, "few": compared})
+    one = found["some", "nobody", AUC.name, POOLED]
+    assert one.share.share == pytest.approx(0.06 / 0.11)
+    gain, gap = np.array([0.05, 0.06, 0.07]), np.array([0.10, 0.11, 0.12])
+    inside = [s for s in np.arange(0, 2, 1e-4) if abs((m := spread(gain - s * gap)).mean) <= m.half]
+    assert one.share[1:] == pytest.approx((inside[0], inside[-1]), abs=2e-4)
+    for case in ("once", "few"):
+        unknown = found[case, "nobody", AUC.name, POOLED]
+        assert math.isnan(unknown.share.share) and unknown.gain.n > 0
+    cases = tuple(replace(case, compared=compared, methods=("fedavg", "oracle", "nobody")) for case in page.cases)
+    whole = replace(page, cases=cases, rows=tuple(rows))
+    told = words(section(study_page(whole), "case-some"))
+    assert "what harmonization is worth" in told and f"0.55 {one.share.low:.2f} – {one.share.high:.2f}" in told
+    assert "not known" in words(section(study_page(whole), "case-few"))
+    lines = csv.DictReader(io.StringIO(summary_csv(rows, shares_of(whole))))
+    shares = {line["share"] for line in lines if line["method"] == "nobody" and line["case"] == "some"}
+    assert {f"{float(share):.6f}" for share in shares} == {f"{one.share.share:.6f}"}
+
+
+def test_gains_outside_are_told_over_seeds(page):
+    rows = [
+        StudyRow("some", seed, line, AUC.name, protocol, own, 0.7, 0.6, 0.8, True, 30, 9, gain)
+        for seed in (0, 1, 2)
+        for line, gain in (("as_trained", 0.0), ("nobody", 0.01 * seed))
+        for protocol, own in ((OUTSIDE, ("west",)), (OUTSIDE_MEAN, ("west", "east")))
+    ]
+    (lines,) = outside_gains(rows).values()
+    assert lines == {"nobody": {"west": spread([0, 0.01, 0.02]), f"/{OUTSIDE_MEAN}": spread([0, 0.01, 0.02])}}
+    told = words(section(study_page(replace(page, rows=(*page.rows, *rows))), "case-some"))
+    assert "gain of hospitals outside" in told and "nobody +0.010 ± 0.025" in told

@@ -124,6 +124,29 @@ def test_pages_tell_of_spaces_and_pictures_of_patients_stay_home(done):
     assert CONTENTS["sample"] in page and AS_THEY_ARE not in page
 
 
+def test_reports_tell_the_share_of_the_oracle_gap(done):
+    """The run's oracle is one: on the coordinator's page, on each hospital's own, and as JSON."""
+    shares = json.loads((artifact(done, "report") / "report.json").read_text())["shares"]
+    assert {(row["method"], row["untranslated"], row["oracle"]) for row in shares} == {("vafl", "fedavg", "oracle")}
+    assert {row["protocol"] for row in shares} == {"private", "private mean", "overall"}
+    scores = {
+        (row["method"], row["protocol"], *row["sites"]): row["value"]
+        for row in json.loads((artifact(done, "report") / "scores.json").read_text())
+        if row["measure"] == "AUC"
+    }
+    for row in shares:
+        place = row["protocol"], *row["sites"]
+        assert row["gap"] == pytest.approx(scores["oracle", *place] - scores["fedavg", *place])
+        assert row["gain"] == pytest.approx(scores["vafl", *place] - scores["fedavg", *place])
+        assert (row["share"] is None) == bool(row["why"])
+    page = (done / "report.html").read_text()
+    assert "What harmonization is worth" in page and "The same patients on one scanner (oracle) would gain" in page
+    for site in ("a", "b"):
+        own = (done / "sites" / site / "report.html").read_text()
+        assert "What harmonization is worth" in own and "The same images in every space: as read" in own
+        assert "The same images in every space" not in page
+
+
 def pseudonyms(root: Path) -> set[str]:
     """Of every patient of every hospital, as short as pages print them."""
     places = (root / "sites").glob("*/cohorts/*/split.json")

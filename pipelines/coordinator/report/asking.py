@@ -10,10 +10,12 @@ from typing import Any
 from pipelines.coordinator.artifacts import SCORES
 from pipelines.coordinator.report.comparing import others
 from pipelines.coordinator.report.external_sites import questions
+from pipelines.coordinator.report.gap import compared
 from pipelines.coordinator.spaces import cohorts_for, cohorts_in, window_of
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.runs.store import digest, short
+from pipelines.settings.config import Config
 from pipelines.settings.harmonization import RAW
 from privacy.message import Json, Message, as_mapping
 
@@ -56,6 +58,7 @@ def ask_sites(
         "reference": config.evaluate.reference,
         "spaces": list(config.harmonize.translate) if config.harmonize else [],
         "imitated": _target(inputs),
+        **_oracles(config),
     }
     own: dict[str, dict[str, Json]] = {
         site: {"methods": methods(site), "variants": variants(site)} for site in world.engine.sites
@@ -98,6 +101,14 @@ def _learnt(world: World) -> dict[str, Json]:
     if task.target is None:
         return {"ordered": True} if task.ordered else {}
     return {"target": task.target, "structures": list(task.names[1:]), "window": window_of(world)}
+
+
+def _oracles(config: Config) -> dict[str, Json]:
+    """Which lines are compared with an oracle, if any are."""
+    found: list[Json] = [
+        {"untranslated": one.untranslated, "oracle": one.oracle, "others": list(one.others)} for one in compared(config)
+    ]
+    return {"compared": found} if found else {}
 
 
 def _of_ingest(said: Mapping[str, Any]) -> dict[str, Json]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from evaluation.records import Knew, SiteCounts, SplitCount, Withdrawn
 from pipelines.coordinator.artifacts import HOMES, INDEX
+from pipelines.coordinator.report.gap import untreated
 from pipelines.coordinator.world import World
 from pipelines.data.images import Pictures, Slices, Volumes
 from pipelines.hospital.hospital import SPLITS
@@ -26,7 +27,7 @@ def read_homes(route: Path) -> dict[str, Mapping[str, Any]]:
 def questions(world: World, route: Path) -> dict[str, dict[str, Json]]:
     """Further facts for each external site's page: `lines` with the runs in which it was routed.
 
-    The reference of gains is the first line whose model was not adapted.
+    Gains are over the line that nothing was done to (`untreated`), else over the first whose model was not adapted.
     """
     index = json.loads((route / INDEX).read_text())
     config, plan = world.config, world.config.route
@@ -36,7 +37,7 @@ def questions(world: World, route: Path) -> dict[str, dict[str, Json]]:
         lines: list[Json] = [{"label": e["label"], "run": e["run"]} for e in index if e["test_site"] == site]
         asked[site] = {
             "lines": lines,
-            "reference": next(iter(still), None),
+            "reference": untreated(config) or next(iter(still), None),
             "names": list(config.task.names),
             "field": field(config),
             "methods": [],

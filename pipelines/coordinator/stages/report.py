@@ -17,6 +17,7 @@ from evaluation.answers import run_answers
 from evaluation.choice import optimism
 from evaluation.classes import Classes
 from evaluation.floors import unfloored, with_floor
+from evaluation.gap_rows import gap_rows
 from evaluation.leaving import Left
 from evaluation.metrics import AUC
 from evaluation.overlap import DICE, measures
@@ -31,6 +32,7 @@ from pipelines.coordinator.report.asking import ask_outside, ask_sites
 from pipelines.coordinator.report.comparing import recommendations
 from pipelines.coordinator.report.external_sites import counts, field, read_homes
 from pipelines.coordinator.report.figures import pictures, read_floor, read_tables
+from pipelines.coordinator.report.gap import compared, untreated
 from pipelines.coordinator.report.harmonization import harmony
 from pipelines.coordinator.report.methods import costs, inversion, membership, models, spaces, whole_number
 from pipelines.coordinator.world import World
@@ -46,7 +48,7 @@ from privacy.message import Json, as_list, as_mapping, number_of
 from privacy.release.statement import Audit, Statement, from_json
 from privacy.release.statement_markdown import markdown
 
-VERSION = 14
+VERSION = 15
 
 
 def settings(world: World) -> Json:
@@ -71,7 +73,10 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     scored = measures(structures) if structures else label_measures(tables, classes)
     rows = score_rows(with_floor(tables, read_floor(inputs["evaluate"])), reference=reference, measures=scored)
     routed = read_tables(inputs["route"], copies=config.evaluate.copies, seed=config.seed) if "route" in inputs else {}
-    outside = outside_rows(routed, scored)
+    untouched = untreated(config)
+    untouched = untouched if untouched in routed else None
+    outside = outside_rows(routed, scored, untouched)
+    shares = gap_rows(tables, compared(config), DICE if structures else AUC)
     (out / "scores.json").write_text(to_json((*rows, *outside)))
     (out / "scores.csv").write_text(scores_csv((*rows, *outside)))
     usable, words = models(world, trained, said), measured(config.images.kind)
@@ -109,6 +114,8 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         spaces=spaces(world, trained),
         recommended=recommendations(said),
         classes=() if structures else classes.several,
+        shares=shares,
+        untreated=untouched or "",
     )
     _write_statements(everybody, statements, out)
     text = coordinator_page(page)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from evaluation.drawing import Picture
+from evaluation.gap_rows import Compared, gap_rows
 from evaluation.harmony import COLUMNS, REASONS, Harmony, SpaceRow, as_number
 from evaluation.maps import point_map
+from evaluation.metrics import Measure
 from evaluation.pictures import contact_sheet
+from evaluation.protocols import Table
+from evaluation.rows import GapRow
 from evaluation.tiles import Tile
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import Hospital
@@ -20,8 +26,9 @@ from pipelines.runs.store import DiskFolder
 from privacy.message import Json, as_list, as_mapping, from_bytes
 from privacy.release.gate import Refused
 
+REFUSED = " (refused)"
 PAIRS = 6
-"""Patients with an image before and after in each space; half of them positive, if there are enough."""
+"""Patients with an image in each space; half of them positive, if there are enough."""
 
 
 def own_harmony(hospital: Hospital, cohort: Cohort, raw: str, facts: Mapping[str, Json]) -> Harmony | None:
@@ -42,8 +49,17 @@ def own_harmony(hospital: Hospital, cohort: Cohort, raw: str, facts: Mapping[str
         selected="",
         rows=tuple(_row(hospital.name, one) for one in said),
         maps=maps,
-        translations=tuple(sheet for one in said for sheet in _pairs(hospital, cohort, one)),
+        translations=tuple(_side_by_side(hospital, cohort, said)),
     )
+
+
+def own_shares(facts: Mapping[str, Json], tables: Mapping[str, Table], measure: Measure) -> tuple[GapRow, ...]:
+    """The share of the oracle gap that each line closes here. facts: `compared`, if there is an oracle."""
+    asked = [as_mapping(one) for one in as_list(facts.get("compared", []))]
+    lines = [
+        Compared(str(one["untranslated"]), str(one["oracle"]), tuple(map(str, as_list(one["others"])))) for one in asked
+    ]
+    return gap_rows(tables, lines, measure)
 
 
 def _row(site: str, said: Mapping[str, Json]) -> SpaceRow:
@@ -57,25 +73,31 @@ def _row(site: str, said: Mapping[str, Json]) -> SpaceRow:
     return SpaceRow(site, str(said["space"]), "", tuple(map(str, vetoed)), figures, note, tuple(told))
 
 
-def _pairs(hospital: Hospital, cohort: Cohort, said: Mapping[str, Json]) -> list[Picture]:
-    """Images before and after, in one grey window (the paper's figures 7, row 3, and 13): positive ones, then negative
-    ones, in which spots might have appeared."""
-    try:
-        after = cohort_of(hospital, str(said["cohort"]))
-    except Refused:
-        return []
+def _side_by_side(hospital: Hospital, cohort: Cohort, said: Sequence[Mapping[str, Json]]) -> Iterator[Picture]:
+    """The same images in every space, in one grey window, a patient a row (the paper's figures 7, row 3, and 13):
+    positive ones, then negative ones, in which spots might have appeared. An oracle's column is what they should be.
+    """
+    images = {"as read": cohort.images}
+    for one in said:
+        with suppress(Refused):  # removed since
+            images[f"{one['space']}{REFUSED if one['vetoed'] else ''}"] = cohort_of(hospital, str(one["cohort"])).images
+    if len(images) == 1:
+        return
     tiles = []
     for row in _shown(cohort):
         sign = "+" if int(cohort.labels[row]) else "−"
         name = f"{cohort.patients[int(cohort.patient[row])][:8]} {sign}"
         lesion = cohort.lesion[row].numpy() if cohort.lesion.dim() > 2 else None
-        for images, when in ((cohort.images, "before"), (after.images, "after")):
-            image = images[row]
+        for space, each in images.items():
+            image = each[row]
             shown = ((image.permute(1, 2, 0) + 1) / 2).numpy() if len(image) == 3 else image[0].numpy()
-            tiles.append(Tile(image=shown, caption=f"{name} {when}", lesion=lesion if when == "before" else None))
-    vetoed = said["vetoed"]
-    title = f"{said['space']}{': vetoed, not used' if vetoed else ''}"
-    return [contact_sheet(tiles, title=title)]
+            first = space == "as read"
+            caption = name if first else space
+            tiles.append(Tile(image=shown, caption=caption, lesion=lesion if first else None))
+    sheet = contact_sheet(tiles, title=f"The same images in every space: {', '.join(images)}", columns=len(images))
+    refused = [space for space in images if space.endswith(REFUSED)]
+    why = f" {', '.join(refused)}: the veto refused it here, and no model learns from it." if refused else ""
+    yield replace(sheet, caption=f"{sheet.caption} A row is a patient, + with and − without a finding.{why}".strip())
 
 
 def _shown(cohort: Cohort) -> list[int]:

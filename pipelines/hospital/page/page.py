@@ -6,13 +6,12 @@ import hashlib
 import json
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 
-from evaluation.attacks import MembershipRow
 from evaluation.choice import optimism
 from evaluation.classes import Classes
 from evaluation.drawing import Picture
@@ -30,7 +29,6 @@ from pipelines.data.cohort import Cohort
 from pipelines.data.images import Target
 from pipelines.data.stored import label_names, targets
 from pipelines.hospital.adaptation import EVERYBODY, evidence, evidence_of, read_lines
-from pipelines.hospital.attacks import found_at_home
 from pipelines.hospital.finished_models import noised as noised_at
 from pipelines.hospital.finished_models import usable
 from pipelines.hospital.home_floors import RIDGE, SVM, HomeFloor, home_floors
@@ -40,8 +38,9 @@ from pipelines.hospital.inversion import inversion_sheets
 from pipelines.hospital.kept import COUNTS, cohort_of, scores_name
 from pipelines.hospital.opening import TARGET
 from pipelines.hospital.page.adaptation import adapted_lines, adapted_sheets
+from pipelines.hospital.page.attacks import own_attacks
 from pipelines.hospital.page.curves import Found, drawn, methods_of
-from pipelines.hospital.page.harmonization import own_harmony
+from pipelines.hospital.page.harmonization import own_harmony, own_shares
 from pipelines.hospital.page.notes import noted
 from pipelines.hospital.page.outlines import outline_sheets
 from pipelines.hospital.page.pictures import image_sheets, map_sheets
@@ -169,7 +168,7 @@ def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json], run: str, f
         characteristics=characteristics(features, positive),
         commands=_commands(hospital, models),
         harmony=own_harmony(hospital, cohort, name, facts),
-        membership=tuple(_attacks(hospital, methods)),
+        membership=tuple(own_attacks(hospital, methods)),
         noted=notes.pictures,
         warnings=notes.warnings,
         structures=learnt.structures,
@@ -178,6 +177,7 @@ def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json], run: str, f
         optimism={hospital.name: optimism(tables, hospital.name, DICE if learnt.structures else AUC)},
         spaces={str(one["label"]): str(one["space"]) for one in (*methods, *variants) if "space" in one},
         classes=() if learnt.structures else classes.several,
+        shares=own_shares(facts, tables, DICE if learnt.structures else AUC),
     )
 
 
@@ -226,24 +226,6 @@ def _plain(entry: Left) -> dict[str, Json]:
     """What left in answer to one request, for the coordinator's page."""
     names = ("request", "content", "messages", "bytes", "epsilon")
     return {name: getattr(entry, name) for name in names}
-
-
-def _attacks(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> Iterator[MembershipRow]:
-    """What the hospital's attacks on its own models found; it stays here where the models have a guarantee."""
-    for method in methods:
-        found = found_at_home(hospital, method)
-        if found is not None:
-            yield MembershipRow(
-                hospital.name,
-                str(method["label"]),
-                found.auc,
-                found.low,
-                found.high,
-                found.control_auc,
-                found.members,
-                found.others,
-                found.reason or "",
-            )
 
 
 class Learnt(NamedTuple):

@@ -1,0 +1,89 @@
+"""What harmonization is worth over the seeds of a study: shares of the oracle gap, and gains at hospitals outside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from evaluation.gap_rows import Compared
+from evaluation.oracle_gap import Share, share_of_gap
+from evaluation.rows import OUTSIDE, OUTSIDE_MEAN, PUBLIC
+from evaluation.study_numbers import Key, Spread, StudyRow, spread, with_means
+
+ELSEWHERE = (PUBLIC, OUTSIDE, OUTSIDE_MEAN)
+
+
+@dataclass(frozen=True)
+class Worth:
+    """A line in one column of a case's table, over the seeds in which it, its untranslated line and the oracle have a
+    value. share: NaN where the gap's own interval holds 0, or where the oracle is worse, or with one seed.
+    """
+
+    case: str
+    method: str
+    untranslated: str
+    oracle: str
+    measure: str
+    column: str
+    gap: Spread
+    gain: Spread
+    share: Share
+
+
+Worths: TypeAlias = Mapping[Key, Worth]
+"""(case, method, measure, column) -> its worth."""
+
+
+def worths(rows: Sequence[StudyRow], compared: Mapping[str, Sequence[Compared]]) -> dict[Key, Worth]:
+    """Of every line of the cases. compared: case -> lines that are compared with an oracle."""
+    values: dict[Key, dict[int, float]] = {}
+    for row in with_means(rows):
+        if row.protocol not in ELSEWHERE and math.isfinite(row.value):
+            values.setdefault((row.case, row.method, row.measure, row.column), {})[row.seed] = row.value
+    found = {}
+    for case, own in compared.items():
+        for one in own:
+            for key in (key for key in values if key[0] == case and key[1] in one.others):
+                worth = _worth(key, one, values)
+                if worth is not None:
+                    found[key] = worth
+    return found
+
+
+def _worth(key: Key, one: Compared, values: Mapping[Key, Mapping[int, float]]) -> Worth | None:
+    case, method, measure, column = key
+    three = [values.get((case, name, measure, column), {}) for name in (method, one.untranslated, one.oracle)]
+    seeds = sorted(set.intersection(*map(set, three)))
+    if not seeds:
+        return None
+    line, raw, oracle = ([each[seed] for seed in seeds] for each in three)
+    gap, gain = _over(oracle, raw), _over(line, raw)
+    share = share_of_gap(line, raw, oracle)
+    known = share is not None and math.isfinite(share.low) and math.isfinite(share.high) and gap.mean > 0
+    numbers = share if share is not None and known else Share(math.nan, math.nan, math.nan)
+    return Worth(case, method, one.untranslated, one.oracle, measure, column, gap, gain, numbers)
+
+
+def _over(ours: Iterable[float], theirs: Iterable[float]) -> Spread:
+    return spread(a - b for a, b in zip(ours, theirs, strict=True))
+
+
+def outside_gains(rows: Sequence[StudyRow]) -> dict[tuple[str, str], dict[str, dict[str, Spread]]]:
+    """(case, measure) -> line of `route` -> column (an external hospital, or their mean) -> its gain over the line that
+    nothing was done to. Only lines that have one; that line itself has 0 everywhere and is left out.
+    """
+    gains: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = {}
+    for row in rows:
+        if row.protocol in (OUTSIDE, OUTSIDE_MEAN) and math.isfinite(row.gain):
+            lines = gains.setdefault((row.case, row.measure), {})
+            lines.setdefault(row.method, {}).setdefault(row.column, []).append(row.gain)
+    return {
+        key: {
+            line: {column: spread(values) for column, values in own.items()}
+            for line, own in lines.items()
+            if any(value for values in own.values() for value in values)
+        }
+        for key, lines in gains.items()
+    }
