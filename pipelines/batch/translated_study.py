@@ -6,6 +6,7 @@ second run skips it.
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import shutil
@@ -103,11 +104,12 @@ def translate(waiting: Waiting, job: Job) -> Done | Rejected:
     if place.exists():
         return Done(waiting, there=True)
     try:
-        study, values, step = _read(waiting.candidate, job)
+        study, values, step, least = _read(waiting.candidate, job)
         image, background = Volume(values, study.image.affine), np.asarray(study.image.values) == 0
         gland = _gland(waiting.candidate, job)
         with readable(waiting.candidate.study):
-            found = applied(image, background, job.file, gland if looks_at_study(job.file) else None)
+            gland_ = gland if looks_at_study(job.file) else None
+            found = applied(image, background, job.file, gland_, least=least)
         done = _measured(waiting, image, ~background, found, gland)
         _write(waiting.candidate, study, found.change / step, job, place)
     except Unusable as error:
@@ -115,8 +117,10 @@ def translate(waiting: Waiting, job: Job) -> Done | Rejected:
     return done
 
 
-def _read(candidate: Candidate, job: Job) -> tuple[Study, Array, np.float32]:
-    """The study; its values in the unit of the translator's images; and the size of the file's unit in that unit."""
+def _read(candidate: Candidate, job: Job) -> tuple[Study, Array, np.float32, float]:
+    """The study; its values in the unit of the translator's images; the size of the file's unit in that unit; and the
+    darkest value that may be written.
+    """
     with readable(candidate.study):
         study = candidate.load()
     own = np.asarray(study.image.values, np.float32)
@@ -124,10 +128,12 @@ def _read(candidate: Candidate, job: Job) -> tuple[Study, Array, np.float32]:
     if not isinstance(images, Slices):
         raise TypeError(f"translators of slices are applied here, found images of kind {images.kind}")
     if images.values == "standardized":
-        return study, standardized(own), np.float32(1 / own[own != 0].std())
+        values, inside = standardized(own), own != 0
+        least = float(values[inside].min()) if own.min() >= 0 else -math.inf
+        return study, values, np.float32(1 / own[inside].std()), least
     adc, scale = as_adc(study, job.source)
     values = np.asarray(adc.image.values, np.float32) * MM2_PER_S_1E_3
-    return study, values, np.float32(scale) * MM2_PER_S_1E_3
+    return study, values, np.float32(scale) * MM2_PER_S_1E_3, -math.inf
 
 
 def _gland(candidate: Candidate, job: Job) -> Volume | None:

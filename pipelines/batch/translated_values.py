@@ -11,11 +11,13 @@ cropped as in training, and the resulting curve is applied to every native pixel
 
 Results are clipped to the range of the translator's scale. Values outside that range stay unchanged, because the
 network saw only the end of the range in their place; no value inside passes them. ADC that noise made negative stays
-negative. Background, where the file says 0, stays 0.
+negative. Background, where the file says 0, stays 0. A study in no unit has signals above 0 only, if it had none
+below: none becomes darker than its darkest.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -56,11 +58,19 @@ class Applied(NamedTuple):
     limited: float
 
 
-def applied(image: Volume, background: NDArray[np.bool_], file: TranslatorFile, gland: Volume | None) -> Applied:
+def applied(
+    image: Volume,
+    background: NDArray[np.bool_],
+    file: TranslatorFile,
+    gland: Volume | None,
+    *,
+    least: float = -math.inf,
+) -> Applied:
     """The change that a translator makes to a study.
 
     image: native values (I, J, K) in the unit of the translator's images. background: (I, J, K), what must stay.
-    gland: mask on any grid, about which training images were cut; None = about the image's centre.
+    gland: mask on any grid, about which training images were cut; None = about the image's centre. least: the darkest
+    value that may be written, where the image's unit has one above the scale's.
 
     Raises:
         Unusable: as `prepare_slices`.
@@ -74,16 +84,16 @@ def applied(image: Volume, background: NDArray[np.bool_], file: TranslatorFile, 
             found = _through_windows(image, file, file.images, seen)
         else:
             found = _along_curves(image, file, seen)
-    return _limited(image, background, found, file)
+    return _limited(image, background, found, (max(file.scale.low, least), file.scale.high))
 
 
-def _limited(image: Volume, background: NDArray[np.bool_], change: Array, file: TranslatorFile) -> Applied:
+def _limited(image: Volume, background: NDArray[np.bool_], change: Array, ends: tuple[float, float]) -> Applied:
     values = np.asarray(image.values, np.float32)
-    low, high = file.scale.low, file.scale.high
+    low, high = ends
     allowed = np.clip(change, low - values, high - values)
     allowed[background | (values < low) | (values > high)] = 0
     inside = ~background
-    cut = np.abs(allowed - change)[inside] > 1e-6 * (file.scale.high - file.scale.low)
+    cut = np.abs(allowed - change)[inside] > 1e-6 * (high - low)
     return Applied(allowed, float(cut.mean()) if cut.size else 0.0)
 
 

@@ -17,12 +17,17 @@ from scipy import stats
 
 from file_counts import check_file_counts
 from harmonize.intensity import Identity, Percentile
+from harmonize.randomized import Randomized
+from harmonize.scale import Scale
 from pipelines.batch import translated_study as job
 from pipelines.batch import translation as command
+from pipelines.batch.translated_values import applied
+from pipelines.data.dicom.reader import read_dicom
 from pipelines.data.grids.geometry import grid_of, mask_on_grid
 from pipelines.data.images import Slices
 from pipelines.data.nifti.reader import read_volume
 from pipelines.data.sources import DicomSource, NiftiSource
+from pipelines.data.studies import standardized
 from pipelines.data.study import Volume
 from pipelines.data.writing import dicom_series as dicom_writer
 from pipelines.models.translator_file import read_translator
@@ -259,6 +264,43 @@ def test_real_adc_keeps_its_geometry_and_the_order_of_gland_and_lesion(data, tmp
     assert errors(tmp_path / "out") <= errors(source)
     joined = b"".join(content(tmp_path / "out").values())
     assert b"ProstateX-000" not in joined and b"1.3.6.1.4.1.14519" not in joined
+
+
+@pytest.mark.parametrize(
+    ("values", "select", "scale", "prior"),
+    [
+        ("adc", SELECT, SCALE, "prostate_adc"),
+        ("standardized", {"SequenceName": "*tse2d1_25"}, Scale(low=-4.0, high=4.0), "prostate_t2w"),
+    ],
+)
+def test_real_series_through_a_translator_that_no_patient_taught(data, tmp_path, values, select, scale, prior):
+    """Learnt in 40 steps, where 900 are the default: what is written is what the network changed, in the header's unit,
+    and a lesion stays as dark, in parts of the peripheral zone, as it was within a tenth."""
+    if not (data / "prostatex").is_dir():
+        pytest.skip(f"no ProstateX below {data}")
+    labels, source = data / "prostatex" / "labels", data / "prostatex" / "dicom" / "ProstateX-0000"
+    how = Randomized(prior=prior, steps=40)
+    made = {"scale": scale, "images": Slices(values=values), "source": DicomSource(folder=".", select=select)}
+    file = translator(tmp_path, how, how.learnt((1, 48, 48)), **made)
+    assert run(file, source, tmp_path / "out", "--json") == Exit.OK
+    before, after = (read_dicom(DicomSource(folder=str(at), select=select))[0][0] for at in (source, tmp_path / "out"))
+    old, new = np.asarray(before.image.values, float), np.asarray(after.image.values, float)
+    assert np.array_equal(before.image.affine, after.image.affine) and before.unit == after.unit
+    for header in by_position(tmp_path / "out").values():
+        assert header.get("RescaleType") in (None, "US")  # no unit is claimed that was not there: unspecified
+    unit = old / 1000 if values == "adc" else standardized(old.astype(np.float32))
+    step = 1000 if values == "adc" else old[old != 0].std()
+    seen = Volume(unit.astype(np.float32), before.image.affine)
+    change = applied(seen, old == 0, read_translator(Path(file)), None).change * step
+    assert np.abs(new - np.maximum(old + change, 0)).max() <= 1.5
+    assert np.abs(new - old).mean() > 1 and ((new == 0) == (old == 0)).mean() > 0.999 and new.min() >= 0
+    assert (new[old == 0] == 0).all()
+    zones = read_volume(labels / "zonal_Yuan23" / "11373_1001396.nii.gz")
+    outer = on(Volume((np.asarray(zones.values) == 1).astype(np.float32), zones.affine), before.image)
+    lesion = on(read_volume(labels / "lesion_expert" / "11373_1001396.nii.gz"), before.image)
+    dark = [float(np.median(image[lesion]) / np.median(image[outer & ~lesion])) for image in (old, new)]
+    assert dark[0] < 0.9 and dark[1] == pytest.approx(dark[0], abs=0.1)
+    assert errors(tmp_path / "out") <= errors(source)
 
 
 def on(mask: Volume, image: Volume) -> np.ndarray:

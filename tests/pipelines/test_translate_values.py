@@ -18,6 +18,7 @@ from harmonize.cyclegan import CycleGan
 from harmonize.intensity import HistogramMatch, Identity, Nyul, Percentile, ZScore
 from harmonize.randomized import Randomized
 from harmonize.reinhard import Reinhard
+from harmonize.scale import Scale
 from harmonize.translation import AnyTranslator
 from pipelines.batch.translated_values import applied, covering, looks_at_study, windowed
 from pipelines.data.images import Slices
@@ -297,3 +298,19 @@ def test_a_translator_that_no_patient_shaped_sees_slices_through_windows_alone()
     after = prepare_slices(Volume(image.values + found.change, affine), lesion=None, gland=None, images=Slices())
     off = np.abs(after.images[:, 0, 2:-2, 2:-2] - expected[:, 0, 2:-2, 2:-2].numpy())
     assert np.percentile(off, 98) < 0.03
+
+
+def test_a_study_without_a_unit_keeps_its_background_and_has_no_signal_below_its_darkest(tmp_path, monkeypatch):
+    """A translation in standard deviations knows no 0; the file's is that of a magnitude, and of what is outside."""
+    through(monkeypatch, lambda x: x - 0.5)
+    volume = smooth(oblique((1.5, 1.5, 3.0)), (48, 48, 3))
+    nifti(tmp_path / "in" / "a.nii.gz", volume)
+    more = {"images": Slices(values="standardized"), "scale": Scale(low=-4.0, high=4.0)}
+    file = translator(tmp_path, CycleGan(), source=NiftiSource(folder="."), **more)
+    assert run(file, tmp_path / "in", tmp_path / "out") == Exit.OK
+    before = read_volume(tmp_path / "in" / "a.nii.gz").values
+    after = read_volume(next((tmp_path / "out").rglob("*.nii.gz"))).values
+    assert np.array_equal(after == 0, before == 0) and after.min() >= 0
+    inside = before != 0
+    expected = np.maximum(before - 2 * before[inside].std(), before[inside].min())
+    assert np.abs(after - expected)[inside].max() <= 1
