@@ -140,9 +140,11 @@ def _harmonizing(plan: Harmonize) -> str:
     )
     spaces = ", ".join(f"{space} ({one.name})" for space, one in plan.translate.items()) or "none"
     rule = "" if plan.synthesis.name == "public" else f"selected by the rule {plan.sampling.name}, "
+    number = f"{plan.shared} of each class"
+    if plan.sampling.variant == "paper" and rule:
+        number = "as many as the target trains on, without classes"
     return (
-        f"Harmonization: target {by}; synthetic images: {described(plan.synthesis)}; {rule}{plan.shared} of each "
-        f"class; spaces: {spaces}."
+        f"Harmonization: target {by}; synthetic images: {described(plan.synthesis)}; {rule}{number}; spaces: {spaces}."
     )
 
 

@@ -335,8 +335,10 @@ def test_the_papers_variant_fixes_what_the_paper_says() -> None:
     assert (s.betas, s.ema, s.norm, s.residual) == ((0.9, 0.999), 0.0, "instance", False)
     with pytest.raises(ValueError, match="variant: paper fixes batch, decay: remove them"):
         CycleGan(variant="paper", decay=False, batch=3)
-    quick = CycleGan(variant="paper", lr_t=2e-3).with_variant()
-    assert (quick.lr_t, quick.lr_d, quick.lr_c) == (2e-3, 1e-4, 1e-4), "the paper's rate goes with the paper's steps"
+    quick = CycleGan(variant="paper", lr=1e-3).with_variant()
+    assert (quick.lr_t, quick.lr_d, quick.lr_c) == (1e-3, 1e-3, 1e-3), "the paper's rate goes with the paper's steps"
+    with pytest.raises(ValueError, match=r"lr: is of variant paper, found 0\.5 without it: say lr_t, lr_d, lr_c"):
+        CycleGan(lr=0.5)
 
 
 def test_the_papers_variant_trains() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -364,3 +366,59 @@ def test_a_policy_that_does_not_answer_is_told_before_anything_runs():
     config = validate(_document(said), Config)
     (told,) = refused_requests(config, permissions_in(config))
     assert "score, synthesize, sample, translate" in told
+
+
+@pytest.fixture
+def joined(tmp_path, monkeypatch):
+    """Runs with sites a and b, then with c too, which joins later; gives what each site was asked in the second run."""
+
+    def run(**score: Any) -> tuple[str, dict[str, list[str]], Path]:
+        monkeypatch.chdir(tmp_path)
+        said = settings()
+        said["harmonize"]["score"]["seeds"] = 2
+        said["harmonize"]["translate"] = {"vafl": said["harmonize"]["translate"]["vafl"]}
+        said["train"]["methods"], said["train"]["method_images"] = {"vafl": {"name": "fedavg"}}, {"vafl": "vafl"}
+        assert main([write(tmp_path, said)]) == 0
+        root = tmp_path / "runs" / "tiny"
+        target = str(json.loads((artifact(root, "score") / "scores.json").read_text())["target"])
+        told = {site: len(list(ledgers.lines(root / "sites" / site / "ledger.jsonl"))) for site in "ab"}
+        said["sites"]["c"] = copy.deepcopy(said["sites"]["b"])
+        said["sites"]["c"]["source"]["seed"] = 77
+        said["harmonize"]["score"] |= {"current": target, **score}
+        assert main([write(tmp_path, said)]) == 0
+        asked = {
+            site: [
+                line["request"]
+                for line in list(ledgers.lines(root / "sites" / site / "ledger.jsonl"))[told.get(site, 0) :]
+                if not line["again"] and line["request"] in ("score", "synthesize", "sample", "translate", "train")
+            ]
+            for site in "abc"
+        }
+        return target, asked, root
+
+    return run
+
+
+def test_a_hospital_that_joins_later_trains_its_own_translator_alone(joined):
+    """VAFL, section II.A: the shared images stay, and so do the translators of those who were there."""
+    target, asked, root = joined(margin=100.0)
+    assert asked == {"a": ["train"], "b": ["train"], "c": ["score", "translate", "train"]}
+    newest = max((root / "score").iterdir(), key=lambda path: path.stat().st_mtime)
+    said = json.loads((newest / "scores.json").read_text())
+    assert said["target"] == target and set(said["scores"]) == {"a", "b", "c"}
+
+
+@pytest.mark.slow
+def test_a_hospital_that_joins_with_a_notably_lower_score_becomes_the_target_and_all_is_made_again(joined, monkeypatch):
+    from pipelines.coordinator.stages import score
+
+    seen: list[tuple[float, ...]] = []
+
+    def lower(current: Sequence[float], joining: Sequence[float], *_: Any, **__: Any) -> bool:
+        seen.append(tuple(joining))
+        return len(seen) == 2  # the target is asked for first, then the others by name: c comes last
+
+    monkeypatch.setattr(score, "replaces", lower)
+    _, asked, _ = joined()
+    assert asked["c"] == ["score", "synthesize", "sample", "translate", "train"]
+    assert asked["a"] == asked["b"] == ["translate", "train"]
