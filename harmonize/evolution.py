@@ -20,11 +20,10 @@ from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from harmonize.drawing import Inputs
-from harmonize.embedding import Basis, basis, project
-from harmonize.prior import PRIORS, Prior, PriorName, drawn
+from harmonize.prior import PRIORS, PriorName
+from harmonize.public_features import View, compared, features_of
 from harmonize.scale import Progress, silent
 from privacy.dp.access import Access
 from privacy.dp.accounting import mu_of
@@ -33,8 +32,6 @@ from privacy.release.policy import MOST_DELTA
 from privacy.settings_error import Problem, out_of_range, refuse
 
 SLACK = 1e-9  # the root that `mu_of` finds may lie on the wrong side by its tolerance
-LARGEST = 48  # pixels along a side when pictures are compared
-CELLS = 6  # along a side, of the roughness map of a picture
 SEEDS = 2**62
 
 
@@ -120,19 +117,6 @@ class _Candidates(NamedTuple):
     noise_seed: Tensor  # (n,)
 
 
-class _View(NamedTuple):
-    """How pictures are compared. It is public: it is computed from a prior's pictures only.
-
-    spread: root of the summed variance along the basis. mean, deviation: (cells,) of `_roughness`. weight: of one cell.
-    """
-
-    basis: Basis
-    spread: float
-    mean: Tensor
-    deviation: Tensor
-    weight: float
-
-
 def evolve(
     settings: PrivateEvolution,
     access: Access,
@@ -155,7 +139,7 @@ def evolve(
     noise = 0.0 if settings.epsilon is None else noises(settings.epsilon, settings.delta, settings.rounds)
     generator = torch.Generator().manual_seed(seed)
     progress(0, settings.rounds, "public pictures")
-    view = _view(settings, prior, inputs, seed)
+    view = compared(prior, inputs, settings.public, settings.components, settings.roughness, seed=seed)
     now = _Candidates(torch.rand(len(y), prior.latent, generator=generator), y, _seeds(len(y), generator))
     weight = torch.zeros(len(y), dtype=torch.float64)
     for turn in range(settings.rounds):
@@ -163,7 +147,7 @@ def evolve(
             done_share = (turn - 1) / max(1, settings.rounds - 2)
             scale = settings.spread ** (1 - done_share) * settings.settled**done_share
             now = _next_generation(settings, now, weight, scale, generator)
-        features = _features(view, prior.render(*now, inputs))
+        features = features_of(view, prior.render(*now, inputs))
         weight = _weights(_votes(access, view, features, y), y, settings.threshold * noise)
         progress(turn + 1, settings.rounds, "votes")
     return {"theta": now.theta, "y": now.y, "noise_seed": now.noise_seed, "weight": weight}
@@ -191,39 +175,9 @@ def reflected(theta: Tensor) -> Tensor:
     return 1 - (theta.remainder(2) - 1).abs()
 
 
-def _view(settings: PrivateEvolution, prior: Prior, inputs: Inputs, seed: int) -> _View:
-    images = drawn(prior, torch.arange(settings.public) % 2, inputs, seed)
-    components, rough = basis(_small(images), settings.components), _roughness(images)
-    spread = max(float(components.deviation.norm()), 1e-6)
-    weight = settings.roughness / math.sqrt(rough.shape[1])
-    return _View(components, spread, rough.mean(dim=0), rough.std(dim=0).clamp(min=1e-6), weight)
-
-
-def _features(view: _View, images: Tensor) -> Tensor:
-    """(n, k): principal components, and a map of roughness. Public pictures have a norm of about 1 in either part, so
-    that neither dominates.
-    """
-    rough = ((_roughness(images) - view.mean) / view.deviation).clamp(-3, 3)
-    return torch.cat([project(view.basis, _small(images)) / view.spread, rough * view.weight], dim=1)
-
-
-def _small(images: Tensor) -> Tensor:
-    height, width = images.shape[-2:]
-    if max(height, width) <= LARGEST:
-        return images
-    return functional.adaptive_avg_pool2d(images, (min(height, LARGEST), min(width, LARGEST)))
-
-
-def _roughness(images: Tensor) -> Tensor:
-    """Logarithm of the mean difference from the neighbours' mean in each cell: (n, cells)."""
-    around = functional.avg_pool2d(functional.pad(images, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
-    contrast = (images - around).abs().mean(dim=1, keepdim=True)
-    return (functional.adaptive_avg_pool2d(contrast, CELLS) + 1e-3).log().flatten(1)
-
-
-def _votes(access: Access, view: _View, features: Tensor, y: Tensor) -> Tensor:
+def _votes(access: Access, view: View, features: Tensor, y: Tensor) -> Tensor:
     def assign(images: Tensor, labels: Tensor) -> Tensor:
-        mine = _features(view, images.cpu().float())
+        mine = features_of(view, images.cpu().float())
         far = torch.cdist(mine, features)
         other = labels.cpu()[:, None] != y[None]
         return far.masked_fill(other, math.inf).argmin(dim=1).to(labels.device)

@@ -1,8 +1,9 @@
-"""Images that imitate a hospital's: one setting, three ways, and how each of them uses patients.
+"""Images that imitate a hospital's: one setting, four ways, and how each of them uses patients.
 
-dp_wgan_gp (or wgan_gp, without a guarantee) trains a generator, private_evolution lets patients vote on pictures of a
-public prior, real takes the training images themselves, for simulations: no imitation is better. All of them use
-patients once, in `synthesize`; its result makes any number of candidates without using them again.
+dp_wgan_gp (or wgan_gp, without a guarantee) trains a generator, fitted_prior fits a public prior to noised means,
+private_evolution lets patients vote on the prior's pictures, real takes the training images themselves, for
+simulations: no imitation is better. All of them use patients once, in `synthesize`; its result makes any number of
+candidates without using them again.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harmonize import evolution, ppwgan, wgan
+from harmonize import evolution, fitted_prior, ppwgan, wgan
 from harmonize.evolution import PrivateEvolution
+from harmonize.fitted_prior import FittedPrior
 from harmonize.networks import CLASSES, Inputs
 from harmonize.scale import Progress, silent
 from harmonize.wgan import WganGp
 from privacy.dp.access import Access, Sample
 from privacy.dp.accounting import calibrated
-from privacy.dp.events import Event, Gaussian, Part, SelfComposed
+from privacy.dp.events import Event, Gaussian, Part, PoissonSampled, SelfComposed
 from privacy.dp.protection import Protection
 from privacy.message import Params
 
@@ -36,7 +38,7 @@ class Real:
     name: Literal["real"] = "real"
 
 
-AnySynthesis: TypeAlias = Annotated[WganGp | PrivateEvolution | Real, Field(discriminator="name")]
+AnySynthesis: TypeAlias = Annotated[WganGp | FittedPrior | PrivateEvolution | Real, Field(discriminator="name")]
 
 
 def batch(settings: AnySynthesis) -> int:
@@ -55,6 +57,10 @@ def protection(settings: AnySynthesis, *, patients: int, cut: str = "") -> Prote
     Raises:
         ValueError: these settings have no guarantee, or no noise is enough for theirs.
     """
+    if isinstance(settings, FittedPrior) and settings.epsilon is not None:
+        return Protection(
+            clip=1.0, sampling=1.0, noise=fitted_prior.noise_of(settings.epsilon, settings.delta), cut=cut
+        )
     if isinstance(settings, PrivateEvolution) and settings.epsilon is not None:
         noise = evolution.noises(settings.epsilon, settings.delta, settings.rounds)
         return Protection(votes_noise=noise, cut=cut)
@@ -79,6 +85,9 @@ def events(settings: AnySynthesis, protection: Protection) -> list[Event]:
     if isinstance(settings, WganGp) and settings.private:
         drawn = replace(settings, sampling=protection.sampling, views=protection.views)
         return wgan.events(drawn, protection.noise, cut=protection.cut)
+    if isinstance(settings, FittedPrior) and settings.private:
+        look = PoissonSampled(1.0, Gaussian(protection.noise))
+        return [SelfComposed(Part(protection.cut, "train", look), sum(fitted_prior.LOOKS))]
     if isinstance(settings, PrivateEvolution) and protection.votes_noise is not None:
         return [SelfComposed(Part(protection.cut, "train", Gaussian(protection.votes_noise)), settings.rounds)]
     raise ValueError(
@@ -102,13 +111,16 @@ def synthesize(
         start: of the networks, from `harmonize.wgan.pretrained`; only WGAN-GP has one.
 
     Returns:
-        The parameters for `candidates`: a generator and its critic, a population of a prior's parameters, or images.
+        The parameters for `candidates`: a generator and its critic, a family or a population of a prior's parameters,
+        or images.
 
     Raises:
         ValueError: as the chosen way, or `real` is used with private data access.
     """
     if isinstance(settings, WganGp):
         return wgan.train(settings, access, inputs, start=start, seed=seed, progress=progress)
+    if isinstance(settings, FittedPrior):
+        return fitted_prior.fit(settings, access, inputs, seed=seed, progress=progress)
     if isinstance(settings, PrivateEvolution):
         return evolution.evolve(settings, access, inputs, seed=seed, progress=progress)
     draw = access.draw(full=True)
@@ -127,6 +139,8 @@ def candidates(settings: AnySynthesis, inputs: Inputs, params: Params, y: Tensor
     """
     if isinstance(settings, WganGp):
         return wgan.sampled(settings, inputs, params, y, seed=seed)
+    if isinstance(settings, FittedPrior):
+        return fitted_prior.sampled(settings, inputs, params, y, seed=seed)
     if isinstance(settings, PrivateEvolution):
         return evolution.sampled(settings, inputs, params, y, seed=seed)
     generator = torch.Generator().manual_seed(seed)

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 
 from harmonize import evolution, ppwgan, wgan
 from harmonize.evolution import PrivateEvolution
+from harmonize.fitted_prior import FittedPrior
 from harmonize.synthesis import AnySynthesis, Real, batch, candidates, events, protection, synthesize
 from harmonize.wgan import WganGp
 from privacy.dp.access import Rows, open_access
@@ -21,8 +22,9 @@ from privacy.dp.protection import Protection
 INPUTS = (1, 32, 32)
 GAN = WganGp(steps=3, critic_steps=1, batch=4, latent=3, width=2, views=2, prior=None, sampling=0.5, epsilon=3.0)
 VOTES = PrivateEvolution(epsilon=2.0, candidates=8, rounds=2, public=40, components=4)
+FIT = FittedPrior(epsilon=2.0, pictures=16, squared=2)
 HEAD = replace(GAN, prior="prostate_adc", prior_steps=4, prior_images=20, prior_components=3, looks=2, learns="head")
-WAYS = {"dp_wgan_gp": GAN, "head": HEAD, "private_evolution": VOTES, "real": Real()}
+WAYS = {"dp_wgan_gp": GAN, "head": HEAD, "private_evolution": VOTES, "fitted_prior": FIT, "real": Real()}
 
 
 def rows(patients: int = 6) -> Rows:
@@ -31,7 +33,7 @@ def rows(patients: int = 6) -> Rows:
     return Rows(torch.rand(n, *INPUTS, generator=g) * 2 - 1, torch.arange(n) % 2, torch.arange(n) // 2)
 
 
-@pytest.mark.parametrize("way", ["dp_wgan_gp", "head", "private_evolution"])
+@pytest.mark.parametrize("way", ["dp_wgan_gp", "head", "private_evolution", "fitted_prior"])
 @pytest.mark.parametrize("dry", [True, False])
 def test_what_is_booked_was_planned_and_costs_what_was_asked_for(way, dry):
     settings = WAYS[way]
@@ -80,11 +82,8 @@ def test_what_the_paper_trains_privately_is_booked_as_planned():
 @pytest.mark.parametrize("way", WAYS)
 def test_candidates_have_the_asked_classes_and_follow_from_their_arguments(way):
     settings = WAYS[way]
-    learnt = (
-        settings
-        if way == "real"
-        else replace(settings, epsilon=None, **({} if way == "private_evolution" else {"name": "wgan_gp"}))
-    )
+    changed = {"name": "wgan_gp"} if isinstance(settings, WganGp) else {}
+    learnt = settings if way == "real" else replace(settings, epsilon=None, **changed)
     access = open_access({"train": rows()}, batch=batch(learnt), seed=0)
     params = synthesize(learnt, access, INPUTS, seed=1)
     assert composed(access.events) == NON_PRIVATE
@@ -129,10 +128,11 @@ def test_a_setting_is_told_apart_by_its_name():
     for name, kind in {
         "dp_wgan_gp": WganGp,
         "wgan_gp": WganGp,
+        "fitted_prior": FittedPrior,
         "private_evolution": PrivateEvolution,
         "real": Real,
     }.items():
         given = {"name": name, "epsilon": None} if name == "wgan_gp" else {"name": name}
         found = read.validate_python(given)
         assert type(found) is kind and found.name == name
-        assert found.private == (name in ("dp_wgan_gp", "private_evolution"))
+        assert found.private == (name in ("dp_wgan_gp", "fitted_prior", "private_evolution"))

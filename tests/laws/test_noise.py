@@ -19,8 +19,9 @@ from federation.descent import Work
 from federation.fedavg import FedAvg
 from federation.randomness import derived
 from federation.rounds import Schedule
-from harmonize import evolution, moments, wgan
+from harmonize import evolution, fitted_prior, moments, wgan
 from harmonize.evolution import PrivateEvolution
+from harmonize.fitted_prior import FittedPrior
 from harmonize.networks import CLASSES
 from harmonize.prior import PRIORS, drawn
 from harmonize.wgan import WganGp
@@ -128,6 +129,14 @@ def test_votes_of_an_evolution_have_it_in_each_round():
     accesses = [recorded(images(), Protection(votes_noise=50.0), seed) for seed in (0, 1)]
     for access in accesses:
         evolution.evolve(settings, access, INPUTS, seed=3)
+    assert complaints(*together(accesses)) == []
+
+
+def test_means_that_a_prior_is_fitted_to_have_it_at_each_look():
+    settings = FittedPrior(pictures=16, squared=4)
+    accesses = [recorded(images(), Protection(clip=1e-3, sampling=1.0, noise=50.0), seed) for seed in (0, 1)]
+    for access in accesses:
+        fitted_prior.fit(settings, access, INPUTS, seed=3)
     assert complaints(*together(accesses)) == []
 
 

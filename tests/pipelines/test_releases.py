@@ -21,6 +21,7 @@ from federation.models.cnn import Cnn
 from federation.task import Task
 from harmonize.complexity import Outside, Score, outside
 from harmonize.evolution import PrivateEvolution
+from harmonize.fitted_prior import FittedPrior
 from harmonize.wgan import WganGp
 from pipelines.hospital import harmonization as shaping
 from pipelines.hospital import scoring as score
@@ -172,13 +173,16 @@ def test_scores_of_images_that_leave_have_the_noise_that_is_booked(places, monke
 
 IMITATIONS = [
     PrivateEvolution(candidates=16, rounds=2, public=50, components=5, epsilon=1.0),
+    FittedPrior(pictures=16, squared=4, epsilon=1.0),
     WganGp(learns="whole", steps=2, critic_steps=1, batch=8, latent=4, width=2, views=2, prior=None),
     WganGp(prior_steps=4, prior_images=20, steps=2, batch=8, latent=4, width=2, prior_components=5),
 ]
 
 
 def name_of(settings) -> str:
-    return "votes" if isinstance(settings, PrivateEvolution) else "head" if settings.head else "critic"
+    if isinstance(settings, WganGp):
+        return "head" if settings.head else "critic"
+    return settings.name
 
 
 @pytest.mark.parametrize("settings", IMITATIONS, ids=name_of)

@@ -25,6 +25,7 @@ from federation.models.mlp import Mlp
 from federation.task import Task
 from harmonize.complexity import Score
 from harmonize.evolution import PrivateEvolution
+from harmonize.fitted_prior import FittedPrior
 from harmonize.wgan import WganGp
 from pipelines.coordinator.stages.ingest import _loose
 from pipelines.data.images import Slices
@@ -517,8 +518,9 @@ def test_the_hospitals_own_page_says_the_true_numbers_and_those_that_others_hear
         lambda delta: Score(release="dp", delta=delta),
         lambda delta: WganGp(delta=delta),
         lambda delta: PrivateEvolution(delta=delta),
+        lambda delta: FittedPrior(delta=delta),
     ],
-    ids=["privacy", "budget", "score", "dp_wgan_gp", "private_evolution"],
+    ids=["privacy", "budget", "score", "dp_wgan_gp", "private_evolution", "fitted_prior"],
 )
 def test_no_settings_name_a_delta_that_lets_a_record_be_published(settings, delta):
     with pytest.raises(ValueError, match="delta must be in"):
