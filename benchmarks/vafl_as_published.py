@@ -4,6 +4,7 @@ JBHI 2021, section III, Tables II and IV).
     python benchmarks/vafl_as_published.py                       the cells in the order of `CELLS`; what is done is kept
     python benchmarks/vafl_as_published.py --only two_20 --seeds 0
     python benchmarks/vafl_as_published.py --table               print what there is; run nothing
+    python benchmarks/vafl_as_published.py --noise               print what equation 2's noise truly buys; run nothing
 
 Two scanners stand for the paper's two sources: P for PROSTATEx, L, which shows more detail, for LocalPCA; 72 patients
 each, new ones in each seed, dealt out over 1, 2 or 4 hospitals. Images are grey values as exported, in no common unit
@@ -33,6 +34,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from harmonize.ppwgan import BATCH, drawn_of, multiplier
 from harmonize.synthesis import protection
 from harmonize.veto import Limits
 from harmonize.wgan import WganGp, bought
@@ -207,6 +209,24 @@ def table(book: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def noise() -> str:
+    """The true epsilon of equation 2's noise, clipped, for a record of each kind; unclipped none is finite."""
+    lines = ["| a record is | drawn in a step | steps | multiplier on the sum | true ε at δ = 1e-5 |", "|---" * 5 + "|"]
+    raw, augmented = 100 * 1008 // BATCH, 100 * 7888 // BATCH
+    for record, count, steps in (
+        ("a slice of the paper's target", 1008, raw),
+        ("a slice of the paper's target", 1008, augmented),
+        ("a patient of the paper's target", 152, augmented),
+        *(("a patient here", round(PATIENTS * share), 1000) for share in (0.2, 0.8)),
+    ):
+        drawn = drawn_of(count)
+        found = replace(WganGp(variant="paper", steps=steps), sampling=drawn.sampling)
+        loud = multiplier(drawn.sampling, drawn.sampling * count, epsilon=10.0, delta=1e-5)
+        epsilon = bought(found, loud).epsilon
+        lines.append(f"| {record} | {min(BATCH, count)} of {count:,} | {steps:,} | {loud:.3g} | {epsilon:.1f} |")
+    return "\n".join(lines)
+
+
 def at_hospitals(one: Mapping[str, float]) -> list[float]:
     return [value for key, value in one.items() if key.startswith("AUC ") and key != "AUC overall" and value == value]
 
@@ -230,8 +250,11 @@ if __name__ == "__main__":
     line.add_argument("--only", nargs="+", default=list(CASES), choices=list(CASES))
     line.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     line.add_argument("--table", action="store_true", help="print what there is; run nothing")
+    line.add_argument("--noise", action="store_true", help="print what equation 2's noise truly buys; run nothing")
     line.add_argument("--runs", default="runs/vafl_as_published", help="where unfinished cells stay")
     asked = line.parse_args()
+    if asked.noise:
+        sys.exit(print(noise()))
     for case, seed in () if asked.table else CELLS:
         book = json.loads(BOOK.read_text()) if BOOK.exists() else {}
         if f"{case}|{seed}" in book or case not in asked.only or seed not in asked.seeds:

@@ -106,5 +106,7 @@ def tsne(features: Tensor, *, perplexity: float = 30.0, seed: int) -> Tensor:
     from openTSNE import TSNE  # takes a second
 
     wide = functional.pad(features.detach().cpu().double(), (0, max(0, 2 - features.shape[1])))
-    fit = TSNE(perplexity=perplexity_of(len(wide), perplexity), n_jobs=1, random_state=seed, initialization="pca")
+    fit = TSNE(
+        perplexity=perplexity_of(len(wide), perplexity), n_jobs=1, random_state=seed % 2**31, initialization="pca"
+    )
     return torch.from_numpy(fit.fit(wide.numpy()).view().copy()).float()

@@ -91,3 +91,9 @@ def test_everything_wrong_with_a_map_is_told_at_once() -> None:
         tsne(torch.zeros(3, 2), perplexity=0.5, seed=0)
     with pytest.raises(ValueError, match="not finite"):
         tsne(torch.full((9, 2), float("inf")), seed=0)
+
+
+def test_a_map_takes_a_seed_of_any_size() -> None:
+    """A hospital's seeds have 62 bits; scikit-learn takes 32."""
+    points = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(tsne(points, seed=2**62 + 5), tsne(points, seed=5))

@@ -44,7 +44,7 @@ from privacy.dp.accounting import cost
 from privacy.dp.events import read
 from privacy.dp.private_access import PrivateAccess, open_private
 from privacy.dp.protection import Protection
-from privacy.message import Call, Json, Message, to_bytes
+from privacy.message import Call, Json, Message, number_of, to_bytes
 from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused
 from privacy.release.policy import Budget, Policy
@@ -510,3 +510,11 @@ def test_the_papers_two_kinds_of_noise_are_booked_as_what_they_are(tmp_path):
     patients = len(cohort.patient[cohort.split == SPLITS.index("train")].unique())
     noise = synthesis.protection(said, patients=patients).noise
     assert cost([read(clipped)], 1e-5).epsilon == pytest.approx(bought(said.at(patients), noise).epsilon)
+
+
+def test_the_papers_score_is_told_through_the_hospital(tmp_path):
+    """Its t-SNE takes a seed of the hospital's 62 bits."""
+    site = Site(tmp_path / "open", Policy())
+    asked: Json = {"release": "exact", "variant": "paper", "steps": 1, "seeds": 1, "perplexity": 5.0, "components": 5}
+    said = site.ask("score", site.facts(score=asked, images=8, prior="prostate_adc"))
+    assert number_of(said.facts, "score") >= 0 and site.last["event"]["kind"] == "non_private"
