@@ -108,7 +108,7 @@ def _read_study(candidate: Candidate, context: ReadingContext) -> ReadStudy:
         labels = [_volume_label(study, examples, image.values.shape[2], context)]
     if context.target == "gland" and not examples.gland.any():
         raise Unusable("no_gland", "no example shows the gland, which is to be learnt. Draw it on the image.")
-    told = (study.evidence, study.percentiles)
+    told = (study.evidence, study.percentiles) if context.images.values == "adc" else ("", None)
     return ReadStudy(study.patient, study.study, examples, labels, scanner(study.facts), *told)
 
 
