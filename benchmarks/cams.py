@@ -11,7 +11,8 @@ from pathlib import Path
 
 import torch
 
-from federation.models.cam import activation_maps
+from evaluation.pointing import BLANK
+from federation.models.maps import normalized_maps
 from federation.parameters import loaded
 from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file
 from pipelines.hospital.opening import own_model
@@ -30,7 +31,7 @@ if __name__ == "__main__":
             test = cohort.split == 2
             with torch.no_grad():
                 output = loaded(config.task_of(trained["label"]).network(), params).eval()(cohort.images[test])
-            blank = activation_maps(output.maps)[:, 1].amax(dim=(1, 2)) < 0.05
+            blank = normalized_maps(output.maps)[:, 1].amax(dim=(1, 2)) < BLANK
             positive = cohort.labels[test] == 1
             cells = [f"{int(m.sum())} | {100 * float(blank[m].float().mean()):.0f} %" for m in (positive, ~positive)]
             print(f"| {trained['label']} | {site} | {' | '.join(cells)} |")

@@ -72,8 +72,8 @@ class ScoreLine:
 class Harmony:
     """target: the hospital whose images were imitated; release: how it was chosen (exact, dp, public). synthesis: how,
     in a sentence with its epsilon. shared: pictures of the shared images: synthetic ones, no patient's. maps: pictures
-    of real and synthetic images as points, for a hospital's own page. translations: images as they were read and in
-    every space.
+    of images as points: real and synthetic ones on a hospital's own page, shared and public ones on the coordinator's.
+    translations: images as they were read and in every space.
     """
 
     target: str

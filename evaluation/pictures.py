@@ -44,6 +44,7 @@ def contact_sheet(
         )
         if there
     ]
+    keys += [_scale()] if any(t.cam is not None for t in tiles) else []
     key = f'<p class="keys">{" &nbsp; ".join(keys)}</p>' if keys else ""
     caption = f"Grey window {low:.4g} to {high:.4g}." if grey else "" if tiles else "No images."
     rows = (
@@ -61,13 +62,20 @@ def _item(tile: Tile, low: float, high: float) -> str:
     return f"<li><figure>{image}<figcaption>{name}</figcaption></figure></li>"
 
 
+def _scale() -> str:
+    """The colours of a map over a dark grey, from 0 to 1."""
+    ramp = Tile(np.full((1, 64), 0.25), "", cam=np.linspace(0, 1, 64)[None])
+    source = png_uri(drawn(ramp, 0.0, 1.0, (96, 10)))
+    return f'map: 0 <img src="{source}" alt="colours of the map from 0 to 1" width="96" height="10"> 1'
+
+
 def _alt(tile: Tile) -> str:
     said = [
         name
         for name, mask in (("lesion outlined", tile.lesion), ("organ outlined", tile.organ))
         if mask is not None and np.any(mask)
     ]
-    said += ["class activation map laid over"] if tile.cam is not None else []
+    said += ["map laid over"] if tile.cam is not None else []
     said += ["given mask outlined"] if tile.given is not None and np.any(tile.given) else []
     if tile.found is not None:
         said.append("the model's mask outlined" if np.any(tile.found) else "the model found nothing")

@@ -43,6 +43,11 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     )
     made.add_argument("folder", help="the new patients' files: a folder, or a CSV file for a model of features")
     made.add_argument("--out", default=".", help="the folder of the tables and masks (default: here)")
+    made.add_argument(
+        "--maps",
+        action="store_true",
+        help="also write, into the folder maps, where each score is sensitive to its study: NIfTI on the study's grid",
+    )
     made.add_argument("--threshold", type=float, help="score from which a study counts as positive (default: 0.5)")
     add_study_arguments(made)
     return made

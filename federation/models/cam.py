@@ -5,10 +5,10 @@ Data, IEEE JBHI 2021, section III.B, equations 8 and 9. Its figure 6 (the networ
 (CusFL), section IV.C: four convolution-pooling blocks, two residual blocks, fully connected heads.
 
 What the papers leave open, and how it is read here. The two heads are 1x1 convolutions to one map per class: head 1
-takes the mean of its maps as logits, head 2 their maximum, so that what is drawn is what decides. CAM_c is the ReLU of
-the mean of both heads' maps of class c, divided by the larger of the two classes' maxima (dividing each map by its own
-maximum would make an empty map impossible). The union is the maximum, |.| the mean over pixels (a sum would weigh by
-image size).
+takes the mean of its maps as logits, head 2 their maximum, so that what is drawn is what decides. M_c is the mean of
+both heads' maps of class c, |.| the mean over pixels (a sum would weigh by image size), and the union is the maximum.
+`normalized`, `first` and `index` are the readings of the rest, `stride` the size of the maps; the defaults are how the
+equation is printed, with maps that may be empty. What they are worth: docs/results/maps.md.
 """
 
 from __future__ import annotations
@@ -16,21 +16,31 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from dataclasses import dataclass
-from math import log
-from typing import ClassVar, Literal
+from math import log, log2
+from typing import ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from federation.models.cnn import Norm, conv_pool, convolution
+from federation.models.maps import Normalized, normalized_maps
 from federation.task import Output, cross_entropy
 from privacy.settings_error import refuse, unmet
+
+First: TypeAlias = Literal["union", "intersection"]
+Index: TypeAlias = Literal["class", "other"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cam:
-    """VAFL's CAM classifier. head_weight: 0.1 in eq. 8; map_weight: 1 in eq. 8."""
+    """VAFL's CAM classifier. head_weight: 0.1 in eq. 8; map_weight: 1 in eq. 8.
+
+    normalized: CAM_c of M_c, see `normalized_maps`. first: the first term of eq. 9, |CAM_0 u CAM_1| or |CAM_0 n CAM_1|.
+    index: `class`: CAM_c is the map of class c, so that y |CAM_0| + (1 - y) |CAM_1| is of the wrong class; `other`: of
+    class 1 - c, so that it is of the right one, which then gets small. stride: pixels from one value of a map to the
+    next; 16 has a pooling after each of the four convolutions, as in the paper, 8 and 4 leave out the last ones.
+    """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
@@ -39,6 +49,10 @@ class Cam:
     norm: Norm = "batch"
     head_weight: float = 0.1
     map_weight: float = 1.0
+    normalized: Normalized = "joint"
+    first: First = "union"
+    index: Index = "class"
+    stride: Literal[4, 8, 16] = 16
 
     def __post_init__(self) -> None:
         refuse(
@@ -52,7 +66,7 @@ class Cam:
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
         """A network for images (C, H, W) whose sides are at least 16."""
-        return CamModule(inputs, classes, self.widths, self.norm)
+        return CamModule(inputs, classes, self.widths, self.norm, self.stride)
 
     def losses(self, output: Output, y: Tensor) -> Tensor:
         """Equation 8, per example (b,)."""
@@ -60,7 +74,8 @@ class Cam:
             raise ValueError("the CAM loss needs the network's maps, found none: use the network that Cam builds")
         one, two = head_logits(output.maps)
         heads = functional.cross_entropy(one, y, reduction="none") + functional.cross_entropy(two, y, reduction="none")
-        return cross_entropy(output, y) + self.head_weight * heads + self.map_weight * map_loss(output.maps, y)
+        maps = map_loss(output.maps, y, self.normalized, self.first, self.index)
+        return cross_entropy(output, y) + self.head_weight * heads + self.map_weight * maps
 
 
 class Residual(nn.Module):
@@ -77,13 +92,17 @@ class Residual(nn.Module):
 
 
 class CamModule(nn.Module):
-    """See `Cam`. Input (b, C, H, W); maps (b, 2 heads, classes, H/16, W/16); logits are log((p1 + p2) / 2)."""
+    """See `Cam`. Input (b, C, H, W); maps (b, 2 heads, classes, H/stride, W/stride); logits are log((p1 + p2) / 2)."""
 
-    def __init__(self, inputs: tuple[int, ...], classes: int, widths: tuple[int, ...], norm: Norm) -> None:
+    def __init__(
+        self, inputs: tuple[int, ...], classes: int, widths: tuple[int, ...], norm: Norm, stride: int = 16
+    ) -> None:
         super().__init__()
         w = widths
         self.stem = conv_pool(inputs[0], w[0], norm)
         pools = [conv_pool(a, b, norm) for a, b in itertools.pairwise(w)]
+        for block in pools[int(log2(stride)) - 1 :]:
+            block[1] = nn.Identity()
         residuals = [Residual(w[-1], norm) for _ in range(2)]
         self.blocks = nn.ModuleList([*pools, *residuals])
         self.head = nn.Conv2d(w[-1], 2 * classes, kernel_size=1)
@@ -104,25 +123,12 @@ def head_logits(maps: Tensor) -> tuple[Tensor, Tensor]:
     return maps[:, 0].mean(dim=(2, 3)), maps[:, 1].amax(dim=(2, 3))
 
 
-def activation_maps(maps: Tensor) -> Tensor:
-    """CAM_c in [0, 1], (b, classes, h, w): the largest value over both classes is 1, unless all are zero."""
-    cams = functional.relu(maps.mean(dim=1))
-    return cams / cams.amax(dim=(1, 2, 3), keepdim=True).clamp(min=1e-6)
-
-
-def local_probabilities(maps: Tensor) -> Tensor:
-    """Class probabilities of the maps at each place: softmax over classes of the mean of both heads' maps, (b, classes,
-    h, w).
-
-    For pictures. Equation 9 rewards empty CAMs, and a network that decides by negative evidence alone reaches them, so
-    the normalized CAMs of a trained network are often blank; the difference between its classes' maps is not.
-    """
-    return maps.mean(dim=1).softmax(dim=1)
-
-
-def map_loss(maps: Tensor, y: Tensor) -> Tensor:
-    """Equation 9, per example: |CAM_0 u CAM_1| and the maps of the classes that are not y."""
-    cams = activation_maps(maps)
-    union = cams.amax(dim=1).mean(dim=(1, 2))
-    wrong = (torch.arange(cams.shape[1], device=y.device) != y[:, None]).to(cams.dtype)
-    return union + (wrong * cams.mean(dim=(2, 3))).sum(dim=1)
+def map_loss(
+    maps: Tensor, y: Tensor, normalized: Normalized = "joint", first: First = "union", index: Index = "class"
+) -> Tensor:
+    """Equation 9, per example: |CAM_0 u CAM_1| and the maps of the classes that are not y. See `Cam`."""
+    cams = normalized_maps(maps, normalized)
+    both = (cams.amax(dim=1) if first == "union" else cams.amin(dim=1)).mean(dim=(1, 2))
+    of = torch.arange(cams.shape[1], device=y.device)
+    punished = ((of != y[:, None]) if index == "class" else (of == y[:, None])).to(cams.dtype)
+    return both + (punished * cams.mean(dim=(2, 3))).sum(dim=1)

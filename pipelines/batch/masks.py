@@ -100,20 +100,37 @@ def write_mask(study: str, probabilities: Array, position: NDArray[np.float32], 
         mask = picture_mask(masks.folder / study, probabilities[0], masks.images)
         data, name, each = png_bytes(mask), f"{study}.png", 1 / mask.size
     else:
-        candidate = masks.candidates[study]
-        grid = Grid(candidate.affine, (candidate.shape[0], candidate.shape[1], candidate.shape[2]))
-        found = to_source_grid(probabilities, position, grid, masks.images, _gland(candidate, masks))
+        candidate, name = masks.candidates[study], file_name(study, masks, ".dcm")
+        grid, gland = grid_of_study(study, masks)
+        found = to_source_grid(probabilities, position, grid, masks.images, gland)
         mask = found.values.astype(np.uint8)
         each = abs(float(np.linalg.det(found.affine[:3, :3]))) / CUBIC_MM
         if candidate.stack is not None:
-            stack, name = candidate.stack, _series_name(study)
+            stack = candidate.stack
             data = steady(candidate.files, lambda: seg_bytes(found, stack, masks.names, masks.maker))
         else:
-            name = study if study.lower().endswith(SUFFIXES) else f"{study}.nii.gz"
             data = mask_bytes(mask, found.affine, packed=name.lower().endswith(".gz"))
     write_whole(masks.out / MASKS / name, data)
     counts = np.bincount(mask.ravel(), minlength=len(masks.names) + 1)
     return WrittenMask(tuple(float(count) * each for count in counts[1:]), f"{MASKS}/{name}")
+
+
+def grid_of_study(study: str, masks: MaskWriter) -> tuple[Grid, Volume | None]:
+    """The study's own grid, and the mask about which it is cropped.
+
+    Raises:
+        Unusable: there is no such mask, or it cannot be read.
+    """
+    candidate = masks.candidates[study]
+    grid = Grid(candidate.affine, (candidate.shape[0], candidate.shape[1], candidate.shape[2]))
+    return grid, _gland(candidate, masks)
+
+
+def file_name(study: str, masks: MaskWriter, ending: str) -> str:
+    """The name of what is written for a study: that of its NIfTI file, or of its DICOM series with an ending."""
+    if masks.candidates[study].stack is not None:
+        return f"{_series_name(study)}{ending}"
+    return study if study.lower().endswith(SUFFIXES) else f"{study}.nii.gz"
 
 
 def _gland(candidate: Candidate, masks: MaskWriter) -> Volume | None:
@@ -128,7 +145,7 @@ def _series_name(study: str) -> str:
     """The series' UID, and 8 letters, since one series may hold several stacks, and UIDs may be no UIDs."""
     told = hashlib.sha256(study.encode("utf-8", "surrogateescape")).hexdigest()[:8]
     parts = [part for part in study.split("/") if part]
-    return f"{ODD.sub('_', parts[-1])[:64].lstrip('.')}-{told}.dcm"
+    return f"{ODD.sub('_', parts[-1])[:64].lstrip('.')}-{told}"
 
 
 def lies_in(out: Path, folder: Path) -> bool:
@@ -137,13 +154,14 @@ def lies_in(out: Path, folder: Path) -> bool:
     return out.is_relative_to(folder) or folder.is_relative_to(out / MASKS)
 
 
-def forget_masks(out: Path, names: Iterable[str]) -> None:
-    """Remove masks of an earlier run, by their names below `out`; what lies elsewhere is left alone.
+def forget_masks(out: Path, names: Iterable[str], folder: str = MASKS) -> None:
+    """Remove masks of an earlier run, by their names below `out`; what lies elsewhere is left alone. folder: of masks,
+    or of maps.
 
     Raises:
         OSError: the disk.
     """
-    masks = (out / MASKS).resolve()
+    masks = (out / folder).resolve()
     for name in names:
         path = out / name
         if path.parent.resolve().is_relative_to(masks):

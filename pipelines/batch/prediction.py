@@ -21,7 +21,8 @@ from torch import Tensor
 
 from federation.task import Kind
 from pipelines.batch.loop import NOTICE, Results, collect, finish, run_batch
-from pipelines.batch.masks import MaskWriter, forget_masks, lies_in, mask_maker, open_mask_writer, write_mask
+from pipelines.batch.maps import MAPS, unmapped, write_map
+from pipelines.batch.masks import MASKS, MaskWriter, forget_masks, lies_in, mask_maker, open_mask_writer, write_mask
 from pipelines.batch.tables import read_table, refusals, table_bytes, write_whole
 from pipelines.data.accounts import Account, accounted, accounts_csv
 from pipelines.data.alike import source_of
@@ -43,12 +44,15 @@ THRESHOLD = 0.5
 
 
 class Predictor(NamedTuple):
-    """Everything besides the study that a prediction needs. masks: of a segmentation model."""
+    """Everything besides the study that a prediction needs. masks: of a segmentation model. maps: of a classifier whose
+    maps are wanted.
+    """
 
     ready: Ready
     threshold: float
     out: Path
     masks: MaskWriter | None = None
+    maps: MaskWriter | None = None
 
 
 class Prediction(NamedTuple):
@@ -76,13 +80,14 @@ def predict_folder(options: argparse.Namespace, read_model: Callable[[Path], Rea
             source = _source(ready, options)
             opened = open_unlabelled(ready.images, source, options.gland)
             threshold = THRESHOLD if options.threshold is None else options.threshold
-            predictor = open_predictor(ready, threshold, Path(options.out), source, options.gland)
+            predictor = open_predictor(ready, threshold, Path(options.out), source, options.gland, maps=options.maps)
         except OSError as error:
             raise ValueError(str(error)) from error
         results = Results[Prediction]([], [*opened.rejected])
         collect("predict", _predictions(predictor, opened, options.readers), len(opened.waiting), results, console)
         accounts = accounted(opened.items, results.refused)
-        write_predictions(predictor.out, columns_of(ready.task.kind, ready.images, ready.names), results, accounts)
+        columns = columns_of(ready.task.kind, ready.images, ready.names)
+        write_predictions(predictor.out, (*columns, *(["map"] if predictor.maps else [])), results, accounts)
         unlike = sum(bool(one.unlike) for one in results.done)
         facts = facts_of(results, options.out)
         facts["unlike_training"] = None if isinstance(ready.likeness, str) else unlike
@@ -106,7 +111,7 @@ def _check_options(options: argparse.Namespace) -> None:
 
 def _check_fit(ready: Ready, options: argparse.Namespace) -> None:
     """Check the options against the model."""
-    problems = []
+    problems = unmapped(ready, Path(options.out), Path(options.folder)) if options.maps else []
     if ready.task.kind == "classification" and ready.names and options.threshold is not None:
         problems.append("--threshold is for two classes, and this model has more: remove it")
     volumes = not isinstance(ready.images, Pictures | Features)
@@ -152,17 +157,20 @@ def open_unlabelled(images: AnyImages, source: Files, gland: str | None) -> Inta
     return open_source(source, None, images, GlandMask(folder=gland) if gland else None)
 
 
-def open_predictor(ready: Ready, threshold: float, out: Path, source: Files, gland: str | None) -> Predictor:
-    """A predictor; for a segmentation model it also finds the studies.
+def open_predictor(
+    ready: Ready, threshold: float, out: Path, source: Files, gland: str | None, *, maps: bool = False
+) -> Predictor:
+    """A predictor; where it writes masks or maps it also finds the studies.
 
     Raises:
         ValueError: the folder and the model do not go together, or nothing fits.
     """
-    if ready.task.kind == "classification" or isinstance(ready.images, Features) or isinstance(source, TableSource):
+    scores = ready.task.kind == "classification" and not maps
+    if scores or isinstance(ready.images, Features) or isinstance(source, TableSource):
         return Predictor(ready, threshold, out)
     maker = mask_maker(str(ready.facts["label"]), ready.digest, datetime.now(UTC).replace(microsecond=0))
     masks = open_mask_writer(ready.images, ready.names, maker, out, source=source, gland=gland)
-    return Predictor(ready, threshold, out, masks)
+    return Predictor(ready, threshold, out, maps=masks) if maps else Predictor(ready, threshold, out, masks)
 
 
 def _predictions(predictor: Predictor, opened: Intake, readers: int) -> Iterator[Prediction | Rejected]:
@@ -173,7 +181,11 @@ def _predictions(predictor: Predictor, opened: Intake, readers: int) -> Iterator
             continue
         try:
             x = ready.seen(torch.from_numpy(study.examples.images))
-            yield prediction_of(predictor, study, ready.probabilities(x), ready.verdict(x))
+            found = prediction_of(predictor, study, ready.probabilities(x), ready.verdict(x))
+            if predictor.maps is not None:
+                place = write_map(study.study, ready.module, x, study.examples.position, predictor.maps)
+                found = found._replace(row=(*found.row, place))
+            yield found
         except Unusable as error:
             yield Rejected(study.study, error.reason, error.detail)
 
@@ -227,14 +239,15 @@ def _of_classes(
 def write_predictions(
     out: Path, columns: Sequence[str], results: Results[Prediction], accounts: Sequence[Account]
 ) -> None:
-    """Write predictions.csv, quarantine.csv and accounted.csv; remove masks that only an earlier predictions.csv names.
+    """Write predictions.csv, quarantine.csv and accounted.csv; remove masks and maps that only an earlier one names.
     The quarantine also lists patients of whom nothing was selected.
 
     Raises:
         OSError: the disk.
     """
     rows = [one.row for one in results.done]
-    forget_masks(out, set(_masks_named(out)) - {str(row[-1]) for row in rows})
+    for column, folder in (("mask", MASKS), ("map", MAPS)):
+        forget_masks(out, set(_named(out, column)) - {str(row[-1]) for row in rows}, folder)
     # Write the quarantine first: predictions without it would look complete.
     left_out = refusals(results.refused, accounts)
     write_whole(out / "quarantine.csv", table_bytes(("study", "reason", "detail"), left_out))
@@ -242,10 +255,10 @@ def write_predictions(
     write_whole(out / "predictions.csv", table_bytes(columns, rows))
 
 
-def _masks_named(out: Path) -> list[str]:
-    """Masks named in an existing table of predictions."""
+def _named(out: Path, column: str) -> list[str]:
+    """Masks or maps named in an existing table of predictions."""
     with suppress(OSError, csv.Error, UnicodeError):
-        return [row["mask"] for row in read_table(out / "predictions.csv") if row.get("mask")]
+        return [row[column] for row in read_table(out / "predictions.csv") if row.get(column)]
     return []
 
 

@@ -46,6 +46,25 @@ def to_source_grid(
     return Volume(best, source.affine)
 
 
+def map_on_source_grid(
+    maps: Array, position: NDArray[np.float32], source: Grid, images: Slices, gland: Volume | None
+) -> Volume:
+    """A map of numbers on the source's grid, linear between the middles of pixels; 0 outside the network's input.
+
+    maps: (n, size, size) of slices. Otherwise as `to_source_grid`.
+
+    Returns:
+        (I, J, K) float32.
+
+    Raises:
+        ValueError: the shapes do not match.
+    """
+    grid = prepared_grid(source, images, gland)
+    (plane,) = _stacked(maps[:, None], position, grid.shape)
+    found = resample(Volume(plane, grid.affine), *source, 1)
+    return Volume(found.astype(np.float32, copy=False), source.affine)
+
+
 def _stacked(probabilities: Array, position: NDArray[np.float32], shape: tuple[int, int, int]) -> Array:
     """Probabilities by class on the prepared grid, (C, columns, rows, slices); 0 for missing slices."""
     columns, rows, slices = shape

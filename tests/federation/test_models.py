@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from monai.networks.blocks import Convolution, ResidualUnit
 from torch import Tensor, nn
 
-from federation.models.cam import Cam, Residual, activation_maps, map_loss
+from federation.models.cam import Cam, Residual, map_loss
 from federation.models.cnn import Cnn, convolution
+from federation.models.maps import normalized_maps
 from federation.models.mlp import Mlp
 from federation.models.resnet import ResNet18
 from federation.task import Output, Task
@@ -131,7 +132,7 @@ def test_the_network_averages_the_heads_probabilities():
 def test_maps_are_normalized_jointly_so_the_wrong_one_can_vanish():
     maps = torch.zeros(1, 2, 2, 2, 2)
     maps[:, :, 1] = 3.0
-    cams = activation_maps(maps)
+    cams = normalized_maps(maps)
     assert float(cams[0, 0].max()) == 0.0 and float(cams[0, 1].max()) == 1.0
     assert float(map_loss(maps, torch.tensor([1]))) == 1.0  # only the union
     assert float(map_loss(maps, torch.tensor([0]))) == 2.0  # the wrong class's map too

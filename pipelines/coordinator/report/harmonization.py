@@ -7,10 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from evaluation.drawing import Picture
 from evaluation.harmony import COLUMNS, Harmony, ScoreLine, SpaceRow, as_number
+from evaluation.maps import shared_map
 from evaluation.pictures import contact_sheet
 from evaluation.tiles import Tile
+from harmonize.complexity import Score
+from harmonize.embedding import FEWEST, basis, project, tsne
+from harmonize.prior import PRIORS, drawn
 from harmonize.synthesis import protection
 from harmonize.wgan import WganGp, bought
 from pipelines.coordinator.artifacts import SCORES, SHARED
@@ -21,6 +28,10 @@ from privacy.message import from_bytes
 
 TILES = 8
 """Images shown per class."""
+POINTS = 250
+"""Images of each kind that become points."""
+SEED = 0
+"""Of the public images and of t-SNE."""
 
 
 def harmony(world: World, inputs: Mapping[str, Path]) -> Harmony | None:
@@ -45,6 +56,7 @@ def harmony(world: World, inputs: Mapping[str, Path]) -> Harmony | None:
             for site, said in json.loads((inputs["translate"] / f"{space}.json").read_text()).items()
         ),
         shared=tuple(_shared(inputs["sample"], plan)),
+        maps=tuple(_points(inputs["sample"], plan, world)),
     )
 
 
@@ -132,3 +144,27 @@ def _shared(artifact: Path, plan: Harmonize) -> list[Picture]:
     if not plan.synthesis.private or plan.sampling.name == "raw":
         said = "Synthesized by the target hospital without a guarantee: such images can resemble those of its patients."
     return [Picture(sheet.title, said, sheet.html)]
+
+
+def _points(artifact: Path, plan: Harmonize, world: World) -> list[Picture]:
+    """The shared images and public ones as points, if the shared ones imitate a hospital's: as far as the paper's map
+    of features can be drawn here, because the points of real images never leave a hospital.
+    """
+    if plan.synthesis.name == "real" or isinstance(plan.synthesis, Public):
+        return []
+    tensors = from_bytes((artifact / SHARED).read_bytes()).tensors
+    images, labels = tensors["images"], tensors["labels"] > 0
+    prior = PRIORS[plan.public_prior(world.config.images)]
+    public = drawn(prior, torch.arange(min(POINTS, max(FEWEST, len(images)))) % 2, world.config.images.inputs, SEED)
+    return points_beside(images, labels, public, plan.score)
+
+
+def points_beside(images: Tensor, labels: Tensor, public: Tensor, score: Score) -> list[Picture]:
+    """Shared images (n, C, H, W), positive where labels (n,) say so, and public ones as points of one map."""
+    groups = {"shared, positive": images[labels][:POINTS], "shared, negative": images[~labels][:POINTS]}
+    groups = {name: some for name, some in {**groups, "public": public}.items() if len(some)}
+    both = torch.cat(list(groups.values()))
+    found = tsne(project(basis(both, score.components), both), perplexity=score.perplexity, seed=SEED)
+    parts = torch.split(found, [len(some) for some in groups.values()])
+    named = {name: part.numpy() for name, part in zip(groups, parts, strict=True)}
+    return [shared_map(named, title="Shared images beside public ones")]

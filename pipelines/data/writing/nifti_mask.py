@@ -1,4 +1,4 @@
-"""Encode a label map as a NIfTI file without text."""
+"""Encode a label map, or a map of numbers, as a NIfTI file without text."""
 
 from __future__ import annotations
 
@@ -33,12 +33,27 @@ def mask_bytes(mask: NDArray[np.integer], affine: Affine, *, packed: bool) -> by
         problems.append(f"the affine must be (4, 4) and invertible, found {np.round(affine, 3).tolist()}")
     if problems:
         raise ValueError("; ".join(problems))
-    image = nibabel.Nifti1Image(mask.astype(np.uint8), None)
+    return _encoded(mask.astype(np.uint8), affine, "label", packed)
+
+
+def map_bytes(values: NDArray[np.float32], affine: Affine, *, packed: bool) -> bytes:
+    """A map (I, J, K) of numbers as a file of float32 NIfTI-1. affine, packed: as in `mask_bytes`.
+
+    Raises:
+        ValueError: not three axes, or an affine that cannot be inverted.
+    """
+    if values.ndim != 3 or affine.shape != (4, 4) or not invertible(affine):
+        raise ValueError(f"a map has three axes and an affine that can be inverted, found {values.shape}")
+    return _encoded(values.astype(np.float32, copy=False), affine, "estimate", packed)
+
+
+def _encoded(values: NDArray[np.generic], affine: Affine, intent: str, packed: bool) -> bytes:
+    image = nibabel.Nifti1Image(values, None)
     image.header.set_xyzt_units("mm")
-    image.header.set_intent("label")
+    image.header.set_intent(intent)
     image.set_sform(affine, code=SCANNER)
     image.header.set_qform(affine, code=SCANNER, strip_shears=True)
-    if corner_distance(affine, image.header.get_qform(), mask.shape) > EXACT * float(spacing_of(affine).min()):
+    if corner_distance(affine, image.header.get_qform(), values.shape) > EXACT * float(spacing_of(affine).min()):
         image.header.set_qform(None, code=0)
         image.header.set_zooms(spacing_of(affine))
     data: bytes = image.to_bytes()

@@ -25,26 +25,45 @@ def picture_mask(path: Path, probabilities: Array, images: Pictures) -> NDArray[
         Unusable: `unreadable`.
         ValueError: `images` crops around masks, so the crop's place is unknown.
     """
-    if images.fit == "around":
-        raise ValueError("images.fit: around cuts about each picture's mask, and new pictures have none")
-    with readable(path.name), Image.open(path, formats=FORMATS) as file:
-        width, height = ImageOps.exif_transpose(file).size
-    side = min(width, height)
-    columns, rows = (side, side) if images.fit == "crop" else (width, height)
+    (width, height), (columns, rows) = _sides(path, images)
     best = np.zeros((rows, columns), np.uint8)
     highest = _enlarged(probabilities[0], columns, rows)
     for number in range(1, len(probabilities)):
         share = _enlarged(probabilities[number], columns, rows)
         better = share > highest
         best[better], highest[better] = number, share[better]
+    return _placed(best, width, height)
+
+
+def picture_map(path: Path, cam: Array, images: Pictures) -> NDArray[np.uint8]:
+    """A map (size, size) of numbers in [0, 1] at the picture's own size, (height, width), 255 where it is 1. Otherwise
+    as `picture_mask`.
+    """
+    (width, height), (columns, rows) = _sides(path, images)
+    return _placed(np.rint(255 * np.clip(_enlarged(cam, columns, rows), 0, 1)).astype(np.uint8), width, height)
+
+
+def _sides(path: Path, images: Pictures) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Width and height of the picture, and of its part that the network sees."""
+    if images.fit == "around":
+        raise ValueError("images.fit: around cuts about each picture's mask, and new pictures have none")
+    with readable(path.name), Image.open(path, formats=FORMATS) as file:
+        width, height = ImageOps.exif_transpose(file).size
+    side = min(width, height)
+    return (width, height), (side, side) if images.fit == "crop" else (width, height)
+
+
+def _placed(part: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:
+    """The part that the network sees in the middle of the picture, 0 around it."""
+    rows, columns = part.shape
     whole = np.zeros((height, width), np.uint8)
     left, upper = (width - columns) // 2, (height - rows) // 2
-    whole[upper : upper + rows, left : left + columns] = best
+    whole[upper : upper + rows, left : left + columns] = part
     return whole
 
 
 def png_bytes(mask: NDArray[np.uint8]) -> bytes:
-    """A label map (height, width) as an 8-bit grey PNG without any text; its values are the class numbers."""
+    """A label map or map (height, width) as an 8-bit grey PNG without any text; its values are kept."""
     data = io.BytesIO()
     Image.fromarray(mask, mode="L").save(data, format="PNG", optimize=True)
     return data.getvalue()

@@ -16,7 +16,7 @@ from pipelines.data.cohort import Cohort
 from pipelines.data.stored import targets
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.kept import cohort_of, scores_name
-from pipelines.hospital.page.pictures import model_here
+from pipelines.hospital.page.looks import model_here
 from pipelines.hospital.page.tiles import in_words, masked
 from pipelines.hospital.segmentation import compared, kind_of, measured, most_of, ranked, read_patient_scores
 from pipelines.models.answers import answers

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
-from torch.nn import functional
 
 from evaluation.drawing import Picture
 from evaluation.pictures import contact_sheet
 from evaluation.tiles import Tile
-from federation.models.cam import local_probabilities
-from federation.parameters import loaded
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import label_names
 from pipelines.hospital.hospital import SPLITS, Hospital
-from pipelines.hospital.kept import central_name, cohort_of
-from pipelines.hospital.opening import Opening, opened, opening, own_model
+from pipelines.hospital.page.looks import Look, look
 from pipelines.hospital.page.tiles import masked
-from pipelines.runs.store import DiskFolder
-from privacy.message import Json, Params, from_bytes
-from privacy.release.gate import Refused
+from privacy.message import Json
 
 TILES = 12
 COMPARED = 6  # lesions that are shown by all methods
@@ -101,67 +94,26 @@ def _plane(cohort: Cohort, row: int) -> int | None:
 
 
 def map_sheets(hospital: Hospital, cohort: Cohort, methods: Sequence[Mapping[str, Json]]) -> list[Picture]:
-    """Class activation maps on test images, a sheet per method whose network has maps; lesions are outlined."""
+    """Maps over test images, a sheet per method whose model sees images; lesions are outlined."""
     index = _examples(cohort, SPLITS.index("test"))
     if cohort.images.dim() != 4 or not index:
         return []
-    drawn: dict[str, Mapped] = {}
+    drawn: dict[str, Look] = {}
     for method in methods:
-        if (found := _mapped(hospital, cohort, method, index)) is not None:
+        if (found := look(hospital, cohort, method, index)) is not None:
             drawn[str(method["label"])] = found
     sheets = [_side_by_side(cohort, index, drawn)] if len(drawn) > 1 else []
-    names = label_names(cohort)
-    speaks = f"against {names[0]}" if len(names) > 2 else f"for the {names[1]} class"
     for label, mapped in drawn.items():
         tiles = [
             _tile(cohort, row, mapped.cams[i], f", score {mapped.scores[i]:.2f}", mapped.images[i])
             for i, row in enumerate(index)
         ]
-        sheet = contact_sheet(tiles, title=f"{label}: where its maps speak {speaks}")
-        sheets.append(replace(sheet, caption=f"{sheet.caption} {mapped.resolution}".strip()))
+        sheet = contact_sheet(tiles, title=f"{label}: where its score is sensitive")
+        sheets.append(replace(sheet, caption=f"{mapped.said} {sheet.caption}".strip()))
     return sheets
 
 
-class Mapped(NamedTuple):
-    """What a method's maps say of some images. cams: (n, H, W). scores: (n,). images: (n, C, H, W), as it saw them."""
-
-    cams: torch.Tensor
-    scores: torch.Tensor
-    images: torch.Tensor
-    resolution: str
-
-
-def _mapped(hospital: Hospital, cohort: Cohort, method: Mapping[str, Json], index: Sequence[int]) -> Mapped | None:
-    """None where there is no model here, or one without maps."""
-    try:
-        start, params = model_here(hospital, method)
-    except Refused:
-        return None
-    module = loaded(start.algorithm.network(start.task), params).eval()
-    images = cohort_of(hospital, str(method["cohort"])).images[index]
-    with torch.no_grad():
-        output = module(images)
-    if output.maps is None:
-        return None
-    chances = local_probabilities(output.maps)
-    many = chances.shape[1] > 2
-    cams = 1 - chances[:, :1] if many else chances[:, 1:2]
-    cams = functional.interpolate(cams, cohort.images.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
-    p = output.logits.softmax(dim=1)
-    return Mapped(cams, 1 - p[:, 0] if many else p[:, 1], images, _resolution(output.maps, cohort.images))
-
-
-def model_here(hospital: Hospital, method: Mapping[str, Json]) -> tuple[Opening, Params]:
-    """This hospital's own model, or that of the central baseline, which visited it. Raises: Refused."""
-    folder = DiskFolder(hospital.root / "scores")
-    if folder.has(central_name(method)):
-        visiting = from_bytes(folder.read(central_name(method)))
-        said = visiting.facts["opening"]
-        return opening(hospital, said if isinstance(said, dict) else {}), visiting.tensors
-    return opened(hospital, str(method["train_run"])), own_model(hospital, method)[1]
-
-
-def _side_by_side(cohort: Cohort, index: Sequence[int], drawn: Mapping[str, Mapped]) -> Picture:
+def _side_by_side(cohort: Cohort, index: Sequence[int], drawn: Mapping[str, Look]) -> Picture:
     """The same images by all methods, a row each (the paper's figures 8, 10 and 12)."""
     shown = [(i, row) for i, row in enumerate(index) if int(cohort.labels[row])][:COMPARED]
     tiles = []
@@ -173,12 +125,3 @@ def _side_by_side(cohort: Cohort, index: Sequence[int], drawn: Mapping[str, Mapp
     sheet = contact_sheet(tiles, title="The same lesions by all methods", columns=1 + len(drawn))
     said = "Left: the image as it was read, lesion outlined. Then each method's map over the image that it saw."
     return replace(sheet, caption=f"{said} {sheet.caption}")
-
-
-def _resolution(maps: torch.Tensor, images: torch.Tensor) -> str:
-    """How coarse a map is. Smoothing makes it look finer than it is."""
-    (high, wide), (height, width) = maps.shape[-2:], images.shape[-2:]
-    return (
-        f"A map has {high} × {wide} values for an image of {height} × {width} pixels, and is smoothed to be laid over "
-        "it: it tells the region, not an outline. Bright is near 1, clear is near 0, the same in all images."
-    )

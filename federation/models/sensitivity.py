@@ -1,0 +1,41 @@
+"""Where a network's score is sensitive to its image: the size of the gradient at each pixel, smoothed.
+
+Simonyan, Vedaldi, Zisserman: Deep Inside Convolutional Networks, arXiv 1312.6034, section 3. It needs no class
+activation maps, and it shows what these hide: a network may look at a lesion and answer elsewhere in its maps, because
+at its last layers every place sees the whole image (docs/results/maps.md).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+SMOOTH = 1 / 24  # standard deviation of the Gaussian, in the image's shorter side: 3 mm of 72
+
+
+def sensitivity(module: nn.Module, x: Tensor) -> Tensor:
+    """`slopes` of each image divided by its largest value: (b, H, W) in [0, 1]; 0 where no pixel matters."""
+    smooth = slopes(module, x)
+    return smooth / smooth.amax(dim=(1, 2), keepdim=True).clamp(min=torch.finfo(smooth.dtype).tiny)
+
+
+def slopes(module: nn.Module, x: Tensor) -> Tensor:
+    """|d s / d x| of images x (b, C, H, W), summed over channels and smoothed: (b, H, W) on the CPU. s: log odds of all
+    classes against class 0.
+
+    Raises:
+        ValueError: the network is not in evaluation mode, where an image's map depends on that image alone.
+    """
+    from scipy.ndimage import gaussian_filter  # slow to import
+
+    if module.training:
+        raise ValueError("sensitivity needs a network in evaluation mode, found one in training; call eval()")
+    seen = x.detach().clone().requires_grad_(True)
+    with torch.enable_grad():
+        logits = module(seen).logits
+        s = logits[:, 1:].logsumexp(dim=1) - logits[:, 0]
+        (slope,) = torch.autograd.grad(s.sum(), seen)
+    size = slope.abs().sum(dim=1).cpu().numpy()
+    sigma = SMOOTH * min(x.shape[-2:])
+    return torch.from_numpy(np.stack([gaussian_filter(one, sigma) for one in size]))

@@ -1,0 +1,124 @@
+"""Where a hospital's models look: maps over some images, and on how many test images they point inside the lesion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from evaluation.pointing import blank, hit
+from federation.models.maps import laid, normalized_maps, stride_of
+from federation.models.sensitivity import SMOOTH, sensitivity
+from federation.parameters import loaded
+from pipelines.data.cohort import Cohort
+from pipelines.hospital.hospital import SPLITS, Hospital
+from pipelines.hospital.kept import central_name, cohort_of
+from pipelines.hospital.opening import Opening, opened, opening, own_model
+from pipelines.runs.store import DiskFolder
+from privacy.message import Json, Params, from_bytes
+from privacy.release.gate import Refused
+
+COUNTED = 200  # positive test images at most; a gradient each
+TOGETHER = 16  # images of which gradients are in memory
+
+
+class Look(NamedTuple):
+    """What a method's model looks at in some images. cams: (n, H, W) in [0, 1]. scores: (n,). images: (n, C, H, W), as
+    it saw them. said: how to read the maps, and how often they point inside the lesion.
+    """
+
+    cams: Tensor
+    scores: Tensor
+    images: Tensor
+    said: str
+
+
+def look(hospital: Hospital, cohort: Cohort, method: Mapping[str, Json], index: Sequence[int]) -> Look | None:
+    """None where there is no model here, or one that does not see images."""
+    try:
+        start, params = model_here(hospital, method)
+    except Refused:
+        return None
+    images = cohort_of(hospital, str(method["cohort"])).images
+    if images.dim() != 4:
+        return None
+    module = loaded(start.algorithm.network(start.task), params).eval()
+    shown = images[list(index)]
+    with torch.no_grad():
+        scores = 1 - module(shown).logits.softmax(dim=1)[:, 0]
+    return Look(_maps(module, shown), scores, shown, f"{reading(images)} {pointed(module, cohort, images)}".strip())
+
+
+def model_here(hospital: Hospital, method: Mapping[str, Json]) -> tuple[Opening, Params]:
+    """This hospital's own model, or that of the central baseline, which visited it. Raises: Refused."""
+    folder = DiskFolder(hospital.root / "scores")
+    if folder.has(central_name(method)):
+        visiting = from_bytes(folder.read(central_name(method)))
+        said = visiting.facts["opening"]
+        return opening(hospital, said if isinstance(said, dict) else {}), visiting.tensors
+    return opened(hospital, str(method["train_run"])), own_model(hospital, method)[1]
+
+
+def reading(images: Tensor) -> str:
+    """How to read a map of images (n, C, H, W)."""
+    sides = images.shape[-2:]
+    return (
+        "Bright: where a change of the image would change the score most (the size of the score's gradient at each of "
+        f"{sides[0]} × {sides[1]} pixels, smoothed by {SMOOTH * min(sides):.2g} pixels, divided by its largest value "
+        "in that image). It says nothing of how sure the model is, and every image has a brightest place: read the "
+        "score first."
+    )
+
+
+def pointed(module: nn.Module, cohort: Cohort, images: Tensor) -> str:
+    """On how many positive test images the maps point inside the lesion, and how many class activation maps are blank.
+
+    images: of the cohort, as the model sees them. Empty where there is nothing to say.
+    """
+    rows = ((cohort.split == SPLITS.index("test")) & (cohort.labels > 0)).nonzero()[:, 0]
+    outlined = cohort.lesion.dim() == 3 and len(cohort.lesion) == len(images)
+    if outlined:
+        rows = rows[(cohort.lesion[rows] > 0).flatten(1).any(dim=1)]
+    rows = rows[torch.linspace(0, len(rows) - 1, min(len(rows), COUNTED)).round().long()]
+    if not len(rows):
+        return ""
+    own = _class_maps(module, images[rows])
+    empty = 0 if own is None else sum(blank(one.double().numpy()) for one in own)
+    said = []
+    if outlined:
+        lesions = cohort.lesion[rows] > 0
+        share = 100 * float(lesions.double().mean())
+        said.append(
+            f"In {_points(_maps(module, images[rows]), lesions):.0f} of {len(rows)} positive test images the largest "
+            f"value lies inside the outlined lesion; a place drawn at random would in {share:.2g} %."
+        )
+        inside = "" if own is None else f", and point inside the lesion in {_points(own, lesions):.0f}"
+    else:
+        inside = ""
+    if own is not None:
+        said.append(
+            "The class activation maps of the network (equation 9 of VAFL) are not drawn: they are blank in "
+            f"{empty} of {len(rows)} positive test images{inside}."
+        )
+    return " ".join(said)
+
+
+def _points(cams: Tensor, lesions: Tensor) -> float:
+    pairs = zip(cams.double().numpy(), lesions.numpy(), strict=True)
+    return sum(hit(cam, mask) for cam, mask in pairs)
+
+
+def _maps(module: nn.Module, images: Tensor) -> Tensor:
+    return torch.cat([sensitivity(module, some) for some in torch.split(images, TOGETHER)])
+
+
+@torch.no_grad()
+def _class_maps(module: nn.Module, images: Tensor) -> Tensor | None:
+    """The largest CAM of the classes but the first at every pixel, (n, H, W); None of a network without maps."""
+    maps = module(images).maps
+    if maps is None:
+        return None
+    cams = normalized_maps(maps)[:, 1:].amax(dim=1, keepdim=True)
+    return laid(cams, stride_of(maps, images), (images.shape[-2], images.shape[-1]))[:, 0]
