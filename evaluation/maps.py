@@ -36,12 +36,25 @@ def shared_map(groups: Mapping[str, Points], *, title: str) -> Picture:
     Raises:
         ValueError: points have another shape.
     """
-    alt = f"{', '.join(f'{len(points)} {name}' for name, points in groups.items())} images as points"
     caption = (
         f"{READ} No hospital's own images are among them: these stay there, and its own page shows them. Shared images "
         "far from all public ones have what the prior does not draw; such as lie in one heap are hardly different."
     )
-    return Picture(title, caption, scattered(groups, alt))
+    return Picture(title, caption, scattered(groups, _counted(groups)))
+
+
+def space_map(groups: Mapping[str, Points], *, title: str) -> Picture:
+    """A hospital's images as read and translated, beside the shared ones, for its own page. groups: (n, 2) by name.
+
+    Raises:
+        ValueError: points have another shape.
+    """
+    caption = f"{READ} A translation that works moves this hospital's images among the shared ones."
+    return Picture(title, caption, scattered(groups, _counted(groups)))
+
+
+def _counted(groups: Mapping[str, Points]) -> str:
+    return f"{', '.join(f'{len(points)} {name}' for name, points in groups.items())} images as points"
 
 
 def scattered(groups: Mapping[str, Points], alt: str) -> str:

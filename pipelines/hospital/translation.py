@@ -29,6 +29,7 @@ from pipelines.hospital.files import files_of
 from pipelines.hospital.harmonization import SCALE, cohort_in, number, parsed, sides, telling
 from pipelines.hospital.hospital import COHORT, SPLITS, Done, Hospital, keyed, write_cohort_file
 from pipelines.hospital.kept import QUALITIES, REJECTED, SPLIT, digest_of, split_of
+from pipelines.hospital.points import write_points
 from pipelines.hospital.public_networks import translation as public_translation
 from pipelines.hospital.synthesis import inputs_of
 from pipelines.hospital.withdrawn import looked_at
@@ -112,6 +113,7 @@ def translate(hospital: Hospital, call: Call, message: Message, memory: Message)
             told(0, 0, "judging")
             quality, judges = judged(cohort, brought, message.tensors, asked.scale, SEED), judging(cohort)
     reasons = () if quality is None else against(asked.translator, quality, asked.limits)
+    write_points(hospital, asked.space, cohort, brought.images, message.tensors["images"], asked.scale)
     name = _written(hospital, cohort, brought, asked)
     _remember(hospital, asked, str(facts["cohort"]), name, quality, reasons)
     if brought.params is not None:

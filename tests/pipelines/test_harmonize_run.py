@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -88,6 +89,18 @@ def test_shared_images_are_of_both_classes_and_in_range(done):
     shared = from_bytes((artifact(done, "sample") / "shared.safetensors").read_bytes()).tensors
     assert shared["images"].shape == (24, 1, 32, 32) and float(shared["images"].abs().max()) <= 1
     assert shared["labels"].tolist() == [0] * 12 + [1] * 12
+
+
+def test_pages_draw_images_as_points_and_only_a_hospitals_own_page_its_images(done):
+    assert "Shared images beside public ones" in (done / "report.html").read_text()
+    (label,) = re.findall(r'aria-label="([^"]*) images as points"', (done / "report.html").read_text())
+    assert "as read" not in label and "real" not in label
+    for site in ("a", "b"):
+        for space in HARMONIZE["translate"]:
+            drawn = f"{space}: this hospital&#39;s images beside the shared ones"
+            there = (done / "sites" / site / "maps" / f"{space}.space.safetensors").exists()
+            assert (drawn in (done / "sites" / site / "report.html").read_text()) == there
+            assert drawn not in (done / "report.html").read_text()
 
 
 def test_translated_cohorts_hold_the_same_patients_with_other_images(done):

@@ -13,7 +13,7 @@ import torch
 from evaluation.drawing import Picture
 from evaluation.gap_rows import Compared, gap_rows
 from evaluation.harmony import COLUMNS, REASONS, Harmony, SpaceRow, as_number
-from evaluation.maps import point_map
+from evaluation.maps import point_map, space_map
 from evaluation.metrics import Measure
 from evaluation.pictures import contact_sheet
 from evaluation.protocols import Table
@@ -22,6 +22,7 @@ from evaluation.tiles import Tile
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import MAP, QUALITIES, cohort_of
+from pipelines.hospital.points import ENDING, FOLDER, GROUPS
 from pipelines.runs.store import DiskFolder
 from privacy.message import Json, as_list, as_mapping, from_bytes
 from privacy.release.gate import Refused
@@ -38,7 +39,7 @@ def own_harmony(hospital: Hospital, cohort: Cohort, raw: str, facts: Mapping[str
     spaces = [str(space) for space in as_list(facts.get("spaces"))]
     folder = DiskFolder(hospital.root / QUALITIES)
     said = [json.loads(folder.read(f"{space}.{raw}.json")) for space in spaces if folder.has(f"{space}.{raw}.json")]
-    maps = _maps(hospital)
+    maps = tuple(_maps(hospital, spaces))
     target = hospital.name if facts.get("imitated") == hospital.name else ""
     if not said and not maps and not target:
         return None
@@ -110,15 +111,15 @@ def _shown(cohort: Cohort) -> list[int]:
     return [*ill[: PAIRS - fewer], *well[: PAIRS - min(len(ill), PAIRS - fewer)]]
 
 
-def _maps(hospital: Hospital) -> tuple[Picture, ...]:
-    folder = DiskFolder(hospital.root / "maps")
-    if not folder.has(MAP):
-        return ()
-    points = from_bytes(folder.read(MAP)).tensors
-    return (
-        point_map(
-            np.asarray(points["real"].numpy()),
-            np.asarray(points["made"].numpy()),
-            title="How well this hospital's images can be imitated",
-        ),
-    )
+def _maps(hospital: Hospital, spaces: Sequence[str]) -> Iterator[Picture]:
+    """Images as points: this hospital's beside its own synthetic ones, and in each space beside the shared ones."""
+    folder = DiskFolder(hospital.root / FOLDER)
+    if folder.has(MAP):
+        points = from_bytes(folder.read(MAP)).tensors
+        title = "How well this hospital's images can be imitated"
+        yield point_map(np.asarray(points["real"].numpy()), np.asarray(points["made"].numpy()), title=title)
+    for space in spaces:
+        if folder.has(f"{space}{ENDING}"):
+            found = from_bytes(folder.read(f"{space}{ENDING}")).tensors
+            groups = {name: np.asarray(found[name].numpy()) for name in GROUPS if len(found[name])}
+            yield space_map(groups, title=f"{space}: this hospital's images beside the shared ones")
