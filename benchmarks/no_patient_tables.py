@@ -1,9 +1,10 @@
-"""Tables of docs/results/without-a-patient.md from benchmarks/no_patient.json and benchmarks/cameras.json.
+"""Tables of docs/results/without-a-patient.md from benchmarks/no_patient.json, no_patient_t2w.json,
+detector_slices.json and cameras.json.
 
     python benchmarks/no_patient_tables.py && python benchmarks/results_tables.py
 
-Lines that not all seeds have are left out, and seeds that are not finished. Intervals are Student's, 95 %, over seeds
-or splits; the share of the gap between `raw` and `oracle` has Fieller's (`evaluation/oracle_gap.py`).
+Seeds without the lines of BESIDE are left out, and lines that not all seeds have. Intervals are Student's, 95 %, over
+seeds or splits; the share of the gap between `raw` and `oracle` has Fieller's (`evaluation/oracle_gap.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ sys.path.insert(0, str(ROOT))
 from evaluation.oracle_gap import share_of_gap  # noqa: E402
 
 TABLE = ROOT / "docs/results/data/without-a-patient.json"
-COMMIT, DATE = "f84500b", "2026-11-23"
+COMMITS, DATE = {"adc": "f84500b", "t2w": "ff69812", "detector": "ff69812"}, "2026-11-23"
+NAMES = {"adc": "ADC", "t2w": "T2w"}
 PAIRS = (
     ("translator + start", "start"),
     ("translator + start", "raw"),
@@ -34,6 +36,8 @@ PAIRS = (
     ("start", "oracle + start"),
     ("oracle", "raw"),
 )
+BESIDE = ("raw", "start", "oracle", "oracle + start")
+FEWEST = 3  # seeds
 Scores = Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]
 """seed -> line -> `as it is` or `AdaBN` -> `overall`, `P`, `L` -> AUC."""
 
@@ -61,7 +65,7 @@ def lines_of(found: Scores) -> list[str]:
     return [line for line in first if all(line in each for each in found.values())]
 
 
-def phantom(found: Scores, n: str) -> dict[str, object]:
+def phantom(found: Scores, n: str, contrast: str) -> dict[str, object]:
     rows = [
         [
             line,
@@ -73,20 +77,47 @@ def phantom(found: Scores, n: str) -> dict[str, object]:
         for line in lines_of(found)
     ]
     columns = [f"n = {n}", "AUC overall", "P", "L", "overall, AdaBN", "minus raw", "share of the gap"]
-    return {**head(f"no_patient.py --n {n} --seeds {' '.join(found)}"), "columns": columns, "rows": rows}
+    command = f"no_patient.py{said(contrast)} --n {n} --seeds {' '.join(found)}"
+    return {**head(command, COMMITS[contrast]), "columns": columns, "rows": rows}
 
 
-def pairs(every: Mapping[str, Scores]) -> dict[str, object]:
+def pairs(every: Mapping[str, Scores], contrast: str) -> dict[str, object]:
     rows = []
     for one, other in PAIRS:
         cells = [
-            interval(of(found, one, way) - of(found, other, way), "+")
+            interval(of(found, one, way) - of(found, other, way), "+") if {one, other} <= set(lines_of(found)) else ""
             for found in every.values()
             for way in ("as it is", "AdaBN")
         ]
         rows.append([f"{one} − {other}", *cells])
     columns = ["overall AUC", *(f"n = {n}{way}" for n in every for way in ("", ", AdaBN"))]
-    return {**head("no_patient.py"), "columns": columns, "rows": rows}
+    return {**head(f"no_patient.py{said(contrast)}", COMMITS[contrast]), "columns": columns, "rows": rows}
+
+
+def said(contrast: str) -> str:
+    return "" if contrast == "adc" else f" --contrast {contrast}"
+
+
+def detector(book: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]) -> dict[str, object]:
+    """book: contrast -> n -> seed -> line -> AUC. Gains are over the seeds that have both lines."""
+    rows = []
+    for contrast, sizes in book.items():
+        for n, found in sizes.items():
+            known = recorded(contrast).get(n, {})
+            for line in next(iter(found.values())):
+                values = np.array([each[line] for each in found.values()])
+                cells = [gain({seed: each[line] for seed, each in found.items()}, known, other) for other in BESIDE]
+                rows.append([f"{NAMES[contrast]}, n = {n}", line, interval(values), *cells])
+    columns = ["slices", "detector", "AUC overall", *(f"minus {name}" for name in BESIDE)]
+    return {**head("detector_slices.py", COMMITS["detector"]), "columns": columns, "rows": rows}
+
+
+def gain(values: Mapping[str, float], known: Scores, other: str) -> str:
+    both = [seed for seed in values if other in known.get(seed, {})]
+    if len(both) < FEWEST:
+        return ""
+    told = interval(np.array([values[seed] - known[seed][other]["as it is"]["overall"] for seed in both]), "+")
+    return told if len(both) == len(values) else f"{told} ({len(both)} seeds)"
 
 
 def cameras(book: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, object]:
@@ -100,21 +131,36 @@ def cameras(book: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, 
         rows.append([line, interval(mean), *(f"{values.mean():.3f}" for values in each.values()), gain])
     names = list(next(iter(next(iter(book.values())).values())))
     columns = ["left out", "AUC, mean of four", *names, "minus raw"]
-    return {**head("cameras.py", "CONSILIUM_DATA=… "), "columns": columns, "rows": rows}
+    return {**head("cameras.py", COMMITS["adc"], "CONSILIUM_DATA=… "), "columns": columns, "rows": rows}
 
 
-def head(command: str, before: str = "") -> dict[str, object]:
-    return {"command": f"{before}python benchmarks/{command}", "commit": COMMIT, "date": DATE}
+def head(command: str, commit: str, before: str = "") -> dict[str, object]:
+    return {"command": f"{before}python benchmarks/{command}", "commit": commit, "date": DATE}
+
+
+def recorded(contrast: str) -> dict[str, Scores]:
+    """n -> what was measured."""
+    name = "no_patient" if contrast == "adc" else f"no_patient_{contrast}"
+    found: dict[str, Scores] = json.loads((ROOT / f"benchmarks/{name}.json").read_text())
+    return found
+
+
+def scores(contrast: str) -> dict[str, Scores]:
+    """n -> the seeds that are finished, where there are enough."""
+    every = {
+        n: {seed: each for seed, each in seeds.items() if set(BESIDE) <= each.keys()}
+        for n, seeds in recorded(contrast).items()
+    }
+    return {n: found for n, found in every.items() if len(found) >= FEWEST}
 
 
 def main() -> None:
     told: dict[str, object] = {}
-    every: dict[str, Scores] = {}
-    for n, seeds in json.loads((ROOT / "benchmarks/no_patient.json").read_text()).items():
-        needed = {line for pair in PAIRS for line in pair}
-        every[n] = {seed: each for seed, each in seeds.items() if needed <= each.keys()}
-    told |= {f"phantom-{n}": phantom(found, n) for n, found in every.items()}
-    told["pairs"] = pairs(every)
+    for contrast in NAMES:
+        every, name = scores(contrast), "phantom" if contrast == "adc" else contrast
+        told |= {f"{name}-{n}": phantom(found, n, contrast) for n, found in every.items()}
+        told["pairs" if contrast == "adc" else f"{contrast}-pairs"] = pairs(every, contrast)
+    told["detector"] = detector(json.loads((ROOT / "benchmarks/detector_slices.json").read_text()))
     told["cameras"] = cameras(json.loads((ROOT / "benchmarks/cameras.json").read_text()))
     text = json.dumps(told, indent=1, ensure_ascii=False)
     TABLE.write_text(text + "\n")
