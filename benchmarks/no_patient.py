@@ -180,9 +180,11 @@ def start(space: str, strength: float, contrast: Contrast) -> Params:
     return pretrained(TASK, how, scale.back(x), y, low=scale.low, high=scale.high, through=into)
 
 
-def trained(line: Line, n: int, seed: int) -> dict[str, dict[str, float]]:
-    """AUC of FedAvg's model, as it is and with AdaBN."""
-    into, scale = translation(line.space, line.contrast), KINDS[line.contrast].scale
+def trained(
+    line: Line, n: int, seed: int, into: Callable[[Tensor], Tensor] | None = None
+) -> dict[str, dict[str, float]]:
+    """AUC of FedAvg's model, as it is and with AdaBN. into: the way into a space that is not one of these here."""
+    into, scale = into or translation(line.space, line.contrast), KINDS[line.contrast].scale
     spaces = hospitals(n, seed, line.contrast)
     sites = list(spaces.get(line.space, spaces["raw"]))
     if into is not None:

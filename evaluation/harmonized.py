@@ -45,13 +45,14 @@ def _worth(shares: Sequence[GapRow]) -> Iterator[str]:
     for raw in dict.fromkeys(row.untranslated for row in rows):
         own = [row for row in rows if row.untranslated == raw]
         first = own[0]
-        gap = f"{signed(first.gap)} ({signed(first.gap_low)} to {signed(first.gap_high)})"
+        gap = _between(first.gap, first.gap_low, first.gap_high)
         there = f"The same patients on one scanner ({first.oracle}) would gain {gap} {first.measure} over {raw}"
         closed = [f"{row.method} {told(row)}" for row in own if not row.why]
         if closed:
             yield f"{there}. Of this gap are closed: {'; '.join(closed)}."
         else:
-            yield f"{there}; {first.why}, so no share of it can be told."
+            gains = "; ".join(f"{row.method} {_between(row.gain, row.gain_low, row.gain_high)}" for row in own)
+            yield f"{there}; {first.why}, so no share of it can be told. Gains over {raw}: {gains}."
 
 
 def told(row: GapRow) -> str:
@@ -61,11 +62,15 @@ def told(row: GapRow) -> str:
     return f"{hundredths(row.share)} ({hundredths(row.share_low)} to {hundredths(row.share_high)})"
 
 
+def _between(value: float, low: float, high: float) -> str:
+    return f"{signed(value)} ({signed(low)} to {signed(high)})"
+
+
 def _beyond(outside: Sequence[ScoreRow], untreated: str) -> Iterator[str]:
     measure = outside[0].measure if outside else ""
     protocol = OUTSIDE_MEAN if any(row.protocol == OUTSIDE_MEAN for row in outside) else OUTSIDE
     gains = [
-        f"{row.method} {signed(row.gain)} ({signed(row.gain_low)} to {signed(row.gain_high)})"
+        f"{row.method} {_between(row.gain, row.gain_low, row.gain_high)}"
         for row in outside
         if row.protocol == protocol and row.measure == measure and row.method != untreated and math.isfinite(row.gain)
     ]

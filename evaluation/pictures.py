@@ -13,6 +13,7 @@ from evaluation.drawing import Picture, png_uri
 from evaluation.tiles import FOUND, GIVEN, LESION, ORGAN, Tile, drawn
 
 SIDE = 168  # pixels of a tile's longer side
+WIDEST = "14rem"  # of a tile in a row that has a meaning: a few large ones would fill the page
 
 
 def contact_sheet(
@@ -48,7 +49,9 @@ def contact_sheet(
     key = f'<p class="keys">{" &nbsp; ".join(keys)}</p>' if keys else ""
     caption = f"Grey window {low:.4g} to {high:.4g}." if grey else "" if tiles else "No images."
     rows = (
-        f' style="grid-template-columns: repeat({columns}, minmax(4.5rem, 1fr)); overflow-x: auto"' if columns else ""
+        f' style="grid-template-columns: repeat({columns}, minmax(4.5rem, {WIDEST})); overflow-x: auto"'
+        if columns
+        else ""
     )
     return Picture(title, caption, f'<ul class="sheet"{rows}>{items}</ul>{key}')
 

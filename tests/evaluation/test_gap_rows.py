@@ -175,7 +175,9 @@ def test_pages_tell_shares_refusals_and_what_to_do():
     assert REMEDY in text and "Not known" not in text
     none = gap_rows(tables(), (Compared("half", "worse", ("oracle",)),), AUC)
     text = run_page(tables(), shares=none, harmony=HARMONY, spaces=spaces)
-    assert f"{NONE}, so no share of it can be told" in text and f"Not known : {NONE}" in text
+    assert (
+        f"{NONE}, so no share of it can be told. Gains over half: oracle +0" in text and f"Not known : {NONE}" in text
+    )
     own = gap_rows({name: {("a", "a"): t["a", "a"]} for name, t in tables().items()}, LINES, AUC)
     text = site_page({"local": tables()["raw"]}, shares=own, harmony=HARMONY)
     assert "What harmonization is worth" in text and told(own[0]) in text

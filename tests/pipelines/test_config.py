@@ -23,7 +23,16 @@ from pipelines.settings.config import CHECKS, Config
 from pipelines.settings.load import missing
 from pipelines_settings import RUNS
 
-TEXT = (CONFIGS / "prostate_adc.yaml").read_text().replace(", on: ", ", 'on': ")  # PyYAML takes a bare on for true
+MORE = {
+    ", on: ": ", 'on': ",  # PyYAML takes a bare on for true
+    "    fedper: {name: fedper}\n": (
+        "    fedper: {name: fedper}\n    fedprox: {name: fedprox, mu: 0.01}\n    scaffold: {name: scaffold}\n"
+    ),
+    "  method_start:": "  method_work: {scaffold: {optimizer: sgd, lr: 0.05}}\n  method_start:",
+}
+TEXT = (CONFIGS / "prostate_adc.yaml").read_text()
+for place, more in MORE.items():
+    TEXT = TEXT.replace(place, more)
 PLAIN = yaml.safe_load(TEXT)
 
 
