@@ -14,7 +14,8 @@ The rest is post-processing. With t the noised mean, of precision 1 / v, (m, log
 
     |E f(x(theta)) - t|^2 / v + |m|^2 / tau_m^2 + |log s|^2 / tau_s^2,                                            (1)
 
-by damped Gauss-Newton steps. No derivative of the drawing is needed, because by Stein's identity
+by damped Gauss-Newton steps, of which one that goes uphill is taken back and damped more. No derivative of the drawing
+is needed, because by Stein's identity
 
     dE f / dm = E[f e] / s,    dE f / dlog s = E[f (e^2 - 1)],                                                    (2)
 
@@ -51,7 +52,6 @@ from privacy.settings_error import Problem, out_of_range, refuse
 LOOKS = (1, 2, 5)  # of equal noise; each group has a centre and a unit of its own
 STEPS = (4, 4, 6)  # of Gauss-Newton after each group
 PUBLIC, COMPONENTS, ROUGHNESS = 2000, 40, 1.0  # as of private evolution
-CENTRED = 400  # pictures from which centre and unit are found
 LARGEST_STEP = 0.5
 FARTHEST = 2.2  # of m: Phi(2.2) = 0.986
 NARROWEST, WIDEST = -2.5, 0.2  # of log s
@@ -112,6 +112,18 @@ class _Family(NamedTuple):
     spread: Tensor
 
 
+class _At(NamedTuple):
+    """Pictures of a family: the mean of their features (k,), its derivatives (2) (k, 2 d), the norm of features about
+    it that a patient's are cut to, and their mean variance.
+    """
+
+    family: _Family
+    mean: Tensor
+    slope: Tensor
+    unit: float
+    variance: float
+
+
 class _Told(NamedTuple):
     """A noised mean of features (k,), and the variance of its noise and of the choice of patients together."""
 
@@ -167,22 +179,25 @@ def fit(settings: FittedPrior, access: Access, inputs: Inputs, *, seed: int, pro
         return told_features(view, settings.squared, images).double()
 
     random = torch.Generator().manual_seed(seed)
-    family, known, done = _Family(torch.zeros(prior.latent), torch.zeros(prior.latent)), list[_Told](), 0
+
+    def at(family: _Family) -> _At:
+        return _at(prior, features, family, settings, inputs, random)
+
+    here, known, done = at(_Family(torch.zeros(prior.latent), torch.zeros(prior.latent))), list[_Told](), 0
     patients = max(1, access.size("train"))
     for looks, steps in zip(LOOKS, STEPS, strict=True):
-        public = features(_pictures(prior, family, CENTRED, inputs, random)[1])
-        centre = public.mean(dim=0)
-        unit = float((public - centre).norm(dim=1).quantile(settings.within))
-        module = Looked(view, settings.squared, centre.float(), unit).to(access.device).eval()
+        module = Looked(view, settings.squared, here.mean.float(), here.unit).to(access.device).eval()
         mean, noise = _mean(access, module, looks)
-        variance = (unit * noise) ** 2 + float(public.var(dim=0).mean()) / patients
-        known.append(_Told(centre + unit * mean, variance))
-        for step in range(steps):
-            damped = 2.0 if 2 * step < steps else 0.5
-            family = _stepped(settings, prior, features, family, _together(known), damped, inputs, random)
+        chance = here.variance * (1 / patients + 1 / settings.pictures)
+        known.append(_Told(here.mean + here.unit * mean, (here.unit * noise) ** 2 + chance))
+        told, damped = _together(known), 1.0
+        for _ in range(steps):
+            tried = at(_stepped(settings, here, told, damped))
+            better = _objective(settings, tried, told) < _objective(settings, here, told)
+            here, damped = (tried, damped / 2) if better else (here, damped * 4)
             done += 1
             progress(done, sum(STEPS), "fit")
-    return {"mean": family.mean, "spread": family.spread}
+    return {"mean": here.family.mean, "spread": here.family.spread}
 
 
 def sampled(settings: FittedPrior, inputs: Inputs, params: Params, y: Tensor, *, seed: int) -> Tensor:
@@ -220,27 +235,40 @@ def _pictures(
     return e, prior.render(theta, torch.arange(number) % 2 if y is None else y, seeds, inputs)
 
 
-def _stepped(
-    settings: FittedPrior,
+def _at(
     prior: Prior,
     features: Callable[[Tensor], Tensor],
     family: _Family,
-    told: _Told,
-    damped: float,
+    settings: FittedPrior,
     inputs: Inputs,
     random: torch.Generator,
-) -> _Family:
-    """One step of Gauss-Newton down equation (1), with the derivatives of equation (2)."""
-    drawn, images = _pictures(prior, family, settings.pictures, inputs, random)
-    f, e = features(images), drawn.double()
+) -> _At:
+    e, images = _pictures(prior, family, settings.pictures, inputs, random)
+    f, e = features(images), e.double()
     mean = f.mean(dim=0)
-    around = (f - mean).T / len(f)
-    slope = torch.cat([around @ e / family.spread.exp().double(), around @ (e.square() - 1)], dim=1)  # (2)
-    now = torch.cat([family.mean, family.spread]).double()
-    taus = (torch.full((prior.latent,), tau) for tau in (settings.of_mean, settings.of_spread))
-    prior_precision = 1 / torch.cat(list(taus)).double().square()
-    curvature = slope.T @ slope / told.variance + torch.diag((1 + damped) * prior_precision)
-    downhill = slope.T @ (told.mean - mean) / told.variance - prior_precision * now
+    away = f - mean
+    slope = torch.cat([away.T @ e / family.spread.exp().double(), away.T @ (e.square() - 1)], dim=1) / len(f)
+    unit = float(away.norm(dim=1).quantile(settings.within))
+    return _At(family, mean, slope, unit, float(f.var(dim=0).mean()))
+
+
+def _objective(settings: FittedPrior, at: _At, told: _Told) -> float:
+    """Equation (1)."""
+    numbers, precision = _numbers(settings, at.family)
+    return float((at.mean - told.mean).square().sum() / told.variance + (precision * numbers.square()).sum())
+
+
+def _stepped(settings: FittedPrior, at: _At, told: _Told, damped: float) -> _Family:
+    """One step of Gauss-Newton down equation (1), with `damped` times the prior's precision as Levenberg's damping."""
+    numbers, precision = _numbers(settings, at.family)
+    curvature = at.slope.T @ at.slope / told.variance + torch.diag((1 + damped) * precision)
+    downhill = at.slope.T @ (told.mean - at.mean) / told.variance - precision * numbers
     step = torch.linalg.solve(curvature, downhill).clamp(-LARGEST_STEP, LARGEST_STEP)
-    m, log_s = (now + step).float().chunk(2)
+    m, log_s = (numbers + step).float().chunk(2)
     return _Family(m.clamp(-FARTHEST, FARTHEST), log_s.clamp(NARROWEST, WIDEST))
+
+
+def _numbers(settings: FittedPrior, family: _Family) -> tuple[Tensor, Tensor]:
+    """(m, log s), and the precision that the prior gives to each."""
+    taus = [torch.full_like(family.mean, tau) for tau in (settings.of_mean, settings.of_spread)]
+    return torch.cat([family.mean, family.spread]).double(), 1 / torch.cat(taus).double().square()

@@ -147,25 +147,40 @@ def test_products_have_the_norm_of_their_whole_matrix():
 
 def test_a_step_of_gauss_newton_solves_a_linear_drawing_at_once():
     """Where pictures are linear in e, derivatives by Stein's identity are those of calculus, up to chance."""
-    d, number, wide = 3, 4, 40_000
     a = torch.tensor([[1.0, 0.5, 0.0], [0.0, 1.0, -0.5], [0.3, 0.0, 1.0], [0.2, 0.2, 0.2]])
+    true, settings = torch.tensor([0.3, -0.2, 0.1]), FittedPrior(pictures=40_000, of_mean=10.0, of_spread=1e-3)
 
     def render(theta, y, seeds, inputs):
         return torch.special.ndtri(theta.double().clamp(1e-9, 1 - 1e-9)).float()[:, :, None, None]
 
-    prior = Prior("prostate_adc", d, render, render, 1, {})
-    true, settings = torch.tensor([0.3, -0.2, 0.1]), FittedPrior(pictures=wide, of_mean=10.0, of_spread=1e-3)
-    told = fitted_prior._Told((a @ true).double(), 1e-6)
-    start = fitted_prior._Family(torch.zeros(d), torch.zeros(d))
-    found = fitted_prior._stepped(
-        settings,
-        prior,
-        lambda images: (images[:, :, 0, 0] @ a.T).double(),
-        start,
-        told,
-        0.0,
-        INPUTS,
-        torch.Generator().manual_seed(0),
-    )
-    assert number == len(a) and torch.allclose(found.mean, true, atol=0.03)
-    assert float(found.spread.abs().max()) < 0.01
+    def features(images):
+        return (images[:, :, 0, 0] @ a.T).double()
+
+    prior, told = Prior("prostate_adc", 3, render, render, 1, {}), fitted_prior._Told((a @ true).double(), 1e-6)
+    start = fitted_prior._Family(torch.zeros(3), torch.zeros(3))
+    random = torch.Generator().manual_seed(0)
+    here = fitted_prior._at(prior, features, start, settings, INPUTS, random)
+    assert torch.allclose(here.slope[:, :3].float(), a, atol=0.03)
+    found = fitted_prior._stepped(settings, here, told, 0.0)
+    assert torch.allclose(found.mean, true, atol=0.03) and float(found.spread.abs().max()) < 0.01
+    there = fitted_prior._at(prior, features, found, settings, INPUTS, random)
+    before, after = (fitted_prior._objective(settings, one, told) for one in (here, there))
+    assert after < 0.05 * before
+
+
+@pytest.mark.parametrize("pictures", [30, 300])
+def test_it_ends_no_farther_from_what_was_told_than_it_began(pictures, monkeypatch):
+    """Steps that go uphill are taken back, however few pictures the derivatives are from."""
+    ends = []
+    judged = fitted_prior._objective
+
+    def heard(settings, at, told):
+        ends.append((id(told), judged(settings, at, told)))
+        return ends[-1][1]
+
+    monkeypatch.setattr(fitted_prior, "_objective", heard)
+    fit(replace(SMALL, pictures=pictures), open_access({"train": _patients()}, batch=8, seed=0), INPUTS, seed=0)
+    kept = [value for who, value in ends if who == ends[-1][0]][
+        1::2
+    ]  # of what was tried, then of what is kept, in turn
+    assert len(kept) == fitted_prior.STEPS[-1] and kept == sorted(kept, reverse=True)
