@@ -50,7 +50,7 @@ from privacy.release.policy import MOST_DELTA
 from privacy.settings_error import Problem, out_of_range, refuse
 
 LOOKS = (1, 2, 5)  # of equal noise; each group has a centre and a unit of its own
-STEPS = (4, 4, 6)  # of Gauss-Newton after each group
+STEPS = (5, 5, 12)  # of Gauss-Newton after each group
 PUBLIC, COMPONENTS, ROUGHNESS = 2000, 40, 1.0  # as of private evolution
 LARGEST_STEP = 0.5
 FARTHEST = 2.2  # of m: Phi(2.2) = 0.986
@@ -76,8 +76,8 @@ class FittedPrior:
     pictures: int = 1500
     squared: int = 16
     within: float = 0.25
-    of_mean: float = 0.7
-    of_spread: float = 0.7
+    of_mean: float = 1.0
+    of_spread: float = 1.2
 
     def __post_init__(self) -> None:
         """Check all settings.

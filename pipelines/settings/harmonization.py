@@ -13,13 +13,13 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import Field
 
 from harmonize.complexity import Score
+from harmonize.fitted_prior import FittedPrior
 from harmonize.prior import PriorName
 from harmonize.sampling import Sampling
 from harmonize.scale import Scale
 from harmonize.synthesis import AnySynthesis
 from harmonize.translation import Translators
 from harmonize.veto import Limits
-from harmonize.wgan import WganGp
 from privacy.settings_error import Problem, out_of_range, refuse
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
@@ -79,7 +79,7 @@ class Harmonize:
 
     scale: Scale | None = None
     score: Score = Score()
-    synthesis: AnyShared = WganGp()
+    synthesis: AnyShared = FittedPrior()
     sampling: Sampling = Sampling()
     shared: int = 100
     copies: int = 4
