@@ -25,8 +25,8 @@ from pipelines_settings import RUNS
 
 MORE = {
     ", on: ": ", 'on': ",  # PyYAML takes a bare on for true
-    "    fedper: {name: fedper}\n": (
-        "    fedper: {name: fedper}\n    fedprox: {name: fedprox, mu: 0.01}\n    scaffold: {name: scaffold}\n"
+    "    fedavg: {name: fedavg}\n": (
+        "    fedavg: {name: fedavg}\n    fedprox: {name: fedprox, mu: 0.01}\n    scaffold: {name: scaffold}\n"
     ),
     "  method_start:": "  method_work: {scaffold: {optimizer: sgd, lr: 0.05}}\n  method_start:",
 }
