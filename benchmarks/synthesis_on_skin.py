@@ -4,7 +4,7 @@
 
 FD: Frechet distance in 40 principal components of a third archive (vidir_molemax) to the archive's other lesions; SW:
 sliced Wasserstein distance of pixels. Labels of the synthetic pictures are those of these lesions. "real": the 640
-lesions themselves; "the other archive": as many pictures of the other one, which is what a hospital has before anything
+lesions themselves; "the other archive": the pictures of the other one, which is what a hospital has before anything
 is shared. A split divides lesions anew. Settings are the defaults; nothing was chosen here. Epsilon is for a lesion,
 add or remove, delta 1e-5. Figures in benchmarks/synthesis_on_skin.json.
 """
@@ -76,6 +76,14 @@ def lines_of(split: int, archive: str) -> Iterator[tuple[str, float | None, floa
             yield from told(way.name, epsilon, synthesis.candidates(settings, INPUTS, params, y[test], seed=split))
 
 
+def said_of(figure: str, values: np.ndarray) -> str:
+    """Mean and half of Student's 95 % interval, with the digits that a figure deserves."""
+    if figure == "SW":
+        return interval(values)
+    mean, half = (float(part) for part in interval(values).split(" ± "))
+    return f"{mean:.1f} ± {half:.1f}"
+
+
 def main() -> None:
     options = asked(str(__doc__), HERE / "synthesis_on_skin.json", splits=5)
     kept = collected(options, {archive: partial(lines_of, archive=archive) for archive in ARCHIVES})
@@ -84,7 +92,7 @@ def main() -> None:
         archive, line, epsilon = key.split(" | ")
         name, figure = line.split(" / ")
         said = {"inf": "∞" if name == "real" else "0" if "prior" in name else ""}.get(epsilon, epsilon)
-        found.setdefault((name, said), {})[f"{archive}, {figure}"] = interval(np.array(list(of.values())))
+        found.setdefault((name, said), {})[f"{archive}, {figure}"] = said_of(figure, np.array(list(of.values())))
     columns = [f"{archive}, {figure}" for archive in ARCHIVES for figure in ("FD", "SW")]
     table = {
         "command": "CONSILIUM_DATA=… python benchmarks/synthesis_on_skin.py",
