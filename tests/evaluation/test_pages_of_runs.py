@@ -1,5 +1,6 @@
 """Pages of runs: what they say of withdrawn patients, of a table's features, and what of it leaves the hospital."""
 
+import html
 import json
 import os
 import re
@@ -113,7 +114,7 @@ def test_a_sheet_says_outlined_only_of_what_is(withdrawn):
     for title, sheet in sheets:
         for mask, name in (("lesion", "lesion"), ("gland", "organ")):
             assert (f"{mask} outlined" in title) == (f"{name} outlined" in sheet), title
-    assert "A map has 2 × 2 values for an image of 32 × 32 pixels" in text
+    assert "the size of the score's gradient at each of 32 × 32 pixels" in html.unescape(text)
 
 
 def test_names_of_patients_in_settings_become_numbers():
