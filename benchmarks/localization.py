@@ -9,7 +9,7 @@ norm, FedAvg of 20 rounds of 2 epochs, Adam 1e-3, batches of 24, flips and small
 often: as in benchmarks/no_patient.py. A line is a reading of the loss, a network of its own; every network's maps are
 then drawn in several ways. Measured on all test slices with 3 pixels or more of a clinically significant lesion,
 whatever the network says of them, and on the slices of the real lesion, where the same networks, which saw phantoms
-alone, are asked. Settings were chosen on seeds 100 and 101, which no table reports.
+alone, are asked. Settings were chosen on seed 100 alone.
 
 Figures go into benchmarks/localization.json as they come; what stands there is not run again. Networks are kept in
 build/localization.

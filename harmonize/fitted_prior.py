@@ -6,9 +6,9 @@ hospital's scanner is a narrow part of what the prior draws, its patients a wide
 
 Patients are used for one thing, the mean over them of public features f(x): principal components of the prior's
 pictures, a map of roughness (`public_features`), and products of pairs of the first components, which tell how much
-patients differ. It is taken in looks of equal noise; each patient's own mean is centred and cut to a norm of 1 first.
-Centre and unit are public: those of pictures drawn from what is known so far, so that later looks, about a centre
-nearer to the patients, cut them to a smaller norm and need less noise for it.
+patients differ. It is taken in looks of equal noise; each patient's own mean is centred, divided by a unit, and with
+privacy cut to a norm of 1 first. Centre and unit are public: those of pictures drawn from what is known so far, so that
+later looks, about a centre nearer to the patients, cut them to a smaller norm and need less noise for it.
 
 The rest is post-processing. With t the noised mean, of precision 1 / v, (m, log s) minimizes
 
@@ -40,7 +40,7 @@ import torch
 from torch import Tensor, nn
 
 from harmonize.drawing import Inputs
-from harmonize.evolution import noises
+from harmonize.evolution import SEEDS, noises
 from harmonize.prior import PRIORS, Prior, PriorName
 from harmonize.public_features import View, compared, features_of
 from harmonize.scale import Progress, silent
@@ -55,7 +55,6 @@ PUBLIC, COMPONENTS, ROUGHNESS = 2000, 40, 1.0  # as of private evolution
 LARGEST_STEP = 0.5
 FARTHEST = 2.2  # of m: Phi(2.2) = 0.986
 NARROWEST, WIDEST = -2.5, 0.2  # of log s
-SEEDS = 2**62
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,12 +27,12 @@ def beginnings(memories: Mapping[str, Mapping[str, Json]]) -> str:
 def _of(said: Mapping[str, Json]) -> Iterator[str]:
     prior = as_mapping(said.get("synthesis")).get("prior")
     if prior:
-        yield f"the synthesis was pretrained on {_drawn(prior)}"
+        yield f"the synthesis began with {_drawn(prior)}"
     translation = as_mapping(said.get(TRANSLATION))
     if translation:
         yield (
-            f"images were translated by a network (SHA-256 {translation.get('sha256')}) that learnt from "
-            f"{_drawn(translation.get('prior'))}, and that no patient shaped (ε = 0)"
+            f"a network (SHA-256 {translation.get('sha256')}) that translates images, used unless the veto refused it, "
+            f"learnt from {_drawn(translation.get('prior'))}, and no patient shaped it (ε = 0)"
         )
     start = as_mapping(said.get(START))
     if start:
