@@ -1,0 +1,1 @@
+"""A hospital's picture archive (PACS): asked, read from, and given results, over DICOMweb or DICOM's own protocol."""
