@@ -4,16 +4,21 @@ Wicaksana, Yan, Yang, Liu, Fan, Cheng: Customized Federated Learning for Multi-S
 Classification, IEEE JBHI 2022, section III, equations 2 to 5, and the ablations of section V.
 
 What the paper leaves open, and our readings.
+* g: mean over all places, then two linear layers with a ReLU between, each followed by a batch norm (`normalize: both`)
+  without running statistics, the last without scale and shift. The paper says "2-layer multi-layer-perceptron" in the
+  letters of BYOL (Grill et al., NeurIPS 2020), whose g has a batch norm after its first layer (`hidden`). `none`: as
+  printed. Pooled outputs of a ReLU are positive, and a group norm gives every image the same mean, so without norms g
+  sees the same vector in all images (mean cosine between them .97 to .99): L_sim is near 0 whatever f has learnt, and
+  nothing keeps g from one constant vector, where L_sim is 0. Under `both` projections have mean 0 over a batch, so a
+  constant is no solution. Without g (`projection: null`) the means are aligned.
 * Balance. lambda_1 L_task = lambda_2 L_sim "dynamically": lambda_1 = 1 and lambda_2 = r / (1 - r) L_task / L_sim, not
   differentiated (else the guidance would cancel), from the means of a mini-batch; under differential privacy from each
   patient's own losses, which is a different method, CusFL balanced by patient. `paper`: as printed, unbounded; 0 where
-  L_sim is 0 up to rounding, as in the first step, where it would be infinite. As its gradient is that of
-  r / (1 - r) L_task log L_sim, nothing keeps the projections from collapsing to one vector. `capped` (ours): at most
-  `cap`, and 0 in the first round, when the federated part is the untrained common start.
+  L_sim is 0 up to rounding, as in the first step, where it would be infinite. `capped` (ours): at most `cap`, and 0 in
+  the first round, when the federated part is the untrained common start. A cap that binds makes r meaningless: the note
+  `share` is the guidance's part of the loss, which r asks for, and a hospital is warned where it is below half of r.
 * Equation 5. Delta theta_k is theta_k - xi, over the sites present: xi <- xi + mean_k (theta_k - xi) = mean_k theta_k,
   unweighted. h and all layers after the split never leave a site, and a private network is never overwritten.
-* g: mean over all places, then two linear layers with a ReLU between. Without it (`projection: null`) the means are
-  aligned.
 * Batch norms in frozen parts use the batch's statistics and update none; dropout is off there.
 * Not frozen (table X): the site's copy of f_xi, g_xi learns from L_sim beside the private network, and is discarded
   after the round.
@@ -44,7 +49,7 @@ from privacy.message import Call, Message, Params
 from privacy.settings_error import refuse, unmet
 
 TINY = 1e-6  # 1 - cosine below this is rounding
-COLLAPSED = 0.98  # a higher mean cosine between projections of different images: they carry no information
+COLLAPSED = 0.98  # a higher mean |cosine| between projections of different images: they carry no information
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +57,9 @@ class CusFL:
     """Equations 4 and 5. r: the share of the guidance in the loss; r = 0 is local training.
 
     depth: f is the first `depth` of stem and blocks (3 = up to the third block, as in the paper). projection: width of
-    g's output. freeze: the federated part is not trained at the site. contrast: L_sim, or MOON's loss instead (table
-    IX). resync (ours, for experiments): the site's f and g restart from the federated ones each round.
+    g's output. normalize: batch norms in g; private training has none. freeze: the federated part is not trained at the
+    site. contrast: L_sim, or MOON's loss instead (table IX). resync (ours, for experiments): the site's f and g restart
+    from the federated ones each round.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -61,9 +67,10 @@ class CusFL:
     name: Literal["cusfl"] = "cusfl"
     r: float = 0.5
     balance: Literal["capped", "paper"] = "capped"
-    cap: float = 1.0
+    cap: float = 1000.0
     depth: int = 3
     projection: int | None = 128
+    normalize: Literal["both", "hidden", "none"] = "both"
     freeze: bool = True
     contrast: Literal["similarity", "moon"] = "similarity"
     temperature: float = 0.5
@@ -86,14 +93,30 @@ class CusFL:
         module = task.network()
         with torch.no_grad():
             width = at_split(module.eval(), self.depth, torch.zeros(1, *task.inputs))[1].shape[1]
-        out = self.projection
         with torch.random.fork_rng(devices=()):  # dropout draws the same numbers as without g
-            layers = [] if out is None else [nn.Linear(width, out), nn.ReLU(), nn.Linear(out, out)]
-        module.add_module("projector", nn.Sequential(*layers))
+            module.add_module("projector", self._projector(width))
         return module.train()
+
+    def _projector(self, width: int) -> nn.Sequential:
+        """g: (b, width) -> (b, projection)."""
+        out = self.projection
+        if out is None:
+            return nn.Sequential()
+        first, last = nn.Linear(width, out), nn.Linear(out, out, bias=self.normalize != "both")
+        if self.normalize == "none":
+            return nn.Sequential(first, nn.ReLU(), last)
+        hidden = nn.Sequential(first, nn.BatchNorm1d(out, track_running_stats=False), nn.ReLU(), last)
+        if self.normalize == "both":
+            hidden.append(nn.BatchNorm1d(out, affine=False, track_running_stats=False))
+        return hidden
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
         parts = parts_of(module)
+        if private and self.projection is not None and self.normalize != "none":
+            return [
+                f"{self.name} normalizes its projections by the other images of a batch, which private training does "
+                f"not, found normalize: {self.normalize}: say normalize: none, and mind that it then hardly guides"
+            ]
         if self.depth > len(parts):
             return [
                 f"{self.name} would split after part {self.depth}, but {type(module).__name__} has {len(parts)} (stem "
@@ -150,9 +173,10 @@ class CusFL:
             trainable=lambda name: name.startswith(trained),
             optimizer={f"network.{name}": v for name, v in section(memory.tensors, "optimizer").items()},
         )
-        notes = averages(("similarity", "lambda2", "between"), seen, descent)
+        notes = averages(("similarity", "lambda2", "between", "share"), seen, descent)
         if notes:
             notes["collapsed"] = float(notes["between"] > COLLAPSED)
+            notes["asleep"] = float(notes["share"] < self.r / 2)
         return {
             name.removeprefix("network."): v for name, v in descent.optimizer.items() if name.startswith("network.")
         }, notes
@@ -168,7 +192,9 @@ class CusFL:
                 apart = contrast(found.own, found.guide, found.past, self.temperature)
             weight = self._weight(wanted.detach().mean(), apart.detach().mean())
             if len(batch.x) > 1:
-                seen.append(torch.stack([apart.mean(), weight, between(found.guide)]).detach())
+                guidance = weight * apart.mean()
+                share = guidance / (wanted.mean() + guidance)
+                seen.append(torch.stack([apart.mean(), weight, between(found.guide), share]).detach())
             return wanted + weight * apart
 
         return whole
@@ -231,9 +257,10 @@ def at_split(module: nn.Module, depth: int, x: Tensor) -> tuple[Output, Tensor]:
 
 
 def projected(module: nn.Module, depth: int, x: Tensor) -> tuple[Output, Tensor]:
-    """The network's output, and g(f(x)): (b, projection)."""
+    """The network's output, and g(f(x)): (b, projection). A single image is taken twice, and norms leave nothing."""
     output, features = at_split(module, depth, x)
-    return output, module.get_submodule("projector")(features)
+    rows = features if len(features) > 1 else features.repeat(2, 1)
+    return output, module.get_submodule("projector")(rows)[: len(features)]
 
 
 def freeze_statistics(module: nn.Module) -> None:
@@ -246,7 +273,8 @@ def freeze_statistics(module: nn.Module) -> None:
 
 
 def between(z: Tensor) -> Tensor:
-    """Mean cosine between all pairs of different rows of z (b, d), b >= 2."""
+    """Mean |cosine| between all pairs of different rows of z (b, d), b >= 2: 1 if they are one vector, or opposite."""
     n = len(z)
     unit = functional.normalize(z, dim=1)
-    return (unit.sum(dim=0).square().sum() - unit.square().sum()) / (n * (n - 1))
+    cosines = (unit @ unit.T).abs()
+    return (cosines.sum() - cosines.diagonal().sum()) / (n * (n - 1))

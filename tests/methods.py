@@ -53,7 +53,11 @@ ALL = [
 ]
 SHAPED = {"moon", "fedrod", "apfl", "moe", "fenda", "perfcl", "cusfl", "feddg"}
 """Methods whose code uses logits or features, so that it matters whether there is one per example or per pixel."""
-PRIVATELY = {"pgfed": PGFed(eta_2=0.0), "pgfedmo": PGFed(name="pgfedmo", beta=0.5, eta_2=0.0)}
+PRIVATELY = {
+    "cusfl": CusFL(depth=1, normalize="none"),
+    "pgfed": PGFed(eta_2=0.0),
+    "pgfedmo": PGFed(name="pgfedmo", beta=0.5, eta_2=0.0),
+}
 """Settings for private training of methods whose defaults are refused there."""
 
 

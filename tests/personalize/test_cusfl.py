@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from federation.models.resnet import ResNet18
 from federation.parameters import section
 from federation.rehearsal import initial_parameters, rehearse, rehearse_events
 from federation.task import Task
-from personalize.cusfl import COLLAPSED, CusFL, Guided, between, parts_of
+from personalize.cusfl import COLLAPSED, CusFL, Guided, between, parts_of, projected
 from privacy.dp.access import Batch, Rows
 from privacy.dp.events import composed
 from privacy.dp.protection import Protection
@@ -80,21 +81,33 @@ def test_the_federated_part_is_the_plain_mean_of_what_the_sites_hold(balance):
 
 
 class Slow:
-    """f: the stem and the first block; g: two linear layers; the rest: what is left of the network. Batch norms of what
-    is frozen follow the batch because they are in training mode, and forget it because they are copies."""
+    """f: the stem and the first block; g: two linear layers, each brought to mean 0 and variance 1 over the batch; the
+    rest: what is left of the network. Batch norms of what is frozen follow the batch because they are in training mode,
+    and forget it because they are copies."""
 
-    def __init__(self, initial, projection=128):
+    NAMES: ClassVar = {
+        "both": ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight"),
+        "hidden": ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias"),
+        "none": ("0.weight", "0.bias", "2.weight", "2.bias"),
+    }
+
+    def __init__(self, initial, algorithm):
         self.net = reference.CNN.network()
         self.net.load_state_dict(diagnosing(initial))
-        self.g = [initial[f"projector.{name}"].clone() for name in ("0.weight", "0.bias", "2.weight", "2.bias")]
-        self.g = [v.requires_grad_(True) for v in self.g] if projection else []
+        self.normalize = algorithm.normalize
+        names = self.NAMES[self.normalize] if algorithm.projection else ()
+        self.g = [initial[f"projector.{name}"].clone().requires_grad_(True) for name in names]
 
     def split(self, x):
         h = self.net.blocks[0](self.net.stem(x))
         pooled = h.mean(dim=(2, 3))
-        if self.g:
-            pooled = torch.relu(pooled @ self.g[0].T + self.g[1]) @ self.g[2].T + self.g[3]
-        return h, pooled
+        if not self.g:
+            return h, pooled
+        hidden = pooled @ self.g[0].T + self.g[1]
+        if self.normalize == "none":
+            return h, torch.relu(hidden) @ self.g[2].T + self.g[3]
+        projected = torch.relu(standard(hidden) * self.g[2] + self.g[3]) @ self.g[4].T
+        return h, standard(projected) if self.normalize == "both" else projected + self.g[5]
 
     def logits(self, h):
         return self.net.head(torch.cat([h.mean(dim=(2, 3)), h.amax(dim=(2, 3))], dim=1))
@@ -115,6 +128,10 @@ class Slow:
         self.net.load_state_dict({n: v for n, v in shared.items() if n[0] != "g"}, strict=False)
         self.g = [shared[f"g{k}"].requires_grad_(True) for k in range(len(self.g))]
         return self
+
+
+def standard(z):
+    return (z - z.mean(0)) / torch.sqrt(z.var(0, unbiased=False) + 1e-5)
 
 
 def slow_cosine(a, b):
@@ -159,6 +176,8 @@ VARIANTS = [
     {"resync": True, "contrast": "moon", "r": 0.7},
     {"resync": True, "r": 0.0},
     {"projection": None},
+    {"normalize": "hidden"},
+    {"normalize": "none", "balance": "paper"},
 ]
 
 
@@ -168,9 +187,9 @@ def test_it_is_a_slow_loop_with_absent_sites_and_lost_replies(options):
     outcome, crew = reference.trained(
         algorithm, reference.IMAGES, reference.CNN, SGD, reference.LOST_OF_ALL, participation=reference.PARTICIPATION
     )
-    initial = initial_parameters(CusFL(depth=2), reference.CNN, seed=1)
-    own = {site: Slow(initial, algorithm.projection) for site in reference.IMAGES}
-    federated, merged = Slow(initial, algorithm.projection).shared(), 0
+    initial = initial_parameters(algorithm, reference.CNN, seed=1)
+    own = {site: Slow(initial, algorithm) for site in reference.IMAGES}
+    federated, merged = Slow(initial, algorithm).shared(), 0
     for r in range(1, ROUNDS + 1):
         came = []
         for site in reference.present(r, reference.LOST_OF_ALL):
@@ -216,7 +235,7 @@ def test_guidance_without_the_stopped_gradient_would_cancel():
 )
 def test_lambda_is_the_papers_ratio_and_is_capped(wanted, apart, capped, printed):
     losses = torch.tensor(wanted), torch.tensor(apart)
-    assert float(CusFL(r=0.5)._weight(*losses)) == pytest.approx(capped)
+    assert float(CusFL(r=0.5, cap=1.0)._weight(*losses)) == pytest.approx(capped)
     assert float(CusFL(r=0.5, balance="paper")._weight(*losses)) == pytest.approx(printed, rel=1e-4)
     assert float(CusFL(r=0.75, cap=100.0)._weight(*losses)) == pytest.approx(min(100.0, 3 * printed), rel=1e-4)
 
@@ -279,7 +298,7 @@ def test_resnet_is_split_after_its_ninth_convolution(small, channels):
     first = [m for part in parts_of(module)[:3] for m in part.modules() if isinstance(m, nn.Conv2d)]
     assert sum(m.kernel_size != (1, 1) for m in first) == 9
     assert module.get_parameter("projector.0.weight").shape == (128, channels)
-    assert module.get_parameter("projector.2.weight").shape == (128, 128)
+    assert module.get_parameter("projector.3.weight").shape == (128, 128)
 
 
 @pytest.mark.parametrize("model", [Cnn(widths=(8, 8, 8)), Cam(widths=(8, 8, 8, 8)), ResNet18(width=8, small=True)])
@@ -303,23 +322,77 @@ def test_a_site_sees_what_guided_it_and_is_warned_when_the_projections_say_nothi
     notes = newest(crew["b"].disk).facts["notes"]
     assert notes["1"] == {}, "nothing guided the first round"
     for r in ("2", "3", "4"):
-        assert set(notes[r]) == {"similarity", "lambda2", "between", "collapsed"}
-        assert 0 <= notes[r]["similarity"] <= 2 and 0 <= notes[r]["lambda2"] <= 1
+        assert set(notes[r]) == {"similarity", "lambda2", "between", "share", "collapsed", "asleep"}
+        assert 0 <= notes[r]["similarity"] <= 2 and 0 <= notes[r]["lambda2"] <= 1000 and 0 <= notes[r]["share"] < 1
         assert notes[r]["collapsed"] == float(notes[r]["between"] > COLLAPSED)
+        assert notes[r]["asleep"] == float(notes[r]["share"] < 0.25)
     one = torch.tensor([[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0]])
-    assert float(between(one)) == pytest.approx(-1 / 3)
+    assert float(between(one)) == pytest.approx(1 / 3)
     assert float(between(torch.tensor([[1.0, 2.0]]).repeat(5, 1))) == pytest.approx(1.0)
 
 
 def test_a_constant_projection_is_called_collapsed():
     """A g whose last layer is only a bias gives one vector for all images."""
-    algorithm, task = CusFL(depth=1, balance="paper"), testbed.task()
+    algorithm, task = CusFL(depth=1, balance="paper", normalize="none"), testbed.task()
     initial = dict(initial_parameters(algorithm, task, seed=1))
     initial["projector.2.weight"] = torch.zeros_like(initial["projector.2.weight"])
     hospital = testbed.federation(algorithm, {"a": reference.TABLES["a"]}, task=task, work=ADAM)["a"]
     hospital(Call("law", 1, "train", {}), Message({f"model/{n}": v for n, v in initial.items()}))
     notes = newest(hospital.disk).facts["notes"]["1"]
     assert notes["collapsed"] == 1.0 and notes["between"] == pytest.approx(1.0)
+
+
+GROUPED = Task(Cnn(widths=(8, 16), norm="group"), (1, 8, 8), 2)
+SPOTS = {site: reference.images(k, 40) for k, site in enumerate("ab", start=1)}
+
+
+def guided(**options):
+    """Validation losses after five rounds on a network with group norm, and what each hospital noted in the last."""
+    outcome, crew = reference.trained(CusFL(depth=2, **options), SPOTS, GROUPED, Work(lr=0.005, batch=20), rounds=5)
+    notes = [newest(hospital.disk).facts["notes"]["5"] for hospital in crew.values()]
+    return [series[max(series)] for series in outcome.losses.values()], notes
+
+
+def test_r_is_the_share_of_the_guidance_and_acts():
+    """The law of section V.D: other shares, other models; and no projection collapses."""
+    found = {r: guided(r=r) for r in (0.3, 0.5, 0.7)}
+    for r, (_, notes) in found.items():
+        for note in notes:
+            assert note["share"] == pytest.approx(r, abs=0.02)
+            assert note["asleep"] == 0.0 and note["collapsed"] == 0.0 and note["between"] < 0.6
+    for one, other in ((0.3, 0.5), (0.5, 0.7), (0.3, 0.7)):
+        assert all(abs(a - b) > 1e-3 for a, b in zip(found[one][0], found[other][0], strict=True))
+
+
+def test_without_norms_in_g_and_with_a_low_cap_it_sleeps_and_says_so():
+    """Pooled features behind a group norm are the same vector for all images: L_sim is near 0 from the start."""
+    for note in guided(normalize="none", cap=1.0)[1]:
+        assert note["lambda2"] == 1.0 and note["share"] < 0.05 and note["asleep"] == 1.0
+    module, pictures = CusFL(depth=2).network(GROUPED), SPOTS["a"]["train"].x
+    plain = CusFL(depth=2, normalize="none").network(GROUPED)
+    assert between(projected(plain, 2, pictures)[1]) > 0.95 > 0.5 > between(projected(module, 2, pictures)[1])
+
+
+@pytest.mark.parametrize("normalize", ["both", "hidden", "none"])
+def test_a_constant_is_no_solution_where_projections_are_normalized(normalize):
+    """The mean projection of a batch, by the size of its projections: 0 under `both` whatever g holds."""
+    algorithm = CusFL(depth=2, normalize=normalize)
+    module = algorithm.network(GROUPED)
+    with torch.no_grad():
+        for p in module.get_submodule("projector").parameters():
+            p.add_(3.0)
+    z = projected(module, 2, SPOTS["a"]["train"].x)[1]
+    constant = float(z.detach().mean(dim=0).norm() / z.detach().norm(dim=1).mean())
+    assert constant < 1e-4 if normalize == "both" else constant > 0.3
+
+
+def test_a_single_image_is_trained_on_and_not_guided():
+    rows = reference.alone(1)["train"]
+    one = Rows(rows.x[:1].float(), rows.y[:1], rows.patient[:1])
+    sites = {s: {"train": one, "validation": one} for s in "ab"}
+    _, ours = reference.trained(CusFL(depth=1), sites, testbed.task(), SGD)
+    _, theirs = reference.trained(Local(), sites, testbed.task(), SGD)
+    assert all(testbed.close(diagnosing(testbed.final(ours[s])), testbed.final(theirs[s]), 1e-6) for s in sites)
 
 
 QUIET = Protection(clip=1e4, sampling=1.0, views=1, noise=0.0, validation_noise=0.0, loss_bound=1e6, cut="c")
@@ -330,7 +403,7 @@ def test_private_training_without_noise_and_clipping_is_plain_training_where_the
     """lambda_2 at its cap is the same for a batch and for each of its patients."""
     sites = {"a": reference.alone(1), "b": reference.alone(2, 0.7)}
     work = Work(optimizer="adam", lr=0.02, batch=24, epochs=2)
-    algorithm = CusFL(depth=1, cap=0.01)
+    algorithm = CusFL(depth=1, cap=0.01, normalize="none")
     _, plain = reference.trained(algorithm, sites, testbed.task(), work)
     _, private = reference.trained(algorithm, sites, testbed.task(), work, protection=QUIET)
     assert all(testbed.close(testbed.final(plain[s]), testbed.final(private[s]), 1e-9) for s in sites)
@@ -342,7 +415,7 @@ def test_private_training_without_noise_and_clipping_is_plain_training_where_the
 @pytest.mark.parametrize("contrast", ["similarity", "moon"])
 def test_under_privacy_each_patient_is_balanced_alone(contrast):
     """One private step without noise is the mean of single patients' gradients, each with a lambda_2 of its own."""
-    task, algorithm = testbed.task(), CusFL(depth=1, r=0.6, contrast=contrast, balance="paper")
+    task, algorithm = testbed.task(), CusFL(depth=1, r=0.6, contrast=contrast, balance="paper", normalize="none")
     own, other, old = (algorithm.network(task) for _ in range(3))
     past = algorithm._extractor(old, old.state_dict()) if contrast == "moon" else None
     module = Guided(own, algorithm._extractor(other, other.state_dict()), past, 1, True).train()
@@ -372,7 +445,7 @@ def test_under_privacy_each_patient_is_balanced_alone(contrast):
 def test_what_privacy_costs_is_the_same_every_round(options):
     noised = Protection(clip=0.5, sampling=0.4, views=2, noise=1.1, cut="c")
     work = Work(optimizer="adam", lr=0.02, batch=24, epochs=2)
-    algorithm = CusFL(depth=1, **options)
+    algorithm = CusFL(depth=1, normalize="none", **options)
     _, crew = reference.trained(
         algorithm, {"a": reference.alone(1), "b": reference.alone(2)}, testbed.task(), work, protection=noised
     )
@@ -390,7 +463,19 @@ def test_a_split_that_this_network_does_not_have_is_refused_by_name():
     task = testbed.task(hidden=())
     (empty,) = CusFL(depth=1).complaints(CusFL(depth=1).network(task), ADAM, False)
     assert "without parameters" in empty
-    assert CusFL(depth=1).complaints(CusFL(depth=1).network(testbed.task()), ADAM, True) == []
+    private = CusFL(depth=1, normalize="none")
+    assert private.complaints(private.network(testbed.task()), ADAM, True) == []
+
+
+def test_private_training_has_no_batch_to_normalize_by():
+    task = testbed.task()
+    for normalize, refused in (("both", True), ("hidden", True), ("none", False)):
+        algorithm = CusFL(depth=1, normalize=normalize)
+        assert (
+            any("say normalize: none" in text for text in algorithm.complaints(algorithm.network(task), ADAM, True))
+            == refused
+        )
+    assert CusFL(depth=1, projection=None).complaints(CusFL(depth=1, projection=None).network(task), ADAM, True) == []
 
 
 def test_wrong_settings_are_refused_all_at_once():

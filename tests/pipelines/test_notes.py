@@ -62,14 +62,14 @@ def test_a_hospitals_page_draws_what_its_own_memory_has(run, site):
     assert (
         f"cusfl, lambda_2: {cusfl['1']['lambda2']:.3f} after round 1, {cusfl['2']['lambda2']:.3f} after 2" in noted_here
     )
-    assert f"cusfl, cosine between images: {cusfl['1']['between']:.3f} after" in noted_here
+    assert f"cusfl, |cosine| between images: {cusfl['1']['between']:.3f} after" in noted_here
     assert f"apfl, alpha: {memory_of(run, site, 'apfl')['1']['alpha']:.3f} after round 1" in noted_here
 
 
 @pytest.mark.parametrize("site", ["a", "b"])
 def test_a_hospital_is_warned_exactly_of_what_it_noted(run, site):
     page = (run / "sites" / site / "report.html").read_text()
-    for label, note in (("apple", "own core climbs its loss (p_ii <= 0)"), ("cusfl", "collapsed")):
+    for label, note in (("apple", "own core climbs its loss (p_ii <= 0)"), ("cusfl", "collapsed"), ("cusfl", "asleep")):
         rounds = [int(r) for r, notes in memory_of(run, site, label).items() if notes.get(note, 0) > 0]
         said = f"{label}: {WARNINGS[note].split('{')[0]}"[:60].replace("'", "&#39;")
         assert (said in page) == bool(rounds)
@@ -88,7 +88,7 @@ def test_nothing_that_was_noted_is_in_what_the_coordinator_holds(run):
                     if value not in (0.0, 1.0) and len(repr(value)) > 8:
                         assert not any(repr(value).encode() in text for text in texts), (label, notes)
     page = (run / "report.html").read_text()
-    for word in ("L_sim", "lambda_2", "cosine between images", "What the methods noted", "p of apple", "Warning."):
+    for word in ("L_sim", "lambda_2", "|cosine| between images", "What the methods noted", "p of apple", "Warning."):
         assert word not in page, word
 
 

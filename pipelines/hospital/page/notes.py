@@ -24,7 +24,8 @@ Series: TypeAlias = Mapping[int, float]
 WORDS = {
     "similarity": "L_sim",
     "lambda2": "lambda_2",
-    "between": "cosine between images",
+    "between": "|cosine| between images",
+    "share": "share of the guidance in the loss",
     "distance_to_global": "distance to the global model",
     "distance_to_w": "distance to w",
     "global_contrast": "contrast, global features",
@@ -34,8 +35,12 @@ WORDS = {
 
 WARNINGS = {
     "collapsed": (
-        f"projections of different images became one vector (mean cosine between them above {COLLAPSED}) in "
+        f"projections of different images became one vector (mean |cosine| between them above {COLLAPSED}) in "
         "{rounds}: the federated features no longer tell images apart, and guidance by them says nothing."
+    ),
+    "asleep": (
+        "guidance made up less than half of the share r of the loss in {rounds}: the federated features hardly guided "
+        "this hospital's, and another r would change little; look at cap and normalize."
     ),
     "own core climbs its loss (p_ii <= 0)": (
         "this hospital's share of its own core model was 0 or less after {rounds}: training then leaves that core "
