@@ -1,11 +1,13 @@
 """Test-time routing, the loss: an unsupervised loss of a network's predictions on unlabelled images.
 
 Jiang, Yang, Cheng, Dou: IOP-FL, IEEE Transactions on Medical Imaging 2023, equations 7 to 10: consistency under noise,
-and beta times shape and entropy. Equation 7 is a mean over pixels, equation 9's shape a sum and its entropy has no
-reduction; at 384 x 384 pixels and beta = .01 a sum would outweigh consistency a hundredfold. All three are means over
-pixels here, of softmax probabilities, for each image alone. The radius of the shape term is not given (code: 10 at 384
-pixels). That term assumes that a class is surrounded by itself, which suits elliptical organs and may be wrong for
+and beta times shape and entropy, of softmax probabilities, for each image alone. Equation 7 is a mean over pixels,
+equation 9's shape a sum, and its entropy is that of one pixel. The radius of the shape term is not given (code: 10 at
+384 pixels). That term assumes that a class is surrounded by itself, which suits elliptical organs and may be wrong for
 others (section V): it can be switched off.
+
+variant means: all three are means over pixels. variant paper: shape is the sum as printed, 9,216 times as much at
+96 x 96 pixels, where with beta = .01 it outweighs consistency a hundredfold; entropy is a mean, as equation 7 is.
 
 If an image has one label, probabilities are of the whole image: consistency and entropy stay, shape is left out.
 
@@ -27,7 +29,7 @@ from torch.nn import functional
 
 from privacy.settings_error import refuse, unmet
 
-Variant: TypeAlias = Literal["paper", "official"]
+Variant: TypeAlias = Literal["means", "paper", "official"]
 Term: TypeAlias = Literal["consistency", "shape", "entropy"]
 
 
@@ -51,7 +53,7 @@ class Unsupervised:
     noise: float = 0.5
     radius: int = 10
     terms: tuple[Term, ...] = ("consistency", "shape", "entropy")
-    variant: Variant = "paper"
+    variant: Variant = "means"
 
     def __post_init__(self) -> None:
         refuse(
@@ -82,13 +84,14 @@ class Unsupervised:
         return ImageLosses(torch.stack([weights[term] * value for term, value in values.items()]).sum(dim=0), logits)
 
     def _weights(self, p: Tensor) -> dict[Term, float]:
-        if self.variant == "paper":
-            return {"consistency": 1.0, "shape": self.beta, "entropy": self.beta}
+        if self.variant != "official":
+            places = p.shape[2:].numel() if self.variant == "paper" else 1
+            return {"consistency": 1.0, "shape": self.beta * places, "entropy": self.beta}
         b, classes = p.shape[:2]
         return {"consistency": 0.1 / classes, "shape": 1e-6, "entropy": 10.0 * b / (classes * math.log(classes))}
 
     def _shape(self, p: Tensor) -> Tensor:
-        if self.variant == "paper":
+        if self.variant != "official":
             return shape(p, self.radius)
         whole: Tensor = torch.linalg.vector_norm(spread(p[:, 1:], self.radius))
         return whole.expand(len(p))

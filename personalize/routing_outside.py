@@ -49,7 +49,7 @@ class Routing:
     affine: Affine = "fixed"
     mode: Mode = "all"
     margin: float = 0.5
-    variant: Variant = "paper"
+    variant: Variant = "means"
 
     def __post_init__(self) -> None:
         problems = bounds_problems(self, online=self.mode == "online")

@@ -143,6 +143,7 @@ class Routing(TypedDict):
     cohort: NotRequired[Line]
     experts: NotRequired[list[Line]]
     line: NotRequired[Line]
+    scored: NotRequired[Literal["all", "test"]]
 
 
 class Held(TypedDict):

@@ -1,7 +1,8 @@
 """At an external site: adapt the sites' models to its unlabelled images, and score the result.
 
 The network sees all of the hospital's images but none of its masks or labels, which serve only to score all patients,
-on the images that the network was adapted to, as in IOP-FL. Masks may still shape the images: pictures with
+on the images that the network was adapted to, as in IOP-FL. Only `fine_tuned` trains with labels, on training patients;
+then every line sees and scores test patients alone. Masks may still shape the images: pictures with
 `fit: around` are cropped about their true masks, and studies without the target are not used. The adapted model stays
 here.
 """
@@ -21,8 +22,10 @@ from torch import Tensor, nn
 
 from evaluation.histograms import count, to_tensors
 from evaluation.masks import GRID, Values
+from federation.descent import Site
+from federation.finetuning import fine_tuned
 from federation.parameters import loaded, section
-from federation.randomness import derived
+from federation.randomness import derived, seeded
 from federation.task import Task
 from personalize.adaptation import Adapted
 from personalize.adaptation_baselines import ensemble, tent
@@ -32,15 +35,17 @@ from personalize.routing import Routed, coefficients
 from personalize.routing_outside import route as routed
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.adaptation import account, file_of, mixed, outlined
-from pipelines.hospital.hospital import COHORT, SPLITS, Done, Hospital, all_rows, read_cohort_file
+from pipelines.hospital.hospital import COHORT, SPLITS, Done, Hospital, all_rows, read_cohort_file, rows_of
 from pipelines.hospital.opening import Opening, opening
 from pipelines.hospital.private_limits import copies_of
 from pipelines.hospital.segmentation import compared, patient_scores, reply_tensors
+from pipelines.hospital.training import data_access
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.models.answers import answers
 from pipelines.runs.store import DiskFolder
-from pipelines.settings.route import How
-from privacy.dp.access import Rows
+from pipelines.settings.route import FineTuned, How
+from privacy.dp.access import Rows, Split
+from privacy.dp.capability import questions
 from privacy.dp.events import NON_PRIVATE, describe
 from privacy.message import Call, Json, Message, as_list, as_mapping, to_bytes, whole_of
 from privacy.release import ledger as ledgers
@@ -53,11 +58,12 @@ INSIDE = "introduce-0"
 
 
 def route(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """Make a model for this site and score it on all patients.
+    """Make a model for this site and score it on all patients, or on test patients.
 
     The message's tensors: `<expert>/<parameter>`, the models. Facts: `experts`, their names in order, the shared one
     last where it is among them; `shared`, `personal`: the openings of the methods that they are of; `how`, the
-    fields of a way (`pipelines.settings.route.How`); `line`, its label; `cohort`, `copies`, `seed`.
+    fields of a way (`pipelines.settings.route.How`); `line`, its label; `scored`, `all` or `test`; `cohort`, `copies`,
+    `seed`.
 
     Returns:
         Scores, as `evaluate` does.
@@ -71,21 +77,35 @@ def route(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
     how, copies, seed = _request_facts(hospital, facts)
     cohort = read_cohort_file(hospital.cohort_folder(str(facts["cohort"])) / COHORT)
     start, experts = _experts(hospital, message)
-    rows = all_rows(cohort, hospital.device, start.target)
+    tested = facts.get("scored") == "test"
+    rows = (
+        rows_of(cohort, hospital.device, start.target)["test"]
+        if tested
+        else all_rows(cohort, hospital.device, start.target)
+    )
     if not len(rows.y):
         raise Refused("no_test_patients")
     if tuple(rows.x.shape[1:]) != start.task.inputs:
         raise Refused("malformed_route") from ValueError(f"the models are for images {start.task.inputs}, not for ours")
     try:
-        came = _came(how, experts, rows.x, start.task, seed)
+        if isinstance(how, FineTuned):
+            came = Came(_tuned(hospital, start, cohort, list(experts.values())[-1], how, seed, tested=tested))
+        else:
+            came = _came(how, experts, rows.x, start.task, seed)
     except ValueError as error:
         raise Refused("malformed_route") from error
-    before = list(experts.values())[-1] if came.adapted is not None else None
+    changed = came.adapted is not None or isinstance(how, FineTuned)
+    before = list(experts.values())[-1] if changed else None
     tensors, home = _scored(hospital, start.task, cohort, rows, came.made, copies, before)
     told_of = account(facts, came.adapted, came.layers)
     kept_here = to_bytes(Message({**home, **came.mixed}, told_of))
     DiskFolder(hospital.root / "scores").write(file_of(call.run), kept_here)
-    seen = looked_at(str(facts["cohort"]), dict.fromkeys(SPLITS, "a model was adapted to their images"))
+    how_seen: dict[Split, str] = dict.fromkeys(SPLITS, "a model was adapted to their images")
+    if tested:
+        how_seen = {"test": "a model was adapted to their images, or scored on them"}
+    if isinstance(how, FineTuned):
+        how_seen |= {"train": "a model was fine-tuned on them"}
+    seen = looked_at(str(facts["cohort"]), how_seen)
     return Done(Message(tensors), describe(NON_PRIVATE), Message({}, seen))
 
 
@@ -162,12 +182,36 @@ def _came(how: How, experts: Mapping[str, nn.Module], x: Tensor, task: Task, see
         if not isinstance(models[-1], RotationNetwork):
             raise ValueError("ttt needs a network with a head for turns, of fedavg_turns")
         return Came(*train_at_test(models[-1], x, how, kind=task.kind, seed=seed))
+    if isinstance(how, FineTuned):
+        raise ValueError("fine_tuned learns from labels, which adaptation does not see")
     network, adapted = routed(models, x, how, kind=task.kind, seed=seed)
     if not isinstance(network, Routed):
         return Came(network, adapted)
     by_image = torch.cat([coefficients(network, part) for part in torch.split(x, how.batch)])
     made = network if adapted.probabilities is None else adapted.probabilities
     return Came(made, adapted, tuple(network.layers), mixed(by_image))
+
+
+def _tuned(
+    hospital: Hospital,
+    start: Opening,
+    cohort: Cohort,
+    model: nn.Module,
+    how: FineTuned,
+    seed: int,
+    *,
+    tested: bool,
+) -> nn.Module:
+    """The shared model, trained on with this hospital's labels. Raises: ValueError: patients whom it would be scored on
+    are among those, there is nobody to train on, or training is private.
+    """
+    if not tested or start.protection is not None:
+        raise ValueError("fine_tuned trains on some of the patients, without noise: score test patients, not privately")
+    access = data_access(hospital, cohort, start, derived(seed, "draws"))
+    if not access.size("train"):
+        raise ValueError("fine_tuned needs training patients, and this hospital has none")
+    with seeded(seed):
+        return fine_tuned(Site(hospital.name, start.task, start.work, questions(access)), model, how.tuning())
 
 
 def _scored(

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
+from federation.finetuning import Tuning
 from personalize.adaptation_baselines import Tent
 from personalize.adaptation_turns import TestTimeTraining
 from personalize.routing_outside import Routing
@@ -45,7 +46,33 @@ class OfAll:
     name: Literal["ensemble"] = "ensemble"
 
 
-How: TypeAlias = Annotated[AsTrained | Average | OfAll | Tent | TestTimeTraining | Routing, Field(discriminator="name")]
+@dataclass(frozen=True, kw_only=True)
+class FineTuned:
+    """The shared model, trained on at the external site with the labels of its training patients, by the optimizer of
+    the method's work: clients that were not in training (Luo et al., PGFed, ICCV 2023: 20 epochs). Every line of a
+    `route` with such a line is adapted to and scored on the site's test patients alone.
+
+    lr: null = that of the method's work. trainable: as in `federation.finetuning.Tuning`.
+    """
+
+    __pydantic_config__: ClassVar = FORBID
+
+    name: Literal["fine_tuned"] = "fine_tuned"
+    epochs: int = 20
+    lr: float | None = None
+    trainable: Literal["all", "head"] = "all"
+
+    def __post_init__(self) -> None:
+        self.tuning()
+
+    def tuning(self) -> Tuning:
+        """The same in the terms of `federation.finetuning`. Raises: ValueError: a number is out of range."""
+        return Tuning(epochs=self.epochs, lr=self.lr, trainable=self.trainable)
+
+
+How: TypeAlias = Annotated[
+    AsTrained | Average | OfAll | Tent | TestTimeTraining | Routing | FineTuned, Field(discriminator="name")
+]
 NEEDS: Mapping[str, tuple[str, ...]] = {
     "as_trained": (SHARED,),
     "average": (PERSONAL,),
@@ -53,6 +80,7 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "tent": (SHARED,),
     "ttt": (SHARED,),
     "routing": (PERSONAL, SHARED),
+    "fine_tuned": (SHARED,),
 }
 """Which models a way needs: of the method with one shared model, or of the method with one model per site."""
 
@@ -86,6 +114,11 @@ class Route:
 
     def __post_init__(self) -> None:
         refuse(label_problems(self.lines, "lines"))
+
+    @property
+    def scored(self) -> Literal["all", "test"]:
+        """Which patients of an external site are scored: all, unless a line trains on some of them."""
+        return "test" if any(line.how.name == "fine_tuned" for line in self.lines.values()) else "all"
 
     def methods(self, line: Line) -> dict[str, str]:
         """What a line needs (`shared`, `personal`) -> the label of the method that gives it."""

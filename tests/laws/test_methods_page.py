@@ -29,7 +29,7 @@ def rows(text: str) -> list[list[str]]:
 LINES = rows(PAGE.partition("## Masks")[0])
 WAYS = rows(PAGE.partition("| `how.name`")[2].partition("\n\n")[0])
 KINDS = get_args(get_args(How)[0])
-OTHER_VALUES = {"set", "trained", "online", "official"}
+OTHER_VALUES = {"set", "trained", "online", "paper", "official", "head"}
 """In the table, beside a default."""
 
 

@@ -76,6 +76,17 @@ def test_equation_10_adds_up_what_is_switched_on_and_the_noise_has_the_given_dev
         assert torch.equal(judged.logits, x)
 
 
+def test_the_papers_variant_adds_the_shape_of_all_pixels_up():
+    x = torch.randn(2, 3, 6, 5, generator=seeded(1))
+    p, noisy = x.softmax(1), (x + 0.5 * torch.randn(x.shape, generator=seeded())).softmax(1)
+    around = torch.stack([sum(windowed(p[i, c], 2).sum() for c in range(3)) for i in range(2)])
+    expected = consistency(p, noisy) + 0.01 * (around + entropy(x))
+    judged = Unsupervised(radius=2, variant="paper")(Fixed(), x, seeded())
+    assert torch.allclose(judged.losses, expected, atol=1e-5)
+    without = Unsupervised(radius=2, variant="paper", terms=("consistency", "entropy"))(Fixed(), x, seeded())
+    assert torch.equal(without.losses, Unsupervised(terms=("consistency", "entropy"))(Fixed(), x, seeded()).losses)
+
+
 def test_the_official_variant_is_the_released_codes_batch_loss():
     x = torch.randn(3, 2, 6, 6, generator=seeded(1))
     p, q = x.softmax(1), (x + 0.5 * torch.randn(x.shape, generator=seeded())).softmax(1)

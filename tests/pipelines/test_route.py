@@ -18,20 +18,29 @@ from torch import Tensor
 
 from evaluation.masks import Values
 from evaluation.overlap import DICE, from_tensors
+from federation.descent import Site
+from federation.finetuning import Tuning, fine_tuned
 from federation.models.unet import UNet
+from federation.parameters import loaded, section
+from federation.randomness import derived, seeded
 from federation.task import Task
 from pipelines.data.images import Slices
-from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.adaptation import file_of
+from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file, rows_of
+from pipelines.hospital.opening import opening
 from pipelines.hospital.private_limits import COPIES, copies_of
 from pipelines.hospital.route import EXPERTS, HOW, averaged
+from pipelines.hospital.segmentation import compared
 from pipelines.hospital.withdrawn import knew
 from pipelines.hospital.worker import worker
 from pipelines.loader.validation import to_plain
+from pipelines.models.answers import answers
 from pipelines.phantom.patients import PhantomSource
 from pipelines.run import main as run
 from pipelines.runs.exits import Exit
 from pipelines.settings.checks import route as route_check
 from pipelines.settings.sites import SiteSettings
+from privacy.dp.access import open_access
 from privacy.message import Call, Json, Message, from_bytes
 from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused
@@ -187,6 +196,23 @@ def test_parts_of_one_source_may_lie_inside_and_outside(tmp_path, monkeypatch):
     assert not (seen["one-1"] | seen["one-2"]) & seen["one-3"]
 
 
+def test_where_a_line_trains_with_labels_every_line_is_scored_on_test_patients_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = {name: LINES[name] for name in ("as_trained", "tent")}
+    lines["tuned"] = {"how": {"name": "fine_tuned", "epochs": 40, "lr": 0.05}}
+    said = settings(route={"shared": "fedavg", "personal": "iopfl", "lines": lines})
+    said["split"] = {"train": 0.5, "validation": 0.0, "test": 0.5}
+    del said["train"]["methods"]["turns"]
+    assert run([write(tmp_path, said), "--until", "route"]) == Exit.OK
+    root = tmp_path / "runs" / "tiny"
+    found = scores(root)
+    assert {label: one.patients for label, one in found.items()} == dict.fromkeys(lines, 3)
+    assert not np.array_equal(found["tuned"].totals, found["as_trained"].totals)
+    ledger = ledgers.lines(root / "sites" / "west" / "ledger.jsonl")
+    assert {line["request"] for line in ledger} >= {"route"}
+    assert not {line["request"] for line in ledger} & {"introduce", "train"}
+
+
 # -- at the hospital, whatever a coordinator says ---------------------------------------------------------------------
 
 NAMES = ("north", "south", "*")
@@ -290,6 +316,8 @@ WRONG: dict[str, dict[str, Any]] = {
     "another network": {"shared": {**OPENING, "model": {"name": "unet", "width": 8, "levels": 1}}},
     "one model to mix": {"how": {"name": "routing"}, "experts": ["*"]},
     "no head for turns": {"how": {"name": "ttt"}},
+    "training on patients who are scored": {"how": {"name": "fine_tuned"}},
+    "more epochs than anybody needs": {"how": {"name": "fine_tuned", "epochs": 1001}, "scored": "test"},
 }
 CODES = {"no copies": "malformed_copies"}
 
@@ -298,6 +326,24 @@ CODES = {"no copies": "malformed_copies"}
 def test_what_does_not_go_together_is_refused_with_one_code_that_is_the_same_for_all_patients(external, case):
     codes = [refused(*one, WRONG[case]) for one in external]
     assert codes == [CODES.get(case, "malformed_route")] * 2
+
+
+def test_fine_tuning_learns_from_training_patients_alone(own):
+    hospital, cohort = own
+    held = read_cohort_file(hospital.cohort_folder(cohort) / COHORT)
+    told = {"how": {"name": "fine_tuned", "epochs": 20, "lr": 0.05}, "scored": "test", "line": "tuned"}
+    run_, answer = asked(hospital, cohort, told)
+    start = opening(hospital, {**OPENING, "cohort": cohort})
+    splits, seed = rows_of(held, target=start.target), derived(0, "west", "tuned")
+    access = open_access({"train": splits["train"]}, batch=start.work.batch, seed=derived(seed, "draws"))
+    with seeded(seed):
+        site, shared = Site("west", start.task, start.work, access), loaded(start.task.network(), section(TENSORS, "*"))
+        tuned = fine_tuned(site, shared, Tuning(epochs=20, lr=0.05))
+    expected = compared(held, splits["test"], answers(start.task, tuned, splits["test"].x), start.task.classes)
+    kept = from_bytes((hospital.root / "scores" / file_of(run_)).read_bytes())
+    assert np.array_equal(kept.tensors["scores"].numpy(), expected.scores, equal_nan=True)
+    assert {int(who) for who in kept.tensors["patients"]} == set(splits["test"].patient.tolist())
+    assert DICE.of(from_tensors(answer.tensors))[0] == pytest.approx(np.nanmean(expected.scores[:, :, 0]))
 
 
 def test_more_models_than_there_are_hospitals_are_not_even_loaded(external):

@@ -28,7 +28,7 @@ from pipelines.settings.route import PERSONAL, SHARED, Line, Route
 from privacy.message import Json, Message, Params, to_bytes
 from privacy.release.policy import OUTSIDE
 
-VERSION = 5
+VERSION = 6
 
 
 def settings(world: World) -> Json:
@@ -142,6 +142,7 @@ def _routed(
             "experts": list(experts),
             "how": to_plain(line.how),
             "line": label,
+            "scored": plan.scored,
             "cohort": cohort,
             "copies": world.config.evaluate.copies,
             "seed": world.config.seed,

@@ -20,7 +20,7 @@ from pipelines.settings.run_settings import RunSettings
 from privacy.release.policy import OUTSIDE
 from privacy.settings_error import Problem, problems_of
 
-ON_FEATURES = ("as_trained", "ensemble")
+ON_FEATURES = ("as_trained", "ensemble", "fine_tuned")
 """Values of `how` that look at no image."""
 
 
