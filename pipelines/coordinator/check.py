@@ -172,6 +172,7 @@ def _costs(world: World) -> dict[str, dict[str, Json]]:
     """For each site: epsilon of each method, of all together, and how much of the budget that uses."""
     from pipelines.coordinator.spending import (  # accountants: seconds
         at_cut,
+        augmenting,
         epsilon_after,
         harmonizing,
         planned,
@@ -197,10 +198,9 @@ def _costs(world: World) -> dict[str, dict[str, Json]]:
             }
             for label, plan in plans.items()
         ]
-        shared = harmonizing(config, site)
-        if shared:
-            price = cost(shared, delta)
-            methods.append(_harmonizing_row(price, steps_of(shared)))
+        beside = {"(harmonize)": harmonizing(config, site), "(augment)": augmenting(config)}
+        shared = [event for made in beside.values() for event in made]
+        methods += [_beside(name, cost(made, delta), steps_of(made)) for name, made in beside.items() if made]
         whole = total_cost(config, site)
         hospital = Hospital(site, world.root / "sites" / site, settings, world.now)
         warnings: list[Json] = []
@@ -239,10 +239,10 @@ def _costs(world: World) -> dict[str, dict[str, Json]]:
     return found
 
 
-def _harmonizing_row(price: Cost, steps: int) -> Json:
-    """Noise and cost of harmonization, as a row beside the methods."""
+def _beside(name: str, price: Cost, steps: int) -> Json:
+    """Noise and cost of a synthesis, as a row beside the methods."""
     numbers: dict[str, Json] = {"epsilon": price.epsilon, "delta": price.delta, "accountant": price.accountant}
-    return {"method": "(harmonize)", "noise": None, "sampling": None, "steps": steps, **numbers}
+    return {"method": name, "noise": None, "sampling": None, "steps": steps, **numbers}
 
 
 def _counts(policy: Policy) -> str:

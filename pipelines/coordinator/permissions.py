@@ -41,6 +41,7 @@ def refused_requests(config: Config, by_site: Mapping[str, Permissions], *, spar
     asked += ["export"] if (config.evaluate.public and len(config.sites) > 1) or config.route is not None else []
     asked += ["audit"] if config.audit.membership or config.audit.inversion is not None else []
     asked += ["score", "synthesize", "sample", "translate"] if config.harmonize is not None else []
+    asked += ["augment"] if config.augment is not None else []
     asked += ["extract"] if features_in(config) else []
     on_features = ["extract"] if _routes_features(config) else []
     found = []

@@ -24,6 +24,7 @@ from pipelines.coordinator.arguments import command_of, read_settings
 from pipelines.coordinator.check import check
 from pipelines.coordinator.stages import (
     audit,
+    augment,
     evaluate,
     features,
     ingest,
@@ -72,6 +73,7 @@ HARMONIZING: tuple[Stage[World], ...] = (score.STAGE, synthesize.STAGE, sample.S
 BEFORE_REPORT: tuple[Stage[World], ...] = (
     ingest.STAGE,
     *HARMONIZING,
+    augment.STAGE,
     features.STAGE,
     pretrain.STAGE,
     train.STAGE,
@@ -223,8 +225,9 @@ def _stage_printer(step: Shown, console: Console, world: World) -> Callable[[Eve
 
 
 def stages_of(config: Config) -> tuple[Stage[World], ...]:
-    """The stages of a run, without those of `harmonize:`, `route:`, public starts or features if there are none."""
+    """The stages of a run, without those that only some settings ask for, if these do not."""
     without = {stage.name for stage in HARMONIZING} if config.harmonize is None else set()
+    without |= set() if config.augment is not None else {augment.STAGE.name}
     without |= set() if features_in(config) else {features.STAGE.name}
     without |= set() if starts_in(config) else {pretrain.STAGE.name}
     without |= {route.STAGE.name} if config.route is None else set()

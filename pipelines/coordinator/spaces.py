@@ -1,9 +1,9 @@
-"""Each hospital's cohort in an image space: its own (raw) or a translated one."""
+"""Each hospital's cohort in an image space: its own (raw), a translated one, or one with synthetic images."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -31,15 +31,23 @@ def common_facts(world: World) -> dict[str, Json]:
 
 
 def cohorts_in(inputs: Mapping[str, Path], space: str) -> Cohorts:
-    """Cohorts of all sites in a space, from the artifacts of `ingest` and `translate`.
+    """Cohorts of all sites in a space, from the artifacts of `ingest`, `translate` and `augment`.
 
     A hospital that vetoed its translation keeps its raw cohort in this space.
     """
     raw: dict[str, dict[str, Any]] = json.loads((inputs["ingest"] / "sites.json").read_text())
     if space == RAW:
         return raw
-    translated = json.loads((inputs["translate"] / f"{space}.json").read_text())
-    return {site: {**facts, **translated[site]} for site, facts in raw.items()}
+    made = next(path for path in _spaces(inputs) if path.name == f"{space}.json")
+    answers = json.loads(made.read_text())
+    return {site: {**facts, **answers[site]} for site, facts in raw.items()}
+
+
+def _spaces(inputs: Mapping[str, Path]) -> Iterator[Path]:
+    """The answers of all hospitals about each space besides the raw one."""
+    for stage in ("translate", "augment"):
+        if stage in inputs:
+            yield from inputs[stage].glob("*.json")
 
 
 def cohorts_for(config: Config, inputs: Mapping[str, Path], label: str) -> Cohorts:

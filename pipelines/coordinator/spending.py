@@ -71,12 +71,13 @@ class Releases(NamedTuple):
 
 
 def total_cost(config: Config, site: str, price: Callable[[Sequence[Event], float], Cost] = cost) -> Cost:
-    """Cost of all methods and harmonization together for a patient of a site. price: `cost` or `replaced_cost`."""
+    """Cost of all methods and syntheses together for a patient of a site. price: `cost` or `replaced_cost`."""
     privacy = config.privacy
     if not isinstance(privacy, PatientLevel):
         raise ValueError("privacy: none has no plan")
     plans = [planned(config, label, site) for label in config.train.methods]
-    return price([*harmonizing(config, site), *(event for plan in plans for event in plan.events)], privacy.delta)
+    made = [*harmonizing(config, site), *augmenting(config)]
+    return price([*made, *(event for plan in plans for event in plan.events)], privacy.delta)
 
 
 def harmonizing(config: Config, site: str) -> tuple[Event, ...]:
@@ -100,6 +101,16 @@ def harmonizing(config: Config, site: str) -> tuple[Event, ...]:
     if how.private and not claimed and plan.score.target in (None, site):
         events += synthesis.events(how, synthesis.protection(how, patients=1))
     return tuple(events)
+
+
+def augmenting(config: Config) -> tuple[Event, ...]:
+    """Events of a hospital's own synthesis of images for its training split."""
+    if config.augment is None or not config.augment.synthesis.private or isinstance(config.augment.synthesis, Public):
+        return ()
+    from harmonize import synthesis  # slow to import
+
+    how = config.augment.synthesis
+    return tuple(synthesis.events(how, synthesis.protection(how, patients=1)))
 
 
 def epsilon_after(ledger: Path, delta: float, events: Sequence[Event]) -> tuple[float, float]:

@@ -30,7 +30,8 @@ class Cohort:
     of the images' values. recipe: `images`, the settings of the examples; `scale`, the moments for normalizing
     features; `axes`, onto which they were projected, if any; `target`, the masks that every study must have; `classes`,
     the names of the values of `mask`; `labels`, the names of classes, if not negative and positive; and how patients
-    were divided: `independent`, and `cut`, a keyed digest of the division (see `split.division_code`).
+    were divided: `independent`, and `cut`, a keyed digest of the division (see `split.division_code`). `synthetic`: how
+    many of the last training examples are synthetic images, each under the name of a patient of its own.
     """
 
     images: Tensor
@@ -120,6 +121,23 @@ def _content_problems(cohort: Cohort) -> list[str]:
     if len(pairs) > len({patient for patient, _ in pairs}):
         problems.append("a patient is in two splits")
     return problems
+
+
+def synthetic_in(cohort: Cohort) -> int:
+    """How many of the cohort's examples, the last ones, are synthetic images in its training split."""
+    found = cohort.recipe.get("synthetic")
+    return found if isinstance(found, int) else 0
+
+
+def of_patients(cohort: Cohort) -> Cohort:
+    """The cohort without synthetic images."""
+    made = synthetic_in(cohort)
+    if not made:
+        return cohort
+    rows = len(cohort.labels) - made
+    parts = {name: getattr(cohort, name)[:rows] for name in _tensor_names()}
+    kept = cohort.patients[: len(cohort.patients) - made]
+    return replace(cohort, **parts, patients=kept, recipe={**cohort.recipe, "synthetic": 0})
 
 
 def label_names(cohort: Cohort) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from torch import nn
 
 from federation.parameters import loaded
 from federation.task import Task, cross_entropy
+from pipelines.data.stored import of_patients
 from pipelines.hospital.hospital import Done, Hospital, rows_of
 from pipelines.hospital.inversion import invert
 from pipelines.hospital.kept import cohort_of, scores_name
@@ -54,7 +55,7 @@ def attack_models(hospital: Hospital, call: Call, message: Message, memory: Mess
 
 def _members(hospital: Hospital, task: Task, module: nn.Module, facts: Mapping[str, Json]) -> Json:
     """Membership inference by the losses of training and test patients; the result is also stored here."""
-    rows = rows_of(cohort_of(hospital, str(facts["cohort"])), hospital.device)
+    rows = rows_of(of_patients(cohort_of(hospital, str(facts["cohort"]))), hospital.device)
     members, others = rows["train"], rows["test"]
     found = model_membership(
         _losses(task, module, members),

@@ -157,7 +157,9 @@ def forget_damaged(hospital: Hospital, call: Call) -> None:
     except Malformed:
         folder.remove(name)
         return
-    if call.request in ("ingest", "translate", "extract") and (_complaint(hospital, facts) or _stale(hospital, facts)):
+    if call.request in ("ingest", "translate", "augment", "extract") and (
+        _complaint(hospital, facts) or _stale(hospital, facts)
+    ):
         folder.remove(name)
 
 

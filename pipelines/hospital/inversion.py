@@ -25,6 +25,7 @@ from evaluation.tiles import Tile
 from evaluation.wording import number
 from federation.randomness import derived
 from pipelines.data.cohort import Cohort
+from pipelines.data.stored import of_patients
 from pipelines.hospital.hospital import Hospital, rows_of
 from pipelines.hospital.kept import cohort_of, scores_name
 from pipelines.hospital.opening import Opening
@@ -79,7 +80,7 @@ def invert(hospital: Hospital, start: Opening, module: nn.Module, facts: Mapping
     Raises:
         Refused: `malformed_inversion`: unknown fields, or more work than a hospital allows.
     """
-    cohort = cohort_of(hospital, str(facts["cohort"]))
+    cohort = of_patients(cohort_of(hospital, str(facts["cohort"])))
     rows = rows_of(cohort, hospital.device, start.target)["train"]
     settings = _asked(facts.get("inversion"), rows)
     if rows.x.dim() < 4:

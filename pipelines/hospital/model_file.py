@@ -10,7 +10,7 @@ from federation.calibration import Calibrated
 from federation.models.features import Features
 from federation.parameters import read
 from pipelines.data.cohort import Cohort
-from pipelines.data.stored import label_names
+from pipelines.data.stored import label_names, of_patients
 from pipelines.hospital.features import SCALE as FEATURES
 from pipelines.hospital.files import files_of
 from pipelines.hospital.hospital import Hospital
@@ -77,7 +77,7 @@ def make_ready(
     folder = DiskFolder(hospital.root / READY)
     folder.remove(f"{label}{ENDING}")  # left by another model
     folder.write(f"{label}.safetensors", data)
-    likeness = likeness_of(served.module, cohort, window_in(origin), hospital.device)
+    likeness = likeness_of(served.module, of_patients(cohort), window_in(origin), hospital.device)
     if likeness is not None:
         folder.write(f"{label}{ENDING}", to_file(likeness, digest_of(data)))
 

@@ -137,6 +137,15 @@ class Translation(TypedDict):
     scanner: Line | None
 
 
+class Augmentation(TypedDict):
+    """Training images to be joined by synthetic ones."""
+
+    cohort: Line
+    augment: Any
+    scale: Any
+    prior: Named
+
+
 class Routing(TypedDict):
     """Models that come to an external site."""
 
@@ -263,6 +272,7 @@ QUESTIONS: Mapping[str, TypeAdapter[Any]] = {
     "synthesize": TypeAdapter(Synthesis),
     "sample": TypeAdapter(Sample),
     "translate": TypeAdapter(Translation),
+    "augment": TypeAdapter(Augmentation),
     "extract": TypeAdapter(Extraction),
     "route": TypeAdapter(Routing),
     "compare": TypeAdapter(Compared),

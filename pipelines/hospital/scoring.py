@@ -19,6 +19,7 @@ from federation.finetuning import Tuning, fine_tuned
 from federation.parameters import loaded
 from federation.randomness import derived, seeded
 from pipelines.data.cohort import Cohort
+from pipelines.data.stored import of_patients
 from pipelines.hospital.hospital import COHORT, Done, Hospital, read_cohort_file, rows_of
 from pipelines.hospital.kept import central_name, cut_of, scores_name
 from pipelines.hospital.model_file import make_ready
@@ -74,7 +75,8 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
     splits = rows_of(cohort, hospital.device, start.target)
     if not len(splits["test"].y):
         raise Refused("no_test_patients")
-    served = _served(hospital, start, cohort, module, splits["train"], variant)
+    own = rows_of(of_patients(cohort), hospital.device, start.target)["train"]
+    served = _served(hospital, start, cohort, module, own, variant)
     (tensors, facts_out, event), home = (
         _masks(hospital, start, cohort, served, splits, facts, window)
         if start.task.kind == "segmentation"

@@ -55,7 +55,7 @@ def own_statement(hospital: Hospital, lines: Lines) -> Statement:
     """
     budget, unit = hospital.policy.budget, hospital.policy.unit
     settings = hospital.settings
-    learning = ("synthesize", "translate", "extract")
+    learning = ("synthesize", "translate", "augment", "extract")
     learnt = _remembered(hospital, [line for line in lines if line.get("request") in learning])
     runs = {str(line.get("run")) for line in lines}
     nobody = settings is not None and isinstance(settings.source, PhantomSource)

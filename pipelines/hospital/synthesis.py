@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from pydantic import TypeAdapter
@@ -43,7 +44,7 @@ from pipelines.hospital.withdrawn import looked_at
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
 from pipelines.runs.store import DiskFolder
-from privacy.dp.events import NON_PRIVATE, NOTHING, Gaussian, Part, composed, describe
+from privacy.dp.events import NON_PRIVATE, NOTHING, Event, Gaussian, Part, composed, describe
 from privacy.dp.protection import Protection
 from privacy.message import Call, Json, Message, Params, as_mapping, to_bytes
 from privacy.release.gate import Refused
@@ -109,8 +110,34 @@ def synthesize(hospital: Hospital, call: Call, message: Message, memory: Message
     if settings.name == "real" and not hospital.policy.pooling:
         raise Refused("policy_pooling")
     cohort = cohort_in(hospital, facts)
+    found = learnt(hospital, cohort, settings, facts, "synthesize")
+    said = {**looked_at(str(facts["cohort"]), {"train": SYNTHESIZED}), **found.said}
+    return Done(Message({}, {}), describe(composed(found.events)), Message(found.params, said))
+
+
+class Learnt(NamedTuple):
+    """A synthesis that stays here. params: for `harmonize.synthesis.candidates`. events: what it cost, to be booked
+    whatever becomes of it. said: its settings and protection, for the hospital's statement.
+    """
+
+    settings: AnySynthesis
+    params: Params
+    events: list[Event]
+    said: dict[str, Json]
+
+
+def learnt(
+    hospital: Hospital, cohort: Cohort, settings: AnySynthesis, facts: Mapping[str, Json], purpose: str
+) -> Learnt:
+    """Train a synthesis on a cohort's training images, with private access if its settings promise that.
+
+    Facts: `scale`, `copies`, `seed`.
+
+    Raises:
+        Refused: the policy does not allow what it costs, or as `need_counts`.
+    """
     inputs = inputs_of(cohort)
-    seed = derived(number(facts, "seed", 0, 2**62), hospital.name, "synthesize")
+    seed = derived(number(facts, "seed", 0, 2**62), hospital.name, purpose)
     protection = None
     if settings.private:
         affordable(hospital, [hospital.counts])  # the paper's noise depends on the number of patients
@@ -127,13 +154,12 @@ def synthesize(hospital: Hospital, call: Call, message: Message, memory: Message
         told = telling(hospital, step)
         start = _public_start(hospital, settings, inputs, number(facts, "seed", 0, 2**62), told)
         params = synthesis.synthesize(settings, access, inputs, start=start, seed=seed, progress=told)
-    kept = {name: tensor.detach().cpu() for name, tensor in params.items()}
     said: dict[str, Json] = {
-        **looked_at(str(facts["cohort"]), {"train": SYNTHESIZED}),
         "synthesis": to_plain(settings),
         "protection": None if protection is None else to_plain(protection),
     }
-    return Done(Message({}, {}), describe(composed(access.events)), Message(kept, said))
+    kept = {name: tensor.detach().cpu() for name, tensor in params.items()}
+    return Learnt(settings, kept, access.events, said)
 
 
 def sample(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:

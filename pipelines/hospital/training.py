@@ -14,6 +14,7 @@ from federation.randomization import disturbances
 from federation.randomness import derived, seeded
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import IMAGES
+from pipelines.data.stored import synthetic_in
 from pipelines.hospital import rehearsal as rehearsed
 from pipelines.hospital.hospital import COHORT, Done, Hospital, read_cohort_file, rows_of
 from pipelines.hospital.kept import cohort_of, cut_of
@@ -163,7 +164,8 @@ def data_access(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -
 
     protection = replace(start.protection, cut=cut_of(cohort))
     told = need_counts(hospital)
-    sizes = None if told is None else told.sizes()
+    # Synthetic images count as patients of their own: how many there are follows from released counts.
+    sizes = None if told is None else {**told.sizes(), "train": told.patients("train") + synthetic_in(cohort)}
     return open_private(rows, protection, augment=augment, counts=hospital.counts, sizes=sizes)
 
 

@@ -25,7 +25,7 @@ PARTS: Mapping[str, str] = {
 }
 UNKNOWN = "cannot be told: its list of patients is gone or damaged"
 POOLED = "their images were sent, for a central model"
-LOOKED = ("score-0", "synthesize-0", "sample-0", "translate-0", "route-0")
+LOOKED = ("score-0", "synthesize-0", "sample-0", "translate-0", "augment-0", "route-0")
 """Requests whose memory names the cohort that they used, and how: see `looked_at`."""
 Shaped: TypeAlias = tuple[str, str, Mapping[str, str]]
 """A conversation, the cohort that it used, and how it used each split."""

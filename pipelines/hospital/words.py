@@ -22,6 +22,7 @@ CONTENTS: Mapping[str, str] = {
     "synthesize": "that it has learnt to imitate its images; nothing of what it learnt",
     "sample": "synthetic images, which every hospital gets",
     "translate": "name of a translated cohort, what the translation did to its images, and whether it is used",
+    "augment": "name of a cohort with synthetic training images; how many; if nothing is promised, how far from real",
     "extract": "name of a cohort with features of its images",
     "introduce": "that it takes part, and what the method must know first",
     "train": "parameters of the method, validation loss, number of examples",

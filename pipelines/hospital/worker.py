@@ -21,6 +21,7 @@ from pipelines.hospital import scoring as score
 from pipelines.hospital import synthesis as imitate
 from pipelines.hospital import training as learn
 from pipelines.hospital import translation as translate
+from pipelines.hospital.augmenting import augment
 from pipelines.hospital.features import extract
 from pipelines.hospital.hospital import Done, Hospital
 from pipelines.hospital.page import page
@@ -54,6 +55,7 @@ ONCE: Mapping[str, Handler] = {
     "synthesize": imitate.synthesize,
     "sample": imitate.sample,
     "translate": translate.translate,
+    "augment": augment,
     "extract": extract,
     "introduce": learn.introduce,
     "train": learn.train,
@@ -68,8 +70,11 @@ ONCE: Mapping[str, Handler] = {
 
 LONGEST = 1000
 """Most characters of a reason in the log."""
-REPEATABLE = ("moments", "ingest", "sample", "translate", "extract", "export", "pool", "evaluate", "audit", "route")
-"""Work without training: a damaged committed reply may be computed again, with the same result."""
+REPEATABLE = (
+    "moments", "ingest", "sample", "translate", "augment", "extract", "export", "pool", "evaluate", "audit", "route",
+)  # fmt: skip
+"""Work without training: a damaged committed reply may be computed again, with the same result. With `augment` it is
+another one where noise has a part, and patients are charged again."""
 
 
 def worker(hospital: Hospital) -> Worker:

@@ -221,7 +221,7 @@ def _manifest(item: Item) -> dict[str, Any]:
 def _cohorts_of(artifact: Item) -> list[tuple[str, str]]:
     """(site, cohort) to which an artifact of ingest, of translation or of features refers."""
     said = [_json(path) for path in sorted(artifact.parts[0].glob("*.json")) if path.name != MANIFEST]
-    if artifact.where not in ("ingest", "translate", "features"):
+    if artifact.where not in ("ingest", "translate", "augment", "features"):
         return []
     return [(site, str(home.get("cohort"))) for facts in said for site, home in facts.items() if isinstance(home, dict)]
 

@@ -16,7 +16,9 @@ from federation.task import Task
 from personalize import AnyAlgorithm
 from pipelines.data.images import AnyImages, Slices
 from pipelines.loader.overrides import overridden
+from pipelines.settings.augment import Augment
 from pipelines.settings.checks import (
+    augment,
     features,
     harmonization,
     methods,
@@ -56,6 +58,7 @@ CHECKS: tuple[Callable[[RunSettings], Iterable[Problem]], ...] = (
     route.problems,
     privacy.problems,
     harmonization.problems,
+    augment.problems,
 )
 """Checks between the parts of a run's settings, by subject."""
 
@@ -64,6 +67,7 @@ CHECKS: tuple[Callable[[RunSettings], Iterable[Problem]], ...] = (
 class Config:
     """A whole run. device: where sites compute; auto = a GPU if there is one. `pooling: allowed` lets the simulation
     pool images, only for the central baseline. outside: external sites; `route` says how they get a model.
+    augment: synthetic images for the training of some methods.
     public_pictures: name -> pictures that are nobody's patients, for scales and starts that cost no privacy.
     """
 
@@ -84,6 +88,7 @@ class Config:
     model: Annotated[AnyModel, Field(discriminator="name")]
     train: Training
     harmonize: Harmonize | None = None
+    augment: Augment | None = None
     public_pictures: Mapping[str, PublicPictures] = field(default_factory=dict)
     evaluate: Evaluation = Evaluation()
     audit: Audits = Audits()
@@ -107,10 +112,17 @@ class Config:
         return self.harmonize
 
     @property
+    def augmented(self) -> Augment:
+        """The settings of generative augmentation. Raises: ValueError: there are none."""
+        if self.augment is None:
+            raise ValueError("augment: missing; say how, as in configs/skin_lesion_augmented.yaml")
+        return self.augment
+
+    @property
     def independent(self) -> bool:
         """Whether anything here promises privacy, so that no patient's split may depend on other patients."""
-        synthetic = self.harmonize is not None and self.harmonize.synthesis.private
-        return self.privacy != "none" or synthetic
+        imitating = [plan.synthesis for plan in (self.harmonize, self.augment) if plan is not None]
+        return self.privacy != "none" or any(how.private for how in imitating)
 
     def model_of(self, label: str) -> AnyModel:
         """The network of one method."""

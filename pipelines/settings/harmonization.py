@@ -95,10 +95,15 @@ class Harmonize:
 
     def public_prior(self, images: object) -> str:
         """The prior of public images for the score: that of the synthesis, or the default of the kind of images."""
-        named = getattr(self.synthesis, "prior", None)
-        if getattr(images, "kind", "") == "pictures":
-            return str(named or "skin_lesion")
-        return str(named or ("prostate_adc" if getattr(images, "values", "adc") == "adc" else "prostate_t2w"))
+        return prior_for(self.synthesis, images)
+
+
+def prior_for(how: AnyShared, images: object) -> str:
+    """The prior that a synthesis names, or the default of the kind of images."""
+    named = getattr(how, "prior", None)
+    if getattr(images, "kind", "") == "pictures":
+        return str(named or "skin_lesion")
+    return str(named or ("prostate_adc" if getattr(images, "values", "adc") == "adc" else "prostate_t2w"))
 
 
 def default_scale(images: object) -> Scale:

@@ -84,8 +84,8 @@ class Split:
 class Training:
     """methods: label -> method. work: the local work of all; method_work: label -> fields that differ for one
     method. method_model: label -> a method's network, if not the run's `model`. method_images: label -> the space of
-    `harmonize.translate` in which a method trains, if not on images as they were read. start: how networks begin,
-    null = with random numbers; method_start: label -> a method's start, if another.
+    `harmonize.translate`, or of `augment`, in which a method trains, if not on images as they were read. start: how
+    networks begin, null = with random numbers; method_start: label -> a method's start, if another.
     """
 
     __pydantic_config__: ClassVar = FORBID

@@ -14,6 +14,7 @@ from federation.models import AnyModel
 from federation.task import Task
 from personalize import AnyAlgorithm
 from pipelines.data.images import AnyImages
+from pipelines.settings.augment import Augment
 from pipelines.settings.harmonization import Harmonize
 from pipelines.settings.learning import Audits, Evaluation, Split, Training
 from pipelines.settings.privacy import AnyPrivacy
@@ -50,6 +51,8 @@ class RunSettings(Protocol):
     def train(self) -> Training: ...
     @property
     def harmonize(self) -> Harmonize | None: ...
+    @property
+    def augment(self) -> Augment | None: ...
     @property
     def evaluate(self) -> Evaluation: ...
     @property

@@ -21,6 +21,7 @@ REQUESTS = (
     "synthesize",
     "sample",
     "translate",
+    "augment",
     "extract",
     "introduce",
     "train",

@@ -227,6 +227,10 @@ WHOLE: dict[str, dict[str, Json]] = {
         **SHAPED,
         **{"space": "s", "translator": {"name": "z_score"}, "veto": {}, "is_target": False, "scanner": "P"},
     },
+    "augment": {
+        **{**SHAPED, "private": True, "prior": "prostate_adc", "copies": 1},
+        **{"augment": {"synthesis": {"name": "private_evolution", "candidates": 4, "rounds": 1, "public": 16}}},
+    },
     "extract": {
         **{"cohort": "c", "model": {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc"}},
         **{"public": {"prior": "prostate_adc", "pictures": 1200}},

@@ -22,7 +22,7 @@ from pipelines.settings.privacy import PatientLevel
 from privacy.dp.entropy import Source
 from privacy.message import Call, Json, Message, as_mapping
 
-VERSION = 2
+VERSION = 3
 CLAIM, STEPS, SAMPLING = 1.0, 50, 0.1
 """Private data access is audited at epsilon 1, because the canaries of a few seconds cannot refute much more, and at a
 low sampling rate, where missing sampling shows most: at 1/3 and 200 steps the audit did not always find it."""
@@ -97,4 +97,4 @@ def _entry(one: Mapping[str, Json], attack: str) -> dict[str, Json]:
     return {**{name: one[name] for name in ("site", "method", "refused")}, "found": as_mapping(one["said"]).get(attack)}
 
 
-STAGE = Stage("audit", VERSION, ("ingest", "translate", "features", "train"), settings, run)
+STAGE = Stage("audit", VERSION, ("ingest", "translate", "augment", "features", "train"), settings, run)

@@ -22,7 +22,7 @@ from pipelines.settings.variants import Variant
 from privacy.message import Call, Json, Message, Params, to_bytes
 from privacy.release.gate import BUDGET
 
-VERSION = 8
+VERSION = 9
 Line: TypeAlias = tuple[str, Variant | None]
 """A label in the tables of results, and how its models are calibrated; None: not calibrated."""
 
@@ -187,4 +187,4 @@ def _central(world: World, facts: Mapping[str, Json], homes: Cohorts) -> Params:
     return answers.replies[CENTRAL].tensors
 
 
-STAGE = Stage("evaluate", VERSION, ("ingest", "translate", "features", "train"), settings, run)
+STAGE = Stage("evaluate", VERSION, ("ingest", "translate", "augment", "features", "train"), settings, run)

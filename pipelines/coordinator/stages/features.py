@@ -26,7 +26,7 @@ from pipelines.settings.harmonization import RAW
 from pipelines.settings.image_spaces import features_in, features_name, portable
 from privacy.message import Json, Message, Params, as_mapping, from_bytes, to_bytes
 
-VERSION = 6  # 1 rounded random convolutions of narrow filters by how many images there were; 3 to 6 tell what is public
+VERSION = 7  # 1 rounded random convolutions of narrow filters by how many images there were; 3 to 6 tell what is public
 
 
 def settings(world: World) -> Json:
@@ -91,4 +91,4 @@ def intact(world: World, artifact: Path) -> str | None:
     return None
 
 
-STAGE = Stage("features", VERSION, ("ingest", "translate"), settings, run, outside=outside, intact=intact)
+STAGE = Stage("features", VERSION, ("ingest", "translate", "augment"), settings, run, outside=outside, intact=intact)

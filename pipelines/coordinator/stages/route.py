@@ -28,7 +28,7 @@ from pipelines.settings.route import PERSONAL, SHARED, Line, Route
 from privacy.message import Json, Message, Params, to_bytes
 from privacy.release.policy import OUTSIDE
 
-VERSION = 6
+VERSION = 7
 
 
 def settings(world: World) -> Json:
@@ -157,6 +157,5 @@ def intact(world: World, artifact: Path) -> str | None:
     return ingest.intact(world.beyond(), artifact / HOMES)
 
 
-STAGE = Stage(
-    "route", VERSION, ("ingest", "translate", "features", "train"), settings, run, outside=files, intact=intact
-)
+NEEDS = ("ingest", "translate", "augment", "features", "train")
+STAGE = Stage("route", VERSION, NEEDS, settings, run, outside=files, intact=intact)

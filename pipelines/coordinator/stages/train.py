@@ -26,7 +26,7 @@ from pipelines.runs.store import DiskFolder, digest, short
 from pipelines.settings.image_spaces import space_of, start_name
 from privacy.message import Call, Json, Malformed, Message, Params, as_list, from_bytes
 
-VERSION = 10
+VERSION = 11
 LEARNING = 4  # raise it, and VERSION, when a change alters what is trained: every method is then trained again
 BEGUN = "begun"
 MEMBERS = "members.json"
@@ -267,4 +267,6 @@ def intact(world: World, artifact: Path) -> str | None:
     return next((f"{site}: {complaint}" for site, complaint in sorted(said.items()) if complaint), None)
 
 
-STAGE = Stage("train", VERSION, ("ingest", "translate", "features", "pretrain"), settings, run, intact=intact)
+STAGE = Stage(
+    "train", VERSION, ("ingest", "translate", "augment", "features", "pretrain"), settings, run, intact=intact
+)

@@ -21,7 +21,8 @@ SMALLEST, LARGEST, STEP = 32, 256, 8
 def problems(run: RunSettings) -> Iterator[Problem]:
     """All problems of `harmonize` and `train.method_images`."""
     plan = run.harmonize
-    known = [RAW, *(plan.translate if plan else ())]
+    more = () if run.augment is None else (run.augment.space,)
+    known = [RAW, *(plan.translate if plan else ()), *more]
     for label, space in run.train.method_images.items():
         if space not in known:
             text = f"{space!r} is no space of images; known are {', '.join(known)}"

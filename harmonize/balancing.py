@@ -1,0 +1,89 @@
+"""Synthetic images that balance a hospital's two classes: how many, how far from real ones, and whether they copy.
+
+The breast-cancer case study of Luo et al. (RSNA 2025; the slides' "generative data augmentation", mitigating imbalance)
+gives no rule. Of its eight clients one was left as it was, with 1,350 images of one class and 1,753 of the other (.77);
+the next nearer to balance had .27. A class counts as enough here from a share `at` of the larger one, .75 by default.
+
+How far: the squared Frechet distance of public features (`public_features`), which are the same for all hospitals,
+between synthetic images and held-back real ones of the same class. It grows as samples get fewer, so training images of
+that class, equally many, are measured beside: no generator is expected to be nearer than they.
+
+Whether they copy: an image that lies less than half as far from some training image as from every held-back one is
+called a near copy. A generator that does not know which patients were held back has few: a blurred image is near to
+both. (Three samples, as in Meehan et al., A non-parametric test to detect data-copying in generative models, AISTATS
+2020; the ratio of half is ours.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from harmonize.distances import frechet
+from harmonize.public_features import View, features_of
+
+FEWEST = 16
+"""Images of each kind below which nothing is told of a distance, and held-back ones below which none of copies."""
+NEAR = 0.5
+"""Of the distance to held-back images: nearer to a training image than this share of it is a near copy."""
+CHUNK = 256
+
+
+class Lack(NamedTuple):
+    """label: the smaller class; number: how many more of it make both equal."""
+
+    label: int
+    number: int
+
+
+class Distance(NamedTuple):
+    """Squared Frechet distances to held-back images, of `images` a side. made: synthetic; real: training images."""
+
+    made: float
+    real: float
+    images: int
+
+
+def lack(held: Sequence[int], at: float) -> Lack | None:
+    """What balances two classes of so many; None if the smaller is at least `at` times the larger.
+
+    Raises:
+        ValueError: there are not two classes.
+    """
+    if len(held) != 2:
+        raise ValueError(f"two classes can be balanced here, found {len(held)}")
+    few, many = sorted(held)
+    return None if few >= at * many else Lack(held.index(few), many - few)
+
+
+def distance(view: View, made: Tensor, held: Tensor, train: Tensor, *, seed: int) -> Distance | None:
+    """Distances of images (n, C, H, W) in [-1, 1] of one class; None if there are fewer than `FEWEST` of a kind."""
+    images = min(len(made), len(held), len(train))
+    if images < FEWEST:
+        return None
+    random = torch.Generator().manual_seed(seed)
+    some, back, real = (
+        features_of(view, one[torch.randperm(len(one), generator=random)[:images]]) for one in (made, held, train)
+    )
+    return Distance(frechet(some, back), frechet(real, back), images)
+
+
+def near_copies(made: Tensor, train: Tensor, held: Tensor) -> float:
+    """The share of `made` that are near copies of training images; NaN with fewer than `FEWEST` held-back images.
+
+    Images are (n, C, H, W) in [-1, 1]; distances are Euclidean, over pixels.
+    """
+    if len(held) < FEWEST or not len(made):
+        return math.nan
+    near = nearest(made, train) < NEAR * nearest(made, held)
+    return float(near.double().mean())
+
+
+def nearest(images: Tensor, among: Tensor) -> Tensor:
+    """(n,) The distance of each image to the nearest of others."""
+    flat = among.flatten(1)
+    return torch.cat([torch.cdist(part.flatten(1), flat).amin(dim=1) for part in torch.split(images, CHUNK)])

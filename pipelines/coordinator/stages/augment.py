@@ -1,0 +1,66 @@
+"""Every hospital balances its classes by synthetic images in its training split, and returns the name of the new cohort
+(`augment:`). The images stay there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from pipelines.coordinator.spaces import cohorts_in
+from pipelines.coordinator.world import World
+from pipelines.loader.validation import to_plain
+from pipelines.runs.progress import shown
+from pipelines.runs.runner import Stage
+from pipelines.runs.store import digest, short
+from pipelines.settings.harmonization import RAW, default_scale
+from privacy.message import Json, Message
+
+VERSION = 1
+
+
+def settings(world: World) -> Json:
+    """Settings that change the images."""
+    return _common(world)
+
+
+def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
+    """Request every site to augment its training split; write the replies under the name of the space."""
+    cohorts, answers = cohorts_in(inputs, RAW), dict[str, Json]()
+    with shown("augment") as step:
+        for position, site in enumerate(world.engine.sites):
+            step(position, len(cohorts), site)
+            facts = {**_common(world), "cohort": str(cohorts[site]["cohort"])}
+            name = world.run(f"augment-{short(digest({**facts, 'version': VERSION}))}")
+            answers[site] = dict(world.ask_all(name, "augment", {site: Message({}, facts)})[site].facts)
+    (out / f"{world.config.augmented.space}.json").write_text(json.dumps(answers, indent=1, sort_keys=True))
+    kept = ("state", "label", "made", "distance", "distance_real", "compared", "near_copies")
+    told = {site: {name: said.get(name) for name in kept} for site, said in answers.items() if isinstance(said, dict)}
+    return {"space": world.config.augmented.space, "sites": dict(told)}
+
+
+def _common(world: World) -> dict[str, Json]:
+    """Facts of the request to every site."""
+    config, plan = world.config, world.config.augmented
+    return {
+        "augment": to_plain(plan),
+        "scale": to_plain(plan.scale or default_scale(config.images)),
+        "copies": plan.copies,
+        "prior": plan.public_prior(config.images),
+        "seed": config.seed,
+        "private": config.privacy != "none",
+    }
+
+
+def intact(world: World, artifact: Path) -> str | None:
+    """A complaint unless every site still holds its augmented cohort."""
+    for site, said in json.loads((artifact / f"{world.config.augmented.space}.json").read_text()).items():
+        facts = {"cohort": said["cohort"], "sha256": said["sha256"]}
+        reply = world.ask_one(world.run("holds"), "holds", site, facts)
+        if reply.facts.get("complaint"):
+            return f"{site}: {reply.facts['complaint']}"
+    return None
+
+
+STAGE = Stage("augment", VERSION, ("ingest",), settings, run, intact=intact)

@@ -1,0 +1,73 @@
+"""Checks of generative augmentation: what cannot work, or would break a privacy promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harmonize import synthesis
+from harmonize.prior import PRIORS
+from pipelines.settings.augment import Augment
+from pipelines.settings.checks.harmonization import LARGEST, SMALLEST, STEP
+from pipelines.settings.checks.public_pictures import unit_complaints
+from pipelines.settings.harmonization import Public
+from pipelines.settings.run_settings import RunSettings
+from privacy.settings_error import Problem, problems_of
+
+
+def problems(run: RunSettings) -> Iterator[Problem]:
+    """All problems of `augment`."""
+    plan = run.augment
+    if plan is None:
+        return
+    for problem in (*_image_problems(run, plan), *_synthesis_problems(plan), *_promise_problems(run, plan)):
+        yield problem if problem.where[:1] == ("images",) else problem.within("augment")
+    if run.harmonize is not None and plan.space in run.harmonize.translate:
+        text = f"{plan.space!r} is a space of harmonize.translate too; give this one another name"
+        yield Problem(("augment", "space"), text)
+    if plan.space not in run.train.method_images.values():
+        text = f"no method learns from {plan.space!r}; say which in train.method_images, or remove augment"
+        yield Problem(("augment", "space"), text)
+
+
+def _image_problems(run: RunSettings, plan: Augment) -> Iterator[Problem]:
+    kind, inputs = run.images.kind, run.images.inputs
+    if run.task.target is not None or len(run.task.names) != 2:
+        found = "masks" if run.task.target is not None else f"{len(run.task.names)} classes"
+        yield Problem((), f"balances two classes of labels, and this task has {found}; remove it")
+    if kind not in ("slices", "pictures"):
+        yield Problem((), f"is for slices and pictures, found images.kind {kind}; remove it")
+        return
+    if not all(SMALLEST <= side <= LARGEST and side % STEP == 0 for side in inputs[1:]):
+        text = f"must be a multiple of {STEP} in [{SMALLEST}, {LARGEST}] for augment, found {inputs[1]}"
+        yield Problem(("images", "size"), text)
+    prior = plan.public_prior(run.images)
+    if PRIORS[prior].channels != inputs[0]:
+        text = f"{prior} has {PRIORS[prior].channels} channels, and images have {inputs[0]}; known are "
+        yield Problem(("synthesis", "prior"), f"{text}{', '.join(PRIORS)}")
+    else:
+        yield from (Problem(("synthesis", "prior"), text) for text in unit_complaints(prior, run.images))
+
+
+def _synthesis_problems(plan: Augment) -> Iterator[Problem]:
+    """Ways that synthesize nothing, or no class in particular, and guarantees that no noise gives."""
+    how = plan.synthesis
+    if how.name == "real":
+        text = "real gives training images again, which train.work.balance does without a copy; say balance: true there"
+        yield Problem(("synthesis",), text)
+    if getattr(how, "variant", "") == "paper":
+        yield Problem(("synthesis", "variant"), "the paper's generator knows no classes; say consilium")
+    elif how.private and not isinstance(how, Public):
+        try:
+            synthesis.protection(how, patients=1)
+        except ValueError as error:
+            yield from (Problem(("synthesis",), str(problem)) for problem in problems_of(error))
+
+
+def _promise_problems(run: RunSettings, plan: Augment) -> Iterator[Problem]:
+    """A synthesis without noise although privacy is required: one patient may shape all of a hospital's images."""
+    limited = [name for name, site in run.sites.items() if site.policy.promises]
+    if (run.privacy == "none" and not limited) or plan.synthesis.private or isinstance(plan.synthesis, Public):
+        return
+    who = "privacy is asked for" if run.privacy != "none" else f"{', '.join(limited)} promises it to its patients"
+    text = f"{plan.synthesis.name} has no noise, so that one patient may shape every synthetic image, and {who}; say "
+    yield Problem(("synthesis",), f"{text}fitted_prior with an epsilon, or public")
