@@ -6,7 +6,7 @@ Classification has a label per example; segmentation has a class per pixel or vo
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -47,10 +47,19 @@ class Model(Protocol):
         ...
 
 
+class Holder(Protocol):
+    """A network that holds what it does not learn."""
+
+    def hold(self, frozen: Params) -> None:
+        """Take it."""
+        ...
+
+
 @dataclass(frozen=True)
 class Task:
     """inputs: shape of one example, without the batch; classes: number of label values, which are 0 .. classes-1.
     begun: parameters with which a new network begins; what they leave out, and None, is drawn at random.
+    frozen: what its networks hold and neither learn nor send, as the text transformer of `federation.models.clip`.
 
     Raises:
         ValueError: the model is for the other kind of task.
@@ -61,6 +70,7 @@ class Task:
     classes: int
     kind: Kind = "classification"
     begun: Params | None = field(default=None, compare=False, repr=False)
+    frozen: Params | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         found: Kind = getattr(self.model, "kind", "classification")
@@ -75,8 +85,14 @@ class Task:
 
     def network(self) -> nn.Module:
         """A new network, initialized from torch's generator, or by `begun`."""
-        module = self.model.build(inputs=self.inputs, classes=self.classes)
+        module = self.holding(self.model.build(inputs=self.inputs, classes=self.classes))
         return module if self.begun is None else loaded(module, {**module.state_dict(), **self.begun})
+
+    def holding(self, module: nn.Module) -> nn.Module:
+        """A network of this task's model, given what it must hold."""
+        if self.frozen is not None:
+            cast(Holder, module).hold(self.frozen)
+        return module
 
     def objective(self, forward: Forward, batch: Batch) -> Tensor:
         """The model's own training loss for each example (b,)."""

@@ -23,7 +23,9 @@ from personalize.partial import Partial
 from personalize.perfcl import PerFCL
 from personalize.perfedavg import PerFedAvg
 from personalize.pfedme import PFedMe
+from personalize.pfedmoap import PFedMoAP
 from personalize.pgfed import PGFed
+from personalize.prompts import ZeroShot
 
 Personal: TypeAlias = (
     Apfl
@@ -46,7 +48,9 @@ Personal: TypeAlias = (
     | PerFCL
     | PerFedAvg
     | PFedMe
+    | PFedMoAP
     | PGFed
+    | ZeroShot
 )
 AnyAlgorithm: TypeAlias = Federated | Personal
 """Every method that a YAML can name. A new method needs its file, a member here, and its test."""

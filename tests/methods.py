@@ -10,6 +10,7 @@ import typing
 
 import pytest
 
+import small_clip
 import testbed
 from federation.descent import Work
 from federation.feddg import FedDG
@@ -21,7 +22,9 @@ from personalize.cusfl import CusFL
 from personalize.fedrep import FedRep
 from personalize.moments import Moments
 from personalize.partial import Partial
+from personalize.pfedmoap import PFedMoAP
 from personalize.pgfed import PGFed
+from personalize.prompts import no_prompt
 
 SETTLED = {
     "fedprox": FedProx(mu=0.5),
@@ -32,6 +35,7 @@ SETTLED = {
     "cusfl": CusFL(depth=1),
     "pgfedmo": PGFed(name="pgfedmo", beta=0.5),
     "moments": Moments(radius=4.0),
+    "pfedmoap": PFedMoAP(d=4, heads=2),
 }
 """Methods whose defaults do not fit such a small network, or have no effect in it."""
 
@@ -53,6 +57,8 @@ ALL = [
 ]
 SHAPED = {"moon", "fedrod", "apfl", "moe", "fenda", "perfcl", "cusfl", "feddg"}
 """Methods whose code uses logits or features, so that it matters whether there is one per example or per pixel."""
+ON_PROMPTS = {"pfedmoap", "zero_shot"}
+"""Methods that learn the prompt of a frozen CLIP (`small_clip.task`), and refuse every other network."""
 PRIVATELY = {
     "cusfl": CusFL(depth=1, normalize="none"),
     "pgfed": PGFed(eta_2=0.0),
@@ -68,7 +74,8 @@ def with_work(algorithms, adam: Work, sgd: Work) -> list:
 
 def work_of(one, adam: Work, sgd: Work) -> Work:
     """The local work that a method accepts."""
-    return sgd if any("sgd" in text for text in one.complaints(one.network(testbed.task()), adam, False)) else adam
+    task = small_clip.task() if one.name in ON_PROMPTS else testbed.task()
+    return sgd if any("sgd" in text for text in one.complaints(one.network(task), adam, False)) else adam
 
 
 def private(task: Task | None = None) -> list:
@@ -81,4 +88,5 @@ def private(task: Task | None = None) -> list:
 def fit(task: Task) -> list:
     """Methods that accept the task."""
     work = Work(optimizer="sgd", lr=0.05)
-    return [one for one in ALL if not one.complaints(one.network(task), work, False)]
+    known = [one for one in ALL if not no_prompt(one.name, task)]
+    return [one for one in known if not one.complaints(one.network(task), work, False)]

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from federation.models.features import Features
+from federation.models import OnFeatures
 from federation.models.sensitivity import slopes
 from pipelines.batch.masks import MaskWriter, file_name, grid_of_study, lies_in
 from pipelines.batch.tables import write_whole
@@ -29,7 +29,7 @@ TOGETHER = 16  # images of which gradients are in memory
 
 def unmapped(ready: Ready, out: Path, folder: Path) -> list[str]:
     """Why a model has no such maps, or they cannot be written; empty = they can."""
-    seen = isinstance(ready.images, Slices | Pictures) and not isinstance(ready.task.model, Features)
+    seen = isinstance(ready.images, Slices | Pictures) and not isinstance(ready.task.model, OnFeatures)
     if ready.task.kind != "classification" or not seen:
         return ["--maps is for models that give scores of slices or pictures, and this is none: remove it"]
     if isinstance(ready.images, Pictures) and ready.images.fit == "around":

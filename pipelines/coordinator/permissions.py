@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from federation.models.features import Features
+from federation.models import OnFeatures
 from pipelines.settings.config import Config
 from pipelines.settings.image_spaces import features_in
 from privacy.message import Json, as_list
@@ -64,4 +64,4 @@ def _routes_features(config: Config) -> bool:
     """Whether external sites get models on fixed features, which they then compute."""
     lines = () if config.route is None else config.route.lines.values()
     labels = {label for line in lines if config.route is not None for label in config.route.methods(line).values()}
-    return any(isinstance(config.model_of(label), Features) for label in labels)
+    return any(isinstance(config.model_of(label), OnFeatures) for label in labels)

@@ -11,13 +11,16 @@ from federation.alone import Alone, solved
 from federation.features import AnyExtractor, Extractor
 from federation.features.detector import Detector, detecting, learnt
 from federation.features.whitening import fitted
+from federation.models.clip import Clip, ClipPictures
+from federation.models.clip import opened as clip_opened
 from federation.models.features import Features
 from federation.parameters import read
 from federation.task import Task
 from harmonize.prior import PRIORS, drawn_with_marks
 from pipelines.coordinator.public import SEED, PublicSet, public_set
+from pipelines.data.clip_file import portable, weights_of
 from pipelines.data.encoder_file import opened
-from pipelines.models.fixed_features import Fixed, extracted, featured
+from pipelines.models.fixed_features import UNSCALED, Fixed, extracted, featured
 from pipelines.runs.progress import shown
 from pipelines.settings.config import Config
 from privacy.message import Params
@@ -32,6 +35,12 @@ def fixed_by(public: PublicSet, model: Features) -> Fixed:
     extractor, weights = _prepared(model.of)
     found = np.concatenate([extracted(extractor, part) for part in public.parts])
     return Fixed(extractor, fitted(found, components=model.components, softness=model.softness), weights)
+
+
+def brought(model: Clip) -> Fixed:
+    """The vectors of pictures of a CLIP, which nothing scales, and its file. Raises: ValueError: it cannot be used."""
+    told, weights = portable(model), weights_of(model)
+    return Fixed(ClipPictures(told, clip_opened(told, weights)), UNSCALED, weights)
 
 
 def public_head(config: Config, model: Features, public: PublicSet, classes: int) -> Params:

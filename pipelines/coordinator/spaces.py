@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from federation.models.features import Features
+from federation.models import OnFeatures
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.settings.config import Config
@@ -54,7 +54,7 @@ def cohorts_for(config: Config, inputs: Mapping[str, Path], label: str) -> Cohor
     """Cohorts of all sites in the space of a method, or of the features of their images on which its model is built."""
     space, model = space_of(config, label), config.model_of(label)
     homes = cohorts_in(inputs, space)
-    if not isinstance(model, Features):
+    if not isinstance(model, OnFeatures):
         return homes
     found = json.loads((inputs["features"] / f"{features_name(space, model)}.json").read_text())
     return {site: {**facts, **found[site]} for site, facts in homes.items()}

@@ -44,10 +44,11 @@ def portable(encoder: Encoder) -> Encoder:
         architecture = encoder.architecture or (path.parent / CONFIG).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return encoder
-    code = encoder.sha256 or _digest(path, stamp.st_size, stamp.st_mtime_ns)
+    code = encoder.sha256 or digest_at(path, stamp.st_size, stamp.st_mtime_ns)
     return replace(encoder, file=path.name, sha256=code, architecture=architecture)
 
 
 @lru_cache(maxsize=8)
-def _digest(path: Path, size: int, changed: int) -> str:
+def digest_at(path: Path, size: int, changed: int) -> str:
+    """The digest of a file; read again when it changed."""
     return digest(path.read_bytes())

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from federation.models.features import Features
+from federation.models import OnFeatures
 from pipelines.data.images import Slices, Volumes
 from pipelines.external.models_file import GLOBAL, LONGEST_TEXT, ModelsDescription, Part, image_problems, models_bytes
 from pipelines.phantom.patients import PhantomSource
@@ -76,7 +76,7 @@ def problems(config: Config, offer: Offer) -> list[Problem]:
         *(
             Problem(("train", "methods", label), "it is on fixed features, which such a file does not hold")
             for label in spaces
-            if isinstance(config.model_of(label), Features)
+            if isinstance(config.model_of(label), OnFeatures)
         ),
     ]
 

@@ -41,7 +41,7 @@ def _of(said: Mapping[str, Json]) -> Iterator[str]:
             f"{_pictures(as_mapping(start.get('public')))}"
         )
     features = as_mapping(said.get(FEATURES))
-    if features:
+    if as_mapping(features.get("public")).get("pictures"):
         yield f"features were scaled by {_pictures(as_mapping(features.get('public')))}"
     if encoder := as_mapping(features.get(ENCODER)):
         yield (

@@ -10,8 +10,10 @@ import torch
 
 from federation.features.detector import Detector
 from federation.features.encoder import Encoder
-from federation.models.features import Features
+from federation.models import OnFeatures
+from federation.models.clip import Clip
 from pipelines.hospital.beginnings import DETECTOR, ENCODER, FEATURES
+from pipelines.hospital.frozen import SCALE
 from pipelines.hospital.harmonization import parsed
 from pipelines.hospital.hospital import COHORT, Done, Hospital, keyed, read_cohort_file, write_cohort_file
 from pipelines.hospital.kept import REJECTED, SPLIT, digest_of, split_of
@@ -22,8 +24,6 @@ from privacy.dp.events import NOTHING, describe
 from privacy.message import Call, Json, Message, to_bytes
 from privacy.release.gate import Refused
 
-SCALE = "features.safetensors"
-"""The scale of the features, beside their cohort, for finished models."""
 CHUNK = 256
 
 
@@ -31,9 +31,9 @@ def extract(hospital: Hospital, call: Call, message: Message, memory: Message) -
     """Write the features of a cohort's images as a cohort.
 
     Facts: `cohort`; `model`, of which `of`, `components`, `fourier` and `bandwidth` matter here; `public`, the pictures
-    that set the scale: `prior`, or `folder` and `sha256`; and `pictures`, their number. Tensors: the scale; of an
-    encoder also its file, which must have the digest that the model names; of a detector, what it learnt. Each row of
-    the new cohort depends on its own image and on public pictures only.
+    that set the scale: `prior`, or `folder` and `sha256`; and `pictures`, their number, 0 for a CLIP. Tensors: the
+    scale; of an encoder also its file, which must have the digest that the model names, and of a CLIP its file alone;
+    of a detector, what it learnt. Each row of the new cohort depends on its own image and on public pictures only.
 
     Returns:
         `cohort` and `sha256` of the new cohort.
@@ -46,9 +46,9 @@ def extract(hospital: Hospital, call: Call, message: Message, memory: Message) -
     model = parsed(MODEL, facts["model"])
     cohort = read_cohort_file(hospital.cohort_folder(str(facts["cohort"])) / COHORT)
     try:
-        if not isinstance(model, Features):
+        if not isinstance(model, OnFeatures):
             raise ValueError(f"{model.name} is no model on features")
-        if wrong := model.of.complaints(tuple(cohort.images.shape[1:])):
+        if wrong := (model if isinstance(model, Clip) else model.of).complaints(tuple(cohort.images.shape[1:])):
             raise ValueError("; ".join(wrong))
         fixed = from_tensors(message.tensors, model)
     except ValueError as error:
@@ -68,8 +68,10 @@ def extract(hospital: Hospital, call: Call, message: Message, memory: Message) -
     return Done(Message({}, {"cohort": name, "sha256": keyed(hospital.key(), code)}), describe(NOTHING), kept)
 
 
-def _network(model: Features, fixed: Fixed) -> dict[str, Json]:
+def _network(model: OnFeatures, fixed: Fixed) -> dict[str, Json]:
     """Where features come from a network: its kind or what it learnt from, and its digest. Empty if there is none."""
+    if isinstance(model, Clip):
+        return {ENCODER: {"kind": model.name, "sha256": hashlib.sha256(fixed.weights).hexdigest()}}
     if isinstance(model.of, Encoder):
         return {ENCODER: {"kind": json.loads(model.of.architecture)["model_type"], "sha256": model.of.sha256}}
     if isinstance(model.of, Detector):

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import torch
 
 from federation.calibration import Calibrated
-from federation.models.features import Features
+from federation.models import OnFeatures
 from federation.parameters import read
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import label_names, of_patients
-from pipelines.hospital.features import SCALE as FEATURES
 from pipelines.hospital.files import files_of
+from pipelines.hospital.frozen import SCALE as FEATURES
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.opening import Opening
 from pipelines.loader.validation import to_plain
@@ -46,7 +46,7 @@ def make_ready(
     served: the network that was scored, so that the file predicts as the evaluation did.
     """
     translator, tensors = _translator(hospital, str(cohort.recipe.get("of", start.cohort)), cohort)
-    if isinstance(start.task.model, Features):
+    if isinstance(start.task.model, OnFeatures):
         scale = from_bytes((hospital.cohort_folder(start.cohort) / FEATURES).read_bytes())
         tensors = {**tensors, **{f"{SCALED}{name}": tensor for name, tensor in scale.tensors.items()}}
     if translator is None and "space" in cohort.recipe:

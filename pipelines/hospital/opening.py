@@ -12,11 +12,13 @@ from pydantic import TypeAdapter
 from federation.algorithm import Recipient, recipient_of
 from federation.conversation import newest, remembered
 from federation.descent import Work
+from federation.models.clip import Clip
 from federation.participant import Checkpoint, checkpoint
 from federation.task import Task
 from personalize import AnyAlgorithm
 from pipelines.data.images import Target
 from pipelines.data.stored import label_names
+from pipelines.hospital.frozen import held_here
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.private_limits import check_paid
@@ -77,8 +79,9 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
         inputs = tuple(wholes_of(said, "inputs"))
         target = TARGET.validate_python(said.get("target"))
         model, classes = MODEL.validate_json(json.dumps(said["model"]), strict=True), whole_of(said, "classes")
-        task = Task(model, inputs, classes, "classification" if target is None else "segmentation")
         seed, cohort = whole_of(said, "seed"), str(said["cohort"])
+        frozen = held_here(hospital, cohort, model) if isinstance(model, Clip) else None
+        task = Task(model, inputs, classes, "classification" if target is None else "segmentation", frozen=frozen)
         check_start(said)
         how = said.get("privacy")
         protection = None if how is None else PROTECTION.validate_json(json.dumps(how), strict=True)

@@ -12,6 +12,7 @@ from federation.descent import Work
 from federation.parameters import count, read
 from federation.task import Task
 from personalize import AnyAlgorithm
+from personalize.prompts import no_prompt
 
 PARAMETERS = 2**28
 """Most parameters of a method's networks, and most numbers in one example: 1 GiB each."""
@@ -37,7 +38,7 @@ def size_problems(algorithm: AnyAlgorithm, task: Task, work: Work) -> list[str]:
     ]
     if min(task.inputs, default=0) < 1 or prod(task.inputs) > PARAMETERS:
         found.append(f"inputs must be positive sides of at most {PARAMETERS} numbers, found {list(task.inputs)}")
-    return found or _too_large(algorithm, task)
+    return found or no_prompt(algorithm.name, task) or _too_large(algorithm, task)
 
 
 @lru_cache(maxsize=64)

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -18,8 +18,8 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from federation.calibration import Calibrated, Centring
-from federation.models import AnyModel
-from federation.models.features import Features
+from federation.models import AnyModel, OnFeatures
+from federation.models.clip import Clip, held_by
 from federation.parameters import loaded
 from federation.task import Kind, Task
 from personalize import AnyAlgorithm
@@ -94,7 +94,7 @@ class Ready:
         if self.axes is not None:
             x = projected(x, self.axes)
         x = self.translate(x)
-        if self.features is not None and isinstance(self.task.model, Features):
+        if self.features is not None and isinstance(self.task.model, OnFeatures):
             x = featured(self.task.model, self.features, x)
         return x
 
@@ -140,7 +140,9 @@ def read_ready(path: Path) -> Ready:
         algorithm = ALGORITHM.validate_json(json.dumps(facts["algorithm"]), strict=True)
         own = {n: t for n, t in message.tensors.items() if not n.startswith((PREFIX, SCALED)) and n != CENTRING}
         scaled = {n.removeprefix(SCALED): t for n, t in message.tensors.items() if n.startswith(SCALED)}
-        features = from_tensors(scaled, model) if isinstance(model, Features) else None
+        features = from_tensors(scaled, model) if isinstance(model, OnFeatures) else None
+        if features is not None and isinstance(model, Clip):
+            task = replace(task, frozen=held_by(model, features.weights))
         centring = _read_centring(message.tensors.get(CENTRING))
         module = loaded(algorithm.network(task), own).eval()
         images = IMAGES.validate_json(json.dumps(facts["images"]), strict=True)

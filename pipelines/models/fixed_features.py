@@ -14,11 +14,14 @@ from federation.features import Extractor
 from federation.features.detector import Detector, detecting
 from federation.features.encoder import Encoder, frozen
 from federation.features.whitening import MOST, Whitening, fourier, whitened
-from federation.models.features import Features
+from federation.models import OnFeatures
+from federation.models.clip import Clip, ClipPictures, opened
 
 PARTS = ("mean", "spread", "axes")
 WEIGHTS = "weights"
 """The tensor (bytes,) uint8 with an encoder's file or what a detector learnt, beside the parts of the scale."""
+UNSCALED = Whitening(np.zeros(0), np.zeros(0), np.zeros((0, 0)))
+"""The scale of features that are used as they are."""
 LARGEST = 1e12  # of a feature: far from the largest float32, also after a few layers of a network
 
 
@@ -32,12 +35,15 @@ class Fixed(NamedTuple):
     weights: bytes = b""
 
 
-def extractor_of(model: Features, weights: bytes = b"") -> Extractor:
-    """What computes a model's features. weights: of an encoder, the bytes of its file; of a detector, what it learnt.
+def extractor_of(model: OnFeatures, weights: bytes = b"") -> Extractor:
+    """What computes a model's features. weights: of an encoder and a CLIP, the bytes of its file; of a detector, what
+    it learnt.
 
     Raises:
         ValueError: they are not those of this encoder, or of no such detector.
     """
+    if isinstance(model, Clip):
+        return ClipPictures(model, opened(model, weights))
     if isinstance(model.of, Encoder):
         return frozen(model.of, weights)
     return detecting(model.of, weights) if isinstance(model.of, Detector) else model.of
@@ -55,8 +61,10 @@ def extracted(extractor: Extractor, images: Tensor) -> NDArray[np.float64]:
     return found
 
 
-def featured(model: Features, fixed: Fixed, images: Tensor) -> Tensor:
+def featured(model: OnFeatures, fixed: Fixed, images: Tensor) -> Tensor:
     """The network's input (n, width) float32 from images (n, *inputs)."""
+    if isinstance(model, Clip):
+        return torch.from_numpy(extracted(fixed.extractor, images)).float()
     x = whitened(extracted(fixed.extractor, images), fixed.scale)
     return torch.from_numpy(fourier(x, model.fourier, model.bandwidth) if model.fourier else x).float()
 
@@ -68,13 +76,16 @@ def to_tensors(fixed: Fixed) -> dict[str, Tensor]:
     return scale | ({WEIGHTS: torch.frombuffer(data, dtype=torch.uint8)} if data else {})
 
 
-def from_tensors(tensors: Mapping[str, Tensor], model: Features) -> Fixed:
-    """The scale, and the weights of an encoder or a detector, in a message.
+def from_tensors(tensors: Mapping[str, Tensor], model: OnFeatures) -> Fixed:
+    """The scale, and the weights of an encoder or a detector, in a message; of a CLIP its file alone.
 
     Raises:
         ValueError: a tensor is missing, or has another form than features of this model; or an encoder's file is not
             the one that the model names, or weights are none of such a detector.
     """
+    if isinstance(model, Clip):
+        data = weights_in(tensors)
+        return Fixed(extractor_of(model, data), UNSCALED, data)
     parts = [*PARTS, *([WEIGHTS] if isinstance(model.of, Detector | Encoder) else [])]
     if set(tensors) != set(parts):
         raise ValueError(f"a scale has the tensors {', '.join(parts)}, found {', '.join(sorted(tensors))}")
@@ -87,5 +98,12 @@ def from_tensors(tensors: Mapping[str, Tensor], model: Features) -> Fixed:
     # Otherwise some images' features would be infinite as float32, and a failure would tell that they are there.
     if bool((MOST * axes.abs().sum(dim=0) > LARGEST).any()):
         raise ValueError(f"a scale gives features of at most {LARGEST:g}, found larger axes")
-    weights = tensors[WEIGHTS].to(torch.uint8).numpy().tobytes() if WEIGHTS in tensors else b""
+    weights = weights_in(tensors) if WEIGHTS in tensors else b""
     return Fixed(extractor_of(model, weights), Whitening(mean.numpy(), spread.numpy(), axes.numpy()), weights)
+
+
+def weights_in(tensors: Mapping[str, Tensor]) -> bytes:
+    """The bytes of a file in a message. Raises: ValueError: there are none."""
+    if WEIGHTS not in tensors:
+        raise ValueError(f"features of a file need the tensor {WEIGHTS}, found {', '.join(sorted(tensors))}")
+    return tensors[WEIGHTS].to(torch.uint8).numpy().tobytes()

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 
 from federation.descent import Work
-from federation.models import AnyModel
-from federation.models.features import Features
+from federation.models import AnyModel, OnFeatures
+from federation.models.clip import Clip
 from federation.task import Task
 from personalize import AnyAlgorithm
+from pipelines.data.clip_file import held
 from pipelines.data.images import AnyImages, Slices
 from pipelines.loader.overrides import overridden
 from pipelines.settings.augment import Augment
@@ -125,14 +126,19 @@ class Config:
         return self.privacy != "none" or any(how.private for how in imitating)
 
     def model_of(self, label: str) -> AnyModel:
-        """The network of one method."""
-        return self.train.method_model.get(label, self.model)
+        """The network of one method; words of classes stand in the order of the task's."""
+        model = self.train.method_model.get(label, self.model)
+        if not isinstance(model, Clip) or set(model.classes) != set(self.task.names):
+            return model
+        return replace(model, classes={name: model.classes[name] for name in self.task.names})
 
     def task_of(self, label: str) -> Task:
         """The task of all sites for one method, as they are told it."""
-        model, classes = portable(self.model_of(label)), len(self.task.names)
-        inputs = (model.width,) if isinstance(model, Features) else self.images.inputs
-        return Task(model, inputs, classes, self.task.kind)
+        said, classes = self.model_of(label), len(self.task.names)
+        model = portable(said)
+        inputs = (model.width,) if isinstance(model, OnFeatures) else self.images.inputs
+        frozen = held(said) if isinstance(said, Clip) else None
+        return Task(model, inputs, classes, self.task.kind, frozen=frozen)
 
     def method(self, label: str, site: str) -> AnyAlgorithm:
         """A method with one site's overrides."""

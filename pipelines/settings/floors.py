@@ -8,7 +8,7 @@ from dataclasses import replace
 from federation.alone import Alone
 from federation.features.colour import Colour
 from federation.features.radiomics import Radiomics
-from federation.models import AnyModel
+from federation.models import AnyModel, OnFeatures
 from federation.models.features import Features
 from pipelines.data.images import AnyImages
 from pipelines.settings.learning import Training
@@ -26,7 +26,7 @@ table reports (60, 90 or all); those of radiomics are not tuned."""
 def with_features(train: Training, model: AnyModel, images: AnyImages, task: AnyTask) -> Training:
     """The settings of training with features for each floor that has no model of its own, where the run has none."""
     floors = [label for label, method in train.methods.items() if isinstance(method, Alone)]
-    fit = isinstance(model, Features) or images.kind == "features" or task.kind != "classification"
+    fit = isinstance(model, OnFeatures) or images.kind == "features" or task.kind != "classification"
     found = None if fit or len(images.inputs) != 3 else OF_CHANNELS.get(images.inputs[0])
     if found is RADIOMICS and getattr(images, "values", "adc") == "standardized":
         found = replace(RADIOMICS, of=Radiomics(window=(-3.0, 3.0)), public="prostate_t2w")

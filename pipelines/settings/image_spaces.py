@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from federation.features.encoder import Encoder
-from federation.models import AnyModel
+from federation.models import AnyModel, OnFeatures
+from federation.models.clip import Clip
 from federation.models.features import Features
 from federation.pretraining import Pretrained
 from harmonize.translation import Randomized
+from pipelines.data.clip_file import portable as portable_clip
 from pipelines.data.encoder_file import portable as portable_encoder
 from pipelines.loader.validation import to_plain
 from pipelines.runs.store import digest, short
@@ -23,19 +25,21 @@ def space_of(config: RunSettings, label: str) -> str:
 
 
 def portable(model: AnyModel) -> AnyModel:
-    """A model as it is sent: of an encoder's file the name, the digest and the architecture, and no folder."""
+    """A model as it is sent: of a file the name, the digest and the architecture, and no folder."""
+    if isinstance(model, Clip):
+        return portable_clip(model)
     if not isinstance(model, Features) or not isinstance(model.of, Encoder):
         return model
     return replace(model, of=portable_encoder(model.of))
 
 
-def features_in(config: RunSettings) -> list[tuple[str, Features]]:
+def features_in(config: RunSettings) -> list[tuple[str, OnFeatures]]:
     """The features that the methods' models are built on: a space, and a model for each different kind of them."""
-    found = {}
+    found: dict[str, tuple[str, OnFeatures]] = {}
     for label in config.train.methods:
         space, model = space_of(config, label), config.model_of(label)
-        if isinstance(model, Features):
-            found[features_name(space, model)] = (space, replace(model, hidden=()))
+        if isinstance(model, OnFeatures):
+            found[features_name(space, model)] = (space, headless(model))
     return list(found.values())
 
 
@@ -60,7 +64,7 @@ def through(config: RunSettings, label: str) -> Randomized | None:
     """The translator of a method's images, if no patient shapes it: pictures of its start are translated too."""
     plan = config.harmonize
     found = None if plan is None else plan.translate.get(space_of(config, label))
-    images = not isinstance(config.model_of(label), Features)
+    images = not isinstance(config.model_of(label), OnFeatures)
     return found if images and isinstance(found, Randomized) else None
 
 
@@ -74,6 +78,16 @@ def start_name(config: RunSettings, label: str) -> str | None:
     return f"start-{short(digest(shaped))}"
 
 
-def features_name(space: str, model: Features) -> str:
+def headless(model: OnFeatures) -> OnFeatures:
+    """The model without what its network does with the features."""
+    return replace(model, hidden=()) if isinstance(model, Features) else model
+
+
+def extractor_name(model: OnFeatures) -> str:
+    """What computes a model's features."""
+    return model.name if isinstance(model, Clip) else model.of.name
+
+
+def features_name(space: str, model: OnFeatures) -> str:
     """The name of a kind of features of the images of a space; networks on the same features share it."""
-    return f"{space}-{model.of.name}-{short(digest(to_plain(portable(replace(model, hidden=())))))}"
+    return f"{space}-{extractor_name(model)}-{short(digest(to_plain(portable(headless(model)))))}"

@@ -11,6 +11,7 @@ from torch import nn
 
 from federation.descent import Work
 from federation.models import AnyModel
+from federation.models.clip import Clip
 from federation.task import Task
 from personalize import AnyAlgorithm
 from pipelines.data.images import AnyImages
@@ -79,6 +80,11 @@ def works(run: RunSettings) -> Iterator[tuple[str, str, Work]]:
                 yield label, site, run.work(label, site)
             except ValueError:
                 continue
+
+
+def ready(task: Task) -> bool:
+    """Whether the networks of a task can be built: those with a prompt hold what a file says."""
+    return not isinstance(task.model, Clip) or task.frozen is not None
 
 
 @lru_cache(maxsize=64)

@@ -22,7 +22,7 @@ def tuned(algorithm, tuning, work=None):
     return {n: float((p - before[n]).detach().abs().max()) for n, p in after.named_parameters()}, after
 
 
-@pytest.mark.parametrize("algorithm", methods.ALL, ids=lambda one: one.name)
+@pytest.mark.parametrize("algorithm", methods.fit(testbed.task()), ids=lambda one: one.name)
 def test_what_a_site_diagnoses_with_moves_and_what_is_not_its_own_stays(algorithm):
     moved, after = tuned(algorithm, Tuning(epochs=3))
     untuned = getattr(after, "untuned", ())

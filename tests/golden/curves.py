@@ -12,6 +12,7 @@ HERE = Path(__file__).parent
 sys.path += [str(HERE.parents[1]), str(HERE.parent)]
 
 import methods  # noqa: E402 - this file is a script too
+import small_clip  # noqa: E402
 import testbed  # noqa: E402
 from federation.descent import Work  # noqa: E402
 from federation.rounds import Schedule  # noqa: E402
@@ -19,6 +20,7 @@ from federation.rounds import Schedule  # noqa: E402
 ADAM, SGD = Work(lr=0.02, batch=5), Work(optimizer="sgd", lr=0.05, batch=5)
 TABLES = {"a": testbed.table(1), "b": testbed.table(2, shift=0.7), "c": testbed.table(3, n=10, shift=-0.4)}
 SCENES = {"a": testbed.scenes(1), "b": testbed.scenes(2, shift=0.1), "c": testbed.scenes(3, n=6, shift=-0.1)}
+VECTORS = {name: small_clip.table(k, shift=0.4 * k) for k, name in enumerate("abc")}
 TOLERANCE = 1e-3
 SCHEDULE = Schedule(rounds=4, participation=0.67, quorum=0.3)
 
@@ -31,9 +33,11 @@ def curve(one, task, sites) -> dict[str, float]:
 
 
 def curves() -> Mapping[str, Mapping[str, float]]:
-    """Of every method on tables; of those that need images on masks."""
+    """Of every method on tables; of those that need images on masks, and of those that learn prompts on vectors."""
     tables = {one.name: curve(one, testbed.task(), TABLES) for one in methods.fit(testbed.task())}
     others = [one for one in methods.fit(testbed.dense_task()) if one.name not in tables]
+    prompts = [one for one in methods.fit(small_clip.task()) if one.name in methods.ON_PROMPTS]
+    tables |= {one.name: curve(one, small_clip.task(), VECTORS) for one in prompts}
     return {**tables, **{one.name: curve(one, testbed.dense_task(), SCENES) for one in others}}
 
 

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import methods
+import small_clip
 import testbed
 from federation.conversation import newest, once
 from federation.descent import Work
@@ -53,10 +54,15 @@ class Ground:
 
 TABLES = Ground(testbed.task(), SITES)
 MASKS = Ground(testbed.mask_task(), SCENES)
+PROMPTS = Ground(small_clip.task(), {name: small_clip.table(k, n=14, shift=0.4 * k) for k, name in enumerate("abc")})
 ON_MASKS = {"fedbn", "cusfl", "fedavg_turns", "feddg"}  # of others a few rounds, see below: they keep and send the same
 METHODS = [
     pytest.param(one, methods.work_of(one, ADAM, SGD), ground, id=f"{one.name}{suffix}")
-    for ground, suffix, chosen in ((TABLES, "", methods.names()), (MASKS, "-masks", ON_MASKS))
+    for ground, suffix, chosen in (
+        (TABLES, "", methods.names()),
+        (MASKS, "-masks", ON_MASKS),
+        (PROMPTS, "-prompts", methods.ON_PROMPTS),
+    )
     for one in methods.fit(ground.task)
     if one.name in chosen
 ]
@@ -363,6 +369,7 @@ def test_only_what_needs_one_label_an_example_refuses_masks():
         "local_ridge",
         "local_svm",
         "moments",
+        *methods.ON_PROMPTS,
     }
     (reason,) = FedSld().complaints(FedSld().network(testbed.dense_task()), SGD, False)
     assert "by its label, and a mask has many" in reason

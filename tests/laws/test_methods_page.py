@@ -93,7 +93,7 @@ def test_its_keys_are_those_that_a_yaml_may_say():
 
 def test_it_says_which_may_be_trained_privately():
     privately = {one.name for one in methods.private()}
-    privately |= {"fedbn", "fedavg_turns"}  # on networks that have norms, and of square images
+    privately |= {"fedbn", "fedavg_turns", *methods.ON_PROMPTS}  # on networks that have norms, square images, prompts
     for cells in LINES:
         if len(cells) >= 5:
             for name in re.findall(r"`([a-z_]+)`", cells[0]):

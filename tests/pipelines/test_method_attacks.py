@@ -15,6 +15,7 @@ import torch
 import yaml
 
 import methods
+import small_clip
 import testbed
 from federation.algorithm import recipient_of
 from federation.descent import Work
@@ -240,18 +241,20 @@ def test_a_method_that_hands_a_sites_tensors_to_others_says_so(algorithm):
     work = Work(optimizer="sgd", lr=0.05, batch=8)
     on_tables = not algorithm.complaints(algorithm.network(testbed.task()), work, False)  # others need images, or masks
     task, make = (testbed.task(), testbed.table) if on_tables else (testbed.dense_task(), testbed.scenes)
+    if algorithm.name in methods.ON_PROMPTS:
+        task, make = small_clip.task(), small_clip.table
     sites = {name: make(number, shift=0.3 * number) for number, name in enumerate("abc")}
     hospitals = testbed.federation(algorithm, sites, task=task, work=work)
     engine = Overheard(hospitals)
     testbed.train(algorithm, hospitals, task=task, work=work, schedule=Schedule(rounds=3), engine=engine)
-    assert engine.said or algorithm.name in ("local", "local_ridge", "local_svm", "as_begun")
+    assert engine.said or algorithm.name in ("local", "local_ridge", "local_svm", "as_begun", "zero_shot")
     if engine.handed:
         assert recipient_of(algorithm) == SITES, f"{algorithm.name} hands on {engine.handed}"
 
 
 def test_who_gets_what_methods_are_told():
     every = {one.name for one in methods.ALL if recipient_of(one) == SITES}
-    assert every == {"apple", "feddg", "fedfomo", "heurfedamp"}
+    assert every == {"apple", "feddg", "fedfomo", "heurfedamp", "pfedmoap"}
     assert recipient_of(PGFed()) == recipient_of(PGFed(slopes="each", eta_2=0.0)) == COORDINATOR
     assert recipient_of(PGFed(slopes="each")) == recipient_of(PGFed(name="pgfedmo", slopes="each")) == SITES
 

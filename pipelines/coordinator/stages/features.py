@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
+import torch
+
+from federation.models import OnFeatures
 from federation.models.features import Features
-from pipelines.coordinator.public import public_set, public_stamps
-from pipelines.coordinator.public_features import fixed_by
+from pipelines.coordinator.public import PublicSet, public_set, public_stamps
+from pipelines.coordinator.public_features import brought, fixed_by
 from pipelines.coordinator.spaces import cohorts_in
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
@@ -23,10 +25,10 @@ from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import digest, read_manifest, short
 from pipelines.settings.harmonization import RAW
-from pipelines.settings.image_spaces import features_in, features_name, portable
+from pipelines.settings.image_spaces import extractor_name, features_in, features_name, headless, portable
 from privacy.message import Json, Message, Params, as_mapping, from_bytes, to_bytes
 
-VERSION = 7  # 1 rounded random convolutions of narrow filters by how many images there were; 3 to 6 tell what is public
+VERSION = 8  # 1 rounded random convolutions of narrow filters by how many images there were; 3 to 8 tell what is public
 
 
 def settings(world: World) -> Json:
@@ -39,7 +41,9 @@ def settings(world: World) -> Json:
 
 def outside(world: World) -> Mapping[str, str]:
     """Names, sizes and times of the files of declared public pictures."""
-    return public_stamps(world.config, (model.public for _, model in features_in(world.config)))
+    return public_stamps(
+        world.config, (model.public for _, model in features_in(world.config) if isinstance(model, Features))
+    )
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
@@ -48,30 +52,37 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     with shown("features") as step:
         for position, (space, model) in enumerate(asked):
             homes, answers = cohorts_in(inputs, space), dict[str, Json]()
-            step(position * len(homes), len(asked) * len(homes), f"{model.of.name}, public pictures")
-            public = public_set(world.config, model.public, model.pictures)
-            tensors = to_tensors(fixed_by(public, model))
+            step(position * len(homes), len(asked) * len(homes), f"{extractor_name(model)}, public pictures")
+            public, tensors = _scaled(world, model)
             kind = features_name(space, model)
             (out / f"{kind}.safetensors").write_bytes(to_bytes(Message(tensors)))
             told[kind] = {**public.told, "refused": list(public.refused)}
             for number, site in enumerate(world.engine.sites):
-                step(position * len(homes) + number, len(asked) * len(homes), f"{model.of.name}, {site}")
+                step(position * len(homes) + number, len(asked) * len(homes), f"{extractor_name(model)}, {site}")
                 answers[site] = _asked(world, site, homes[site]["cohort"], model, tensors, public.told)
             (out / f"{kind}.json").write_text(json.dumps(answers, indent=1, sort_keys=True))
     return {"features": [features_name(space, model) for space, model in asked], "public": told}
 
 
-def features_outside(world: World, artifact: Path, site: str, cohort: str, model: Features) -> str:
+def _scaled(world: World, model: OnFeatures) -> tuple[PublicSet, Params]:
+    """The public pictures of a model's features, and what hospitals get; vectors of a CLIP need neither."""
+    if not isinstance(model, Features):
+        return PublicSet((), torch.zeros(0), {"pictures": 0}), to_tensors(brought(model))
+    public = public_set(world.config, model.public, model.pictures)
+    return public, to_tensors(fixed_by(public, model))
+
+
+def features_outside(world: World, artifact: Path, site: str, cohort: str, model: OnFeatures) -> str:
     """The cohort with the features of an external site's images, scaled as in this artifact of the stage."""
     kind = features_name(RAW, model)
     tensors = from_bytes((artifact / f"{kind}.safetensors").read_bytes()).tensors
     public = {**as_mapping(as_mapping(read_manifest(artifact)["summary"]["public"])[kind])}
     public.pop("refused")
-    return str(_asked(world.beyond(), site, cohort, replace(model, hidden=()), tensors, public)["cohort"])
+    return str(_asked(world.beyond(), site, cohort, headless(model), tensors, public)["cohort"])
 
 
 def _asked(
-    world: World, site: str, cohort: str, model: Features, tensors: Params, public: Mapping[str, Json]
+    world: World, site: str, cohort: str, model: OnFeatures, tensors: Params, public: Mapping[str, Json]
 ) -> dict[str, Json]:
     """A site's reply to `extract`; asked again for the same, it is the same."""
     message = Message(tensors, {"cohort": cohort, "model": to_plain(portable(model)), "public": dict(public)})

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from federation.models.features import Features
+from federation.models import OnFeatures
 from pipelines.coordinator.artifacts import HOMES
 from pipelines.coordinator.conversations import opening
 from pipelines.coordinator.stages import ingest
@@ -28,7 +28,7 @@ from pipelines.settings.route import PERSONAL, SHARED, Line, Route
 from privacy.message import Json, Message, Params, to_bytes
 from privacy.release.policy import OUTSIDE
 
-VERSION = 7
+VERSION = 8
 
 
 def settings(world: World) -> Json:
@@ -115,7 +115,7 @@ def _cohort(
     cohort = str(homes[site]["cohort"])
     for label in methods.values():
         model = world.config.model_of(label)
-        if isinstance(model, Features):  # such a line has one method only
+        if isinstance(model, OnFeatures):  # such a line has one method only
             return features_outside(world, inputs["features"], site, cohort, model)
     return cohort
 

@@ -11,7 +11,10 @@ import numpy as np
 from federation.features import AnyExtractor
 from federation.features.detector import Detector, blank
 from federation.features.encoder import Encoder
+from federation.models.clip import Clip
+from federation.models.clip import opened as opened_clip
 from federation.models.features import Features
+from pipelines.data.clip_file import read, weights_of
 from pipelines.data.encoder_file import opened, portable
 from pipelines.settings.checks.public_pictures import unit_complaints
 from pipelines.settings.harmonization import default_scale
@@ -26,14 +29,32 @@ def problems(run: RunSettings) -> Iterator[Problem]:
     """All conflicts between images, task and models on fixed features."""
     for label in run.train.methods:
         model = run.train.method_model.get(label, run.model)
+        where = ("train", "method_model", label) if label in run.train.method_model else ("model",)
+        if isinstance(model, Clip):
+            yield from (Problem((*where, at), text) for at, text in _clip_problems(run, model, label))
         if not isinstance(model, Features):
             continue
-        where = ("train", "method_model", label) if label in run.train.method_model else ("model",)
         found = list(_of_problems(run, model))
         yield from (Problem((*where, "of"), text) for text in found)
         if not found:
             yield from (Problem((*where, at), text) for at, text in _size_problems(run, model))
         yield from (Problem((*where, "public"), text) for text in _public_problems(run, model))
+
+
+def _clip_problems(run: RunSettings, model: Clip, label: str) -> Iterator[tuple[str, str]]:
+    if run.task.kind != "classification":
+        yield "name", "clip knows classes of pictures and no masks; take another model"
+    elif wrong := model.complaints(run.images.inputs):
+        yield from (("name", text) for text in wrong)
+    elif set(model.classes) != set(run.task.names):
+        yield "classes", f"must have words for those of the task, {[*run.task.names]}, found {[*model.classes]}"
+    elif run.train.methods[label].name == "central":
+        yield "name", "central pools vectors, and no hospital's file comes with them; take another model for it"
+    else:
+        try:
+            opened_clip(read(model), weights_of(model))
+        except ValueError as error:
+            yield "weights", f"{error}"
 
 
 def _of_problems(run: RunSettings, model: Features) -> Iterator[str]:

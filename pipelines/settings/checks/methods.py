@@ -11,7 +11,8 @@ from federation.rehearsal import initial_parameters, rehearse
 from federation.rounds import verdict
 from federation.task import Task
 from personalize import AnyAlgorithm
-from pipelines.settings.run_settings import RunSettings, network, try_network, works
+from personalize.prompts import no_prompt
+from pipelines.settings.run_settings import RunSettings, network, ready, try_network, works
 from privacy.release.policy import SITES
 from privacy.settings_error import Problem
 
@@ -52,6 +53,11 @@ def _network_problems(run: RunSettings) -> Iterator[Problem]:
         except ValueError as error:
             yield Problem(("task", "kind"), f"{error} (method {label})")
             continue
+        if wrong := no_prompt(run.train.methods[label].name, task):
+            yield from (Problem(("train", "methods", label), text) for text in wrong)
+            continue
+        if not ready(task):
+            continue  # `checks.features` says what is wrong with its file
         try:
             try_network(task)
         except (RuntimeError, ValueError, MemoryError) as error:

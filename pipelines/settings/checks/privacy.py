@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipelines.settings.run_settings import RunSettings, network, works
+from pipelines.settings.run_settings import RunSettings, network, ready, works
 from privacy.release.policy import Policy
 from privacy.settings_error import Problem
 
@@ -42,7 +42,7 @@ def _method_problems(run: RunSettings) -> Iterator[Problem]:
         where = ("train", "methods", label)
         if method.name == "central":
             yield Problem(where, "pools images, which no epsilon covers; remove it")
-        elif said := unfit(network(method, run.task_of(label))):
+        elif ready(run.task_of(label)) and (said := unfit(network(method, run.task_of(label)))):
             yield Problem(where, f"cannot be trained privately: {', '.join(said)}")
     for label, _, work in works(run):
         if work.balance and run.train.methods[label].name != "central":

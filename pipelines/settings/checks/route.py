@@ -9,7 +9,7 @@ import torch
 
 from federation.alone import Alone
 from federation.local import Local
-from federation.models.features import Features
+from federation.models import OnFeatures
 from personalize import AnyAlgorithm
 from personalize.adaptation_baselines import Tent, tent
 from personalize.routing_outside import Routing
@@ -73,7 +73,7 @@ def _line_problems(run: RunSettings, route: Route, line: Line) -> list[Problem]:
             text = f"{label} is the pooled baseline of a simulation, which no hospital can be given"
         elif run.train.method_images.get(label, RAW) != RAW:
             text = f"{label} learns from translated images, which an external site does not have"
-        elif isinstance(run.train.method_model.get(label, run.model), Features) and line.how.name not in ON_FEATURES:
+        elif isinstance(run.train.method_model.get(label, run.model), OnFeatures) and line.how.name not in ON_FEATURES:
             text = f"{label} is on fixed features, and {line.how.name} looks at images; say {' or '.join(ON_FEATURES)}"
         elif (line.how.name == "ttt") != (method.name == "fedavg_turns"):
             text = f"{label} is {method.name}; ttt goes with fedavg_turns, and nothing else does"
