@@ -71,7 +71,8 @@ class MethodCost:
     """Size of a method's model, and its traffic in bytes.
 
     sent, received: of one site over all rounds. total: of all sites, both ways. reached: the first round whose
-    aggregated validation loss is as low as the reference's lowest; None: never, or the reference has none.
+    aggregated validation loss is as low as the reference's lowest; None: never, or the reference has none. gradients:
+    of how many mini-batches, or passes over its patients, a site takes gradients in a round; empty = not said.
     """
 
     method: str
@@ -81,6 +82,7 @@ class MethodCost:
     rounds: int
     total: int = 0
     reached: int | None = None
+    gradients: str = ""
 
 
 @dataclass(frozen=True)

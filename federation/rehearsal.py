@@ -44,7 +44,7 @@ def rehearse(algorithm: Algorithm, task: Task, work: Work, initial: Params) -> M
 
 def rehearse_forms(algorithm: Algorithm, task: Task, work: Work, initial: Params) -> Forms:
     """An introduction and a reply of round 1 on zeros. Raises: as `rehearse`."""
-    access = open_access(_zero_patients(task), batch=2, seed=0, balance=False)
+    access = open_access(zero_patients(task), batch=2, seed=0, balance=False)
     site = Site("rehearsal", task, replace(work, epochs=None, steps=1), access)
     with seeded(0):
         introduction = algorithm.introduce(site)
@@ -74,7 +74,7 @@ def rehearse_events(algorithm: Algorithm, task: Task, work: Work, initial: Param
     from privacy.dp.private_access import open_private  # Opacus: seconds that plain training saves
 
     def rehearsed() -> tuple[Site, Access]:
-        access = open_private(_zero_patients(task), protection, counts=NOTHING, dry=True)
+        access = open_private(zero_patients(task), protection, counts=NOTHING, dry=True)
         return Site("rehearsal", task, work, access), access
 
     with seeded(0):
@@ -106,7 +106,7 @@ def rehearse_question(
     """
     from privacy.dp.private_access import open_private  # Opacus: seconds that plain training saves
 
-    site = Site(name, task, work, open_private(_zero_patients(task), protection, counts=NOTHING, dry=True))
+    site = Site(name, task, work, open_private(zero_patients(task), protection, counts=NOTHING, dry=True))
     with seeded(0):
         participate(algorithm, site, call, message, memory, _Nowhere())
 
@@ -176,7 +176,8 @@ def _texts(value: Json) -> Iterator[str]:
         yield from (text for inner in value for text in _texts(inner))
 
 
-def _zero_patients(task: Task) -> dict[Split, Rows]:
-    y = (torch.arange(2) % task.classes).view(2, *[1] * len(task.spatial)).repeat(1, *task.spatial)
-    rows = Rows(torch.zeros(2, *task.inputs), y, torch.arange(2))
+def zero_patients(task: Task, count: int = 2) -> dict[Split, Rows]:
+    """Invented patients of zeros, one row each, with the classes in turn."""
+    y = (torch.arange(count) % task.classes).view(count, *[1] * len(task.spatial)).repeat(1, *task.spatial)
+    rows = Rows(torch.zeros(count, *task.inputs), y, torch.arange(count))
     return {"train": rows, "validation": rows}

@@ -14,6 +14,7 @@ from federation.parameters import count
 from federation.rehearsal import initial_parameters, rehearse
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.permissions import permissions_in, refused_requests
+from pipelines.coordinator.report.methods import work_of
 from pipelines.coordinator.world import World
 from pipelines.data.pseudonym import normalized
 from pipelines.data.split import SPLITS, division_code
@@ -71,14 +72,21 @@ def check(world: World, console: Console, *, as_json: bool, headers: bool = Fals
     for site, facts in sites.items():
         files.add_row(site, *_counted(facts))
     rounds = Table(
-        "method", "parameters", "kB per site and round", "tensors sent", title="Methods", title_justify="left"
+        *("method", "parameters", "kB per site and round", "tensors sent", "batches or epochs a round"),
+        title="Methods",
+        title_justify="left",
     )
     for label, said in methods.items():
-        rounds.add_row(label, f"{said['parameters']:,}", f"{number_of(said, 'bytes') / 1e3:.1f}", str(said["tensors"]))
+        leaves = f"{number_of(said, 'bytes') / 1e3:.1f}"
+        rounds.add_row(label, f"{said['parameters']:,}", leaves, str(said["tensors"]), str(said["work"] or "–"))
     for table in (files, rounds, *([_privacy_table(costs)] if private else [])):
         for column in table.columns[1:]:
             column.justify = "right"
         console.print(table)
+    if len({said["work"] for said in methods.values() if said["work"]}) > 1:
+        console.print(
+            "Methods do unequal work in a round; method_work or their own keys make it equal.", soft_wrap=True
+        )
     if world.config.harmonize is not None:
         console.print(_harmonizing(world.config.harmonize), markup=False, highlight=False, soft_wrap=True)
     if not private:
@@ -262,4 +270,5 @@ def _rehearsed(world: World, label: str) -> dict[str, Json]:
     initial = initial_parameters(algorithm, task, seed=config.seed)
     reply = rehearse(algorithm, task, work, initial)
     leaves = 0 if algorithm.name == CENTRAL else len(to_bytes(reply))
-    return {"parameters": count(initial), "bytes": leaves, "tensors": len(reply.tensors)}
+    sent = {"bytes": leaves, "tensors": len(reply.tensors)}
+    return {"parameters": count(initial), **sent, "work": work_of(config, label)}

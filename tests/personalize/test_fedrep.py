@@ -157,3 +157,16 @@ def test_a_private_round_asks_for_eleven_epochs():
         algorithm, testbed.task(), SGD, initial_parameters(algorithm, testbed.task(), seed=0), protection
     )
     assert seen.training == SelfComposed(Part("c", "train", PoissonSampled(0.25, Gaussian(1.5))), 44)
+
+
+def test_steps_in_place_of_epochs_are_epochs_of_as_many_steps():
+    """Every site has 10 rows: an epoch has three batches of 4, 4 and 2."""
+    sites = {name: testbed.table(k, n=10) for k, name in enumerate("ab")}
+    epochs, steps = FedRep(head_epochs=2, body_epochs=1), FedRep(head_steps=6, body_steps=3)
+    _, left = run(epochs, task=testbed.task(), sites=sites)
+    _, right = run(steps, task=testbed.task(), sites=sites)
+    assert all(testbed.equal(left[site], right[site]) for site in sites)
+    with pytest.raises(ValueError, match="both head_steps and body_steps or none, found 4 and None"):
+        FedRep(head_steps=4)
+    with pytest.raises(ValueError, match="body_steps must be >= 1 or null, found 0"):
+        FedRep(head_steps=4, body_steps=0)

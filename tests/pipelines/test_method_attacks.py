@@ -138,6 +138,7 @@ def test_a_private_round_that_hardly_ends_is_refused_before_a_patient_is_looked_
     "change",
     [
         {"algorithm": {"name": "fedrep", "head_epochs": 10**9}},
+        {"algorithm": {"name": "fedrep", "head_steps": 10**9, "body_steps": 1}},
         {"algorithm": {"name": "pfedme", "K": 10**9}},
         {"work": {**STEP, "steps": 10**9}},
         {"work": {**STEP, "steps": None, "epochs": 10**9}},

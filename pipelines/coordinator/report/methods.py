@@ -9,19 +9,24 @@ from typing import Any
 from evaluation.attacks import InversionRow, MembershipRow
 from evaluation.protocols import rounds_to_reach
 from evaluation.records import MethodCost, Model
+from federation.local_steps import local_steps
+from federation.rehearsal import initial_parameters
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.world import World
 from pipelines.hospital.attacks import from_plain
 from pipelines.hospital.inversion import ATTACKS, MEAN, figure
+from pipelines.loader.overrides import overridden
 from pipelines.models.file import READY
+from pipelines.settings.config import Config
 from privacy.message import Json, as_list, as_mapping
 
 KEPT = "computed, and kept on the hospital's own page: it has no noise"
 DRAWN = "tried; figures and pictures are kept on the hospital's own page, report.html in its folder: they have no noise"
 
 
-def costs(trained: list[Any], said: Mapping[str, Mapping[str, Json]], reference: str | None) -> Iterator[MethodCost]:
+def costs(world: World, trained: list[Any], said: Mapping[str, Mapping[str, Json]]) -> Iterator[MethodCost]:
     """Cost of each method, by the sites' ledgers; bytes are those of the site that sent most."""
+    reference = world.config.evaluate.reference
     lowest = next((lowest_loss(result) for result in trained if result["label"] == reference), None)
     for result in trained:
         sent = [whole_number(as_mapping(facts["sent"]).get(result["train_run"], 0)) for facts in said.values()]
@@ -34,7 +39,17 @@ def costs(trained: list[Any], said: Mapping[str, Mapping[str, Json]], reference:
             result["rounds"],
             total=sum(sent) + received * len(sent),
             reached=None if lowest is None else first_round_at(result, lowest),
+            gradients=work_of(world.config, result["label"]),
         )
+
+
+def work_of(config: Config, label: str) -> str:
+    """Of how many mini-batches, or epochs, a site takes gradients in a round of this method; empty: pooled training."""
+    algorithm, task = config.train.methods[label], config.task_of(label)
+    if algorithm.name == CENTRAL:
+        return ""
+    work = overridden(config.train.work, config.train.method_work.get(label, {}))
+    return str(local_steps(algorithm, task, work, initial_parameters(algorithm, task, seed=config.seed)))
 
 
 def lowest_loss(result: Mapping[str, Any]) -> float | None:

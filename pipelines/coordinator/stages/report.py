@@ -48,7 +48,7 @@ from privacy.message import Json, as_list, as_mapping, number_of
 from privacy.release.statement import Audit, Statement, from_json
 from privacy.release.statement_markdown import markdown
 
-VERSION = 16
+VERSION = 17
 
 
 def settings(world: World) -> Json:
@@ -91,7 +91,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         sites=tuple(_counts(site, facts, said[site]) for site, facts in sorted(cohorts.items())),
         scores=rows,
         gains=gain_rows(tables, reference=reference, measures=scored) if reference else (),
-        methods=tuple(costs(trained, said, config.evaluate.reference)),
+        methods=tuple(costs(world, trained, said)),
         left=tuple(_left(site, entry) for site, facts in everybody.items() for entry in as_list(facts["left"])),
         missing=tuple(_missing(trained, json.loads((inputs["evaluate"] / "refused.json").read_text()))),
         stages=(*(_state(name, folder) for name, folder in inputs.items()), _itself(world, out)),
