@@ -42,7 +42,7 @@ docs: .venv/installed-docs
 	touch $@
 
 .venv/installed-test: .venv/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,flare,encoder]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,flare,encoder,pacs]"
 	touch $@
 
 .venv/installed-docs: .venv/installed

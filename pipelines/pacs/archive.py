@@ -12,10 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from privacy.settings_error import Problem, refuse
 
 UID = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))+")
-LONGEST_UID = 64
+LONGEST_UID = LONGEST_TEXT = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +28,36 @@ class Query:
     offers that. more: DICOM keyword -> text that an answer must have, as in StudyDescription: "*prostate*".
     """
 
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
     modality: str = ""
     description: str = ""
     since: date | None = None
     until: date | None = None
     more: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        from pydicom.datadict import tag_for_keyword  # slow to import
+
+        problems = [
+            Problem(("more", keyword), "no such DICOM keyword; use one of PS3.6, as in StudyDescription")
+            for keyword in self.more
+            if tag_for_keyword(keyword) is None
+        ]
+        texts = {"modality": self.modality, "description": self.description}
+        problems += [
+            Problem((name,), "must be text without backslashes and control characters, at most 64 characters")
+            for name, text in texts.items()
+            if not _plain(text)
+        ]
+        problems += [
+            Problem(("more", name), "must be text without backslashes and control characters, at most 64 characters")
+            for name, text in self.more.items()
+            if not _plain(text)
+        ]
+        if self.since is not None and self.until is not None and self.since > self.until:
+            problems.append(Problem(("until",), f"must not be before {self.since}, found {self.until}"))
+        refuse(problems)
 
 
 class Entry(NamedTuple):
@@ -88,6 +115,10 @@ class Archive(Protocol):
     def store(self, files: Sequence[Path]) -> Sequence[Odd]:
         """Hand files over; returns those that were refused. What is already there stays, and counts as taken."""
         ...
+
+
+def _plain(text: str) -> bool:
+    return len(text) <= LONGEST_TEXT and "\\" not in text and (not text or text.isprintable())
 
 
 def is_uid(text: str) -> bool:

@@ -1,0 +1,40 @@
+"""Open an archive, of either kind; its client is imported here, where it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from pipelines.pacs.archive import Archive
+from pipelines.pacs.settings import ArchiveSettings, DicomWeb, archive_problems
+from privacy.settings_error import refuse
+
+PACKAGES = ("dicomweb_client", "requests", "urllib3", "pynetdicom")
+
+
+class Missing(Exception):
+    """An optional package is not installed."""
+
+
+@contextmanager
+def open_archive(settings: ArchiveSettings) -> Iterator[Archive]:
+    """An archive for as long as the block lasts. Nothing is asked yet, so it opens while the archive is away.
+
+    Raises:
+        SettingsError: a secret or a certificate cannot be read, or others may read it.
+        Missing: the client's package is not installed.
+    """
+    refuse(archive_problems(settings))
+    with ExitStack() as stack:
+        try:
+            if isinstance(settings, DicomWeb):
+                from pipelines.pacs.dicomweb import opened as opened_web
+
+                archive: Archive = stack.enter_context(opened_web(settings))
+            else:
+                raise NotImplementedError("dicom_node comes next")
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.split(".")[0] not in PACKAGES:
+                raise
+            raise Missing(f"{error.name} is not installed; pip install consilium[pacs]") from error
+        yield archive

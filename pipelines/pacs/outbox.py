@@ -1,0 +1,39 @@
+"""What a file is that is handed over: its SOP class, its SOP instance, and how it is encoded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pydicom
+
+from pipelines.pacs.archive import Odd, is_uid
+from privacy.deidentify.quiet import quiet
+
+
+class Outgoing(NamedTuple):
+    """UIDs of a file: SOP class, SOP instance, transfer syntax."""
+
+    sop_class: str
+    instance: str
+    syntax: str
+
+
+def outgoing(path: Path) -> Outgoing | Odd:
+    """The UIDs of a file; Odd (`not_dicom`) if it is no DICOM file or lacks one.
+
+    Raises:
+        OSError: the disk.
+    """
+    try:
+        with quiet():
+            dataset = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=["SOPClassUID", "SOPInstanceUID"])
+        syntax = dataset.file_meta.get("TransferSyntaxUID", "")
+        found = Outgoing(*(str(text) for text in (dataset.SOPClassUID, dataset.SOPInstanceUID, syntax)))
+    except OSError:
+        raise
+    except Exception as error:  # parsers raise exceptions of many types on damaged files
+        return Odd("", "not_dicom", f"it cannot be read as DICOM ({type(error).__name__}); it was not sent")
+    if not all(is_uid(text) for text in found):
+        return Odd("", "not_dicom", "SOP class, SOP instance or transfer syntax is no UID; it was not sent")
+    return found

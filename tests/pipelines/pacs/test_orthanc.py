@@ -1,0 +1,85 @@
+"""Each way to reach a real archive finds, fetches and stores the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+
+import pytest
+from pydicom.data import get_testdata_file
+
+from orthanc import Orthanc, running_orthanc
+from pipelines.pacs.archive import Entry, Odd, Query
+from pipelines.pacs.opening import open_archive
+
+WAYS = ("web",)
+NAMES = ("CT_small.dcm", "MR_small.dcm", "JPEG2000.dcm", "JPGExtended.dcm", "image_dfl.dcm")
+FILES = [Path(str(get_testdata_file(name))) for name in NAMES]
+
+
+@pytest.fixture(scope="module")
+def orthanc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Orthanc]:
+    with running_orthanc(tmp_path_factory.mktemp("pacs")) as one:
+        one.load(FILES)
+        yield one
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_fetched_is_what_was_stored_byte_for_byte(orthanc, way, tmp_path):
+    stored = {file.read_bytes() for file in FILES}
+    with open_archive(getattr(orthanc, way)) as archive:
+        entries = list(archive.find(Query()))
+        fetched = [archive.fetch(entry, tmp_path / str(number)) for number, entry in enumerate(entries)]
+    assert all(isinstance(entry, Entry) for entry in entries)
+    assert [one.odd for one in fetched] == [()] * 4
+    assert {file.read_bytes() for one in fetched for file in one.files} == stored
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        (Query(modality="MR"), {"MR"}),
+        (Query(since=date(2004, 8, 1), until=date(2004, 8, 31)), {"MR", "NM"}),
+        (Query(until=date(2004, 1, 19)), {"CT", "OT"}),  # OT has no date, and Orthanc says it matches
+        (Query(since=date(2004, 1, 19), until=date(2004, 1, 19)), {"CT"}),
+        (Query(since=date(2020, 1, 1)), set()),
+        (Query(more={"StudyDescription": "e*1"}), {"CT"}),
+        (Query(more={"StudyDescription": "a+b & c=d #?/"}), set()),
+    ],
+)
+def test_a_query_finds_what_it_says(orthanc, way, query, found):
+    with open_archive(getattr(orthanc, way)) as archive:
+        assert {entry.modality for entry in archive.find(query)} == found
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_series_that_is_gone_is_odd(orthanc, way, tmp_path):
+    with open_archive(getattr(orthanc, way)) as archive:
+        files, odd = archive.fetch(Entry("1.2.3", "1.2.3.4", instances=3), tmp_path / "none")
+    assert files == ()
+    assert odd[-1].reason in ("gone", "incomplete")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_storing_again_changes_nothing_and_is_no_refusal(orthanc, way):
+    before = orthanc.ask("GET", "/statistics")
+    with open_archive(getattr(orthanc, way)) as archive:
+        assert archive.store(FILES) == []
+    assert orthanc.ask("GET", "/statistics") == before
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_no_dicom_is_not_stored(orthanc, way):
+    with open_archive(getattr(orthanc, way)) as archive:
+        (odd,) = archive.store([Path(__file__)])
+    assert odd[:2] == Odd("file 1", "not_dicom", "")[:2]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_empty_archive_takes_all_files(way, tmp_path):
+    with running_orthanc(tmp_path) as one, open_archive(getattr(one, way)) as archive:
+        assert list(archive.find(Query())) == []
+        assert archive.store(FILES) == []
+        assert one.ask("GET", "/statistics")["CountInstances"] == len(FILES)
