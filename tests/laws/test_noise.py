@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import methods
+import small_clip
 import testbed
 from federation.descent import Work
 from federation.fedavg import FedAvg
@@ -25,6 +26,7 @@ from harmonize.fitted_prior import FittedPrior
 from harmonize.networks import CLASSES
 from harmonize.prior import PRIORS, drawn
 from harmonize.wgan import WganGp
+from personalize.pfedmoap import PFedMoAP
 from privacy.dp.access import Rows
 from privacy.dp.events import NOTHING
 from privacy.dp.private_access import open_private
@@ -87,6 +89,14 @@ def test_each_answer_of_each_method_and_phase_has_the_noise_that_was_booked_and_
 def test_a_network_of_masks_has_it_too():
     task, tables = testbed.dense_task(norm="group"), {"a": testbed.scenes(1), "b": testbed.scenes(2)}
     assert complaints(*runs(FedAvg(), STEPS, task, tables, replace(LOUD, validation_noise=None))) == []
+
+
+def test_a_prompt_and_the_gate_of_experts_have_it_too():
+    tables = {"a": small_clip.table(1), "b": small_clip.table(2, shift=0.5)}
+    pieces, events = runs(PFedMoAP(d=4, heads=2, experts=2), STEPS, small_clip.task(), tables)
+    assert complaints(pieces, events) == []
+    gated = [any(name.startswith("gate.") for name in piece.parts) for piece in pieces if piece.what[0] == "train"]
+    assert any(gated) and not all(gated)  # no expert has come in round 1, so the gate is not trained
 
 
 def recorded(rows: Rows, protection: Protection, seed: int) -> RecordingAccess:
