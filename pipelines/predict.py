@@ -48,6 +48,11 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
         action="store_true",
         help="also write, into the folder maps, where each score is sensitive to its study: NIfTI on the study's grid",
     )
+    made.add_argument(
+        "--reports",
+        action="store_true",
+        help="also write each score of a DICOM series as a structured report for the PACS, into the folder reports",
+    )
     made.add_argument("--threshold", type=float, help="score from which a study counts as positive (default: 0.5)")
     add_study_arguments(made)
     return made

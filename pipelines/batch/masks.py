@@ -7,7 +7,6 @@ data in DICOM masks see `pipelines.data.writing.dicom_segmentation`; NIfTI and P
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.batch.reports import series_name
 from pipelines.batch.tables import write_whole
 from pipelines.data.folder import steady
 from pipelines.data.grids.geometry import Grid
@@ -28,12 +28,12 @@ from pipelines.data.restore import to_source_grid
 from pipelines.data.sources import DicomSource, GlandMask, NiftiSource, PictureSource
 from pipelines.data.studies import index_volumes
 from pipelines.data.study import Array, Volume
-from pipelines.data.writing.dicom_segmentation import SegMaker, seg_bytes
+from pipelines.data.writing.dicom_segmentation import seg_bytes
+from pipelines.data.writing.dicom_source import Pseudonymous, ResultMaker
 from pipelines.data.writing.nifti_mask import mask_bytes
 from pipelines.data.writing.picture_mask import picture_mask, png_bytes
 
 MASKS = "masks"
-ODD = re.compile(r"[^A-Za-z0-9._-]")
 CUBIC_MM = 1000  # in a millilitre
 
 
@@ -43,17 +43,18 @@ class MaskWriter:
 
     images, names: settings of the examples, and names of classes 1, 2, ... out: the folder of results. folder: of the
     studies. candidates: by study; none for pictures. gland: the masks about which studies are cropped. visits: number
-    of sessions of each patient.
+    of sessions of each patient. pseudonymous: None = DICOM masks name the patient as the images do.
     """
 
     images: Slices | Volumes | Pictures
     names: tuple[str, ...]
-    maker: SegMaker
+    maker: ResultMaker
     out: Path
     folder: Path
     candidates: Mapping[str, Candidate]
     gland: Masks | None
     visits: Mapping[str, int]
+    pseudonymous: Pseudonymous | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class WrittenMask:
 def open_mask_writer(
     images: Slices | Volumes | Pictures,
     names: tuple[str, ...],
-    maker: SegMaker,
+    maker: ResultMaker,
     out: Path,
     *,
     source: DicomSource | NiftiSource | PictureSource,
@@ -107,7 +108,8 @@ def write_mask(study: str, probabilities: Array, position: NDArray[np.float32], 
         each = abs(float(np.linalg.det(found.affine[:3, :3]))) / CUBIC_MM
         if candidate.stack is not None:
             stack = candidate.stack
-            data = steady(candidate.files, lambda: seg_bytes(found, stack, masks.names, masks.maker))
+            of = (stack, masks.names, masks.maker, masks.pseudonymous)
+            data = steady(candidate.files, lambda: seg_bytes(found, *of))
         else:
             data = mask_bytes(mask, found.affine, packed=name.lower().endswith(".gz"))
     write_whole(masks.out / MASKS / name, data)
@@ -129,7 +131,7 @@ def grid_of_study(study: str, masks: MaskWriter) -> tuple[Grid, Volume | None]:
 def file_name(study: str, masks: MaskWriter, ending: str) -> str:
     """The name of what is written for a study: that of its NIfTI file, or of its DICOM series with an ending."""
     if masks.candidates[study].stack is not None:
-        return f"{_series_name(study)}{ending}"
+        return f"{series_name(study)}{ending}"
     return study if study.lower().endswith(SUFFIXES) else f"{study}.nii.gz"
 
 
@@ -139,13 +141,6 @@ def _gland(candidate: Candidate, masks: MaskWriter) -> Volume | None:
     visits = masks.visits[candidate.patient]
     path = find_mask(masks.gland, candidate.patient, missing="no_gland", session=candidate.session, visits=visits)
     return read_volume(path)
-
-
-def _series_name(study: str) -> str:
-    """The series' UID, and 8 letters, since one series may hold several stacks, and UIDs may be no UIDs."""
-    told = hashlib.sha256(study.encode("utf-8", "surrogateescape")).hexdigest()[:8]
-    parts = [part for part in study.split("/") if part]
-    return f"{ODD.sub('_', parts[-1])[:64].lstrip('.')}-{told}"
 
 
 def lies_in(out: Path, folder: Path) -> bool:
@@ -168,8 +163,8 @@ def forget_masks(out: Path, names: Iterable[str], folder: str = MASKS) -> None:
             path.unlink(missing_ok=True)
 
 
-def mask_maker(label: str, digest: str, when: datetime) -> SegMaker:
-    """Who makes the masks of a run. UIDs follow from the model's file, the images, the mask and the time: there is
-    nothing to hide in them, since a segmentation names its images.
+def result_maker(label: str, digest: str, when: datetime) -> ResultMaker:
+    """Who makes the results of a run. UIDs follow from the model's file, the images, the result and the time: there is
+    nothing to hide in them, since a result names its images.
     """
-    return SegMaker(hashlib.sha256(f"masks {digest}".encode()).digest(), label, digest, when)
+    return ResultMaker(hashlib.sha256(f"masks {digest}".encode()).digest(), label, digest, when)

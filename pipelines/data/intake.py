@@ -17,7 +17,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.data.index import readable
+from pipelines.data.index import Candidate, readable
 from pipelines.data.study import Array, Item, Rejected, Unusable
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class Examples:
 @dataclass(frozen=True)
 class ReadStudy:
     """A study that can be used: its examples, and the label of each. scanner: vendor and field strength. evidence,
-    percentiles: as of `Study`.
+    percentiles: as of `Study`. candidate: its headers and files, of volumes.
     """
 
     patient: str
@@ -58,6 +58,7 @@ class ReadStudy:
     scanner: str
     evidence: str = ""
     percentiles: tuple[float, float, float] | None = None
+    candidate: Candidate | None = None
 
 
 @dataclass(frozen=True)

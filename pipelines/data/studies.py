@@ -109,7 +109,7 @@ def _read_study(candidate: Candidate, context: ReadingContext) -> ReadStudy:
     if context.target == "gland" and not examples.gland.any():
         raise Unusable("no_gland", "no example shows the gland, which is to be learnt. Draw it on the image.")
     told = (study.evidence, study.percentiles) if context.images.values == "adc" else ("", None)
-    return ReadStudy(study.patient, study.study, examples, labels, scanner(study.facts), *told)
+    return ReadStudy(study.patient, study.study, examples, labels, scanner(study.facts), *told, candidate)
 
 
 def as_adc(study: Study, source: Source) -> tuple[Study, float]:

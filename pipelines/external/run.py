@@ -25,17 +25,8 @@ from federation.randomness import derived
 from personalize.adaptation import Adapted
 from personalize.routing_outside import Routing
 from pipelines.batch.loop import NOTICE, Results, collect, finish
-from pipelines.batch.prediction import (
-    THRESHOLD,
-    Prediction,
-    Predictor,
-    columns_of,
-    facts_of,
-    open_predictor,
-    prediction_of,
-    summary_of,
-    write_predictions,
-)
+from pipelines.batch.prediction import THRESHOLD, facts_of, open_predictor, summary_of, write_predictions
+from pipelines.batch.scoring import Prediction, Predictor, columns_of, prediction_of
 from pipelines.data.accounts import accounted
 from pipelines.data.intake import ReadStudy, read_studies
 from pipelines.data.study import Rejected, Unusable

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import numpy as np
@@ -10,56 +9,18 @@ import pytest
 import torch
 from PIL import Image
 
-from federation.models.cam import Cam
 from federation.models.sensitivity import sensitivity
-from federation.models.unet import UNet
 from pipelines.batch import maps
 from pipelines.data.dicom.reader import read_dicom
 from pipelines.data.grids.geometry import resample
 from pipelines.data.nifti.reader import read_nifti, read_volume
 from pipelines.data.sources import DicomSource, NiftiSource
-from pipelines.loader.validation import to_plain
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 from pipelines.predict import main as predict
 from pipelines.runs.exits import Exit
-from privacy.message import Message, sealed, to_bytes
 from translating import SELECT
-
-CLASSIFIER, SEGMENTER = Cam(widths=(8, 8, 8, 8), norm="group"), UNet(width=4, levels=2, norm="group")
-SLICES = {"kind": "slices", "values": "adc", "spacing_mm": 1.5, "size": 48, "slices": "all", "context": 1}
-PICTURES = {"kind": "pictures", "size": 32, "channels": 3, "fit": "squash", "margin": None}
-DICOM = {"kind": "dicom", "folder": ".", "select": SELECT}
-NIFTI = {"kind": "nifti", "folder": "."}
-
-
-def lines(path: Path) -> list[dict[str, str]]:
-    with path.open() as file:
-        return list(csv.DictReader(file))
-
-
-def model(path: Path, images: dict[str, object], source: dict[str, object], network: Cam | UNet = CLASSIFIER) -> Path:
-    """A file as `ready` holds them, of a network that has learnt nothing."""
-    torch.manual_seed(0)
-    size, channels = int(str(images["size"])), 3 if images["kind"] == "pictures" else 1
-    module, scores = network.build(inputs=(channels, size, size), classes=2), isinstance(network, Cam)
-    facts = {
-        "format": 1,
-        "site": "north",
-        "label": "fedavg",
-        "algorithm": {"name": "fedavg"},
-        "model": to_plain(network),
-        "inputs": [channels, size, size],
-        "kind": "classification" if scores else "segmentation",
-        "classes": 2,
-        "names": [] if scores else ["lesion"],
-        "source": source,
-        "gland": False,
-        "images": images,
-        "scale": None,
-    }
-    path.write_bytes(sealed(to_bytes(Message(dict(module.state_dict()), facts))))  # type: ignore[arg-type]
-    return path
+from untaught import CLASSIFIER, DICOM, NIFTI, PICTURES, SEGMENTER, SLICES, lines, model
 
 
 @pytest.fixture(scope="module")

@@ -24,10 +24,11 @@ from pipelines.data.grids.geometry import resample
 from pipelines.data.index import Candidate
 from pipelines.data.sources import DicomSource
 from pipelines.data.study import Unusable, Volume
-from pipelines.data.writing.dicom_segmentation import SegMaker, seg_bytes
+from pipelines.data.writing.dicom_segmentation import seg_bytes
+from pipelines.data.writing.dicom_source import ResultMaker
 from translating import SELECT, errors, phantom
 
-MAKER = SegMaker(bytes(range(32)), "fedavg", "0123456789abcdef", datetime(2026, 1, 2, 3, 4, 5))
+MAKER = ResultMaker(bytes(range(32)), "fedavg", "0123456789abcdef", datetime(2026, 1, 2, 3, 4, 5))
 NAMES = ("gland", "lesion")
 
 
@@ -105,7 +106,7 @@ def test_the_file_is_the_patients_and_the_same_bytes_when_made_again(series, tmp
     assert file.SeriesInstanceUID != source.SeriesInstanceUID and file.SOPInstanceUID.startswith("2.25.")
     again = seg_bytes(Volume(blobs(series.shape), series.affine), series.stack, NAMES, MAKER)
     assert path.read_bytes() == again
-    other = SegMaker(b"another key of 16", *(MAKER.label, MAKER.digest, MAKER.when))
+    other = ResultMaker(b"another key of 16", *(MAKER.label, MAKER.digest, MAKER.when))
     made = seg_bytes(Volume(blobs(series.shape), series.affine), series.stack, NAMES, other)
     assert file.SOPInstanceUID.encode() not in made and file.SeriesInstanceUID.encode() not in made
 

@@ -14,6 +14,7 @@ from pydicom.sr.coding import Code
 
 SCHEME = "99CONSILIUM"
 """Designator of our own scheme: a code is a class' name, or 16 letters of its hash where the name is longer."""
+SCHEME_NAME = "Names of classes and scores in Consilium"
 LONGEST_CODE = 16  # characters of a code value, PS3.5 table 6.2-1 (SH)
 LONGEST_MEANING = 64  # (LO)
 TISSUE = codes.SCT.AnatomicalStructure

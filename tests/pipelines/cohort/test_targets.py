@@ -23,7 +23,8 @@ from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, NiftiSour
 from pipelines.data.stored import NoMasks, targets
 from pipelines.data.studies import read_mask
 from pipelines.data.study import Volume
-from pipelines.data.writing.dicom_segmentation import SegMaker, seg_bytes
+from pipelines.data.writing.dicom_segmentation import seg_bytes
+from pipelines.data.writing.dicom_source import ResultMaker
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 
@@ -197,7 +198,7 @@ def clinic(tmp_path_factory) -> Path:
     """A phantom hospital in DICOM, with a DICOM Segmentation of each gland, and one of gland and lesion."""
     home = tmp_path_factory.mktemp("clinic") / "phantom"
     write(PhantomSource(scanner="A", patients=3, seed=4), home)
-    maker = SegMaker(KEY, "m", "d", datetime(2024, 1, 1))
+    maker = ResultMaker(KEY, "m", "d", datetime(2024, 1, 1))
     (home / "alone").mkdir()
     (home / "both").mkdir()
     for candidate in index_dicom(DicomSource(folder=str(home / "images"))).candidates:

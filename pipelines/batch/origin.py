@@ -1,0 +1,56 @@
+"""Where a row of the table of predictions comes from: the archive's numbers of its images, and the model's own."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pipelines.data.contents import read_dataset
+from pipelines.data.grids.geometry import reading_order
+from pipelines.data.headers import Frame, text_of
+from pipelines.data.index import Candidate, readable
+from pipelines.data.study import Volume
+from pipelines.loader.command_line import installed_version
+from pipelines.models.file import Ready
+
+ORIGIN = ("accession_number", "study_date", "study_uid", "series_uid", "sop_instance_uid")
+MODEL = ("model", "model_digest", "version")
+UPRIGHT = 0.5  # of a unit step: the slices of the stack are the slices that were scored
+
+
+def origin_of(candidate: Candidate | None, highest: Frame | None) -> tuple[str, ...]:
+    """The cells of `ORIGIN`; empty where there are no DICOM files. highest: the image where the score was highest.
+
+    Raises:
+        Unusable: the first file cannot be read any more.
+    """
+    if candidate is None or candidate.stack is None:
+        return ("",) * len(ORIGIN)
+    first = candidate.stack.volumes[0][0]
+    with readable(first.path.name):
+        wanted = ["AccessionNumber", "StudyDate", "StudyInstanceUID", "SeriesInstanceUID", "SpecificCharacterSet"]
+        header = read_dataset(first.path, stop_before_pixels=True, specific_tags=wanted)
+        told = tuple(text_of(header.get(keyword)).strip() for keyword in wanted[:4])
+    return (*told, "" if highest is None else str(highest.values["SOPInstanceUID"]))
+
+
+def model_cells(ready: Ready) -> tuple[str, ...]:
+    """The cells of `MODEL`."""
+    return str(ready.facts.get("label", "")), ready.digest, installed_version()
+
+
+def frame_at(candidate: Candidate | None, position: float) -> Frame | None:
+    """The image on which a scored slice lies.
+
+    position: index of the slice from inferior to superior, as in `Examples`. None where the files' images are not the
+    slices that were scored: sagittal images read as axial slices, or no DICOM files.
+    """
+    if candidate is None or candidate.stack is None:
+        return None
+    columns, rows, slices = candidate.stack.shape
+    stored = Volume(np.broadcast_to(np.uint8(0), (columns, rows, slices)), candidate.affine)
+    turned = np.linalg.inv(candidate.affine) @ reading_order(stored).affine
+    if abs(turned[2, 2]) < UPRIGHT:
+        return None
+    index = round(float((turned @ np.array([0.0, 0.0, position, 1.0]))[2]))
+    frames = candidate.stack.volumes[0]
+    return frames[index] if 0 <= index < len(frames) else None

@@ -1,0 +1,200 @@
+"""All results of one series for the archive that it came from: rows of the table, and DICOM files to store there.
+
+A segmentation model gives a DICOM Segmentation of each stack, a classifier a structured report. Given the results that
+an earlier call made of the same series with the same model, a new report names the one that it replaces, and a note
+rejects what else is replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias, cast
+
+from pydicom.dataset import Dataset
+
+from pipelines.batch.prediction import THRESHOLD, open_predictor, open_unlabelled
+from pipelines.batch.reports import series_name
+from pipelines.batch.scoring import Prediction, Predictor, columns_of, predicted
+from pipelines.batch.tables import write_whole
+from pipelines.data.accounts import Account, accounted
+from pipelines.data.alike import source_of
+from pipelines.data.contents import read_dataset
+from pipelines.data.folder import below, walked
+from pipelines.data.headers import Stack
+from pipelines.data.images import Features, Pictures
+from pipelines.data.index import folder_problems
+from pipelines.data.intake import ReadStudy, read_study
+from pipelines.data.sources import Files
+from pipelines.data.study import Item, Rejected, Unusable
+from pipelines.data.writing.dicom_rejection import rejection_bytes
+from pipelines.data.writing.dicom_source import Pseudonymous
+from pipelines.models.file import Ready
+
+NOTES = "notes"
+UIDS = ("SOPClassUID", "SOPInstanceUID", "SeriesInstanceUID", "StudyInstanceUID")
+Kind: TypeAlias = Literal["segmentation", "report", "rejection"]
+
+
+class ResultFile(NamedTuple):
+    """A file for the archive. study: the row's `study` that it is of. path: where it lies. sop_class, sop_instance,
+    series_uid, study_uid: its UIDs.
+    """
+
+    kind: Kind
+    study: str
+    path: Path
+    sop_class: str
+    sop_instance: str
+    series_uid: str
+    study_uid: str
+
+
+class SeriesResults(NamedTuple):
+    """rows: of predictions.csv, column -> text, one for each stack. files: to store, the note of rejection last.
+    refused: stacks or files that could not be used, with reasons. accounts: what became of each file of the series.
+    """
+
+    rows: tuple[Mapping[str, str], ...]
+    files: tuple[ResultFile, ...]
+    refused: tuple[Rejected, ...]
+    accounts: tuple[Account, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is to be made of a series. threshold: of two classes. select, unit: as of `pipelines.predict`. gland: the
+    folder of gland masks, if the model is to use them. pseudonymous: None = results name the patient as the images do;
+    otherwise patient, study and UIDs are those that de-identification gives the images with this key.
+    """
+
+    threshold: float = THRESHOLD
+    select: Mapping[str, str] = field(default_factory=dict)
+    unit: str | None = None
+    gland: str | None = None
+    pseudonymous: Pseudonymous | None = None
+
+
+def results_of(
+    ready: Ready,
+    folder: Path,
+    out: Path,
+    wanted: Wanted,
+    *,
+    when: datetime,
+    replaced: Sequence[ResultFile] = (),
+) -> SeriesResults:
+    """Apply a model to one series, and write its results below `out`: masks/, reports/, notes/.
+
+    folder: holds the files of this series and nothing else. when: the time that the results carry. With the same model,
+    files, `wanted`, `when` and `replaced` the same bytes with the same UIDs are written, so a caller that was stopped
+    repeats the call with the time that it noted before. replaced: the files of an earlier call on this series with this
+    model, `path` aside; those with the same SOP instance UID are not replaced.
+
+    Raises:
+        ValueError: a folder does not exist, or the model is not for DICOM series.
+        OSError: the disk.
+    """
+    if problems := _problems(ready, folder, wanted):
+        raise ValueError("; ".join(problems))
+    select = [f"{keyword}={text}" for keyword, text in wanted.select.items()]
+    source = source_of(ready.source, str(folder), kind="dicom", select=select, unit=wanted.unit, learnt="model")
+    try:
+        opened = open_unlabelled(ready.images, source, wanted.gland)
+    except ValueError as error:  # the folder is there, so it holds nothing that the model is for
+        return SeriesResults((), (), (), _unselected(folder, str(error)))
+    predictor = _predictor(ready, source, out, wanted, when, replaced)
+    refused, done = list(opened.rejected), list[tuple[Prediction, Stack]]()
+    for waiting in opened.waiting:
+        found = _predicted(predictor, read_study(waiting))
+        if isinstance(found, Rejected):
+            refused.append(found)
+        else:
+            done.append(found)
+    columns = columns_of(ready.task.kind, ready.images, ready.names, reports=predictor.reports is not None)
+    rows = tuple(dict(zip(columns, map(str, one.cells), strict=True)) for one, _ in done)
+    files = [_file(one, out) for one, _ in done]
+    if done:
+        files += _notes(predictor, out, done[0][1], wanted, replaced, files)
+    return SeriesResults(rows, tuple(files), tuple(refused), accounted(opened.items, refused))
+
+
+def _problems(ready: Ready, folder: Path, wanted: Wanted) -> list[str]:
+    problems = folder_problems("folder", str(folder))
+    problems += folder_problems("gland", wanted.gland) if wanted.gland else []
+    if isinstance(ready.images, Pictures | Features):
+        problems.append(f"the model is for {ready.images.kind}, and a DICOM archive needs one for slices or volumes")
+    if not 0 <= wanted.threshold <= 1:
+        problems.append(f"threshold must be in [0, 1], found {wanted.threshold}")
+    return problems
+
+
+def _unselected(folder: Path, why: str) -> tuple[Account, ...]:
+    root, found = folder.resolve(), walked(folder)
+    files = [Item(below(root, path), "not_selected", reason="series_not_selected", detail=why) for path in found.files]
+    return accounted([*found.left, *files], found.rejected)
+
+
+def _predictor(
+    ready: Ready, source: Files, out: Path, wanted: Wanted, when: datetime, replaced: Sequence[ResultFile]
+) -> Predictor:
+    scores = ready.task.kind == "classification"
+    settings = (ready, wanted.threshold, out, source, wanted.gland)
+    predictor = open_predictor(*settings, reports=scores, when=when, pseudonymous=wanted.pseudonymous)
+    if predictor.reports is None:
+        return predictor
+    earlier = {one.study: _header(one) for one in replaced if one.kind == "report"}
+    return predictor._replace(reports=replace(predictor.reports, replaced=earlier))
+
+
+def _predicted(predictor: Predictor, study: ReadStudy | Rejected) -> tuple[Prediction, Stack] | Rejected:
+    if isinstance(study, Rejected):
+        return study
+    try:
+        if study.candidate is None or study.candidate.stack is None:
+            raise Unusable("no_dicom", "results are for DICOM images, and these are none.")
+        return predicted(predictor, study), study.candidate.stack
+    except Unusable as error:
+        return Rejected(study.study, error.reason, error.detail)
+
+
+def _file(one: Prediction, out: Path) -> ResultFile:
+    kind, place = ("segmentation", one.mask) if one.mask else ("report", one.report)
+    return _described(cast(Kind, kind), str(one.row[1]), out / place)
+
+
+def _described(kind: Kind, study: str, path: Path) -> ResultFile:
+    header = read_dataset(path, stop_before_pixels=True)
+    uids = (header[keyword].value for keyword in UIDS)
+    return ResultFile(kind, study, path, *map(str, uids))
+
+
+def _header(one: ResultFile) -> Dataset:
+    """The UIDs of a result, as DICOM."""
+    made = Dataset()
+    for keyword, value in zip(UIDS, one[3:], strict=True):
+        setattr(made, keyword, value)
+    return made
+
+
+def _notes(
+    predictor: Predictor,
+    out: Path,
+    images: Stack,
+    wanted: Wanted,
+    replaced: Sequence[ResultFile],
+    files: Sequence[ResultFile],
+) -> list[ResultFile]:
+    """The note that rejects what these files replace; none if nothing is."""
+    kept = {one.sop_instance for one in files}
+    gone = [one for one in replaced if one.kind not in ("report", "rejection") and one.sop_instance not in kept]
+    maker = predictor.maker
+    if not gone:
+        return []
+    data = rejection_bytes([_header(one) for one in gone], images, maker, pseudonymous=wanted.pseudonymous)
+    study = gone[0].study
+    path = out / NOTES / f"{series_name(study)}.dcm"
+    write_whole(path, data)
+    return [_described("rejection", study, path)]

@@ -1,0 +1,170 @@
+"""Apply a model to one study: a row of the table of predictions, and the files that go with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from federation.task import Kind
+from pipelines.batch.maps import write_map
+from pipelines.batch.masks import MaskWriter, write_mask
+from pipelines.batch.origin import MODEL, ORIGIN, frame_at, model_cells, origin_of
+from pipelines.batch.reports import ReportWriter, write_report
+from pipelines.data.headers import Frame
+from pipelines.data.images import AnyImages, Pictures, Slices
+from pipelines.data.intake import ReadStudy
+from pipelines.data.study import Array, Unusable
+from pipelines.data.writing.dicom_report import Finding
+from pipelines.data.writing.dicom_source import ResultMaker
+from pipelines.models.file import Ready
+from pipelines.models.likeness import Verdict
+
+STUDY = ("patient", "study", "examples", "unlike_training", "distance", "p_value")
+SCORED = (*STUDY, "score", "highest_at", "positive")
+
+
+class Predictor(NamedTuple):
+    """Everything besides the study that a prediction needs. masks: of a segmentation model. maps: of a classifier whose
+    maps are wanted. reports: of a classifier whose structured reports are wanted. maker: of DICOM results.
+    """
+
+    ready: Ready
+    threshold: float
+    out: Path
+    maker: ResultMaker
+    masks: MaskWriter | None = None
+    maps: MaskWriter | None = None
+    reports: ReportWriter | None = None
+
+
+class Prediction(NamedTuple):
+    """A row of the table, and whether the study is positive: its score reaches the threshold, its mask is not empty, or
+    its class is not the first. name: of the class, of more than two. unlike: whether it is unlike the training
+    patients; None if unknown. origin: the cells of `ORIGIN` and `MODEL`. mask, map, report: files below the folder of
+    results; "" if none. finding, highest: of a classifier, what a report says, and the image where the score was
+    highest, if it is one.
+    """
+
+    row: tuple[object, ...]
+    positive: bool
+    unlike: bool | None = None
+    name: str = ""
+    origin: tuple[str, ...] = ("",) * (len(ORIGIN) + len(MODEL))
+    mask: str = ""
+    map: str = ""
+    report: str = ""
+    finding: Finding | None = None
+    highest: Frame | None = None
+
+    @property
+    def cells(self) -> tuple[object, ...]:
+        """The row with all its columns."""
+        return (*self.row, *filter(None, [self.map]), *self.origin, *filter(None, [self.report]))
+
+
+def predicted(predictor: Predictor, study: ReadStudy) -> Prediction:
+    """What the model says of a study, with its mask, or its map and report, written.
+
+    Raises:
+        Unusable: a reason of the network, the writers, or the files.
+        OSError: the disk.
+    """
+    ready = predictor.ready
+    x = ready.seen(torch.from_numpy(study.examples.images))
+    found = prediction_of(predictor, study, ready.probabilities(x), ready.verdict(x))
+    if predictor.maps is not None:
+        place = write_map(study.study, ready.module, x, study.examples.position, predictor.maps)
+        found = found._replace(map=place)
+    if predictor.reports is not None and found.finding is not None:
+        place = write_report(found.finding, study.candidate, found.highest, predictor.reports)
+        found = found._replace(report=place)
+    return found
+
+
+def prediction_of(
+    predictor: Predictor, study: ReadStudy, probabilities: Tensor, verdict: Verdict | None = None
+) -> Prediction:
+    """The highest score of a study's examples; or, after writing its mask, the size of each class.
+
+    probabilities: (n, classes, *spatial) of its examples. verdict: whether it is unlike the training patients.
+
+    Raises:
+        Unusable: the network gives no numbers, or its mask cannot be made.
+        OSError: the disk.
+    """
+    if not probabilities.isfinite().all():
+        raise Unusable("not_finite", "the network gives no number here. Check the study's values.")
+    unlike, far = None, ("", "", "")
+    if verdict is not None:
+        unlike, far = verdict.unlike, (f"{verdict.unlike:d}", f"{verdict.distance:.3g}", f"{verdict.p_value:.2g}")
+    known = (study.patient, study.study, len(probabilities), *far)
+    if predictor.masks is not None:
+        mask = write_mask(study.study, probabilities.numpy(), study.examples.position, predictor.masks)
+        row = (*known, *(f"{size:.6g}" for size in mask.sizes), mask.file)
+        origin = _origin(predictor, study, None)
+        return Prediction(row, any(mask.sizes), unlike, origin=origin, mask=mask.file)
+    top, row, finding = _decided(predictor, probabilities, study.examples.position)
+    finding = replace(finding, examples=len(probabilities))
+    if verdict is not None:
+        finding = replace(finding, unlike=verdict.unlike, distance=verdict.distance, p_value=verdict.p_value)
+    sliced = isinstance(predictor.ready.images, Slices)
+    highest = frame_at(study.candidate, float(study.examples.position[top])) if sliced else None
+    positive = finding.positive if finding.positive is not None else finding.name != predictor.ready.names[0]
+    return Prediction(
+        (*known, *row),
+        positive,
+        unlike,
+        finding.name if finding.positive is None else "",
+        _origin(predictor, study, highest),
+        finding=finding,
+        highest=highest,
+    )
+
+
+def _origin(predictor: Predictor, study: ReadStudy, highest: Frame | None) -> tuple[str, ...]:
+    return (*origin_of(study.candidate, highest), *model_cells(predictor.ready))
+
+
+def _decided(predictor: Predictor, probabilities: Tensor, position: Array) -> tuple[int, tuple[object, ...], Finding]:
+    """The number of the example with the highest score, the cells of the row, and what a report says."""
+    if predictor.ready.names:
+        return _of_classes(predictor.ready, probabilities, position)
+    scores = probabilities[:, 1]
+    top = int(scores.argmax())
+    value = float(scores[top])
+    positive = value >= predictor.threshold
+    finding = Finding(
+        name="positive" if positive else "negative", positive=positive, score=value, threshold=predictor.threshold
+    )
+    return top, (f"{value:.6f}", int(position[top]), int(positive)), finding
+
+
+def _of_classes(ready: Ready, probabilities: Tensor, position: Array) -> tuple[int, tuple[object, ...], Finding]:
+    """Of grades, the highest predicted for any example; otherwise the class of the mean over examples."""
+    if ready.ordered:
+        grade = probabilities.argmax(dim=1)
+        worst = grade == grade.max()
+        top = int(probabilities[:, int(grade.max())].masked_fill(~worst, -1).argmax())
+        told = probabilities[top]
+    else:
+        told = probabilities.mean(dim=0)
+        top = int(probabilities[:, int(told.argmax())].argmax())
+    name = ready.names[int(told.argmax())]
+    row = (name, int(position[top]), *(f"{one:.6f}" for one in told.tolist()))
+    return top, row, Finding(name=name, classes=dict(zip(ready.names, told.tolist(), strict=True)))
+
+
+def columns_of(
+    kind: Kind, images: AnyImages, names: Sequence[str], *, maps: bool = False, reports: bool = False
+) -> tuple[str, ...]:
+    """Columns of predictions.csv. names: as in `Ready`. maps, reports: whether they are written."""
+    if kind == "classification":
+        told = (*STUDY, "class", "highest_at", *(f"p_{name}" for name in names)) if names else SCORED
+    else:
+        told = (*STUDY, *(f"{name}_{'share' if isinstance(images, Pictures) else 'ml'}" for name in names), "mask")
+    return (*told, *(["map"] if maps else []), *ORIGIN, *MODEL, *(["report"] if reports else []))

@@ -1,0 +1,98 @@
+"""Encode a note that rejects results which a newer one replaces: a Key Object Selection of IHE's Imaging Object Change
+Management (RAD TF-2, 4.66), by highdicom.
+
+Its title is (113001, DCM, "Rejected for Quality Reasons"). Of the titles that reject images it is the one that fits:
+the others say that a patient might be harmed (113037), that a wrong worklist entry was used (113038) or that the time
+of keeping is over (113039). An archive that knows such notes hides the objects; another shows the note beside them,
+with a sentence that says what it means. Reports need none: a new report names the one that it replaces.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Sequence
+
+from pydicom.dataset import Dataset
+from pydicom.sr.codedict import codes
+from pydicom.uid import SecondaryCaptureImageStorage, SegmentationStorage
+
+from pipelines.data.headers import Stack
+from pipelines.data.index import readable
+from pipelines.data.writing.dicom_source import (
+    NOTICE,
+    PUBLISHER,
+    Pseudonymous,
+    ResultMaker,
+    bare,
+    belong,
+    checked,
+    images_of,
+    maker_for,
+    series_number,
+)
+from pipelines.loader.command_line import installed_version
+from privacy.deidentify.keyed import new_uid
+
+SERIES_NUMBER = 9300
+"""Added to the series number of the images."""
+IMAGES = (SegmentationStorage, SecondaryCaptureImageStorage)
+"""Results that a note refers to as images; others are composite objects."""
+WHY = f"Replaced by a newer result of the same model, since the images have changed. {NOTICE}"
+
+
+def rejection_bytes(
+    replaced: Sequence[Dataset], images: Stack, maker: ResultMaker, *, pseudonymous: Pseudonymous | None = None
+) -> bytes:
+    """A rejection note, as a file, in the study of the images.
+
+    replaced: the results, or SOP class and the UIDs of instance and series of each. images, pseudonymous: as for the
+    results themselves.
+
+    Raises:
+        ValueError: nothing is replaced.
+        Unusable: as of `report_bytes`.
+    """
+    if not replaced:
+        raise ValueError("replaced: empty; a note rejects at least one result")
+    from highdicom.ko import KeyObjectSelection, KeyObjectSelectionDocument  # slow to import
+
+    frames = images.volumes[0]
+    with readable(frames[0].path.name):
+        found = images_of(frames[:1], pseudonymous)
+        maker = maker_for(maker, found, pseudonymous)
+        gone = [_reference(one, found.first) for one in sorted(replaced, key=lambda one: str(one.SOPInstanceUID))]
+        told = hashlib.sha256("/".join(str(one.SOPInstanceUID) for one in gone).encode()).hexdigest()
+        known = f"rejection/{found.first.SeriesInstanceUID}/{maker.digest}/{maker.when.isoformat()}/{told}"
+        made = KeyObjectSelectionDocument(
+            evidence=gone,
+            content=KeyObjectSelection(
+                document_title=codes.DCM.RejectedForQualityReasons, referenced_objects=gone, description=WHY
+            ),
+            series_instance_uid=new_uid(maker.key, f"series/{known}"),
+            series_number=series_number(found.first, SERIES_NUMBER),
+            sop_instance_uid=new_uid(maker.key, f"instance/{known}"),
+            instance_number=1,
+            manufacturer=PUBLISHER,
+            manufacturer_model_name=maker.label[:64],
+            software_versions=(maker.digest[:64], f"{PUBLISHER} {installed_version()}"),
+            device_serial_number=maker.digest[:64],
+            series_description="Replaced results, research use only",
+            content_date=maker.when.date(),
+            content_time=maker.when.time(),
+        )
+        belong(made, found, maker)
+        made.SeriesDate, made.SeriesTime = made.ContentDate, made.ContentTime
+        data = io.BytesIO()
+        made.save_as(data, enforce_file_format=True)
+    return checked(data.getvalue(), found)
+
+
+def _reference(result: Dataset, header: Dataset) -> Dataset:
+    """A result as the library wants it: in the study, with its own UIDs, and with a size if it is an image."""
+    made = bare(header)
+    if result.SOPClassUID not in IMAGES:
+        made.pop("Rows", None)
+    made.SOPClassUID, made.SOPInstanceUID = result.SOPClassUID, result.SOPInstanceUID
+    made.SeriesInstanceUID = result.SeriesInstanceUID
+    return made

@@ -1,0 +1,273 @@
+"""Encode what a model found in a series as a DICOM report: TID 1500 of PS3.16, Comprehensive SR, by highdicom.
+
+A report has one measurement group (TID 1501): the score as a probability with the image where it was highest, the class
+or positive and negative with the threshold, whether the study is unlike those that the model learnt from, with distance
+and p-value, and the model: its name, the digest of its file, and the version of Consilium. The document says twice that
+it is for research only. It is complete, preliminary and unverified, for no person has looked at it. Every image that
+was read is among its evidence.
+
+Concepts without a public code are of the scheme 99CONSILIUM; their meanings stand beside the codes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+from pydicom.dataset import Dataset
+from pydicom.sr.codedict import codes
+from pydicom.sr.coding import Code
+
+from pipelines.data.dicom.concepts import LONGEST_CODE, LONGEST_MEANING, SCHEME, SCHEME_NAME
+from pipelines.data.headers import Frame, Stack
+from pipelines.data.index import readable
+from pipelines.data.study import Unusable
+from pipelines.data.writing.dicom_source import (
+    NOTICE,
+    PUBLISHER,
+    Images,
+    Pseudonymous,
+    ResultMaker,
+    bare,
+    belong,
+    checked,
+    images_of,
+    maker_for,
+    series_number,
+)
+from pipelines.loader.command_line import installed_version
+from privacy.deidentify.keyed import new_uid
+
+if TYPE_CHECKING:
+    from highdicom.sr import (
+        AlgorithmIdentification,
+        ComprehensiveSR,
+        Measurement,
+        MeasurementReport,
+        ObserverContext,
+        QualitativeEvaluation,
+    )
+
+SERIES_NUMBER = 9100
+"""Added to the series number of the images; segmentations have 9000."""
+UNLIKE = Code("unlike_training", SCHEME, "Unlike the studies that the model learnt from")
+CLASS = Code("class", SCHEME, "Class by the model")
+THRESHOLD = Code("threshold", SCHEME, "Score from which the model calls a study positive")
+DISTANCE = Code("distance", SCHEME, "Distance from training studies, as multiple of its limit")
+P_VALUE = Code("p_value", SCHEME, "Share of training studies as far away")
+EXAMPLES = Code("examples", SCHEME, "Number of images that were scored")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What a model found in one study.
+
+    name: the class, or positive or negative. positive: None for more than two classes. score: the probability by which
+    positive was decided, at `threshold`. classes: name -> probability, of more than two classes. examples: how many
+    were scored. unlike, distance, p_value: as in the table of predictions; None if unknown.
+    """
+
+    name: str
+    positive: bool | None = None
+    score: float | None = None
+    threshold: float | None = None
+    classes: Mapping[str, float] = field(default_factory=dict)
+    examples: int = 1
+    unlike: bool | None = None
+    distance: float | None = None
+    p_value: float | None = None
+
+
+def report_bytes(
+    finding: Finding,
+    images: Stack,
+    highest: Frame | None,
+    maker: ResultMaker,
+    *,
+    pseudonymous: Pseudonymous | None = None,
+    predecessor: Dataset | None = None,
+) -> bytes:
+    """A structured report of one finding, as a file.
+
+    images: the stack that was scored, from `pipelines.data.dicom.reader`. highest: its image where the score was
+    highest; None where that is no single image. pseudonymous: None = patient and study are those of the images.
+    predecessor: the report that this one replaces, or its header: SOP class and the UIDs of instance, series and study.
+
+    Raises:
+        Unusable: `missing_tag`, `unreadable` (the images' headers cannot be written), or a reason of de-identification.
+    """
+    frames = [frame for volume in images.volumes for frame in volume]
+    with readable(frames[0].path.name):
+        found = images_of(frames, pseudonymous)
+        made = _document(
+            finding, found, _place(highest, frames, found), maker_for(maker, found, pseudonymous), predecessor
+        )
+        data = io.BytesIO()
+        made.save_as(data, enforce_file_format=True)
+    return checked(data.getvalue(), found)
+
+
+def _place(highest: Frame | None, frames: list[Frame], images: Images) -> tuple[Dataset, list[int] | None] | None:
+    """The header of the image where the score was highest, and its frame in a file of several."""
+    if highest is None:
+        return None
+    paths = list(dict.fromkeys(frame.path for frame in frames))
+    if highest.path not in paths:
+        raise Unusable("unreadable", f"{highest.path.name} is not among the images of the report.")
+    return images.headers[paths.index(highest.path)], [highest.index + 1] if highest.frames > 1 else None
+
+
+def _document(
+    finding: Finding,
+    images: Images,
+    place: tuple[Dataset, list[int] | None] | None,
+    maker: ResultMaker,
+    predecessor: Dataset | None,
+) -> ComprehensiveSR:
+    from highdicom.sr import ComprehensiveSR  # slow to import
+
+    series = f"{images.first.SeriesInstanceUID}/{maker.digest}"
+    evidence = "/".join(str(header.SOPInstanceUID) for header in images.headers)
+    content = f"{json.dumps(asdict(finding), sort_keys=True)}/{installed_version()}/{evidence}/{_told(place)}"
+    before = "" if predecessor is None else str(predecessor.SOPInstanceUID)
+    known = f"report/{series}/{maker.when.isoformat()}/{hashlib.sha256(content.encode()).hexdigest()}/{before}"
+    made = ComprehensiveSR(
+        evidence=[bare(header) for header in images.headers],
+        content=_content(finding, place, maker, new_uid(maker.key, f"tracking/{series}"))[0],
+        series_instance_uid=new_uid(maker.key, f"series/{known}"),
+        series_number=series_number(images.first, SERIES_NUMBER),
+        sop_instance_uid=new_uid(maker.key, f"instance/{known}"),
+        instance_number=1,
+        manufacturer=PUBLISHER,
+        manufacturer_model_name=maker.label[:64],
+        software_versions=(maker.digest[:64], f"{PUBLISHER} {installed_version()}"),
+        device_serial_number=maker.digest[:64],
+        series_description=f"Score by {maker.label[:30]}, research use only",
+        content_date=maker.when.date(),
+        content_time=maker.when.time(),
+        is_complete=True,
+        previous_versions=None if predecessor is None else [predecessor],
+        coding_schemes=_schemes(),
+    )
+    belong(made, images, maker)
+    made.SeriesDate, made.SeriesTime = made.ContentDate, made.ContentTime
+    return made
+
+
+def _told(place: tuple[Dataset, list[int] | None] | None) -> str:
+    return "" if place is None else f"{place[0].SOPInstanceUID}{place[1]}"
+
+
+def _schemes() -> list[Dataset]:
+    from highdicom.coding_schemes import CodingSchemeIdentificationItem  # slow to import
+
+    return [CodingSchemeIdentificationItem(designator=SCHEME, name=SCHEME_NAME)]
+
+
+def _content(
+    finding: Finding, place: tuple[Dataset, list[int] | None] | None, maker: ResultMaker, tracking: str
+) -> MeasurementReport:
+    from highdicom import sr  # slow to import
+
+    group = sr.MeasurementsAndQualitativeEvaluations(
+        tracking_identifier=sr.TrackingIdentifier(uid=tracking, identifier=f"{maker.label} {maker.digest}"[:64]),
+        algorithm_id=_algorithm(maker),
+        measurements=list(_measurements(finding, place)),
+        qualitative_evaluations=list(_evaluations(finding)),
+        source_images=None
+        if place is None
+        else [sr.SourceImageForMeasurementGroup.from_source_image(place[0], referenced_frame_numbers=place[1])],
+    )
+    group[0].ContentSequence.append(_notice())
+    report = sr.MeasurementReport(
+        observation_context=sr.ObservationContext(observer_device_context=_observer(maker)),
+        procedure_reported=codes.SCT.ImagingProcedure,
+        imaging_measurements=[group],
+        title=codes.DCM.ImagingMeasurementReport,
+    )
+    report[0].ContentSequence.append(_notice())
+    return report
+
+
+def _notice() -> Dataset:
+    from highdicom import sr  # slow to import
+
+    kind = sr.RelationshipTypeValues.CONTAINS
+    return sr.TextContentItem(name=codes.DCM.Comment, value=NOTICE, relationship_type=kind)
+
+
+def _algorithm(maker: ResultMaker) -> AlgorithmIdentification:
+    from highdicom.sr import AlgorithmIdentification  # slow to import
+
+    return AlgorithmIdentification(
+        name=maker.label,
+        version=maker.digest,
+        parameters=[f"{PUBLISHER} {installed_version()}"],
+        family=codes.cid7162.ArtificialIntelligence,
+    )
+
+
+def _observer(maker: ResultMaker) -> ObserverContext:
+    from highdicom import sr  # slow to import
+
+    return sr.ObserverContext(
+        observer_type=codes.DCM.Device,
+        observer_identifying_attributes=sr.DeviceObserverIdentifyingAttributes(
+            uid=new_uid(maker.key, f"device/{maker.digest}"),
+            name=PUBLISHER,
+            manufacturer_name=PUBLISHER,
+            model_name=maker.label,
+            serial_number=maker.digest,
+        ),
+    )
+
+
+def _measurements(finding: Finding, place: tuple[Dataset, list[int] | None] | None) -> Iterator[Measurement]:
+    from highdicom import sr  # slow to import
+
+    seen = (
+        None
+        if place is None
+        else [sr.SourceImageForMeasurement.from_source_image(place[0], referenced_frame_numbers=place[1])]
+    )
+    if finding.score is not None:
+        yield sr.Measurement(
+            name=codes.DCM.Probability, value=_plain(finding.score), unit=codes.UCUM.NoUnits, referenced_images=seen
+        )
+    for name, share in finding.classes.items():
+        own = seen if name == finding.name else None
+        yield sr.Measurement(name=class_code(name), value=_plain(share), unit=codes.UCUM.NoUnits, referenced_images=own)
+    others = {THRESHOLD: finding.threshold, DISTANCE: finding.distance, P_VALUE: finding.p_value}
+    for code, value in {**others, EXAMPLES: float(finding.examples)}.items():
+        if value is not None and math.isfinite(value):
+            yield sr.Measurement(name=code, value=_plain(value), unit=codes.UCUM.NoUnits)
+
+
+def _plain(value: float) -> float:
+    """Six digits, as in the table, so that the decimal string of DICOM has room for it."""
+    return float(f"{value:.6g}")
+
+
+def class_code(name: str) -> Code:
+    """The concept of a class's probability."""
+    code = f"p_{name}"
+    if len(code) > LONGEST_CODE:
+        code = hashlib.sha256(code.encode()).hexdigest()[:LONGEST_CODE]
+    return Code(code, SCHEME, f"Probability of {name}"[:LONGEST_MEANING])
+
+
+def _evaluations(finding: Finding) -> Iterator[QualitativeEvaluation]:
+    from highdicom.sr import QualitativeEvaluation  # slow to import
+
+    if finding.positive is None:
+        value = Code(class_code(finding.name).value.removeprefix("p_"), SCHEME, finding.name[:LONGEST_MEANING])
+    else:
+        value = codes.SCT.Positive if finding.positive else codes.SCT.Negative
+    yield QualitativeEvaluation(name=CLASS, value=value)
+    if finding.unlike is not None:
+        yield QualitativeEvaluation(name=UNLIKE, value=codes.SCT.Yes if finding.unlike else codes.SCT.No)

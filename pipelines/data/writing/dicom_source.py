@@ -1,0 +1,193 @@
+"""What a DICOM result takes over from its images: the patient and the study, as they are or de-identified.
+
+A result belongs to the patient's study. So it copies the modules Patient, Patient Study, General Study and those of
+clinical trials (PS3.3 C.7.1.1, C.7.1.3, C.7.2.1 to C.7.2.3), element by element, with the character set in which they
+are written: the archive must find both under one name, however odd that is.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, time, timedelta
+from typing import NamedTuple
+
+from pydicom.dataset import Dataset
+
+from pipelines.data.contents import read_dataset
+from pipelines.data.headers import Frame
+from pipelines.data.study import Unusable
+from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, deidentify
+from privacy.deidentify.keyed import days
+from privacy.deidentify.leftovers import leftovers
+from privacy.deidentify.quiet import quiet
+
+NOTICE = "For research use only, not for diagnosis."
+PUBLISHER = "Consilium"
+LONGEST_NUMBER = 2**31 - 1
+EMPTY_ALLOWED = (  # type 2: must be there, and may be empty
+    *("PatientName", "PatientID", "PatientBirthDate", "PatientSex", "StudyDate", "StudyTime", "StudyID"),
+    *("ReferringPhysicianName", "AccessionNumber"),
+)
+PATIENT_AND_STUDY = (
+    *EMPTY_ALLOWED,
+    *("IssuerOfPatientID", "TypeOfPatientID", "IssuerOfPatientIDQualifiersSequence", "OtherPatientIDsSequence"),
+    *("OtherPatientIDs", "OtherPatientNames", "PatientBirthTime", "EthnicGroup", "PatientComments"),
+    *(
+        "PatientIdentityRemoved",
+        "DeidentificationMethod",
+        "DeidentificationMethodCodeSequence",
+        "QualityControlSubject",
+    ),
+    *("PatientSpeciesDescription", "PatientSpeciesCodeSequence", "PatientBreedDescription", "PatientBreedCodeSequence"),
+    *("BreedRegistrationSequence", "ResponsiblePerson", "ResponsiblePersonRole", "ResponsibleOrganization"),
+    *("StrainDescription", "StrainCodeSequence", "LongitudinalTemporalInformationModified"),
+    *("StudyInstanceUID", "StudyDescription", "PhysiciansOfRecord", "NameOfPhysiciansReadingStudy"),
+    *("IssuerOfAccessionNumberSequence", "ProcedureCodeSequence", "ReferencedStudySequence"),
+    *("AdmittingDiagnosesDescription", "PatientAge", "PatientSize", "PatientWeight", "Occupation", "SmokingStatus"),
+    *("PregnancyStatus", "PatientSexNeutered", "AdditionalPatientHistory", "AdmissionID", "MedicalAlerts", "Allergies"),
+    *("ClinicalTrialSponsorName", "ClinicalTrialProtocolID", "ClinicalTrialProtocolName", "ClinicalTrialSiteID"),
+    *("ClinicalTrialSiteName", "ClinicalTrialSubjectID", "ClinicalTrialSubjectReadingID", "ClinicalTrialTimePointID"),
+    "ClinicalTrialTimePointDescription",
+)
+NEVER_EMPTY = ("ProcedureCodeSequence", "ReferencedStudySequence")  # de-identification empties them
+
+
+@dataclass(frozen=True)
+class Pseudonymous:
+    """Results without the patient's identity, as `deidentify` and `translate` write images. key: the hospital's."""
+
+    key: bytes
+    profile: Profile
+
+
+@dataclass(frozen=True)
+class ResultMaker:
+    """The origin and time of a result. label: of the model; digest: of its file. key: for the UIDs, at least 16 bytes:
+    the same key, images, content and time give the same UIDs and bytes.
+    """
+
+    key: bytes
+    label: str
+    digest: str
+    when: datetime
+
+
+class Images(NamedTuple):
+    """headers: of the files, without pixels, in the order of their slices, one enhanced file once. original: the first
+    one before it was de-identified; None if it was not. profile: as it was de-identified.
+    """
+
+    headers: list[Dataset]
+    original: Dataset | None = None
+    profile: Profile | None = None
+
+    @property
+    def first(self) -> Dataset:
+        """The header that stands for all: they are of one series."""
+        return self.headers[0]
+
+
+def images_of(frames: Sequence[Frame], pseudonymous: Pseudonymous | None = None) -> Images:
+    """The headers of a stack's files.
+
+    Raises:
+        Unusable: `missing_tag`, or a reason of de-identification.
+        Exception: whatever the parser raises for damaged files; use `readable`.
+    """
+    paths = list(dict.fromkeys(one.path for one in frames))
+    if pseudonymous is None:
+        return Images([_whole(read_dataset(path, stop_before_pixels=True)) for path in paths])
+    headers, original = [], None
+    for path in paths:
+        found = read_dataset(path)
+        try:
+            made = deidentify(found, key=pseudonymous.key, profile=pseudonymous.profile)
+        except NotDeidentifiable as error:
+            raise Unusable(error.reason, f"{path.name}: {error.detail}") from error
+        for keyword in ("PixelData", "FloatPixelData", "DoubleFloatPixelData"):
+            made.pop(keyword, None)
+            found.pop(keyword, None)
+        original = original or found
+        headers.append(_whole(made))
+    return Images(headers, original, pseudonymous.profile)
+
+
+def _whole(header: Dataset) -> Dataset:
+    missing = [key for key in ("SOPClassUID", "StudyInstanceUID", "SeriesInstanceUID") if not header.get(key)]
+    if missing:
+        raise Unusable("missing_tag", f"without a value: {', '.join(missing)}. Export with complete headers.")
+    return header
+
+
+def bare(header: Dataset) -> Dataset:
+    """A copy with an empty patient and study, but for the UIDs, for a library that checks their values. What the
+    archive has must not keep a result from being written; `belong` puts it back.
+    """
+    made = copy.deepcopy(header)
+    for keyword in PATIENT_AND_STUDY:
+        if keyword != "StudyInstanceUID":
+            made.pop(keyword, None)
+    for keyword in EMPTY_ALLOWED:
+        setattr(made, keyword, "")
+    made.pop("SpecificCharacterSet", None)
+    return made
+
+
+def belong(made: Dataset, images: Images, maker: ResultMaker) -> None:
+    """Give a result the patient, study and character set of its images, and one time of making.
+
+    It replaces the times and random UIDs of the library, so that the same input gives the same bytes.
+    """
+    for keyword in (*PATIENT_AND_STUDY, "SpecificCharacterSet"):
+        made.pop(keyword, None)
+        if keyword in images.first and (images.first[keyword].value or keyword not in NEVER_EMPTY):
+            made.add(copy.deepcopy(images.first[keyword]))
+    for keyword in EMPTY_ALLOWED:
+        if keyword not in made:
+            setattr(made, keyword, None)
+    day, hour = maker.when.strftime("%Y%m%d"), maker.when.strftime("%H%M%S")
+    made.InstanceCreationDate, made.InstanceCreationTime = day, hour
+    for item in made.get("ContributingEquipmentSequence") or []:
+        if "ContributionDateTime" in item:
+            item.ContributionDateTime = f"{day}{hour}"
+
+
+def maker_for(maker: ResultMaker, images: Images, pseudonymous: Pseudonymous | None) -> ResultMaker:
+    """The maker whose time may be written. The night in which a result is made tells the day of the study, which is
+    shifted in de-identified images: so is the result's day then, and its hour is left out unless hours are kept.
+    """
+    if pseudonymous is None or images.original is None:
+        return maker
+    patient = str(images.original.get("PatientID") or "")
+    when = maker.when + timedelta(days=days(pseudonymous.key, patient, *pseudonymous.profile.shift_days))
+    if not pseudonymous.profile.keep_times:
+        when = datetime.combine(when.date(), time(0, 0, 0))
+    return replace(maker, key=pseudonymous.key, when=when)
+
+
+def checked(data: bytes, images: Images) -> bytes:
+    """A result's bytes, after a check that none of the patient's identifiers is left where none may be.
+
+    Raises:
+        Unusable: `leftover`.
+    """
+    if images.original is None or images.profile is None:
+        return data
+    profile = images.profile
+    kept = profile.keep_device or profile.keep_characteristics or profile.keep_times
+    with quiet():
+        left = leftovers(images.original, data, private=profile.keep_private, kept=kept)
+    if left:
+        raise Unusable("leftover", "; ".join(left[:5]))
+    return data
+
+
+def series_number(header: Dataset, above: int) -> int:
+    """A number for a result's series: that of the images' plus `above`, as large as DICOM allows."""
+    try:
+        own = max(0, int(header.get("SeriesNumber") or 0))
+    except (TypeError, ValueError):
+        own = 0
+    return min(above + own, LONGEST_NUMBER)
