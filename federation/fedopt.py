@@ -9,8 +9,10 @@ eta (1 - beta1) / sqrt(1 - beta2) for every parameter that moved at all: eta for
 
 Algorithm 2 prints a plain mean of the sites' steps; Flower, and so FENDA, weights them by examples, as FedAvg does
 here. Parameters get moments; buffers (running statistics) are averaged. A moment could drive a variance below zero
-(FENDA, appendix H), which is why that benchmark switches tracking off; averaging keeps it, and keeps variances
-positive.
+(FENDA, appendix H), which is why that benchmark switches the tracking of batch norms off: each batch then goes by its
+own statistics in evaluation too. Training is the same either way, since batch norms train by their batch. Averaging is
+kept, because without tracked statistics a patient's score hangs on who else is in the batch, and a single patient has
+none; it keeps variances positive.
 """
 
 from __future__ import annotations

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws.test_oracles import NAMES, PARTICIPATION, ROUNDS, SITES, TASK, WORK, agree, asked, averaged, local_work, start
+from torch import nn
 
 import reference
 import testbed
 from federation.fedavg import FedAvg
 from federation.fedopt import FedOpt
+from federation.models.cnn import Cnn
 from federation.parameters import section
 from privacy.message import Message
 
@@ -137,3 +139,24 @@ def test_a_site_gets_the_model_and_never_the_moments():
 def test_settings_out_of_range_are_named_all_at_once():
     with pytest.raises(ValueError, match=r"eta must be > 0, found 0.*beta1.*found 1.*beta2.*found -1.*tau.*found 0"):
         FedOpt(eta=0, beta1=1, beta2=-1, tau=0)
+
+
+def test_tracked_statistics_change_no_parameter():
+    """FENDA's benchmark switches tracking off: what is learnt is the same, only evaluation goes by other numbers."""
+    tracked = reference.CNN
+
+    @dataclass(frozen=True)
+    class Untracked(Cnn):
+        def build(self, *, inputs, classes):
+            module = super().build(inputs=inputs, classes=classes)
+            for part in module.modules():
+                if isinstance(part, nn.BatchNorm2d):
+                    part.track_running_stats = False
+                    part.running_mean = part.running_var = part.num_batches_tracked = None
+            return module
+
+    untracked = replace(tracked, model=Untracked(widths=tracked.model.widths, norm="batch"))
+    ours, theirs = (reference.trained(FedOpt(), reference.IMAGES, task)[0] for task in (tracked, untracked))
+    left, right = (section(outcome.state.tensors, "model") for outcome in (ours, theirs))
+    assert set(right) < set(left) and all("running" in n or "num_batches" in n for n in set(left) - set(right))
+    assert all(torch.equal(left[name], right[name]) for name in right)
