@@ -38,17 +38,24 @@ def read(model: Clip) -> Clip:
     """
     path = Path(model.weights)
     try:
-        stamp = path.stat()
-        beside = [(path.parent / name).read_text(encoding="utf-8") for name in (CONFIG, VOCABULARY, MERGES)]
+        stamps = [(path.parent / name).stat() for name in (path.name, CONFIG, VOCABULARY, MERGES)]
+        return _read(model, tuple(model.classes), tuple((one.st_size, one.st_mtime_ns) for one in stamps))
     except OSError as error:
         where = Path(str(error.filename)).name
         text = f"{where} cannot be read ({error.strerror}); clip needs a safetensors file, and beside it "
         raise ValueError(f"{text}{CONFIG}, {VOCABULARY} and {MERGES} as they came with it") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"a file beside {path.name} is no text ({error})") from error
-    code = model.sha256 or digest_at(path, stamp.st_size, stamp.st_mtime_ns)
-    shaped = replace(model, weights=path.name, sha256=code, architecture=model.architecture or beside[0])
-    tokens, sentences = spoken(shaped, words(beside[1], beside[2]))
+
+
+@lru_cache(maxsize=8)
+def _read(model: Clip, order: tuple[str, ...], stamps: tuple[tuple[int, int], ...]) -> Clip:
+    """Read again when a file changed: a vocabulary takes a second. order: of the classes, which equal mappings hide."""
+    path = Path(model.weights)
+    config, vocabulary, merges = ((path.parent / name).read_text("utf-8") for name in (CONFIG, VOCABULARY, MERGES))
+    code = model.sha256 or digest_at(path, *stamps[0])
+    shaped = replace(model, weights=path.name, sha256=code, architecture=model.architecture or config)
+    tokens, sentences = spoken(shaped, words(vocabulary, merges))
     return replace(shaped, tokens=tokens, sentences=sentences)
 
 

@@ -12,10 +12,14 @@ import pytest
 import yaml
 
 import small_clip
+from federation.models.clip_words import words
+from pipelines.loader.document import read_yaml
+from pipelines.loader.validation import validate
 from pipelines.models.file import read_ready
 from pipelines.predict import main as predict
 from pipelines.run import main as run
 from pipelines.runs.exits import Exit
+from pipelines.settings.config import Config
 from pipelines_settings import BASE
 
 TRAIN = {
@@ -74,6 +78,14 @@ def test_prompts_are_learnt_the_digest_is_recorded_and_a_finished_model_needs_no
         assert all(0 <= float(line["score"]) <= 1 for line in csv.DictReader(file))
 
 
+def test_words_stand_in_the_order_of_the_task_whatever_the_order_in_the_yaml(brought):
+    known, of = words(small_clip.VOCABULARY, small_clip.MERGED), []
+    for classes in (dict(reversed(small_clip.CLASSES.items())), small_clip.CLASSES):
+        text = yaml.safe_dump(settings(brought, classes=classes), sort_keys=False)
+        of.append(validate(read_yaml(text, environment={}), Config).task_of("promptfl").model.tokens)
+    assert of[0] == of[1] == tuple(known.sentence(f"{one}.") for one in ("nevus", "an ulcer"))
+
+
 def told(said: dict[str, object], capsys) -> str:
     Path("x.yaml").write_text(yaml.safe_dump(said))
     assert run(["x.yaml", "--check"]) == Exit.CONFIG
@@ -96,3 +108,20 @@ def test_what_cannot_serve_is_told_before_anything_runs(brought, capsys):
     brought.write_bytes(b"\x80\x04 pickled")
     (brought.parent / "merges.txt").write_text(small_clip.MERGED)
     assert "it is no safetensors file, or a damaged one" in told(settings(brought), capsys)
+
+
+def test_prompts_are_learnt_privately_and_what_left_has_an_epsilon(brought, tmp_path):
+    said = settings(brought)
+    said |= {"privacy": {"epsilon": 8.0, "sampling": 0.5, "views": 2}, "pooling": "refused"}
+    said |= {"audit": {"membership": False, "canaries": 0}, "evaluate": {"copies": 2, "reference": "promptfl"}}
+    sites = {name: dict(one) for name, one in said["sites"].items()}
+    for one in sites.values():
+        one["policy"] = {"recipients": ["coordinator", "sites"], "public": ["counts"], "require": "privacy"}
+    said["sites"] = sites
+    (tmp_path / "private.yaml").write_text(yaml.safe_dump(said))
+    assert run(["private.yaml"]) == Exit.OK
+    home = tmp_path / "runs" / BASE["name"]
+    assert (home / "sites" / "a" / "ready" / "pfedmoap.safetensors").exists()
+    statement = " ".join((next(home.glob("report/*/statement.md"))).read_text().split())
+    assert "handed on to all other sites" in statement
+    assert "no formal guarantee" not in statement
