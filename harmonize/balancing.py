@@ -4,9 +4,10 @@ The breast-cancer case study of Luo et al. (RSNA 2025; the slides' "generative d
 gives no rule. Of its eight clients one was left as it was, with 1,350 images of one class and 1,753 of the other (.77);
 the next nearer to balance had .27. A class counts as enough here from a share `at` of the larger one, .75 by default.
 
-How far: the squared Frechet distance of public features (`public_features`), which are the same for all hospitals,
-between synthetic images and held-back real ones of the same class. It grows as samples get fewer, so training images of
-that class, equally many, are measured beside: no generator is expected to be nearer than they.
+How far: the squared Frechet distance between synthetic images and held-back real ones of the same class, of features
+that are the same for all hospitals: those of a public prior (`public_features`, "FD"), or Inception's (the FID). It
+grows as samples get fewer, so training images of that class, equally many, are measured beside: no generator is
+expected to be nearer than they.
 
 Whether they copy: an image that lies less than half as far from some training image as from every held-back one is
 called a near copy. A generator that does not know which patients were held back has few: a blurred image is near to
@@ -17,15 +18,16 @@ both. (Three samples, as in Meehan et al., A non-parametric test to detect data-
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from harmonize.distances import frechet
-from harmonize.public_features import View, features_of
 
+Features: TypeAlias = Callable[[Tensor], Tensor]
+"""features(images (n, C, H, W) in [-1, 1]) -> (n, d), the same function at all hospitals."""
 FEWEST = 16
 """Images of each kind below which nothing is told of a distance, and held-back ones below which none of copies."""
 NEAR = 0.5
@@ -60,14 +62,14 @@ def lack(held: Sequence[int], at: float) -> Lack | None:
     return None if few >= at * many else Lack(held.index(few), many - few)
 
 
-def distance(view: View, made: Tensor, held: Tensor, train: Tensor, *, seed: int) -> Distance | None:
+def distance(features: Features, made: Tensor, held: Tensor, train: Tensor, *, seed: int) -> Distance | None:
     """Distances of images (n, C, H, W) in [-1, 1] of one class; None if there are fewer than `FEWEST` of a kind."""
     images = min(len(made), len(held), len(train))
     if images < FEWEST:
         return None
     random = torch.Generator().manual_seed(seed)
     some, back, real = (
-        features_of(view, one[torch.randperm(len(one), generator=random)[:images]]) for one in (made, held, train)
+        features(one[torch.randperm(len(one), generator=random)[:images]]) for one in (made, held, train)
     )
     return Distance(frechet(some, back), frechet(real, back), images)
 

@@ -13,17 +13,21 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
+from federation.features.encoder import digest
+from federation.features.inception import Network, frozen, inception_features
 from federation.randomness import derived
 from harmonize import synthesis
-from harmonize.balancing import Lack, distance, lack, near_copies
-from harmonize.prior import PRIORS, drawn
-from harmonize.public_features import compared
+from harmonize.balancing import Features, Lack, distance, lack, near_copies
+from harmonize.networks import Inputs
+from harmonize.prior import PRIORS, Prior, drawn
+from harmonize.public_features import compared, features_of
 from harmonize.scale import Scale
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import label_names
@@ -33,6 +37,7 @@ from pipelines.hospital.kept import REJECTED, SPLIT, digest_of, split_of
 from pipelines.hospital.released_counts import need_counts
 from pipelines.hospital.synthesis import inputs_of, learnt
 from pipelines.hospital.withdrawn import looked_at
+from pipelines.models.fixed_features import WEIGHTS
 from pipelines.runs.store import DiskFolder, short
 from pipelines.settings.augment import Augment
 from pipelines.settings.harmonization import Public
@@ -63,18 +68,19 @@ def augment(hospital: Hospital, call: Call, message: Message, memory: Message) -
     """Synthesize images of the smaller class, and write the cohort with them.
 
     Facts: `augment` (the fields of `pipelines.settings.augment.Augment`), `cohort`, `scale`, `copies`, `prior` (of the
-    features in which distances are told), `seed`, `private`.
+    features in which distances are told), `seed`, `private`; and `fid`, the digest of Inception's weights, if these are
+    the tensors and their features are told instead.
 
     Returns:
         `cohort` and `sha256` of the cohort to be used in this space, with synthetic images or as it was; `state`;
         `label` and `made`, which class got how many images; `distance` and `distance_real` to held-back images, of
-        `compared` images each; and `near_copies`. The last four are null where privacy is promised.
+        `compared` images each, by `features`; and `near_copies`. The last five are missing where privacy is promised.
 
     Raises:
         Refused: `malformed_settings`; or what the policy does not allow of a synthesis.
     """
     facts = message.facts
-    settings = _asked(facts)
+    settings, network = _asked(message)
     quiet = facts.get("private") is not False or hospital.policy.promises
     cohort = cohort_in(hospital, facts)
     if len(label_names(cohort)) != 2:
@@ -88,7 +94,7 @@ def augment(hospital: Hospital, call: Call, message: Message, memory: Message) -
     event = describe(composed([told, *made.events]))
     how: dict[Split, str] = {"train": SHAPED} if quiet else {"train": SHAPED, "validation": HELD}
     kept = Message({}, {**looked_at(str(facts["cohort"]), how), **made.said})
-    found = {} if quiet else _judged(cohort, made.images, wanted, facts)
+    found = {} if quiet else _judged(cohort, made.images, wanted, facts, network)
     copied = found.get("near_copies")
     if settings.near_copies is not None and isinstance(copied, float) and copied > settings.near_copies:
         was = _as_it_was(hospital, facts, COPIES, told).reply.facts
@@ -99,13 +105,28 @@ def augment(hospital: Hospital, call: Call, message: Message, memory: Message) -
     return Done(Message({}, reply), event, kept)
 
 
-def _asked(facts: Mapping[str, Json]) -> Augment:
-    """The settings, parsed with all others before a patient is read. Raises: Refused: `malformed_settings`."""
+def _asked(message: Message) -> tuple[Augment, Network | None]:
+    """The settings, parsed with all others before a patient is read, and the network of the FID, if it was sent.
+
+    Raises:
+        Refused: `malformed_settings`.
+    """
+    facts = message.facts
     settings: Augment = parsed(SETTINGS, facts["augment"])
     parsed(SCALE, facts["scale"])
     number(facts, "copies", 1, 64)
     number(facts, "seed", 0, 2**62)
-    return settings
+    if message.tensors.keys() != ({WEIGHTS} if facts.get("fid") is not None else set()):
+        raise Refused("malformed_settings") from ValueError("weights go with their digest, as fid")
+    if not message.tensors:
+        return settings, None
+    data = message.tensors[WEIGHTS].to(torch.uint8).numpy().tobytes()
+    try:
+        if digest(data) != facts["fid"]:
+            raise ValueError(f"the weights have the SHA-256 {digest(data)}, and {facts['fid']} is named")
+        return settings, frozen(data)
+    except ValueError as error:
+        raise Refused("malformed_settings") from error
 
 
 def _check_priors(settings: Augment, facts: Mapping[str, Json], channels: int) -> None:
@@ -146,20 +167,27 @@ def _made(hospital: Hospital, cohort: Cohort, settings: Augment, facts: Mapping[
     return _Made(images, found.events, found.settings.private, found.said)
 
 
-def _judged(cohort: Cohort, made: Tensor, wanted: Lack, facts: Mapping[str, Json]) -> dict[str, Json]:
+def _judged(
+    cohort: Cohort, made: Tensor, wanted: Lack, facts: Mapping[str, Json], network: Network | None
+) -> dict[str, Json]:
     """Distances and copies, by validation patients, whom no synthesis saw. Test patients are not looked at."""
     prior = PRIORS[str(facts["prior"])]
     scale = parsed(SCALE, facts["scale"])
     train, held = (split_rows(cohort, scale, split) for split in ("train", "validation"))
-    view = compared(prior, inputs_of(cohort), PUBLIC, COMPONENTS, ROUGHNESS, seed=SEED)
-    found = distance(view, made, _of(held, wanted), _of(train, wanted), seed=SEED)
+    features = _public(prior, inputs_of(cohort)) if network is None else partial(inception_features, network)
+    found = distance(features, made, _of(held, wanted), _of(train, wanted), seed=SEED)
     copied = near_copies(made, train.x, held.x)
     return {
         "distance": None if found is None else found.made,
         "distance_real": None if found is None else found.real,
         "compared": None if found is None else found.images,
+        "features": prior.name if network is None else "inception",
         "near_copies": None if math.isnan(copied) else copied,
     }
+
+
+def _public(prior: Prior, inputs: Inputs) -> Features:
+    return partial(features_of, compared(prior, inputs, PUBLIC, COMPONENTS, ROUGHNESS, seed=SEED))
 
 
 def _of(rows: Rows, wanted: Lack) -> Tensor:

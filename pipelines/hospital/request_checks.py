@@ -144,6 +144,7 @@ class Augmentation(TypedDict):
     augment: Any
     scale: Any
     prior: Named
+    fid: NotRequired[Digest | None]
 
 
 class Routing(TypedDict):
@@ -280,7 +281,7 @@ QUESTIONS: Mapping[str, TypeAdapter[Any]] = {
 }
 """Request -> types of its facts. Other facts are allowed."""
 OUTSIDE: TypeAdapter[Any] = TypeAdapter(OutsidePage)
-TAKE_TENSORS = frozenset({"ingest", "train", "finish", "evaluate", "translate", "extract", "route"})
+TAKE_TENSORS = frozenset({"ingest", "train", "finish", "evaluate", "translate", "augment", "extract", "route"})
 """Requests that may carry tensors."""
 MOMENTS = frozenset({"count", "total", "squares"})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from federation.features.inception import Inception
 from harmonize.fitted_prior import FittedPrior
 from harmonize.scale import Scale
 from pipelines.loader.names import named
@@ -22,6 +23,7 @@ class Augment:
     for `train.method_images`. copies: non-rigidly deformed copies of each image, from which networks learn.
     near_copies: the largest share of synthetic images that may be near copies of training images; beyond it they are
     not used; null = any. scale: the values of images that become -1 and 1 for networks; null = by the kind of images.
+    fid: Inception's weights, brought by you, for distances; null = features of a public prior.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -33,6 +35,7 @@ class Augment:
     copies: int = 4
     near_copies: float | None = 0.05
     scale: Scale | None = None
+    fid: Inception | None = None
 
     def __post_init__(self) -> None:
         problems = out_of_range(self, balanced_at=(0.0, 1.0), copies=(1, 64), near_copies=(0.0, 1.0))

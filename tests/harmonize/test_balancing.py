@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from harmonize.balancing import FEWEST, distance, lack, near_copies
 from harmonize.elastic import deformed
 from harmonize.prior import PRIORS, drawn
-from harmonize.public_features import compared
+from harmonize.public_features import compared, features_of
 
 INPUTS = (1, 32, 32)
 PRIOR = PRIORS["prostate_adc"]
@@ -21,6 +21,11 @@ PRIOR = PRIORS["prostate_adc"]
 def pictures(count: int, seed: int, label: int | None = None) -> torch.Tensor:
     y = torch.arange(count) % 2 if label is None else torch.full((count,), label)
     return drawn(PRIOR, y, INPUTS, seed)
+
+
+def public():
+    view = compared(PRIOR, INPUTS, 400, 10, 1.0, seed=0)
+    return lambda images: features_of(view, images)
 
 
 @given(st.integers(0, 5000), st.integers(0, 5000), st.floats(0, 1))
@@ -77,12 +82,11 @@ def test_the_smallest_bends_of_training_images_are_near_copies_too():
 def test_nothing_is_told_of_too_few_held_back_images():
     few = pictures(FEWEST - 1, 2)
     assert math.isnan(near_copies(pictures(20, 1), pictures(20, 3), few))
-    view = compared(PRIOR, INPUTS, 200, 10, 1.0, seed=0)
-    assert distance(view, pictures(20, 1), few, pictures(20, 3), seed=0) is None
+    assert distance(public(), pictures(20, 1), few, pictures(20, 3), seed=0) is None
 
 
 def test_the_distance_of_equal_sets_is_nothing_and_of_another_class_more_than_of_the_same():
-    view = compared(PRIOR, INPUTS, 400, 10, 1.0, seed=0)
+    view = public()
     held, train = pictures(60, 2, label=1), pictures(60, 3, label=1)
     same = distance(view, held, held, train, seed=0)
     assert same is not None and same.images == 60 and same.made < 1e-9

@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from safetensors.torch import save
 
-from harmonize import synthesis
+from federation.features.encoder import digest
+from federation.features.inception import Network
+from harmonize import balancing, synthesis
 from harmonize.fitted_prior import FittedPrior
 from harmonize.prior import PRIORS, drawn
 from pipelines.coordinator.spending import total_cost
@@ -75,10 +78,16 @@ class Place:
     def ask(self, request: str, run: str, facts: dict[str, Json], round_: int = 0, tensors=None) -> Message:
         return worker(self.hospital)(Call(run, round_, request, {}), Message(tensors or {}, facts))
 
-    def augment(self, how: dict[str, Json] = NOISELESS, run: str = "r/augment", **changes) -> dict[str, Json]:
+    def augment(
+        self, how: dict[str, Json] = NOISELESS, run: str = "r/augment", tensors=None, **changes
+    ) -> dict[str, Json]:
         facts: dict[str, Json] = {"cohort": self.cohort, "scale": SCALE, "copies": 1, "prior": "prostate_adc"}
         own = {"synthesis": how, "copies": 1, **changes.pop("augment", {})}
-        return dict(self.ask("augment", run, {**facts, "seed": 0, "private": False, "augment": own, **changes}).facts)
+        return dict(
+            self.ask(
+                "augment", run, {**facts, "seed": 0, "private": False, "augment": own, **changes}, tensors=tensors
+            ).facts
+        )
 
     def opening(self, cohort: str, privacy: Json) -> dict[str, Json]:
         return {
@@ -163,6 +172,21 @@ def test_distances_are_to_validation_images_and_test_images_change_nothing_that_
     names = ("distance", "distance_real", "compared", "near_copies", "made", "label", "state")
     assert [first[name] for name in names] == [second[name] for name in names]
     assert one.events[-1] == NON_PRIVATE, "distances have no noise, and are booked"
+
+
+def test_with_inceptions_weights_distances_are_the_fid_and_without_their_digest_nothing_is_done(place, monkeypatch):
+    torch.manual_seed(0)
+    made = {name: 0.05 * torch.rand_like(part.float()) for name, part in Network().state_dict().items()}
+    data = save(made)
+    tensors = {"weights": torch.frombuffer(bytearray(data), dtype=torch.uint8)}
+    monkeypatch.setattr(balancing, "FEWEST", 4)
+    plain, told = place.augment(), place.augment(run="r/fid", tensors=tensors, fid=digest(data))
+    assert (plain["features"], told["features"]) == ("prostate_adc", "inception")
+    assert plain["compared"] == told["compared"] == 6 and plain["distance_real"] != told["distance_real"]
+    for wrong in ({"fid": "0" * 64}, {}, {"fid": None}):
+        with pytest.raises(Refused) as caught:
+            place.augment(run="r/wrong", tensors=tensors, **wrong)
+        assert caught.value.code == "malformed_settings"
 
 
 def test_where_privacy_is_promised_the_synthesis_is_what_is_booked_and_no_distance_leaves(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from harmonize import synthesis
 from harmonize.prior import PRIORS
@@ -19,7 +20,12 @@ def problems(run: RunSettings) -> Iterator[Problem]:
     plan = run.augment
     if plan is None:
         return
-    for problem in (*_image_problems(run, plan), *_synthesis_problems(plan), *_promise_problems(run, plan)):
+    for problem in (
+        *_image_problems(run, plan),
+        *_file_problems(plan),
+        *_synthesis_problems(plan),
+        *_promise_problems(run, plan),
+    ):
         yield problem if problem.where[:1] == ("images",) else problem.within("augment")
     if run.harmonize is not None and plan.space in run.harmonize.translate:
         text = f"{plan.space!r} is a space of harmonize.translate too; give this one another name"
@@ -27,6 +33,12 @@ def problems(run: RunSettings) -> Iterator[Problem]:
     if plan.space not in run.train.method_images.values():
         text = f"no method learns from {plan.space!r}; say which in train.method_images, or remove augment"
         yield Problem(("augment", "space"), text)
+
+
+def _file_problems(plan: Augment) -> Iterator[Problem]:
+    if plan.fid is not None and not Path(plan.fid.file).is_file():
+        text = f"there is no file {plan.fid.file}; give Inception's weights as safetensors, or say fid: null"
+        yield Problem(("fid", "file"), text)
 
 
 def _image_problems(run: RunSettings, plan: Augment) -> Iterator[Problem]:
