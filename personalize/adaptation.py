@@ -147,11 +147,22 @@ def online(
 
 def predicted_shares(module: nn.Module, images: Tensor, *, batch: int = 16) -> Tensor:
     """(classes,) float64: the share of each class among all pixels, or images, that a network predicts."""
+    return predictions(module, images, batch=batch)[1]
+
+
+def predictions(module: nn.Module, images: Tensor, *, batch: int = 16) -> tuple[Tensor, Tensor]:
+    """The class of each place, or image, that a network predicts, (n, *spatial) uint8 on the CPU, and
+    `predicted_shares`.
+    """
     calibrate(module, images, batch)
+    found, counts = [], []
     with torch.no_grad():
-        parts = [_counts(module(x).logits) for x in batches(images, batch)]
-    total = torch.stack(parts).sum(dim=0)
-    return total / total.sum()
+        for x in batches(images, batch):
+            logits = module(x).logits
+            found.append(logits.argmax(dim=1).to("cpu", torch.uint8))
+            counts.append(_counts(logits))
+    total = torch.stack(counts).sum(dim=0)
+    return torch.cat(found), total / total.sum()
 
 
 def range_of(witnesses: Sequence[Tensor], margin: float, *, segmentation: bool) -> Range:
@@ -179,6 +190,7 @@ def bounds_problems(how: Any, *, online: bool = False) -> list[Problem]:
         lr=(0 < how.lr <= 10, "in (0, 10]"),
         batch=(1 <= how.batch <= 1024, "in [1, 1024]"),
         margin=(how.margin >= 0, ">= 0"),
+        tried_below=((limit := getattr(how, "tried_below", None)) is None or 0 <= limit <= 1, "in [0, 1] or null"),
     )
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from federation.task import Kind, Output
-from personalize.adaptation import Adapted, adapt, bounds_problems, online, predicted_shares, range_of, serving
+from personalize.adaptation import Adapted, adapt, bounds_problems, online, predictions, range_of, serving
+from personalize.adaptation_doubt import agreement, trusted
 from personalize.adaptation_norms import AtTest, by_test_statistics
 from personalize.routing_losses import ImageLosses, entropy
 from privacy.settings_error import refuse
@@ -41,6 +42,7 @@ class Tent:
     batch: int = 16
     mode: Literal["all", "online"] = "all"
     margin: float = 0.5
+    tried_below: float | None = None
 
     def __post_init__(self) -> None:
         refuse(bounds_problems(self, online=self.mode == "online"))
@@ -62,19 +64,21 @@ def tent(network: nn.Module, images: Tensor, settings: Tent, *, kind: Kind, seed
         raise ValueError(f"tent trains scales of normalization layers: {type(network).__name__} has none")
     if settings.mode == "online":
         return module, online(module, images, _entropy, lr=settings.lr, batch=settings.batch, seed=seed)
-    witnesses = [predicted_shares(model, images, batch=settings.batch) for model in (deepcopy(network), module)]
-    allowed = range_of(witnesses, settings.margin, segmentation=kind == "segmentation")
+    witnesses = [predictions(model, images, batch=settings.batch) for model in (deepcopy(network), module)]
+    allowed = range_of([shares for _, shares in witnesses], settings.margin, segmentation=kind == "segmentation")
+    alike = agreement([classes for classes, _ in witnesses], masks=kind == "segmentation")
+    why = trusted(alike, settings.tried_below) if settings.epochs else ""
     found = adapt(
         module,
         images,
         _entropy,
-        epochs=settings.epochs,
+        epochs=0 if why else settings.epochs,
         lr=settings.lr,
         batch=settings.batch,
         seed=seed,
         allowed=allowed,
     )
-    return serving(module, found, network)
+    return serving(module, replace(found, why=why or found.why), network)
 
 
 class Ensemble(nn.Module):

@@ -7,7 +7,7 @@ network is in routing.py, the loss in routing_losses.py, and the choice of a sta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeAlias
 
 import torch
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from federation.randomness import seeded
 from federation.task import Kind
-from personalize.adaptation import Adapted, Range, adapt, bounds_problems, online, predicted_shares, range_of, serving
+from personalize.adaptation import Adapted, Range, adapt, bounds_problems, online, predictions, range_of, serving
+from personalize.adaptation_doubt import agreement, trusted
 from personalize.adaptation_norms import Affine, Statistics
 from personalize.routing import Routed, routed, set_coefficients
 from personalize.routing_losses import Term, Unsupervised, Variant
@@ -49,6 +50,7 @@ class Routing:
     affine: Affine = "fixed"
     mode: Mode = "all"
     margin: float = 0.5
+    tried_below: float | None = None
     variant: Variant = "means"
 
     def __post_init__(self) -> None:
@@ -93,24 +95,31 @@ def route(
         )
         if settings.mode == "online":
             return module, online(module, images, settings.loss(), lr=settings.lr, batch=settings.batch, seed=seed)
+        masks, shares = _each_alone(module, images, batch=settings.batch)
+        why = trusted(agreement(masks, masks=kind == "segmentation"), settings.tried_below) if settings.epochs else ""
         found = adapt(
             module,
             images,
             settings.loss(),
-            epochs=settings.epochs,
+            epochs=0 if why else settings.epochs,
             lr=settings.lr,
             batch=settings.batch,
             seed=seed,
-            allowed=range_of_experts(module, images, settings.margin, kind=kind, batch=settings.batch),
+            allowed=range_of(shares, settings.margin, segmentation=kind == "segmentation"),
         )
-        return serving(module, found, experts[-1])
+        return serving(module, replace(found, why=why or found.why), experts[-1])
 
 
 def range_of_experts(module: Routed, images: Tensor, margin: float, *, kind: Kind, batch: int = 16) -> Range:
     """The range of class shares that the models predict, each alone in the routed network."""
-    witnesses = []
+    return range_of(_each_alone(module, images, batch=batch)[1], margin, segmentation=kind == "segmentation")
+
+
+def _each_alone(module: Routed, images: Tensor, *, batch: int) -> tuple[list[Tensor], list[Tensor]]:
+    """What each model predicts, alone in the routed network: classes (n, *spatial), and their shares (classes,)."""
+    found = []
     for r in torch.eye(module.experts):
         set_coefficients(module, r)
-        witnesses.append(predicted_shares(module, images, batch=batch))
+        found.append(predictions(module, images, batch=batch))
     set_coefficients(module, None)
-    return range_of(witnesses, margin, segmentation=kind == "segmentation")
+    return [classes for classes, _ in found], [shares for _, shares in found]

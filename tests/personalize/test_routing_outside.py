@@ -12,7 +12,8 @@ from federation.models.unet import UNet
 from federation.task import Task
 from personalize.adaptation import Range, adapt, online, predicted_shares, range_of
 from personalize.adaptation_baselines import Tent, tent
-from personalize.routing import routed
+from personalize.adaptation_doubt import agreement
+from personalize.routing import routed, set_coefficients
 from personalize.routing_losses import ImageLosses, Unsupervised
 from personalize.routing_outside import Routing, range_of_experts, route
 
@@ -209,7 +210,7 @@ def test_nothing_to_train_or_no_images_is_refused():
 def test_where_no_state_counts_the_shared_model_serves_as_it_came(federation, monkeypatch, way):
     """Not what it becomes by the test images' statistics, which the guard refused too."""
     never = Range(torch.tensor([0.0, 0.6]), torch.tensor([0.4, 1.0]), (0.6, 1.0), why="nothing counts here")
-    monkeypatch.setattr("personalize.routing_outside.range_of_experts", lambda *_, **__: never)
+    monkeypatch.setattr("personalize.routing_outside.range_of", lambda *_, **__: never)
     monkeypatch.setattr("personalize.adaptation_baselines.range_of", lambda *_, **__: never)
     expected = logits(federation[-1], SHIFTED)
     if isinstance(way, Routing):
@@ -227,3 +228,45 @@ def test_one_image_without_a_number_does_not_spoil_those_after_it(federation):
     _, found = route(federation, spoiled, Routing(mode="online", batch=1, radius=4), kind="segmentation")
     assert found.probabilities is not None
     assert found.probabilities.flatten(1).isfinite().all(dim=1).tolist() == [i != 2 for i in range(len(spoiled))]
+
+
+def test_what_is_not_tried_leaves_the_network_before_adaptation_whatever_else_is_asked(federation):
+    before, told = route(federation, SHIFTED, Routing(epochs=0, radius=4), kind="segmentation")
+    for changes in ({"lr": 0.02}, {"beta": 5.0, "variant": "paper"}, {"epochs": 1}):
+        said = Routing(**{"epochs": 3, "radius": 4, "tried_below": 0.0, **changes})
+        module, found = route(federation, SHIFTED, said, kind="segmentation", seed=7)
+        assert torch.equal(logits(module, SHIFTED), logits(before, SHIFTED))
+        assert (found.epoch, len(found.losses), found.shares) == (0, 1, told.shares)
+        assert "adapting was not tried" in found.why
+
+
+def test_where_it_is_tried_the_rule_changes_no_bit(federation):
+    said = {"epochs": 2, "lr": 0.02, "radius": 4}
+    always, rule = (Routing(**said, tried_below=limit) for limit in (None, 1.0))
+    one, two = (route(federation, SHIFTED, how, kind="segmentation", seed=3)[1] for how in (always, rule))
+    assert one.losses == two.losses and all(torch.equal(one.state[name], two.state[name]) for name in one.state)
+
+
+def test_equal_models_leave_nothing_to_choose_so_adapting_is_never_tried(federation):
+    same = [federation[0]] * 3
+    _, found = route(same, SHIFTED, Routing(epochs=2, radius=4, tried_below=1.0), kind="segmentation")
+    assert found.epoch == 0 and "agree on these images by 1.000" in found.why
+
+
+def test_the_rule_asks_each_model_alone_by_the_images_statistics(federation):
+    module, masks = routed(federation), []
+    for r in torch.eye(3):
+        set_coefficients(module, r)
+        masks.append(logits(module, SHIFTED).argmax(dim=1))
+    told = agreement(masks, masks=True)
+    for limit, tried in ((told - 1e-6, False), (told + 1e-6, True)):
+        _, found = route(federation, SHIFTED, Routing(epochs=1, radius=4, tried_below=limit), kind="segmentation")
+        assert (len(found.losses) == 2) is tried
+
+
+def test_tent_asks_its_model_by_both_statistics(federation):
+    before, _ = tent(federation[-1], SHIFTED, Tent(epochs=0), kind="segmentation")
+    module, found = tent(federation[-1], SHIFTED, Tent(epochs=2, tried_below=0.0), kind="segmentation")
+    assert torch.equal(logits(module, SHIFTED), logits(before, SHIFTED)) and "not tried" in found.why
+    _, found = tent(federation[-1], SHIFTED, Tent(epochs=2, tried_below=1.0), kind="segmentation")
+    assert len(found.losses) == 3
