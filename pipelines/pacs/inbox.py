@@ -37,7 +37,11 @@ class Unfit(Exception):
 
 @dataclass
 class Inbox:
-    """What has arrived of a series. kept: SOP instance UID -> its file. odd: what was not usable, and why."""
+    """What has arrived of a series.
+
+    kept: SOP instance UID -> its file. odd: what was not usable, and why. received: bytes. expected: number of images,
+    where the archive was asked for it just before. digests: SOP instance UID -> SHA-256 of the file that came first.
+    """
 
     entry: Entry
     folder: Path
@@ -45,6 +49,7 @@ class Inbox:
     kept: dict[str, Path] = field(default_factory=dict)
     odd: list[Odd] = field(default_factory=list)
     received: int = 0
+    expected: int | None = None
     digests: dict[str, str] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -63,47 +68,66 @@ class Inbox:
         if self.received > self.limits.largest_gib * GIB:
             raise TooMuch(f"more than {self.limits.largest_gib:g} GiB; raise largest_gib if it is meant")
 
-    @contextmanager
-    def arriving(self, named: str = "") -> Iterator[BinaryIO]:
-        """A file to write into, which is checked and named at the block's end. An exception removes it.
+    def place(self) -> Path:
+        """Where the next file may be written. Raises: TooMuch: one file more than allowed."""
+        number = next(self.numbers)
+        if number > self.limits.most:
+            raise TooMuch(f"more than {self.limits.most} files; raise most if it is meant")
+        return self.folder / f".arriving-{number}"
 
-        named: the SOP instance UID under which the archive sends it; empty = it says none.
+    @contextmanager
+    def arriving(self) -> Iterator[BinaryIO]:
+        """A file to write into, which is checked and named at the block's end. An exception removes it.
 
         Raises:
             TooMuch: one file more than allowed.
             OSError: the disk.
         """
-        number = next(self.numbers)
-        if number > self.limits.most:
-            raise TooMuch(f"more than {self.limits.most} files; raise most if it is meant")
-        path = self.folder / f".arriving-{number}"
+        path = self.place()
         try:
             with path.open("xb") as file:
                 yield file
-            self._keep(path, named, f"file {number}")
+            self.keep(path)
         finally:
             path.unlink(missing_ok=True)
 
-    def _keep(self, path: Path, named: str, what: str) -> None:
+    def keep(self, path: Path, named: str = "") -> bool:
+        """Check a file that arrived, and give it its name or remove it; whether it is one of the series.
+
+        named: the SOP instance UID under which the archive sent it; empty = it said none.
+        """
+        what = f"file {path.name.removeprefix('.arriving-')}"
         try:
             instance = checked(path, self.entry, named)
         except Unfit as error:
+            path.unlink()
             self.odd.append(Odd(what, error.reason, str(error)))
-            return
+            return False
         digest = sha256(path)
         if instance not in self.digests:
             self.digests[instance] = digest
             self.kept[instance] = path.rename(self.folder / f"{instance}.dcm")
-        elif self.digests[instance] == digest:
+            return True
+        path.unlink()
+        if self.digests[instance] == digest:
             self.odd.append(Odd(instance, "sent_twice", "the same file came again; one is kept"))
         else:
             if instance in self.kept:
                 self.kept.pop(instance).unlink()
             self.odd.append(Odd(instance, "contradictory", "different files have this SOP instance UID; none is used"))
+        return True
 
     def fetched(self) -> Fetched:
-        """All that arrived. Odd: `incomplete`, where the archive had said that there is more."""
-        said = self.entry.instances
+        """All that arrived whole; files of which a part arrived are removed.
+
+        Odd: `incomplete`, where the archive had said that there is more; `gone`, where nothing came and nothing was
+        said.
+        """
+        for path in self.folder.glob(".arriving-*"):
+            path.unlink()
+        said = self.entry.instances if self.expected is None else max(self.expected, self.entry.instances or 0)
+        if not self.digests and not self.odd and not said:
+            self.odd.append(Odd(self.entry.series, "gone", "the archive sent nothing"))
         if said is not None and len(self.digests) < said:
             detail = f"the archive said {said} images, and {len(self.digests)} came"
             self.odd.append(Odd(self.entry.series, "incomplete", detail))

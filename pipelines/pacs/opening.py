@@ -32,7 +32,9 @@ def open_archive(settings: ArchiveSettings) -> Iterator[Archive]:
 
                 archive: Archive = stack.enter_context(opened_web(settings))
             else:
-                raise NotImplementedError("dicom_node comes next")
+                from pipelines.pacs.node import opened as opened_node
+
+                archive = stack.enter_context(opened_node(settings))
         except ModuleNotFoundError as error:
             if error.name is None or error.name.split(".")[0] not in PACKAGES:
                 raise

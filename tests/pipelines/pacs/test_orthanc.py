@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
+import pydicom
 import pytest
 from pydicom.data import get_testdata_file
 
@@ -13,8 +14,8 @@ from orthanc import Orthanc, running_orthanc
 from pipelines.pacs.archive import Entry, Odd, Query
 from pipelines.pacs.opening import open_archive
 
-WAYS = ("web",)
-NAMES = ("CT_small.dcm", "MR_small.dcm", "JPEG2000.dcm", "JPGExtended.dcm", "image_dfl.dcm")
+WAYS = ("web", "node", "moved")
+NAMES = ("CT_small.dcm", "MR_small.dcm", "JPEG2000.dcm", "JPGExtended.dcm", "liver_1frame.dcm")
 FILES = [Path(str(get_testdata_file(name))) for name in NAMES]
 
 
@@ -26,14 +27,25 @@ def orthanc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Orthanc]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_fetched_is_what_was_stored_byte_for_byte(orthanc, way, tmp_path):
-    stored = {file.read_bytes() for file in FILES}
+def test_what_is_fetched_is_what_was_stored(orthanc, way, tmp_path):
     with open_archive(getattr(orthanc, way)) as archive:
         entries = list(archive.find(Query()))
         fetched = [archive.fetch(entry, tmp_path / str(number)) for number, entry in enumerate(entries)]
     assert all(isinstance(entry, Entry) for entry in entries)
-    assert [one.odd for one in fetched] == [()] * 4
-    assert {file.read_bytes() for one in fetched for file in one.files} == stored
+    assert [one.odd for one in fetched] == [()] * len(entries)
+    assert [len(one.files) for one in fetched] == [entry.instances for entry in entries]
+    came = sorted((file for one in fetched for file in one.files), key=instance)
+    for file, stored in zip(came, sorted(FILES, key=instance), strict=True):
+        if way == "web":
+            assert file.read_bytes() == stored.read_bytes()
+        else:  # what stands before the data set is made anew, and Orthanc leaves out the padding after it
+            expected = pydicom.dcmread(stored)
+            expected.pop("DataSetTrailingPadding", None)
+            assert pydicom.dcmread(file) == expected
+
+
+def instance(file: Path) -> str:
+    return str(pydicom.dcmread(file, stop_before_pixels=True).SOPInstanceUID)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -42,7 +54,7 @@ def test_what_is_fetched_is_what_was_stored_byte_for_byte(orthanc, way, tmp_path
     [
         (Query(modality="MR"), {"MR"}),
         (Query(since=date(2004, 8, 1), until=date(2004, 8, 31)), {"MR", "NM"}),
-        (Query(until=date(2004, 1, 19)), {"CT", "OT"}),  # OT has no date, and Orthanc says it matches
+        (Query(until=date(2004, 1, 19)), {"CT", "SEG"}),  # SEG has no date, and Orthanc says it matches
         (Query(since=date(2004, 1, 19), until=date(2004, 1, 19)), {"CT"}),
         (Query(since=date(2020, 1, 1)), set()),
         (Query(more={"StudyDescription": "e*1"}), {"CT"}),

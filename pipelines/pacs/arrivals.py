@@ -1,0 +1,158 @@
+"""Images that an archive sends to us in DICOM's own protocol, written to disk as they arrive."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pynetdicom import _config, dimse_messages, evt
+from pynetdicom.presentation import AllStoragePresentationContexts, PresentationContext, build_context
+
+from pipelines.pacs.archive import Denied
+from pipelines.pacs.association import Watch, entity, server_context
+from pipelines.pacs.inbox import Inbox, TooMuch
+from pipelines.pacs.settings import DicomNode
+
+SUCCESS, NOT_UNDERSTOOD, NO_RESOURCES = 0x0000, 0xC000, 0xA700
+SYNTAXES = (
+    "1.2.840.10008.1.2.1",  # explicit, little endian
+    "1.2.840.10008.1.2",  # implicit
+    "1.2.840.10008.1.2.4.90",  # JPEG 2000, lossless
+    "1.2.840.10008.1.2.4.91",  # JPEG 2000
+    "1.2.840.10008.1.2.4.70",  # JPEG, lossless
+    "1.2.840.10008.1.2.4.57",  # JPEG, lossless, other predictors
+    "1.2.840.10008.1.2.4.80",  # JPEG-LS
+    "1.2.840.10008.1.2.4.81",  # JPEG-LS, near lossless
+    "1.2.840.10008.1.2.4.50",  # JPEG, 8 bits
+    "1.2.840.10008.1.2.4.51",  # JPEG, 12 bits
+    "1.2.840.10008.1.2.5",  # RLE
+    "1.2.840.10008.1.2.1.99",  # deflated
+    "1.2.840.10008.1.2.4.201",  # High-Throughput JPEG 2000, lossless
+    "1.2.840.10008.1.2.2",  # explicit, big endian
+)
+MOST_CONTEXTS = 128  # PS3.8, 9.3.2.2: odd numbers up to 255
+
+
+class Arrivals:
+    """Takes images for one series at a time. inbox, watch: of that series; None while nothing was asked for."""
+
+    def __init__(self) -> None:
+        self.inbox: Inbox | None = None
+        self.watch: Watch | None = None
+        self.lock = threading.Lock()
+
+    @contextmanager
+    def expecting(self, inbox: Inbox, watch: Watch) -> Iterator[None]:
+        """Images that arrive inside belong to this series."""
+        self.inbox, self.watch = inbox, watch
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.inbox = self.watch = None
+
+    def place(self, **_: object) -> _Arriving:
+        """In place of the temporary file that pynetdicom would write somewhere else, and leave there."""
+        inbox, watch = self.inbox, self.watch
+        if inbox is None or watch is None:
+            raise OSError("nothing was asked for")
+        try:
+            return _Arriving(inbox.place(), watch)
+        except (OSError, TooMuch) as error:
+            watch.fail(error)
+            raise
+
+    def opened(self, event: evt.Event) -> None:
+        """Handler of EVT_CONN_OPEN where we listen: what arrives counts as an answer to what was asked."""
+        watch = self.watch
+        if watch is None:
+            event.assoc.dul.socket.socket.settimeout(1.0)
+        else:
+            watch.attach(event)
+
+    def stored(self, event: evt.Event) -> int:
+        """Handler of EVT_C_STORE. Returns: the status for the archive."""
+        file = event.request._dataset_file
+        if file is None:
+            return NOT_UNDERSTOOD
+        file.close()
+        with self.lock:
+            inbox, watch = self.inbox, self.watch
+            path = Path(file.name)
+            if inbox is None or watch is None or not path.exists():
+                return NO_RESOURCES
+            try:
+                return SUCCESS if inbox.keep(path, str(event.request.AffectedSOPInstanceUID)) else NOT_UNDERSTOOD
+            except OSError as error:
+                watch.fail(error)
+                return NO_RESOURCES
+
+
+class _Arriving:
+    """What pynetdicom uses of a temporary file. A full disk ends the connection, and is told."""
+
+    def __init__(self, path: Path, watch: Watch) -> None:
+        self.name, self.watch = str(path), watch
+        self.file = path.open("xb")
+
+    def write(self, data: bytes) -> int:
+        try:
+            return self.file.write(data)
+        except OSError as error:
+            self.watch.fail(error)
+            raise
+
+    def close(self) -> None:
+        self.file.close()
+
+
+@contextmanager
+def written_as_they_arrive(arrivals: Arrivals) -> Iterator[None]:
+    """pynetdicom writes what it receives into files of `arrivals`, and sends from files, piece by piece."""
+    before = (_config.STORE_RECV_CHUNKED_DATASET, _config.STORE_SEND_CHUNKED_DATASET)
+    temporary: Any = dimse_messages.NamedTemporaryFile
+    _config.STORE_RECV_CHUNKED_DATASET = _config.STORE_SEND_CHUNKED_DATASET = True
+    dimse_messages.NamedTemporaryFile = arrivals.place
+    try:
+        yield
+    finally:
+        _config.STORE_RECV_CHUNKED_DATASET, _config.STORE_SEND_CHUNKED_DATASET = before
+        dimse_messages.NamedTemporaryFile = temporary
+
+
+@contextmanager
+def listening(settings: DicomNode, arrivals: Arrivals) -> Iterator[None]:
+    """Our own storage service, for C-MOVE, if the settings ask for it.
+
+    Raises:
+        Denied: the port cannot be had.
+    """
+    if settings.listen is None:
+        yield
+        return
+    ours = entity(settings)
+    ours.require_called_aet = True
+    for context in AllStoragePresentationContexts:
+        ours.add_supported_context(context.abstract_syntax, list(SYNTAXES))
+    address = (settings.listen.address, settings.listen.port)
+    handlers = [(evt.EVT_CONN_OPEN, arrivals.opened), (evt.EVT_C_STORE, arrivals.stored)]
+    try:
+        server = ours.start_server(address, False, server_context(settings), handlers)
+    except OSError as error:
+        text = f"cannot listen on {address[0]}, port {address[1]} ({error.strerror}); give another listen"
+        raise Denied(text) from error
+    try:
+        yield
+    finally:
+        if server is not None:
+            server.shutdown()
+
+
+def storage_contexts(classes: set[str], room: int) -> list[PresentationContext]:
+    """One context for each class and syntax, so that files come as they are stored; fewer where there is no room."""
+    if len(classes) * len(SYNTAXES) <= room:
+        return [build_context(name, syntax) for name in sorted(classes) for syntax in SYNTAXES]
+    return [build_context(name, list(SYNTAXES)) for name in sorted(classes)[:room]]

@@ -1,0 +1,185 @@
+"""Ask an archive with C-FIND (PS3.4, C.4.1), down the hierarchy: studies, then the series of each, as all archives can.
+
+Here too: what the status of an answer means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from pydicom.dataset import Dataset
+from pynetdicom import build_context
+from pynetdicom.association import Association
+from pynetdicom.presentation import PresentationContext
+from pynetdicom.sop_class import StudyRootQueryRetrieveInformationModelFind
+
+from pipelines.pacs.answers import LONGEST_TEXT, entry_of, keys_of
+from pipelines.pacs.archive import Denied, Entry, Odd, Query, is_uid
+from pipelines.pacs.association import Watch, associated
+from pipelines.pacs.inbox import TooMuch
+from pipelines.pacs.patience import Pace, Passing
+from pipelines.pacs.settings import DicomNode
+from privacy.deidentify.quiet import quiet
+
+FIND = str(StudyRootQueryRetrieveInformationModelFind)
+BYTES_AN_ANSWER = 2**13
+PENDING, DONE = (0xFF00, 0xFF01), 0x0000
+FORBIDDEN = (0x0122, 0x0124, 0xA801)
+STUDY_KEYS = frozenset(
+    (
+        "StudyDate", "StudyTime", "AccessionNumber", "PatientName", "PatientID", "PatientBirthDate", "PatientSex",
+        "StudyID", "StudyInstanceUID", "StudyDescription", "ReferringPhysicianName", "ModalitiesInStudy",
+    )
+)  # fmt: skip
+
+
+class Failed(Exception):
+    """The archive answers a request with a status that is no success."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"the archive answers with status 0x{status:04X} (PS3.4, annexes B and C)")
+
+
+@contextmanager
+def connected(
+    settings: DicomNode,
+    contexts: Sequence[PresentationContext],
+    largest: float,
+    handlers: Sequence[tuple[Any, Any]] = (),
+    roles: Sequence[Any] = (),
+) -> Iterator[tuple[Association, Watch]]:
+    """A watched connection. largest: bytes that may come. Raises as `associated`."""
+    watch = Watch(settings.limits, largest)
+    try:
+        with associated(settings, contexts, watch, handlers, roles) as one:
+            yield one, watch
+    finally:
+        watch.over.set()
+
+
+@contextmanager
+def asking(settings: DicomNode) -> Iterator[tuple[Association, Watch]]:
+    """A watched connection for queries."""
+    with connected(settings, [build_context(FIND)], settings.limits.most * BYTES_AN_ANSWER) as both:
+        yield both
+
+
+def series_of(settings: DicomNode, pace: Pace, query: Query) -> list[Entry | Odd]:
+    """All series that match, each once.
+
+    Raises:
+        Passing, Denied.
+    """
+    most, keys = settings.limits.most, keys_of(query)
+    above = {name: text for name, text in keys.items() if name in STUDY_KEYS}
+    if query.modality:
+        above["ModalitiesInStudy"] = query.modality
+    below = {name: text for name, text in keys.items() if name not in STUDY_KEYS}
+    wanted = dict.fromkeys(("StudyInstanceUID", "StudyDate", "AccessionNumber"), "") | above
+    found: list[Entry | Odd] = []
+    with asking(settings) as (one, watch):
+        try:
+            for number, study in enumerate(list(matches(one, watch, settings, "STUDY", wanted, most)), 1):
+                uid = study.get("StudyInstanceUID", "")
+                if not is_uid(uid):
+                    text = "its StudyInstanceUID is none; its series cannot be asked for"
+                    found.append(Odd(f"study {number}", "bad_uid", text))
+                    continue
+                pace.turn()
+                names = ("SeriesInstanceUID", "Modality", "SeriesDescription", "NumberOfSeriesRelatedInstances")
+                series = dict.fromkeys(names, "") | below | {"StudyInstanceUID": uid}
+                for answer in matches(one, watch, settings, "SERIES", series, most - len(found)):
+                    found.append(_entry(answer, study, query, len(found) + 1))
+        except TooMuch as error:
+            found.append(Odd(f"more than {most} answers", "too_many", str(error)))
+        except Failed as error:
+            raise Denied(f"{error} to a query") from error
+    return _once(found)
+
+
+def _entry(answer: Mapping[str, str], study: Mapping[str, str], query: Query, number: int) -> Entry | Odd:
+    uid = study["StudyInstanceUID"]
+    if answer.get("StudyInstanceUID", uid) != uid:
+        return Odd(uid, "not_asked_for", "a series of it is said to be of another study; it is not used")
+    said = {name: study.get(name, "") for name in ("StudyDate", "AccessionNumber")}
+    return entry_of({**said, **answer, "StudyInstanceUID": uid}, query, number)
+
+
+def matches(
+    one: Association, watch: Watch, settings: DicomNode, level: str, wanted: Mapping[str, str], most: int
+) -> Iterator[dict[str, str]]:
+    """The answers of one query, keyword -> text.
+
+    Raises:
+        TooMuch: there are more than `most`.
+        Passing, Denied, Failed.
+    """
+    for number, (status, answer) in enumerate(one.send_c_find(identifier(level, wanted), FIND), 1):
+        watch.check()
+        code = status_of(status)
+        if code == DONE:
+            return
+        if code not in PENDING:
+            raise meaning(code, settings)
+        if number > most:
+            raise TooMuch("narrow the query, or raise most")
+        yield _texts(answer, wanted)
+
+
+def identifier(level: str, wanted: Mapping[str, str]) -> Dataset:
+    """What is asked for, as DICOM's own protocol says it."""
+    with quiet():
+        asked = Dataset()
+        asked.QueryRetrieveLevel = level
+        if not all(text.isascii() for text in wanted.values()):
+            asked.SpecificCharacterSet = "ISO_IR 192"
+        for keyword, text in wanted.items():
+            setattr(asked, keyword, text)
+    return asked
+
+
+def status_of(status: Dataset) -> int:
+    """The number of a status. Raises: Passing: there is none."""
+    if "Status" not in status:
+        raise Passing("the connection broke before the answer was whole")
+    return int(status.Status)
+
+
+def meaning(code: int, settings: DicomNode) -> Passing | Denied | Failed:
+    """What a status says that is neither success nor pending."""
+    failed = Failed(code)
+    if code in FORBIDDEN:
+        why = f"it does not know {settings.calling} as a destination" if code == 0xA801 else "check our permissions"
+        return Denied(f"{failed}: {why}")
+    if 0xA700 <= code <= 0xA7FF or code == 0xFE00:
+        return Passing(str(failed))
+    return failed
+
+
+def _texts(answer: Dataset | None, wanted: Mapping[str, str]) -> dict[str, str]:
+    """An answer's texts; one that cannot be read is as if missing."""
+    found: dict[str, str] = {}
+    for keyword in wanted if answer is not None else ():
+        try:
+            with quiet():
+                value = answer[keyword].value if answer is not None and keyword in answer else None
+                value = value[0] if isinstance(value, Sequence) and not isinstance(value, str) and value else value
+                text = "" if value is None else str(value)
+        except Exception:  # parsers raise exceptions of many types on damaged values
+            text = ""
+        if text:
+            found[keyword] = text[: 2 * LONGEST_TEXT]
+    return found
+
+
+def _once(found: Sequence[Entry | Odd]) -> list[Entry | Odd]:
+    """Each series once."""
+    series: set[str] = set()
+    kept: list[Entry | Odd] = []
+    for one in found:
+        if isinstance(one, Odd) or one.series not in series:
+            kept.append(one)
+        series.update([] if isinstance(one, Odd) else [one.series])
+    return kept
