@@ -39,8 +39,9 @@ class Results(Generic[D]):
         return Exit.OK if self.done or not self.refused else Exit.DATA
 
 
-def run_batch(work: Callable[[Console], int]) -> int:
-    """Run a command; return the exit code (docs/reference/exit-codes.md). Only the owner can read new files.
+def run_batch(work: Callable[[Console], int], *, also: Mapping[type[BaseException], Exit] | None = None) -> int:
+    """Run a command; return the exit code (docs/reference/exit-codes.md). Only the owner can read new files. also: as
+    in `exit_code`.
 
     A `ValueError` is an error in the command line. Other errors with an exit code are printed in a line, and all others
     line. Of an unforeseen error the place in the code is told, and not its words, which may quote a patient.
@@ -50,7 +51,7 @@ def run_batch(work: Callable[[Console], int]) -> int:
     try:
         return work(console)
     except (Exception, KeyboardInterrupt) as error:
-        code = exit_code(error)
+        code = exit_code(error, also=also)
         if code is Exit.FAILED and isinstance(error, ValueError):
             code = Exit.CONFIG
         if code is Exit.FAILED:

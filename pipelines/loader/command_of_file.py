@@ -10,7 +10,7 @@ from privacy.settings_error import Problem
 if TYPE_CHECKING:
     from privacy.message import Json
 
-Command: TypeAlias = Literal["run", "study", "site"]
+Command: TypeAlias = Literal["run", "study", "site", "night"]
 
 
 class Sort(NamedTuple):
@@ -24,6 +24,7 @@ class Sort(NamedTuple):
 SORTS = (
     Sort("the settings of a study", ("base", "cases"), "study"),
     Sort("a hospital's own settings", ("kit", "site"), "site"),
+    Sort("the settings of a night", ("archive", "state"), "night"),
     Sort("the settings of a run", ("sites", "train"), "run"),
     Sort("the settings of an external site", ("models",), "run"),
 )

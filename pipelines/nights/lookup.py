@@ -1,0 +1,85 @@
+"""What stands in the worklist: tasks that are open, results to hand over, and what nights' tables tell."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from datetime import datetime
+
+from pipelines.nights.worklist import Result, Task, one_task, task_of
+from pipelines.pacs.archive import Odd
+from privacy.message import Json
+
+
+def open_tasks(db: sqlite3.Connection, model: str) -> list[Task]:
+    """Tasks that are not finished, the newest version of each series alone; those that are further first, then the
+    newest studies.
+    """
+    rows = db.execute(
+        "SELECT * FROM told WHERE model = ? AND state IN ('waiting', 'retrieved', 'done') AND version = "
+        "(SELECT max(version) FROM task AS other WHERE other.series = told.series AND other.model = told.model) "
+        "ORDER BY state = 'done' DESC, state = 'retrieved' DESC, day DESC, id",
+        (model,),
+    )
+    return [task_of(row) for row in rows]
+
+
+def all_tasks(db: sqlite3.Connection, model: str | None = None) -> list[Task]:
+    """Every task, in the order in which they were made."""
+    rows = db.execute("SELECT * FROM told WHERE ?1 IS NULL OR model = ?1 ORDER BY id", (model,))
+    return [task_of(row) for row in rows]
+
+
+def files_of(db: sqlite3.Connection, task: Task) -> list[Result]:
+    """The files of a task."""
+    rows = db.execute(
+        "SELECT uid, kind, file, of, sop_class, series_uid, study_uid FROM result WHERE task = ? ORDER BY file",
+        (task.id,),
+    )
+    return [Result(*row) for row in rows]
+
+
+def earlier(db: sqlite3.Connection, task: Task) -> list[Result]:
+    """Stored results of the last older version that has some: those that this one supersedes."""
+    rows = db.execute(
+        "SELECT uid, kind, file, of, sop_class, series_uid, study_uid FROM result "
+        "WHERE stored != '' AND kind != 'rejection' AND task = (SELECT max(task.id) FROM "
+        "task WHERE series = ? AND model = ? AND version < ? AND state = 'stored') ORDER BY file",
+        (task.series, task.model, task.version),
+    )
+    return [Result(*row) for row in rows]
+
+
+def rows_of(db: sqlite3.Connection, task: Task) -> list[Json]:
+    """What the table of the night tells of a task."""
+    (found,) = db.execute("SELECT rows FROM task WHERE id = ?", (task.id,)).fetchone()
+    rows: list[Json] = json.loads(found)
+    return rows
+
+
+def odd_of(db: sqlite3.Connection, since: datetime) -> list[tuple[int | None, Odd]]:
+    """What could not be used, of tasks and of answers without one, since a time."""
+    rows = db.execute(
+        "SELECT task, what, reason, detail FROM odd WHERE last_seen >= ? ORDER BY task, what", (since.isoformat(),)
+    )
+    return [(task or None, Odd(*told)) for task, *told in rows]
+
+
+def changes(db: sqlite3.Connection) -> dict[str, datetime]:
+    """When each task last changed, by its number as a text."""
+    return {str(task): datetime.fromisoformat(when) for task, when in db.execute("SELECT id, changed FROM task")}
+
+
+def counts(db: sqlite3.Connection, model: str) -> dict[str, tuple[int | None, int | None]]:
+    """Of each series that has a task for this model: the promised and the received number of images of the newest."""
+    rows = db.execute("SELECT series, instances, files FROM task WHERE model = ? ORDER BY version", (model,))
+    return {series: (promised, json.loads(files).get("received")) for series, promised, files in rows}
+
+
+def ended(db: sqlite3.Connection, model: str) -> Iterator[tuple[Task, datetime, list[Json]]]:
+    """Tasks of a model that are stored or refused, when that was, and the rows of the stored ones."""
+    for number, changed, rows in db.execute(
+        "SELECT id, changed, rows FROM task WHERE model = ? AND state IN ('stored', 'refused') ORDER BY id", (model,)
+    ):
+        yield one_task(db, number), datetime.fromisoformat(changed), json.loads(rows)

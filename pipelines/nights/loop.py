@@ -1,0 +1,213 @@
+"""One night: find, and then of each task fetch, work and store, as far as each is not done yet.
+
+One task after another goes all the way, so memory and disk hold one series at a time, and what is cut off costs one
+step. An archive that stops answering ends fetching and storing for tonight; what is on the disk already is worked on.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from pipelines.nights import lookup, worklist
+from pipelines.nights.events import Log, counted
+from pipelines.nights.worklist import Result, Task
+from pipelines.pacs.archive import Archive, Entry, Odd, Query, Unreachable
+from pipelines.runs.stopping import Stop
+from privacy.message import Json
+
+IMAGES, RESULTS = "images", "results"
+
+
+class Made(NamedTuple):
+    """What became of a series. rows: of the night's table, one a stack of images. files: number of files that were
+    used, quarantined, not_selected and not_imaging. refused: why there is no result, if there is none.
+    """
+
+    results: Sequence[Result]
+    rows: Sequence[Json]
+    files: Mapping[str, int]
+    odd: Sequence[Odd]
+    refused: Odd | None = None
+
+
+class Worker(Protocol):
+    """Applies the model to the images of a task, and writes results into a folder. The same images and time give the
+    same files. earlier: files of the version that this one supersedes.
+
+    Raises:
+        OSError: the disk.
+    """
+
+    def __call__(self, task: Task, images: Path, results: Path, earlier: Sequence[Result]) -> Made:
+        """Do it."""
+        ...
+
+
+@dataclass
+class Tonight:
+    """What happened. seen: answers by what they were to us. ended: tasks by their state or reason. unreachable: what
+    the archive said last, if it stopped answering. left: tasks that wait for another night.
+    """
+
+    seen: Counter[str] = field(default_factory=Counter)
+    ended: Counter[str] = field(default_factory=Counter)
+    files: Counter[str] = field(default_factory=Counter)
+    tasks: list[int] = field(default_factory=list)
+    unreachable: str = ""
+    left: int = 0
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Everything that the steps of a task need. model: digest of the model's file. target: takes the results; None:
+    they are kept here. tries: nights in which a task may fail. drop: whether images go as soon as their task ends.
+    """
+
+    db: sqlite3.Connection
+    folder: Path
+    model: str
+    archive: Archive
+    target: Archive | None
+    worker: Worker
+    log: Log
+    tries: int
+    drop: bool = True
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+
+def find(desk: Desk, query: Query, tonight: Tonight, *, redo: frozenset[str] = frozenset()) -> None:
+    """Ask the archive, and note what it has. redo: series that are done again; `*` = all that match."""
+    begun = time.monotonic()
+    try:
+        for found in desk.archive.find(query):
+            if isinstance(found, Entry):
+                again = "*" in redo or found.series in redo
+                tonight.seen[worklist.saw(desk.db, found, desk.model, desk.now(), redo=again)] += 1
+            else:
+                tonight.seen["odd"] += 1
+                worklist.noted(desk.db, found, desk.now())
+    except Unreachable as error:
+        tonight.unreachable = str(error)
+        desk.log("unreachable", doing="find")
+    desk.log("found", seconds=time.monotonic() - begun, **{f"series_{name}": n for name, n in tonight.seen.items()})
+
+
+def work(desk: Desk, tonight: Tonight, stop: Stop, *, until: float = float("inf")) -> Iterator[tuple[int, int]]:
+    """Advance every open task as far as it goes; yields how many of how many are through. until: seconds of
+    `time.monotonic` after which no further task begins.
+
+    Raises:
+        Stopped: a stop was requested; all that is done is written down.
+        Denied: the archive refuses us.
+        OSError: the disk.
+    """
+    tasks = lookup.open_tasks(desk.db, desk.model)
+    for number, task in enumerate(tasks):
+        if time.monotonic() >= until:
+            break
+        stop.check()
+        _advance(desk, task, tonight)
+        if desk.drop and worklist.one_task(desk.db, task.id).state not in worklist.OPEN:
+            shutil.rmtree(images_of(desk.folder, task), ignore_errors=True)
+        yield number + 1, len(tasks)
+    tonight.left = len(lookup.open_tasks(desk.db, desk.model))
+
+
+def _advance(desk: Desk, task: Task, tonight: Tonight) -> None:
+    steps = {"waiting": _fetch, "retrieved": _work, "done": _store}
+    tonight.tasks.append(task.id)
+    while task.state in steps:
+        if task.state != "retrieved" and tonight.unreachable:
+            return
+        try:
+            if not steps[task.state](desk, task, tonight):
+                return
+        except Unreachable as error:
+            tonight.unreachable = str(error)
+            desk.log("unreachable", task=task.id, doing=task.state)
+            return
+        task = worklist.one_task(desk.db, task.id)
+
+
+def _fetch(desk: Desk, task: Task, tonight: Tonight) -> bool:
+    begun, folder = time.monotonic(), emptied(images_of(desk.folder, task))
+    fetched = desk.archive.fetch(Entry(task.study, task.series, instances=task.instances), folder)
+    received = len(fetched.files) + len(fetched.odd)
+    promised = task.instances
+    if not fetched.files or (promised is not None and received < promised):
+        short = f"{len(fetched.files)} images came, and {promised or 'some'} were promised"
+        odd = [*fetched.odd, Odd(task.series, "incomplete" if fetched.files else "nothing_came", short)]
+        return _later(desk, task, odd, tonight, begun)
+    worklist.retrieved(desk.db, task, len(fetched.files), fetched.odd, desk.now())
+    desk.log("fetched", task=task.id, seconds=time.monotonic() - begun, files=received, odd=len(fetched.odd))
+    return True
+
+
+def _work(desk: Desk, task: Task, tonight: Tonight) -> bool:
+    begun, images = time.monotonic(), images_of(desk.folder, task)
+    if not images.is_dir():  # removed by a person, or a disk that was put back
+        again = Odd(task.series, "images_gone", "the images that were retrieved are gone; they are fetched again")
+        worklist.fetch_again(desk.db, task, again, desk.now())
+        return True
+    results = emptied(desk.folder / RESULTS / f"{task.id}")
+    made = desk.worker(task, images, results, lookup.earlier(desk.db, task))
+    unread = worklist.unread(desk.db, task)
+    files = {**made.files, "quarantined": made.files.get("quarantined", 0) + unread}
+    files["received"] = sum(files.values())
+    tonight.files.update(files)
+    if made.refused is not None:
+        for odd in made.odd:
+            worklist.noted(desk.db, odd, desk.now(), task.id)
+        worklist.refused(desk.db, task, made.refused, desk.now(), files=files)
+        tonight.ended[made.refused.reason] += 1
+        desk.log(
+            "refused", task=task.id, seconds=time.monotonic() - begun, reason=made.refused.reason, **counted(files)
+        )
+        return False
+    worklist.finished(desk.db, task, made.results, made.rows, files, made.odd, desk.now())
+    desk.log("worked", task=task.id, seconds=time.monotonic() - begun, results=len(made.results), **counted(files))
+    return True
+
+
+def _store(desk: Desk, task: Task, tonight: Tonight) -> bool:
+    begun, files = time.monotonic(), lookup.files_of(desk.db, task)
+    if desk.target is not None:
+        paths = [desk.folder / one.file for one in files]
+        if missing := [path for path in paths if not path.is_file()]:
+            gone = Odd(task.series, "results_gone", f"{len(missing)} of {len(files)} results are gone; made again")
+            worklist.fetch_again(desk.db, task, gone, desk.now())
+            return True
+        if refused := desk.target.store(paths) if paths else ():
+            return _later(desk, task, refused, tonight, begun)
+    worklist.stored(desk.db, task, desk.now())
+    tonight.ended["stored"] += 1
+    desk.log("stored", task=task.id, seconds=time.monotonic() - begun, results=len(files))
+    return False
+
+
+def _later(desk: Desk, task: Task, odd: Sequence[Odd], tonight: Tonight, begun: float) -> bool:
+    over = worklist.failed(desk.db, task, odd, desk.tries, desk.now())
+    reason = odd[-1].reason
+    tonight.ended[reason if over else "later"] += 1
+    desk.log("refused" if over else "later", task=task.id, seconds=time.monotonic() - begun, reason=reason)
+    return False
+
+
+def images_of(folder: Path, task: Task) -> Path:
+    """Where the images of a task are."""
+    return folder / IMAGES / f"{task.id}"
+
+
+def emptied(folder: Path) -> Path:
+    """The folder, without what an earlier try left."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder

@@ -1,0 +1,185 @@
+"""A whole night: settings, lock, archive, model, the loop, and what is left for people, machines and the scheduler."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sqlite3
+import time
+from contextlib import ExitStack, closing
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from rich.console import Console
+
+from pipelines.batch.loop import NOTICE, run_batch, say
+from pipelines.loader.document import ConfigError, render
+from pipelines.nights import lookup, worklist
+from pipelines.nights.events import Log
+from pipelines.nights.loop import Desk, Tonight, find, work
+from pipelines.nights.page import write_page
+from pipelines.nights.retention import NIGHTS, tidy
+from pipelines.nights.settings import Night, read_night
+from pipelines.nights.tables import in_words, summary, write_metrics, write_tables
+from pipelines.nights.worker import NOTHING, Model, open_model, worker_of
+from pipelines.pacs.archive import Archive, Denied, Entry, Odd, Query, Unreachable
+from pipelines.pacs.opening import Missing, open_archive
+from pipelines.runs.exits import Exit
+from pipelines.runs.progress import shown
+from pipelines.runs.stopping import RunLock, Stop, Stopped, safe_stop
+from privacy.settings_error import SettingsError
+
+WORKLIST, METRICS, LOG, PAGE = "worklist.sqlite", "night.prom", "log.jsonl", "night.html"
+SHOWN = 20  # series that --dry-run lists
+
+
+class Opened(NamedTuple):
+    """What a night works with."""
+
+    night: Night
+    folder: Path
+    model: Model
+    query: Query
+    redo: frozenset[str]
+
+
+def one_night(options: argparse.Namespace) -> int:
+    """The command `python -m pipelines.night`; returns the exit code."""
+    torch.set_num_threads(1)
+    console = Console(stderr=True)
+
+    def run(console: Console) -> int:
+        try:
+            return _run(options, console)
+        except ConfigError as error:
+            raise ValueError(render(error, options.settings)) from error
+        except (SettingsError, Missing, Denied, worklist.Damaged) as error:
+            raise ValueError(str(error)) from error
+
+    try:
+        return run_batch(run, also={Unreachable: Exit.SITE, sqlite3.Error: Exit.DISK})
+    finally:
+        console.file.flush()
+
+
+def _run(options: argparse.Namespace, console: Console) -> int:
+    night = read_night(options.settings)
+    place = Path(options.settings).resolve().parent
+    os.chdir(place)  # paths are relative to the folder of the settings
+    folder = Path(night.state).resolve()
+    opened = Opened(night, folder, open_model(night), _query(night, options.since), _redo(options.redo))
+    with ExitStack() as stack:
+        archive = stack.enter_context(open_archive(night.archive))
+        if options.check or options.dry_run:
+            return _look(opened, archive, console, listed=options.dry_run)
+        stack.enter_context(RunLock(folder))
+        stop = stack.enter_context(safe_stop())
+        target: Archive | None = archive
+        if not night.write.store:
+            target = None
+        elif night.results_to is not None:
+            target = stack.enter_context(open_archive(night.results_to))
+        db = stack.enter_context(closing(worklist.open_worklist(folder / WORKLIST)))
+        return _work(opened, archive, target, db, stop, console, as_json=options.json)
+
+
+def _query(night: Night, since: date | None) -> Query:
+    ask = night.ask
+    begin = since or (datetime.now().astimezone().date() - timedelta(days=ask.days))
+    return Query(modality=ask.modality, description=ask.description, since=begin, more=ask.more)
+
+
+def _redo(asked: list[str]) -> frozenset[str]:
+    return frozenset("*" if one == "all" else one for one in asked)
+
+
+def _work(
+    opened: Opened,
+    archive: Archive,
+    target: Archive | None,
+    db: sqlite3.Connection,
+    stop: Stop,
+    console: Console,
+    *,
+    as_json: bool,
+) -> int:
+    night, folder, begun, clock = opened.night, opened.folder, datetime.now(UTC), time.monotonic()
+    out = folder / NIGHTS / begun.isoformat(timespec="seconds").replace(":", "_")
+    out.mkdir(parents=True, exist_ok=True)
+    log, tonight, code = Log(out / LOG, out.name), Tonight(), Exit.OK
+    log("begin", model=opened.model.ready.digest)
+    worker = worker_of(opened.model, night, folder.resolve(), console)
+    drop = night.keep.images == 0
+    desk = Desk(db, folder, opened.model.ready.digest, archive, target, worker, log, night.tries, drop)
+    until = clock + 60 * night.minutes if night.minutes is not None else float("inf")
+    try:
+        with shown("night", console=console) as step:
+            find(desk, opened.query, tonight, redo=opened.redo)
+            for done, total in work(desk, tonight, stop, until=until):
+                step(done, total)
+    except Stopped:
+        code = Exit.STOPPED
+    except Denied as error:
+        tonight.unreachable, code = str(error), Exit.CONFIG
+        log("unreachable", doing="denied")
+    tonight.left = len(lookup.open_tasks(db, desk.model))
+    code = code or _code(tonight, late=time.monotonic() >= until)
+    tidy(db, folder, night.keep, datetime.now(UTC))
+    seconds = time.monotonic() - clock
+    write_tables(db, tonight, begun, out)
+    write_page(folder / PAGE, db, desk.model, opened.model.label, datetime.now(UTC))
+    facts = summary(tonight, code, seconds)
+    log("end", summary=facts)
+    write_metrics(folder / METRICS, db, tonight, code, begun, seconds)
+    if as_json:
+        print(json.dumps({**facts, "out": str(out)}))  # noqa: T201 - the machine's answer
+    else:
+        say(console, f"{in_words(tonight, seconds, out)}\n{NOTICE}")
+    return int(code)
+
+
+def _code(tonight: Tonight, *, late: bool) -> Exit:
+    """OK if nothing is left to a person; SITE if the archive went away; DATA if there were series for the model, and
+    each was refused.
+    """
+    if tonight.unreachable:
+        return Exit.SITE
+    ended = tonight.ended.total() - tonight.ended["later"] - tonight.ended[NOTHING]
+    if ended and not tonight.ended["stored"]:
+        return Exit.DATA
+    return Exit.STOPPED if late and tonight.left else Exit.OK
+
+
+def _look(opened: Opened, archive: Archive, console: Console, *, listed: bool) -> int:
+    """What the archive has, and what a night would do; nothing is fetched, stored or written."""
+    path, what = opened.folder / WORKLIST, {"new": 0, "grew": 0, "known": 0, "odd": 0}
+    known: dict[str, tuple[int | None, int | None]] = {}
+    if path.is_file():
+        with closing(worklist.open_worklist(path)) as db:
+            known = lookup.counts(db, opened.model.ready.digest)
+    lines: list[str] = []
+    for found in archive.find(opened.query):
+        kind = _kind(found, known, opened.redo)
+        what[kind] += 1
+        if kind != "known" and len(lines) < SHOWN:
+            told = f"{found.what}: {found.reason}. {found.detail}" if isinstance(found, Odd) else found.series
+            lines.append(f"  {kind}: {told}")
+    words = f"model {opened.model.label}, digest {opened.model.ready.digest}, reads {opened.model.ready.images.kind}.\n"
+    words += f"{sum(what.values())} series match: " + ", ".join(f"{n} {name}" for name, n in what.items()) + ".\n"
+    more = sum(n for name, n in what.items() if name != "known") - len(lines)
+    words += "\n".join([*lines, *([f"  and {more} more"] if more > 0 else []), ""]) if listed else ""
+    say(console, f"{words}Nothing was fetched, stored or written.")
+    return int(Exit.OK)
+
+
+def _kind(found: Entry | Odd, known: dict[str, tuple[int | None, int | None]], redo: frozenset[str]) -> str:
+    if isinstance(found, Odd):
+        return "odd"
+    if found.series not in known:
+        return "new"
+    again = "*" in redo or found.series in redo
+    changed = found.instances is not None and found.instances not in known[found.series]
+    return "grew" if changed or again else "known"

@@ -1,0 +1,134 @@
+"""One page on all nights: whether what comes in is still like what the model learnt from, week by week."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from scipy import stats
+
+from evaluation.rendering import rendered
+from pipelines.batch.tables import write_whole
+from pipelines.nights import lookup, worklist
+from privacy.message import Json, as_mapping
+
+EXPECTED = 0.05
+"""Share of unlike studies that a hospital like those of the training may have: 1 % is aimed at, up to 5 % were measured
+(docs/results/unlike-studies.md)."""
+FEWEST = 10  # scored stacks in the last week, to judge it
+WEEKS = 26
+
+
+@dataclass
+class Week:
+    """Numbers of a week. judged: stacks of which it is known whether they are unlike. low, high: Wilson's interval."""
+
+    name: str
+    scored: int = 0
+    judged: int = 0
+    unlike: int = 0
+    positive: int = 0
+    refused: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def share(self) -> float:
+        """Of unlike stacks."""
+        return self.unlike / self.judged
+
+    @property
+    def low(self) -> float:
+        """Lower end of the share's interval."""
+        return interval(self.unlike, self.judged)[0]
+
+    @property
+    def high(self) -> float:
+        """Upper end of the share's interval."""
+        return interval(self.unlike, self.judged)[1]
+
+    @property
+    def reason(self) -> str:
+        """The most frequent reason of a refusal."""
+        return next((name for name, _ in self.reasons.most_common(1)), "")
+
+
+class Told(NamedTuple):
+    """The first line of the page, and what to do."""
+
+    verdict: str
+    advice: str
+
+
+def interval(found: int, of: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share."""
+    told = stats.binomtest(found, of).proportion_ci(method="wilson")
+    return float(told.low), float(told.high)
+
+
+def weeks_of(db: sqlite3.Connection, model: str) -> list[Week]:
+    """The last weeks with tasks that ended, the newest first."""
+    found: dict[str, Week] = {}
+    for task, changed, rows in lookup.ended(db, model):
+        year, number, _ = changed.isocalendar()
+        name = f"{year}-W{number:02}"
+        week = found.setdefault(name, Week(name))
+        if task.state == "refused":
+            week.refused += 1
+            week.reasons[task.reason] += 1
+        for row in map(as_mapping, rows):
+            _add(week, row)
+    return sorted(found.values(), key=lambda week: week.name, reverse=True)[:WEEKS]
+
+
+def _add(week: Week, row: Mapping[str, Json]) -> None:
+    week.scored += 1
+    week.positive += str(row.get("positive", "")) == "1"
+    if (unlike := str(row.get("unlike_training", ""))) in ("0", "1"):
+        week.judged += 1
+        week.unlike += unlike == "1"
+
+
+def told_of(weeks: Sequence[Week]) -> Told:
+    """What the page says first."""
+    week = next((one for one in weeks if one.judged), None)
+    if week is None:
+        return Told(
+            "Whether images are like the training's is not known",
+            "No statistics of its training studies lie beside the model: docs/how-to/predict.md says what they are.",
+        )
+    seen = f"{week.unlike} of {week.judged} stacks in {week.name}"
+    if week.judged < FEWEST:
+        return Told(f"Too few images to judge: {seen} unlike", f"At least {FEWEST} in a week are needed.")
+    if week.low > EXPECTED:
+        return Told(
+            f"Images have changed: {seen} are unlike what the model learnt from",
+            "Do not rely on their scores. Ask whether a scanner, a protocol or an export has changed; look at the rows "
+            "of the newest found.csv with unlike_training 1.",
+        )
+    return Told(f"Images are as they were: {seen} are unlike what the model learnt from", "Nothing to do.")
+
+
+def write_page(path: Path, db: sqlite3.Connection, model: str, label: str, now: datetime) -> None:
+    """Write the page. model: digest of its file.
+
+    Raises:
+        OSError: the disk.
+    """
+    weeks, states = weeks_of(db, model), Counter(task.state for task in lookup.all_tasks(db, model))
+    told = told_of(weeks)
+    text = rendered(
+        "nights.html",
+        label=label,
+        digest=model,
+        written=now.isoformat(timespec="minutes"),
+        weeks=weeks,
+        states={state: states.get(state, 0) for state in worklist.STATES},
+        limit=EXPECTED,
+        **told._asdict(),
+    )
+    write_whole(path, text.encode())

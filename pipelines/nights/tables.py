@@ -1,0 +1,109 @@
+"""What a night leaves for people and for machines: two tables, a summary, and numbers for a monitor.
+
+The tables name series by their UIDs, studies by their accession numbers and patients by their number in the files, so
+they stay in the hospital; the numbers for the monitor and the summary are counts alone.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+
+from evaluation.csv_text import csv_text
+from pipelines.batch.tables import write_whole
+from pipelines.nights import lookup, worklist
+from pipelines.nights.loop import Tonight
+from pipelines.runs.exits import Exit
+from privacy.message import Json, as_mapping
+
+FILES = ("received", "used", "quarantined", "not_selected", "not_imaging")
+SERIES = ("task", "state", "reason", "study", "series", "accession", "version", "tries", *FILES, "detail")
+FOUND = ("task", "series", "accession")
+ODD = ("task", "what", "reason", "detail")
+
+
+def write_tables(db: sqlite3.Connection, tonight: Tonight, begun: datetime, out: Path) -> None:
+    """series.csv: each task of the night, what became of it and of its files. found.csv: scores and sizes of masks, a
+    line for each stack of images. odd.csv: what could not be used, and why.
+
+    Raises:
+        OSError: the disk.
+    """
+    tasks = [worklist.one_task(db, number) for number in tonight.tasks]
+    lines = [
+        (
+            *(task.id, task.state, task.reason, task.study, task.series, task.accession, task.version, task.tries),
+            *(task.files.get(name, "") for name in FILES),
+            task.detail,
+        )
+        for task in tasks
+    ]
+    write_whole(out / "series.csv", csv_text(SERIES, lines).encode("utf-8", "surrogateescape"))
+    rows = [(task, as_mapping(row)) for task in tasks for row in lookup.rows_of(db, task)]
+    names = list(dict.fromkeys(name for _, row in rows for name in row))
+    told = [(task.id, task.series, task.accession, *(row.get(name, "") for name in names)) for task, row in rows]
+    write_whole(out / "found.csv", csv_text((*FOUND, *names), told).encode("utf-8", "surrogateescape"))
+    odd = [("" if task is None else task, *one) for task, one in lookup.odd_of(db, begun)]
+    write_whole(out / "odd.csv", csv_text(ODD, odd).encode("utf-8", "surrogateescape"))
+
+
+def summary(tonight: Tonight, code: Exit, seconds: float) -> dict[str, Json]:
+    """The night as JSON facts: counts alone."""
+    return {
+        "series": dict(sorted(tonight.seen.items())),
+        "tasks": {**dict(sorted(tonight.ended.items())), "left": tonight.left},
+        "files": {name: tonight.files.get(name, 0) for name in FILES},
+        "unreachable": bool(tonight.unreachable),
+        "seconds": round(seconds, 1),
+        "exit": int(code),
+    }
+
+
+def in_words(tonight: Tonight, seconds: float, out: Path) -> str:
+    """The night in a few lines."""
+    seen, ended, files = tonight.seen, dict(tonight.ended), tonight.files
+    stored, later = ended.pop("stored", 0), ended.pop("later", 0)
+    told = f"{sum(seen.values())} series found: {seen['new']} new, {seen['grew']} changed, {seen['known']} known"
+    told += f", {seen['own']} results of ours" if seen["own"] else ""
+    told += f", {seen['odd']} answers of no use.\n" if seen["odd"] else ".\n"
+    told += f"{stored} done and handed over, {sum(ended.values())} refused, {later} to be tried again, "
+    told += f"{tonight.left} left for another night; {seconds:.0f} s.\n"
+    if ended:
+        told += "refused: " + ", ".join(f"{n} {reason}" for reason, n in sorted(ended.items())) + ".\n"
+    counts = ", ".join(f"{files[name]} {name.replace('_', ' ')}" for name in FILES[1:])
+    told += f"{files['received']} files received: {counts}.\n"
+    if tonight.unreachable:
+        told += f"! the archive stopped answering: {tonight.unreachable}. The same command goes on.\n"
+    return f"{told}{out}"
+
+
+def write_metrics(
+    path: Path, db: sqlite3.Connection, tonight: Tonight, code: Exit, begun: datetime, seconds: float
+) -> None:
+    """Numbers for Prometheus's textfile collector, whole or not at all.
+
+    Raises:
+        OSError: the disk.
+    """
+    states = Counter(task.state for task in lookup.all_tasks(db))
+    last = begun.timestamp() + seconds
+    numbers: list[tuple[str, str, Mapping[str, float]]] = [
+        ("end_timestamp_seconds", "When the last night ended.", {"": last}),
+        ("duration_seconds", "How long it took.", {"": seconds}),
+        ("exit_code", "Its exit code; 0 and 8 are good.", {"": int(code)}),
+        ("series", "Series that the archive answered with.", {f'what="{k}"': v for k, v in tonight.seen.items()}),
+        ("tasks_ended", "Tasks of the night, by outcome.", {f'outcome="{k}"': v for k, v in tonight.ended.items()}),
+        ("files", "Files of the night.", {f'what="{k}"': tonight.files.get(k, 0) for k in FILES}),
+        ("worklist_tasks", "Tasks in the worklist.", {f'state="{k}"': states.get(k, 0) for k in worklist.STATES}),
+        ("archive_unreachable", "1: the archive stopped answering.", {"": float(bool(tonight.unreachable))}),
+    ]
+    lines: list[str] = []
+    for name, what, values in numbers:
+        lines += [f"# HELP consilium_night_{name} {what}", f"# TYPE consilium_night_{name} gauge"]
+        lines += [
+            f"consilium_night_{name}{f'{{{label}}}' if label else ''} {value:.15g}" for label, value in values.items()
+        ]
+    write_whole(path, ("\n".join(lines) + "\n").encode())

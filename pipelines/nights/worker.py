@@ -1,0 +1,107 @@
+"""Apply the night's model to the images of one task: what `predict` does to a folder, and the files for the archive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+
+from pipelines.batch.key import read_key
+from pipelines.batch.results import ResultFile, Wanted, results_of
+from pipelines.data.accounts import sums
+from pipelines.data.study import Rejected
+from pipelines.data.writing.dicom_source import Pseudonymous
+from pipelines.external.adapted import read_model
+from pipelines.models.file import Ready
+from pipelines.models.recommended import recommended_file
+from pipelines.nights.loop import Made, Worker
+from pipelines.nights.settings import Night
+from pipelines.nights.worklist import Result, Task
+from pipelines.pacs.archive import Odd
+from privacy.deidentify.dicom_image import Profile
+from privacy.settings_error import Problem, refuse
+
+NOTHING = "nothing_selected"
+
+
+class Model(NamedTuple):
+    """A finished model, and the name of the method that made it."""
+
+    ready: Ready
+    label: str
+
+
+def open_model(night: Night) -> Model:
+    """Read the model, and check it against what is to be read.
+
+    Raises:
+        SettingsError, ValueError: it is no model, or not for DICOM images, or gland masks are missing.
+        OSError: it cannot be read.
+    """
+    path = Path(night.model)
+    ready = read_model(recommended_file(path) if night.recommended else path)
+    problems = []
+    if ready.images.kind not in ("slices", "volumes"):
+        text = f"is for {ready.images.kind}; a night needs a model for slices or volumes of DICOM series"
+        problems.append(Problem(("model",), text))
+    if ready.gland and not night.read.gland and not night.read.no_gland:
+        text = "this model learnt from images cut about the gland: give a folder of masks, or say no_gland: true"
+        problems.append(Problem(("read", "gland"), text))
+    if night.write.identity == "deidentified" and night.write.key is None:
+        text = (
+            "missing; the hospital's secret, as of `translate` and `deidentify`; one is made if there is no such file"
+        )
+        problems.append(Problem(("write", "key"), text))
+    refuse(problems)
+    return Model(ready, str(ready.facts["label"]))
+
+
+def worker_of(model: Model, night: Night, folder: Path, console: Console) -> Worker:
+    """The work on one task. folder: the state folder, below which the results lie.
+
+    Raises:
+        ValueError, OSError: the secret key.
+    """
+    pseudonymous = None
+    if night.write.identity == "deidentified" and night.write.key is not None:
+        pseudonymous = Pseudonymous(read_key(Path(night.write.key), console), Profile())
+    wanted = Wanted(
+        threshold=night.write.threshold,
+        select=night.read.select,
+        unit=None if night.read.unit == "auto" else night.read.unit,
+        gland=night.read.gland,
+        pseudonymous=pseudonymous,
+    )
+
+    def do(task: Task, images: Path, results: Path, earlier: Sequence[Result]) -> Made:
+        when = datetime.fromisoformat(task.made_at).replace(microsecond=0)
+        replaced = [_file_of(one, folder) for one in earlier]
+        found = results_of(model.ready, images, results, wanted, when=when, replaced=replaced)
+        odd = [Odd(task.series, one.reason, one.detail) for one in found.refused]
+        files: Mapping[str, int] = {str(name): number for name, number in sums(found.accounts).items()}
+        if not found.files:
+            return Made((), (), files, odd, _why(task, found.refused, [one.detail for one in found.accounts]))
+        return Made([_result_of(one, folder) for one in found.files], [dict(row) for row in found.rows], files, odd)
+
+    return do
+
+
+def _why(task: Task, refused: Sequence[Rejected], details: Sequence[str]) -> Odd:
+    if refused:
+        return Odd(task.series, refused[0].reason, refused[0].detail)
+    return Odd(
+        task.series, NOTHING, next((text for text in details if text), "the series holds nothing for this model")
+    )
+
+
+def _result_of(one: ResultFile, folder: Path) -> Result:
+    place = one.path.relative_to(folder).as_posix()
+    return Result(one.sop_instance, one.kind, place, one.study, one.sop_class, one.series_uid, one.study_uid)
+
+
+def _file_of(one: Result, folder: Path) -> ResultFile:
+    kind, place = one.kind, folder / one.file
+    return ResultFile(kind, one.of, place, one.sop_class, one.uid, one.series_uid, one.study_uid)

@@ -1,0 +1,204 @@
+"""A night over a real archive: what is there is done once, accounted for, and stands in the patient's study."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pydicom
+import pytest
+import yaml
+
+from orthanc import USER, Orthanc, running_orthanc
+from pipelines.night import main as night
+from pipelines.nights import lookup, worklist
+from pipelines.phantom.files import write
+from pipelines.phantom.patients import PhantomSource
+from pipelines.run import main as run
+from pipelines.runs.exits import Exit
+from pipelines_settings import BASE
+
+STUDIES = 3
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    os.chdir(folder)
+    settings = {**BASE, "train": {**BASE["train"], "schedule": {"rounds": 1}}}
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(settings))
+    assert run(["tiny.yaml", "--until", "evaluate"]) == Exit.OK
+    return folder / "runs" / "tiny" / "sites" / "a" / "ready" / "local.safetensors"
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("phantom") / "files"
+    write(PhantomSource(scanner="A", patients=STUDIES, seed=9, format="dicom"), folder)
+    return sorted(path for path in (folder / "images").rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def archive(tmp_path: Path, images: list[Path]) -> Iterator[Orthanc]:
+    with running_orthanc(tmp_path) as one:
+        one.load(images)
+        yield one
+
+
+def settings_of(one: Orthanc, model: Path, folder: Path, kind: str = "web", **more: Any) -> Path:
+    if kind == "web":
+        web = {"kind": "dicomweb", "url": one.web.url, "user": USER, "password": {"file": str(one.password)}}
+        told: dict[str, Any] = {**web, "ca": str(one.ca)}
+    else:
+        tls = one.node.tls
+        assert tls is not None
+        told = {"kind": "dicom_node", "host": "127.0.0.1", "port": one.dicom, "called": one.node.called}
+        told["tls"] = {"ca": tls.ca, "certificate": tls.certificate, "key": tls.key}
+    path = folder / "night.yaml"
+    asked = {"modality": "MR", "days": 36_500}
+    read = {"no_gland": True}
+    path.write_text(
+        yaml.safe_dump({"archive": told, "ask": asked, "model": str(model), "state": "state", "read": read, **more})
+    )
+    return path
+
+
+def table(folder: Path, name: str) -> list[dict[str, str]]:
+    newest = max((folder / "state" / "nights").iterdir())
+    with (newest / name).open() as file:
+        return list(csv.DictReader(file))
+
+
+def answered(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    return found
+
+
+def reports(one: Orthanc) -> list[str]:
+    found: list[str] = one.ask("POST", "/tools/find", b'{"Level": "Instance", "Query": {"Modality": "SR"}}')
+    return found
+
+
+@pytest.mark.parametrize("kind", ["web", "node"])
+def test_every_series_is_done_once_and_every_file_accounted_for(
+    kind: str, archive: Orthanc, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = settings_of(archive, model, tmp_path, kind)
+    there = archive.ask("GET", "/statistics")["CountInstances"]
+    assert night([str(settings), "--json"]) == Exit.OK
+    first = answered(capsys)
+    assert first["series"] == {"new": STUDIES}
+    assert first["tasks"] == {"stored": STUDIES, "left": 0}
+    files = first["files"]
+    assert files["received"] == files["used"] + files["quarantined"] + files["not_selected"] + files["not_imaging"]
+    assert files["received"] == there
+    assert len(reports(archive)) == STUDIES
+    assert {row["state"] for row in table(tmp_path, "series.csv")} == {"stored"}
+    assert len(table(tmp_path, "found.csv")) == STUDIES
+    assert not list((tmp_path / "state" / "images").iterdir())
+    assert night([str(settings), "--json"]) == Exit.OK
+    second = answered(capsys)
+    assert second["series"] == {"known": STUDIES}
+    assert second["files"]["received"] == 0
+    assert len(reports(archive)) == STUDIES
+    assert (tmp_path / "state" / "worklist.sqlite").stat().st_mode & 0o077 == 0
+
+
+def test_reports_stand_in_the_patients_study_and_refer_to_its_images(
+    archive: Orthanc, model: Path, tmp_path: Path, images: list[Path]
+) -> None:
+    assert night([str(settings_of(archive, model, tmp_path))]) == Exit.OK
+    first = pydicom.dcmread(images[0], stop_before_pixels=True)
+    for instance in reports(archive):
+        tags = archive.ask("GET", f"/instances/{instance}/simplified-tags")
+        if tags["StudyInstanceUID"] == first.StudyInstanceUID:
+            assert tags["PatientID"] == first.PatientID
+            referred = tags["CurrentRequestedProcedureEvidenceSequence"][0]["ReferencedSeriesSequence"]
+            assert {one["SeriesInstanceUID"] for one in referred} == {first.SeriesInstanceUID}
+            return
+    raise AssertionError("no report in the first patient's study")
+
+
+def test_without_an_archive_nothing_is_lost_and_the_same_command_goes_on(
+    archive: Orthanc, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = settings_of(archive, model, tmp_path)
+    text = yaml.safe_load(settings.read_text())
+    text["archive"]["limits"] = {"retries": 0, "timeout_s": 5}
+    settings.write_text(yaml.safe_dump(text))
+    archive.end()
+    assert night([str(settings), "--json"]) == Exit.SITE
+    assert answered(capsys)["unreachable"] is True
+    archive.begin()
+    assert night([str(settings)]) == Exit.OK
+    assert len(reports(archive)) == STUDIES
+
+
+def test_check_and_dry_run_change_nothing(
+    archive: Orthanc, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = settings_of(archive, model, tmp_path)
+    for flag in ("--check", "--dry-run"):
+        assert night([str(settings), flag]) == Exit.OK
+        assert f"{STUDIES} new" in capsys.readouterr().err
+        assert not (tmp_path / "state").exists()
+
+
+def test_a_series_that_grew_replaces_its_report_and_another_model_makes_its_own(
+    archive: Orthanc, model: Path, tmp_path: Path, images: list[Path]
+) -> None:
+    settings = settings_of(archive, model, tmp_path)
+    assert night([str(settings)]) == Exit.OK
+    more = pydicom.dcmread(images[0])
+    more.SOPInstanceUID = more.file_meta.MediaStorageSOPInstanceUID = f"{more.SOPInstanceUID}.9"
+    more.save_as(tmp_path / "more.dcm")
+    archive.load([tmp_path / "more.dcm"])
+    night([str(settings)])
+    with closing(worklist.open_worklist(tmp_path / "state" / "worklist.sqlite")) as db:
+        tasks = lookup.all_tasks(db)
+    assert [task.version for task in tasks] == [1] * STUDIES + [2]
+    other = settings_of(archive, model.with_name("fedavg.safetensors"), tmp_path)
+    assert night([str(other)]) == Exit.OK
+    with closing(worklist.open_worklist(tmp_path / "state" / "worklist.sqlite")) as db:
+        assert len({task.model for task in lookup.all_tasks(db)}) == 2
+
+
+def test_neither_log_nor_numbers_tell_who_was_examined(archive: Orthanc, model: Path, tmp_path: Path) -> None:
+    assert night([str(settings_of(archive, model, tmp_path))]) == Exit.OK
+    state = tmp_path / "state"
+    text = "".join(path.read_text() for path in [*state.glob("nights/*/log.jsonl"), state / "night.prom"])
+    for study in archive.ask("GET", "/studies"):
+        told = archive.ask("GET", f"/studies/{study}")
+        for secret in (*told["MainDicomTags"].values(), *told["PatientMainDicomTags"].values(), *told["Series"]):
+            assert len(secret) < 4 or secret not in text
+    assert "consilium_night_exit_code 0" in text
+    assert "unlike" in (state / "night.html").read_text()
+
+
+def test_wrong_settings_are_told_all_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = {
+        "archive": {"kind": "dicomweb", "url": "ftp://x", "password": "secret"},
+        "ask": {"more": {"NoSuchKeyword": "x"}},
+        "model": "m",
+        "state": "s",
+        "read": {"gland": "nowhere"},
+    }
+    (tmp_path / "night.yaml").write_text(yaml.safe_dump(text))
+    assert night([str(tmp_path / "night.yaml")]) == Exit.CONFIG
+    told = capsys.readouterr().err
+    assert all(word in told for word in ("archive.url", "archive.password", "NoSuchKeyword", "model: ", "read.gland: "))
+    assert "secret" not in told.replace("a secret", "")
+
+
+def test_a_folder_that_is_moved_goes_on(archive: Orthanc, model: Path, tmp_path: Path) -> None:
+    assert night([str(settings_of(archive, model, tmp_path))]) == Exit.OK
+    shutil.move(tmp_path / "state", tmp_path / "elsewhere")
+    settings = settings_of(archive, model, tmp_path, state="elsewhere")
+    assert night([str(settings)]) == Exit.OK
+    assert len(reports(archive)) == STUDIES
