@@ -72,7 +72,8 @@ class MethodCost:
 
     sent, received: of one site over all rounds. total: of all sites, both ways. reached: the first round whose
     aggregated validation loss is as low as the reference's lowest; None: never, or the reference has none. gradients:
-    of how many mini-batches, or passes over its patients, a site takes gradients in a round; empty = not said.
+    of how many mini-batches, or passes over its patients, a site takes gradients in a round; empty = not said. lowest:
+    the lowest validation loss over all sites of any round, by examples; NaN = none.
     """
 
     method: str
@@ -83,6 +84,7 @@ class MethodCost:
     total: int = 0
     reached: int | None = None
     gradients: str = ""
+    lowest: float = math.nan
 
 
 @dataclass(frozen=True)

@@ -305,9 +305,12 @@ def test_the_page_tells_how_much_work_a_round_is_and_whether_methods_differ(page
     run = pages[1]
 
     def told(*work: str) -> str:
-        costs = tuple(records.MethodCost(f"m{k}", 10, 0, 0, 5, gradients=one) for k, one in enumerate(work))
+        costs = tuple(
+            records.MethodCost(f"m{k}", 10, 0, 0, 5, gradients=one, lowest=0.4321) for k, one in enumerate(work)
+        )
         return report.coordinator_page(replace(run, methods=costs))
 
     equal, unequal = told("8", "8", ""), told("8", "2 epochs")
     assert '<td class="num">8</td>' in equal and '<td class="num">–</td>' in equal
+    assert '<td class="num">0.432</td>' in equal
     assert "Methods do unequal work here" in unequal and "Methods do unequal work here" not in equal

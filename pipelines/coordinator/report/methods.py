@@ -40,6 +40,7 @@ def costs(world: World, trained: list[Any], said: Mapping[str, Mapping[str, Json
             total=sum(sent) + received * len(sent),
             reached=None if lowest is None else first_round_at(result, lowest),
             gradients=work_of(world.config, result["label"]),
+            lowest=math.nan if (own := lowest_loss(result)) is None else own,
         )
 
 
